@@ -1,0 +1,1 @@
+"""Plan, prune and rewrite Iceberg tables that have changed their mind about partitioning."""
