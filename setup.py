@@ -1,0 +1,19 @@
+"""The compiled kernels: every `src/floeplan/**/_*.pyx`. All else is in pyproject.toml.
+
+Each kernel is optional: where no C compiler is found the build goes on without it and the pure-Python twin is used.
+"""
+
+from pathlib import Path
+
+from Cython.Build import cythonize
+from setuptools import Extension, setup
+
+
+def module_name(source: Path) -> str:
+    return ".".join(source.relative_to("src").with_suffix("").parts)
+
+
+extensions = [
+    Extension(module_name(source), [str(source)], optional=True) for source in sorted(Path("src").rglob("_*.pyx"))
+]
+setup(ext_modules=cythonize(extensions, build_dir="build/cython", language_level=3) if extensions else [])

@@ -1,0 +1,88 @@
+"""What every test shares: hypothesis profiles, the rule against silent skips, and the two-engine lake."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog.sql import SqlCatalog
+    from pyspark.sql import SparkSession
+
+    from tests.support.lake import Lake
+
+settings.register_profile("default", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", settings.get_profile("default"), derandomize=True, print_blob=True)
+settings.register_profile("long", settings.get_profile("default"), max_examples=5000)
+IN_CI = os.environ.get("CI", "").lower() in ("1", "true")
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if IN_CI else "default"))
+
+pytest_plugins = ["pytester"]
+Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
+KINDS = ("unit", "property", "spark", "engines", "services")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Every test says what it needs by one of the markers."""
+    unmarked = sorted({item.location[0] for item in items if not any(map(item.get_closest_marker, KINDS))})
+    if unmarked:
+        raise pytest.UsageError(f"set pytestmark to one of {', '.join(KINDS)} in {', '.join(unmarked)}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    return _skip_is_failure((yield))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    return _skip_is_failure((yield))
+
+
+def _skip_is_failure(report: Report) -> Report:
+    """With CI=true a missing component is a failure, never a silent skip."""
+    if IN_CI and report.outcome == "skipped":
+        report.outcome = "failed"
+        vars(report).pop("wasxfail", None)
+        report.longrepr = f"skipped or expected to fail, which CI does not allow: {report.longrepr}"
+    return report
+
+
+@pytest.fixture(scope="session")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    """One SQLite catalog named `local` and one warehouse, for Spark and PyIceberg alike."""
+    from tests.support.lake import Lake
+
+    return Lake(tmp_path_factory.mktemp("lake"))
+
+
+@pytest.fixture(scope="session")
+def spark(lake: Lake) -> Iterator[SparkSession]:
+    """A local Spark with Iceberg's own jar: the judge of what is written to tables. Tables are `local.<namespace>.<name>`."""
+    session = lake.start_spark()
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def local_catalog(lake: Lake) -> Iterator[SqlCatalog]:
+    """PyIceberg's view of the tables Spark sees under `local`."""
+    catalog = lake.open_catalog()
+    yield catalog
+    catalog.close()
+
+
+@pytest.fixture
+def floeplan_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty home for the embedded catalog, and no PyIceberg configuration from the machine the tests run on."""
+    for name in [name for name in os.environ if name.startswith("PYICEBERG_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("FLOEPLAN_HOME", str(tmp_path / "floeplan"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "floeplan"

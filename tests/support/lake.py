@@ -1,0 +1,66 @@
+"""A catalog that Iceberg's JdbcCatalog in Spark and PyIceberg's SqlCatalog open at the same time.
+
+Both keep their tables in the same SQLite file and find each other's because the catalog has the same name.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyiceberg.catalog.sql import SqlCatalog
+
+from scripts.fetch_jars import ensure_jars
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NAME = "local"
+
+
+@dataclass(frozen=True, slots=True)
+class Lake:
+    """The folder holding the catalog's SQLite file and the warehouse."""
+
+    home: Path
+
+    @property
+    def database(self) -> Path:
+        return self.home / "catalog.db"
+
+    @property
+    def warehouse(self) -> Path:
+        return self.home / "warehouse"
+
+    def open_catalog(self) -> SqlCatalog:
+        self.warehouse.mkdir(parents=True, exist_ok=True)
+        return SqlCatalog(NAME, uri=f"sqlite:///{self.database}", warehouse=self.warehouse.as_uri())
+
+    def start_spark(self) -> SparkSession:
+        from pyspark.sql import SparkSession
+
+        jars = ",".join(str(jar) for jar in ensure_jars())
+        self.warehouse.mkdir(parents=True, exist_ok=True)
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+        catalog = f"spark.sql.catalog.{NAME}"
+        builder = SparkSession.builder.master("local[2]").appName("floeplan tests")
+        for key, value in {
+            "spark.jars": jars,
+            "spark.driver.memory": "1g",
+            "spark.ui.enabled": "false",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.sql.session.timeZone": "UTC",
+            "spark.sql.warehouse.dir": str(self.home / "spark-warehouse"),
+            "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+            catalog: "org.apache.iceberg.spark.SparkCatalog",
+            f"{catalog}.type": "jdbc",
+            f"{catalog}.uri": f"jdbc:sqlite:{self.database}",
+            f"{catalog}.jdbc.schema-version": "V1",
+            f"{catalog}.warehouse": self.warehouse.as_uri(),
+            f"{catalog}.cache-enabled": "false",
+        }.items():
+            builder = builder.config(key, value)
+        return builder.getOrCreate()

@@ -1,0 +1,56 @@
+"""The rules the test suite lives by, tried on small suites of their own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.unit
+
+ROOT = Path(__file__).resolve().parents[2]
+MARKED = "import pytest\npytestmark = pytest.mark.unit\n"
+
+
+@pytest.fixture
+def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    pytester.makeconftest((ROOT / "tests/conftest.py").read_text())
+    pytester.makepyprojecttoml((ROOT / "pyproject.toml").read_text())
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("CI", "true")
+    return pytester
+
+
+def run(suite: pytest.Pytester, source: str) -> pytest.RunResult:
+    (suite.path / "tests").mkdir()
+    (suite.path / "tests/test_it.py").write_text(source)
+    return suite.runpytest_subprocess("tests")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "def test_it():\n    pytest.skip('no java')",
+        "pytest.importorskip('a_module_nobody_has')\ndef test_it(): pass",
+        "@pytest.mark.xfail\ndef test_it():\n    assert False",
+    ],
+)
+def test_a_skip_is_a_failure_in_ci(suite: pytest.Pytester, body: str) -> None:
+    result = run(suite, MARKED + body)
+    assert result.ret != 0
+    result.stdout.fnmatch_lines(["*which CI does not allow*"])
+
+
+def test_a_skip_is_a_skip_elsewhere(suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CI", "")
+    run(suite, MARKED + "def test_it():\n    pytest.skip('no java')").assert_outcomes(skipped=1)
+
+
+def test_a_test_without_a_marker_is_refused(suite: pytest.Pytester) -> None:
+    result = run(suite, "def test_it(): pass")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*set pytestmark to one of unit, property*test_it.py*"])
+
+
+def test_a_warning_is_a_failure(suite: pytest.Pytester) -> None:
+    run(suite, MARKED + "import warnings\ndef test_it():\n    warnings.warn('old')").assert_outcomes(failed=1)
