@@ -1,0 +1,247 @@
+"""The one evaluator: IR over a ``StatsTable``, a tri-state answer per container, vectorised.
+
+Every leaf answer follows from four questions about the ordinary values of a container — may one lie below, at or
+below, at or above, above the literal — and from whether nulls and NaN may be there:
+
+==============  ==========================================  ==========================
+leaf            TRUE may occur if                           FALSE may occur if
+==============  ==========================================  ==========================
+``x = v``       a value may be <= v and one may be >= v     may be < v, > v, or NaN
+``x < v``       may be < v                                  may be >= v, or NaN
+``x > v``       may be > v, or NaN                          may be <= v
+``x IS NULL``   a null may be there                         a value or NaN may be there
+==============  ==========================================  ==========================
+
+NULL may occur where a null may be there, except for the leaves that never yield NULL. NaN is equal to itself and
+above everything, as in Spark. A column without statistics, and an opaque piece, answer "all three".
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.types import DecimalType, PrimitiveType
+
+from floeplan.predicate.ir import (
+    Between,
+    BloomEq,
+    BloomInList,
+    Cmp,
+    CmpOp,
+    Column,
+    InList,
+    IrExpr,
+    IsNaN,
+    IsNull,
+    StartsWith,
+    Value,
+)
+from floeplan.predicate.stats import Bound, ColumnStats, StatsTable, Vector, to_mask
+from floeplan.predicate.tristate import Mask, Tri, kleene
+
+_NUMPY_COMPARE = {"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal}
+_ARROW_COMPARE = {"<": pc.less, "<=": pc.less_equal, ">": pc.greater, ">=": pc.greater_equal}
+
+
+def evaluate(expr: IrExpr, stats: StatsTable) -> Tri:
+    """Answer the predicate for every container of the table."""
+    return kleene(expr, stats.nonempty, lambda leaf: answer_leaf(leaf, stats))
+
+
+def answer_leaf(leaf: IrExpr, stats: StatsTable) -> Tri:
+    """Answer one leaf from the statistics of its column; anything unknown may be anything."""
+    column = getattr(leaf, "column", None)
+    known = stats.columns.get(column.field_id) if column is not None else None
+    if isinstance(leaf, BloomEq | BloomInList):
+        return _bloom(leaf, known, stats)
+    if known is None:
+        return Tri.unknown(stats.nonempty)
+    return _from_statistics(leaf, known)
+
+
+def _from_statistics(leaf: IrExpr, stats: ColumnStats) -> Tri:
+    nothing = np.zeros_like(stats.may_null)
+    match leaf:
+        case IsNull(_, negated):
+            answer = Tri(stats.may_null, stats.may_value | stats.may_nan, nothing)
+            return ~answer if negated else answer
+        case IsNaN(_, negated):
+            answer = Tri(stats.may_nan, stats.may_value | stats.may_null, nothing)
+            return ~answer if negated else answer
+        case Cmp(column, CmpOp.NULL_SAFE_EQ, value):
+            equal = _compare(stats, column.type, CmpOp.EQ, value)
+            return Tri(equal.may_true, equal.may_false | stats.may_null, nothing)
+        case Cmp(column, op, value):
+            return _compare(stats, column.type, op, value)
+        case Between(column, low, high, inclusive):
+            above, below = (CmpOp.GE, CmpOp.LE) if inclusive else (CmpOp.GT, CmpOp.LT)
+            return _compare(stats, column.type, above, low) & _compare(stats, column.type, below, high)
+        case InList(column, values, negated):
+            answer = _in_list(stats, column, values)
+            return ~answer if negated else answer
+        case StartsWith(_, prefix, negated):
+            answer = _starts_with(stats, prefix)
+            return ~answer if negated else answer
+    return Tri.unknown(stats.may_null | stats.may_nan | stats.may_value)
+
+
+def _compare(stats: ColumnStats, type_: PrimitiveType, op: CmpOp, value: Value) -> Tri:
+    if isinstance(value, float) and math.isnan(value):
+        return _compare_nan(stats, op)
+    where = _Position(stats, physical(type_, value))
+    match op:
+        case CmpOp.EQ:
+            may_true, may_false = where.at_or_below & where.at_or_above, where.below | where.above | stats.may_nan
+        case CmpOp.NE:
+            may_true, may_false = where.below | where.above | stats.may_nan, where.at_or_below & where.at_or_above
+        case CmpOp.LT:
+            may_true, may_false = where.below, where.at_or_above | stats.may_nan
+        case CmpOp.LE:
+            may_true, may_false = where.at_or_below, where.above | stats.may_nan
+        case CmpOp.GT:
+            may_true, may_false = where.above | stats.may_nan, where.at_or_below
+        case CmpOp.GE:
+            may_true, may_false = where.at_or_above | stats.may_nan, where.below
+        case _:
+            raise AssertionError(op)
+    return Tri(may_true, may_false, stats.may_null)
+
+
+def _compare_nan(stats: ColumnStats, op: CmpOp) -> Tri:
+    """A comparison with the literal NaN, which is equal to NaN and above every value."""
+    nan, value = stats.may_nan, stats.may_value
+    nothing = np.zeros_like(nan)
+    may_true, may_false = {
+        CmpOp.EQ: (nan, value),
+        CmpOp.NE: (value, nan),
+        CmpOp.LT: (value, nan),
+        CmpOp.LE: (value | nan, nothing),
+        CmpOp.GT: (nothing, value | nan),
+        CmpOp.GE: (nan, value),
+    }[op]
+    return Tri(may_true, may_false, stats.may_null)
+
+
+@dataclass(frozen=True, slots=True)
+class _Position:
+    """Where the ordinary values of each container may lie relative to a literal."""
+
+    stats: ColumnStats
+    value: Value
+
+    @property
+    def below(self) -> Mask:
+        return self._may(self.stats.lower, "<")
+
+    @property
+    def at_or_below(self) -> Mask:
+        return self._may(self.stats.lower, "<=")
+
+    @property
+    def above(self) -> Mask:
+        return self._may(self.stats.upper, ">")
+
+    @property
+    def at_or_above(self) -> Mask:
+        return self._may(self.stats.upper, ">=")
+
+    def _may(self, bound: Bound | None, op: str) -> Mask:
+        """Whether a value may compare so, judged by the bound that faces the literal; no bound, no objection."""
+        if bound is None:
+            return self.stats.may_value
+        return self.stats.may_value & (~bound.valid | compare(bound.values, op, self.value))
+
+
+def physical(type_: PrimitiveType, value: Value) -> Value:
+    """A canonical literal in the domain its column's bounds are kept in: decimals of 18 digits or fewer unscaled."""
+    if isinstance(type_, DecimalType) and type_.precision <= 18:
+        return int(value.scaleb(type_.scale))  # type: ignore[union-attr]
+    return value
+
+
+def compare(values: Vector, op: str, value: Value) -> Mask:
+    """Compare a vector of bounds with one literal of the same domain."""
+    if isinstance(values, np.ndarray):
+        return np.asarray(_NUMPY_COMPARE[op](values, value))
+    return to_mask(_ARROW_COMPARE[op](values, pa.scalar(value, type=values.type)))
+
+
+def _in_list(stats: ColumnStats, column: Column, values: tuple[Value, ...]) -> Tri:
+    """IN: TRUE may occur if a listed value lies between the bounds; FALSE unless all values are one listed value."""
+    wants_nan = any(isinstance(v, float) and math.isnan(v) for v in values)
+    ordinary = [physical(column.type, v) for v in values if not (isinstance(v, float) and math.isnan(v))]
+    inside, pinned = _listed(stats, ordinary)
+    may_true = stats.may_value & inside
+    may_false = stats.may_value & ~pinned
+    if wants_nan:
+        return Tri(may_true | stats.may_nan, may_false, stats.may_null)
+    return Tri(may_true, may_false | stats.may_nan, stats.may_null)
+
+
+def _listed(stats: ColumnStats, values: list[Value]) -> tuple[Mask, Mask]:
+    """Whether any listed value lies between the bounds, and whether the bounds pin down one listed value.
+
+    Both by rank: with the listed values sorted, a container covers those from the first at or above its lower bound
+    up to the last at or below its upper bound.
+    """
+    size = len(stats.may_null)
+    nothing, everything = np.zeros(size, dtype=np.bool_), np.ones(size, dtype=np.bool_)
+    if not values:
+        return nothing, nothing
+    if stats.lower is None and stats.upper is None:
+        return everything, nothing
+    lower_rank, upper_rank, listed = _ranks(stats.lower, stats.upper, values)
+    first = 0 if lower_rank is None else np.searchsorted(listed, lower_rank, side="left")
+    last = len(listed) if upper_rank is None else np.searchsorted(listed, upper_rank, side="right")
+    if stats.lower is not None:
+        first = np.where(stats.lower.valid, first, 0)
+    if stats.upper is not None:
+        last = np.where(stats.upper.valid, last, len(listed))
+    inside = np.broadcast_to(np.asarray(first < last), (size,))
+    if stats.lower is None or stats.upper is None:
+        return inside, nothing
+    pinned = inside & stats.lower.valid & stats.upper.valid & np.asarray(lower_rank == upper_rank)
+    return inside, pinned
+
+
+def _ranks(
+    lower: Bound | None, upper: Bound | None, values: list[Value]
+) -> tuple[np.ndarray | None, np.ndarray | None, np.ndarray]:  # type: ignore[type-arg]
+    """Bounds and listed values as numbers in one order: themselves, or their rank among each other for Arrow vectors."""
+    sample = (lower or upper).values  # type: ignore[union-attr]
+    if isinstance(sample, np.ndarray):
+        listed = np.sort(np.array(values, dtype=sample.dtype))
+        return lower and lower.values, upper and upper.values, listed  # type: ignore[return-value]
+    present = [bound.values for bound in (lower, upper) if bound is not None]
+    chunks = pa.chunked_array([pa.array(values, type=sample.type), *present])
+    ranks = pc.rank(chunks, tiebreaker="min").to_numpy()
+    listed, *rest = np.split(ranks, np.cumsum([len(values), *map(len, present)])[:-1])
+    lower_rank = rest.pop(0) if lower is not None else None
+    return lower_rank, rest.pop(0) if upper is not None else None, np.sort(listed)
+
+
+def _starts_with(stats: ColumnStats, prefix: str) -> Tri:
+    """LIKE 'p%': strings with the prefix fill one interval, so bounds that both carry it hold nothing else."""
+    lower, upper = stats.lower, stats.upper
+    may_true, may_false = stats.may_value, stats.may_value
+    if upper is not None:
+        may_true = may_true & (~upper.valid | compare(upper.values, ">=", prefix))
+    if lower is not None:
+        carried = to_mask(pc.starts_with(lower.values, prefix))
+        may_true = may_true & (~lower.valid | compare(lower.values, "<=", prefix) | carried)
+        if upper is not None:
+            may_false = may_false & ~(lower.valid & carried & upper.valid & to_mask(pc.starts_with(upper.values, prefix)))
+    return Tri(may_true, may_false, stats.may_null)
+
+
+def _bloom(leaf: BloomEq | BloomInList, known: ColumnStats | None, stats: StatsTable) -> Tri:
+    """Equality with a bloom filter beside the statistics: a filter can only rule TRUE out."""
+    values = (leaf.value,) if isinstance(leaf, BloomEq) else leaf.values
+    plain = InList(leaf.column, values)
+    answer = Tri.unknown(stats.nonempty) if known is None else _from_statistics(plain, known)
+    might = None if stats.bloom is None else stats.bloom.might_contain(leaf.column, values)
+    return answer if might is None else Tri(answer.may_true & might, answer.may_false, answer.may_null)

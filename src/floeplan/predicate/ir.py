@@ -1,0 +1,247 @@
+"""The pruning IR: predicates over columns bound by field id.
+
+Every node has exact row semantics, which are Spark's: three-valued logic, NaN equal to itself and greater than
+every other value, -0.0 equal to 0.0. Statistics answer the same nodes conservatively (``evaluate``), rows answer
+them exactly (``rows``).
+
+Literal values are canonical, so that no later stage converts: ``int`` for integers, dates (days), times
+(microseconds) and timestamps (microseconds, or nanoseconds for the ``_ns`` types), ``bool``, ``float`` for float
+and double, ``Decimal`` at the column's scale, ``str``, and ``bytes`` for binary, fixed and UUID. Never ``None``:
+a comparison with NULL is ``NULL_PREDICATE``.
+
+``InList`` with no values is how a comparison that no value can satisfy stays honest about nulls: ``x IN ()`` is
+FALSE for a value and NULL for a null; negated, it is TRUE for a value and NULL for a null.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from pyiceberg.types import PrimitiveType
+
+from floeplan.predicate.literals import Value, sql_literal
+
+
+
+class CmpOp(StrEnum):
+    """Comparison operators; ``NULL_SAFE_EQ`` never yields NULL."""
+
+    EQ = "="
+    NE = "!="
+    LT = "<"
+    LE = "<="
+    GT = ">"
+    GE = ">="
+    NULL_SAFE_EQ = "<=>"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column bound by field id; ``path`` is only for people."""
+
+    field_id: int
+    type: PrimitiveType
+    path: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return ".".join(part if part.isidentifier() else f"`{part.replace('`', '``')}`" for part in self.path)
+
+
+class IrExpr:
+    """Base of all nodes."""
+
+    __slots__ = ()
+
+    @property
+    def children(self) -> tuple[IrExpr, ...]:
+        """Direct sub-expressions."""
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class TrueExpr(IrExpr):
+    """Every row matches."""
+
+    def __str__(self) -> str:
+        return "true"
+
+
+@dataclass(frozen=True, slots=True)
+class FalseExpr(IrExpr):
+    """No row matches."""
+
+    def __str__(self) -> str:
+        return "false"
+
+
+@dataclass(frozen=True, slots=True)
+class NullExpr(IrExpr):
+    """Evaluates to NULL on every row: what a comparison with a NULL literal means."""
+
+    def __str__(self) -> str:
+        return "null"
+
+
+@dataclass(frozen=True, slots=True)
+class Cmp(IrExpr):
+    """``column op value``."""
+
+    column: Column
+    op: CmpOp
+    value: Value
+
+    def __str__(self) -> str:
+        return f"{self.column} {self.op} {sql_literal(self.column.type, self.value)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Between(IrExpr):
+    """``low <= column <= high``; both ends open when not ``inclusive``."""
+
+    column: Column
+    low: Value
+    high: Value
+    inclusive: bool = True
+
+    def __str__(self) -> str:
+        low, high = sql_literal(self.column.type, self.low), sql_literal(self.column.type, self.high)
+        if self.inclusive:
+            return f"{self.column} BETWEEN {low} AND {high}"
+        return f"({self.column} > {low} AND {self.column} < {high})"
+
+
+@dataclass(frozen=True, slots=True)
+class InList(IrExpr):
+    """``column IN (values)``, or NOT IN; the values hold no NULL."""
+
+    column: Column
+    values: tuple[Value, ...]
+    negated: bool = False
+
+    def __str__(self) -> str:
+        inner = ", ".join(sql_literal(self.column.type, value) for value in self.values)
+        return f"{self.column} {'NOT ' if self.negated else ''}IN ({inner})"
+
+
+@dataclass(frozen=True, slots=True)
+class StartsWith(IrExpr):
+    """``column LIKE 'prefix%'`` on a string, or NOT LIKE."""
+
+    column: Column
+    prefix: str
+    negated: bool = False
+
+    def __str__(self) -> str:
+        escaped = self.prefix.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_").replace("'", "\\'")
+        return f"{self.column} {'NOT ' if self.negated else ''}LIKE '{escaped}%'"
+
+
+@dataclass(frozen=True, slots=True)
+class IsNull(IrExpr):
+    """``column IS NULL``, or IS NOT NULL; never yields NULL."""
+
+    column: Column
+    negated: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.column} IS {'NOT ' if self.negated else ''}NULL"
+
+
+@dataclass(frozen=True, slots=True)
+class IsNaN(IrExpr):
+    """``isnan(column)``: FALSE for a null, as in Spark; never yields NULL."""
+
+    column: Column
+    negated: bool = False
+
+    def __str__(self) -> str:
+        return f"{'NOT ' if self.negated else ''}isnan({self.column})"
+
+
+@dataclass(frozen=True, slots=True)
+class BloomEq(IrExpr):
+    """The same rows as ``column = value``, answered with a bloom filter beside the statistics."""
+
+    column: Column
+    value: Value
+
+    def __str__(self) -> str:
+        return f"bloom({self.column} = {sql_literal(self.column.type, self.value)})"
+
+
+@dataclass(frozen=True, slots=True)
+class BloomInList(IrExpr):
+    """The same rows as ``column IN (values)``, answered with a bloom filter beside the statistics."""
+
+    column: Column
+    values: tuple[Value, ...]
+
+    def __str__(self) -> str:
+        return f"bloom({InList(self.column, self.values)})"
+
+
+@dataclass(frozen=True, slots=True)
+class Opaque(IrExpr):
+    """A boolean piece that no statistics can answer; only rows can.
+
+    ``expression`` is the row form (``floeplan.predicate.rows`` knows how to run it) and ``field_ids`` the columns it
+    reads. Two opaque pieces are equal when their text is.
+    """
+
+    text: str
+    field_ids: tuple[int, ...]
+    expression: object = field(compare=False, repr=False)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class And(IrExpr):
+    """Conjunction of at least two operands."""
+
+    operands: tuple[IrExpr, ...]
+
+    @property
+    def children(self) -> tuple[IrExpr, ...]:
+        """Direct sub-expressions."""
+        return self.operands
+
+    def __str__(self) -> str:
+        return " AND ".join(f"({o})" if isinstance(o, Or) else str(o) for o in self.operands)
+
+
+@dataclass(frozen=True, slots=True)
+class Or(IrExpr):
+    """Disjunction of at least two operands."""
+
+    operands: tuple[IrExpr, ...]
+
+    @property
+    def children(self) -> tuple[IrExpr, ...]:
+        """Direct sub-expressions."""
+        return self.operands
+
+    def __str__(self) -> str:
+        return " OR ".join(f"({o})" if isinstance(o, And) else str(o) for o in self.operands)
+
+
+@dataclass(frozen=True, slots=True)
+class Not(IrExpr):
+    """Negation: TRUE and FALSE change places, NULL stays."""
+
+    operand: IrExpr
+
+    @property
+    def children(self) -> tuple[IrExpr, ...]:
+        """Direct sub-expressions."""
+        return (self.operand,)
+
+    def __str__(self) -> str:
+        return f"NOT ({self.operand})"
+
+
+TRUE = TrueExpr()
+FALSE = FalseExpr()
+NULL_PREDICATE = NullExpr()

@@ -1,0 +1,145 @@
+"""What is known of the values in many containers: the one table every pruning level fills in.
+
+A container is whatever is being asked about: a manifest, a data file, a row group, a page. For each of them and each
+column, ``ColumnStats`` says whether a null, a NaN or an ordinary value *may* be there, and bounds the ordinary values.
+
+Bounds are not minimum and maximum: they may be loose, truncated or missing, and that only weakens an answer. What
+cannot be trusted is treated as missing: NaN bounds, and pairs where the lower exceeds the upper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from floeplan.predicate.ir import Column, Value
+from floeplan.predicate.tristate import Mask
+
+Counts: TypeAlias = npt.NDArray[np.int64]
+"""Row, null or NaN counts; a negative number means unknown."""
+
+Vector: TypeAlias = "npt.NDArray[np.int64] | npt.NDArray[np.float64] | pa.Array"
+"""Bound values in the physical domain of their type.
+
+``int64`` for booleans, integers, dates, times, timestamps and unscaled decimals of at most 18 digits; ``float64``
+for float and double; Arrow arrays for strings, bytes (binary, fixed, UUID: compared as unsigned bytes) and wider
+decimals (``decimal128``/``decimal256`` at the column's scale).
+"""
+
+
+class BloomProbe(Protocol):
+    """Membership tests beside the statistics."""
+
+    def might_contain(self, column: Column, values: tuple[Value, ...]) -> Mask | None:
+        """Per container, whether any of the values may be there; ``None`` when nothing is known of the column."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """One bound per container; ``values`` mean nothing where ``valid`` is false."""
+
+    values: Vector
+    valid: Mask
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnStats:
+    """What each container may hold of one column."""
+
+    may_null: Mask
+    may_nan: Mask
+    may_value: Mask
+    lower: Bound | None = None
+    upper: Bound | None = None
+
+    @classmethod
+    def from_counts(
+        cls,
+        row_count: Counts,
+        null_count: Counts,
+        nan_count: Counts,
+        lower: Bound | None = None,
+        upper: Bound | None = None,
+    ) -> ColumnStats:
+        """Flags from counts: a zero proves absence, counts that fill the rows leave no room for values.
+
+        For types without NaN pass zeros. A count greater than the row count is not believed.
+        """
+        rows_known = row_count >= 0
+        nulls_known = (null_count >= 0) & ~(rows_known & (null_count > row_count))
+        nans_known = (nan_count >= 0) & ~(rows_known & (nan_count > row_count))
+        no_rows = row_count == 0
+        filled = np.where(nulls_known, null_count, 0) + np.where(nans_known, nan_count, 0)
+        may_null = ~(nulls_known & (null_count == 0)) & ~no_rows
+        may_nan = ~(nans_known & (nan_count == 0)) & ~no_rows & ~(rows_known & nulls_known & (null_count == row_count))
+        may_value = ~(rows_known & (filled >= row_count))
+        return cls(may_null, may_nan, may_value, *trusted(lower, upper))
+
+    @classmethod
+    def all_null(cls, nonempty: Mask) -> ColumnStats:
+        """A column that is absent from every container: only nulls."""
+        nothing = np.zeros_like(nonempty)
+        return cls(nonempty, nothing, nothing)
+
+    @classmethod
+    def exact(cls, values: Vector, is_null: Mask, is_nan: Mask | None = None) -> ColumnStats:
+        """Containers in which every row has the same value, as in a partition."""
+        nan = np.zeros_like(is_null) if is_nan is None else is_nan
+        bound = Bound(values, ~is_null & ~nan)
+        return cls(is_null, nan, bound.valid, bound, bound)
+
+
+@dataclass(frozen=True, slots=True)
+class StatsTable:
+    """Statistics of ``length`` containers by field id; a column that is not there is wholly unknown."""
+
+    length: int
+    columns: Mapping[int, ColumnStats]
+    nonempty: Mask = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
+    bloom: BloomProbe | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.nonempty) != self.length:
+            object.__setattr__(self, "nonempty", np.ones(self.length, dtype=np.bool_))
+
+
+def trusted(lower: Bound | None, upper: Bound | None) -> tuple[Bound | None, Bound | None]:
+    """Drop bounds that cannot be true: NaN on either side, or a lower above its upper."""
+    if lower is None or upper is None:
+        return _without_nan(lower), _without_nan(upper)
+    both = lower.valid & upper.valid
+    absurd = both & ~np.where(both, _not_above(lower.values, upper.values), True)
+    lower_nan, upper_nan = _is_nan(lower), _is_nan(upper)
+    bad = absurd | lower_nan | upper_nan
+    if not bad.any():
+        return lower, upper
+    return Bound(lower.values, lower.valid & ~bad), Bound(upper.values, upper.valid & ~bad)
+
+
+def _without_nan(bound: Bound | None) -> Bound | None:
+    return None if bound is None else Bound(bound.values, bound.valid & ~_is_nan(bound))
+
+
+def _is_nan(bound: Bound) -> Mask:
+    if isinstance(bound.values, np.ndarray) and bound.values.dtype.kind == "f":
+        return bound.valid & np.isnan(bound.values)
+    return np.zeros(len(bound.valid), dtype=np.bool_)
+
+
+def _not_above(lower: Vector, upper: Vector) -> Mask:
+    if isinstance(lower, np.ndarray):
+        return np.asarray(lower <= upper)
+    return to_mask(pc.less_equal(lower, upper))
+
+
+def to_mask(answer: pa.Array) -> Mask:
+    """An Arrow boolean array as a NumPy mask; null counts as false."""
+    if answer.null_count:
+        answer = pc.fill_null(answer, False)
+    return np.asarray(answer.to_numpy(zero_copy_only=False))

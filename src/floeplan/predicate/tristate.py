@@ -1,0 +1,107 @@
+"""Three-valued answers about many containers at once.
+
+A predicate evaluates to TRUE, FALSE or NULL on each row. What statistics can say of a container is which of the
+three *may* occur in it; ``Tri`` holds one mask for each. Masks only ever err on the side of ``may``:
+
+* a container is dropped when TRUE may not occur;
+* every row of it matches when neither FALSE nor NULL may occur;
+* everything else is unknown and is read.
+
+The combinations are Kleene's, taken over sets of rows: NOT exchanges TRUE and FALSE and leaves NULL, so a negation
+is right with nulls and NaN without being pushed anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from floeplan.predicate.ir import And, FalseExpr, IrExpr, Not, NullExpr, Or, TrueExpr
+
+Mask: TypeAlias = npt.NDArray[np.bool_]
+
+
+class TriState(IntEnum):
+    """What one container's answer means for a reader."""
+
+    FALSE = 0
+    UNKNOWN = 1
+    TRUE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Tri:
+    """Which of TRUE, FALSE and NULL may occur among the rows of each container."""
+
+    may_true: Mask
+    may_false: Mask
+    may_null: Mask
+
+    @classmethod
+    def unknown(cls, nonempty: Mask) -> Tri:
+        """Nothing is known: all three may occur wherever there are rows."""
+        return cls(nonempty, nonempty, nonempty)
+
+    @property
+    def keep(self) -> Mask:
+        """Containers that may hold a matching row."""
+        return self.may_true
+
+    @property
+    def all_match(self) -> Mask:
+        """Kept containers in which every row matches."""
+        return self.may_true & ~self.may_false & ~self.may_null
+
+    def states(self) -> npt.NDArray[np.int8]:
+        """One ``TriState`` value per container."""
+        return self.may_true.astype(np.int8) + self.all_match.astype(np.int8)
+
+    def refine(self, other: Tri) -> Tri:
+        """Combine two sound answers to the *same* predicate: only what both admit may occur."""
+        return Tri(
+            self.may_true & other.may_true, self.may_false & other.may_false, self.may_null & other.may_null
+        )
+
+    def __invert__(self) -> Tri:
+        return Tri(self.may_false, self.may_true, self.may_null)
+
+    def __and__(self, other: Tri) -> Tri:
+        null = (self.may_null & (other.may_true | other.may_null)) | (other.may_null & (self.may_true | self.may_null))
+        return Tri(self.may_true & other.may_true, self.may_false | other.may_false, null)
+
+    def __or__(self, other: Tri) -> Tri:
+        return ~(~self & ~other)
+
+
+def kleene(expr: IrExpr, nonempty: Mask, answer: Callable[[IrExpr], Tri]) -> Tri:
+    """Evaluate a tree from the answers to its leaves; containers without rows admit nothing."""
+    match expr:
+        case And(operands):
+            return _fold(operands, nonempty, answer, Tri.__and__)
+        case Or(operands):
+            return _fold(operands, nonempty, answer, Tri.__or__)
+        case Not(operand):
+            return ~kleene(operand, nonempty, answer)
+    nothing = np.zeros_like(nonempty)
+    match expr:
+        case TrueExpr():
+            return Tri(nonempty, nothing, nothing)
+        case FalseExpr():
+            return Tri(nothing, nonempty, nothing)
+        case NullExpr():
+            return Tri(nothing, nothing, nonempty)
+    return answer(expr)
+
+
+def _fold(
+    operands: tuple[IrExpr, ...], nonempty: Mask, answer: Callable[[IrExpr], Tri], combine: Callable[[Tri, Tri], Tri]
+) -> Tri:
+    result = kleene(operands[0], nonempty, answer)
+    for operand in operands[1:]:
+        result = combine(result, kleene(operand, nonempty, answer))
+    return result
