@@ -1,0 +1,1 @@
+"""Parquet files on their own: statistics, page index, bloom filters, pruning and page-level reads."""
