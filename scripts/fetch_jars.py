@@ -1,7 +1,7 @@
 """Put the jars the tests need into `.cache/jars`, once, by Maven coordinates, through Spark's own resolver.
 
-Safe to run from several processes at a time (a lock file), offline once the jars are there, and atomic: a jar appears under
-its final name only when it is complete.
+Safe to run from several processes at a time (a lock file), offline once the jars are there, and atomic: a jar appears
+under its final name only when it is complete.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _resolve(jars: list[Path]) -> None:
         run = subprocess.run([*submit, *packages, str(nothing)], env=environment, capture_output=True, text=True)
         missing = [jar.name for jar in jars if not (resolved / jar.name).exists()]
         if run.returncode != 0 or missing:
-            sys.exit(f"{run.stdout}{run.stderr}\ncannot fetch {', '.join(missing) or 'the jars'} from a Maven repository")
+            sys.exit(f"{run.stdout}{run.stderr}\ncannot fetch {', '.join(missing or COORDINATES)}")
         jars[0].parent.mkdir(parents=True, exist_ok=True)
         for jar in jars:
             (resolved / jar.name).rename(jar)

@@ -63,7 +63,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
 
 @pytest.fixture(scope="session")
 def spark(lake: Lake) -> Iterator[SparkSession]:
-    """A local Spark with Iceberg's own jar: the judge of what is written to tables. Tables are `local.<namespace>.<name>`."""
+    """A local Spark with Iceberg's own jar, the judge of what is written: tables are `local.<namespace>.<name>`."""
     session = lake.start_spark()
     yield session
     session.stop()

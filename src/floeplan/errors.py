@@ -21,9 +21,10 @@
         ├── CommitConflictError    commit-conflict        exit 3   retryable; the table is as the other writer left it
         └── CommitStateUnknownError commit-state-unknown  exit 1   the commit may have happened: clean nothing
 
-The class gives the defaults, an instance may refine them. Two attributes tell a caller what may be done next: `retryable` (running
-the same operation again can succeed) and `safe_to_clean` (the files the failed operation wrote are referenced by nobody and may be
-deleted). Fail-safe: the base class is neither, so an error that nobody thought about never causes a file to be deleted.
+The class gives the defaults, an instance may refine them. Two attributes tell a caller what may be done next:
+`retryable` (running the same operation again can succeed) and `safe_to_clean` (the files the failed operation wrote are
+referenced by nobody and may be deleted). Fail-safe: the base class is neither, so an error that nobody thought about
+never causes a file to be deleted.
 """
 
 from __future__ import annotations

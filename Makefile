@@ -1,0 +1,51 @@
+# Floeplan. Needs bash, make and python3; `setup` brings the rest, and is quick when nothing has changed.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+# The installer of Python packages: uv, or pip alone with `make setup INSTALLER=pip`.
+INSTALLER ?= uv
+BIN := .venv/bin
+PYTEST := $(BIN)/python -m pytest
+
+.PHONY: help setup demo test fuzz lint format bench docs lock api-snapshot clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## make ./.venv with everything in it (system packages too, when they are missing)
+	@INSTALLER=$(INSTALLER) scripts/setup.sh
+
+demo: setup ## run the main job end to end, and say what to look at
+	@$(BIN)/floeplan demo
+
+test: setup ## run all tests (ARGS='-m unit' for some)
+	@$(PYTEST) $(ARGS)
+
+fuzz: setup ## run the property tests for long
+	@HYPOTHESIS_PROFILE=long $(PYTEST) -m property $(ARGS)
+
+lint: setup ## check style, formatting and types
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+format: setup ## format the code and mend what can be mended
+	@$(BIN)/ruff check --fix-only .
+	@$(BIN)/ruff format .
+
+bench: setup ## measure against other engines, results as a Markdown table
+	@$(BIN)/python -m bench $(ARGS)
+
+docs: setup ## check that every link in the documents leads somewhere
+	@$(BIN)/python scripts/check_links.py
+
+lock: setup ## bring requirements.lock up to date with pyproject.toml (ARGS=--upgrade for newer versions)
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
+		--all-extras --group dev pyproject.toml -o requirements.lock $(ARGS)
+
+api-snapshot: setup ## write down the public API as it is now
+	@$(BIN)/python scripts/api_snapshot.py > tests/unit/public_api.txt
+
+clean: ## remove everything that was made here, the environment included
+	rm -rf .venv .cache build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache src/*.egg-info
+	find src tests scripts bench \( -name __pycache__ -o -name '_*.so' \) -prune -exec rm -rf {} + 2>/dev/null || true

@@ -1,0 +1,41 @@
+"""Check the relative links of every Markdown document: the file is there, and so is the heading behind a `#`."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#+ +(.*)$", re.MULTILINE)
+FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+
+
+def anchors(document: Path) -> set[str]:
+    """Return the anchors of a document's headings: lower case, dashes for spaces, other punctuation dropped."""
+    headings = HEADING.findall(FENCE.sub("", document.read_text()))
+    return {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
+def broken_links(document: Path) -> list[str]:
+    broken = []
+    for target in LINK.findall(FENCE.sub("", document.read_text())):
+        path, _, anchor = target.partition("#")
+        if "://" in target or target.startswith("mailto:"):
+            continue
+        file = (document.parent / path) if path else document
+        if not file.exists() or (anchor and file.suffix == ".md" and anchor not in anchors(file)):
+            broken.append(f"{document.relative_to(ROOT)}: {target} leads nowhere")
+    return broken
+
+
+def main() -> None:
+    documents = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("bench/**/*.md")])
+    broken = [line for document in documents for line in broken_links(document)]
+    print("\n".join(broken) if broken else f"{len(documents)} documents, every link leads somewhere")
+    sys.exit(bool(broken))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+"""Where a table comes from: a catalog of PyIceberg's configuration, a metadata file, or the embedded default.
+
+A catalog is chosen in this order: the name asked for; `default-catalog` or `default` of PyIceberg's configuration; the
+only catalog configured; with none configured, the embedded `local`: a SQLite catalog and a warehouse in `./.floeplan`
+(or `$FLOEPLAN_HOME`). Fail-safe: looking for a table creates nothing, not even the embedded catalog.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import zlib
+from gzip import BadGzipFile
+from pathlib import Path
+from typing import cast
+
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, ValidationError
+from pyiceberg.table import StaticTable, Table
+from pyiceberg.utils.config import Config
+
+from floeplan.errors import CorruptMetadataError, UnknownCatalogError, UnknownTableError
+
+EMBEDDED = "local"
+METADATA_SUFFIX = ".metadata.json"
+
+
+def load_table(table: str | os.PathLike[str] | Table, catalog: str | Catalog | None = None) -> Table:
+    """Return the PyIceberg table behind a name, a metadata file or a table.
+
+    Args:
+        table: `namespace.name`, the path or URI of a `*.metadata.json` (read-only), or a PyIceberg table.
+        catalog: A catalog, or the name of one in PyIceberg's configuration; see the module for the default.
+
+    Raises:
+        UnknownTableError: There is no such table or file.
+        UnknownCatalogError: There is no such catalog, or its configuration cannot be used.
+        CorruptMetadataError: The metadata file is not the metadata of a table.
+    """
+    if isinstance(table, Table):
+        return table
+    name = os.fspath(table)
+    if name.endswith(METADATA_SUFFIX):
+        return _static_table(name, catalog)
+    return _catalog_table(name, catalog)
+
+
+def open_catalog(name: str | None = None) -> Catalog:
+    """Open a configured catalog, or the embedded default, which is created when it is not there yet."""
+    name, properties = _choose_catalog(name)
+    if properties is None:
+        home = embedded_home()
+        (home / "warehouse").mkdir(parents=True, exist_ok=True)
+        properties = {
+            "type": "sql",
+            "uri": f"sqlite:///{home / 'catalog.db'}",
+            "warehouse": (home / "warehouse").as_uri(),
+        }
+    try:
+        return load_catalog(name, **properties)
+    except ValueError as error:
+        raise UnknownCatalogError(
+            f"cannot open catalog {name!r}: {error}; check its PyIceberg configuration",
+            context={"catalog": name},
+        ) from error
+
+
+def embedded_home() -> Path:
+    """Return the folder of the embedded catalog."""
+    return Path(os.environ.get("FLOEPLAN_HOME") or ".floeplan").absolute()
+
+
+def _choose_catalog(name: str | None) -> tuple[str, dict[str, str] | None]:
+    """Return the catalog's name and configuration; no configuration stands for the embedded default."""
+    config = Config()
+    known = config.get_known_catalogs()
+    default = config.get_default_catalog_name()
+    if name is None and known:
+        name = known[0] if len(known) == 1 and default not in known else default
+    chosen = name or EMBEDDED
+    properties = config.get_catalog_config(chosen)
+    if properties is None and chosen != EMBEDDED:
+        choices = ", ".join(sorted({*known, EMBEDDED}))
+        raise UnknownCatalogError(
+            f"no catalog {chosen!r} is configured; choose one of {choices}", context={"catalog": chosen, "known": known}
+        )
+    return chosen, cast("dict[str, str] | None", properties)
+
+
+def _catalog_table(name: str, catalog: str | Catalog | None) -> Table:
+    namespace, _, short_name = name.rpartition(".")
+    if not namespace or not short_name:
+        raise UnknownTableError(
+            f"{name!r} does not name a table; write namespace.name, or the path of a *{METADATA_SUFFIX}",
+            context={"table": name},
+        )
+    if not isinstance(catalog, Catalog):
+        chosen, properties = _choose_catalog(catalog)
+        if properties is None and not (embedded_home() / "catalog.db").exists():
+            raise UnknownTableError(
+                f"no table {name!r}: there is no embedded catalog in {embedded_home()} yet; "
+                "choose a configured catalog, or set FLOEPLAN_HOME to where the tables are",
+                context={"table": name, "catalog": chosen},
+            )
+        catalog = open_catalog(chosen)
+    try:
+        return catalog.load_table(name)
+    except NoSuchTableError as error:
+        raise UnknownTableError(
+            f"no table {name!r} in catalog {catalog.name!r}{_hint(catalog, namespace, name)}",
+            context={"table": name, "catalog": catalog.name},
+        ) from error
+
+
+def _hint(catalog: Catalog, namespace: str, name: str) -> str:
+    try:
+        tables = [".".join(identifier) for identifier in catalog.list_tables(namespace)]
+    except NoSuchNamespaceError:
+        return f"; there is no namespace {namespace!r} either"
+    close = difflib.get_close_matches(name, tables, n=3)
+    return f"; did you mean {' or '.join(close)}?" if close else f"; {namespace!r} has {len(tables)} tables"
+
+
+def _static_table(location: str, catalog: str | Catalog | None) -> Table:
+    """Read a metadata file, with the store's credentials taken from a catalog when one is named."""
+    properties: dict[str, str] = {}
+    if isinstance(catalog, Catalog):
+        properties = dict(catalog.properties)
+    elif catalog is not None:
+        properties = _choose_catalog(catalog)[1] or {}
+    try:
+        return StaticTable.from_metadata(location, properties)
+    except FileNotFoundError as error:
+        raise UnknownTableError(f"no metadata file {location}", context={"table": location}) from error
+    except (ValidationError, ValueError, BadGzipFile, EOFError, zlib.error) as error:
+        reason = ": ".join(line.strip() for line in str(error).splitlines()[:2])
+        raise CorruptMetadataError(f"{location} is not table metadata: {reason}", context={"file": location}) from error

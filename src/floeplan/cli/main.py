@@ -1,0 +1,137 @@
+"""The entry point: finds the command, runs it, and turns a failure into one line or one JSON document and an exit code.
+
+    0  done      1  failed      2  bad input      3  commit conflict      4  strict mode refused      130  interrupted
+
+Commands are imported when they are asked for, so that none pays for the imports of another.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module, metadata
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from floeplan.cli.common import print_json
+from floeplan.errors import BadInputError, FloeplanError, InvalidOptionError, UnknownOptionError
+
+COMMANDS: tuple[str, ...] = ()
+"""Commands in the order of `--help`; `a-b` is the function `a_b` of the module `floeplan.cli.a_b`."""
+
+
+@dataclass(slots=True)
+class Invocation:
+    """What the options before the command said."""
+
+    verbose: bool = False
+
+
+class LazyCommands(TyperGroup):
+    """A group that imports a command's module only when the command is asked for."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in COMMANDS:
+            close = difflib.get_close_matches(cmd_name, COMMANDS)
+            hint = f"did you mean {' or '.join(close)}?" if close else "see 'floeplan --help'"
+            raise UnknownOptionError(f"no command {cmd_name!r}; {hint}", context={"command": cmd_name})
+        python_name = cmd_name.replace("-", "_")
+        function = getattr(import_module(f"floeplan.cli.{python_name}"), python_name)
+        command = typer.Typer(add_completion=False)
+        command.command(cmd_name)(function)
+        return typer.main.get_command(command)
+
+
+app = typer.Typer(
+    cls=LazyCommands,
+    add_completion=False,
+    invoke_without_command=True,
+    help="Plan, prune and rewrite Iceberg tables that have changed their mind about partitioning.",
+)
+
+
+@app.callback()
+def options(
+    ctx: typer.Context,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Log more, and show tracebacks.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Show the versions that matter and exit.")] = False,
+) -> None:
+    """Handle the options that stand before the command."""
+    ctx.ensure_object(Invocation).verbose = verbose
+    level = logging.INFO if verbose else logging.WARNING
+    logging.basicConfig(level=level, format="%(levelname)s %(name)s: %(message)s")
+    if version:
+        typer.echo(versions())
+        raise typer.Exit
+    if ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help())
+
+
+def versions() -> str:
+    """Return the versions of Floeplan and of what it stands on, importing none of it."""
+    parts = {"floeplan": "floeplan", "PyIceberg": "pyiceberg", "pyarrow": "pyarrow", "Spark": "pyspark"}
+    return "\n".join(f"{label} {_version_of(package)}" for label, package in parts.items())
+
+
+def _version_of(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command line and return the exit code."""
+    invocation = Invocation()
+    try:
+        code = app(list(arguments), prog_name="floeplan", standalone_mode=False, obj=invocation)
+        return code if isinstance(code, int) else 0
+    except Exception as error:
+        if invocation.verbose:
+            traceback.print_exc()
+        failure = _failure(error)
+        _report(failure, as_json="--json" in arguments)
+        return failure.exit_code
+
+
+def _failure(error: Exception) -> FloeplanError:
+    if isinstance(error, FloeplanError):
+        return error
+    if isinstance(error, typer.TyperException):
+        return _usage_error(error)
+    return _unexpected(error)
+
+
+def _usage_error(error: typer.TyperException) -> FloeplanError:
+    message = error.format_message().rstrip(".")
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context else "floeplan"
+    kind: type[BadInputError] = UnknownOptionError if message.startswith("No such") else InvalidOptionError
+    return kind(f"{message[:1].lower()}{message[1:]}; see '{path} --help'", context={"command": path})
+
+
+def _unexpected(error: Exception) -> FloeplanError:
+    """Name a failure nobody foresaw; its files are not cleaned and -v shows where it came from."""
+    name = type(error).__name__
+    return FloeplanError(f"{name}: {error} (-v shows the traceback)", kind="unexpected", context={"exception": name})
+
+
+def _report(error: FloeplanError, *, as_json: bool) -> None:
+    if as_json:
+        print_json(error.to_dict())
+    else:
+        print(f"floeplan: {' '.join(error.message.split())}", file=sys.stderr)  # noqa: T201
+
+
+def run() -> None:
+    """Run the `floeplan` program."""
+    sys.exit(main(sys.argv[1:]))

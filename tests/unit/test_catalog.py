@@ -1,0 +1,133 @@
+"""Where tables come from: configured catalogs, metadata files, the embedded default; and what is said otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import StaticTable, Table
+
+from floeplan.catalog import load_table, open_catalog
+from floeplan.errors import CorruptMetadataError, UnknownCatalogError, UnknownTableError
+
+pytestmark = pytest.mark.unit
+
+ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64())})
+
+
+@pytest.fixture
+def events(floeplan_home: Path) -> Iterator[Table]:
+    """A table of three rows in the embedded catalog."""
+    catalog = open_catalog()
+    assert isinstance(catalog, SqlCatalog)
+    catalog.create_namespace("db")
+    table = catalog.create_table("db.events", schema=ROWS.schema)
+    table.append(ROWS)
+    yield table
+    catalog.close()
+
+
+def test_a_name_is_looked_up_in_the_embedded_catalog(events: Table, floeplan_home: Path) -> None:
+    loaded = load_table("db.events")
+    assert loaded.scan().to_arrow() == ROWS
+    assert loaded.catalog.name == "local"
+    assert (floeplan_home / "catalog.db").exists()
+    assert loaded.location().startswith((floeplan_home / "warehouse").as_uri())
+
+
+def test_the_embedded_catalog_lies_in_the_working_directory_by_default(
+    floeplan_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FLOEPLAN_HOME")
+    open_catalog()
+    assert (tmp_path / ".floeplan/catalog.db").exists()
+
+
+def test_a_table_is_its_own_name(events: Table) -> None:
+    assert load_table(events) is events
+
+
+def test_a_metadata_file_is_a_table_by_path_and_by_uri(events: Table) -> None:
+    uri = events.metadata_location
+    path = Path(uri.removeprefix("file://"))
+    for location in (uri, str(path), path):
+        loaded = load_table(location)
+        assert isinstance(loaded, StaticTable)
+        assert loaded.scan().to_arrow() == ROWS
+
+
+def test_looking_for_a_table_creates_nothing(floeplan_home: Path) -> None:
+    with pytest.raises(
+        UnknownTableError, match=r"no table 'db\.events': there is no embedded catalog in .*FLOEPLAN_HOME"
+    ):
+        load_table("db.events")
+    assert not floeplan_home.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("db.event", r"no table 'db\.event' in catalog 'local'; did you mean db\.events\?"),
+        ("db.zzz", r"no table 'db\.zzz' in catalog 'local'; 'db' has 1 tables"),
+        ("nowhere.events", r"there is no namespace 'nowhere' either"),
+        ("events", r"'events' does not name a table; write namespace\.name"),
+        ("db.", r"'db\.' does not name a table"),
+        ("no/such/v1.metadata.json", r"no metadata file no/such/v1\.metadata\.json"),
+    ],
+)
+def test_an_unknown_table_is_named_with_the_fix(events: Table, name: str, message: str) -> None:
+    with pytest.raises(UnknownTableError, match=message) as caught:
+        load_table(name)
+    assert caught.value.context["table"] == name
+
+
+@pytest.mark.parametrize("name", ["v1.metadata.json", "v1.gz.metadata.json"])
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"format-version": 9}', b"\x00", b"\xff", b"\x1f\x8b\x08junk"])
+def test_a_file_that_is_no_metadata_is_called_corrupt(tmp_path: Path, name: str, content: bytes) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(CorruptMetadataError, match=r"\.metadata\.json is not table metadata") as caught:
+        load_table(path)
+    assert "\n" not in caught.value.message
+
+
+def configure(monkeypatch: pytest.MonkeyPatch, name: str, home: Path) -> None:
+    home.mkdir()
+    monkeypatch.setenv(f"PYICEBERG_CATALOG__{name.upper()}__TYPE", "sql")
+    monkeypatch.setenv(f"PYICEBERG_CATALOG__{name.upper()}__URI", f"sqlite:///{home / 'catalog.db'}")
+
+
+def test_a_configured_catalog_is_used_by_name_and_when_it_is_the_only_one(
+    floeplan_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configure(monkeypatch, "prod", tmp_path / "prod")
+    assert open_catalog("prod").name == "prod"
+    assert open_catalog().name == "prod"
+    assert open_catalog("local").name == "local"
+
+
+def test_the_default_is_chosen_among_several(
+    floeplan_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configure(monkeypatch, "prod", tmp_path / "prod")
+    configure(monkeypatch, "test", tmp_path / "test")
+    with pytest.raises(
+        UnknownCatalogError, match="no catalog 'default' is configured; choose one of local, prod, test"
+    ):
+        open_catalog()
+    monkeypatch.setenv("PYICEBERG_DEFAULT_CATALOG", "test")
+    assert open_catalog().name == "test"
+
+
+def test_an_unknown_catalog_is_named_with_the_choices(floeplan_home: Path) -> None:
+    with pytest.raises(UnknownCatalogError, match="no catalog 'prod' is configured; choose one of local"):
+        load_table("db.events", "prod")
+
+
+def test_a_catalog_that_cannot_be_opened_says_why(floeplan_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYICEBERG_CATALOG__PROD__TYPE", "carrier-pigeon")
+    with pytest.raises(UnknownCatalogError, match="cannot open catalog 'prod': 'carrier-pigeon'"):
+        open_catalog("prod")

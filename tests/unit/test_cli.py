@@ -1,0 +1,194 @@
+"""The command line's promises: exit codes, one line of error, one JSON document, tracebacks only when asked for."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import typer
+from rich.console import RenderableType
+from typer.testing import CliRunner
+
+from floeplan import errors
+from floeplan.catalog import load_table
+from floeplan.cli import main as cli
+from floeplan.cli.common import CatalogOption, JsonOption, TableArgument, show
+
+pytestmark = pytest.mark.unit
+
+PROGRAM = [sys.executable, "-m", "floeplan.cli"]
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    rows: float
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"rows": self.rows, "name": "é [bold]"}
+
+
+def render(result: Counted) -> RenderableType:
+    return f"{result.rows} rows [bold]"
+
+
+def count_rows(
+    table: TableArgument, fail: str = "", rows: float = 3, catalog: CatalogOption = None, json: JsonOption = False
+) -> None:
+    """Count the rows of a table."""
+    logging.getLogger("floeplan").info("counting")
+    if fail == "load":
+        load_table(table, catalog)
+    if fail == "exit":
+        raise typer.Exit(1)
+    if fail == "bug":
+        raise RuntimeError("first line\nsecond line")
+    if fail:
+        raise getattr(errors, fail)("no luck\nwith 'x'", context={"table": table})
+    show(Counted(rows), render, as_json=json)
+
+
+@pytest.fixture(autouse=True)
+def with_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command `count-rows`, found the way every command is found."""
+    module = ModuleType("floeplan.cli.count_rows")
+    module.count_rows = count_rows  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(cli, "COMMANDS", (*cli.COMMANDS, "count-rows"))
+
+
+def test_version_names_what_matters_without_importing_spark() -> None:
+    result = CliRunner().invoke(cli.app, ["--version"])
+    assert result.exit_code == 0
+    for label, package in [("floeplan", "floeplan"), ("PyIceberg", "pyiceberg"), ("Spark", "pyspark")]:
+        assert f"{label} {metadata.version(package)}" in result.stdout
+    code = "import sys; from floeplan.cli.main import main; main(['--version']); sys.exit('pyspark' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_version_says_when_spark_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(package: str) -> str:
+        if package == "pyspark":
+            raise metadata.PackageNotFoundError(package)
+        return "1"
+
+    monkeypatch.setattr(metadata, "version", version)
+    assert cli.versions().endswith("Spark not installed")
+
+
+def test_no_command_shows_the_help() -> None:
+    result = CliRunner().invoke(cli.app, [])
+    assert result.exit_code == 0
+    assert "count-rows" in result.stdout
+    assert "Count the rows of a table." in result.stdout
+
+
+def test_text_goes_to_stdout_literally(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["count-rows", "db.events"]) == 0
+    assert capsys.readouterr() == ("3.0 rows [bold]\n", "")
+
+
+def test_json_is_one_document_and_logs_go_to_stderr(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    monkeypatch.setattr(logging.getLogger(), "level", logging.WARNING)
+    assert cli.main(["-v", "count-rows", "db.events", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert out == '{"rows": 3.0, "name": "é [bold]"}\n'
+    assert err == "INFO floeplan: counting\n"
+
+
+def test_a_number_json_does_not_know_is_an_error_and_not_broken_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["count-rows", "db.events", "--rows", "nan", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["error"]["kind"] == "unexpected"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "kind", "retryable"),
+    [
+        ("FloeplanError", 1, "failed", False),
+        ("CorruptFileError", 1, "corrupt-file", False),
+        ("UnknownColumnError", 2, "unknown-column", False),
+        ("CommitConflictError", 3, "commit-conflict", True),
+        ("StrictModeError", 4, "strict-mode", False),
+    ],
+)
+def test_errors_have_their_exit_code_their_line_and_their_document(
+    capsys: pytest.CaptureFixture[str], error: str, code: int, kind: str, retryable: bool
+) -> None:
+    assert cli.main(["count-rows", "db.events", "--fail", error]) == code
+    assert capsys.readouterr() == ("", "floeplan: no luck with 'x'\n")
+    assert cli.main(["count-rows", "db.events", "--fail", error, "--json"]) == code
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert json.loads(out)["error"] == {
+        "kind": kind,
+        "message": "no luck\nwith 'x'",
+        "context": {"table": "db.events"},
+        "retryable": retryable,
+        "committed": False,
+    }
+
+
+def test_an_unforeseen_error_is_one_line_and_a_traceback_only_with_v(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["count-rows", "db.events", "--fail", "bug"]) == 1
+    line = "floeplan: RuntimeError: first line second line (-v shows the traceback)\n"
+    assert capsys.readouterr() == ("", line)
+    assert cli.main(["-v", "count-rows", "db.events", "--fail", "bug"]) == 1
+    err = capsys.readouterr().err
+    assert "Traceback" in err
+    assert err.endswith(line)
+
+
+def test_bad_news_can_be_a_result(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["count-rows", "db.events", "--fail", "exit"]) == 1
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "message"),
+    [
+        (["count-row"], "unknown-option", "no command 'count-row'; did you mean count-rows?"),
+        (["qqq"], "unknown-option", "no command 'qqq'; see 'floeplan --help'"),
+        (["--wat"], "unknown-option", "no such option: --wat; see 'floeplan --help'"),
+        (["count-rows", "t", "--wat"], "unknown-option", "no such option: --wat; see 'floeplan count-rows --help'"),
+        (["count-rows"], "invalid-option", "missing argument 'TABLE'; see 'floeplan count-rows --help'"),
+        (["count-rows", "t", "--catalog"], "invalid-option", "option '--catalog' requires an argument"),
+        (["count-rows", "t", "--rows", "many"], "invalid-option", "invalid value for '--rows'"),
+    ],
+)
+def test_bad_usage_is_bad_input(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], kind: str, message: str
+) -> None:
+    assert cli.main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"floeplan: {message}")
+    assert err.count("\n") == 1
+    assert cli.main([arguments[0], "--json", *arguments[1:]]) == 2
+    assert json.loads(capsys.readouterr().out)["error"]["kind"] == kind
+
+
+def test_an_unknown_table_is_bad_input(floeplan_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["count-rows", "db.events", "--fail", "load", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["error"]["kind"] == "unknown-table"
+    assert cli.main(["count-rows", "db.events", "--fail", "load", "--catalog", "prod"]) == 2
+    assert "no catalog 'prod'" in capsys.readouterr().err
+
+
+def test_the_program_itself_exits_with_the_code() -> None:
+    done = subprocess.run([*PROGRAM, "--version"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    failed = subprocess.run([*PROGRAM, "qqq", "--json"], capture_output=True, text=True)
+    assert (failed.returncode, failed.stderr) == (2, "")
+    assert json.loads(failed.stdout)["error"]["kind"] == "unknown-option"
+    script = Path(sys.executable).parent / "floeplan"
+    assert subprocess.run([script, "qqq"], capture_output=True).returncode == 2
