@@ -1,0 +1,113 @@
+"""Rows of a data file in the shape of the table: columns found by field id, whatever they were called when written.
+
+Iceberg's rule for a column that a file does not have, in order: the value of an identity partition field on it, the
+field's initial default, null. Promoted types are cast; nested structs, lists and maps are projected the same way.
+
+Fail-safe: a cast that would change a value is an error naming the column, never a silently altered row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.schema import Schema
+from pyiceberg.types import ListType, MapType, NestedField, StructType
+
+from floeplan.errors import CorruptFileError
+
+FIELD_ID = b"PARQUET:field_id"
+
+
+def arrow_schema(schema: Schema) -> pa.Schema:
+    """The Arrow schema in which rows of an Iceberg schema are handed out, field ids in the metadata."""
+    return schema_to_pyarrow(schema)
+
+
+def project(table: pa.Table, schema: Schema, constants: Mapping[int, object], path: str) -> pa.Table:
+    """Project a file's rows onto ``schema``.
+
+    ``constants`` holds the values of columns the file may lack, by field id: its identity partition values.
+    """
+    target = arrow_schema(schema)
+    by_id = {field_id(field): position for position, field in enumerate(table.schema)}
+    columns = []
+    for wanted, field in zip(schema.fields, target, strict=True):
+        position = by_id.get(wanted.field_id)
+        if position is None:
+            columns.append(_absent(wanted, field.type, table.num_rows, constants))
+            continue
+        chunks = [_project(chunk, wanted, field.type, path) for chunk in table.column(position).chunks]
+        columns.append(pa.chunked_array(chunks, type=field.type))
+    return pa.Table.from_arrays(columns, schema=target)
+
+
+def field_id(field: pa.Field) -> int | None:
+    """The field id an Arrow field carries."""
+    text = (field.metadata or {}).get(FIELD_ID)
+    return None if text is None else int(text)
+
+
+def _absent(wanted: NestedField, type_: pa.DataType, rows: int, constants: Mapping[int, object]) -> pa.Array:
+    value = constants.get(wanted.field_id, wanted.initial_default)
+    if value is None:
+        return pa.nulls(rows, type_)
+    return pa.repeat(pa.scalar(value, type_), rows)
+
+
+def _project(array: pa.Array, wanted: NestedField, type_: pa.DataType, path: str) -> pa.Array:
+    """One array in the wanted type, nested fields matched by id."""
+    match wanted.field_type:
+        case StructType(fields=fields):
+            return _project_struct(array, fields, type_, path)
+        case ListType(element_field=element):
+            array = _rebased(array)
+            values = _project(array.values, element, type_.value_type, path)
+            kind = pa.LargeListArray if pa.types.is_large_list(array.type) else pa.ListArray
+            built = kind.from_arrays(array.offsets, values, mask=_nulls(array))
+            return built.cast(type_)
+        case MapType(key_field=key, value_field=value):
+            array = _rebased(array)
+            keys = _project(array.keys, key, type_.key_type, path)
+            items = _project(array.items, value, type_.item_type, path)
+            return pa.MapArray.from_arrays(array.offsets, keys, items, mask=_nulls(array)).cast(type_)
+    return _cast(array, wanted, type_, path)
+
+
+def _project_struct(array: pa.Array, fields: Sequence[NestedField], type_: pa.DataType, path: str) -> pa.Array:
+    by_id = {field_id(array.type.field(i)): i for i in range(array.type.num_fields)}
+    children = []
+    for position, wanted in enumerate(fields):
+        child_type = type_.field(position).type
+        found = by_id.get(wanted.field_id)
+        if found is None:
+            children.append(_absent(wanted, child_type, len(array), {}))
+        else:
+            children.append(_project(pc.struct_field(array, [found]), wanted, child_type, path))
+    return pa.StructArray.from_arrays(children, fields=list(type_), mask=_nulls(array))
+
+
+def _rebased(array: pa.Array) -> pa.Array:
+    """The same list or map array with offset zero, so that offsets, values and validity line up."""
+    return array if array.offset == 0 else pa.concat_arrays([array.slice(0, 0), array]) if len(array) else array
+
+
+def _nulls(array: pa.Array) -> pa.Array | None:
+    return pc.is_null(array) if array.null_count else None
+
+
+def _cast(array: pa.Array, wanted: NestedField, type_: pa.DataType, path: str) -> pa.Array:
+    if array.type == type_:
+        return array
+    if isinstance(array, pa.DictionaryArray):
+        array = array.dictionary_decode()
+    try:
+        return array.cast(type_)
+    except pa.ArrowInvalid as error:
+        raise CorruptFileError(
+            f"column {wanted.name} of {path} cannot be read as {wanted.field_type}: {error}",
+            context={"file": path, "column": wanted.name, "field_id": wanted.field_id},
+        ) from error
+
