@@ -84,7 +84,7 @@ uv_pip() { VIRTUAL_ENV=$PWD/$VENV "$VENV/bin/uv" pip "$@" --quiet; }
 ensure_uv() {
     [ -x "$VENV/bin/uv" ] && return
     ensure_pip
-    pip_install --require-hashes -r <(sed -n '/^uv==/,/^[^ ]*[^\\]$/p' requirements.lock)
+    pip_install --require-hashes -r <(sed -n '/^uv==/,/[^\\]$/p' requirements.lock)
 }
 
 python_packages() {
