@@ -80,6 +80,9 @@ ensure_pip() { "$VENV/bin/python" -m pip --version >/dev/null 2>&1 || "$VENV/bin
 pip_install() { "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check "$@"; }
 uv_pip() { VIRTUAL_ENV=$PWD/$VENV "$VENV/bin/uv" pip "$@" --quiet; }
 
+# Like pip, uv shall trust whom the system trusts (a company's proxy, say), where the system has its list.
+[ ! -s /etc/ssl/certs/ca-certificates.crt ] || export UV_SYSTEM_CERTS=${UV_SYSTEM_CERTS:-1}
+
 # uv itself comes by the version and the hashes of the lock file.
 ensure_uv() {
     [ -x "$VENV/bin/uv" ] && return
