@@ -1,7 +1,8 @@
 """Building, walking and rewriting IR trees.
 
 The constructors flatten and absorb constants, so that equal predicates have equal trees. Every rewrite here keeps
-the row semantics exactly, except ``without_opaque``, which weakens: every row that matches its input matches its output.
+the row semantics exactly, except ``without_opaque``, which weakens: every row that
+matches its input matches its output.
 """
 
 from __future__ import annotations

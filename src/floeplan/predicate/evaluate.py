@@ -20,8 +20,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.types import DecimalType, PrimitiveType
@@ -38,11 +40,12 @@ from floeplan.predicate.ir import (
     IsNaN,
     IsNull,
     StartsWith,
-    Value,
 )
-from floeplan.predicate.stats import Bound, ColumnStats, StatsTable, Vector, to_mask
+from floeplan.predicate.literals import Value
+from floeplan.predicate.stats import BloomProbe, Bound, ColumnStats, StatsTable, Vector, to_mask
 from floeplan.predicate.tristate import Mask, Tri, kleene
 
+_Numbers: TypeAlias = "npt.NDArray[np.int64] | npt.NDArray[np.float64] | npt.NDArray[np.uint64]"
 _NUMPY_COMPARE = {"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal}
 _ARROW_COMPARE = {"<": pc.less, "<=": pc.less_equal, ">": pc.greater, ">=": pc.greater_equal}
 
@@ -166,7 +169,7 @@ def physical(type_: PrimitiveType, value: Value) -> Value:
 def compare(values: Vector, op: str, value: Value) -> Mask:
     """Compare a vector of bounds with one literal of the same domain."""
     if isinstance(values, np.ndarray):
-        return np.asarray(_NUMPY_COMPARE[op](values, value))
+        return np.asarray(_NUMPY_COMPARE[op](values, value))  # type: ignore[arg-type]
     return to_mask(_ARROW_COMPARE[op](values, pa.scalar(value, type=values.type)))
 
 
@@ -210,8 +213,8 @@ def _listed(stats: ColumnStats, values: list[Value]) -> tuple[Mask, Mask]:
 
 def _ranks(
     lower: Bound | None, upper: Bound | None, values: list[Value]
-) -> tuple[np.ndarray | None, np.ndarray | None, np.ndarray]:  # type: ignore[type-arg]
-    """Bounds and listed values as numbers in one order: themselves, or their rank among each other for Arrow vectors."""
+) -> tuple[_Numbers | None, _Numbers | None, _Numbers]:
+    """Bounds and listed values as numbers in one order: themselves, or their joint ranks for Arrow vectors."""
     sample = (lower or upper).values  # type: ignore[union-attr]
     if isinstance(sample, np.ndarray):
         listed = np.sort(np.array(values, dtype=sample.dtype))
@@ -234,7 +237,8 @@ def _starts_with(stats: ColumnStats, prefix: str) -> Tri:
         carried = to_mask(pc.starts_with(lower.values, prefix))
         may_true = may_true & (~lower.valid | compare(lower.values, "<=", prefix) | carried)
         if upper is not None:
-            may_false = may_false & ~(lower.valid & carried & upper.valid & to_mask(pc.starts_with(upper.values, prefix)))
+            both_carry = lower.valid & carried & upper.valid & to_mask(pc.starts_with(upper.values, prefix))
+            may_false = may_false & ~both_carry
     return Tri(may_true, may_false, stats.may_null)
 
 
@@ -243,5 +247,13 @@ def _bloom(leaf: BloomEq | BloomInList, known: ColumnStats | None, stats: StatsT
     values = (leaf.value,) if isinstance(leaf, BloomEq) else leaf.values
     plain = InList(leaf.column, values)
     answer = Tri.unknown(stats.nonempty) if known is None else _from_statistics(plain, known)
-    might = None if stats.bloom is None else stats.bloom.might_contain(leaf.column, values)
+    might = None if stats.bloom is None else _might_contain(stats.bloom, leaf.column, values)
     return answer if might is None else Tri(answer.may_true & might, answer.may_false, answer.may_null)
+
+
+def _might_contain(bloom: BloomProbe, column: Column, values: tuple[Value, ...]) -> Mask | None:
+    """Ask for bit patterns, as filters hash them: for a zero both zeros; of NaN, which has many, nothing is known."""
+    if any(isinstance(v, float) and math.isnan(v) for v in values):
+        return None
+    other_zeros = tuple(-v for v in values if isinstance(v, float) and v == 0)
+    return bloom.might_contain(column, values + other_zeros)

@@ -23,7 +23,6 @@ from pyiceberg.types import PrimitiveType
 from floeplan.predicate.literals import Value, sql_literal
 
 
-
 class CmpOp(StrEnum):
     """Comparison operators; ``NULL_SAFE_EQ`` never yields NULL."""
 

@@ -17,8 +17,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.types as pt
 
-from floeplan.predicate.ir import Column, Value
+from floeplan.predicate.ir import Column
+from floeplan.predicate.literals import Value
 from floeplan.predicate.tristate import Mask
 
 Counts: TypeAlias = npt.NDArray[np.int64]
@@ -47,16 +49,24 @@ class Bound:
     values: Vector
     valid: Mask
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "values", _plain(self.values))
+
 
 @dataclass(frozen=True, slots=True)
 class ColumnStats:
-    """What each container may hold of one column."""
+    """What each container may hold of one column; bounds that cannot be true are dropped on the way in."""
 
     may_null: Mask
     may_nan: Mask
     may_value: Mask
     lower: Bound | None = None
     upper: Bound | None = None
+
+    def __post_init__(self) -> None:
+        lower, upper = trusted(self.lower, self.upper)
+        object.__setattr__(self, "lower", lower)
+        object.__setattr__(self, "upper", upper)
 
     @classmethod
     def from_counts(
@@ -69,17 +79,17 @@ class ColumnStats:
     ) -> ColumnStats:
         """Flags from counts: a zero proves absence, counts that fill the rows leave no room for values.
 
-        For types without NaN pass zeros. A count greater than the row count is not believed.
+        For types without NaN pass zeros. Counts that together exceed the row count are not believed.
         """
         rows_known = row_count >= 0
-        nulls_known = (null_count >= 0) & ~(rows_known & (null_count > row_count))
-        nans_known = (nan_count >= 0) & ~(rows_known & (nan_count > row_count))
+        believed = ~(rows_known & (np.maximum(null_count, 0) + np.maximum(nan_count, 0) > row_count))
+        nulls_known, nans_known = (null_count >= 0) & believed, (nan_count >= 0) & believed
         no_rows = row_count == 0
         filled = np.where(nulls_known, null_count, 0) + np.where(nans_known, nan_count, 0)
         may_null = ~(nulls_known & (null_count == 0)) & ~no_rows
         may_nan = ~(nans_known & (nan_count == 0)) & ~no_rows & ~(rows_known & nulls_known & (null_count == row_count))
         may_value = ~(rows_known & (filled >= row_count))
-        return cls(may_null, may_nan, may_value, *trusted(lower, upper))
+        return cls(may_null, may_nan, may_value, lower, upper)
 
     @classmethod
     def all_null(cls, nonempty: Mask) -> ColumnStats:
@@ -88,9 +98,9 @@ class ColumnStats:
         return cls(nonempty, nothing, nothing)
 
     @classmethod
-    def exact(cls, values: Vector, is_null: Mask, is_nan: Mask | None = None) -> ColumnStats:
-        """Containers in which every row has the same value, as in a partition."""
-        nan = np.zeros_like(is_null) if is_nan is None else is_nan
+    def exact(cls, values: Vector, is_null: Mask) -> ColumnStats:
+        """Containers in which every row has the same value, as in a partition; NaN among the values is noticed."""
+        nan = _is_nan(Bound(values, ~is_null))
         bound = Bound(values, ~is_null & ~nan)
         return cls(is_null, nan, bound.valid, bound, bound)
 
@@ -120,6 +130,17 @@ def trusted(lower: Bound | None, upper: Bound | None) -> tuple[Bound | None, Bou
     if not bad.any():
         return lower, upper
     return Bound(lower.values, lower.valid & ~bad), Bound(upper.values, upper.valid & ~bad)
+
+
+def _plain(values: Vector) -> Vector:
+    """Bytes of a fixed length or in views as plain binary, which compares with literals of any length."""
+    if isinstance(values, np.ndarray):
+        return values
+    if isinstance(values.type, pa.BaseExtensionType):
+        values = values.storage
+    if pt.is_fixed_size_binary(values.type) or pt.is_binary_view(values.type):
+        return values.cast(pa.binary())
+    return values.cast(pa.string()) if pt.is_string_view(values.type) else values
 
 
 def _without_nan(bound: Bound | None) -> Bound | None:

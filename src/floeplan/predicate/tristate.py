@@ -63,9 +63,7 @@ class Tri:
 
     def refine(self, other: Tri) -> Tri:
         """Combine two sound answers to the *same* predicate: only what both admit may occur."""
-        return Tri(
-            self.may_true & other.may_true, self.may_false & other.may_false, self.may_null & other.may_null
-        )
+        return Tri(self.may_true & other.may_true, self.may_false & other.may_false, self.may_null & other.may_null)
 
     def __invert__(self) -> Tri:
         return Tri(self.may_false, self.may_true, self.may_null)
