@@ -1,0 +1,181 @@
+"""Exact evaluation of the IR on Arrow data, row by row in meaning, vectorised in fact.
+
+Rule: every row answers TRUE, FALSE or NULL with Spark's semantics. NaN is equal to itself and above every other
+value, -0.0 equals 0.0, ``isnan(NULL)`` is FALSE, strings and bytes are ordered by their unsigned bytes (UTF-8), and
+AND, OR and NOT are Kleene's. Fail-safe: data that cannot be compared exactly is an error, never a guess.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import reduce
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.schema import Schema
+
+from floeplan.predicate.arrow_columns import Comparable, Resolver, columns_of, comparable, typed_columns_of
+from floeplan.predicate.ir import (
+    And,
+    Between,
+    BloomEq,
+    BloomInList,
+    Cmp,
+    CmpOp,
+    Column,
+    FalseExpr,
+    InList,
+    IrExpr,
+    IsNaN,
+    IsNull,
+    Not,
+    NullExpr,
+    Opaque,
+    Or,
+    StartsWith,
+    TrueExpr,
+)
+from floeplan.predicate.literals import Value
+
+
+def evaluate_rows(expr: IrExpr, table: pa.Table, columns: Schema | Resolver) -> pa.ChunkedArray:
+    """Answer the predicate for every row: a boolean array with null for NULL.
+
+    Args:
+        expr: The predicate, bound by field id.
+        table: The rows.
+        columns: The schema whose field ids the predicate uses, or a function from field id to the column's data.
+    """
+    return _Evaluation(table, columns).answer(expr)
+
+
+def matching_mask(expr: IrExpr, table: pa.Table, columns: Schema | Resolver) -> npt.NDArray[np.bool_]:
+    """Which rows evaluate to TRUE."""
+    answer = pc.fill_null(evaluate_rows(expr, table, columns), False)
+    return np.asarray(answer.to_numpy(), dtype=np.bool_)
+
+
+def filter_rows(expr: IrExpr, table: pa.Table, columns: Schema | Resolver) -> pa.Table:
+    """Return the rows that evaluate to TRUE, in order."""
+    return table if isinstance(expr, TrueExpr) else table.filter(evaluate_rows(expr, table, columns))
+
+
+class _Evaluation:
+    """One walk over a predicate; each column is prepared once."""
+
+    def __init__(self, table: pa.Table, columns: Schema | Resolver) -> None:
+        self._table = table
+        self._resolve = columns_of(table, columns) if isinstance(columns, Schema) else columns
+        self._resolve_typed = typed_columns_of(table, columns) if isinstance(columns, Schema) else columns
+        self._ready: dict[Column, Comparable] = {}
+
+    def answer(self, expr: IrExpr) -> pa.ChunkedArray:
+        match expr:
+            case And(operands):
+                return reduce(pc.and_kleene, map(self.answer, operands))
+            case Or(operands):
+                return reduce(pc.or_kleene, map(self.answer, operands))
+            case Not(operand):
+                return pc.invert(self.answer(operand))
+            case TrueExpr():
+                return self._constant(True)
+            case FalseExpr():
+                return self._constant(False)
+            case NullExpr():
+                return self._constant(None)
+            case Opaque(_, _, expression):
+                from floeplan.predicate.opaque import evaluate_opaque
+
+                return evaluate_opaque(expression, self._table, self._resolve_typed)
+        return self._leaf(expr)
+
+    def _leaf(self, leaf: IrExpr) -> pa.ChunkedArray:
+        match leaf:
+            case Cmp(column, CmpOp.NULL_SAFE_EQ, value):
+                return pc.fill_null(_compare(self._column(column), CmpOp.EQ, value), False)
+            case Cmp(column, op, value):
+                return _compare(self._column(column), op, value)
+            case BloomEq(column, value):
+                return _compare(self._column(column), CmpOp.EQ, value)
+            case Between(column, low, high, inclusive):
+                above, below = (CmpOp.GE, CmpOp.LE) if inclusive else (CmpOp.GT, CmpOp.LT)
+                data = self._column(column)
+                return pc.and_kleene(_compare(data, above, low), _compare(data, below, high))
+            case InList(column, values, negated):
+                return _negated(_is_in(self._column(column), values), negated)
+            case BloomInList(column, values):
+                return _is_in(self._column(column), values)
+            case StartsWith(column, prefix, negated):
+                return _negated(pc.starts_with(self._column(column).values, prefix.encode()), negated)
+            case IsNull(column, negated):
+                return _negated(pc.is_null(self._column(column).values), negated)
+            case IsNaN(column, negated):
+                return _negated(self._is_nan(self._column(column)), negated)
+        raise AssertionError(f"no row semantics for {type(leaf).__name__}")
+
+    def _column(self, column: Column) -> Comparable:
+        if column not in self._ready:
+            self._ready[column] = comparable(column, self._resolve(column.field_id))
+        return self._ready[column]
+
+    def _constant(self, value: bool | None) -> pa.ChunkedArray:
+        return pa.chunked_array([pa.repeat(pa.scalar(value, type=pa.bool_()), self._table.num_rows)])
+
+    def _is_nan(self, data: Comparable) -> pa.ChunkedArray:
+        return pc.fill_null(pc.is_nan(data.values), False) if data.is_float else self._constant(False)
+
+
+def _negated(answer: pa.ChunkedArray, negated: bool) -> pa.ChunkedArray:
+    return pc.invert(answer) if negated else answer
+
+
+def _compare(data: Comparable, op: CmpOp, value: Value) -> pa.ChunkedArray:
+    """Compare with a literal; "greater" is "not at or below", which puts NaN above everything."""
+    if _is_nan_literal(value):
+        return _compare_nan(data, op)
+    values, literal = data.meet(value)
+    match op:
+        case CmpOp.EQ:
+            return pc.equal(values, literal)
+        case CmpOp.NE:
+            return pc.not_equal(values, literal)
+        case CmpOp.LT:
+            return pc.less(values, literal)
+        case CmpOp.LE:
+            return pc.less_equal(values, literal)
+        case CmpOp.GT:
+            return pc.invert(pc.less_equal(values, literal))
+        case CmpOp.GE:
+            return pc.invert(pc.less(values, literal))
+    raise AssertionError(f"no row semantics for {op}")
+
+
+def _compare_nan(data: Comparable, op: CmpOp) -> pa.ChunkedArray:
+    """Compare with NaN: nothing is above it, everything is at or below it."""
+    nan = pc.is_nan(data.values)
+    match op:
+        case CmpOp.EQ | CmpOp.GE:
+            return nan
+        case CmpOp.NE | CmpOp.LT:
+            return pc.invert(nan)
+        case CmpOp.LE:
+            return pc.or_(nan, pc.invert(nan))
+    return pc.and_(nan, pc.invert(nan))
+
+
+def _is_in(data: Comparable, values: tuple[Value, ...]) -> pa.ChunkedArray:
+    """Membership by hash, where -0.0 is made 0.0 on both sides and NaN is asked for apart."""
+    ordinary: list[Value] = [value for value in values if not _is_nan_literal(value)]
+    present, column = pc.is_valid(data.values), data.values
+    if data.is_float:
+        ordinary, column = [value + 0.0 for value in ordinary], pc.add(column, 0.0)  # type: ignore[operator]
+    answer = pc.is_in(column, value_set=data.value_set(ordinary))
+    if len(ordinary) < len(values):
+        answer = pc.or_(answer, pc.is_nan(data.values))
+    return pc.if_else(present, answer, pa.scalar(None, type=pa.bool_()))
+
+
+def _is_nan_literal(value: Value) -> bool:
+    return isinstance(value, float) and math.isnan(value)
