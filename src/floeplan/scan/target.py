@@ -1,0 +1,83 @@
+"""What a scan is asked to read: one snapshot of a table and the schema its rows are shown in.
+
+As in Iceberg: a snapshot id, a timestamp or a tag shows the schema of that time; a branch, and the table itself, show
+the current schema. At most one of them may be given.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import SnapshotRefType
+from pyiceberg.table.snapshots import Snapshot
+
+from floeplan.errors import BadInputError, UnknownSnapshotError
+
+
+@dataclass(frozen=True, slots=True)
+class ScanTarget:
+    """The snapshot to read (none for a table without data) and the schema to show."""
+
+    table: Table
+    snapshot: Snapshot | None
+    schema: Schema
+
+    @property
+    def metadata(self) -> TableMetadata:
+        """The table's metadata."""
+        return self.table.metadata
+
+
+def resolve_target(
+    table: Table, *, snapshot_id: int | None = None, ref: str | None = None, timestamp_ms: int | None = None
+) -> ScanTarget:
+    """Find the snapshot by id, by branch or tag, by time, or the current one."""
+    if sum(choice is not None for choice in (snapshot_id, ref, timestamp_ms)) > 1:
+        raise BadInputError("snapshot id, ref and timestamp exclude each other: give one of them")
+    if snapshot_id is not None:
+        return _at(table, _by_id(table, snapshot_id))
+    if timestamp_ms is not None:
+        return _at(table, _as_of(table, timestamp_ms))
+    if ref is not None and ref != "main":
+        return _by_ref(table, ref)
+    return ScanTarget(table, table.current_snapshot(), table.schema())
+
+
+def _by_id(table: Table, snapshot_id: int) -> Snapshot:
+    snapshot = table.snapshot_by_id(snapshot_id)
+    if snapshot is None:
+        known = ", ".join(str(s.snapshot_id) for s in table.metadata.snapshots[-5:]) or "none"
+        raise UnknownSnapshotError(
+            f"table has no snapshot {snapshot_id}; its latest are: {known}", context={"snapshot_id": snapshot_id}
+        )
+    return snapshot
+
+
+def _as_of(table: Table, timestamp_ms: int) -> Snapshot:
+    past = [entry for entry in table.metadata.snapshot_log if entry.timestamp_ms <= timestamp_ms]
+    if not past:
+        raise UnknownSnapshotError(
+            f"table has no snapshot as old as {timestamp_ms} ms", context={"timestamp_ms": timestamp_ms}
+        )
+    return _by_id(table, past[-1].snapshot_id)
+
+
+def _by_ref(table: Table, name: str) -> ScanTarget:
+    ref = table.metadata.refs.get(name)
+    if ref is None:
+        known = ", ".join(sorted(table.metadata.refs)) or "none"
+        raise UnknownSnapshotError(f"table has no branch or tag {name}; it has: {known}", context={"ref": name})
+    snapshot = _by_id(table, ref.snapshot_id)
+    if ref.snapshot_ref_type is SnapshotRefType.TAG:
+        return _at(table, snapshot)
+    return ScanTarget(table, snapshot, table.schema())
+
+
+def _at(table: Table, snapshot: Snapshot) -> ScanTarget:
+    """A past snapshot in the schema it was written with; tables that never recorded it show the current one."""
+    schemas = {schema.schema_id: schema for schema in table.metadata.schemas}
+    schema = table.schema() if snapshot.schema_id is None else schemas.get(snapshot.schema_id, table.schema())
+    return ScanTarget(table, snapshot, schema)
