@@ -1,0 +1,185 @@
+"""Compact-Thrift decoding in pure Python: the twin of the compiled ``_thrift`` kernel, used where that is not built.
+
+Reading past the end raises ``IndexError``, anything else that is wrong ``ValueError``; ``thrift`` gives both a name
+and a place. No size the data claims is believed before it is compared with the bytes that are left, so time and
+memory are bounded by the length of the data.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from typing import Any
+
+MAX_DEPTH = 64
+_FIXED_WIDTH = {1: 1, 2: 1, 3: 1, 7: 8, 13: 16}
+
+
+def read_struct(data: bytes, pos: int, shape: Any, depth: int = 0) -> tuple[dict[int, Any], int]:
+    """Decode a struct into ``{field id: value}`` and say where it ends; what the shape does not name is skipped."""
+    _check_depth(depth)
+    result: dict[int, Any] = {}
+    field = 0
+    while True:
+        header = data[pos]
+        pos += 1
+        if header == 0:
+            return result, pos
+        kind = header & 15
+        if header > 15:
+            field += header >> 4
+        else:
+            field, pos = _read_zigzag(data, pos)
+        if shape is not None and field not in shape:
+            pos = kind_skipped(data, pos, kind, depth)
+        elif kind in (1, 2):
+            result[field] = kind == 1
+        elif kind == 8:
+            size, pos = _read_varint(data, pos)
+            result[field] = data[pos : pos + size]
+            pos = _advance(data, pos, size)
+        elif 4 <= kind <= 6:
+            result[field], pos = _read_zigzag(data, pos)
+        else:
+            result[field], pos = _read_value(data, pos, kind, None if shape is None else shape[field], depth + 1)
+
+
+def _read_value(data: bytes, pos: int, kind: int, shape: Any, depth: int) -> tuple[Any, int]:
+    if kind == 12:
+        return read_struct(data, pos, shape, depth)
+    if kind in (4, 5, 6):
+        return _read_zigzag(data, pos)
+    if kind == 8:
+        size, pos = _read_varint(data, pos)
+        return data[pos : pos + size], _advance(data, pos, size)
+    if kind in (9, 10):
+        return _read_list(data, pos, shape, depth)
+    if kind in (1, 2):
+        return data[pos] == 1, pos + 1
+    if kind == 3:
+        return data[pos] - 256 if data[pos] > 127 else data[pos], pos + 1
+    if kind == 7:
+        return struct.unpack("<d", data[pos : pos + 8])[0], _advance(data, pos, 8)
+    return None, _skip(data, pos, kind, depth)
+
+
+def _read_list(data: bytes, pos: int, shape: Any, depth: int) -> tuple[Any, int]:
+    """Decode a list; with the shape ``...`` only the places where its elements start and, last, where it ends."""
+    _check_depth(depth)
+    size, kind, pos = read_list_header(data, pos)
+    if shape is ...:
+        starts = array("q")
+        for _ in range(size):
+            starts.append(pos)
+            pos = _skip(data, pos, kind, depth)
+        starts.append(pos)
+        return starts, pos
+    values = []
+    for _ in range(size):
+        value, pos = _read_value(data, pos, kind, shape, depth + 1)
+        values.append(value)
+    return values, pos
+
+
+def read_list_header(data: bytes, pos: int) -> tuple[int, int, int]:
+    """Size and element kind of a list and where its first element is; more elements than bytes left is an error."""
+    header = data[pos]
+    pos += 1
+    size, kind = header >> 4, header & 15
+    if size == 15:
+        size, pos = _read_varint(data, pos)
+    if size * _FIXED_WIDTH.get(kind, 1) > len(data) - pos:
+        raise ValueError(f"a list claims {size} elements, more than the bytes that are left")
+    return size, kind, pos
+
+
+def kind_skipped(data: bytes, pos: int, kind: int, depth: int) -> int:
+    """Where the value of a struct field ends; booleans live in the field header and take no bytes."""
+    return pos if kind in (1, 2) else _skip(data, pos, kind, depth + 1)
+
+
+def _skip(data: bytes, pos: int, kind: int, depth: int) -> int:
+    if 4 <= kind <= 6:
+        while data[pos] > 127:
+            pos += 1
+        return pos + 1
+    if kind == 8:
+        size, pos = _read_varint(data, pos)
+        return _advance(data, pos, size)
+    if kind == 12:
+        return skip_struct(data, pos, depth)
+    if kind in (9, 10):
+        size, element, pos = read_list_header(data, pos)
+        _check_depth(depth)
+        for _ in range(size):
+            pos = _skip(data, pos, element, depth + 1)
+        return pos
+    if kind == 11:
+        return _skip_map(data, pos, depth)
+    width = _FIXED_WIDTH.get(kind)
+    if width is None:
+        raise ValueError(f"{kind} is no type of the compact protocol")
+    return _advance(data, pos, width)
+
+
+def skip_struct(data: bytes, pos: int, depth: int = 0) -> int:
+    """Where a struct ends."""
+    _check_depth(depth)
+    while True:
+        header = data[pos]
+        pos += 1
+        if header == 0:
+            return pos
+        if header <= 15:
+            _, pos = _read_zigzag(data, pos)
+        pos = kind_skipped(data, pos, header & 15, depth)
+
+
+def _skip_map(data: bytes, pos: int, depth: int) -> int:
+    _check_depth(depth)
+    size, pos = _read_varint(data, pos)
+    if size == 0:
+        return pos
+    kinds = data[pos]
+    if 2 * size > len(data) - pos:
+        raise ValueError(f"a map claims {size} entries, more than the bytes that are left")
+    pos += 1
+    for _ in range(size):
+        pos = _skip(data, pos, kinds >> 4, depth + 1)
+        pos = _skip(data, pos, kinds & 15, depth + 1)
+    return pos
+
+
+def _read_varint(data: bytes, pos: int) -> tuple[int, int]:
+    value = data[pos]
+    pos += 1
+    if value < 128:
+        return value, pos
+    value &= 127
+    shift = 7
+    while True:
+        byte = data[pos]
+        pos += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, pos
+        shift += 7
+        if shift > 63:
+            raise ValueError("an integer of more than ten bytes")
+
+
+def _read_zigzag(data: bytes, pos: int) -> tuple[int, int]:
+    value, pos = _read_varint(data, pos)
+    value &= 0xFFFFFFFFFFFFFFFF
+    return (value >> 1) ^ -(value & 1), pos
+
+
+def _advance(data: bytes, pos: int, size: int) -> int:
+    if size > len(data) - pos:
+        raise IndexError
+    return pos + size
+
+
+def _check_depth(depth: int) -> None:
+    if depth > MAX_DEPTH:
+        raise ValueError(f"nesting deeper than {MAX_DEPTH}")

@@ -1,0 +1,301 @@
+"""The footer of a Parquet file: one suffix request, then columns of numbers per leaf.
+
+The schema and the row counts are decoded at once; the chunks of a column only when it is asked for, so a file of
+thousands of columns costs what the predicate and the projection need. ``ColumnChunks`` holds one entry per row group.
+
+What the footer says of places and counts is checked before it is used: a row group that lacks a column, a negative
+count or a chunk of another type is a ``CorruptFileError``. A place that is not in the file makes the part it points
+to (page index, bloom filter) absent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from pyiceberg.schema import Schema
+
+from floeplan.errors import UnsupportedError
+from floeplan.parquet.schema import (
+    ELEMENT_SHAPE,
+    MAX_ELEMENTS,
+    LeafColumn,
+    SchemaNode,
+    build_tree,
+    has_own_ids,
+    iceberg_schema,
+    leaf_columns,
+)
+from floeplan.parquet.source import ByteSource
+from floeplan.parquet.thrift import Struct, corrupt, integer, read_struct
+
+Numbers: TypeAlias = npt.NDArray[np.int64]
+
+DEFAULT_TAIL = 64 * 1024
+"""Bytes asked for first: the footer and, in files of ordinary size, the page indexes before it."""
+MAX_FOOTER = 1 << 29
+
+_MAGIC = b"PAR1"
+_ENCRYPTED_MAGIC = b"PARE"
+_FILE_SHAPE: Final[Any] = {2: ..., 3: None, 4: {1: ..., 3: None}, 6: None, 7: None, 8: None}
+_CHUNK_SHAPE: Final[Any] = {
+    1: None,
+    3: {
+        1: None,
+        4: None,
+        5: None,
+        6: None,
+        7: None,
+        9: None,
+        11: None,
+        12: {1: None, 2: None, 3: None, 5: None, 6: None, 7: None, 8: None},
+        14: None,
+        15: None,
+    },
+    4: None,
+    5: None,
+    6: None,
+    7: None,
+    8: None,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnChunks:
+    """One leaf over all row groups; -1 stands for absent or unknown in every column of numbers.
+
+    ``min_value`` and ``max_value`` are raw statistics bytes, ``None`` where there are none that may be used in
+    principle; ``old_min`` and ``old_max`` come from the deprecated fields, whose order is only known for some types.
+    """
+
+    leaf: LeafColumn
+    codec: Numbers
+    num_values: Numbers
+    total_uncompressed_size: Numbers
+    total_compressed_size: Numbers
+    data_page_offset: Numbers
+    dictionary_page_offset: Numbers
+    null_count: Numbers
+    min_value: tuple[bytes | None, ...]
+    max_value: tuple[bytes | None, ...]
+    min_exact: npt.NDArray[np.bool_]
+    max_exact: npt.NDArray[np.bool_]
+    old_min: tuple[bytes | None, ...]
+    old_max: tuple[bytes | None, ...]
+    offset_index_offset: Numbers
+    offset_index_length: Numbers
+    column_index_offset: Numbers
+    column_index_length: Numbers
+    bloom_offset: Numbers
+    bloom_length: Numbers
+
+    @property
+    def start(self) -> Numbers:
+        """Where the pages of each chunk begin: its dictionary page when it has one, else its first data page."""
+        has_dictionary = (self.dictionary_page_offset > 0) & (self.dictionary_page_offset < self.data_page_offset)
+        return np.where(has_dictionary, self.dictionary_page_offset, self.data_page_offset)
+
+
+@dataclass(frozen=True, eq=False)
+class ParquetFooter:
+    """What a file says about itself."""
+
+    file: str
+    file_size: int
+    footer_start: int
+    num_rows: int
+    created_by: str
+    root: SchemaNode
+    leaves: tuple[LeafColumn, ...]
+    row_group_rows: Numbers
+    first_rows: Numbers
+    _encoded: bytes = field(repr=False)
+    _chunk_starts: Numbers = field(repr=False)
+    _chunks: dict[int, ColumnChunks] = field(default_factory=dict, repr=False)
+
+    @property
+    def num_row_groups(self) -> int:
+        """Number of row groups."""
+        return len(self.row_group_rows)
+
+    @cached_property
+    def has_own_ids(self) -> bool:
+        """Whether the field ids are the file's own, and not assigned by position."""
+        return has_own_ids(self.root)
+
+    @cached_property
+    def schema(self) -> Schema:
+        """The Iceberg schema of the file read on its own."""
+        return iceberg_schema(self.root)
+
+    @cached_property
+    def leaf_by_id(self) -> Mapping[int, LeafColumn]:
+        """Leaves by field id."""
+        return {leaf.field_id: leaf for leaf in self.leaves}
+
+    def chunks(self, leaf: LeafColumn | int) -> ColumnChunks:
+        """The chunks of a column, decoded when first asked for."""
+        index = leaf if isinstance(leaf, int) else leaf.index
+        if index not in self._chunks:
+            self._chunks[index] = self._decode_chunks(self.leaves[index])
+        return self._chunks[index]
+
+    def _decode_chunks(self, leaf: LeafColumn) -> ColumnChunks:
+        structs = [
+            read_struct(self._encoded, start, _CHUNK_SHAPE, "footer", self.file)[0]
+            for start in self._chunk_starts[:, leaf.index].tolist()
+        ]
+        try:
+            return _columnar(self.file, leaf, structs, self.footer_start)
+        except ValueError as error:
+            raise corrupt(self.file, f"the footer entry of column {leaf}: {error}") from None
+
+
+def read_footer(source: ByteSource, *, tail: int = DEFAULT_TAIL) -> ParquetFooter:
+    """Read and decode the footer: one request, two when the footer is longer than the tail asked for."""
+    name = source.name
+    end = bytes(source.read_suffix(max(tail, 12)))
+    if len(end) < 12 or end[-4:] not in (_MAGIC, _ENCRYPTED_MAGIC):
+        raise corrupt(name, "it does not end as one")
+    if end[-4:] == _ENCRYPTED_MAGIC:
+        raise _encrypted(name, "its footer is encrypted")
+    length = int.from_bytes(end[-8:-4], "little")
+    if length > source.size - 12:
+        raise corrupt(name, f"its footer claims {length} bytes of {source.size}", source.size - 8)
+    if length > MAX_FOOTER:
+        raise UnsupportedError(f"{name}: a footer of {length} bytes is more than {MAX_FOOTER}", context={"file": name})
+    missing = length + 8 - len(end)
+    if missing > 0:
+        end = bytes(source.read_ranges([(source.size - length - 8, missing)])[0]) + end
+    return decode_footer(end[len(end) - 8 - length : len(end) - 8], name, source.size)
+
+
+def decode_footer(encoded: bytes, file: str, file_size: int) -> ParquetFooter:
+    """Decode the footer's bytes, without the length and the magic behind them."""
+    fields, _ = read_struct(encoded, 0, _FILE_SHAPE, "footer", file)
+    if 8 in fields:
+        raise _encrypted(file, "it is encrypted with a plain footer")
+    try:
+        return _build(encoded, fields, file, file_size)
+    except ValueError as error:
+        raise corrupt(file, f"the footer says something impossible: {error}") from None
+
+
+def _build(encoded: bytes, fields: Struct, file: str, file_size: int) -> ParquetFooter:
+    spans = fields.get(2)
+    if spans is None or isinstance(spans, list | dict) or len(spans) > MAX_ELEMENTS:
+        raise ValueError("it has no schema, or one too large")
+    elements = [
+        (read_struct(encoded, start, ELEMENT_SHAPE, "schema", file)[0], encoded[start:end])
+        for start, end in pairwise(spans)
+    ]
+    root = build_tree(elements)
+    leaf_count = sum(node.leaf is not None for node in root.walk())
+    leaves = leaf_columns(root, _orders(fields.get(7), leaf_count))
+    rows, starts = _row_groups(fields.get(4, []), leaf_count)
+    total = integer(fields, 3)
+    if total != rows.sum():
+        raise ValueError(f"{total} rows in all, but {rows.sum()} in its row groups")
+    created_by = fields.get(6, b"")
+    return ParquetFooter(
+        file=file,
+        file_size=file_size,
+        footer_start=file_size - 8 - len(encoded),
+        num_rows=total,
+        created_by=created_by.decode("utf-8", errors="replace") if isinstance(created_by, bytes) else "",
+        root=root,
+        leaves=leaves,
+        row_group_rows=rows,
+        first_rows=np.cumsum(rows) - rows,
+        _encoded=encoded,
+        _chunk_starts=starts,
+    )
+
+
+def _orders(orders: Any, leaf_count: int) -> list[bool]:
+    """Which leaves have the order their type defines; without a complete list, none."""
+    if not isinstance(orders, list) or len(orders) != leaf_count:
+        return [False] * leaf_count
+    return [isinstance(order, dict) and list(order) == [1] for order in orders]
+
+
+def _row_groups(groups: Any, leaf_count: int) -> tuple[Numbers, Numbers]:
+    """Rows per row group, and where each of its chunks starts in the footer."""
+    if not isinstance(groups, list):
+        raise ValueError("the row groups are no list")
+    rows = np.zeros(len(groups), dtype=np.int64)
+    starts = np.zeros((len(groups), leaf_count), dtype=np.int64)
+    for number, group in enumerate(groups):
+        spans = group.get(1) if isinstance(group, dict) else None
+        if spans is None or isinstance(spans, list | dict | int) or len(spans) != leaf_count + 1:
+            raise ValueError(f"row group {number} does not have one chunk per column")
+        rows[number] = integer(group, 3)
+        starts[number] = spans[:-1]
+    if (rows < 0).any() or rows.sum(dtype=np.float64) > 2**62:
+        raise ValueError("a row group with an impossible number of rows")
+    return rows, starts
+
+
+def _columnar(file: str, leaf: LeafColumn, structs: list[Struct], footer_start: int) -> ColumnChunks:
+    metas = [struct.get(3) for struct in structs]
+    if any(8 in struct for struct in structs):
+        raise _encrypted(file, f"its column {leaf} is encrypted")
+    if any(1 in struct for struct in structs):
+        raise UnsupportedError(f"{file}: column {leaf} is stored in another file", context={"file": file})
+    if not all(isinstance(meta, dict) for meta in metas):
+        raise ValueError("a chunk has no metadata")
+    if any(meta.get(1) != leaf.physical for meta in metas):
+        raise ValueError("a chunk is stored as another type")
+    stats = [meta.get(12, {}) for meta in metas]
+    if not all(isinstance(stat, dict) for stat in stats):
+        raise ValueError("statistics are no struct")
+    offset_index = _places(_numbers(structs, 4, -1), _numbers(structs, 5, -1), footer_start)
+    column_index = _places(_numbers(structs, 6, -1), _numbers(structs, 7, -1), footer_start)
+    bloom_length = _numbers(metas, 15, -1)
+    bloom = _places(_numbers(metas, 14, -1), np.maximum(bloom_length, 1), footer_start)
+    return ColumnChunks(
+        leaf=leaf,
+        codec=_numbers(metas, 4),
+        num_values=_numbers(metas, 5),
+        total_uncompressed_size=_numbers(metas, 6),
+        total_compressed_size=_numbers(metas, 7),
+        data_page_offset=_numbers(metas, 9),
+        dictionary_page_offset=_numbers(metas, 11, -1),
+        null_count=_numbers(stats, 3, -1),
+        min_value=_raw(stats, 6),
+        max_value=_raw(stats, 5),
+        min_exact=np.array([stat.get(8) is True for stat in stats], dtype=np.bool_),
+        max_exact=np.array([stat.get(7) is True for stat in stats], dtype=np.bool_),
+        old_min=_raw(stats, 2),
+        old_max=_raw(stats, 1),
+        offset_index_offset=offset_index[0],
+        offset_index_length=offset_index[1],
+        column_index_offset=column_index[0],
+        column_index_length=column_index[1],
+        bloom_offset=bloom[0],
+        bloom_length=np.where(bloom[0] >= 0, bloom_length, -1),
+    )
+
+
+def _numbers(structs: list[Any], number: int, default: int | None = None) -> Numbers:
+    return np.array([integer(struct, number, default) for struct in structs], dtype=np.int64)
+
+
+def _raw(stats: list[Struct], number: int) -> tuple[bytes | None, ...]:
+    values = [stat.get(number) for stat in stats]
+    return tuple(value if isinstance(value, bytes) else None for value in values)
+
+
+def _places(offsets: Numbers, lengths: Numbers, footer_start: int) -> tuple[Numbers, Numbers]:
+    """Places that lie between the magic and the footer; all others count as absent."""
+    inside = (offsets >= 4) & (lengths > 0) & (lengths <= footer_start) & (offsets <= footer_start - lengths)
+    return np.where(inside, offsets, -1), np.where(inside, lengths, -1)
+
+
+def _encrypted(file: str, how: str) -> UnsupportedError:
+    return UnsupportedError(f"{file} cannot be read: {how}; decrypt it first", context={"file": file})

@@ -1,0 +1,314 @@
+"""Where the bytes of a Parquet file come from, and what fetching them cost.
+
+``open_source`` takes a path, a URI or bytes. Every source answers two questions: the last bytes of the file, and many
+ranges at once. Ranges near each other travel in one request, requests travel together up to a cap, and the tail that
+was fetched first is not fetched again. ``counters`` holds what that cost; a round trip is one wait for the store.
+
+A range outside the file is the file's fault (``CorruptFileError``, before anything is fetched); an answer shorter than
+what was asked for is the store's (a retryable error). Neither is ever taken for data.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from urllib.parse import unquote, urlsplit
+
+import numpy as np
+
+from floeplan.errors import FloeplanError, UnknownFileError
+from floeplan.parquet.thrift import corrupt
+
+if TYPE_CHECKING:
+    from pyiceberg.io import FileIO
+
+Range: TypeAlias = tuple[int, int]
+"""Offset and length."""
+Buffer: TypeAlias = bytes | memoryview
+
+MAX_CONCURRENT_REQUESTS = 64
+REMOTE_GAP = 16 * 1024
+LOCAL_GAP = 4 * 1024
+
+
+@dataclass(slots=True)
+class IoCounters:
+    """What reading a source has cost so far."""
+
+    requests: int = 0
+    bytes: int = 0
+    round_trips: int = 0
+
+
+class ByteSource(Protocol):
+    """Random access to the bytes of one file."""
+
+    @property
+    def name(self) -> str:
+        """The file, for messages."""
+
+    @property
+    def size(self) -> int:
+        """Length of the file; known for free once the tail was read."""
+
+    @property
+    def counters(self) -> IoCounters:
+        """Requests, bytes and round trips so far."""
+
+    def read_suffix(self, length: int) -> Buffer:
+        """The last ``length`` bytes, or the whole file when it is shorter."""
+
+    def read_ranges(self, ranges: Sequence[Range]) -> list[memoryview]:
+        """The bytes of each range, in the order asked for, in as few round trips as the cap on requests allows."""
+
+
+class StoredBytes:
+    """A source over two primitives: fetching a suffix (which tells the size) and fetching one range.
+
+    Args:
+        name: The file, for messages.
+        gap: Ranges no further apart than this are fetched together.
+        concurrency: Requests in flight at once; 1 fetches in turn on the calling thread.
+    """
+
+    def __init__(self, name: str, *, gap: int, concurrency: int = 1) -> None:
+        self.name = name
+        self.counters = IoCounters()
+        self._gap = gap
+        self._concurrency = concurrency
+        self._size: int | None = None
+        self._tail = memoryview(b"")
+
+    @property
+    def size(self) -> int:
+        """Length of the file; known for free once the tail was read."""
+        if self._size is None:
+            self.read_suffix(8)
+        assert self._size is not None
+        return self._size
+
+    def read_suffix(self, length: int) -> memoryview:
+        """The last ``length`` bytes, or the whole file when it is shorter."""
+        wanted = length if self._size is None else min(length, self._size)
+        if len(self._tail) < wanted:
+            data, self._size = self._fetch_suffix(length)
+            self._count([len(data)])
+            self._expect(len(data), min(length, self._size))
+            self._tail = memoryview(data)
+        return self._tail[max(0, len(self._tail) - length) :]
+
+    def read_ranges(self, ranges: Sequence[Range]) -> list[memoryview]:
+        """The bytes of each range, in the order asked for."""
+        spans = np.array(ranges, dtype=np.int64).reshape(-1, 2)
+        offsets, lengths = spans[:, 0], spans[:, 1]
+        outside = (offsets < 0) | (lengths < 0) | (offsets > self.size - lengths)
+        if outside.any():
+            at, length = ranges[int(np.argmax(outside))]
+            raise corrupt(self.name, f"{length} bytes are said to be where the file has none", at)
+        tail_start = self.size - len(self._tail)
+        starts, ends = coalesce(offsets[offsets < tail_start], lengths[offsets < tail_start], self._gap)
+        blocks = self._fetch_all(list(zip(starts.tolist(), (ends - starts).tolist(), strict=True)))
+        which = np.searchsorted(starts, offsets, side="right") - 1
+        answers = []
+        for (offset, length), block in zip(ranges, which.tolist(), strict=True):
+            base, data = (tail_start, self._tail) if offset >= tail_start else (int(starts[block]), blocks[block])
+            answers.append(data[offset - base : offset - base + length])
+        return answers
+
+    def _fetch_all(self, ranges: list[Range]) -> list[memoryview]:
+        if len(ranges) > 1 and self._concurrency > 1:
+            data = list(_executor().map(lambda one: self._fetch(*one), ranges))
+        else:
+            data = [self._fetch(*one) for one in ranges]
+        for (_, length), answer in zip(ranges, data, strict=True):
+            self._expect(len(answer), length)
+        self._count([length for _, length in ranges])
+        return [memoryview(answer) for answer in data]
+
+    def _count(self, lengths: Sequence[int]) -> None:
+        self.counters.requests += len(lengths)
+        self.counters.bytes += sum(lengths)
+        self.counters.round_trips += -(-len(lengths) // MAX_CONCURRENT_REQUESTS)
+
+    def _expect(self, got: int, wanted: int) -> None:
+        if got != wanted:
+            raise FloeplanError(
+                f"{self.name}: the store answered with {got} bytes instead of {wanted}; run again",
+                kind="short-read",
+                context={"file": self.name},
+                retryable=True,
+                safe_to_clean=True,
+            )
+
+    def _fetch_suffix(self, length: int) -> tuple[Buffer, int]:
+        """The last bytes and the size of the file."""
+        raise NotImplementedError
+
+    def _fetch(self, offset: int, length: int) -> Buffer:
+        raise NotImplementedError
+
+
+def coalesce(offsets: Any, lengths: Any, gap: int) -> tuple[Any, Any]:
+    """Starts and ends of the fewest ranges that cover all given ones, joining those no further apart than the gap."""
+    order = np.argsort(offsets, kind="stable")
+    starts = offsets[order]
+    reach = np.maximum.accumulate(starts + lengths[order]) if len(starts) else starts
+    opens = np.ones(len(starts), dtype=np.bool_)
+    opens[1:] = starts[1:] - reach[:-1] > gap
+    return starts[opens], reach[np.append(opens[1:], True)] if len(starts) else reach
+
+
+@cache
+def _executor() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(MAX_CONCURRENT_REQUESTS, thread_name_prefix="floeplan-io")
+
+
+class BytesSource(StoredBytes):
+    """A file that is in memory."""
+
+    def __init__(self, data: Buffer, name: str = "<memory>", *, gap: int = LOCAL_GAP) -> None:
+        super().__init__(name, gap=gap)
+        self._data = memoryview(data)
+
+    def _fetch_suffix(self, length: int) -> tuple[Buffer, int]:
+        return self._data[max(0, len(self._data) - length) :], len(self._data)
+
+    def _fetch(self, offset: int, length: int) -> Buffer:
+        return self._data[offset : offset + length]
+
+
+class LocalSource(StoredBytes):
+    """A file of this machine, opened once and read by position."""
+
+    def __init__(self, path: str | os.PathLike[str], *, gap: int = LOCAL_GAP) -> None:
+        super().__init__(os.fspath(path), gap=gap)
+        try:
+            self._descriptor = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            raise UnknownFileError(f"{self.name}: no such file", context={"file": self.name}) from None
+        except OSError as error:
+            raise FloeplanError(f"{self.name}: {error.strerror}", context={"file": self.name}) from None
+        self._size = os.fstat(self._descriptor).st_size
+
+    def __del__(self) -> None:
+        descriptor = getattr(self, "_descriptor", None)
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def _fetch_suffix(self, length: int) -> tuple[Buffer, int]:
+        size = self.size
+        return self._fetch(max(0, size - length), min(length, size)), size
+
+    def _fetch(self, offset: int, length: int) -> Buffer:
+        data = os.pread(self._descriptor, length, offset)
+        while len(data) < length and (more := os.pread(self._descriptor, length - len(data), offset + len(data))):
+            data += more
+        return data
+
+
+class FileIOSource(StoredBytes):
+    """Any location a PyIceberg ``FileIO`` can open; a stream per request where one cannot be read by position."""
+
+    def __init__(self, location: str, io: FileIO, *, gap: int = REMOTE_GAP) -> None:
+        super().__init__(location, gap=gap, concurrency=MAX_CONCURRENT_REQUESTS)
+        self._file = io.new_input(location)
+        try:
+            self._stream: Any = self._file.open()
+        except FileNotFoundError:
+            raise UnknownFileError(f"{location}: no such file", context={"file": location}) from None
+        self._size = len(self._file)
+
+    def _fetch_suffix(self, length: int) -> tuple[Buffer, int]:
+        size = self.size
+        return self._fetch(max(0, size - length), min(length, size)), size
+
+    def _fetch(self, offset: int, length: int) -> Buffer:
+        read_at: Callable[[int, int], bytes] | None = getattr(self._stream, "read_at", None)
+        if read_at is not None:
+            return read_at(length, offset)
+        with self._file.open() as stream:
+            stream.seek(offset)
+            return stream.read(length)
+
+
+class ObjectStoreSource(StoredBytes):
+    """An object in a store that obstore speaks to: S3, HTTP, GCS, Azure."""
+
+    def __init__(self, store: Any, path: str, name: str, *, gap: int = REMOTE_GAP) -> None:
+        super().__init__(name, gap=gap, concurrency=MAX_CONCURRENT_REQUESTS)
+        self._store = store
+        self._path = path
+
+    def _fetch_suffix(self, length: int) -> tuple[Buffer, int]:
+        import obstore
+
+        try:
+            answer = obstore.get(self._store, self._path, options={"range": {"suffix": length}})
+        except FileNotFoundError:
+            raise UnknownFileError(f"{self.name}: no such object", context={"file": self.name}) from None
+        return memoryview(answer.bytes()), answer.meta["size"]
+
+    def _fetch(self, offset: int, length: int) -> Buffer:
+        import obstore
+
+        return memoryview(obstore.get_range(self._store, self._path, start=offset, length=length))
+
+
+def open_source(file: str | os.PathLike[str] | Buffer | ByteSource, io: FileIO | None = None) -> ByteSource:
+    """A source for a path, a URI, bytes, or a source that is one already.
+
+    S3 and HTTP locations are read through obstore, S3 with the credentials and the endpoint of ``io`` when one is
+    given; other URIs through ``io``, or obstore where there is none.
+    """
+    if isinstance(file, bytes | memoryview):
+        return BytesSource(file)
+    if not isinstance(file, str | os.PathLike):
+        return file
+    location = os.fspath(file)
+    scheme = urlsplit(location).scheme if "://" in location or location.startswith("file:") else ""
+    if scheme == "file":
+        return LocalSource(unquote(urlsplit(location).path))
+    if not scheme:
+        return LocalSource(Path(location))
+    if scheme in ("s3", "s3a", "s3n"):
+        return _open_s3(location, io)
+    if io is not None and scheme not in ("http", "https"):
+        return FileIOSource(location, io)
+    return _open_url(location)
+
+
+def _open_s3(location: str, io: FileIO | None) -> ByteSource:
+    from obstore.store import S3Store
+
+    properties = dict(io.properties) if io is not None else {}
+    parts = urlsplit(location)
+    options: dict[str, Any] = {}
+    for option, names in {
+        "endpoint": ("s3.endpoint",),
+        "access_key_id": ("s3.access-key-id", "client.access-key-id"),
+        "secret_access_key": ("s3.secret-access-key", "client.secret-access-key"),
+        "session_token": ("s3.session-token", "client.session-token"),
+        "region": ("s3.region", "client.region"),
+    }.items():
+        found = next((str(properties[name]) for name in names if properties.get(name)), None)
+        if found is not None:
+            options[option] = found
+    if str(properties.get("s3.anonymous", "")).lower() == "true":
+        options["skip_signature"] = True
+    options["virtual_hosted_style_request"] = str(properties.get("s3.force-virtual-addressing", "")).lower() == "true"
+    client = {"allow_http": True} if options.get("endpoint", "").startswith("http://") else {}
+    store = S3Store(parts.netloc, client_options=client, **options)
+    return ObjectStoreSource(store, parts.path.lstrip("/"), location)
+
+
+def _open_url(location: str) -> ByteSource:
+    from obstore.store import from_url
+
+    parent, _, path = location.rpartition("/")
+    client = {"allow_http": True} if location.startswith("http://") else {}
+    return ObjectStoreSource(from_url(parent, client_options=client), path, location)

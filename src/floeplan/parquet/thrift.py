@@ -1,0 +1,132 @@
+"""Compact Thrift, the encoding of Parquet's metadata: a bounded reader and a small writer.
+
+Reading: a struct becomes ``{field id: value}``. A shape says what is wanted of it: ``{field id: inner shape}``, where
+``None`` takes a value whole, a mapping goes on inside it, and ``...`` takes a list only as the places of its elements
+(for reading some of them later). All else is skipped without being built. What the bytes claim is never believed
+before it is checked against the bytes that are there: whatever is wrong is a ``CorruptFileError`` with file and place.
+
+Writing: ``encode_struct`` takes ``(field id, kind, value)`` triples in ascending field order.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, TypeAlias
+
+from floeplan.errors import CorruptFileError
+
+try:
+    from floeplan.parquet._thrift import read_struct as _read_struct
+except ImportError:
+    from floeplan.parquet._thrift_fallback import read_struct as _read_struct
+
+Struct: TypeAlias = dict[int, Any]
+Shape: TypeAlias = Any
+"""``None``, ``...`` or ``{field id: Shape}``; see the module's text."""
+
+BOOL: Final = 1
+I8: Final = 3
+I16: Final = 4
+I32: Final = 5
+I64: Final = 6
+DOUBLE: Final = 7
+BINARY: Final = 8
+LIST: Final = 9
+STRUCT: Final = 12
+
+EMPTY_STRUCT: Final = b"\0"
+
+
+def read_struct(data: bytes, at: int, shape: Shape, what: str, file: str) -> tuple[Struct, int]:
+    """Decode the struct that starts at ``at``.
+
+    Args:
+        data: The bytes; nothing outside of them is read.
+        at: Where the struct starts.
+        shape: What is wanted of it.
+        what: The thing being read, for messages ("footer").
+        file: The file it is read from, for messages.
+
+    Returns:
+        The fields by id, and where the struct ends.
+    """
+    try:
+        decoded: tuple[Struct, int] = _read_struct(data, at, shape)
+        return decoded
+    except IndexError:
+        raise corrupt(file, f"the {what} ends in the middle of a value", at) from None
+    except ValueError as error:
+        raise corrupt(file, f"the {what} cannot be decoded: {error}", at) from None
+
+
+def corrupt(file: str, problem: str, offset: int | None = None) -> CorruptFileError:
+    """The one way a Parquet file is called corrupt: file, problem and, when known, the offset."""
+    place = "" if offset is None else f" (offset {offset})"
+    context = {"file": file} | ({} if offset is None else {"offset": offset})
+    return CorruptFileError(f"{file} is not a readable Parquet file: {problem}{place}", context=context)
+
+
+def integer(fields: Struct, field: int, default: int | None = None) -> int:
+    """An integer field; absent without a default, or of another type, is a ``ValueError``."""
+    value = fields.get(field, default)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError(f"field {field} is no integer")
+    return value
+
+
+def encode_struct(fields: Iterable[tuple[int, int, Any]]) -> bytes:
+    """Encode a struct from ``(field id, kind, value)`` in ascending order of field id.
+
+    Structs are given encoded, lists as ``(element kind, values)``.
+    """
+    out = bytearray()
+    last = 0
+    for field, kind, value in fields:
+        wire = 2 if kind == BOOL and not value else kind
+        if 0 < field - last <= 15:
+            out.append((field - last) << 4 | wire)
+        else:
+            out.append(wire)
+            out += _zigzag(field)
+        if kind != BOOL:
+            out += encode_value(kind, value)
+        last = field
+    out.append(0)
+    return bytes(out)
+
+
+def encode_value(kind: int, value: Any) -> bytes:
+    """Encode one value as it stands in a list or behind a field header."""
+    if kind in (I16, I32, I64):
+        return _zigzag(value)
+    if kind == BINARY:
+        return _varint(len(value)) + value
+    if kind == LIST:
+        return _encode_list(*value)
+    if kind == STRUCT:
+        return bytes(value)
+    if kind == BOOL:
+        return b"\1" if value else b"\2"
+    if kind == I8:
+        return bytes([value & 255])
+    return struct.pack("<d", value)
+
+
+def _encode_list(kind: int, values: Sequence[Any]) -> bytes:
+    size = len(values)
+    header = bytes([size << 4 | kind]) if size < 15 else bytes([0xF0 | kind]) + _varint(size)
+    return header + b"".join(encode_value(kind, value) for value in values)
+
+
+def _zigzag(value: int) -> bytes:
+    return _varint((value << 1) ^ (value >> 63))
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
