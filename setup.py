@@ -13,7 +13,8 @@ def module_name(source: Path) -> str:
     return ".".join(source.relative_to("src").with_suffix("").parts)
 
 
-extensions = [
-    Extension(module_name(source), [str(source)], optional=True) for source in sorted(Path("src").rglob("_*.pyx"))
-]
-setup(ext_modules=cythonize(extensions, build_dir="build/cython", language_level=3) if extensions else [])
+kernels = [Extension(module_name(source), [str(source)]) for source in sorted(Path("src").rglob("_*.pyx"))]
+extensions = cythonize(kernels, build_dir="build/cython", language_level=3) if kernels else []
+for extension in extensions:
+    extension.optional = True  # set here, because cythonize makes new extensions that forget it
+setup(ext_modules=extensions)

@@ -77,7 +77,7 @@ is_done() { [ "$(cat "$STAMPS/$1" 2>/dev/null)" = "$2" ]; }
 mark_done() { mkdir -p "$STAMPS" && echo "$2" >"$STAMPS/$1"; }
 
 ensure_pip() { "$VENV/bin/python" -m pip --version >/dev/null 2>&1 || "$VENV/bin/python" -m ensurepip >/dev/null; }
-pip_install() { "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check "$@"; }
+pip_install() { "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --use-pep517 "$@"; }
 uv_pip() { VIRTUAL_ENV=$PWD/$VENV "$VENV/bin/uv" pip "$@" --quiet; }
 
 # Like pip, uv shall trust whom the system trusts (a company's proxy, say), where the system has its list.
@@ -108,9 +108,10 @@ kernels() { find src -name '_*.pyx' | sort; }
 
 floeplan() {
     local stamp editable=(--no-deps --no-build-isolation -e .)
-    stamp=$(digest pyproject.toml setup.py $(kernels))
+    stamp=$(digest pyproject.toml setup.py $(kernels))-$(command -v cc gcc | head -n 1)
     is_done floeplan "$stamp" && return
     say "installing floeplan and compiling its kernels"
+    find src -name '_*.so' -delete
     if [ "$INSTALLER" = uv ]; then uv_pip install "${editable[@]}"; else pip_install "${editable[@]}"; fi
     local kernel
     for kernel in $(kernels); do
