@@ -1,0 +1,1 @@
+"""Iceberg's metadata files as columns: manifest lists, manifests, their statistics and a cache of them."""

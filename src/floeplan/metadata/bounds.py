@@ -1,0 +1,234 @@
+"""Iceberg's single-value binary form as typed vectors, read under the type the column has now.
+
+Rule: bytes are read by their own length, so bounds written before a type was promoted stay good: four-byte integers
+under ``long``, four-byte floats under ``double``, days under ``timestamp``, decimals of any precision. Fail-safe: bytes
+that no such rule explains make that one bound invalid, never the read; types without an order give no bounds at all.
+
+UUIDs are ordered as signed numbers by some writers and as unsigned bytes by others. Both agree on the first eight bytes
+as long as the first bit is the same on both ends, so the last eight are opened up and other pairs are dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FixedType,
+    FloatType,
+    IntegerType,
+    LongType,
+    PrimitiveType,
+    StringType,
+    TimestampNanoType,
+    TimestampType,
+    TimestamptzNanoType,
+    TimestamptzType,
+    TimeType,
+    UUIDType,
+)
+
+from floeplan.metadata.decoder import validity_bitmap
+from floeplan.predicate.stats import Bound
+from floeplan.predicate.tristate import Mask
+
+Bytes = npt.NDArray[np.uint8]
+Ints = npt.NDArray[np.int64]
+
+MAX_INT64_DIGITS = 18
+"""Decimals up to this precision are unscaled integers, wider ones Arrow decimals."""
+
+_MICROS_PER_DAY = 86_400_000_000
+_NANOS_PER_DAY = 1000 * _MICROS_PER_DAY
+
+
+def decode_bounds(type_: PrimitiveType, lower: pa.Array, upper: pa.Array) -> tuple[Bound | None, Bound | None]:
+    """Both bounds of one column for many containers; nulls and unreadable bytes are invalid."""
+    if isinstance(type_, UUIDType):
+        return _uuid_bounds(lower, upper)
+    return decode_values(type_, lower), decode_values(type_, upper)
+
+
+def decode_values(type_: PrimitiveType, raw: pa.Array) -> Bound | None:
+    """One value per container, or ``None`` when the type has no order that statistics could use."""
+    match type_:
+        case BooleanType():
+            return _booleans(raw)
+        case IntegerType() | LongType():
+            return _integers(raw, {4: 1, 8: 1})
+        case DateType():
+            return _integers(raw, {4: 1})
+        case TimestampType() | TimestamptzType():
+            return _integers(raw, {4: _MICROS_PER_DAY, 8: 1})
+        case TimestampNanoType() | TimestamptzNanoType():
+            return _integers(raw, {4: _NANOS_PER_DAY, 8: 1})
+        case TimeType():
+            return _integers(raw, {8: 1})
+        case FloatType() | DoubleType():
+            return _reals(raw)
+        case DecimalType():
+            return _decimals(type_, raw)
+        case StringType():
+            return _strings(raw)
+        case BinaryType():
+            return Bound(raw, valid_mask(raw))
+        case FixedType() | UUIDType():
+            length = 16 if isinstance(type_, UUIDType) else len(type_)
+            return Bound(raw, valid_mask(raw) & (lengths(raw) == length))
+        case _:
+            return None
+
+
+def valid_mask(array: pa.Array) -> Mask:
+    """Which rows are not null."""
+    if array.null_count == 0:
+        return np.ones(len(array), dtype=np.bool_)
+    return np.asarray(array.is_valid().to_numpy(zero_copy_only=False))
+
+
+def big_endian_decimals(type_: DecimalType, raw: pa.Array) -> pa.Array:
+    """Two's-complement big-endian numbers as unscaled ``int64`` or as an Arrow decimal; null where they do not fit."""
+    bound = _decimals(type_, raw)
+    bitmap, nulls = validity_bitmap(bound.valid)
+    if isinstance(bound.values, np.ndarray):
+        return pa.Array.from_buffers(pa.int64(), len(raw), [bitmap, pa.py_buffer(bound.values)], nulls)
+    return pa.Array.from_buffers(bound.values.type, len(raw), [bitmap, bound.values.buffers()[1]], nulls)
+
+
+def _offsets_and_data(raw: pa.Array) -> tuple[Ints, Bytes]:
+    _, offsets, data = raw.buffers()
+    starts = np.frombuffer(offsets, dtype=np.int64)[raw.offset : raw.offset + len(raw) + 1]
+    if data is None or data.size == 0:
+        return starts, np.zeros(0, dtype=np.uint8)
+    return starts, np.frombuffer(data, dtype=np.uint8)
+
+
+def lengths(raw: pa.Array) -> Ints:
+    """Bytes of each value; meaningless for nulls."""
+    if not len(raw):
+        return np.zeros(0, dtype=np.int64)
+    return np.diff(_offsets_and_data(raw)[0])
+
+
+def _by_length(raw: pa.Array) -> Iterator[tuple[int, Ints | slice, Bytes]]:
+    """Rows with a value, grouped by its length: the length, the rows, and their bytes as a matrix."""
+    if not len(raw):
+        return
+    offsets, data = _offsets_and_data(raw)
+    sizes = np.diff(offsets)
+    valid = valid_mask(raw)
+    for length in np.unique(sizes[valid]).tolist():
+        if length == 0:
+            continue
+        chosen = valid & (sizes == length)
+        rows: Ints | slice = slice(None) if chosen.all() else np.flatnonzero(chosen)
+        count = int(np.count_nonzero(chosen))
+        if offsets[-1] - offsets[0] == count * length:
+            yield length, rows, data[offsets[0] : offsets[-1]].reshape(count, length)
+        else:
+            yield length, rows, data[offsets[:-1][rows][:, None] + np.arange(length)]
+
+
+def _integers(raw: pa.Array, scale_by_length: dict[int, int]) -> Bound:
+    """Little-endian integers; ``scale_by_length`` says which lengths are readable and in which unit."""
+    values = np.zeros(len(raw), dtype=np.int64)
+    valid = np.zeros(len(raw), dtype=np.bool_)
+    for length, rows, matrix in _by_length(raw):
+        scale = scale_by_length.get(length)
+        if scale is None:
+            continue
+        numbers = np.ascontiguousarray(matrix).view(f"<i{length}")[:, 0].astype(np.int64)
+        limit = np.iinfo(np.int64).max // scale
+        values[rows] = numbers * scale
+        valid[rows] = (numbers <= limit) & (numbers >= -limit) if scale != 1 else True
+    return Bound(values, valid)
+
+
+def _reals(raw: pa.Array) -> Bound:
+    values = np.zeros(len(raw), dtype=np.float64)
+    valid = np.zeros(len(raw), dtype=np.bool_)
+    for length, rows, matrix in _by_length(raw):
+        if length in (4, 8):
+            values[rows] = np.ascontiguousarray(matrix).view(f"<f{length}")[:, 0]
+            valid[rows] = True
+    return Bound(values, valid)
+
+
+def _booleans(raw: pa.Array) -> Bound:
+    values = np.zeros(len(raw), dtype=np.int64)
+    valid = np.zeros(len(raw), dtype=np.bool_)
+    for length, rows, matrix in _by_length(raw):
+        if length == 1:
+            values[rows] = matrix[:, 0] != 0
+            valid[rows] = matrix[:, 0] <= 1
+    return Bound(values, valid)
+
+
+def _decimals(type_: DecimalType, raw: pa.Array) -> Bound:
+    """Big-endian two's complement of any length; longer than needed is fine if it only repeats the sign."""
+    width = 8 if type_.precision <= MAX_INT64_DIGITS else 16
+    little_endian = np.zeros((len(raw), width), dtype=np.uint8)
+    valid = np.zeros(len(raw), dtype=np.bool_)
+    for length, rows, matrix in _by_length(raw):
+        digits = matrix[:, -width:]
+        sign = np.where(digits[:, 0] >= 0x80, 0xFF, 0).astype(np.uint8)
+        kept = digits.shape[1]
+        padded = np.repeat(sign[:, None], width, axis=1)
+        padded[:, :kept] = digits[:, ::-1]
+        little_endian[rows] = padded
+        valid[rows] = (matrix[:, : length - kept] == sign[:, None]).all(axis=1)
+    if width == 8:
+        return Bound(little_endian.view("<i8")[:, 0], valid)
+    arrow_type = pa.decimal128(38, type_.scale)
+    values = pa.Array.from_buffers(arrow_type, len(raw), [None, pa.py_buffer(little_endian)])
+    return Bound(values, valid)
+
+
+def _strings(raw: pa.Array) -> Bound:
+    try:
+        return Bound(raw.cast(pa.large_string()), valid_mask(raw))
+    except pa.ArrowInvalid:
+        readable = [value if value is not None and _is_utf8(value) else None for value in raw.to_pylist()]
+        return _strings(pa.array(readable, pa.large_binary()))
+
+
+def _is_utf8(value: bytes) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _uuid_bounds(lower: pa.Array, upper: pa.Array) -> tuple[Bound, Bound]:
+    low, low_valid = _uuids(lower)
+    high, high_valid = _uuids(upper)
+    sound = low_valid & high_valid & ((low[:, 0] ^ high[:, 0]) < 0x80)
+    low[:, 8:] = 0x00
+    high[:, 8:] = 0xFF
+    return Bound(_fixed_width(low), sound), Bound(_fixed_width(high), sound)
+
+
+def _uuids(raw: pa.Array) -> tuple[Bytes, Mask]:
+    matrix = np.zeros((len(raw), 16), dtype=np.uint8)
+    valid = np.zeros(len(raw), dtype=np.bool_)
+    for length, rows, found in _by_length(raw):
+        if length == 16:
+            matrix[rows] = found
+            valid[rows] = True
+    return matrix, valid
+
+
+def _fixed_width(matrix: Bytes) -> pa.Array:
+    """Rows of equal length as ``large_binary``."""
+    count, width = matrix.shape
+    offsets = np.arange(count + 1, dtype=np.int64) * width
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(matrix))]
+    return pa.Array.from_buffers(pa.large_binary(), count, buffers)

@@ -1,0 +1,87 @@
+"""Which columns of manifest entries are wanted, and where they are found in a manifest.
+
+Column names are the specification's. Per partition field of the union tuple there is ``partition.<key>``; per requested
+field id there are ``lower.<id>``, ``upper.<id>``, ``null_count.<id>``, ``nan_count.<id>``, ``value_count.<id>`` and
+``column_size.<id>``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from floeplan.metadata.program import Fields, Items, Keyed, Present, Scalar, Want
+
+STATUS, SNAPSHOT_ID, DATA_FILE, SEQUENCE_NUMBER, FILE_SEQUENCE_NUMBER = 0, 1, 2, 3, 4
+PARTITION = 102
+
+REQUIRED = frozenset({"status", "file_path", "record_count", "file_size_in_bytes"})
+"""Columns every manifest must have."""
+
+_ENTRY: Mapping[str, tuple[int, Want]] = {
+    "status": (STATUS, Scalar("status")),
+    "snapshot_id": (SNAPSHOT_ID, Scalar("snapshot_id")),
+    "sequence_number": (SEQUENCE_NUMBER, Scalar("sequence_number")),
+    "file_sequence_number": (FILE_SEQUENCE_NUMBER, Scalar("file_sequence_number")),
+}
+_DATA_FILE: Mapping[str, tuple[int, Want]] = {
+    "content": (134, Scalar("content")),
+    "file_path": (100, Scalar("file_path")),
+    "file_format": (101, Scalar("file_format")),
+    "record_count": (103, Scalar("record_count")),
+    "file_size_in_bytes": (104, Scalar("file_size_in_bytes")),
+    "key_metadata": (131, Present("key_metadata")),
+    "split_offsets": (132, Items("split_offsets", Scalar("split_offsets[]"))),
+    "equality_ids": (135, Items("equality_ids", Scalar("equality_ids[]"))),
+    "sort_order_id": (140, Scalar("sort_order_id")),
+    "first_row_id": (142, Scalar("first_row_id")),
+    "referenced_data_file": (143, Scalar("referenced_data_file")),
+    "content_offset": (144, Scalar("content_offset")),
+    "content_size_in_bytes": (145, Scalar("content_size_in_bytes")),
+}
+_STATS = {
+    "value_count.": 109,
+    "null_count.": 110,
+    "nan_count.": 137,
+    "lower.": 125,
+    "upper.": 128,
+}
+_COLUMN_SIZES = 108
+
+ALL_COLUMNS = frozenset({*_ENTRY, *_DATA_FILE})
+"""Everything but statistics."""
+
+NEEDED = frozenset({"status", "sequence_number", "content", "file_path", "file_format", "record_count"}) | REQUIRED
+"""Columns that are always read: without them no entry can be judged."""
+
+
+@dataclass(frozen=True, slots=True)
+class EntryColumns:
+    """Wanted columns.
+
+    Attributes:
+        names: Column names out of ``ALL_COLUMNS``; the needed ones are read anyway.
+        stats: Field ids whose bounds and counts are read.
+        sizes: Field ids whose column sizes are read.
+        partition: Whether the partition tuple is read.
+    """
+
+    names: frozenset[str] = ALL_COLUMNS
+    stats: frozenset[int] = frozenset()
+    sizes: frozenset[int] = frozenset()
+    partition: bool = True
+
+    def want(self, partition: Mapping[int, str]) -> Fields:
+        """What to decode of a manifest; ``partition`` names the column of each partition field id of its spec."""
+        names = self.names | NEEDED
+        data_file: list[tuple[int, Want]] = [want for name, want in _DATA_FILE.items() if name in names]
+        if self.partition and partition:
+            columns = tuple((field_id, Scalar(name)) for field_id, name in sorted(partition.items()))
+            data_file.append((PARTITION, Fields(columns)))
+        if self.stats:
+            keys = tuple(sorted(self.stats))
+            data_file += [(field_id, Keyed(prefix, keys)) for prefix, field_id in _STATS.items()]
+        if self.sizes:
+            data_file.append((_COLUMN_SIZES, Keyed("column_size.", tuple(sorted(self.sizes)))))
+        entry = [want for name, want in _ENTRY.items() if name in names]
+        return Fields((*entry, (DATA_FILE, Fields(tuple(data_file)))))

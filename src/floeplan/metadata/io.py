@@ -1,0 +1,64 @@
+"""Bytes of metadata files, through PyIceberg's FileIO or straight from the local disk.
+
+Local paths need no FileIO and no threads; everything else is fetched concurrently and handed out in order, never more
+than ``max_workers`` files ahead.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from pyiceberg.io import FileIO, load_file_io
+
+from floeplan.errors import CorruptMetadataError
+
+MAX_WORKERS = 64
+"""Requests in flight against a remote store unless the caller says otherwise."""
+
+
+def local_path(location: str) -> str | None:
+    """The path on this machine, or ``None`` for a location in another store."""
+    if location.startswith("file:"):
+        rest = location.removeprefix("file:")
+        return rest.removeprefix("//") if rest.startswith("//") else rest
+    return None if "://" in location else location
+
+
+def read_file(location: str, io: FileIO | None = None) -> bytes:
+    """All bytes of a metadata file.
+
+    Raises:
+        CorruptMetadataError: The file is not there although the table refers to it.
+    """
+    path = local_path(location)
+    try:
+        if path is not None:
+            with open(path, "rb", buffering=0) as local:
+                return local.read()
+        with (io or load_file_io(location=location)).new_input(location).open() as remote:
+            return remote.read()
+    except FileNotFoundError as error:
+        raise CorruptMetadataError(
+            f"{location} does not exist although the table refers to it", context={"file": location}
+        ) from error
+
+
+def read_files(locations: Sequence[str], io: FileIO | None = None, max_workers: int = MAX_WORKERS) -> Iterator[bytes]:
+    """The bytes of each file, in the order given."""
+    if max_workers <= 1 or len(locations) <= 1 or all(local_path(location) is not None for location in locations):
+        for location in locations:
+            yield read_file(location, io)
+        return
+    ahead: deque[Future[bytes]] = deque()
+    pool = ThreadPoolExecutor(min(max_workers, len(locations)), thread_name_prefix="floeplan-metadata")
+    try:
+        for location in locations:
+            ahead.append(pool.submit(read_file, location, io))
+            if len(ahead) >= max_workers:
+                yield ahead.popleft().result()
+        while ahead:
+            yield ahead.popleft().result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)

@@ -1,0 +1,104 @@
+"""Reading manifests: the bytes of many files into one ``EntriesTable``.
+
+Rule: blocks go straight from the inflater into typed columns; a manifest costs a few Python calls, an entry none.
+Fail-safe: a manifest that is shorter than the list says, damaged, or without a column every manifest has, is an error
+naming it; a plan made without it would lose rows.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+from pyiceberg.io import FileIO
+
+from floeplan.errors import CorruptMetadataError, UnsupportedError
+from floeplan.metadata.assemble import Origin, assemble
+from floeplan.metadata.avro_file import AvroReader, Header, corrupt
+from floeplan.metadata.decoder import DECODER, ColumnReader, Decoder, Ints
+from floeplan.metadata.entries import EntriesTable
+from floeplan.metadata.entry_columns import REQUIRED, EntryColumns
+from floeplan.metadata.io import MAX_WORKERS, read_files
+from floeplan.metadata.manifest_list import ManifestListTable
+from floeplan.metadata.partition_columns import PartitionColumns
+from floeplan.metadata.program import Program, compile_program
+
+_EVERYTHING = EntryColumns()
+
+
+def read_entries(
+    manifests: ManifestListTable,
+    partition: PartitionColumns,
+    columns: EntryColumns = _EVERYTHING,
+    *,
+    rows: Ints | None = None,
+    io: FileIO | None = None,
+    max_workers: int = MAX_WORKERS,
+    decoder: type[Decoder] = DECODER,
+) -> EntriesTable:
+    """Read the entries of the manifests, all or those of the given rows, deleted entries included.
+
+    Args:
+        manifests: The manifest list; ``manifest`` in the result counts its rows.
+        partition: Partition columns of the table.
+        columns: What to read.
+        rows: Rows of the manifest list to read, in this order.
+        io: Where the manifests are; local files need none.
+        max_workers: Files fetched at the same time from a remote store.
+        decoder: The decoder to use.
+    """
+    chosen = np.arange(len(manifests)) if rows is None else np.asarray(rows, dtype=np.int64)
+    if manifests.has_key_metadata[chosen].any():
+        path = manifests.path[int(chosen[np.argmax(manifests.has_key_metadata[chosen])])].as_py()
+        raise UnsupportedError(f"{path} is encrypted, which Floeplan does not read", context={"file": path})
+    reader = _ManifestReader(partition, columns, decoder)
+    paths = manifests.path.take(pa.array(chosen)).to_pylist()
+    spec_ids, lengths = manifests.spec_id[chosen].tolist(), manifests.length[chosen].tolist()
+    counts = [
+        reader.read(data, path, spec_id, length)
+        for data, path, spec_id, length in zip(
+            read_files(paths, io, max_workers), paths, spec_ids, lengths, strict=True
+        )
+    ]
+    return reader.finish(manifests, chosen, np.array(counts, dtype=np.int64))
+
+
+class _ManifestReader:
+    """Collects the entries of manifests, of whatever spec and format version."""
+
+    def __init__(self, partition: PartitionColumns, columns: EntryColumns, decoder: type[Decoder]) -> None:
+        self._avro = AvroReader()
+        self._reader = ColumnReader(decoder)
+        self._partition = partition
+        self._columns = columns
+        self._programs: dict[tuple[int, int], tuple[Header, Program]] = {}
+
+    def read(self, data: bytes, path: str, spec_id: int, length: int) -> int:
+        """Append the entries of one manifest; returns their number."""
+        if len(data) < length:
+            raise corrupt(path, len(data), f"the file ends here, the manifest list says it has {length} bytes")
+        header = self._avro.header(data, path)
+        program = self._program(header, spec_id, path)
+        before = self._reader.records
+        for block in self._avro.blocks(data, header, path):
+            self._reader.read(program, block, path)
+        return self._reader.records - before
+
+    def _program(self, header: Header, spec_id: int, path: str) -> Program:
+        known = self._programs.get((id(header), spec_id))
+        if known is not None:
+            return known[1]
+        names = {field_id: column.column for field_id, column in self._partition.of_spec(spec_id).items()}
+        try:
+            program = compile_program(header.schema, self._columns.want(names))
+        except CorruptMetadataError as error:
+            raise corrupt(path, 0, error.message) from error
+        expected = REQUIRED | (set(names.values()) if self._columns.partition else set())
+        missing = expected - program.found
+        if missing:
+            raise corrupt(path, 0, f"its schema lacks {', '.join(sorted(missing))}")
+        self._programs[id(header), spec_id] = (header, program)
+        return program
+
+    def finish(self, manifests: ManifestListTable, rows: Ints, counts: Ints) -> EntriesTable:
+        """The entries read so far; ``counts`` are those of the manifests ``rows``."""
+        return assemble(self._reader.finish(), Origin.of(manifests, rows, counts), self._partition, self._columns)

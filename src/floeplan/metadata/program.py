@@ -1,0 +1,395 @@
+"""Decode programs: what to take out of an Avro record, compiled once per writer schema.
+
+A ``Want`` names, by Iceberg field id, the values a caller needs. ``compile_program`` walks the writer's Avro schema and
+emits a flat list of integers that a decoder runs for every record: wanted values go into *sinks* (growable typed
+columns), everything else is stepped over. Unknown fields, unions in any order, and optional or required values are all
+the writer's business: the program follows what was written, and callers only see which sinks exist.
+
+Fail-safe: a shape that cannot be decoded as wanted is an error naming the field; nothing is guessed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from floeplan.errors import CorruptMetadataError
+
+MAX_DEPTH = 32
+"""Nesting allowed in an Avro schema; Iceberg's own metadata needs six."""
+
+SKIP = -1
+"""Sink number of a value nobody wants."""
+
+
+class Op(IntEnum):
+    """Instructions; operands follow in the order given here. ``length`` counts the integers of the nested code."""
+
+    END = 0
+    VARINT = 1
+    """sink"""
+    BYTES = 2
+    """sink"""
+    BOOL = 3
+    """sink"""
+    FLOAT = 4
+    """sink"""
+    DOUBLE = 5
+    """sink"""
+    FIXED = 6
+    """sink, size"""
+    MARK = 7
+    """sink: put a 1, reading nothing"""
+    OPTIONAL = 8
+    """null branch, length, code"""
+    UNION = 9
+    """branches, length, then per branch its start relative to the first branch, then the branches, each with END"""
+    LIST = 10
+    """sink of the item count, domain, length, code with END"""
+    KEYED_VARINT = 11
+    """keys, null branch of the value or -1, sorted keys, a sink per key"""
+    KEYED_BYTES = 12
+    """as KEYED_VARINT"""
+    SKIP_ARRAY = 13
+    """length, code with END"""
+    SKIP_MAP = 14
+    """length, code with END"""
+
+
+REASONS = (
+    "the block ends within a value",
+    "a variable-length number takes more than ten bytes",
+    "a length is negative or reaches beyond the block",
+    "a count is larger than the bytes that could hold it",
+    "a union has no such branch",
+    "a boolean is neither 0 nor 1",
+    "bytes are left over after the last record of the block",
+)
+"""What a decoder may find wrong, by the number it reports."""
+
+
+class BadAvro(ValueError):  # noqa: N818 - raised by decoders for avro_file, which knows the file and names it
+    """A decoder met bytes that do not follow the writer's schema."""
+
+    def __init__(self, error: int, offset: int) -> None:
+        super().__init__(f"{REASONS[error]}, at byte {offset} of the block")
+        self.error = error
+        self.offset = offset
+
+
+class Kind(IntEnum):
+    """What a sink holds."""
+
+    INT = 0
+    FLOAT = 1
+    BYTES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """One value per row."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Present:
+    """A 1 where there is a value, whatever it is."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Keyed:
+    """Of a map with integer keys, one column ``<prefix><key>`` for each of the keys."""
+
+    prefix: str
+    keys: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """Of a record, the fields with these ids."""
+
+    by_id: tuple[tuple[int, Want], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """Of a list, the count of items as ``<name>`` and the items in a domain of their own.
+
+    A scalar item is wanted as ``<name>[]``.
+    """
+
+    name: str
+    item: Scalar | Fields
+
+
+Want: TypeAlias = Scalar | Present | Keyed | Fields | Items
+
+
+@dataclass(frozen=True, slots=True)
+class SinkSpec:
+    """A column a program writes to; ``domain`` names the list it belongs to, empty for the records themselves."""
+
+    name: str
+    kind: Kind
+    domain: str
+    avro_type: Any = field(compare=False, hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Code whose sink and domain operands are positions in ``sinks`` and ``domains`` until a decoder binds them."""
+
+    code: npt.NDArray[np.int32]
+    sinks: tuple[SinkSpec, ...]
+    domains: tuple[str, ...]
+    sink_operands: npt.NDArray[np.int64]
+    domain_operands: npt.NDArray[np.int64]
+    found: frozenset[str]
+    """Names of the wanted scalars and lists that the writer's schema has, those of type null included."""
+
+
+@lru_cache(maxsize=512)
+def compile_program(schema: str, want: Fields) -> Program:
+    """Compile the Avro schema (its JSON text) for what is wanted.
+
+    Raises:
+        CorruptMetadataError: The schema is no Avro record schema, or a wanted field has a shape it cannot have.
+    """
+    try:
+        parsed = json.loads(schema)
+    except (ValueError, RecursionError) as error:
+        raise CorruptMetadataError(f"the Avro schema is not JSON: {error}") from error
+    compiler = _Compiler()
+    try:
+        compiler.emit(parsed, want, "", 0)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise CorruptMetadataError(f"the Avro schema is malformed: {error!r}") from error
+    compiler.code.append(Op.END)
+    return compiler.program()
+
+
+class _Compiler:
+    """Appends instructions while walking the schema; the position of every sink and domain operand is kept."""
+
+    def __init__(self) -> None:
+        self.code: list[int] = []
+        self.sinks: list[SinkSpec] = []
+        self.domains: list[str] = [""]
+        self.sink_operands: list[int] = []
+        self.domain_operands: list[int] = []
+        self.found: set[str] = set()
+        self.named: dict[str, Any] = {}
+        self.open: list[str] = []
+
+    def program(self) -> Program:
+        return Program(
+            code=np.array(self.code, dtype=np.int32),
+            sinks=tuple(self.sinks),
+            domains=tuple(self.domains),
+            sink_operands=np.array(self.sink_operands, dtype=np.int64),
+            domain_operands=np.array(self.domain_operands, dtype=np.int64),
+            found=frozenset(self.found),
+        )
+
+    def emit(self, avro: Any, want: Want | None, domain: str, depth: int) -> None:
+        """Emit the code that reads one value of this Avro type; ``None`` steps over it."""
+        if depth > MAX_DEPTH:
+            raise CorruptMetadataError(f"the Avro schema nests deeper than {MAX_DEPTH} levels")
+        if isinstance(avro, str):
+            avro = self.named.get(avro, {"type": avro})
+        if isinstance(avro, list):
+            self._union(avro, want, domain, depth)
+            return
+        kind = avro["type"]
+        if isinstance(kind, dict | list) or kind in self.named:
+            self.emit(kind, want, domain, depth + 1)
+            return
+        if kind in ("record", "fixed", "enum"):
+            self._remember(avro)
+        if isinstance(want, Present):
+            self.code.append(Op.MARK)
+            self._sink(want.name, Kind.INT, domain, avro)
+            want = None
+        match kind:
+            case "record":
+                self._record(avro, want, domain, depth)
+            case "array":
+                self._array(avro, want, domain, depth)
+            case "map":
+                self._map(avro, want, depth)
+            case _:
+                self._scalar(avro, want, domain)
+
+    def _remember(self, avro: Mapping[str, Any]) -> None:
+        name, namespace = avro["name"], avro.get("namespace")
+        self.named[name] = avro
+        if namespace:
+            self.named[f"{namespace}.{name}"] = avro
+
+    def _scalar(self, avro: Mapping[str, Any], want: Want | None, domain: str) -> None:
+        kind = avro["type"]
+        if kind == "null":
+            return
+        op, sink_kind = _SCALARS.get(kind, (None, None))
+        if op is None or sink_kind is None:
+            raise CorruptMetadataError(f"the Avro schema has an unknown type {kind!r}")
+        if want is not None and not isinstance(want, Scalar):
+            raise CorruptMetadataError(f"the Avro schema has {kind!r} where {_described(want)} is expected")
+        self.code.append(op)
+        if want is None:
+            self.code.append(SKIP)
+        else:
+            self._sink(want.name, sink_kind, domain, avro)
+        if op is Op.FIXED:
+            size = int(avro["size"])
+            if size < 0 or size > 2**31 - 1:
+                raise CorruptMetadataError(f"the Avro schema has a fixed of {size} bytes")
+            self.code.append(size)
+
+    def _sink(self, name: str, kind: Kind, domain: str, avro: Any) -> None:
+        spec = SinkSpec(name, kind, domain, avro)
+        if spec not in self.sinks:
+            self.sinks.append(spec)
+        self.sink_operands.append(len(self.code))
+        self.code.append(self.sinks.index(spec))
+
+    def _record(self, avro: Mapping[str, Any], want: Want | None, domain: str, depth: int) -> None:
+        if want is not None and not isinstance(want, Fields):
+            raise CorruptMetadataError(f"the Avro schema has a record where {_described(want)} is expected")
+        if avro["name"] in self.open:
+            raise CorruptMetadataError(f"the Avro schema is recursive at {avro['name']!r}")
+        wanted = {} if want is None else dict(want.by_id)
+        self.open.append(avro["name"])
+        for item in avro["fields"]:
+            inner = wanted.get(item.get("field-id"))
+            if isinstance(inner, Scalar | Present | Items):
+                self.found.add(inner.name)
+            self.emit(item["type"], inner, domain, depth + 1)
+        self.open.pop()
+
+    def _union(self, branches: list[Any], want: Want | None, domain: str, depth: int) -> None:
+        nulls = [position for position, branch in enumerate(branches) if branch in ("null", {"type": "null"})]
+        if len(branches) == 2 and len(nulls) == 1:
+            self.code += [Op.OPTIONAL, nulls[0]]
+            with_length = self._open_length()
+            self.emit(branches[1 - nulls[0]], want, domain, depth + 1)
+            self._close_length(with_length)
+            return
+        self.code += [Op.UNION, len(branches)]
+        length_at = self._open_length()
+        table_at = len(self.code)
+        self.code += [0] * len(branches)
+        for position, branch in enumerate(branches):
+            self.code[table_at + position] = len(self.code) - table_at - len(branches)
+            self.emit(branch, want, domain, depth + 1)
+            self.code.append(Op.END)
+        self.code[length_at] = len(self.code) - table_at - len(branches)
+
+    def _array(self, avro: Mapping[str, Any], want: Want | None, domain: str, depth: int) -> None:
+        match want:
+            case None:
+                self._block(Op.SKIP_ARRAY, avro["items"], None, domain, depth)
+            case Items():
+                self._list(avro, want, domain, depth)
+            case Keyed():
+                self._keyed(avro, want, domain)
+            case _:
+                raise CorruptMetadataError(f"the Avro schema has an array where {_described(want)} is expected")
+
+    def _map(self, avro: Mapping[str, Any], want: Want | None, depth: int) -> None:
+        if want is not None:
+            raise CorruptMetadataError(f"the Avro schema has a map with text keys where {_described(want)} is expected")
+        self._block(Op.SKIP_MAP, avro["values"], None, "", depth)
+
+    def _list(self, avro: Mapping[str, Any], want: Items, domain: str, depth: int) -> None:
+        if domain:
+            raise CorruptMetadataError(f"the Avro schema has a list within a list at {want.name!r}")
+        self.domains.append(want.name)
+        self.code.append(Op.LIST)
+        self._sink(want.name, Kind.INT, domain, avro)
+        self.domain_operands.append(len(self.code))
+        self.code.append(len(self.domains) - 1)
+        length_at = self._open_length()
+        self.emit(avro["items"], want.item, want.name, depth + 1)
+        self.code.append(Op.END)
+        self._close_length(length_at)
+
+    def _keyed(self, avro: Mapping[str, Any], want: Keyed, domain: str) -> None:
+        """An Iceberg map with integer keys: an array of records with a key and, after it, a value."""
+        entry = avro["items"]
+        entry = self.named.get(entry, entry) if isinstance(entry, str) else entry
+        if entry.get("type") != "record" or [item["name"] for item in entry["fields"]] != ["key", "value"]:
+            raise CorruptMetadataError(f"the Avro schema has an array that is no map at {want.prefix!r}")
+        self._remember(entry)
+        key, value = entry["fields"]
+        if key["type"] not in ("int", "long"):
+            raise CorruptMetadataError(f"the Avro schema has a map whose keys are no integers at {want.prefix!r}")
+        value_type, null_branch = _unwrap_optional(value["type"])
+        if value_type not in ("int", "long", "bytes"):
+            raise CorruptMetadataError(f"the Avro schema has a map of {value_type!r} values at {want.prefix!r}")
+        op, kind = (Op.KEYED_BYTES, Kind.BYTES) if value_type == "bytes" else (Op.KEYED_VARINT, Kind.INT)
+        keys = sorted(set(want.keys))
+        self.code += [op, len(keys), null_branch, *keys]
+        for wanted_key in keys:
+            self._sink(f"{want.prefix}{wanted_key}", kind, domain, value_type)
+
+    def _block(self, op: Op, avro: Any, want: Want | None, domain: str, depth: int) -> None:
+        self.code.append(op)
+        length_at = self._open_length()
+        self.emit(avro, want, domain, depth + 1)
+        self.code.append(Op.END)
+        self._close_length(length_at)
+
+    def _open_length(self) -> int:
+        self.code.append(0)
+        return len(self.code) - 1
+
+    def _close_length(self, length_at: int) -> None:
+        self.code[length_at] = len(self.code) - length_at - 1
+
+
+_SCALARS: Mapping[str, tuple[Op, Kind]] = {
+    "int": (Op.VARINT, Kind.INT),
+    "long": (Op.VARINT, Kind.INT),
+    "enum": (Op.VARINT, Kind.INT),
+    "boolean": (Op.BOOL, Kind.INT),
+    "float": (Op.FLOAT, Kind.FLOAT),
+    "double": (Op.DOUBLE, Kind.FLOAT),
+    "string": (Op.BYTES, Kind.BYTES),
+    "bytes": (Op.BYTES, Kind.BYTES),
+    "fixed": (Op.FIXED, Kind.BYTES),
+}
+
+
+def _unwrap_optional(avro: Any) -> tuple[Any, int]:
+    """The type within an optional and the number of its null branch, or the type itself and -1."""
+    if isinstance(avro, list) and len(avro) == 2 and "null" in avro:
+        null_branch = avro.index("null")
+        return _unwrap_optional(avro[1 - null_branch])[0], null_branch
+    if isinstance(avro, dict) and isinstance(avro["type"], str):
+        return avro["type"], -1
+    return avro, -1
+
+
+def _described(want: Want) -> str:
+    match want:
+        case Scalar(name):
+            return f"the value {name!r}"
+        case Present(name):
+            return f"{name!r}"
+        case Items(name):
+            return f"the list {name!r}"
+        case Keyed(prefix):
+            return f"the map {prefix!r}"
+        case Fields():
+            return "a record"
