@@ -26,7 +26,7 @@ def broken_links(document: Path) -> list[str]:
             continue
         file = (document.parent / path) if path else document
         if not file.exists() or (anchor and file.suffix == ".md" and anchor not in anchors(file)):
-            broken.append(f"{document.relative_to(ROOT)}: {target} leads nowhere")
+            broken.append(f"{document.name}: {target} leads nowhere")
     return broken
 
 

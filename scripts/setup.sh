@@ -30,7 +30,7 @@ has_java() {
     [ "${version:-0}" -ge 17 ]
 }
 
-has_compiler() { command -v cc >/dev/null || command -v gcc >/dev/null; }
+compiler() { command -v cc || command -v gcc; }
 has_venv() { "$1" -c 'import ensurepip, venv' 2>/dev/null; }
 has_headers() { "$1" -c 'import sysconfig, os, sys; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))'; }
 
@@ -66,7 +66,7 @@ system_packages() {
     local packaged=python3
     [[ $python =~ python3\.[0-9]+$ ]] && packaged=${python##*/}
     has_venv "$python" || apt_install "$packaged-venv" || die "$python cannot make environments: install $packaged-venv and run again"
-    has_compiler || apt_install gcc libc6-dev || say "no C compiler, and none could be installed"
+    compiler >/dev/null || apt_install gcc libc6-dev || say "no C compiler, and none could be installed"
     has_headers "$python" || apt_install "$packaged-dev" || say "no Python headers, and none could be installed"
 }
 
@@ -108,7 +108,7 @@ kernels() { find src -name '_*.pyx' | sort; }
 
 floeplan() {
     local stamp editable=(--no-deps --no-build-isolation -e .)
-    stamp=$(digest pyproject.toml setup.py $(kernels))-$(command -v cc gcc | head -n 1)
+    stamp=$(digest pyproject.toml setup.py $(kernels))-$(compiler || echo none)
     is_done floeplan "$stamp" && return
     say "installing floeplan and compiling its kernels"
     find src -name '_*.so' -delete
