@@ -12,7 +12,8 @@ import numpy.typing as npt
 from floeplan.parquet.footer import ParquetFooter
 from floeplan.parquet.schema import LeafColumn
 from floeplan.parquet.source import ByteSource
-from floeplan.predicate.ir import Column, IrExpr, Value
+from floeplan.predicate.ir import Column, IrExpr
+from floeplan.predicate.literals import Value
 from floeplan.predicate.tristate import Mask
 
 

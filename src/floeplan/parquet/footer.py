@@ -26,6 +26,7 @@ from floeplan.parquet.schema import (
     MAX_ELEMENTS,
     LeafColumn,
     SchemaNode,
+    assign_ids,
     build_tree,
     has_own_ids,
     iceberg_schema,
@@ -132,6 +133,11 @@ class ParquetFooter:
     def schema(self) -> Schema:
         """The Iceberg schema of the file read on its own."""
         return iceberg_schema(self.root)
+
+    @cached_property
+    def field_ids(self) -> frozenset[int]:
+        """Ids of all fields, groups included."""
+        return frozenset(assign_ids(self.root).values())
 
     @cached_property
     def leaf_by_id(self) -> Mapping[int, LeafColumn]:
@@ -242,7 +248,7 @@ def _row_groups(groups: Any, leaf_count: int) -> tuple[Numbers, Numbers]:
 
 
 def _columnar(file: str, leaf: LeafColumn, structs: list[Struct], footer_start: int) -> ColumnChunks:
-    metas = [struct.get(3) for struct in structs]
+    metas: list[Any] = [struct.get(3) for struct in structs]
     if any(8 in struct for struct in structs):
         raise _encrypted(file, f"its column {leaf} is encrypted")
     if any(1 in struct for struct in structs):

@@ -301,8 +301,8 @@ def _open_s3(location: str, io: FileIO | None) -> ByteSource:
     if str(properties.get("s3.anonymous", "")).lower() == "true":
         options["skip_signature"] = True
     options["virtual_hosted_style_request"] = str(properties.get("s3.force-virtual-addressing", "")).lower() == "true"
-    client = {"allow_http": True} if options.get("endpoint", "").startswith("http://") else {}
-    store = S3Store(parts.netloc, client_options=client, **options)
+    plain = str(options.get("endpoint", "")).startswith("http://")
+    store = S3Store(parts.netloc, client_options={"allow_http": plain}, **options)
     return ObjectStoreSource(store, parts.path.lstrip("/"), location)
 
 
@@ -310,5 +310,5 @@ def _open_url(location: str) -> ByteSource:
     from obstore.store import from_url
 
     parent, _, path = location.rpartition("/")
-    client = {"allow_http": True} if location.startswith("http://") else {}
-    return ObjectStoreSource(from_url(parent, client_options=client), path, location)
+    store: Any = from_url(parent, client_options={"allow_http": location.startswith("http://")})
+    return ObjectStoreSource(store, path, location)

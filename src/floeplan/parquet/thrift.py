@@ -101,7 +101,7 @@ def encode_value(kind: int, value: Any) -> bytes:
     if kind in (I16, I32, I64):
         return _zigzag(value)
     if kind == BINARY:
-        return _varint(len(value)) + value
+        return _varint(len(value)) + bytes(value)
     if kind == LIST:
         return _encode_list(*value)
     if kind == STRUCT:
