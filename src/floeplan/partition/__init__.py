@@ -1,0 +1,1 @@
+"""Partition specs: transforms, lifting predicates onto partition values, the union tuple, recovery and keys."""

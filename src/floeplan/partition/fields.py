@@ -1,0 +1,116 @@
+"""Partition fields with their source columns resolved by id, over every schema the table has had.
+
+The type of a source is the one it has now, or had last: a rename keeps the id, a column that was dropped is found in
+a historical schema, and a column added again under an old name has another id and is another column. A source that no
+schema knows has the unknown type, and with it the results of identity and truncate.
+
+Fail-safe: where a source has had types whose values are not comparable (a promotion that changes what a transform
+yields), nothing is lifted through the field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from pyiceberg.partitioning import PartitionField
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import IdentityTransform, TruncateTransform, UnknownTransform, VoidTransform
+from pyiceberg.types import (
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    PrimitiveType,
+    UnknownType,
+)
+
+from floeplan.partition.transforms import TIMESTAMPS, Transform, can_apply, result_type
+from floeplan.predicate.ir import Column
+
+SourceTypes: TypeAlias = Mapping[int, tuple[PrimitiveType, ...]]
+"""Every type a column has had, by field id, the newest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class BoundField:
+    """A partition field as predicates see it: a column of partition values and where they come from.
+
+    ``column`` is bound by the id of the partition field, or by another free id where the metadata uses one id for
+    different fields. ``source_types`` holds the types of the source, the newest first.
+    """
+
+    column: Column
+    source_id: int
+    transform: Transform
+    source_types: tuple[PrimitiveType, ...]
+
+    @property
+    def source_type(self) -> PrimitiveType:
+        """The newest type of the source."""
+        return self.source_types[0]
+
+    @property
+    def is_void(self) -> bool:
+        """Whether the field was dropped in a format that keeps its place: every value is null."""
+        return isinstance(self.transform, VoidTransform)
+
+    @property
+    def obstacle(self) -> str:
+        """Why partition values say nothing about the source; empty when they do."""
+        if self.is_void:
+            return "void"
+        if isinstance(self.transform, UnknownTransform):
+            return "unknown transform"
+        if isinstance(self.source_type, UnknownType):
+            return "source column is in no schema"
+        if not can_apply(self.transform, self.source_type):
+            return f"{transform_name(self.transform)} does not take {self.source_type}"
+        if not all(_comparable(self.transform, self.source_type, older) for older in self.source_types[1:]):
+            return "source column changed its type"
+        return ""
+
+
+def bind_field(field: PartitionField, sources: SourceTypes, column_id: int | None = None) -> BoundField:
+    """Resolve the source of a partition field; ``column_id`` replaces its id in the column that predicates see."""
+    types = sources.get(field.source_id, (UnknownType(),))
+    column = Column(
+        field.field_id if column_id is None else column_id, result_type(field.transform, types[0]), (field.name,)
+    )
+    return BoundField(column, field.source_id, field.transform, types)
+
+
+def source_types(current: Schema, historical: Iterable[Schema] = ()) -> SourceTypes:
+    """The types of every primitive column, newest first: those of the current schema, then by falling schema id."""
+    others = sorted((s for s in historical if s.schema_id != current.schema_id), key=lambda s: -s.schema_id)
+    found: dict[int, dict[PrimitiveType, None]] = {}
+    for schema in (current, *others):
+        for field_id, field in schema._lazy_id_to_field.items():
+            if isinstance(field.field_type, PrimitiveType):
+                found.setdefault(field_id, {})[field.field_type] = None
+    return {field_id: tuple(types) for field_id, types in found.items()}
+
+
+def transform_name(transform: Transform) -> str:
+    """The transform without its parameters, for people."""
+    return transform._transform if isinstance(transform, UnknownTransform) else str(transform).partition("[")[0]
+
+
+def fields_on(fields: Sequence[BoundField], source_id: int) -> list[BoundField]:
+    """The fields that take their values from one column."""
+    return [field for field in fields if field.source_id == source_id]
+
+
+def _comparable(transform: Transform, newer: PrimitiveType, older: PrimitiveType) -> bool:
+    """Whether a transform of both types yields one kind of values: only then do old files mean the same."""
+    match older, newer:
+        case (IntegerType(), LongType()) | (FloatType(), DoubleType()) | (UnknownType(), _):
+            return True
+        case DecimalType(), DecimalType():
+            return older.scale == newer.scale
+        case DateType(), _ if isinstance(newer, TIMESTAMPS):
+            return transform.preserves_order and not isinstance(transform, IdentityTransform | TruncateTransform)
+    return older == newer

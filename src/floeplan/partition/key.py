@@ -1,0 +1,117 @@
+"""The partition of a file: what must be equal for files to be grouped, and for deletes to meet their data.
+
+A key is the spec id and the partition tuple under that spec. Different specs never share a key. The tuple is ``None``
+exactly when the file's *own* spec is unpartitioned (no fields, or only void ones), whatever the table's default is.
+
+Equality is Iceberg's: NaN equals NaN, and -0.0 is another partition than 0.0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from floeplan.partition.fields import BoundField
+from floeplan.partition.projection import SpecProjection
+from floeplan.partition.transforms import from_physical
+from floeplan.partition.union import UnionPartitionType
+from floeplan.predicate.literals import Value
+
+Codes: TypeAlias = npt.NDArray[np.int64]
+PartitionTuple: TypeAlias = tuple[Value | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionKey:
+    """A spec id and the canonical partition values under it, in the order of the spec's fields; void is null."""
+
+    spec_id: int
+    partition: PartitionTuple | None = field(compare=False)
+    _order: tuple[Any, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_order", tuple(map(_order, self.partition or ())))
+
+    @classmethod
+    def from_tuple(cls, spec: SpecProjection, values: Sequence[Value | None]) -> PartitionKey:
+        """The key of a file from its partition tuple; whether it has one is for its own spec to say."""
+        return cls(spec.spec_id, None if spec.unpartitioned else tuple(values))
+
+    def sort_key(self) -> tuple[int, tuple[Any, ...]]:
+        """A total order: by spec id, then value by value with nulls first and NaN last."""
+        return self.spec_id, self._order
+
+
+def _order(value: Value | None) -> tuple[Any, ...]:
+    """A value as something that compares and hashes the way partitions do."""
+    if value is None:
+        return (0,)
+    if isinstance(value, float):
+        return (2,) if math.isnan(value) else (1, value, math.copysign(1.0, value))
+    return 1, value
+
+
+def group_codes(
+    union: UnionPartitionType, spec_ids: npt.NDArray[np.integer[Any]], columns: Mapping[int, pa.Array]
+) -> tuple[Codes, list[PartitionKey]]:
+    """Number the partitions of many files: a code per file, and the key of every code.
+
+    Args:
+        union: The partition fields of the table.
+        spec_ids: The spec of every file.
+        columns: The columns of the union tuple by union field id, in the vector domain of their types; a column that
+            is not there is null everywhere.
+
+    Codes are the order of first appearance. The cost is a few passes over whole columns and one step per key.
+    """
+    codes, first = _dense(np.asarray(spec_ids, dtype=np.int64))
+    for union_field in union.fields:
+        if union_field.id in columns:
+            member = np.isin(spec_ids, list(union_field.positions))
+            values = np.where(member, _value_codes(columns[union_field.id]), 0)
+            codes, first = _dense(codes * (int(values.max(initial=0)) + 1) + values)
+    order = np.argsort(first)
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    return rank[codes], _keys(union, spec_ids, columns, first[order])
+
+
+def _dense(codes: Codes) -> tuple[Codes, Codes]:
+    """The same groups numbered without gaps, and the first row of each."""
+    _, first, dense = np.unique(codes, return_index=True, return_inverse=True)
+    return dense.astype(np.int64, copy=False), first.astype(np.int64, copy=False)
+
+
+def _value_codes(column: pa.Array) -> Codes:
+    """A number for every distinct value, 0 for null; floats by their bits, all NaN alike."""
+    if pa.types.is_floating(column.type):
+        values = column.fill_null(0.0).to_numpy(zero_copy_only=False).astype(np.float64)
+        values = np.where(np.isnan(values), np.nan, values)
+        column = pa.array(values.view(np.int64), mask=column.is_null().to_numpy(zero_copy_only=False))
+    indices = column.dictionary_encode().indices
+    return np.asarray(indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)) + 1
+
+
+def _keys(
+    union: UnionPartitionType,
+    spec_ids: npt.NDArray[np.integer[Any]],
+    columns: Mapping[int, pa.Array],
+    rows: Codes,
+) -> list[PartitionKey]:
+    picked = {field_id: column.take(pa.array(rows)).to_pylist() for field_id, column in columns.items()}
+    keys = []
+    for at, spec_id in enumerate(spec_ids[rows].tolist()):
+        spec = union.spec(spec_id)
+        keys.append(PartitionKey.from_tuple(spec, [_value(f, picked, at) for f in spec.fields]))
+    return keys
+
+
+def _value(bound: BoundField, picked: Mapping[int, list[Any]], at: int) -> Value | None:
+    value = picked[bound.column.field_id][at] if not bound.is_void and bound.column.field_id in picked else None
+    return None if value is None else from_physical(bound.column.type, value)

@@ -1,0 +1,215 @@
+"""Lifting: a predicate on a source column as a predicate on a partition field.
+
+The rule: ``lift(leaf, field)`` is TRUE for every partition that may hold a row for which the leaf is TRUE. This is the
+only direction written down. That *every* row of a partition matches follows from it: no row may make the negated
+leaf TRUE, and none may be null. ``floeplan.partition.projection`` does both.
+
+===========================  =========  ============================================================
+transform                    lifts      how
+===========================  =========  ============================================================
+identity, truncate[1],       exactly    the same leaf on the partition column
+day of a date
+year, month, day, hour,      by ranges  ``floeplan.partition.ranges``
+truncate of numbers
+truncate of strings, bytes   by prefix  ``floeplan.partition.prefixes``
+bucket                       =, IN      hashes keep equality, nothing else
+void, unknown                cannot     the partition value says nothing
+===========================  =========  ============================================================
+
+Fail-safe: what cannot be lifted is TRUE, or ``IS NOT NULL`` where the leaf is never TRUE of a null and the transform
+keeps nulls apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform, TruncateTransform
+from pyiceberg.types import BinaryType, DateType, DoubleType, FloatType, IntegerType, LongType, StringType
+
+from floeplan.partition import prefixes
+from floeplan.partition.fields import BoundField, transform_name
+from floeplan.partition.ranges import StepFunction, merged, overlap, ranges_to_ir
+from floeplan.partition.transforms import apply
+from floeplan.predicate.build import and_, negate, or_, push_not
+from floeplan.predicate.ir import (
+    FALSE,
+    TRUE,
+    And,
+    Between,
+    BloomEq,
+    BloomInList,
+    Cmp,
+    CmpOp,
+    InList,
+    IrExpr,
+    IsNaN,
+    IsNull,
+    Not,
+    Or,
+    StartsWith,
+)
+from floeplan.predicate.literals import Value
+
+
+class Exactness(StrEnum):
+    """How much a partition value knows about a leaf.
+
+    ``EXACT``: the partition value decides the leaf for all its rows. ``CONSERVATIVE``: it decides for some
+    partitions and others hold rows of both kinds. ``CANNOT``: it says at most whether the source is null.
+    """
+
+    EXACT = "exact"
+    CONSERVATIVE = "conservative"
+    CANNOT = "cannot"
+
+
+_WORST_FIRST = (Exactness.CANNOT, Exactness.CONSERVATIVE, Exactness.EXACT)
+_LIFTABLE = (Cmp, Between, InList, StartsWith, IsNull, IsNaN)
+SHARED = "the partition holds other values too"
+
+
+@dataclass(frozen=True, slots=True)
+class Lifted:
+    """A predicate on the partition column, how much it knows, and why not more."""
+
+    expr: IrExpr
+    exactness: Exactness
+    reason: str = ""
+
+
+def lift(expr: IrExpr, field: BoundField) -> Lifted:
+    """Lift a leaf on the source column of a field, or any combination of such leaves."""
+    match _plain(push_not(expr)):
+        case And(operands):
+            return _combined([lift(operand, field) for operand in operands], and_)
+        case Or(operands):
+            return _combined([lift(operand, field) for operand in operands], or_)
+        case leaf:
+            return _lift_leaf(leaf, field)
+
+
+def _combined(parts: list[Lifted], combine: Callable[..., IrExpr]) -> Lifted:
+    """Parts that the partition value decides are decided together; one that it cannot decide taints the whole."""
+    worst = min(parts, key=lambda part: _WORST_FIRST.index(part.exactness))
+    return replace(worst, expr=combine(*(part.expr for part in parts)))
+
+
+def _plain(leaf: IrExpr) -> IrExpr:
+    """The same TRUE rows without null-safe equality and bloom filters."""
+    match leaf:
+        case BloomEq(column, value) | Cmp(column, CmpOp.NULL_SAFE_EQ, value):
+            return Cmp(column, CmpOp.EQ, value)
+        case Not(BloomEq(column, value)):
+            return Cmp(column, CmpOp.NE, value)
+        case Not(Cmp(column, CmpOp.NULL_SAFE_EQ, value)):
+            return Or((IsNull(column), Cmp(column, CmpOp.NE, value)))
+        case BloomInList(column, values):
+            return InList(column, values)
+        case Not(BloomInList(column, values)):
+            return InList(column, values, negated=True)
+    return leaf
+
+
+def _lift_leaf(leaf: IrExpr, field: BoundField) -> Lifted:
+    if not isinstance(leaf, _LIFTABLE):
+        return Lifted(TRUE, Exactness.CANNOT, "only rows can answer it")
+    if field.obstacle:
+        return Lifted(TRUE, Exactness.CANNOT, field.obstacle)
+    match leaf:
+        case IsNaN(column, negated) if not isinstance(column.type, FloatType | DoubleType):
+            return Lifted(TRUE if negated else FALSE, Exactness.EXACT)
+        case IsNull() | IsNaN():
+            return Lifted(replace(leaf, column=field.column), Exactness.EXACT)
+        case _ if _is_identity(field):
+            return Lifted(replace(leaf, column=field.column), Exactness.EXACT)
+    match field.transform:
+        case BucketTransform():
+            return _lift_bucket(leaf, field)
+        case TruncateTransform(width=width) if isinstance(field.source_type, StringType | BinaryType):
+            return _judged(*prefixes.lift_prefix(leaf, field.column, width), leaf, field)
+    return _lift_ranges(leaf, field) if isinstance(leaf, Cmp | Between | InList) else _cannot(leaf, field)
+
+
+def _is_identity(field: BoundField) -> bool:
+    """Whether every partition value is its source value: then any leaf lifts as it stands."""
+    match field.transform:
+        case IdentityTransform():
+            return True
+        case TruncateTransform(width=1):
+            return not isinstance(field.source_type, StringType | BinaryType)
+        case DayTransform():
+            return all(isinstance(type_, DateType) for type_ in field.source_types)
+    return False
+
+
+def _lift_bucket(leaf: IrExpr, field: BoundField) -> Lifted:
+    match leaf:
+        case Cmp(_, CmpOp.EQ, value):
+            values: tuple[Value, ...] = (value,)
+        case InList(_, values, False):
+            pass
+        case _:
+            return _cannot(leaf, field)
+    buckets = sorted({_bucket(field, value) for value in values})
+    if not buckets:
+        return Lifted(FALSE, Exactness.EXACT)
+    lifted = Cmp(field.column, CmpOp.EQ, buckets[0]) if len(buckets) == 1 else InList(field.column, tuple(buckets))
+    return Lifted(lifted, Exactness.CONSERVATIVE, SHARED)
+
+
+def _bucket(field: BoundField, value: Value) -> int:
+    bucket = apply(field.transform, field.source_type, value)
+    assert isinstance(bucket, int), bucket
+    return bucket
+
+
+def _lift_ranges(leaf: Cmp | Between | InList, field: BoundField) -> Lifted:
+    """Lift through every integer type the source has had: each wraps at limits of its own."""
+    types = dict.fromkeys((leaf.column.type, *field.source_types))
+    whole = (IntegerType, LongType)
+    steps = [StepFunction(field.transform, type_) for type_ in types if isinstance(type_, whole)]
+    steps = steps or [StepFunction(field.transform, leaf.column.type)]
+    ranges = merged(found for step in steps for found in step.ranges(leaf))
+    others = merged(found for step in steps for part in _parts(negate(leaf)) for found in step.ranges(part))
+    if not ranges:
+        return Lifted(FALSE, Exactness.EXACT)
+    hulls = [step.everything() for step in steps]
+    everything = min(low for low, _ in hulls), max(high for _, high in hulls)
+    return _judged(ranges_to_ir(field.column, ranges, everything), not overlap(ranges, others), leaf, field)
+
+
+def _parts(expr: IrExpr) -> list[Cmp | Between | InList]:
+    """The ranges of a negated range, one by one."""
+    operands = expr.operands if isinstance(expr, Or) else (expr,)
+    return [part for part in operands if isinstance(part, Cmp | Between | InList)]
+
+
+def _judged(lifted: IrExpr, exact: bool, leaf: IrExpr, field: BoundField) -> Lifted:
+    if exact:
+        return Lifted(lifted, Exactness.EXACT)
+    if lifted == IsNull(field.column, negated=True):
+        return _cannot(leaf, field)
+    return Lifted(lifted, Exactness.CONSERVATIVE, SHARED)
+
+
+def _cannot(leaf: IrExpr, field: BoundField) -> Lifted:
+    """Values cannot be told apart, but the leaf is not TRUE of a null and the transform keeps nulls apart."""
+    reason = f"{leaf_kind(leaf)} over {transform_name(field.transform)}"
+    return Lifted(IsNull(field.column, negated=True), Exactness.CANNOT, reason)
+
+
+def leaf_kind(leaf: IrExpr) -> str:
+    """What a leaf asks, in a word: ``range``, or its operator."""
+    match leaf:
+        case Cmp(op=CmpOp.LT | CmpOp.LE | CmpOp.GT | CmpOp.GE) | Between():
+            return "range"
+        case Cmp(op=op):
+            return str(op)
+        case InList(negated=negated):
+            return "NOT IN" if negated else "IN"
+        case StartsWith(negated=negated):
+            return "NOT LIKE" if negated else "LIKE"
+    return str(leaf)

@@ -1,0 +1,187 @@
+"""Iceberg's partition transforms on canonical values and on vectors of them.
+
+A transform is a step function: it sends every value to the label of the *unit* it lies in. Time transforms and numeric
+truncation round toward minus infinity, on plain integers (days, microseconds, nanoseconds, unscaled decimals);
+string truncation counts code points; bucket hashes, with PyIceberg's murmur3. Null goes to null, and only void sends
+a value to null.
+
+What the specification asks for is computed here. What faulty writers stored instead is the business of
+``floeplan.partition.ranges``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from decimal import Decimal
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg import transforms as pt
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    LongType,
+    PrimitiveType,
+    StringType,
+    TimestampNanoType,
+    TimestampType,
+    TimestamptzNanoType,
+    TimestamptzType,
+    TimeType,
+    UnknownType,
+)
+from pyiceberg.utils.decimal import decimal_to_unscaled, unscaled_to_decimal
+
+from floeplan.errors import UnsupportedError
+from floeplan.predicate.literals import Value
+from floeplan.predicate.stats import Vector
+
+Transform: TypeAlias = pt.Transform[Any, Any]
+Ints: TypeAlias = npt.NDArray[np.int64]
+
+_INT32 = (-(2**31), 2**31 - 1)
+_INT64 = (-(2**63), 2**63 - 1)
+_MICROS, _NANOS = (TimestampType, TimestamptzType), (TimestampNanoType, TimestamptzNanoType)
+TIMESTAMPS = (*_MICROS, *_NANOS)
+_HOURS_PER_DAY = 24
+_TICKS_PER_HOUR = {**dict.fromkeys(_MICROS, 3_600_000_000), **dict.fromkeys(_NANOS, 3_600_000_000_000)}
+_CALENDAR = {pt.YearTransform: "datetime64[Y]", pt.MonthTransform: "datetime64[M]"}
+
+
+def can_apply(transform: Transform, source: PrimitiveType) -> bool:
+    """Whether the values of a partition field are known to be the transform of its source."""
+    if isinstance(transform, pt.VoidTransform) or isinstance(source, UnknownType):
+        return False
+    if isinstance(transform, pt.BucketTransform) and transform.num_buckets < 1:
+        return False
+    if isinstance(transform, pt.TruncateTransform) and transform.width < 1:
+        return False
+    return transform.can_transform(source)
+
+
+def result_type(transform: Transform, source: PrimitiveType) -> PrimitiveType:
+    """The type of a partition value; unknown where it would be the source's type and that is not known."""
+    result = transform.result_type(source)
+    return result if isinstance(result, PrimitiveType) else UnknownType()
+
+
+def integer_limits(type_: IcebergType) -> tuple[int, int] | None:
+    """The smallest and largest value of a type that counts in integers (decimals unscaled), else ``None``."""
+    match type_:
+        case IntegerType() | DateType():
+            return _INT32
+        case LongType() | TimeType():
+            return _INT64
+        case TimestampType() | TimestamptzType() | TimestampNanoType() | TimestamptzNanoType():
+            return _INT64
+        case DecimalType():
+            return 1 - 10**type_.precision, 10**type_.precision - 1
+    return None
+
+
+def to_integer(value: Value) -> int:
+    """A canonical value of a type that counts in integers, as that integer."""
+    return decimal_to_unscaled(value) if isinstance(value, Decimal) else int(value)
+
+
+def from_physical(type_: PrimitiveType, value: Any) -> Value:
+    """A value out of a vector in its canonical form: the inverse of ``floeplan.predicate.evaluate.physical``."""
+    match type_:
+        case BooleanType():
+            return bool(value)
+        case DecimalType() if not isinstance(value, Decimal):
+            return unscaled_to_decimal(int(value), type_.scale)
+        case FloatType() | DoubleType():
+            return float(value)
+    result: Value = value
+    return result
+
+
+def units(transform: Transform, source: PrimitiveType, values: Iterable[int]) -> list[int]:
+    """The labels of the units that integers lie in, in exact integers: nothing wraps at the limits of a type."""
+    if isinstance(transform, pt.TruncateTransform):
+        return [value - value % transform.width for value in values]
+    labels: list[int] = _time_units(transform, source, np.fromiter(values, dtype=np.int64)).tolist()
+    return labels
+
+
+def apply(transform: Transform, source: PrimitiveType, value: Value | None) -> Value | None:
+    """The partition value of one canonical source value."""
+    if value is None or isinstance(transform, pt.VoidTransform):
+        return None
+    _require(transform, source)
+    match transform:
+        case pt.IdentityTransform():
+            return value
+        case pt.BucketTransform():
+            return transform.transform(source)(value)
+        case pt.TruncateTransform() if isinstance(value, str | bytes):
+            return value[: transform.width]
+        case pt.TruncateTransform() if isinstance(source, DecimalType):
+            return unscaled_to_decimal(units(transform, source, [to_integer(value)])[0], source.scale)
+    return units(transform, source, [to_integer(value)])[0]
+
+
+def apply_vector(transform: Transform, source: PrimitiveType, values: Vector) -> Vector:
+    """The partition values of a vector, in the vector domain of the result type.
+
+    Integer truncation wraps within one width of the smallest 64-bit integer, as it does in Java; for narrower types
+    the caller checks the limits. A decimal of more than 18 digits that truncation pushes out of its type becomes null.
+    Buckets, and truncation of such decimals, cost a Python step per *distinct* value; everything else is arithmetic
+    on whole columns.
+    """
+    _require(transform, source)
+    match transform:
+        case pt.IdentityTransform():
+            return values
+        case pt.TruncateTransform() if isinstance(source, StringType):
+            return pc.utf8_slice_codeunits(values, 0, transform.width)
+        case pt.TruncateTransform() if isinstance(source, BinaryType):
+            return pc.binary_slice(values, 0, transform.width)
+        case pt.TruncateTransform() if isinstance(values, np.ndarray):
+            return values - values % transform.width
+        case pt.TruncateTransform() | pt.BucketTransform():
+            return _per_distinct_value(transform, source, values)
+    return _time_units(transform, source, np.asarray(values, dtype=np.int64))
+
+
+def _require(transform: Transform, source: PrimitiveType) -> None:
+    if not can_apply(transform, source):
+        raise UnsupportedError(
+            f"cannot apply transform {transform!r} to a column of type {source}",
+            context={"transform": repr(transform), "type": str(source)},
+        )
+
+
+def _time_units(transform: Transform, source: PrimitiveType, values: Ints) -> Ints:
+    """Units since 1970-01-01 by floor division; months and years by NumPy's proleptic Gregorian calendar."""
+    if isinstance(transform, pt.HourTransform):
+        return values // _TICKS_PER_HOUR[type(source)]
+    days = values if isinstance(source, DateType) else values // (_TICKS_PER_HOUR[type(source)] * _HOURS_PER_DAY)
+    if isinstance(transform, pt.DayTransform):
+        return days
+    return days.astype("datetime64[D]").astype(_CALENDAR[type(transform)]).astype(np.int64)
+
+
+def _per_distinct_value(transform: Transform, source: PrimitiveType, values: Vector) -> Vector:
+    if isinstance(values, np.ndarray):
+        distinct, where = np.unique(values, return_inverse=True)
+        listed = [apply(transform, source, from_physical(source, value)) for value in distinct.tolist()]
+        return np.array(listed, dtype=np.int64)[where]
+    encoded = values.dictionary_encode()
+    listed = [apply(transform, source, value) for value in encoded.dictionary.to_pylist()]
+    if isinstance(transform, pt.TruncateTransform):
+        smallest = 1 - 10**values.type.precision
+        fitting = [v if v is not None and to_integer(v) >= smallest else None for v in listed]
+        return pa.array(fitting, type=values.type).take(encoded.indices)
+    where = encoded.indices.fill_null(0).to_numpy(zero_copy_only=False)
+    return np.array(listed or [0], dtype=np.int64)[where]
