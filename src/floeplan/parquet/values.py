@@ -185,7 +185,7 @@ def decode_bound(leaf: LeafColumn, wanted: PrimitiveType, raw: RawValues, side: 
         case Family.DECIMAL if isinstance(wanted, DecimalType):
             return _decimal(leaf, wanted, values)
     numbers, valid = _fixed_width(values, _integer_format(leaf))
-    return _rescaled(numbers.astype(np.int64), valid, _tick(leaf), tick_of(wanted), side)
+    return _rescaled(numbers.astype(np.int64), valid, stored_tick(leaf), tick_of(wanted), side)
 
 
 _FLOATS = {Physical.FLOAT: "<f4", Physical.DOUBLE: "<f8", Physical.FIXED_LEN_BYTE_ARRAY: "<f2"}
@@ -216,7 +216,7 @@ def _rows_of_bytes(values: pa.Array, width: int) -> tuple[pa.Buffer, Mask]:
     return values.buffers()[2] or b"", valid
 
 
-def _tick(leaf: LeafColumn) -> int:
+def stored_tick(leaf: LeafColumn) -> int:
     """Nanoseconds of one stored unit; 1 for plain integers, which have none."""
     return NANOS_PER_DAY if leaf.annotation.kind is Kind.DATE else leaf.annotation.unit or 1
 
