@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from pyiceberg.schema import Schema
 from pyiceberg.types import (
     BinaryType,
+    BooleanType,
     DateType,
     DecimalType,
+    DoubleType,
     FixedType,
     FloatType,
     IntegerType,
@@ -161,8 +163,11 @@ def _arrow(field: NestedField, data: Dataset, layouts: dict[int, Layout], with_i
 
 
 ARROW_TYPES: dict[type[PrimitiveType], pa.DataType] = {
+    BooleanType: pa.bool_(),
     IntegerType: pa.int32(),
+    LongType: pa.int64(),
     FloatType: pa.float32(),
+    DoubleType: pa.float64(),
     DateType: pa.date32(),
     TimeType: pa.time64("us"),
     TimestampType: pa.timestamp("us"),
@@ -182,9 +187,7 @@ def arrow_type(type_: PrimitiveType) -> pa.DataType:
             return pa.decimal128(type_.precision, type_.scale)
         case FixedType():
             return pa.binary(len(type_))
-    return (
-        ARROW_TYPES.get(type(type_)) or {"boolean": pa.bool_(), "long": pa.int64(), "double": pa.float64()}[str(type_)]
-    )
+    return ARROW_TYPES[type(type_)]
 
 
 def to_arrow(type_: PrimitiveType, column: list[Any]) -> pa.Array:
@@ -203,11 +206,8 @@ def other_types(type_: PrimitiveType) -> list[pa.DataType]:
         case FloatType():
             return [pa.float64()]
         case DecimalType(precision=precision, scale=scale):
-            return [
-                pa.decimal128(38, scale),
-                pa.decimal256(76, scale),
-                pa.decimal256(min(76, precision + 5), scale + 5),
-            ]
+            finer = pa.decimal256(precision + 5, scale + 5)
+            return [pa.decimal128(38, scale), pa.decimal256(76, scale), finer]
         case DateType():
             return [pa.date64(), pa.int32()]
         case TimeType():

@@ -159,7 +159,7 @@ def neighbours(type_: PrimitiveType, value: Any) -> list[Any]:
     match type_:
         case FloatType() | DoubleType() if math.isfinite(value):
             near = [-value, math.nextafter(value, -math.inf), math.nextafter(value, math.inf)]
-            return near + [single(value)] if abs(value) < 3e38 else near
+            return [*near, single(value)] if abs(value) < 3e38 else near
         case DecimalType():
             most = 10**type_.precision - 1
             unscaled = unscaled_of(value, type_.scale)

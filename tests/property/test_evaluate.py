@@ -1,0 +1,68 @@
+"""Statistics never lose a row and never vouch for one wrongly, however carelessly they were written."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from floeplan.predicate.build import push_not, with_bloom
+from floeplan.predicate.evaluate import evaluate
+from floeplan.predicate.ir import IrExpr
+from floeplan.predicate.stats import StatsTable
+from tests.support import oracle
+from tests.support.datasets import Dataset, datasets
+from tests.support.predicates import predicates
+from tests.support.statistics import containers, exact_table, weakened_tables
+
+pytestmark = pytest.mark.property
+
+
+def assert_sound(expr: IrExpr, data: Dataset, cut: list[range], stats: StatsTable) -> None:
+    """Every answer some row gives is one the statistics admit."""
+    truth = oracle.evaluate_rows(expr, data.rows)
+    tri = evaluate(expr, stats)
+    for container, rows in enumerate(cut):
+        given_ = {truth[row] for row in rows}
+        admitted = {True: tri.may_true, False: tri.may_false, None: tri.may_null}
+        lost = {answer for answer in given_ if not admitted[answer][container]}
+        assert not lost, f"container {container} has rows that answer {lost}"
+        assert tri.keep[container] or True not in given_
+        assert not tri.all_match[container] or given_ == {True} or not rows
+
+
+@given(st.data())
+def test_exact_statistics_are_sound(data: st.DataObject) -> None:
+    rows = data.draw(datasets())
+    cut = data.draw(containers(rows.size))
+    assert_sound(data.draw(predicates(rows, opaque=True)), rows, cut, exact_table(rows, cut))
+
+
+@given(st.data())
+def test_weakened_statistics_are_sound(data: st.DataObject) -> None:
+    rows = data.draw(datasets())
+    cut = data.draw(containers(rows.size))
+    stats = data.draw(weakened_tables(rows, cut))
+    assert_sound(data.draw(predicates(rows, opaque=True)), rows, cut, stats)
+
+
+@given(st.data())
+def test_rewritten_predicates_are_as_sound(data: st.DataObject) -> None:
+    rows = data.draw(datasets())
+    cut = data.draw(containers(rows.size))
+    stats = data.draw(weakened_tables(rows, cut))
+    expr = data.draw(predicates(rows, opaque=True))
+    assert_sound(with_bloom(expr), rows, cut, stats)
+    assert_sound(with_bloom(push_not(expr)), rows, cut, stats)
+
+
+@given(st.data())
+def test_one_row_with_exact_statistics_is_answered_exactly(data: st.DataObject) -> None:
+    """Bounds that pin a value down leave nothing unknown: an evaluator that always shrugs fails here."""
+    rows = data.draw(datasets(min_size=1))
+    cut = [range(row, row + 1) for row in range(rows.size)]
+    expr = data.draw(predicates(rows))
+    tri = evaluate(expr, exact_table(rows, cut))
+    answers = zip(tri.may_true.tolist(), tri.may_false.tolist(), tri.may_null.tolist(), strict=True)
+    names = {(True, False, False): True, (False, True, False): False, (False, False, True): None}
+    assert [names.get(answer, answer) for answer in answers] == oracle.evaluate_rows(expr, rows.rows)
