@@ -43,7 +43,7 @@ MAX_FOOTER = 1 << 29
 
 _MAGIC = b"PAR1"
 _ENCRYPTED_MAGIC = b"PARE"
-_FILE_SHAPE: Final[Any] = {2: ..., 3: None, 4: {1: ..., 3: None}, 6: None, 7: None, 8: None}
+_FILE_SHAPE: Final[Any] = {2: ..., 3: None, 4: {1: ..., 3: None}, 5: {1: None, 2: None}, 6: None, 7: None, 8: None}
 _CHUNK_SHAPE: Final[Any] = {
     1: None,
     3: {
@@ -115,6 +115,7 @@ class ParquetFooter:
     leaves: tuple[LeafColumn, ...]
     row_group_rows: Numbers
     first_rows: Numbers
+    key_values: Mapping[bytes, bytes]
     _encoded: bytes = field(repr=False)
     _chunk_starts: Numbers = field(repr=False)
     _chunks: dict[int, ColumnChunks] = field(default_factory=dict, repr=False)
@@ -218,9 +219,16 @@ def _build(encoded: bytes, fields: Struct, file: str, file_size: int) -> Parquet
         leaves=leaves,
         row_group_rows=rows,
         first_rows=np.cumsum(rows) - rows,
+        key_values=_key_values(fields.get(5)),
         _encoded=encoded,
         _chunk_starts=starts,
     )
+
+
+def _key_values(pairs: Any) -> dict[bytes, bytes]:
+    """What the writer stored beside the data; pairs that are none are left out."""
+    found = [(pair.get(1), pair.get(2)) for pair in pairs or [] if isinstance(pair, dict)]
+    return {key: value for key, value in found if isinstance(key, bytes) and isinstance(value, bytes)}
 
 
 def _orders(orders: Any, leaf_count: int) -> list[bool]:
