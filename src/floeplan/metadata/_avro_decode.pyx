@@ -280,6 +280,9 @@ cdef int read_keyed(State *s, const int32_t *operands, bint is_bytes) noexcept n
             return FAILED
         if count == 0:
             return 0
+        if keys == 0 and size >= 0:
+            s.p += size
+            continue
         for item in range(count):
             if read_varint(s, &key) < 0:
                 return FAILED

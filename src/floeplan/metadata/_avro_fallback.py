@@ -175,7 +175,13 @@ class Decoder:
         keys, null_branch = self._code[pc], self._code[pc + 1]
         first = pc + 2
         sinks = dict(zip(self._code[first : first + keys], self._code[first + keys : first + 2 * keys], strict=True))
-        while (count := self._count()[0]) != 0:
+        while True:
+            count, size = self._count()
+            if count == 0:
+                return
+            if not sinks and size >= 0:
+                self._at += size
+                continue
             for _ in range(count):
                 sink = sinks.get(self._varint(), -1)
                 if null_branch >= 0 and self._branch(2) == null_branch:

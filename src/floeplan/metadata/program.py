@@ -297,12 +297,14 @@ class _Compiler:
 
     def _array(self, avro: Mapping[str, Any], want: Want | None, domain: str, depth: int) -> None:
         match want:
+            case None if self._keyed(avro, None, domain):
+                pass
             case None:
                 self._block(Op.SKIP_ARRAY, avro["items"], None, domain, depth)
             case Items():
                 self._list(avro, want, domain, depth)
-            case Keyed():
-                self._keyed(avro, want, domain)
+            case Keyed() if self._keyed(avro, want, domain):
+                pass
             case _:
                 raise CorruptMetadataError(f"the Avro schema has an array where {_described(want)} is expected")
 
@@ -324,24 +326,29 @@ class _Compiler:
         self.code.append(Op.END)
         self._close_length(length_at)
 
-    def _keyed(self, avro: Mapping[str, Any], want: Keyed, domain: str) -> None:
-        """An Iceberg map with integer keys: an array of records with a key and, after it, a value."""
+    def _keyed(self, avro: Mapping[str, Any], want: Keyed | None, domain: str) -> bool:
+        """An Iceberg map with integer keys: an array of records with a key and, after it, a value.
+
+        An unwanted map is one of which no key is wanted. Returns whether the array is such a map.
+        """
         entry = avro["items"]
         entry = self.named.get(entry, entry) if isinstance(entry, str) else entry
-        if entry.get("type") != "record" or [item["name"] for item in entry["fields"]] != ["key", "value"]:
-            raise CorruptMetadataError(f"the Avro schema has an array that is no map at {want.prefix!r}")
+        if not isinstance(entry, dict) or entry["type"] != "record":
+            return False
+        if [item["name"] for item in entry["fields"]] != ["key", "value"]:
+            return False
+        key_type, value_type = entry["fields"][0]["type"], entry["fields"][1]["type"]
+        value_type, null_branch = _unwrap_optional(value_type)
+        if key_type not in ("int", "long") or value_type not in ("int", "long", "bytes"):
+            return False
         self._remember(entry)
-        key, value = entry["fields"]
-        if key["type"] not in ("int", "long"):
-            raise CorruptMetadataError(f"the Avro schema has a map whose keys are no integers at {want.prefix!r}")
-        value_type, null_branch = _unwrap_optional(value["type"])
-        if value_type not in ("int", "long", "bytes"):
-            raise CorruptMetadataError(f"the Avro schema has a map of {value_type!r} values at {want.prefix!r}")
         op, kind = (Op.KEYED_BYTES, Kind.BYTES) if value_type == "bytes" else (Op.KEYED_VARINT, Kind.INT)
-        keys = sorted(set(want.keys))
+        keys = [] if want is None else sorted(set(want.keys))
         self.code += [op, len(keys), null_branch, *keys]
-        for wanted_key in keys:
-            self._sink(f"{want.prefix}{wanted_key}", kind, domain, value_type)
+        if want is not None:
+            for key in keys:
+                self._sink(f"{want.prefix}{key}", kind, domain, value_type)
+        return True
 
     def _block(self, op: Op, avro: Any, want: Want | None, domain: str, depth: int) -> None:
         self.code.append(op)
