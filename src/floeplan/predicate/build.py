@@ -140,6 +140,11 @@ def field_ids(expr: IrExpr) -> tuple[int, ...]:
     return tuple(sorted(opaque | columns(expr).keys()))
 
 
+def has_opaque(expr: IrExpr) -> bool:
+    """Whether some piece of the expression can only be answered by rows."""
+    return any(isinstance(leaf, Opaque) for leaf in leaves(expr))
+
+
 def map_leaves(expr: IrExpr, change: Callable[[IrExpr], IrExpr]) -> IrExpr:
     """Rebuild the tree with every leaf replaced."""
     match expr:

@@ -2,13 +2,16 @@
 
 Rule: every row answers TRUE, FALSE or NULL with Spark's semantics. NaN is equal to itself and above every other
 value, -0.0 equals 0.0, ``isnan(NULL)`` is FALSE, strings and bytes are ordered by their unsigned bytes (UTF-8), and
-AND, OR and NOT are Kleene's. Fail-safe: data that cannot be compared exactly is an error, never a guess.
+AND, OR and NOT are Kleene's. Opaque pieces are asked after the others and only on the rows those leave open, so that
+``b <> 0 AND a / b > 1`` divides by no zero. Fail-safe: data that cannot be compared exactly is an error, never a guess.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import reduce
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +20,7 @@ import pyarrow.compute as pc
 from pyiceberg.schema import Schema
 
 from floeplan.predicate.arrow_columns import Comparable, Resolver, columns_of, comparable, typed_columns_of
+from floeplan.predicate.build import has_opaque
 from floeplan.predicate.ir import (
     And,
     Between,
@@ -39,6 +43,8 @@ from floeplan.predicate.ir import (
 )
 from floeplan.predicate.literals import Value
 
+Combine: TypeAlias = Callable[[pa.ChunkedArray, pa.ChunkedArray], pa.ChunkedArray]
+
 
 def evaluate_rows(expr: IrExpr, table: pa.Table, columns: Schema | Resolver) -> pa.ChunkedArray:
     """Answer the predicate for every row: a boolean array with null for NULL.
@@ -48,7 +54,9 @@ def evaluate_rows(expr: IrExpr, table: pa.Table, columns: Schema | Resolver) -> 
         table: The rows.
         columns: The schema whose field ids the predicate uses, or a function from field id to the column's data.
     """
-    return _Evaluation(table, columns).answer(expr)
+    if isinstance(columns, Schema):
+        return _Evaluation(table, columns_of(table, columns), typed_columns_of(table, columns)).answer(expr)
+    return _Evaluation(table, columns, columns).answer(expr)
 
 
 def matching_mask(expr: IrExpr, table: pa.Table, columns: Schema | Resolver) -> npt.NDArray[np.bool_]:
@@ -65,18 +73,18 @@ def filter_rows(expr: IrExpr, table: pa.Table, columns: Schema | Resolver) -> pa
 class _Evaluation:
     """One walk over a predicate; each column is prepared once."""
 
-    def __init__(self, table: pa.Table, columns: Schema | Resolver) -> None:
+    def __init__(self, table: pa.Table, resolve: Resolver, resolve_typed: Resolver) -> None:
         self._table = table
-        self._resolve = columns_of(table, columns) if isinstance(columns, Schema) else columns
-        self._resolve_typed = typed_columns_of(table, columns) if isinstance(columns, Schema) else columns
+        self._resolve = resolve
+        self._resolve_typed = resolve_typed
         self._ready: dict[Column, Comparable] = {}
 
     def answer(self, expr: IrExpr) -> pa.ChunkedArray:
         match expr:
             case And(operands):
-                return reduce(pc.and_kleene, map(self.answer, operands))
+                return self._in_turn(operands, pc.and_kleene, settled=False)
             case Or(operands):
-                return reduce(pc.or_kleene, map(self.answer, operands))
+                return self._in_turn(operands, pc.or_kleene, settled=True)
             case Not(operand):
                 return pc.invert(self.answer(operand))
             case TrueExpr():
@@ -90,6 +98,25 @@ class _Evaluation:
 
                 return evaluate_opaque(expression, self._table, self._resolve_typed)
         return self._leaf(expr)
+
+    def _in_turn(self, operands: tuple[IrExpr, ...], combine: Combine, *, settled: bool) -> pa.ChunkedArray:
+        """Combine operands, those with opaque pieces last and only on rows that are not settled by then."""
+        guarded = [operand for operand in operands if has_opaque(operand)]
+        plain = [operand for operand in operands if not has_opaque(operand)]
+        answer = reduce(combine, map(self.answer, plain)) if plain else self._constant(not settled)
+        for operand in guarded:
+            still_open = pc.fill_null(pc.not_equal(answer, settled), True)
+            answer = combine(answer, self._only_on(still_open.combine_chunks(), operand))
+        return answer
+
+    def _only_on(self, mask: pa.Array, expr: IrExpr) -> pa.ChunkedArray:
+        """The answer on the rows of the mask, and NULL on the others."""
+        if mask.true_count == len(mask):
+            return self.answer(expr)
+        rows = self._table.select([]).filter(mask)
+        part = _Evaluation(rows, lambda i: self._resolve(i).filter(mask), lambda i: self._resolve_typed(i).filter(mask))
+        answer = part.answer(expr).combine_chunks()
+        return pa.chunked_array([pc.replace_with_mask(pa.nulls(len(mask), pa.bool_()), mask, answer)])
 
     def _leaf(self, leaf: IrExpr) -> pa.ChunkedArray:
         match leaf:
