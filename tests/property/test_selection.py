@@ -51,6 +51,11 @@ def test_membership(a: set[int], asked: list[int]) -> None:
     assert of(a).contains(asked).tolist() == [row in a for row in asked]
 
 
+@given(rows, st.lists(st.integers(-2, 45)))
+def test_rank_counts_the_rows_before(a: set[int], asked: list[int]) -> None:
+    assert of(a).rank(asked).tolist() == [sum(row < limit for row in a) for limit in asked]
+
+
 @given(rows, runs)
 def test_overlap_of_ranges(a: set[int], ranges: list[tuple[int, int]]) -> None:
     first, count = np.array(ranges, dtype=np.int64).reshape(-1, 2).T

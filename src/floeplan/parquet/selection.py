@@ -115,6 +115,15 @@ class RowSelection:
         starts = np.append(self.starts, np.iinfo(np.int64).max)
         return np.asarray((row_counts > 0) & (starts[run] < first_rows + row_counts))
 
+    def rank(self, rows: npt.ArrayLike) -> Rows:
+        """For each row number, how many selected rows come before it."""
+        wanted = np.asarray(rows, dtype=np.int64)
+        if not self:
+            return np.zeros_like(wanted)
+        run = np.searchsorted(self.starts, wanted, side="right") - 1
+        before = (np.cumsum(self.counts) - self.counts)[run] + np.minimum(wanted - self.starts[run], self.counts[run])
+        return np.where(run < 0, 0, before)
+
     def intersect(self, other: RowSelection) -> RowSelection:
         """Rows that both select."""
         return self._combine(other, np.logical_and)
