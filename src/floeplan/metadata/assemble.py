@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,12 +26,13 @@ from pyiceberg.types import (
     UnknownType,
     UUIDType,
 )
+from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
 from floeplan.errors import CorruptMetadataError
 from floeplan.metadata.bounds import big_endian_decimals, lengths
 from floeplan.metadata.decoder import Ints, Mask, RawColumn, validity_bitmap
 from floeplan.metadata.entries import Content, EntriesTable
-from floeplan.metadata.entry_columns import EntryColumns
+from floeplan.metadata.entry_columns import EntryColumns, partition_column
 from floeplan.metadata.inherit import (
     check_sequence_numbers,
     inherit_first_row_id,
@@ -38,8 +40,8 @@ from floeplan.metadata.inherit import (
     inherit_snapshot_id,
 )
 from floeplan.metadata.manifest_list import ManifestListTable
-from floeplan.metadata.partition_columns import PartitionColumn, PartitionColumns, avro_primitive
 from floeplan.metadata.program import Kind
+from floeplan.partition.union import UnionField, UnionPartitionType
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ class Origin:
 
 
 def assemble(
-    raw: Mapping[str, RawColumn], origin: Origin, partition: PartitionColumns, columns: EntryColumns
+    raw: Mapping[str, RawColumn], origin: Origin, partition: UnionPartitionType, columns: EntryColumns
 ) -> EntriesTable:
     """Build the table of entries."""
     made = _Columns(raw, origin, columns)
@@ -131,15 +133,15 @@ class _Columns:
         if "key_metadata" in names:
             self.done["key_metadata"] = pa.array(self._numbers("key_metadata")[1])
 
-    def partition(self, partition: PartitionColumns) -> dict[int, PrimitiveType]:
+    def partition(self, partition: UnionPartitionType) -> dict[int, PrimitiveType]:
         types = {}
-        for key, column in sorted(partition.columns().items()):
-            raw = self.raw.get(column.column)
-            type_ = column.type
+        for field in partition.fields:
+            raw = self.raw.get(partition_column(field.id))
+            type_ = field.bound.column.type
             if isinstance(type_, UnknownType) and raw is not None:
                 type_ = avro_primitive(raw.avro_type)
-            types[key] = type_
-            self.done[column.column] = self._partition_values(column, type_, raw)
+            types[field.id] = type_
+            self.done[partition_column(field.id)] = self._partition_values(field, type_, raw)
         return types
 
     def statistics(self) -> None:
@@ -195,25 +197,25 @@ class _Columns:
         children = [items.to_arrow()]
         return pa.Array.from_buffers(type_, len(counts), [bitmap, pa.py_buffer(offsets)], nulls, children=children)
 
-    def _partition_values(self, column: PartitionColumn, type_: PrimitiveType, raw: RawColumn | None) -> pa.Array:
+    def _partition_values(self, field: UnionField, type_: PrimitiveType, raw: RawColumn | None) -> pa.Array:
         if raw is None:
             return pa.nulls(len(self.origin), partition_arrow_type(type_))
         if raw.kind is not _kind_of(type_):
             raise CorruptMetadataError(
-                f"the manifests store partition field {column.name!r} in a way that does not fit its type {type_}",
-                context={"partition_field": column.name, "type": str(type_)},
+                f"the manifests store partition field {field.name!r} in a way that does not fit its type {type_}",
+                context={"partition_field": field.name, "type": str(type_)},
             )
         values = raw.to_arrow()
         match type_:
             case StringType():
-                return self._utf8(f"value of partition field {column.name!r}", values)
+                return self._utf8(f"value of partition field {field.name!r}", values)
             case DecimalType():
                 numbers = big_endian_decimals(type_, values)
-                self._require(f"partition field {column.name!r}", _still_there(values, numbers))
+                self._require(f"partition field {field.name!r}", _still_there(values, numbers))
                 return numbers
             case UUIDType() | FixedType():
                 size = 16 if isinstance(type_, UUIDType) else len(type_)
-                self._require(f"partition field {column.name!r}", ~raw.valid | (lengths(values) == size))
+                self._require(f"partition field {field.name!r}", ~raw.valid | (lengths(values) == size))
         return values
 
 
@@ -245,6 +247,16 @@ def _kind_of(type_: PrimitiveType) -> Kind:
     if isinstance(type_, FloatType | DoubleType):
         return Kind.FLOAT
     return Kind.BYTES if isinstance(type_, StringType | BinaryType | FixedType | UUIDType | DecimalType) else Kind.INT
+
+
+def avro_primitive(avro_type: Any) -> PrimitiveType:
+    """The Iceberg type of an Avro one, or ``UnknownType``."""
+    record = {"type": "record", "name": "r", "fields": [{"name": "v", "type": avro_type, "field-id": 1}]}
+    try:
+        converted = AvroSchemaConversion().avro_to_iceberg(record).fields[0].field_type
+    except (ValueError, TypeError, KeyError):
+        return UnknownType()
+    return converted if isinstance(converted, PrimitiveType) else UnknownType()
 
 
 def _still_there(before: pa.Array, after: pa.Array) -> Mask:

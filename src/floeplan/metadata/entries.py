@@ -12,7 +12,7 @@ Columns (see ``entry_columns`` for all names) are plain vectors without Python o
 ``record_count``, ``file_size_in_bytes``            int64
 ``split_offsets``, ``equality_ids``                 large_list<int64>
 ``key_metadata``                                    bool: is there any
-``partition.<key>``                                 int64, float64, large_string, large_binary, decimal128
+``partition.<id>``                                  int64, float64, large_string, large_binary, decimal128
 ``lower.<id>``, ``upper.<id>``                      large_binary: Iceberg's single-value form
 ``null_count.<id>`` and other counts                int64
 ==================================================  =======================================================
@@ -29,10 +29,12 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyiceberg.types import PrimitiveType
 
 from floeplan.metadata.bounds import valid_mask
 from floeplan.metadata.decoder import Ints, Mask
+from floeplan.metadata.entry_columns import partition_column
 
 POSITION_DELETE_PATH = 2147483546
 """Field id of ``file_path`` in position delete files: its bounds tell whether one data file is meant."""
@@ -56,7 +58,7 @@ class Content(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class EntriesTable:
-    """Entries with the types of their partition columns by key."""
+    """Entries with the types of their partition columns by union field id."""
 
     table: pa.Table
     partition_types: Mapping[int, PrimitiveType]
@@ -115,6 +117,21 @@ class EntriesTable:
     def path(self) -> pa.Array:
         """Location of the file."""
         return self.array("file_path")
+
+    def partition_columns(self) -> dict[int, pa.Array]:
+        """The columns of the union partition tuple by union field id."""
+        return {field_id: self.array(partition_column(field_id)) for field_id in self.partition_types}
+
+    def delete_targets(self) -> pa.Array:
+        """The one data file that a delete names: as its reference, or as both bounds of its path column; else null."""
+        referenced = self.array("referenced_data_file")
+        lower, upper = (f"{side}.{POSITION_DELETE_PATH}" for side in ("lower", "upper"))
+        if lower not in self:
+            return referenced
+        is_position = pa.array(self.content == Content.POSITION_DELETES)
+        one_path = pc.and_(pc.fill_null(pc.equal(self.array(lower), self.array(upper)), False), is_position)
+        path = pc.if_else(one_path, self.array(lower), pa.scalar(None, pa.large_binary()))
+        return pc.coalesce(referenced, path.cast(pa.large_string()))
 
     def live(self) -> EntriesTable:
         """Without the entries of deleted files."""

@@ -1,6 +1,6 @@
 """Which columns of manifest entries are wanted, and where they are found in a manifest.
 
-Column names are the specification's. Per partition field of the union tuple there is ``partition.<key>``; per requested
+Column names are the specification's. Per partition field of the union tuple there is ``partition.<id>``; per requested
 field id there are ``lower.<id>``, ``upper.<id>``, ``null_count.<id>``, ``nan_count.<id>``, ``value_count.<id>`` and
 ``column_size.<id>``.
 """
@@ -53,6 +53,11 @@ ALL_COLUMNS = frozenset({*_ENTRY, *_DATA_FILE})
 
 NEEDED = frozenset({"status", "sequence_number", "content", "file_path", "file_format", "record_count"}) | REQUIRED
 """Columns that are always read: without them no entry can be judged."""
+
+
+def partition_column(field_id: int) -> str:
+    """The column of a field of the union partition tuple."""
+    return f"partition.{field_id}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,18 +16,18 @@ from floeplan.metadata.assemble import Origin, assemble
 from floeplan.metadata.avro_file import AvroReader, Header, corrupt
 from floeplan.metadata.decoder import DECODER, ColumnReader, Decoder, Ints
 from floeplan.metadata.entries import EntriesTable
-from floeplan.metadata.entry_columns import REQUIRED, EntryColumns
+from floeplan.metadata.entry_columns import REQUIRED, EntryColumns, partition_column
 from floeplan.metadata.io import MAX_WORKERS, read_files
 from floeplan.metadata.manifest_list import ManifestListTable
-from floeplan.metadata.partition_columns import PartitionColumns
 from floeplan.metadata.program import Program, compile_program
+from floeplan.partition.union import UnionPartitionType
 
 _EVERYTHING = EntryColumns()
 
 
 def read_entries(
     manifests: ManifestListTable,
-    partition: PartitionColumns,
+    partition: UnionPartitionType,
     columns: EntryColumns = _EVERYTHING,
     *,
     rows: Ints | None = None,
@@ -39,7 +39,7 @@ def read_entries(
 
     Args:
         manifests: The manifest list; ``manifest`` in the result counts its rows.
-        partition: Partition columns of the table.
+        partition: The partition fields of the table's specs.
         columns: What to read.
         rows: Rows of the manifest list to read, in this order.
         io: Where the manifests are; local files need none.
@@ -65,7 +65,7 @@ def read_entries(
 class _ManifestReader:
     """Collects the entries of manifests, of whatever spec and format version."""
 
-    def __init__(self, partition: PartitionColumns, columns: EntryColumns, decoder: type[Decoder]) -> None:
+    def __init__(self, partition: UnionPartitionType, columns: EntryColumns, decoder: type[Decoder]) -> None:
         self._avro = AvroReader()
         self._reader = ColumnReader(decoder)
         self._partition = partition
@@ -87,7 +87,12 @@ class _ManifestReader:
         known = self._programs.get((id(header), spec_id))
         if known is not None:
             return known[1]
-        names = {field_id: column.column for field_id, column in self._partition.of_spec(spec_id).items()}
+        if spec_id not in self._partition.specs:
+            specs = ", ".join(map(str, sorted(self._partition.specs)))
+            raise corrupt(path, 0, f"it belongs to partition spec {spec_id}, the table has only {specs}")
+        names = {
+            field.field_id: partition_column(field.id) for field in self._partition.fields if spec_id in field.positions
+        }
         try:
             program = compile_program(header.schema, self._columns.want(names))
         except CorruptMetadataError as error:

@@ -1,0 +1,116 @@
+"""Manifest summaries, column bounds and partition tuples as the ``StatsTable`` every predicate is asked over.
+
+- ``manifest_stats``: one container per manifest, columns are the fields of the union partition tuple.
+- ``partition_stats``: one container per entry, the same columns, exact values.
+- ``file_stats``: one container per entry, columns are the table's, with bounds and counts.
+
+Rule for partition columns: a container whose spec does not have the field knows nothing of it. Fail-safe everywhere:
+what was not written, or cannot be read under the column's type, is unknown, and unknown keeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.types import DoubleType, FloatType, PrimitiveType, UnknownType
+
+from floeplan.metadata.bounds import decode_bounds, valid_mask
+from floeplan.metadata.decoder import Ints
+from floeplan.metadata.entries import EntriesTable
+from floeplan.metadata.entry_columns import partition_column
+from floeplan.metadata.manifest_list import ManifestListTable
+from floeplan.partition.union import UnionField, UnionPartitionType
+from floeplan.predicate.ir import Column
+from floeplan.predicate.stats import Bound, ColumnStats, StatsTable, Vector, trusted
+from floeplan.predicate.tristate import Mask
+
+_NOT_THERE = -1
+
+
+def manifest_stats(manifests: ManifestListTable, union: UnionPartitionType) -> StatsTable:
+    """What the partition summaries say of each manifest, by union field id."""
+    columns = {}
+    for field in union.fields:
+        if not isinstance(field.bound.column.type, UnknownType):
+            columns[field.id] = _summary_stats(manifests, field)
+    return StatsTable(len(manifests), columns)
+
+
+def partition_stats(entries: EntriesTable, union: UnionPartitionType) -> StatsTable:
+    """The exact partition value of each entry, by union field id."""
+    spec_id = entries.spec_id
+    columns = {}
+    for field in union.fields:
+        name = partition_column(field.id)
+        if name in entries and not pa.types.is_null(entries.array(name).type):
+            columns[field.id] = _exact_stats(entries.array(name), np.isin(spec_id, list(field.positions)))
+    return StatsTable(len(entries), columns, entries.record_count != 0)
+
+
+def file_stats(entries: EntriesTable, columns: Iterable[Column]) -> StatsTable:
+    """What bounds and counts say of each file, by field id; columns whose statistics were not read are unknown."""
+    wanted = {column.field_id: column.type for column in columns}
+    known = {field_id: type_ for field_id, type_ in wanted.items() if f"lower.{field_id}" in entries}
+    stats = {field_id: _column_stats(entries, field_id, type_) for field_id, type_ in known.items()}
+    return StatsTable(len(entries), stats, entries.record_count != 0)
+
+
+def _column_stats(entries: EntriesTable, field_id: int, type_: PrimitiveType) -> ColumnStats:
+    """Counts are believed when they count the rows of the file."""
+    rows = entries.record_count
+    values = entries.ints(f"value_count.{field_id}")
+    counted = (values < 0) | (values == rows)
+    nulls = np.where(counted, entries.ints(f"null_count.{field_id}"), -1)
+    nans = np.zeros_like(rows)
+    if isinstance(type_, FloatType | DoubleType):
+        nans = np.where(counted, entries.ints(f"nan_count.{field_id}"), -1)
+    lower, upper = decode_bounds(type_, entries.array(f"lower.{field_id}"), entries.array(f"upper.{field_id}"))
+    return ColumnStats.from_counts(rows, nulls, nans, lower, upper)
+
+
+def _exact_stats(column: pa.Array, member: Mask) -> ColumnStats:
+    valid = valid_mask(column)
+    values: Vector = column
+    is_nan = np.zeros(len(column), dtype=np.bool_)
+    if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
+        values = column.fill_null(0).to_numpy(zero_copy_only=False)
+        is_nan = valid & np.isnan(values) if values.dtype.kind == "f" else is_nan
+    bound = Bound(values, valid & ~is_nan & member)
+    return ColumnStats(~valid | ~member, is_nan | ~member, (valid & ~is_nan) | ~member, bound, bound)
+
+
+def _summary_stats(manifests: ManifestListTable, field: UnionField) -> ColumnStats:
+    """A manifest without ordinary values has a null but no lower bound; for floats NaN must be known absent too."""
+    summaries, type_ = manifests.summaries, field.bound.column.type
+    at = _summary_positions(manifests, field)
+    there = at != _NOT_THERE
+    indices = pa.array(at, mask=~there)
+    lower_bytes, upper_bytes = pc.take(summaries.lower, indices), pc.take(summaries.upper, indices)
+    contains_null = _pick(summaries.contains_null, at, there)
+    contains_nan = np.zeros_like(there)
+    only_null = there & contains_null & ~valid_mask(lower_bytes)
+    if isinstance(type_, FloatType | DoubleType):
+        contains_nan = _pick(summaries.contains_nan != 0, at, there)
+        only_null &= ~contains_nan
+    lower, upper = trusted(*decode_bounds(type_, lower_bytes, upper_bytes))
+    return ColumnStats(contains_null | ~there, contains_nan | ~there, ~only_null, lower, upper)
+
+
+def _summary_positions(manifests: ManifestListTable, field: UnionField) -> Ints:
+    """Where the summary of the field is for each manifest, or ``_NOT_THERE``."""
+    offsets = manifests.summaries.offsets
+    counts = np.diff(offsets)
+    at = np.full(len(manifests), _NOT_THERE, dtype=np.int64)
+    for spec_id, position in field.positions.items():
+        rows = (manifests.spec_id == spec_id) & (position < counts)
+        at[rows] = offsets[:-1][rows] + position
+    return at
+
+
+def _pick(flags: Mask, at: Ints, there: Mask) -> Mask:
+    picked = np.zeros(len(at), dtype=np.bool_)
+    picked[there] = flags[at[there]]
+    return picked
