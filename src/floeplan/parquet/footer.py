@@ -43,6 +43,8 @@ MAX_FOOTER = 1 << 29
 
 _MAGIC = b"PAR1"
 _ENCRYPTED_MAGIC = b"PARE"
+_DATA_PAGES = (0, 3)
+_DICTIONARY_ENCODINGS = (2, 8)
 _FILE_SHAPE: Final[Any] = {2: ..., 3: None, 4: {1: ..., 3: None}, 5: {1: None, 2: None}, 6: None, 7: None, 8: None}
 _CHUNK_SHAPE: Final[Any] = {
     1: None,
@@ -55,6 +57,7 @@ _CHUNK_SHAPE: Final[Any] = {
         9: None,
         11: None,
         12: {1: None, 2: None, 3: None, 5: None, 6: None, 7: None, 8: None},
+        13: {1: None, 2: None, 3: None},
         14: None,
         15: None,
     },
@@ -72,6 +75,7 @@ class ColumnChunks:
 
     ``min_value`` and ``max_value`` are raw statistics bytes, ``None`` where there are none that may be used in
     principle; ``old_min`` and ``old_max`` come from the deprecated fields, whose order is only known for some types.
+    ``dictionary_pages`` is how many data pages of the chunk refer to its dictionary.
     """
 
     leaf: LeafColumn
@@ -81,6 +85,7 @@ class ColumnChunks:
     total_compressed_size: Numbers
     data_page_offset: Numbers
     dictionary_page_offset: Numbers
+    dictionary_pages: Numbers
     null_count: Numbers
     min_value: tuple[bytes | None, ...]
     max_value: tuple[bytes | None, ...]
@@ -280,6 +285,7 @@ def _columnar(file: str, leaf: LeafColumn, structs: list[Struct], footer_start: 
         total_compressed_size=_numbers(metas, 7),
         data_page_offset=_numbers(metas, 9),
         dictionary_page_offset=_numbers(metas, 11, -1),
+        dictionary_pages=np.array([_dictionary_pages(meta.get(13)) for meta in metas], dtype=np.int64),
         null_count=_numbers(stats, 3, -1),
         min_value=_raw(stats, 6),
         max_value=_raw(stats, 5),
@@ -294,6 +300,15 @@ def _columnar(file: str, leaf: LeafColumn, structs: list[Struct], footer_start: 
         bloom_offset=bloom[0],
         bloom_length=np.where(bloom[0] >= 0, bloom_length, -1),
     )
+
+
+def _dictionary_pages(encodings: Any) -> int:
+    """How many data pages use the dictionary by the writer's own count of encodings; -1 when it kept none."""
+    try:
+        used = [integer(one, 3) for one in encodings if one[1] in _DATA_PAGES and one[2] in _DICTIONARY_ENCODINGS]
+    except (TypeError, KeyError, ValueError):
+        return -1
+    return sum(used) if encodings else -1
 
 
 def _numbers(structs: list[Any], number: int, default: int | None = None) -> Numbers:
