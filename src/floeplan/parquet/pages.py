@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 
 import numpy as np
@@ -26,11 +26,12 @@ from floeplan.parquet.page_index import PageIndex
 from floeplan.parquet.schema import LeafColumn
 from floeplan.parquet.selection import RowSelection
 from floeplan.parquet.source import ByteSource, Range
-from floeplan.parquet.thrift import corrupt, read_struct
+from floeplan.parquet.thrift import corrupt, integer, read_struct
 from floeplan.predicate.tristate import Mask
 
 _DATA_PAGE, _DATA_PAGE_V2 = 0, 3
-_HEADER_SHAPE = {1: None, 3: None, 5: {1: None}, 8: {1: None, 3: None}}
+_HEADER_SHAPE = {1: None, 3: None, 5: {1: None, 2: None}, 8: {1: None, 3: None, 4: None}}
+_DICTIONARY_ENCODINGS = (2, 8)
 _FEW_RUNS = 32
 _WORTH_THREADS = 4 * 1024 * 1024
 
@@ -48,7 +49,9 @@ class LeafPlan:
     size: Numbers
     whole: Mask
     dictionaries: Mapping[int, Range]
-    """By row group: where the dictionary page is, for row groups read page by page."""
+    """By row group: the dictionary page that pages read one by one may refer to."""
+    spared: Mapping[int, Range]
+    """The same for row groups whose wanted pages most likely do not: writers turn away from a dictionary for good."""
 
     @property
     def ranges(self) -> list[Range]:
@@ -81,29 +84,40 @@ def plan_leaf(footer: ParquetFooter, leaf: LeafColumn, selection: RowSelection, 
             np.ones_like(groups),
         )
     )
+    dictionaries: dict[int, Range] = {}
+    spared: dict[int, Range] = {}
     if index is not None and by_page.any():
-        pieces = np.concatenate((pieces, _pages_holding(footer, selection, index, by_page)), axis=1)
+        first_row = footer.first_rows[index.row_group] + index.first_row
+        wanted = np.flatnonzero(by_page[index.row_group] & selection.overlaps(first_row, index.row_count))
+        pages = (index.row_group, first_row, index.row_count, index.offset, index.size, np.zeros_like(first_row))
+        pieces = np.concatenate((pieces, np.stack(pages)[:, wanted]), axis=1)
         pieces = pieces[:, np.argsort(pieces[1], kind="stable")]
+        dictionaries, spared = _dictionaries(footer, index, wanted)
     row_group, first_row, row_count, offset, size, whole = pieces
-    dictionaries = {} if index is None else _dictionaries(footer, index, np.unique(row_group[whole == 0]))
-    return LeafPlan(leaf, selection, row_group, first_row, row_count, offset, size, whole == 1, dictionaries)
+    return LeafPlan(leaf, selection, row_group, first_row, row_count, offset, size, whole == 1, dictionaries, spared)
 
 
-def _pages_holding(footer: ParquetFooter, selection: RowSelection, index: PageIndex, by_page: Mask) -> Numbers:
-    """Row group, first row, rows, offset, size and a zero for the pages that hold a selected row."""
-    first_row = footer.first_rows[index.row_group] + index.first_row
-    wanted = by_page[index.row_group] & selection.overlaps(first_row, index.row_count)
-    pages = (index.row_group, first_row, index.row_count, index.offset, index.size, np.zeros_like(first_row))
-    return np.stack(pages)[:, wanted]
+def _dictionaries(
+    footer: ParquetFooter, index: PageIndex, wanted: Numbers
+) -> tuple[dict[int, Range], dict[int, Range]]:
+    """Dictionary pages by row group, apart by whether the wanted pages are thought to refer to them.
 
-
-def _dictionaries(footer: ParquetFooter, index: PageIndex, row_groups: Numbers) -> dict[int, Range]:
-    """The dictionary page is what lies before the first data page of a chunk."""
-    starts = footer.chunks(index.leaf).start[row_groups]
-    place = np.searchsorted(index.row_groups, row_groups)
-    length = index.offset[index.page_starts[place]] - starts
-    found = zip(row_groups.tolist(), starts.tolist(), length.tolist(), strict=True)
-    return {group: (start, size) for group, start, size in found if size > 0}
+    A dictionary page is what lies before the first data page of a chunk, and the pages that refer to it come first.
+    """
+    chunks = footer.chunks(index.leaf)
+    place = np.repeat(np.arange(len(index.row_groups)), np.diff(index.page_starts))[wanted]
+    ordinal = wanted - index.page_starts[place]
+    referring = chunks.dictionary_pages[index.row_groups[place]]
+    needed = set(index.row_groups[place[(referring < 0) | (ordinal < referring)]].tolist())
+    groups = np.unique(place)
+    starts = chunks.start[index.row_groups[groups]]
+    sizes = index.offset[index.page_starts[groups]] - starts
+    found = zip(index.row_groups[groups].tolist(), starts.tolist(), sizes.tolist(), strict=True)
+    there = {group: (start, size) for group, start, size in found if size > 0}
+    return (
+        {group: span for group, span in there.items() if group in needed},
+        {group: span for group, span in there.items() if group not in needed},
+    )
 
 
 def read_leaves(
@@ -112,9 +126,10 @@ def read_leaves(
     """Fetch and decode in one round trip: by leaf index, exactly the rows each plan selects."""
     fetched = _fetch(source, plans)
     counted = [_count_values(footer, one) for one in fetched]
-    misled = [number for number, groups in enumerate(counted) if groups is None]
+    misled = [number for number, values in enumerate(counted) if values is None]
     for number, again in zip(misled, _fetch(source, [_unpaged(footer, plans[n]) for n in misled]), strict=True):
         fetched[number], counted[number] = again, _count_values(footer, again)
+    _fetch_spared(source, fetched)
     jobs = list(zip(fetched, counted, strict=True))
 
     def decode(job: tuple[_Fetched, list[int] | None]) -> pa.ChunkedArray:
@@ -132,7 +147,9 @@ def read_leaves(
 class _Fetched:
     plan: LeafPlan
     pieces: Sequence[memoryview]
-    dictionaries: Mapping[int, memoryview]
+    dictionaries: dict[int, memoryview]
+    missing: set[int] = field(default_factory=set)
+    """Row groups whose spared dictionary is needed after all."""
 
 
 def _fetch(source: ByteSource, plans: Sequence[LeafPlan]) -> list[_Fetched]:
@@ -142,6 +159,14 @@ def _fetch(source: ByteSource, plans: Sequence[LeafPlan]) -> list[_Fetched]:
         _Fetched(plan, [next(buffers) for _ in plan.offset], {group: next(buffers) for group in plan.dictionaries})
         for plan in plans
     ]
+
+
+def _fetch_spared(source: ByteSource, fetched: Sequence[_Fetched]) -> None:
+    """Fetch the dictionaries that were thought not to be needed and are, for all columns at once."""
+    missing = [(one, group) for one in fetched for group in sorted(one.missing)]
+    buffers = source.read_ranges([one.plan.spared[group] for one, group in missing])
+    for (one, group), buffer in zip(missing, buffers, strict=True):
+        one.dictionaries[group] = buffer
 
 
 def _unpaged(footer: ParquetFooter, plan: LeafPlan) -> LeafPlan:
@@ -155,26 +180,30 @@ def _count_values(footer: ParquetFooter, fetched: _Fetched) -> list[int] | None:
     counts: list[int] = []
     pieces = zip(fetched.pieces, plan.row_group.tolist(), plan.row_count.tolist(), plan.whole.tolist(), strict=True)
     for piece, group, rows, whole in pieces:
-        values = int(totals[group]) if whole else _values_of_page(footer.file, plan.leaf, piece, rows)
-        if values is None:
+        if whole:
+            counts.append(int(totals[group]))
+            continue
+        page = _inspect_page(footer.file, plan.leaf, piece, rows)
+        if page is None:
             return None
-        counts.append(values)
+        counts.append(page[0])
+        if page[1] in _DICTIONARY_ENCODINGS and group in plan.spared:
+            fetched.missing.add(group)
     return counts
 
 
-def _values_of_page(file: str, leaf: LeafColumn, page: memoryview, rows: int) -> int | None:
-    """The number of values a data page holds, if it is one page, of this length, with this number of rows."""
+def _inspect_page(file: str, leaf: LeafColumn, page: memoryview, rows: int) -> tuple[int, int] | None:
+    """Values and encoding of a data page, if it is one page, of this length, with this number of rows."""
     try:
         header, body = read_struct(bytes(page), 0, _HEADER_SHAPE, "page header", file)
-    except CorruptFileError:
+        kind, size = integer(header, 1), integer(header, 3)
+        details = header[5 if kind == _DATA_PAGE else 8]
+        values, encoding = integer(details, 1), integer(details, 2 if kind == _DATA_PAGE else 4)
+        told_rows = integer(details, 3) if kind == _DATA_PAGE_V2 else values if leaf.max_rep == 0 else rows
+    except (CorruptFileError, ValueError, KeyError, AttributeError):
         return None
-    kind = header.get(1)
-    details = header.get(5 if kind == _DATA_PAGE else 8)
-    if kind not in (_DATA_PAGE, _DATA_PAGE_V2) or not isinstance(details, dict) or body + header.get(3, 0) != len(page):
-        return None
-    values = details.get(1)
-    told_rows = details.get(3) if kind == _DATA_PAGE_V2 else values if leaf.max_rep == 0 else rows
-    return values if isinstance(values, int) and values >= 0 and told_rows == rows else None
+    fits = kind in (_DATA_PAGE, _DATA_PAGE_V2) and body + size == len(page) and told_rows == rows and values >= rows
+    return (values, encoding) if fits else None
 
 
 def _decode(footer: ParquetFooter, fetched: _Fetched, values: Sequence[int], layout: FieldLayout) -> pa.ChunkedArray:
