@@ -37,7 +37,7 @@ def plain_encoding(leaf: LeafColumn, wanted: PrimitiveType, value: Value) -> byt
 
 def _integer(leaf: LeafColumn, wanted: PrimitiveType, value: Value) -> bytes | None:
     if isinstance(value, Decimal) and isinstance(wanted, DecimalType):
-        value = int(value.scaleb(wanted.scale))
+        value = _unscaled(value, wanted.scale)
     if not isinstance(value, int):
         return None
     nanos = value * tick_of(wanted)
@@ -45,6 +45,13 @@ def _integer(leaf: LeafColumn, wanted: PrimitiveType, value: Value) -> bytes | N
         return None
     width = 4 if leaf.physical is Physical.INT32 else 8
     return _to_bytes(nanos // stored_tick(leaf), width, "little", leaf.annotation.signed)
+
+
+def _unscaled(value: Decimal, scale: int) -> int:
+    """Exact at any number of digits, which arithmetic in the current decimal context is not."""
+    sign, digits, exponent = value.as_tuple()
+    number = int("".join(map(str, digits))) * 10 ** (int(exponent) + scale)
+    return -number if sign else number
 
 
 def _to_bytes(value: int, width: int, order: Literal["little", "big"], signed: bool) -> bytes | None:
@@ -75,5 +82,5 @@ def _bytes(value: Value) -> bytes | None:
 
 def _fixed(leaf: LeafColumn, value: Value) -> bytes | None:
     if isinstance(value, Decimal):
-        return _to_bytes(int(value.scaleb(leaf.annotation.scale)), leaf.type_length, "big", signed=True)
+        return _to_bytes(_unscaled(value, leaf.annotation.scale), leaf.type_length, "big", signed=True)
     return value if isinstance(value, bytes) and len(value) == leaf.type_length else None

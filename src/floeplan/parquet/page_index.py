@@ -20,7 +20,7 @@ from floeplan.parquet.footer import ColumnChunks, Numbers, ParquetFooter
 from floeplan.parquet.schema import LeafColumn
 from floeplan.parquet.source import ByteSource
 from floeplan.parquet.thrift import Struct, read_struct
-from floeplan.parquet.values import ChunkClaims, RawValues, has_known_order, usable_claims
+from floeplan.parquet.values import ChunkClaims, RawValues, believed_nulls, has_known_order, usable_claims
 from floeplan.predicate.tristate import Mask
 
 _OFFSET_SHAPE = {1: {1: None, 2: None, 3: None}}
@@ -170,7 +170,9 @@ def _pages_of_chunk(
         first_row, offset, size = places
         row_count = np.diff(first_row, append=rows)
         told = decode_column_index(column_index, row_count)
-    nulls = _nulls_of_pages(int(claims.null_count[group]), rows, row_count) if told is None else told[0]
+    nulls = _nulls_of_pages(int(claims.null_count[group]), rows, row_count)
+    if told is not None:
+        nulls = believed_nulls(chunks.leaf, footer.created_by, told[0], row_count)
     lower: RawValues = [claims.lower[group]] * len(row_count)
     upper: RawValues = [claims.upper[group]] * len(row_count)
     if told is not None and has_known_order(chunks.leaf, footer.created_by):

@@ -140,7 +140,19 @@ def usable_claims(footer: ParquetFooter, chunks: ColumnChunks) -> ChunkClaims:
     if not consistent.all():
         lower = tuple(value if good else None for value, good in zip(lower, consistent, strict=True))
         upper = tuple(value if good else None for value, good in zip(upper, consistent, strict=True))
-    return ChunkClaims(np.where(consistent, chunks.null_count, -1), lower, upper)
+    nulls = believed_nulls(leaf, footer.created_by, chunks.null_count, footer.row_group_rows)
+    return ChunkClaims(np.where(consistent, nulls, -1), lower, upper)
+
+
+def believed_nulls(leaf: LeafColumn, created_by: str, nulls: Numbers, rows: Numbers) -> Numbers:
+    """Null counts without those that may be too low.
+
+    ``parquet-cpp`` leaves the nulls of an enclosing struct out of the count of a dictionary-encoded column, so inside
+    a struct only "all rows" is a count that says something.
+    """
+    if len(leaf.path) > 1 and created_by.startswith("parquet-cpp"):
+        return np.where(nulls == rows, nulls, -1)
+    return nulls
 
 
 def has_known_order(leaf: LeafColumn, created_by: str) -> bool:
