@@ -35,6 +35,11 @@ class CmpOp(StrEnum):
     NULL_SAFE_EQ = "<=>"
 
 
+def path_text(path: tuple[str, ...]) -> str:
+    """A column path as it is written in SQL."""
+    return ".".join(part if part.isidentifier() else f"`{part.replace('`', '``')}`" for part in path)
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     """A column bound by field id; ``path`` is only for people."""
@@ -44,7 +49,7 @@ class Column:
     path: tuple[str, ...]
 
     def __str__(self) -> str:
-        return ".".join(part if part.isidentifier() else f"`{part.replace('`', '``')}`" for part in self.path)
+        return path_text(self.path)
 
 
 class IrExpr:
@@ -132,8 +137,8 @@ class StartsWith(IrExpr):
     negated: bool = False
 
     def __str__(self) -> str:
-        escaped = self.prefix.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_").replace("'", "\\'")
-        return f"{self.column} {'NOT ' if self.negated else ''}LIKE '{escaped}%'"
+        pattern = self.prefix.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"
+        return f"{self.column} {'NOT ' if self.negated else ''}LIKE {sql_literal(self.column.type, pattern)}"
 
 
 @dataclass(frozen=True, slots=True)

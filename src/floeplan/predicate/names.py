@@ -1,0 +1,133 @@
+"""Finding columns by name in a schema.
+
+A path names a top-level column and then struct fields. Fail-safe: a name that is not there is an error that offers the
+nearest ones; without case sensitivity, a name that fits two columns is an error too; the inside of a list or map is no
+column of the row.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from pyiceberg.schema import Schema
+from pyiceberg.types import IcebergType, NestedField, PrimitiveType, StructType
+
+from floeplan.errors import TypeMismatchError, UnknownColumnError
+from floeplan.predicate.ir import Column, path_text
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A field of the schema that a predicate names; ``column`` is there when it holds single values."""
+
+    field: NestedField
+    path: tuple[str, ...]
+
+    @property
+    def column(self) -> Column | None:
+        """The column to prune on, unless the field is a struct, list or map."""
+        type_ = self.field.field_type
+        return Column(self.field.field_id, type_, self.path) if isinstance(type_, PrimitiveType) else None
+
+    @property
+    def name(self) -> str:
+        """The path as it is written in SQL."""
+        return path_text(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Name lookup in one schema."""
+
+    schema: Schema
+    case_sensitive: bool = True
+
+    def find(self, path: Sequence[str]) -> Reference:
+        """The field a path names."""
+        fields: Sequence[NestedField] = self.schema.fields
+        found: list[str] = []
+        for depth, part in enumerate(path):
+            field = self._one(fields, part, path)
+            found.append(field.name)
+            if depth == len(path) - 1:
+                return Reference(field, tuple(found))
+            if not isinstance(field.field_type, StructType):
+                raise self._no_fields(path, ".".join(found), field.field_type)
+            fields = field.field_type.fields
+        raise UnknownColumnError("a column name is empty")
+
+    def column(self, path: Sequence[str]) -> Column:
+        """The column a path names, which must hold single values."""
+        reference = self.find(path)
+        column = reference.column
+        if column is None:
+            raise not_comparable(reference)
+        return column
+
+    def find_dotted(self, name: str) -> Column:
+        """The column of a dotted name, as PyIceberg writes them; a top-level name with dots in it wins."""
+        if any(field.name == name for field in self.schema.fields):
+            return self.column((name,))
+        return self.column(name.split("."))
+
+    def find_id(self, field_id: int, name: str) -> Column:
+        """The column with this field id."""
+        for path, field in _walk(self.schema.fields, ()):
+            if field.field_id == field_id and isinstance(field.field_type, PrimitiveType):
+                return Column(field_id, field.field_type, path)
+        raise UnknownColumnError(f"the schema has no column {name} (field id {field_id})", context={"column": name})
+
+    def _one(self, fields: Sequence[NestedField], part: str, path: Sequence[str]) -> NestedField:
+        same = [f for f in fields if f.name == part]
+        if not same and not self.case_sensitive:
+            same = [f for f in fields if f.name.lower() == part.lower()]
+        if len(same) == 1:
+            return same[0]
+        if same:
+            names = ", ".join(sorted(f.name for f in same))
+            raise UnknownColumnError(
+                f"the name {'.'.join(path)} is ambiguous: it fits {names}; write the exact name",
+                context={"column": ".".join(path), "matches": [f.name for f in same]},
+            )
+        raise self._unknown(path)
+
+    def _unknown(self, path: Sequence[str]) -> UnknownColumnError:
+        wanted = ".".join(path)
+        known = {".".join(p): path_text(p) for p, _ in _walk(self.schema.fields, ())}
+        folded = {name.lower(): shown for name, shown in known.items()}
+        close = [folded[n] for n in difflib.get_close_matches(wanted.lower(), folded, n=3)]
+        if len(path) > 1 and ".".join(path[1:]) in known:
+            close = [known[".".join(path[1:])]]
+        hint = f"; did you mean {' or '.join(close)}?" if close else f"; columns are {', '.join(known.values())}"
+        return UnknownColumnError(f"there is no column {wanted}{hint}", context={"column": wanted, "close": close})
+
+    def _no_fields(self, path: Sequence[str], parent: str, type_: IcebergType) -> Exception:
+        wanted = ".".join(path)
+        if isinstance(type_, PrimitiveType):
+            return UnknownColumnError(
+                f"there is no column {wanted}: {parent} is {type_} and has no fields", context={"column": wanted}
+            )
+        return TypeMismatchError(
+            f"{wanted} lies inside {parent}, which holds many values per row and cannot be compared",
+            context={"column": wanted},
+        )
+
+
+def not_comparable(reference: Reference) -> TypeMismatchError:
+    """The error for a struct, list or map where a single value is needed."""
+    type_ = reference.field.field_type
+    return TypeMismatchError(
+        f"column {reference.name} is a {type(type_).__name__.removesuffix('Type').lower()} and cannot be compared; "
+        "name a field of single values inside it",
+        context={"column": reference.name, "type": str(type_)},
+    )
+
+
+def _walk(fields: Sequence[NestedField], prefix: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], NestedField]]:
+    for field in fields:
+        path = (*prefix, field.name)
+        yield path, field
+        if isinstance(field.field_type, StructType):
+            yield from _walk(field.field_type.fields, path)

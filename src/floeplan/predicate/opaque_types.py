@@ -1,0 +1,256 @@
+"""Types and casts of the row evaluator: Spark's (ANSI) rules on Arrow vectors.
+
+Every vector is brought into one Arrow type per Spark type when it enters (``entering``): ``large_string``,
+``large_binary``, signed integers, ``decimal128``, ``date32``, ``time64[us]``, timestamps in ``us`` or ``ns``, with zone
+UTC for TIMESTAMP and none for TIMESTAMP_NTZ. A UUID is the string Spark shows.
+
+Fail-safe: an overflow or text that cannot be read is an error, as in ANSI mode; a cast whose result could differ from
+Spark's (a double as text, a double as decimal) raises ``UnsupportedError``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    PrimitiveType,
+    StringType,
+    TimestampType,
+    TimestamptzType,
+    TimeType,
+)
+from sqlglot import exp
+
+from floeplan.errors import TypeMismatchError, UnsupportedError
+from floeplan.predicate import spark_text
+
+Vector: TypeAlias = "pa.Array | pa.Scalar"
+
+STRING, BINARY, BOOLEAN = pa.large_string(), pa.large_binary(), pa.bool_()
+INT, LONG, FLOAT, DOUBLE = pa.int32(), pa.int64(), pa.float32(), pa.float64()
+DATE, TIME = pa.date32(), pa.time64("us")
+TIMESTAMP, TIMESTAMP_NTZ = pa.timestamp("us", "UTC"), pa.timestamp("us")
+MAX_PRECISION = 38
+
+_SQL_TYPES = {
+    exp.DType.BOOLEAN: BOOLEAN,
+    exp.DType.TINYINT: pa.int8(),
+    exp.DType.SMALLINT: pa.int16(),
+    exp.DType.INT: INT,
+    exp.DType.BIGINT: LONG,
+    exp.DType.FLOAT: FLOAT,
+    exp.DType.DOUBLE: DOUBLE,
+    exp.DType.TEXT: STRING,
+    exp.DType.BINARY: BINARY,
+    exp.DType.DATE: DATE,
+    exp.DType.TIME: TIME,
+    exp.DType.TIMESTAMP: TIMESTAMP,
+    exp.DType.TIMESTAMPTZ: TIMESTAMP,
+    exp.DType.TIMESTAMPLTZ: TIMESTAMP,
+    exp.DType.TIMESTAMPNTZ: TIMESTAMP_NTZ,
+}
+_ICEBERG_TYPES: dict[pa.DataType, PrimitiveType] = {
+    BOOLEAN: BooleanType(),
+    INT: IntegerType(),
+    LONG: LongType(),
+    FLOAT: FloatType(),
+    DOUBLE: DoubleType(),
+    STRING: StringType(),
+    BINARY: BinaryType(),
+    DATE: DateType(),
+    TIME: TimeType(),
+    TIMESTAMP: TimestamptzType(),
+    TIMESTAMP_NTZ: TimestampType(),
+}
+
+
+def sql_type(node: exp.DataType) -> pa.DataType:
+    """The Arrow type of a SQL type name."""
+    kind, parameters = node.this, [int(parameter.this.name) for parameter in node.expressions]
+    if kind is exp.DType.DECIMAL:
+        precision, scale = [*parameters, 10, 0][:2] if len(parameters) != 1 else (parameters[0], 0)
+        if not 0 < precision <= MAX_PRECISION or not 0 <= scale <= precision:
+            raise TypeMismatchError(f"{node.sql('spark')} is not a decimal of at most {MAX_PRECISION} digits")
+        return pa.decimal128(precision, scale)
+    type_ = _SQL_TYPES.get(kind)
+    if type_ is None or parameters:
+        raise UnsupportedError(f"the type {node.sql('spark')} cannot be evaluated outside Spark")
+    return type_
+
+
+def iceberg_type(type_: pa.DataType) -> PrimitiveType | None:
+    """The Iceberg type with the same values, if there is one."""
+    if pt.is_decimal(type_):
+        return DecimalType(type_.precision, type_.scale)
+    return _ICEBERG_TYPES.get(type_)
+
+
+def entering(values: pa.Array) -> pa.Array:
+    """A column in the one Arrow type of its Spark type."""
+    type_ = values.type
+    if isinstance(type_, pa.UuidType):
+        return _uuid_text(values.storage)
+    if pt.is_string(type_) or pt.is_string_view(type_):
+        return values.cast(STRING)
+    if pt.is_binary(type_) or pt.is_binary_view(type_) or pt.is_fixed_size_binary(type_):
+        return values.cast(BINARY)
+    if pt.is_timestamp(type_):
+        unit = "ns" if type_.unit == "ns" else "us"
+        return values.cast(pa.timestamp(unit, None if type_.tz is None else "UTC"))
+    return values
+
+
+def _uuid_text(values: pa.Array) -> pa.Array:
+    """UUIDs as lower-case text with dashes, which is what Spark compares."""
+    raw = np.frombuffer(b"".join(pc.fill_null(values, b"\0" * 16).to_pylist()), dtype=np.uint8).reshape(-1, 16)
+    digits = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
+    hexed = np.stack([digits[raw >> 4], digits[raw & 15]], axis=2).reshape(-1, 32)
+    dash = np.full((len(raw), 1), ord("-"), dtype=np.uint8)
+    groups = np.split(hexed, [8, 12, 16, 20], axis=1)
+    text = np.concatenate([part for group in groups for part in (group, dash)][:-1], axis=1)
+    offsets = pa.array(np.arange(len(raw) + 1) * 36, type=pa.int64())
+    joined = pa.Array.from_buffers(STRING, len(raw), [None, offsets.buffers()[1], pa.py_buffer(text.tobytes())])
+    return pc.if_else(values.is_valid(), joined, pa.scalar(None, STRING))
+
+
+def common_type(left: pa.DataType, right: pa.DataType) -> pa.DataType:
+    """The type two operands meet in, by Spark's ANSI rules."""
+    if left == right or pt.is_null(right):
+        return left
+    if pt.is_null(left):
+        return right
+    for a, b in ((left, right), (right, left)):
+        met = _meet(a, b)
+        if met is not None:
+            return met
+    raise TypeMismatchError(f"a {left} and a {right} cannot be compared or combined")
+
+
+def _meet(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
+    """One direction of ``common_type``: what ``a`` makes of ``b``."""
+    if a == STRING:
+        if pt.is_integer(b):
+            return LONG
+        return DOUBLE if is_number(b) else b
+    if pt.is_integer(a) and pt.is_integer(b):
+        return a if a.bit_width >= b.bit_width else None
+    if is_number(a) and pt.is_floating(b):
+        return DOUBLE
+    if pt.is_decimal(a) and (pt.is_decimal(b) or pt.is_integer(b)):
+        return wider_decimal(a, as_decimal_type(b))
+    if pt.is_timestamp(a) and (pt.is_date(b) or pt.is_timestamp(b)):
+        nanos = a.unit == "ns" or (pt.is_timestamp(b) and b.unit == "ns")
+        return pa.timestamp("ns" if nanos else "us", a.tz or (b.tz if pt.is_timestamp(b) else None))
+    return None
+
+
+def is_number(type_: pa.DataType) -> bool:
+    """Integers, decimals and floats."""
+    return bool(pt.is_integer(type_) or pt.is_decimal(type_) or pt.is_floating(type_))
+
+
+def as_decimal_type(type_: pa.DataType) -> pa.DataType:
+    """The decimal that holds an integer type."""
+    return pa.decimal128(20 if type_.bit_width == 64 else 10, 0) if pt.is_integer(type_) else type_
+
+
+def wider_decimal(a: pa.DataType, b: pa.DataType) -> pa.DataType:
+    """A decimal that holds both; wider than Spark's 38 digits rather than rounding as Spark would refuse to."""
+    scale = max(a.scale, b.scale)
+    precision = scale + max(a.precision - a.scale, b.precision - b.scale)
+    return pa.decimal128(precision, scale) if precision <= MAX_PRECISION else pa.decimal256(precision, scale)
+
+
+def cast(values: Vector, target: pa.DataType) -> Vector:
+    """``CAST(values AS target)``."""
+    source = values.type
+    if source == target:
+        return values
+    if pt.is_null(source):
+        return values.cast(target)
+    if source == STRING:
+        return _from_text(values, target)
+    if target == STRING:
+        return _to_text(values)
+    if is_number(source) and is_number(target):
+        return _number_to_number(values, target)
+    if pt.is_boolean(source) and is_number(target):
+        return cast(values.cast(INT), target)
+    if is_number(source) and pt.is_boolean(target):
+        return pc.not_equal(values, pa.scalar(0).cast(source))
+    if (pt.is_date(source) or pt.is_timestamp(source)) and pt.is_timestamp(target):
+        return values.cast(target)
+    if pt.is_timestamp(source) and pt.is_date(target):
+        return pc.floor_temporal(values.cast(pa.timestamp(source.unit)), unit="day").cast(DATE)
+    raise UnsupportedError(f"a cast from {source} to {target} cannot be evaluated outside Spark")
+
+
+def _number_to_number(values: Vector, target: pa.DataType) -> Vector:
+    source = values.type
+    if pt.is_floating(target):
+        if pt.is_decimal(source):
+            return values.cast(STRING).cast(target)
+        return values.cast(target, safe=False)
+    if pt.is_integer(target):
+        return values.cast(target) if pt.is_integer(source) else pc.trunc(values).cast(target)
+    if pt.is_floating(source):
+        raise UnsupportedError("a cast from double to decimal cannot be evaluated outside Spark")
+    if pt.is_decimal(source) and target.scale < source.scale:
+        values = pc.round(values, ndigits=target.scale, round_mode="half_towards_infinity")
+    return values.cast(target)
+
+
+def _to_text(values: Vector) -> Vector:
+    if pt.is_integer(values.type) or pt.is_boolean(values.type) or pt.is_date(values.type) or values.type == BINARY:
+        return values.cast(STRING)
+    raise UnsupportedError(f"a {values.type} as text cannot be evaluated outside Spark")
+
+
+def _from_text(values: Vector, target: pa.DataType) -> Vector:
+    if target == BINARY:
+        return values.cast(BINARY)
+    return map_distinct(values, text_reader(target), target)
+
+
+def text_reader(target: pa.DataType) -> Callable[[str], object]:
+    """The function that reads text as a type."""
+    if pt.is_integer(target):
+        return lambda text: spark_text.parse_integer(text, target.bit_width)
+    if pt.is_timestamp(target):
+        return lambda text: _micros(spark_text.parse_timestamp(text, zoned=target.tz is not None), target)
+    if pt.is_decimal(target):
+        return lambda text: spark_text.rounded_decimal(text, target.precision, target.scale)
+    readers: dict[pa.DataType, Callable[[str], object]] = {
+        BOOLEAN: spark_text.parse_boolean,
+        FLOAT: spark_text.parse_double,
+        DOUBLE: spark_text.parse_double,
+        DATE: spark_text.parse_date,
+        TIME: lambda text: spark_text.parse_time(text) // 1000,
+    }
+    return readers[target]
+
+
+def _micros(nanos: int, target: pa.DataType) -> int:
+    return nanos if target.unit == "ns" else nanos // 1000
+
+
+def map_distinct(values: Vector, change: Callable[[str], object], target: pa.DataType) -> Vector:
+    """Apply a Python function to each distinct string."""
+    if isinstance(values, pa.Scalar):
+        return pa.scalar(None if values.as_py() is None else change(values.as_py()), target)
+    encoded = values.dictionary_encode()
+    changed = [change(text) for text in encoded.dictionary.to_pylist()]
+    return pa.array(changed, type=target).take(encoded.indices)

@@ -1,0 +1,161 @@
+"""Text to values by Spark's rules for CAST in ANSI mode.
+
+Every function returns the value or raises ``BadInputError`` naming the text; nothing is repaired. Surrounding white
+space is ignored, partial dates (``2024``, ``2024-03``) mean their first day, and what has no zone is in UTC. A time of
+day without a date, which Spark completes with the current day, is refused: it would not mean the same tomorrow.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import date, datetime, timedelta
+from decimal import ROUND_HALF_UP, Decimal, InvalidOperation, localcontext
+from uuid import UUID
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from floeplan.errors import BadInputError
+
+_TRUE, _FALSE = frozenset(("t", "true", "y", "yes", "1")), frozenset(("f", "false", "n", "no", "0"))
+_INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
+_DOUBLE = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?[df]?", re.ASCII | re.IGNORECASE)
+_SPECIAL = {"nan": "nan", "inf": "inf", "infinity": "inf"}
+_DATE = re.compile(r"([+-]?[0-9]{4,7})(?:-([0-9]{1,2})(?:-([0-9]{1,2})(?:[ T].*)?)?)?", re.ASCII | re.DOTALL)
+_CLOCK = r"([0-9]{1,2})(?::([0-9]{1,2})(?::([0-9]{1,2})(?:\.([0-9]*))?)?)?"
+_TIMESTAMP = re.compile(
+    rf"([+-]?[0-9]{{4,6}})(?:-([0-9]{{1,2}})(?:-([0-9]{{1,2}})(?:[ T](?:{_CLOCK}\s*([^0-9:.\s].*)?)?)?)?)?",
+    re.ASCII | re.DOTALL,
+)
+_TIME = re.compile(r"([0-9]{1,2}):([0-9]{1,2})(?::([0-9]{1,2})(?:\.([0-9]*))?)?", re.ASCII)
+_OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])([0-9]{1,2})(?::?([0-9]{1,2})(?::?([0-9]{2}))?)?", re.ASCII)
+_DAYS_IN_400_YEARS = 146_097
+_EPOCH_ORDINAL = date(1970, 1, 1).toordinal()
+_NANOS_PER_SECOND = 10**9
+_LONGEST_OFFSET = 18 * 3600
+
+
+def parse_boolean(text: str) -> bool:
+    """``t true y yes 1`` and ``f false n no 0``, in any case."""
+    word = text.strip().lower()
+    if word in _TRUE or word in _FALSE:
+        return word in _TRUE
+    raise _malformed(text, "boolean")
+
+
+def parse_long(text: str) -> int:
+    """A whole number of 64 bits; ``3.5`` and ``1e3`` are not."""
+    return parse_integer(text, 64)
+
+
+def parse_integer(text: str, bits: int) -> int:
+    """A whole number of so many bits."""
+    trimmed = text.strip()
+    if _INTEGER.fullmatch(trimmed) and len(trimmed) < 40 and -(2 ** (bits - 1)) <= int(trimmed) < 2 ** (bits - 1):
+        return int(trimmed)
+    raise _malformed(text, f"whole number of {bits} bits")
+
+
+def parse_double(text: str) -> float:
+    """A double, NaN or an infinity."""
+    trimmed = text.strip().lower()
+    special = _SPECIAL.get(trimmed.lstrip("+-"))
+    if special is not None and len(trimmed) - len(trimmed.lstrip("+-")) <= (0 if special == "nan" else 1):
+        return float(("-" if trimmed.startswith("-") else "") + special)
+    if _DOUBLE.fullmatch(trimmed):
+        return float(trimmed.rstrip("df"))
+    raise _malformed(text, "number")
+
+
+def parse_decimal(text: str) -> Decimal:
+    """An exact decimal number."""
+    try:
+        value = Decimal(text.strip())
+    except InvalidOperation as error:
+        raise _malformed(text, "decimal") from error
+    if not value.is_finite() or "_" in text:
+        raise _malformed(text, "decimal")
+    return value
+
+
+def parse_uuid(text: str) -> bytes:
+    """The sixteen bytes of a UUID written with its dashes."""
+    if re.fullmatch(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", text.strip()):
+        return UUID(text.strip()).bytes
+    raise _malformed(text, "UUID (xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx)")
+
+
+def parse_date(text: str) -> int:
+    """Days since 1970-01-01; anything after the day and a blank or ``T`` is ignored, as Spark does."""
+    found = _DATE.fullmatch(text.strip())
+    if found is None:
+        raise _malformed(text, "date (yyyy-mm-dd)")
+    return _days(text, *found.groups())
+
+
+def parse_time(text: str) -> int:
+    """Nanoseconds since midnight."""
+    found = _TIME.fullmatch(text.strip())
+    if found is None:
+        raise _malformed(text, "time (hh:mm:ss)")
+    return _clock(text, *found.groups())
+
+
+def parse_timestamp(text: str, *, zoned: bool = True) -> int:
+    """Nanoseconds since 1970-01-01 UTC; a zone is ignored when the type has none (not ``zoned``), as Spark does."""
+    found = _TIMESTAMP.fullmatch(text.strip())
+    if found is None:
+        raise _malformed(text, "timestamp (yyyy-mm-dd hh:mm:ss[.ffffff][zone])")
+    year, month, day, hour, minute, second, fraction, zone = found.groups()
+    seconds = _days(text, year, month, day) * 86_400
+    nanos = seconds * _NANOS_PER_SECOND + (_clock(text, hour, minute, second, fraction) if hour else 0)
+    offset = 0 if zone is None else _offset(text, zone.strip(), nanos // _NANOS_PER_SECOND)
+    return nanos - offset * _NANOS_PER_SECOND if zoned else nanos
+
+
+def _days(text: str, year: str, month: str | None, day: str | None) -> int:
+    """Days by the proleptic Gregorian calendar, for any year: the calendar repeats every 400 years."""
+    cycles, year_in_cycle = divmod(int(year) - 2000, 400)
+    try:
+        within = date(2000 + year_in_cycle, int(month or 1), int(day or 1)).toordinal()
+    except ValueError as error:
+        raise _malformed(text, "date (yyyy-mm-dd)") from error
+    return within - _EPOCH_ORDINAL + cycles * _DAYS_IN_400_YEARS
+
+
+def _clock(text: str, hour: str, minute: str | None, second: str | None, fraction: str | None) -> int:
+    h, m, s = int(hour), int(minute or 0), int(second or 0)
+    if h > 23 or m > 59 or s > 59:
+        raise _malformed(text, "time of day")
+    return ((h * 60 + m) * 60 + s) * _NANOS_PER_SECOND + int((fraction or "")[:9].ljust(9, "0"))
+
+
+def _offset(text: str, zone: str, local_seconds: int) -> int:
+    """Seconds east of UTC at a local time."""
+    if zone in ("Z", "z", "UTC", "GMT", "UT"):
+        return 0
+    found = _OFFSET.fullmatch(zone)
+    if found is not None:
+        sign, hours, minutes, seconds = found.groups()
+        offset = int(hours) * 3600 + int(minutes or 0) * 60 + int(seconds or 0)
+        if offset > _LONGEST_OFFSET or int(minutes or 0) > 59 or int(seconds or 0) > 59:
+            raise _malformed(text, "timestamp: its zone offset is beyond 18 hours")
+        return -offset if sign == "-" else offset
+    try:
+        local = datetime(1970, 1, 1) + timedelta(seconds=local_seconds)
+        offset_there = local.replace(tzinfo=ZoneInfo(zone)).utcoffset()
+    except (ZoneInfoNotFoundError, ValueError, OverflowError, OSError) as error:
+        raise _malformed(text, f"timestamp: the time zone {zone!r} is not known") from error
+    return int((offset_there or timedelta()).total_seconds())
+
+
+def _malformed(text: str, what: str) -> BadInputError:
+    return BadInputError(f"{text!r} is not a {what}", context={"text": text})
+
+
+def rounded_decimal(text: str, precision: int, scale: int) -> Decimal:
+    """A decimal of the given type, rounded half up as a cast from text is."""
+    value = parse_decimal(text)
+    with localcontext(prec=200):
+        rounded = value.quantize(Decimal(1).scaleb(-scale), rounding=ROUND_HALF_UP)
+    if len(rounded.as_tuple().digits) > precision:
+        raise _malformed(text, f"decimal({precision}, {scale})")
+    return rounded
