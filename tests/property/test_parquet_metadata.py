@@ -1,4 +1,4 @@
-"""Whatever pyarrow writes, the statistics of row groups and pages admit every row, and no bloom filter denies a value."""
+"""Whatever pyarrow writes: statistics of row groups and pages admit every row, and no bloom filter denies a value."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def files(draw: st.DrawFn) -> tuple[Dataset, bytes]:
 def written(table: pa.Table, options: dict[str, Any], *, bloom: bool) -> bytes:
     if bloom:
         names = [field.name for field in table.schema if _hashable(field.type)]
-        options = options | {"bloom_filter_options": dict.fromkeys(names, {"ndv": 8, "fpp": 0.01})}
+        options = options | {"bloom_filter_options": {name: {"ndv": 8, "fpp": 0.01} for name in names}}
     out = io.BytesIO()
     pq.write_table(table, out, **options)
     return out.getvalue()

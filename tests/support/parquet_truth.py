@@ -1,0 +1,90 @@
+"""A Parquet file's statistics against its rows, as pyarrow reads them: for files of any writer."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.types import DecimalType, PrimitiveType, TimestampNanoType, TimestamptzNanoType, UUIDType
+
+from floeplan.parquet.bloom import probe_file
+from floeplan.parquet.footer import ParquetFooter, read_footer
+from floeplan.parquet.page_index import PageIndex, read_page_indexes
+from floeplan.parquet.schema import LeafColumn
+from floeplan.parquet.source import LocalSource
+from floeplan.parquet.statistics import page_column_stats, row_group_stats
+from floeplan.predicate.ir import Column
+from tests.support.containment import assert_admits
+
+
+def assert_metadata_is_true(path: str, rows: pa.Table | None = None) -> tuple[ParquetFooter, dict[str, PageIndex]]:
+    """No statistic and no filter of the file rules out a row of it; returns the footer and the pages by column."""
+    source = LocalSource(path)
+    footer = read_footer(source)
+    table = pq.ParquetFile(path).read() if rows is None else rows
+    of_row = np.repeat(np.arange(footer.num_row_groups), footer.row_group_rows).tolist()
+    indexes = read_page_indexes(source, footer, footer.leaves, range(footer.num_row_groups))
+    for leaf in footer.leaves:
+        if leaf.type is None or leaf.max_rep:
+            continue
+        column = Column(leaf.field_id, leaf.type, leaf.path)
+        values = canonical(reach(table, leaf), leaf.type)
+        stats = row_group_stats(footer, [column]).columns[leaf.field_id]
+        assert_admits(stats, of_row, values, leaf.type)
+        assert_pages_admit(indexes[leaf.index], column, values)
+        assert_filters_admit(source, footer, column, of_row, values)
+    return footer, {str(leaf): indexes[leaf.index] for leaf in footer.leaves}
+
+
+def assert_pages_admit(index: PageIndex, column: Column, values: list[Any]) -> None:
+    stats = page_column_stats(index, column)
+    assert stats is not None
+    assert index.row_count.sum() == len(values)
+    of_row = np.repeat(np.arange(len(index.row_count)), index.row_count).tolist()
+    assert_admits(stats, of_row, values, column.type)
+
+
+def assert_filters_admit(
+    source: LocalSource, footer: ParquetFooter, column: Column, of_row: list[int], values: list[Any]
+) -> None:
+    there = sorted({(group, value) for group, value in zip(of_row, values, strict=True) if value is not None}, key=repr)
+    sample = there[:: max(1, len(there) // 200)]
+    questions = [(column, (value,)) for _, value in sample]
+    answers = probe_file(source, footer, questions, range(footer.num_row_groups))
+    for group, value in sample:
+        might = answers.might_contain(column, (value,))
+        assert might is None or might[group], f"{value!r} of {column} is in row group {group}, and is denied"
+
+
+def reach(table: pa.Table, leaf: LeafColumn) -> pa.Array:
+    """The values of a leaf inside structs, null where a struct around it is."""
+    array = table.column(leaf.path[0]).combine_chunks()
+    for name in leaf.path[1:]:
+        array = array.flatten()[array.type.get_field_index(name)]
+    return array
+
+
+def canonical(array: pa.Array, type_: PrimitiveType) -> list[Any]:
+    """Arrow values in the canonical form of an Iceberg type."""
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if pa.types.is_temporal(array.type):
+        nanos = isinstance(type_, TimestampNanoType | TimestamptzNanoType)
+        if pa.types.is_timestamp(array.type):
+            array = array.cast(pa.timestamp("ns" if nanos else "us", array.type.tz))
+        elif pa.types.is_time(array.type):
+            array = array.cast(pa.time64("us"), safe=False)
+        elif pa.types.is_date64(array.type):
+            array = array.cast(pa.date32())
+        return array.view(pa.int32() if array.type.bit_width == 32 else pa.int64()).to_pylist()
+    values = array.to_pylist()
+    if isinstance(type_, DecimalType) and pa.types.is_integer(array.type):
+        return [None if value is None else Decimal(value) for value in values]
+    if isinstance(type_, UUIDType):
+        return [value if value is None or isinstance(value, bytes) else value.bytes for value in values]
+    return values
