@@ -50,7 +50,7 @@ def read_entries(
     if manifests.has_key_metadata[chosen].any():
         path = manifests.path[int(chosen[np.argmax(manifests.has_key_metadata[chosen])])].as_py()
         raise UnsupportedError(f"{path} is encrypted, which Floeplan does not read", context={"file": path})
-    reader = _ManifestReader(partition, columns, decoder)
+    reader = ManifestReader(partition, columns, decoder)
     paths = manifests.path.take(pa.array(chosen)).to_pylist()
     spec_ids, lengths = manifests.spec_id[chosen].tolist(), manifests.length[chosen].tolist()
     counts = [
@@ -62,7 +62,7 @@ def read_entries(
     return reader.finish(manifests, chosen, np.array(counts, dtype=np.int64))
 
 
-class _ManifestReader:
+class ManifestReader:
     """Collects the entries of manifests, of whatever spec and format version."""
 
     def __init__(self, partition: UnionPartitionType, columns: EntryColumns, decoder: type[Decoder]) -> None:
