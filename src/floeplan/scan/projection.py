@@ -26,18 +26,22 @@ def arrow_schema(schema: Schema) -> pa.Schema:
     return schema_to_pyarrow(schema)
 
 
-def project(table: pa.Table, schema: Schema, constants: Mapping[int, object], path: str) -> pa.Table:
+def project(
+    table: pa.Table, schema: Schema, constants: Mapping[int, object], path: str, rows: int | None = None
+) -> pa.Table:
     """Project a file's rows onto ``schema``.
 
-    ``constants`` holds the values of columns the file may lack, by field id: its identity partition values.
+    ``constants`` holds the values of columns the file may lack, by field id: its identity partition values. ``rows``
+    is how many rows there are, for a file of which no column was read.
     """
     target = arrow_schema(schema)
+    length = table.num_rows if rows is None else rows
     by_id = {field_id(field): position for position, field in enumerate(table.schema)}
     columns = []
     for wanted, field in zip(schema.fields, target, strict=True):
         position = by_id.get(wanted.field_id)
         if position is None:
-            columns.append(_absent(wanted, field.type, table.num_rows, constants))
+            columns.append(_absent(wanted, field.type, length, constants))
             continue
         chunks = [_project(chunk, wanted, field.type, path) for chunk in table.column(position).chunks]
         columns.append(pa.chunked_array(chunks, type=field.type))

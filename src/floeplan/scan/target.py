@@ -6,6 +6,8 @@ the current schema. At most one of them may be given.
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pyiceberg.schema import Schema
@@ -13,8 +15,9 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.types import NestedField
 
-from floeplan.errors import BadInputError, UnknownSnapshotError
+from floeplan.errors import BadInputError, UnknownColumnError, UnknownSnapshotError
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,3 +84,24 @@ def _at(table: Table, snapshot: Snapshot) -> ScanTarget:
     schemas = {schema.schema_id: schema for schema in table.metadata.schemas}
     schema = table.schema() if snapshot.schema_id is None else schemas.get(snapshot.schema_id, table.schema())
     return ScanTarget(table, snapshot, schema)
+
+
+def select(schema: Schema, columns: Sequence[str], case_sensitive: bool = True) -> Schema:
+    """The named columns of a schema, nested ones by their path, in the order asked for."""
+    for name in columns:
+        try:
+            schema.find_field(name, case_sensitive)
+        except ValueError as error:
+            known = [field.name for field in schema.fields]
+            close = difflib.get_close_matches(name, known, n=3)
+            hint = f"did you mean {' or '.join(close)}?" if close else f"the table has {', '.join(known)}"
+            raise UnknownColumnError(f"no column {name!r}; {hint}", context={"column": name}) from error
+    chosen = schema.select(*columns, case_sensitive=case_sensitive)
+    ids = [schema.find_field(name, case_sensitive).field_id for name in columns]
+    return Schema(*sorted(chosen.fields, key=lambda field: _first(field, ids)), schema_id=schema.schema_id)
+
+
+def _first(field: NestedField, ids: Sequence[int]) -> int:
+    """Where a top-level field, or something inside it, was first asked for."""
+    inside = Schema(field)._lazy_id_to_field
+    return next(position for position, wanted in enumerate(ids) if wanted in inside)

@@ -1,0 +1,108 @@
+"""The contents of delete files: row positions of a data file, and keys of deleted rows.
+
+A partition-scoped position delete and an equality delete serve many data files, so decoded files are kept at hand
+while a plan is read; the least recently used go first.
+
+Fail-safe: a delete file that cannot be read is an error naming it; leaving it out would revive deleted rows.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyiceberg.io import FileIO
+from pyiceberg.schema import Schema
+
+from floeplan.errors import CorruptFileError, UnsupportedError
+from floeplan.metadata.delete_index import DeleteKind
+from floeplan.parquet.footer import read_footer
+from floeplan.parquet.reader import read_selected
+from floeplan.parquet.source import open_source
+from floeplan.scan.deletion_vector import decode_deletion_vector
+from floeplan.scan.model import DeleteScan
+from floeplan.scan.projection import project
+
+Positions: TypeAlias = npt.NDArray[np.int64]
+
+PATH_ID, POSITION_ID = 2147483546, 2147483545
+CACHED_FILES = 256
+
+
+class DeleteFileReader:
+    """Reads delete files of one table, each once as long as it stays at hand; safe under threads."""
+
+    def __init__(self, io: FileIO) -> None:
+        self._io = io
+        self._lock = threading.Lock()
+        self._held: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
+
+    def positions(self, delete: DeleteScan, data_path: str) -> Positions:
+        """The rows of a data file that a position delete or a deletion vector removes, sorted."""
+        if delete.kind is DeleteKind.VECTOR:
+            return self._vector(delete)
+        by_path: Mapping[str, Positions] = self._once(("positions", delete.path), lambda: self._by_path(delete))
+        return by_path.get(data_path, np.zeros(0, dtype=np.int64))
+
+    def keys(self, delete: DeleteScan, schema: Schema) -> pa.Table:
+        """The keys an equality delete removes, as columns of ``schema``."""
+        return self._once(("keys", delete.path, str(schema)), lambda: self._keys(delete, schema))
+
+    def _once(self, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
+        with self._lock:
+            if key in self._held:
+                self._held.move_to_end(key)
+                return self._held[key]
+        made = make()
+        with self._lock:
+            self._held[key] = made
+            while len(self._held) > CACHED_FILES:
+                self._held.popitem(last=False)
+        return made
+
+    def _vector(self, delete: DeleteScan) -> Positions:
+        if delete.content_offset is None or delete.content_size is None:
+            raise CorruptFileError(
+                f"the manifest does not say where in {delete.path} the deletion vector is", context={"file": delete.path}
+            )
+        (blob,) = open_source(delete.path, self._io).read_ranges([(delete.content_offset, delete.content_size)])
+        vector = decode_deletion_vector(bytes(blob), delete.path)
+        if len(vector) != delete.record_count:
+            raise CorruptFileError(
+                f"the deletion vector in {delete.path} has {len(vector)} positions, its manifest says "
+                f"{delete.record_count}",
+                context={"file": delete.path},
+            )
+        return np.array(vector, dtype=np.int64)
+
+    def _by_path(self, delete: DeleteScan) -> Mapping[str, Positions]:
+        table = self._read(delete, (PATH_ID, POSITION_ID))
+        encoded = table.column(0).combine_chunks().dictionary_encode()
+        codes = np.asarray(encoded.indices)
+        positions = np.asarray(table.column(1), dtype=np.int64)
+        order = np.lexsort((positions, codes))
+        cuts = np.searchsorted(codes[order], np.arange(1, len(encoded.dictionary)))
+        return dict(zip(encoded.dictionary.to_pylist(), np.split(positions[order], cuts), strict=True))
+
+    def _keys(self, delete: DeleteScan, schema: Schema) -> pa.Table:
+        return project(self._read(delete, tuple(f.field_id for f in schema.fields)), schema, {}, delete.path)
+
+    def _read(self, delete: DeleteScan, field_ids: tuple[int, ...]) -> pa.Table:
+        if delete.format != "PARQUET":
+            raise UnsupportedError(
+                f"delete file {delete.path} is {delete.format}; only Parquet delete files and deletion vectors are read",
+                context={"file": delete.path, "format": delete.format},
+            )
+        source = open_source(delete.path, self._io)
+        footer = read_footer(source)
+        missing = [i for i in field_ids if i not in footer.leaf_by_id]
+        if missing:
+            raise CorruptFileError(
+                f"delete file {delete.path} has no column with field id {missing[0]}", context={"file": delete.path}
+            )
+        return read_selected(source, footer, field_ids)

@@ -1,0 +1,126 @@
+"""Why a scan reads what it reads: the pruning pyramid, the part of each conjunct, and what to do about the rest.
+
+The same drawing serves a terminal (colours) and plain text. Every sentence is derived from the plan; nothing is read.
+"""
+
+from __future__ import annotations
+
+from io import StringIO
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from floeplan.scan.advice import advice
+from floeplan.scan.scan_plan import ScanPlan
+from floeplan.scan.summary import PassSummary, SpecSummary
+from floeplan.text import human_bytes, human_count, percent
+
+BAR_WIDTH = 40
+TEXT_WIDTH = 110
+_HOW = {"exact": "exactly", "conservative": "with neighbours", "cannot": "not"}
+
+
+def explain_text(plan: ScanPlan) -> str:
+    """The explanation as plain text."""
+    console = Console(file=StringIO(), width=TEXT_WIDTH, no_color=True, highlight=False, markup=False, emoji=False)
+    console.print(explain(plan))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    return "\n".join(line.rstrip() for line in text.splitlines()).strip("\n") + "\n"
+
+
+def explain(plan: ScanPlan) -> RenderableType:
+    """The explanation as something a rich console draws."""
+    parts: list[RenderableType] = [_title(plan), _pyramid(plan), Text(""), _specs(plan)]
+    effects = _effects(plan)
+    if effects is not None:
+        parts += [Text(""), effects]
+    parts += [Text(f"! {warning.message}", style="yellow") for warning in plan.warnings]
+    parts += [Text(f"→ {line}", style="cyan") for line in advice(plan)]
+    return Group(*parts)
+
+
+def _title(plan: ScanPlan) -> Text:
+    snapshot = plan.target.snapshot
+    where = "every row" if not plan.passes or not plan.passes[0].effects else str(plan.compiled.predicate)
+    name = ".".join(plan.target.table.name())
+    title = Text(f"{name}  snapshot {snapshot.snapshot_id if snapshot else 'none'}\n", style="bold")
+    return title.append(f"where {where}\n", style="default not bold")
+
+
+def _pyramid(plan: ScanPlan) -> Table:
+    summary = plan.summary
+    levels = [
+        ("manifests", summary.manifests_total, summary.manifests_kept, human_count),
+        ("files", summary.files_total, summary.files_kept, human_count),
+        ("row groups", summary.row_groups_total, summary.row_groups_kept, human_count),
+        ("rows", summary.rows_total, summary.rows_kept, human_count),
+        ("bytes", summary.bytes_total, summary.bytes_kept, human_bytes),
+    ]
+    table = Table(box=None, show_header=False, padding=(0, 1))
+    for justify in ("left", "right", "left", "right", "right"):
+        table.add_column(justify=justify, no_wrap=True)  # type: ignore[arg-type]
+    for name, total, kept, show in levels:
+        if kept is None:
+            continue
+        of = "" if total is None else show(total)
+        table.add_row(name, of, _bar(kept, total), show(kept), "" if total is None else percent(kept, total))
+    if summary.deletes_kept:
+        table.add_row("delete files", human_count(summary.deletes_total or 0), "", human_count(summary.deletes_kept), "")
+    return table
+
+
+def _bar(kept: int, total: int | None) -> Text:
+    """Kept out of total; anything kept is at least one mark wide."""
+    if not total:
+        return Text("")
+    width = min(BAR_WIDTH, max(1 if kept else 0, round(BAR_WIDTH * kept / total)))
+    return Text("█" * width, style="green") + Text("░" * (BAR_WIDTH - width), style="bright_black")
+
+
+def _specs(plan: ScanPlan) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    for name, justify in (("spec", "right"), ("partitioned by", "left"), ("manifests", "right"), ("files", "right")):
+        table.add_column(name, justify=justify)  # type: ignore[arg-type]
+    table.add_column("bytes", justify="right")
+    table.add_column("how the predicate went through")
+    for spec in plan.specs:
+        table.add_row(
+            str(spec.spec_id),
+            spec.spec,
+            f"{human_count(spec.manifests_kept)}/{human_count(spec.manifests_total)}",
+            f"{human_count(spec.files_kept)}/{'?' if spec.files_total is None else human_count(spec.files_total)}",
+            human_bytes(spec.bytes_kept),
+            _notes(spec),
+        )
+    return table
+
+
+def _notes(spec: SpecSummary) -> str:
+    lines = []
+    for note in spec.notes:
+        reason = f" ({note.reason})" if note.reason and note.how != "exact" else ""
+        lines.append(f"{note.predicate}: {_HOW[note.how]}{reason}")
+    return "\n".join(lines)
+
+
+def _effects(plan: ScanPlan) -> Table | None:
+    """How many containers each conjunct would drop by itself, per pass."""
+    judged = [step for step in plan.passes if step.effects]
+    if not judged:
+        return None
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    table.add_column("each conjunct alone would drop")
+    for step in judged:
+        table.add_column(f"{step.unit} of {human_count(step.total)}", justify="right")
+    table.add_column("why not more")
+    for position, effect in enumerate(judged[0].effects):
+        whys = [step.effects[position].why for step in judged if step.effects[position].why]
+        table.add_row(effect.predicate, *(_dropped(step, position) for step in judged), whys[-1] if whys else "")
+    return table
+
+
+def _dropped(step: PassSummary, position: int) -> str:
+    dropped = step.effects[position].dropped
+    return human_count(dropped) if dropped else "–"

@@ -1,0 +1,178 @@
+"""A plan and its files.
+
+A plan is columns: the kept entries, their deletes, residuals and row groups. ``ScanPlan.files`` shows them as objects,
+made one by one when asked for, so that a plan of 400,000 files costs no object per file until somebody looks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from floeplan.metadata.delete_index import DeleteKind, DeleteMatches
+from floeplan.metadata.entries import EntriesTable
+from floeplan.parquet.selection import RowSelection
+from floeplan.predicate.ir import TRUE, IrExpr
+from floeplan.predicate.tristate import TriState
+from floeplan.scan.partition_values import PartitionNames
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteScan:
+    """A delete file that applies to a data file."""
+
+    path: str
+    kind: DeleteKind
+    format: str
+    record_count: int
+    file_size: int
+    sequence_number: int
+    equality_ids: tuple[int, ...]
+    content_offset: int | None
+    content_size: int | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        return {
+            "path": self.path,
+            "kind": self.kind.name.lower().replace("_", "-"),
+            "format": self.format,
+            "record_count": self.record_count,
+            "sequence_number": self.sequence_number,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroups:
+    """What the footer of one file showed: row groups kept out of how many, and the rows worth reading in them.
+
+    ``selection`` counts rows of the file; ``None`` means every row of the kept row groups.
+    """
+
+    kept: tuple[int, ...]
+    total: int
+    rows: int
+    bytes: int
+    selection: RowSelection | None
+    proven: bool
+    pages_total: int = 0
+    pages_kept: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FileScan:
+    """One data file to read: which row groups and rows, minus which deletes, filtered by what.
+
+    ``row_groups`` is ``None`` when the footer was not opened: then the whole file is read. ``residual`` is what must
+    still be evaluated on its rows; TRUE when every row matches.
+    """
+
+    path: str
+    format: str
+    spec_id: int
+    partition: Mapping[str, object]
+    record_count: int
+    file_size: int
+    sequence_number: int
+    row_groups: tuple[int, ...] | None
+    row_selection: RowSelection | None
+    deletes: tuple[DeleteScan, ...]
+    residual: IrExpr
+    tri_state: TriState
+    encrypted: bool
+    constants: Mapping[int, object] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        selection = None if self.row_selection is None else self.row_selection.to_pairs()
+        return {
+            "path": self.path,
+            "spec_id": self.spec_id,
+            "partition": dict(self.partition),
+            "record_count": self.record_count,
+            "file_size": self.file_size,
+            "row_groups": None if self.row_groups is None else list(self.row_groups),
+            "row_selection": selection,
+            "deletes": [delete.to_dict() for delete in self.deletes],
+            "residual": str(self.residual),
+            "tri_state": self.tri_state.name.lower(),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedFiles(Sequence[FileScan]):
+    """The kept data files as columns; behaves as a sequence of ``FileScan``."""
+
+    entries: EntriesTable
+    states: npt.NDArray[np.int8]
+    residuals: tuple[IrExpr, ...]
+    residual_of: npt.NDArray[np.intp]
+    deletes: EntriesTable
+    delete_kinds: npt.NDArray[np.int8]
+    matches: DeleteMatches
+    row_groups: Mapping[int, RowGroups]
+    names: PartitionNames
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    @overload
+    def __getitem__(self, index: int) -> FileScan: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[FileScan]: ...
+    def __getitem__(self, index: int | slice) -> FileScan | list[FileScan]:
+        if isinstance(index, slice):
+            return [self._file(row) for row in range(*index.indices(len(self)))]
+        row = index + len(self) if index < 0 else index
+        if not 0 <= row < len(self):
+            raise IndexError(index)
+        return self._file(row)
+
+    def __iter__(self) -> Iterator[FileScan]:
+        return map(self._file, range(len(self)))
+
+    def _file(self, row: int) -> FileScan:
+        entry = _row(self.entries, row)
+        spec_id = int(entry["spec_id"])
+        opened = self.row_groups.get(row)
+        proven = self.states[row] == TriState.TRUE or (opened is not None and opened.proven)
+        return FileScan(
+            path=entry["file_path"],
+            format=entry["file_format"],
+            spec_id=spec_id,
+            partition=self.names.readable(spec_id, entry),
+            record_count=int(entry["record_count"]),
+            file_size=int(entry["file_size_in_bytes"]),
+            sequence_number=int(entry["sequence_number"]),
+            row_groups=None if opened is None else opened.kept,
+            row_selection=None if opened is None else opened.selection,
+            deletes=tuple(self._delete(int(delete)) for delete in self.matches.of(row)),
+            residual=TRUE if proven else self.residuals[self.residual_of[row]],
+            tri_state=TriState.TRUE if proven else TriState(int(self.states[row])),
+            encrypted=bool(entry.get("key_metadata")),
+            constants=self.names.identities(spec_id, entry),
+        )
+
+    def _delete(self, row: int) -> DeleteScan:
+        entry = _row(self.deletes, row)
+        return DeleteScan(
+            path=entry["file_path"],
+            kind=DeleteKind(int(self.delete_kinds[row])),
+            format=entry["file_format"],
+            record_count=int(entry["record_count"]),
+            file_size=int(entry["file_size_in_bytes"]),
+            sequence_number=int(entry["sequence_number"]),
+            equality_ids=tuple(entry.get("equality_ids") or ()),
+            content_offset=entry.get("content_offset"),
+            content_size=entry.get("content_size_in_bytes"),
+        )
+
+
+def _row(entries: EntriesTable, row: int) -> dict[str, Any]:
+    """One entry as Python values."""
+    record: dict[str, Any] = entries.table.slice(row, 1).to_pylist()[0]
+    return record

@@ -1,0 +1,86 @@
+"""The first two passes: which manifests, then which files, can hold a matching row.
+
+Both ask the same question of the same evaluator. A leaf is answered from the partition values (lifted through every
+spec at once, over the union partition tuple) and, for files, from the column bounds too; each answer is sound, so what
+both admit is sound and tighter than either.
+
+Fail-safe: a spec the table does not know is an error (its manifests cannot be judged or read); a leaf nothing is known
+about keeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from pyiceberg.transforms import BucketTransform
+
+from floeplan.metadata.entries import EntriesTable
+from floeplan.metadata.manifest_list import DELETES, ManifestListTable
+from floeplan.metadata.stats import file_stats, manifest_stats, partition_stats
+from floeplan.partition.projection import partition_answer
+from floeplan.partition.union import UnionPartitionType
+from floeplan.predicate.build import column_of, leaves
+from floeplan.predicate.evaluate import answer_leaf
+from floeplan.predicate.ir import Cmp, CmpOp, Column, InList, IrExpr, Not, Opaque, Or, StartsWith
+from floeplan.predicate.tristate import Mask, Tri
+from floeplan.scan.verdict import Verdict, judge
+
+
+@dataclass(frozen=True, slots=True)
+class Predicate:
+    """A compiled predicate with what it needs to be asked of a table: its columns and the table's partition fields."""
+
+    expr: IrExpr
+    columns: Mapping[int, Column]
+    union: UnionPartitionType
+
+
+def judge_manifests(predicate: Predicate, manifests: ManifestListTable) -> Verdict:
+    """Pass 1: partition summaries of all specs; manifests without live files hold nothing."""
+    live = ~((manifests.added_files == 0) & (manifests.existing_files == 0))
+    stats = replace(manifest_stats(manifests, predicate.union), nonempty=live)
+    fields = [field.bound for field in predicate.union.fields]
+    return judge(predicate.expr, live, lambda leaf: partition_answer(leaf, fields, stats))
+
+
+def judge_entries(predicate: Predicate, entries: EntriesTable) -> Verdict:
+    """Pass 2: union partition tuples and column bounds, all specs at once; files without rows hold nothing."""
+    bounds = file_stats(entries, predicate.columns.values())
+    partitions = partition_stats(entries, predicate.union)
+    fields = [field.bound for field in predicate.union.fields]
+
+    def answer(leaf: IrExpr) -> Tri:
+        return answer_leaf(leaf, bounds).refine(partition_answer(leaf, fields, partitions))
+
+    return judge(predicate.expr, bounds.nonempty, answer)
+
+
+def why_nothing_dropped(predicate: Predicate, entries: EntriesTable, conjunct: IrExpr) -> str:
+    """Why a conjunct dropped no file: the way in which pruning failed, named as advice names it."""
+    match conjunct:
+        case Or(operands):
+            return "" if all(map(_has_column, operands)) else "one side of OR matches everywhere"
+        case Opaque() | Not(Opaque()):
+            return "only rows can answer it"
+        case Cmp(op=CmpOp.NE) | InList(negated=True) | StartsWith(negated=True):
+            return "!= excludes almost nothing"
+    column = column_of(conjunct)
+    if column is None:
+        return ""
+    fields = [f for f in predicate.union.fields if f.bound.source_id == column.field_id and not f.bound.obstacle]
+    known = file_stats(entries, [column]).columns.get(column.field_id)
+    if known is None or known.lower is None or not known.lower.valid.any():
+        hashed = any(isinstance(f.bound.transform, BucketTransform) for f in fields)
+        return "range over bucket" if hashed else "no statistics"
+    return "values are spread over all files"
+
+
+def _has_column(expr: IrExpr) -> bool:
+    return not any(isinstance(leaf, Opaque) for leaf in leaves(expr))
+
+
+def is_delete_manifest(manifests: ManifestListTable) -> Mask:
+    """Manifests of delete files."""
+    return np.asarray(manifests.content == DELETES)

@@ -1,0 +1,231 @@
+"""``plan_scan``: three passes from a predicate to the files, row groups and deletes to read.
+
+::
+
+    manifest list ──pass 1──► manifests ──pass 2──► files ──pass 3──► row groups (pages)
+      partition summaries       union partition tuple    footer statistics
+      of every spec             and column bounds        (page index, bloom filters)
+
+Each pass consumes only what the one before kept. The rule of all three: what cannot be proven absent is read.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+
+from floeplan.metadata.delete_index import DeleteMatches
+from floeplan.metadata.entries import EntriesTable
+from floeplan.metadata.entry_columns import EntryColumns
+from floeplan.metadata.manifest import read_entries
+from floeplan.metadata.manifest_list import ManifestListTable, inline_manifest_list, read_manifest_list
+from floeplan.partition.fields import source_types
+from floeplan.partition.union import UnionPartitionType
+from floeplan.predicate.build import columns as predicate_columns
+from floeplan.predicate.compile import CompileResult, PredicateSource, compile_predicate
+from floeplan.predicate.ir import TRUE
+from floeplan.predicate.tristate import Mask
+from floeplan.scan.deletes import ScanDeletes, match, read_deletes
+from floeplan.scan.footers import FooterPass, FooterRequest
+from floeplan.scan.model import PlannedFiles, RowGroups
+from floeplan.scan.options import ScanOptions
+from floeplan.scan.partition_values import PartitionNames
+from floeplan.scan.passes import Predicate, is_delete_manifest, judge_entries, judge_manifests
+from floeplan.scan.scan_plan import ScanPlan
+from floeplan.scan.summary import PassSummary, PlanWarning
+from floeplan.scan.target import ScanTarget, resolve_target, select
+from floeplan.scan.totals import Totals, summarise
+from floeplan.scan.verdict import Verdict
+
+_DATA_NAMES = frozenset({"key_metadata", "first_row_id", "sort_order_id"})
+
+
+def plan_scan(
+    table: Table,
+    where: PredicateSource | None = None,
+    *,
+    columns: Sequence[str] | None = None,
+    snapshot_id: int | None = None,
+    ref: str | None = None,
+    timestamp_ms: int | None = None,
+    case_sensitive: bool = True,
+    options: ScanOptions | None = None,
+) -> ScanPlan:
+    """Plan a scan of one snapshot.
+
+    Args:
+        table: A PyIceberg table.
+        where: Spark-SQL text, a PyIceberg expression, tuples or IR; every row when not given.
+        columns: Columns to read; all when not given. Bytes are counted for these only.
+        snapshot_id: The snapshot to read; the current one when no choice is made.
+        ref: A branch or tag to read.
+        timestamp_ms: The time to read the table as of, in milliseconds since 1970.
+        case_sensitive: Whether column names must match exactly.
+        options: What planning may use.
+
+    Raises:
+        BadInputError: An unknown column, snapshot or ref, or a predicate that cannot be meant.
+        CorruptMetadataError: Metadata that contradicts itself or cannot be read.
+    """
+    chosen = options or ScanOptions()
+    target = resolve_target(table, snapshot_id=snapshot_id, ref=ref, timestamp_ms=timestamp_ms)
+    compiled = compile_predicate(TRUE if where is None else where, target.schema, case_sensitive=case_sensitive)
+    shown = target.schema if columns is None else select(target.schema, columns, case_sensitive)
+    return _Planner(target, compiled, shown, columns is not None, chosen).plan()
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """Data files that are still in the plan, with the answers about them."""
+
+    entries: EntriesTable
+    verdict: Verdict
+    rows: np.ndarray[Any, np.dtype[np.intp]]
+
+    def narrowed(self, keep: Mask) -> _Kept:
+        return _Kept(self.entries.filter(keep), self.verdict, self.rows[keep])
+
+
+class _Planner:
+    """One planning run; every step is a method, the passes themselves are functions elsewhere."""
+
+    def __init__(
+        self, target: ScanTarget, compiled: CompileResult, shown: Schema, projected: bool, options: ScanOptions
+    ) -> None:
+        self.target = target
+        self.compiled = compiled
+        self.shown = shown
+        self.options = options
+        self.projected = frozenset(shown._lazy_id_to_field) if projected else None
+        self.sources = source_types(target.schema, target.metadata.schemas)
+        self.union = UnionPartitionType.of_table(target.metadata)
+        self.predicate = Predicate(compiled.predicate, predicate_columns(compiled.predicate), self.union)
+        self.passes: list[PassSummary] = []
+        self.warnings = [PlanWarning("not-compiled", e.message, e.to_dict()) for e in compiled.errors]
+
+    def plan(self) -> ScanPlan:
+        started = time.perf_counter()
+        manifests = self._manifests()
+        keep = self._pass_manifests(manifests)
+        deletes = self._read_deletes(manifests, keep)
+        kept = self._pass_entries(manifests, keep, deletes)
+        opened: dict[int, RowGroups] = {}
+        if self.options.footers and self.compiled.predicate != TRUE:
+            kept, opened = self._pass_footers(kept)
+        files = self._files(kept, deletes, opened)
+        elapsed = (time.perf_counter() - started) * 1000
+        totals = Totals(self.target, manifests, keep, self.union, self.compiled, self.projected, self.options.recover)
+        summary, specs = summarise(totals, files, elapsed)
+        return ScanPlan(
+            self.target, self.compiled, self.shown, files, summary, specs, tuple(self.passes), tuple(self.warnings)
+        )
+
+    def _manifests(self) -> ManifestListTable:
+        if self.target.snapshot is None:
+            return inline_manifest_list(())
+        return read_manifest_list(self.target.snapshot.manifest_list, self.target.table.io)
+
+    def _pass_manifests(self, manifests: ManifestListTable) -> Mask:
+        clock = time.perf_counter()
+        verdict = judge_manifests(self.predicate, manifests)
+        data = ~is_delete_manifest(manifests)
+        self._record("manifest list", "manifests", verdict, data, clock)
+        return verdict.tri.keep
+
+    def _read_deletes(self, manifests: ManifestListTable, keep: Mask) -> ScanDeletes:
+        rows = np.flatnonzero(keep & is_delete_manifest(manifests))
+        return read_deletes(lambda columns: self._entries(manifests, rows, columns), self.union)
+
+    def _entries(self, manifests: ManifestListTable, rows: Any, columns: EntryColumns) -> EntriesTable:
+        return read_entries(
+            manifests,
+            self.union,
+            columns,
+            rows=rows,
+            io=self.target.table.io,
+            max_workers=self.options.concurrency,
+        )
+
+    def _pass_entries(self, manifests: ManifestListTable, keep: Mask, deletes: ScanDeletes) -> _Kept:
+        clock = time.perf_counter()
+        stats = frozenset(self.predicate.columns) | deletes.key_columns
+        if self.options.recover:
+            stats |= {field.bound.source_id for field in self.union.fields}
+        columns = EntryColumns(_DATA_NAMES, stats=stats, sizes=self.projected or frozenset())
+        entries = self._entries(manifests, np.flatnonzero(keep & ~is_delete_manifest(manifests)), columns).live()
+        verdict = judge_entries(self.predicate, entries)
+        self._record("manifest entries", "files", verdict, np.ones(len(entries), dtype=np.bool_), clock)
+        everything = _Kept(entries, verdict, np.arange(len(entries)))
+        return everything if verdict.tri.keep.all() else everything.narrowed(verdict.tri.keep)
+
+    def _pass_footers(self, kept: _Kept) -> tuple[_Kept, dict[int, RowGroups]]:
+        clock = time.perf_counter()
+        open_rows = np.flatnonzero(~kept.verdict.tri.all_match[kept.rows])
+        requests = _requests(kept.entries, open_rows)
+        footers = FooterPass(
+            self.compiled, self.target.schema, self.projected, self.union, self.target.table.io, self.options
+        )
+        opened, warnings = footers.run(requests)
+        self.warnings += warnings
+        self.passes += _footer_passes(opened, (time.perf_counter() - clock) * 1000)
+        keep = np.ones(len(kept.entries), dtype=np.bool_)
+        keep[[row for row, groups in opened.items() if not groups.kept]] = False
+        position = np.cumsum(keep) - 1
+        return kept.narrowed(keep), {int(position[row]): groups for row, groups in opened.items() if groups.kept}
+
+    def _files(self, kept: _Kept, deletes: ScanDeletes, opened: dict[int, RowGroups]) -> PlannedFiles:
+        residuals, codes = kept.verdict.residuals()
+        matches = match(kept.entries, deletes, self.union, self.sources)
+        return PlannedFiles(
+            entries=kept.entries,
+            states=kept.verdict.tri.states()[kept.rows],
+            residuals=residuals,
+            residual_of=codes[kept.rows],
+            deletes=deletes.entries,
+            delete_kinds=deletes.kinds,
+            matches=matches if len(deletes.entries) else DeleteMatches.none(len(kept.entries)),
+            row_groups=opened,
+            names=PartitionNames(self.union, kept.entries.partition_types),
+        )
+
+    def _record(self, name: str, unit: str, verdict: Verdict, counted: Mask, clock: float) -> None:
+        counted_parts = tuple(replace(part, may_true=part.may_true | ~counted) for part in verdict.parts)
+        self.passes.append(
+            PassSummary(
+                name=name,
+                unit=unit,
+                total=int(counted.sum()),
+                kept=int((verdict.tri.keep & counted).sum()),
+                proven=int((verdict.tri.all_match & counted).sum()),
+                effects=replace(verdict, parts=counted_parts).effects(),
+                milliseconds=(time.perf_counter() - clock) * 1000,
+            )
+        )
+
+
+def _requests(entries: EntriesTable, rows: Any) -> list[FooterRequest]:
+    picked = entries.take(rows)
+    formats, paths = picked.array("file_format").to_pylist(), picked.path.to_pylist()
+    sizes, specs = picked.ints("file_size_in_bytes").tolist(), picked.spec_id.tolist()
+    return [
+        FooterRequest(row, path, size, spec_id)
+        for row, path, size, spec_id, format_ in zip(rows.tolist(), paths, sizes, specs, formats, strict=True)
+        if format_ == "PARQUET"
+    ]
+
+
+def _footer_passes(opened: dict[int, RowGroups], milliseconds: float) -> list[PassSummary]:
+    groups = opened.values()
+    total, kept = sum(g.total for g in groups), sum(len(g.kept) for g in groups)
+    proven = sum(len(g.kept) for g in groups if g.proven)
+    passes = [PassSummary("footers", "row groups", total, kept, proven, (), milliseconds)]
+    pages = sum(g.pages_total for g in groups)
+    if pages:
+        passes.append(PassSummary("page index", "pages", pages, sum(g.pages_kept for g in groups), 0, (), 0.0))
+    return passes

@@ -1,0 +1,192 @@
+"""Reading what a plan keeps: exactly the rows that match and are not deleted.
+
+Per file: the rows worth reading, minus deleted positions, are fetched by their pages; the file's columns take the
+table's shape; the residual is evaluated; rows whose key an equality delete lists are removed. The order of rows is
+that of the plan's files, and within a file that of its rows.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import reduce
+from itertools import chain
+
+import numpy as np
+import pyarrow as pa
+from pyiceberg.schema import Schema
+from pyiceberg.types import NestedField
+
+from floeplan.errors import CorruptMetadataError, UnsupportedError
+from floeplan.metadata.delete_index import DeleteKind
+from floeplan.parquet.footer import ParquetFooter, read_footer
+from floeplan.parquet.reader import read_selected
+from floeplan.parquet.selection import RowSelection
+from floeplan.parquet.source import open_source
+from floeplan.predicate.build import field_ids
+from floeplan.predicate.ir import TRUE
+from floeplan.predicate.rows import filter_rows
+from floeplan.predicate.tristate import TriState
+from floeplan.scan.delete_files import DeleteFileReader
+from floeplan.scan.equality import matches_any
+from floeplan.scan.model import DeleteScan, FileScan
+from floeplan.scan.name_mapping import with_mapped_ids
+from floeplan.scan.projection import arrow_schema, project
+from floeplan.scan.scan_plan import ScanPlan
+
+READ_THREADS = 8
+_EQUALITY = (DeleteKind.EQUALITY_GLOBAL, DeleteKind.EQUALITY_PARTITION)
+
+
+def read_plan(plan: ScanPlan, schema: Schema, limit: int | None = None) -> pa.Table:
+    """The rows of a plan as one table with the columns of ``schema``."""
+    shape = arrow_schema(schema)
+    tables = []
+    wanted = limit
+    for table in read_batches(plan, schema):
+        tables.append(table if wanted is None else table.slice(0, wanted))
+        if wanted is not None:
+            wanted -= tables[-1].num_rows
+            if wanted <= 0:
+                break
+    return pa.concat_tables(tables) if tables else shape.empty_table()
+
+
+def read_batches(plan: ScanPlan, schema: Schema) -> Iterator[pa.Table]:
+    """The rows of a plan file by file, in order, a few files read ahead."""
+    reader = PlanReader(plan, schema)
+    with ThreadPoolExecutor(READ_THREADS, "floeplan-read") as pool:
+        ahead: deque[Future[pa.Table]] = deque()
+        try:
+            for file in plan.files:
+                ahead.append(pool.submit(reader.read, file))
+                if len(ahead) >= READ_THREADS:
+                    yield ahead.popleft().result()
+            while ahead:
+                yield ahead.popleft().result()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def count_rows(plan: ScanPlan) -> int:
+    """Rows that match: record counts where every row matches and none is deleted, reading only the other files."""
+    reader = PlanReader(plan, Schema())
+    files = plan.files
+    by_metadata = (files.states == TriState.TRUE) & (files.matches.counts == 0) & (files.entries.record_count >= 0)
+    total = int(files.entries.record_count[by_metadata].sum())
+    for row in np.flatnonzero(~by_metadata):
+        total += _count(files[int(row)], reader)
+    return total
+
+
+def _count(file: FileScan, reader: PlanReader) -> int:
+    """One file: a deletion vector's length is the number of rows it removes, anything else must be looked at."""
+    if file.residual == TRUE and file.row_groups is None and [d.kind for d in file.deletes] == [DeleteKind.VECTOR]:
+        return file.record_count - file.deletes[0].record_count
+    return reader.count(file)
+
+
+class PlanReader:
+    """Reads files of one plan into the columns of one schema; safe under threads."""
+
+    def __init__(self, plan: ScanPlan, schema: Schema) -> None:
+        self._plan = plan
+        self._schema = schema
+        self._io = plan.target.table.io
+        self._deletes = DeleteFileReader(self._io)
+        self._history = _newest_fields(plan)
+
+    def read(self, file: FileScan) -> pa.Table:
+        """The rows of one file that match and are not deleted, in the columns asked for."""
+        rows = self._matching(file)
+        return rows.select([field.name for field in self._schema.fields]).cast(arrow_schema(self._schema))
+
+    def count(self, file: FileScan) -> int:
+        """How many rows of one file match and are not deleted."""
+        if file.residual == TRUE and not any(delete.kind in _EQUALITY for delete in file.deletes):
+            return self._undeleted(file, _selected(file, read_footer(open_source(file.path, self._io)))).row_count
+        rows: int = self._matching(file).num_rows
+        return rows
+
+    def _matching(self, file: FileScan) -> pa.Table:
+        """The rows that match and are not deleted, in all columns that deciding so took."""
+        if file.encrypted or file.format != "PARQUET":
+            what = "encrypted" if file.encrypted else file.format
+            raise UnsupportedError(
+                f"data file {file.path} is {what}; only plain Parquet data files are read", context={"file": file.path}
+            )
+        source = open_source(file.path, self._io)
+        footer = read_footer(source)
+        selection = self._undeleted(file, _selected(file, footer))
+        keys = [(delete, self._key_schema(delete)) for delete in file.deletes if delete.kind in _EQUALITY]
+        wanted = self._wanted(file, [schema for _, schema in keys])
+        if footer.has_own_ids:
+            stored = read_selected(source, footer, _stored_columns(footer, wanted), selection)
+        else:
+            mapping = self._plan.target.table.name_mapping()
+            stored = with_mapped_ids(read_selected(source, footer, None, selection), mapping, file.path)
+        rows = project(stored, wanted, file.constants, file.path, selection.row_count)
+        rows = filter_rows(file.residual, rows, wanted)
+        for delete, schema in keys:
+            names = [wanted.find_column_name(field.field_id) for field in schema.fields]
+            rows = rows.filter(~matches_any(rows.select(names), self._deletes.keys(delete, schema)))
+        return rows
+
+    def _undeleted(self, file: FileScan, selection: RowSelection) -> RowSelection:
+        positional = [delete for delete in file.deletes if delete.kind not in _EQUALITY]
+        for delete in positional:
+            gone = self._deletes.positions(delete, file.path)
+            selection = selection.difference(RowSelection.from_runs(gone, np.ones_like(gone)))
+        return selection
+
+    def _key_schema(self, delete: DeleteScan) -> Schema:
+        unknown = [i for i in delete.equality_ids if i not in self._history]
+        if unknown:
+            raise CorruptMetadataError(
+                f"equality delete {delete.path} names field id {unknown[0]}, which no schema of the table has",
+                context={"file": delete.path, "field_id": unknown[0]},
+            )
+        return Schema(*(self._history[i] for i in delete.equality_ids))
+
+    def _wanted(self, file: FileScan, keys: Iterable[Schema]) -> Schema:
+        """The columns to read: those shown, those of the residual and those of equality keys."""
+        tops = {field.field_id: field for field in self._schema.fields}
+        for field_id in field_ids(file.residual):
+            top = self._top_level(field_id)
+            tops[top.field_id] = top
+        for field in chain.from_iterable(schema.fields for schema in keys):
+            tops.setdefault(field.field_id, field)
+        return Schema(*tops.values())
+
+    def _top_level(self, field_id: int) -> NestedField:
+        name = self._plan.target.schema.find_column_name(field_id) or ""
+        for field in self._plan.target.schema.fields:
+            if name == field.name or name.startswith(f"{field.name}."):
+                return field
+        raise AssertionError(field_id)
+
+
+def _selected(file: FileScan, footer: ParquetFooter) -> RowSelection:
+    if file.row_selection is not None:
+        return file.row_selection
+    if file.row_groups is None:
+        return RowSelection.all_rows(footer.num_rows)
+    kept = np.array(file.row_groups, dtype=np.int64)
+    return RowSelection.from_runs(footer.first_rows[kept], footer.row_group_rows[kept])
+
+
+def _stored_columns(footer: ParquetFooter, wanted: Schema) -> list[int]:
+    """Leaves to fetch; a group whose wanted fields are all newer than the file is fetched for its nulls."""
+    chosen: list[int] = []
+    for field in wanted.fields:
+        inside = [i for i in Schema(field)._lazy_id_to_field if i in footer.leaf_by_id]
+        chosen += inside or ([field.field_id] if field.field_id in footer.field_ids else [])
+    return chosen
+
+
+def _newest_fields(plan: ScanPlan) -> dict[int, NestedField]:
+    """Top-level and nested fields by id, the newest schema winning: equality keys may be columns dropped since."""
+    ordered = sorted(plan.target.metadata.schemas, key=lambda schema: schema.schema_id)
+    schemas = [*ordered, plan.target.schema]
+    return reduce(lambda known, schema: known | schema._lazy_id_to_field, schemas, {})

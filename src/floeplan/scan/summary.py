@@ -1,0 +1,120 @@
+"""What a plan kept, pass by pass and spec by spec: the numbers a person or an audit job reads.
+
+A number that metadata does not give is ``None``, never a guess: row groups of files whose footers were not opened, bytes
+of files whose manifests were skipped and whose snapshot has no totals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class ScanPlanSummary:
+    """Totals of the table's snapshot and what of it the plan reads."""
+
+    manifests_total: int
+    manifests_kept: int
+    files_total: int | None
+    files_kept: int
+    row_groups_total: int | None
+    row_groups_kept: int | None
+    rows_total: int | None
+    rows_kept: int
+    bytes_total: int | None
+    bytes_kept: int
+    deletes_total: int | None
+    deletes_kept: int
+    planning_ms: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class ConjunctEffect:
+    """What one operand of the top-level AND did in a pass.
+
+    ``dropped`` counts the containers it would drop alone; ``why`` says why it dropped none, where that is known.
+    """
+
+    predicate: str
+    dropped: int
+    why: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class PassSummary:
+    """One pruning pass: what it was given, what it kept, and which conjuncts did the work.
+
+    ``unit`` names what is counted: manifests, files, row groups or pages. ``proven`` counts the kept containers in
+    which every row matches.
+    """
+
+    name: str
+    unit: str
+    total: int
+    kept: int
+    proven: int
+    effects: tuple[ConjunctEffect, ...]
+    milliseconds: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class LeafNote:
+    """How one leaf of the predicate fared on its way through a spec: ``how`` is exact, conservative or cannot."""
+
+    predicate: str
+    how: str
+    reason: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class SpecSummary:
+    """One partition spec: its files, and how the predicate was lifted through it.
+
+    ``recovered`` counts kept files of other specs whose tuple under the table's default spec is provable from their
+    column bounds; ``None`` when it was not asked for.
+    """
+
+    spec_id: int
+    spec: str
+    manifests_total: int
+    manifests_kept: int
+    files_total: int | None
+    files_kept: int
+    bytes_kept: int
+    recovered: int | None
+    notes: tuple[LeafNote, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanWarning:
+    """Something a reader of the plan should know; ``kind`` is stable, ``message`` is for people."""
+
+    kind: str
+    message: str
+    context: Mapping[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        return {"kind": self.kind, "message": self.message, "context": dict(self.context)}
