@@ -59,7 +59,8 @@ def _read_value(data: bytes, pos: int, kind: int, shape: Any, depth: int) -> tup
     if kind == 3:
         return data[pos] - 256 if data[pos] > 127 else data[pos], pos + 1
     if kind == 7:
-        return struct.unpack("<d", data[pos : pos + 8])[0], _advance(data, pos, 8)
+        end = _advance(data, pos, 8)
+        return struct.unpack("<d", data[pos:end])[0], end
     return None, _skip(data, pos, kind, depth)
 
 
@@ -100,9 +101,7 @@ def kind_skipped(data: bytes, pos: int, kind: int, depth: int) -> int:
 
 def _skip(data: bytes, pos: int, kind: int, depth: int) -> int:
     if 4 <= kind <= 6:
-        while data[pos] > 127:
-            pos += 1
-        return pos + 1
+        return _read_varint(data, pos)[1]
     if kind == 8:
         size, pos = _read_varint(data, pos)
         return _advance(data, pos, size)

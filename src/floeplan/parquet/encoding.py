@@ -50,7 +50,7 @@ def _integer(leaf: LeafColumn, wanted: PrimitiveType, value: Value) -> bytes | N
 def _unscaled(value: Decimal, scale: int) -> int:
     """Exact at any number of digits, which arithmetic in the current decimal context is not."""
     sign, digits, exponent = value.as_tuple()
-    number = int("".join(map(str, digits))) * 10 ** (int(exponent) + scale)
+    number: int = int("".join(map(str, digits))) * 10 ** (int(exponent) + scale)
     return -number if sign else number
 
 

@@ -10,10 +10,10 @@ to (page index, bloom filter) absent.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from array import array
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -45,7 +45,8 @@ _MAGIC = b"PAR1"
 _ENCRYPTED_MAGIC = b"PARE"
 _DATA_PAGES = (0, 3)
 _DICTIONARY_ENCODINGS = (2, 8)
-_FILE_SHAPE: Final[Any] = {2: ..., 3: None, 4: {1: ..., 3: None}, 5: {1: None, 2: None}, 6: None, 7: None, 8: None}
+_FILE_SHAPE: Final[Any] = {2: ..., 3: None, 4: ..., 5: ..., 6: None, 7: ..., 8: None}
+_ROW_GROUP_SHAPE: Final[Any] = {1: ..., 3: None}
 _CHUNK_SHAPE: Final[Any] = {
     1: None,
     3: {
@@ -199,17 +200,10 @@ def decode_footer(encoded: bytes, file: str, file_size: int) -> ParquetFooter:
 
 
 def _build(encoded: bytes, fields: Struct, file: str, file_size: int) -> ParquetFooter:
-    spans = fields.get(2)
-    if spans is None or isinstance(spans, list | dict) or len(spans) > MAX_ELEMENTS:
-        raise ValueError("it has no schema, or one too large")
-    elements = [
-        (read_struct(encoded, start, ELEMENT_SHAPE, "schema", file)[0], encoded[start:end])
-        for start, end in pairwise(spans)
-    ]
-    root = build_tree(elements)
+    root = build_tree(_Elements(encoded, _places(fields.get(2), "schema", MAX_ELEMENTS), file))
     leaf_count = sum(node.leaf is not None for node in root.walk())
-    leaves = leaf_columns(root, _orders(fields.get(7), leaf_count))
-    rows, starts = _row_groups(fields.get(4, []), leaf_count)
+    leaves = leaf_columns(root, _orders(encoded, fields.get(7), leaf_count, file))
+    rows, starts = _row_groups(encoded, _places(fields.get(4), "row groups", len(encoded)), leaf_count, file)
     total = integer(fields, 3)
     if total != rows.sum():
         raise ValueError(f"{total} rows in all, but {rows.sum()} in its row groups")
@@ -224,37 +218,64 @@ def _build(encoded: bytes, fields: Struct, file: str, file_size: int) -> Parquet
         leaves=leaves,
         row_group_rows=rows,
         first_rows=np.cumsum(rows) - rows,
-        key_values=_key_values(fields.get(5)),
+        key_values=_key_values(encoded, fields.get(5), file),
         _encoded=encoded,
         _chunk_starts=starts,
     )
 
 
-def _key_values(pairs: Any) -> dict[bytes, bytes]:
-    """What the writer stored beside the data; pairs that are none are left out."""
-    found = [(pair.get(1), pair.get(2)) for pair in pairs or [] if isinstance(pair, dict)]
-    return {key: value for key, value in found if isinstance(key, bytes) and isinstance(value, bytes)}
+def _key_values(encoded: bytes, places: Any, file: str) -> dict[bytes, bytes]:
+    """What the writer noted down; pairs that are none are left out."""
+    found = {}
+    for place in places[:-1] if isinstance(places, array) else ():
+        pair, _ = read_struct(encoded, place, None, "footer", file)
+        if isinstance(pair.get(1), bytes) and isinstance(pair.get(2), bytes):
+            found[pair[1]] = pair[2]
+    return found
 
 
-def _orders(orders: Any, leaf_count: int) -> list[bool]:
+class _Elements(Sequence[tuple[Struct, bytes]]):
+    """The schema elements, each decoded when the tree gets to it, so that a bad one ends the work."""
+
+    def __init__(self, encoded: bytes, places: array[int], file: str) -> None:
+        self._encoded, self._places, self._file = encoded, places, file
+
+    def __len__(self) -> int:
+        return len(self._places) - 1
+
+    def __getitem__(self, index: Any) -> Any:
+        start, end = self._places[index], self._places[index + 1]
+        return read_struct(self._encoded, start, ELEMENT_SHAPE, "schema", self._file)[0], self._encoded[start:end]
+
+
+def _places(places: Any, what: str, most: int) -> array[int]:
+    """The places of a list's elements and its end; anything else in its stead is an error."""
+    if not isinstance(places, array) or len(places) > most + 1:
+        raise ValueError(f"there is no list of {what}, or one too long")
+    return places
+
+
+def _orders(encoded: bytes, places: Any, leaf_count: int, file: str) -> list[bool]:
     """Which leaves have the order their type defines; without a complete list, none."""
-    if not isinstance(orders, list) or len(orders) != leaf_count:
+    if not isinstance(places, array) or len(places) != leaf_count + 1:
         return [False] * leaf_count
-    return [isinstance(order, dict) and list(order) == [1] for order in orders]
+    return [list(read_struct(encoded, place, None, "footer", file)[0]) == [1] for place in places[:-1]]
 
 
-def _row_groups(groups: Any, leaf_count: int) -> tuple[Numbers, Numbers]:
+def _row_groups(encoded: bytes, places: array[int], leaf_count: int, file: str) -> tuple[Numbers, Numbers]:
     """Rows per row group, and where each of its chunks starts in the footer."""
-    if not isinstance(groups, list):
-        raise ValueError("the row groups are no list")
-    rows = np.zeros(len(groups), dtype=np.int64)
-    starts = np.zeros((len(groups), leaf_count), dtype=np.int64)
-    for number, group in enumerate(groups):
-        spans = group.get(1) if isinstance(group, dict) else None
-        if spans is None or isinstance(spans, list | dict | int) or len(spans) != leaf_count + 1:
-            raise ValueError(f"row group {number} does not have one chunk per column")
+    count = len(places) - 1
+    if count * leaf_count > len(encoded):
+        raise ValueError(f"{count} row groups of {leaf_count} columns do not fit into it")
+    rows = np.zeros(count, dtype=np.int64)
+    starts = np.zeros((count, leaf_count), dtype=np.int64)
+    for number, place in enumerate(places[:-1]):
+        group, _ = read_struct(encoded, place, _ROW_GROUP_SHAPE, "footer", file)
+        chunks = _places(group.get(1), "column chunks", leaf_count)
+        if len(chunks) != leaf_count + 1:
+            raise ValueError(f"row group {number} has {len(chunks) - 1} columns instead of {leaf_count}")
         rows[number] = integer(group, 3)
-        starts[number] = spans[:-1]
+        starts[number] = chunks[:-1]
     if (rows < 0).any() or rows.sum(dtype=np.float64) > 2**62:
         raise ValueError("a row group with an impossible number of rows")
     return rows, starts
@@ -273,10 +294,10 @@ def _columnar(file: str, leaf: LeafColumn, structs: list[Struct], footer_start: 
     stats = [meta.get(12, {}) for meta in metas]
     if not all(isinstance(stat, dict) for stat in stats):
         raise ValueError("statistics are no struct")
-    offset_index = _places(_numbers(structs, 4, -1), _numbers(structs, 5, -1), footer_start)
-    column_index = _places(_numbers(structs, 6, -1), _numbers(structs, 7, -1), footer_start)
+    offset_index = _inside(_numbers(structs, 4, -1), _numbers(structs, 5, -1), footer_start)
+    column_index = _inside(_numbers(structs, 6, -1), _numbers(structs, 7, -1), footer_start)
     bloom_length = _numbers(metas, 15, -1)
-    bloom = _places(_numbers(metas, 14, -1), np.maximum(bloom_length, 1), footer_start)
+    bloom = _inside(_numbers(metas, 14, -1), np.maximum(bloom_length, 1), footer_start)
     return ColumnChunks(
         leaf=leaf,
         codec=_numbers(metas, 4),
@@ -320,7 +341,7 @@ def _raw(stats: list[Struct], number: int) -> tuple[bytes | None, ...]:
     return tuple(value if isinstance(value, bytes) else None for value in values)
 
 
-def _places(offsets: Numbers, lengths: Numbers, footer_start: int) -> tuple[Numbers, Numbers]:
+def _inside(offsets: Numbers, lengths: Numbers, footer_start: int) -> tuple[Numbers, Numbers]:
     """Places that lie between the magic and the footer; all others count as absent."""
     inside = (offsets >= 4) & (lengths > 0) & (lengths <= footer_start) & (offsets <= footer_start - lengths)
     return np.where(inside, offsets, -1), np.where(inside, lengths, -1)

@@ -9,7 +9,7 @@ or long, unsigned 64-bit by decimal(20, 0), half floats by float, INT96 by times
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import Any
@@ -42,7 +42,7 @@ from pyiceberg.types import (
 
 from floeplan.parquet.thrift import Struct, integer
 
-MAX_ELEMENTS = 1_000_000
+MAX_ELEMENTS = 250_000
 MAX_DEPTH = 64
 
 
@@ -150,7 +150,7 @@ class SchemaNode:
 ELEMENT_SHAPE = dict.fromkeys(range(1, 11))
 
 
-def build_tree(elements: list[tuple[Struct, bytes]]) -> SchemaNode:
+def build_tree(elements: Sequence[tuple[Struct, bytes]]) -> SchemaNode:
     """The tree from the footer's flat list of elements; a list that is no tree is a ``ValueError``."""
     if not elements:
         raise ValueError("the schema is empty")
@@ -162,7 +162,7 @@ def build_tree(elements: list[tuple[Struct, bytes]]) -> SchemaNode:
 
 
 class _TreeBuilder:
-    def __init__(self, elements: list[tuple[Struct, bytes]]) -> None:
+    def __init__(self, elements: Sequence[tuple[Struct, bytes]]) -> None:
         self._elements = elements
         self.position = 0
         self._leaves = 0

@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
+from importlib import import_module
 from typing import Any, Final, TypeAlias
 
 from floeplan.errors import CorruptFileError
 
 try:
-    from floeplan.parquet._thrift import read_struct as _read_struct
+    _read_struct = import_module("floeplan.parquet._thrift").read_struct
 except ImportError:
-    from floeplan.parquet._thrift_fallback import read_struct as _read_struct
+    _read_struct = import_module("floeplan.parquet._thrift_fallback").read_struct
 
 Struct: TypeAlias = dict[int, Any]
 Shape: TypeAlias = Any
