@@ -24,7 +24,7 @@ from floeplan.parquet.assemble import FieldLayout, LeafPages, decode_leaf
 from floeplan.parquet.footer import Numbers, ParquetFooter
 from floeplan.parquet.page_index import PageIndex
 from floeplan.parquet.schema import LeafColumn
-from floeplan.parquet.selection import RowSelection
+from floeplan.parquet.selection import RowSelection, distinct
 from floeplan.parquet.source import ByteSource, Range
 from floeplan.parquet.thrift import corrupt, integer, read_struct
 from floeplan.predicate.tristate import Mask
@@ -109,7 +109,7 @@ def _dictionaries(
     ordinal = wanted - index.page_starts[place]
     referring = chunks.dictionary_pages[index.row_groups[place]]
     needed = set(index.row_groups[place[(referring < 0) | (ordinal < referring)]].tolist())
-    groups = np.unique(place)
+    groups = distinct(place)
     starts = chunks.start[index.row_groups[groups]]
     sizes = index.offset[index.page_starts[groups]] - starts
     found = zip(index.row_groups[groups].tolist(), starts.tolist(), sizes.tolist(), strict=True)

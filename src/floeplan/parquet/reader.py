@@ -32,7 +32,7 @@ from floeplan.parquet.projection import (
 )
 from floeplan.parquet.prune import Pruner
 from floeplan.parquet.prune_result import PruneOptions, PruneResult
-from floeplan.parquet.selection import RowSelection
+from floeplan.parquet.selection import RowSelection, distinct
 from floeplan.parquet.source import ByteSource, BytesSource, LocalSource, open_source
 from floeplan.predicate.build import field_ids
 from floeplan.predicate.ir import TRUE
@@ -149,7 +149,7 @@ class _Reading:
         touched = np.flatnonzero(selection.overlaps(footer.first_rows, footer.row_group_rows))
         sizes = sum((footer.chunks(leaf).total_compressed_size[touched] for leaf in _leaves_of(self._fields)), start=0)
         wave = np.cumsum(np.broadcast_to(sizes, touched.shape)) // WAVE_BYTES
-        for number in np.unique(wave):
+        for number in distinct(wave):
             groups = touched[wave == number]
             yield selection.intersect(RowSelection.from_runs(footer.first_rows[groups], footer.row_group_rows[groups]))
 

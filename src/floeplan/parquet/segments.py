@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from floeplan.parquet.footer import Numbers, ParquetFooter
 from floeplan.parquet.page_index import PageIndex
-from floeplan.parquet.selection import RowSelection
+from floeplan.parquet.selection import RowSelection, distinct
 from floeplan.parquet.statistics import page_column_stats
 from floeplan.predicate.evaluate import evaluate
 from floeplan.predicate.ir import Column, IrExpr
@@ -89,7 +89,7 @@ def page_segments(
     """
     firsts, ends = footer.first_rows[row_groups], (footer.first_rows + footer.row_group_rows)[row_groups]
     page_rows = {field: footer.first_rows[index.row_group] + index.first_row for field, (_, index) in pages.items()}
-    cuts = np.unique(np.concatenate((firsts, ends, *page_rows.values())))
+    cuts = distinct(np.concatenate((firsts, ends, *page_rows.values())))
     place = np.searchsorted(firsts, cuts, side="right") - 1
     inside = cuts < ends[place]
     first_row, group = cuts[inside], row_groups[place[inside]]

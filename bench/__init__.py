@@ -1,0 +1,1 @@
+"""Measurements against other tools, one suite a module; `python -m bench` runs them."""

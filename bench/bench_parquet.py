@@ -1,0 +1,154 @@
+"""Reading little from one large Parquet file: a point lookup, a narrow range and a key in a bloom-filtered column.
+
+Bytes, requests and sequential round trips are counted by the store (``object_store``), CPU is that of a cold process
+reading the local file. The file is written by pyarrow with page index, and a bloom filter on the unsorted key.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bench.object_store import ObjectStore, Traffic, serve
+from bench.parquet_contenders import CONTENDERS, FILE, Query
+
+ROWS = {"small": 200_000, "default": 2_000_000, "large": 50_000_000}
+ROW_GROUP = 1_000_000
+REPETITIONS = 5
+ALL_COLUMNS = ("id", "ts", "key", "amount", "quantity", "score", "region", "sku", "note")
+COUNTED = ("bytes", "requests", "round_trips")
+BARS = {
+    ("point lookup", "bytes", "pyarrow"): 0.05,
+    ("point lookup", "bytes", "datafusion"): 1.0,
+    ("point lookup", "cpu", "datafusion"): 2.0,
+    ("bloom key hit", "bytes", "datafusion"): 0.15,
+}
+ROUND_TRIP_BAR = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What one contender paid for one query."""
+
+    rows: int
+    cpu: float
+    traffic: Traffic
+
+
+def run(size: str) -> list[dict[str, Any]]:
+    """Every query with every contender: one row per number and peer."""
+    rows = ROWS[size]
+    with tempfile.TemporaryDirectory(prefix="floeplan-bench-") as folder:
+        path = Path(folder) / FILE
+        write_file(path, rows)
+        with serve(path.parent) as store:
+            return [line for query in queries(rows) for line in _compare(query, path, store)]
+
+
+def write_file(path: Path, rows: int) -> None:
+    """Sorted ``id`` and ``ts``; ``key`` a permutation of the row numbers, with a bloom filter; six more columns."""
+    with pq.ParquetWriter(
+        path,
+        next(_batches(1)).schema,
+        compression="zstd",
+        write_page_index=True,
+        bloom_filter_options={"key": {"ndv": min(rows, ROW_GROUP), "fpp": 0.01}},
+    ) as writer:
+        for batch in _batches(rows):
+            writer.write_table(batch, row_group_size=ROW_GROUP)
+
+
+def _batches(rows: int) -> Iterator[pa.Table]:
+    for first in range(0, rows, ROW_GROUP):
+        count = min(ROW_GROUP, rows - first)
+        random = np.random.default_rng(first)
+        number = np.arange(first, first + count, dtype=np.int64)
+        yield pa.table(
+            {
+                "id": number * 3,
+                "ts": pa.array(number * 1_000_003, pa.timestamp("us", tz="UTC")),
+                "key": scrambled(number),
+                "amount": random.gamma(2.0, 50.0, count).round(2),
+                "quantity": random.integers(1, 100, count, dtype=np.int32),
+                "score": random.random(count, dtype=np.float32),
+                "region": pa.array(["eu", "us", "ap", "sa"]).take(pa.array(random.integers(0, 4, count))),
+                "sku": pa.array([f"sku-{i:05d}" for i in range(20_000)]).take(random.integers(0, 20_000, count)),
+                "note": pa.array(random.integers(0, 1 << 62, count)).cast(pa.string()),
+            }
+        )
+
+
+def scrambled(number: np.ndarray) -> np.ndarray:
+    """A fixed permutation of 64-bit numbers, so that keys are unique, unsorted and known."""
+    return (number * 0x5851F42D4C957F2D + 0x14057B7EF767814F).astype(np.int64)
+
+
+def queries(rows: int) -> list[Query]:
+    middle = rows * 3 // 5
+    key = int(scrambled(np.array([middle], dtype=np.int64))[0])
+    return [
+        Query("point lookup", ALL_COLUMNS, "id", middle * 3, middle * 3),
+        Query("0.1 % range", ("id", "amount", "region", "note"), "id", middle * 3, (middle + rows // 1000 - 1) * 3),
+        Query("bloom key hit", ("id", "key", "amount", "note"), "key", key, key),
+    ]
+
+
+def _compare(query: Query, path: Path, store: ObjectStore) -> list[dict[str, Any]]:
+    measured = {name: _measure(name, query, path, store) for name in CONTENDERS}
+    answers = {name: one.rows for name, one in measured.items()}
+    if len(set(answers.values())) != 1:
+        raise AssertionError(f"{query.name}: the contenders disagree about the rows: {answers}")
+    ours = measured.pop("floeplan")
+    return [
+        _row(query.name, metric, _value(ours, metric), peer, _value(theirs, metric))
+        for metric in (*COUNTED, "cpu")
+        for peer, theirs in measured.items()
+    ]
+
+
+def _measure(contender: str, query: Query, path: Path, store: ObjectStore) -> Measured:
+    store.traffic()
+    _answer(contender, query, path, store.endpoint)
+    traffic = store.traffic()
+    local = [_answer(contender, query, path, None) for _ in range(REPETITIONS)]
+    return Measured(local[0]["rows"], min(one["cpu"] for one in local), traffic)
+
+
+def _answer(contender: str, query: Query, path: Path, endpoint: str | None) -> dict[str, Any]:
+    arguments: Sequence[str] = [contender, json.dumps(asdict(query)), str(path), *([endpoint] if endpoint else [])]
+    command = [sys.executable, "-m", "bench.parquet_contenders", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{contender}, {query.name}: {done.stderr.strip()[-2000:]}")
+    return dict(json.loads(done.stdout))
+
+
+def _value(measured: Measured, metric: str) -> float:
+    return measured.cpu if metric == "cpu" else float(getattr(measured.traffic, metric))
+
+
+def _row(case: str, metric: str, ours: float, peer: str, theirs: float) -> dict[str, Any]:
+    ratio = ours / theirs if theirs else float("nan")
+    bar = BARS.get((case, metric, peer))
+    verdict = None if bar is None else f"≤ {bar:g} {'met' if ratio <= bar else 'MISSED'}"
+    if metric == "round_trips" and case == "point lookup":
+        verdict = f"ours ≤ {ROUND_TRIP_BAR} {'met' if ours <= ROUND_TRIP_BAR else 'MISSED'}"
+    shown = {"suite": "parquet", "case": case, "metric": metric, "ours": _human(metric, ours)}
+    return shown | {"peer": f"{peer} {_human(metric, theirs)}", "ratio": round(ratio, 3), "bar": verdict}
+
+
+def _human(metric: str, value: float) -> str:
+    if metric == "bytes":
+        return f"{value / 1e6:.2f} MB"
+    return f"{value:.3f} s" if metric == "cpu" else f"{value:.0f}"
