@@ -103,7 +103,9 @@ def test_maps(offset: int) -> None:
     values = [[("a", 1)], None, [("b", None), ("c", 3)]]
     written = file((1, "m", pa.array(values, type_).slice(offset)))
     schema = Schema(
-        column(1, "m", MapType(key_id=2, key_type=StringType(), value_id=3, value_type=LongType(), value_required=False))
+        column(
+            1, "m", MapType(key_id=2, key_type=StringType(), value_id=3, value_type=LongType(), value_required=False)
+        )
     )
     assert project(written, schema, {}, "f").column("m").to_pylist() == values[offset:]
 
@@ -112,7 +114,9 @@ def test_uuids_and_dictionaries_are_read_as_the_table_has_them() -> None:
     dictionary = pa.array(["x", "y", "x"]).dictionary_encode()
     written = file((1, "u", pa.array([b"a" * 16] * 3, pa.binary(16))), (2, "s", dictionary))
     projected = project(written, Schema(column(1, "u", UUIDType()), column(2, "s", StringType())), {}, "f")
-    assert projected.schema.types == arrow_schema(Schema(column(1, "u", UUIDType()), column(2, "s", StringType()))).types
+    assert (
+        projected.schema.types == arrow_schema(Schema(column(1, "u", UUIDType()), column(2, "s", StringType()))).types
+    )
     assert projected.column("s").to_pylist() == ["x", "y", "x"]
 
 

@@ -68,7 +68,8 @@ class DeleteFileReader:
     def _vector(self, delete: DeleteScan) -> Positions:
         if delete.content_offset is None or delete.content_size is None:
             raise CorruptFileError(
-                f"the manifest does not say where in {delete.path} the deletion vector is", context={"file": delete.path}
+                f"the manifest does not say where in {delete.path} the deletion vector is",
+                context={"file": delete.path},
             )
         (blob,) = open_source(delete.path, self._io).read_ranges([(delete.content_offset, delete.content_size)])
         vector = decode_deletion_vector(bytes(blob), delete.path)

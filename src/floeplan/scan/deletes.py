@@ -23,9 +23,7 @@ from floeplan.predicate.stats import to_mask
 
 ReadEntries: TypeAlias = Callable[[EntryColumns], EntriesTable]
 
-_NAMES = frozenset(
-    {"equality_ids", "referenced_data_file", "content_offset", "content_size_in_bytes", "key_metadata"}
-)
+_NAMES = frozenset({"equality_ids", "referenced_data_file", "content_offset", "content_size_in_bytes", "key_metadata"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +50,7 @@ def read_deletes(read: ReadEntries, union: UnionPartitionType) -> ScanDeletes:
     return ScanDeletes(read(EntryColumns(_NAMES, stats=stats)).live(), deletes.kinds, deletes.equality_ids)
 
 
-def match(
-    data: EntriesTable, deletes: ScanDeletes, union: UnionPartitionType, sources: SourceTypes
-) -> DeleteMatches:
+def match(data: EntriesTable, deletes: ScanDeletes, union: UnionPartitionType, sources: SourceTypes) -> DeleteMatches:
     """Match the deletes with the data files; keys may be columns that the table has dropped since."""
     if not len(deletes.entries) or not len(data):
         return DeleteMatches.none(len(data))
@@ -74,9 +70,7 @@ def match(
     )
 
 
-def _partition_codes(
-    union: UnionPartitionType, data: EntriesTable, deletes: EntriesTable
-) -> npt.NDArray[np.int64]:
+def _partition_codes(union: UnionPartitionType, data: EntriesTable, deletes: EntriesTable) -> npt.NDArray[np.int64]:
     """One number per distinct (spec id, partition tuple), over data and delete files together."""
     left, right = data.partition_columns(), deletes.partition_columns()
     both = {i: pa.concat_arrays([left[i], right[i].cast(left[i].type)]) for i in left.keys() & right.keys()}

@@ -19,7 +19,7 @@ from floeplan.text import human_bytes, human_count, percent
 
 BAR_WIDTH = 40
 TEXT_WIDTH = 110
-_HOW = {"exact": "exactly", "conservative": "with neighbours", "cannot": "not"}
+_HOW = {"exact": "decided", "conservative": "narrowed", "cannot": "not answered"}
 
 
 def explain_text(plan: ScanPlan) -> str:
@@ -60,14 +60,16 @@ def _pyramid(plan: ScanPlan) -> Table:
     ]
     table = Table(box=None, show_header=False, padding=(0, 1))
     for justify in ("left", "right", "left", "right", "right"):
-        table.add_column(justify=justify, no_wrap=True)  # type: ignore[arg-type]
+        table.add_column(justify=justify, no_wrap=True)
     for name, total, kept, show in levels:
         if kept is None:
             continue
         of = "" if total is None else show(total)
         table.add_row(name, of, _bar(kept, total), show(kept), "" if total is None else percent(kept, total))
     if summary.deletes_kept:
-        table.add_row("delete files", human_count(summary.deletes_total or 0), "", human_count(summary.deletes_kept), "")
+        table.add_row(
+            "delete files", human_count(summary.deletes_total or 0), "", human_count(summary.deletes_kept), ""
+        )
     return table
 
 
@@ -98,10 +100,12 @@ def _specs(plan: ScanPlan) -> Table:
 
 
 def _notes(spec: SpecSummary) -> str:
+    """The leaves that meet a partition field of the spec, and how much it knows about them."""
     lines = []
     for note in spec.notes:
-        reason = f" ({note.reason})" if note.reason and note.how != "exact" else ""
-        lines.append(f"{note.predicate}: {_HOW[note.how]}{reason}")
+        if note.field is not None:
+            reason = f" ({note.reason})" if note.reason and note.how != "exact" else ""
+            lines.append(f"{note.predicate}: {_HOW[note.how]} by {note.field}{reason}")
     return "\n".join(lines)
 
 

@@ -53,4 +53,3 @@ class PartitionNames:
     def _canonical(self, key: int, entry: Mapping[str, Any]) -> Value | None:
         raw = entry.get(partition_column(key))
         return None if raw is None else from_physical(self.types[key], raw)
-

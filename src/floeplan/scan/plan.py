@@ -12,8 +12,9 @@ Each pass consumes only what the one before kept. The rule of all three: what ca
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,14 +30,14 @@ from floeplan.partition.fields import source_types
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.build import columns as predicate_columns
 from floeplan.predicate.compile import CompileResult, PredicateSource, compile_predicate
-from floeplan.predicate.ir import TRUE
+from floeplan.predicate.ir import TRUE, IrExpr
 from floeplan.predicate.tristate import Mask
 from floeplan.scan.deletes import ScanDeletes, match, read_deletes
 from floeplan.scan.footers import FooterPass, FooterRequest
 from floeplan.scan.model import PlannedFiles, RowGroups
 from floeplan.scan.options import ScanOptions
 from floeplan.scan.partition_values import PartitionNames
-from floeplan.scan.passes import Predicate, is_delete_manifest, judge_entries, judge_manifests
+from floeplan.scan.passes import Predicate, is_delete_manifest, judge_entries, judge_manifests, why_nothing_dropped
 from floeplan.scan.scan_plan import ScanPlan
 from floeplan.scan.summary import PassSummary, PlanWarning
 from floeplan.scan.target import ScanTarget, resolve_target, select
@@ -135,7 +136,7 @@ class _Planner:
         clock = time.perf_counter()
         verdict = judge_manifests(self.predicate, manifests)
         data = ~is_delete_manifest(manifests)
-        self._record("manifest list", "manifests", verdict, data, clock)
+        self._record("manifest list", "manifests", verdict, data, clock, lambda _: "")
         return verdict.tri.keep
 
     def _read_deletes(self, manifests: ManifestListTable, keep: Mask) -> ScanDeletes:
@@ -160,7 +161,9 @@ class _Planner:
         columns = EntryColumns(_DATA_NAMES, stats=stats, sizes=self.projected or frozenset())
         entries = self._entries(manifests, np.flatnonzero(keep & ~is_delete_manifest(manifests)), columns).live()
         verdict = judge_entries(self.predicate, entries)
-        self._record("manifest entries", "files", verdict, np.ones(len(entries), dtype=np.bool_), clock)
+        everyone = np.ones(len(entries), dtype=np.bool_)
+        why = partial(why_nothing_dropped, self.predicate, entries)
+        self._record("manifest entries", "files", verdict, everyone, clock, why)
         everything = _Kept(entries, verdict, np.arange(len(entries)))
         return everything if verdict.tri.keep.all() else everything.narrowed(verdict.tri.keep)
 
@@ -173,7 +176,7 @@ class _Planner:
         )
         opened, warnings = footers.run(requests)
         self.warnings += warnings
-        self.passes += _footer_passes(opened, (time.perf_counter() - clock) * 1000)
+        self.passes += _footer_passes(opened, round((time.perf_counter() - clock) * 1000, 3))
         keep = np.ones(len(kept.entries), dtype=np.bool_)
         keep[[row for row, groups in opened.items() if not groups.kept]] = False
         position = np.cumsum(keep) - 1
@@ -194,8 +197,9 @@ class _Planner:
             names=PartitionNames(self.union, kept.entries.partition_types),
         )
 
-    def _record(self, name: str, unit: str, verdict: Verdict, counted: Mask, clock: float) -> None:
-        counted_parts = tuple(replace(part, may_true=part.may_true | ~counted) for part in verdict.parts)
+    def _record(
+        self, name: str, unit: str, verdict: Verdict, counted: Mask, clock: float, why: Callable[[IrExpr], str]
+    ) -> None:
         self.passes.append(
             PassSummary(
                 name=name,
@@ -203,8 +207,8 @@ class _Planner:
                 total=int(counted.sum()),
                 kept=int((verdict.tri.keep & counted).sum()),
                 proven=int((verdict.tri.all_match & counted).sum()),
-                effects=replace(verdict, parts=counted_parts).effects(),
-                milliseconds=(time.perf_counter() - clock) * 1000,
+                effects=verdict.effects(counted, why),
+                milliseconds=round((time.perf_counter() - clock) * 1000, 3),
             )
         )
 

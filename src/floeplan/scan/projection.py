@@ -114,4 +114,3 @@ def _cast(array: pa.Array, wanted: NestedField, type_: pa.DataType, path: str) -
             f"column {wanted.name} of {path} cannot be read as {wanted.field_type}: {error}",
             context={"file": path, "column": wanted.name, "field_id": wanted.field_id},
         ) from error
-

@@ -73,9 +73,13 @@ class PassSummary:
 
 @dataclass(frozen=True, slots=True)
 class LeafNote:
-    """How one leaf of the predicate fared on its way through a spec: ``how`` is exact, conservative or cannot."""
+    """How one leaf of the predicate fared on its way through a spec.
+
+    ``field`` is the partition field that knows most about it, if any does; ``how`` is exact, conservative or cannot.
+    """
 
     predicate: str
+    field: str | None
     how: str
     reason: str
 

@@ -97,9 +97,7 @@ def _summary_number(run: Totals, key: str) -> int | None:
     return int(text) if text is not None else None
 
 
-def _spec_summary(
-    run: Totals, files: PlannedFiles, sizes: npt.NDArray[np.int64], spec: PartitionSpec
-) -> SpecSummary:
+def _spec_summary(run: Totals, files: PlannedFiles, sizes: npt.NDArray[np.int64], spec: PartitionSpec) -> SpecSummary:
     of_spec = ~is_delete_manifest(run.manifests) & (run.manifests.spec_id == spec.spec_id)
     kept = files.entries.spec_id == spec.spec_id
     projection = run.union.spec(spec.spec_id).project(run.compiled.predicate)
@@ -112,7 +110,7 @@ def _spec_summary(
         files_kept=int(kept.sum()),
         bytes_kept=int(sizes[kept].sum()),
         recovered=_recovered(run, files.entries.filter(kept), spec.spec_id) if run.recover else None,
-        notes=tuple(LeafNote(str(note.leaf), note.exactness.value, note.reason) for note in projection.notes),
+        notes=tuple(LeafNote(str(n.leaf), n.field, n.exactness.value, n.reason) for n in projection.notes),
     )
 
 
@@ -123,11 +121,9 @@ def _spec_files(manifests: ManifestListTable, of_spec: Mask) -> int | None:
 
 def describe(spec: PartitionSpec, run: Totals) -> str:
     """A spec as people write it: ``day(ts), bucket[8](id)``."""
-    names = {i: run.target.metadata.schema().find_column_name(i) for i in (f.source_id for f in spec.fields)}
-    parts = [
-        str(names[f.source_id] or f.name) if str(f.transform) == "identity" else f"{f.transform}({names[f.source_id] or f.name})"
-        for f in spec.fields
-    ]
+    schema = run.target.metadata.schema()
+    named = [(str(field.transform), schema.find_column_name(field.source_id) or field.name) for field in spec.fields]
+    parts = [source if transform == "identity" else f"{transform}({source})" for transform, source in named]
     return ", ".join(parts) or "unpartitioned"
 
 

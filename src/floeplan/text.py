@@ -1,0 +1,30 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def human_bytes(size: int) -> str:
+    """A size with the largest unit that leaves at least one whole of it."""
+    value = float(size)
+    for unit in _UNITS:
+        if abs(value) < 1024 or unit == _UNITS[-1]:
+            return f"{size} B" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    raise AssertionError(size)
+
+
+def human_count(count: int) -> str:
+    """A count with thousands set apart."""
+    return f"{count:,}"
+
+
+def percent(part: int, whole: int) -> str:
+    """A share of the whole; small ones keep two significant digits, and something is never shown as nothing."""
+    if not whole:
+        return ""
+    share = 100 * part / whole
+    if share == 0 or share >= 10:
+        return f"{share:.0f} %"
+    return f"{share:.2g} %"
