@@ -96,7 +96,7 @@ class DeleteFileReader:
     def _read(self, delete: DeleteScan, field_ids: tuple[int, ...]) -> pa.Table:
         if delete.format != "PARQUET":
             raise UnsupportedError(
-                f"delete file {delete.path} is {delete.format}; only Parquet delete files and deletion vectors are read",
+                f"delete file {delete.path} is {delete.format}; only Parquet and deletion vectors are read",
                 context={"file": delete.path, "format": delete.format},
             )
         source = open_source(delete.path, self._io)

@@ -1,7 +1,7 @@
 """What a plan kept, pass by pass and spec by spec: the numbers a person or an audit job reads.
 
-A number that metadata does not give is ``None``, never a guess: row groups of files whose footers were not opened, bytes
-of files whose manifests were skipped and whose snapshot has no totals.
+A number that metadata does not give is ``None``, never a guess: row groups of files whose footers were not opened,
+bytes of files whose manifests were skipped and whose snapshot has no totals.
 """
 
 from __future__ import annotations
