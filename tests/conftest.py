@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tests.support.lake import Lake
+    from tests.support.matrix import Matrix
 
 settings.register_profile("default", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True, print_blob=True)
@@ -75,6 +76,14 @@ def local_catalog(lake: Lake) -> Iterator[SqlCatalog]:
     catalog = lake.open_catalog()
     yield catalog
     catalog.close()
+
+
+@pytest.fixture(scope="session")
+def matrix(spark: SparkSession) -> Matrix:
+    """The evolved tables everything is judged on, each built by Spark when first asked for."""
+    from tests.support.matrix import Matrix
+
+    return Matrix(spark)
 
 
 @pytest.fixture

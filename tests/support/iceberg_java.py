@@ -1,0 +1,113 @@
+"""Iceberg Java, reached through Spark's JVM: what it plans, and the deletes that Spark SQL cannot write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlparse
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.errors import PySparkException
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JavaTable = Any
+JavaExpression = Any
+
+
+def load_table(spark: SparkSession, name: str) -> JavaTable:
+    return spark._jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, name)
+
+
+def spec_texts(table: JavaTable) -> dict[int, str]:
+    """The specs by id, one line each."""
+    return {spec_id: " ".join(spec.toString().split()) for spec_id, spec in dict(table.specs()).items()}
+
+
+def planned_tasks(
+    spark: SparkSession, table: JavaTable, filter_: JavaExpression | None = None, snapshot_id: int | None = None
+) -> list[Any]:
+    """The file scan tasks of Java's planning."""
+    scan = table.newScan() if snapshot_id is None else table.newScan().useSnapshot(snapshot_id)
+    tasks = (scan if filter_ is None else scan.filter(filter_)).planFiles()
+    return list(spark._jvm.org.apache.iceberg.relocated.com.google.common.collect.Lists.newArrayList(tasks))
+
+
+def planned_files(
+    spark: SparkSession, table: JavaTable, filter_: JavaExpression | None = None, snapshot_id: int | None = None
+) -> set[str]:
+    """The data files Java's planning keeps."""
+    return {task.file().location() for task in planned_tasks(spark, table, filter_, snapshot_id)}
+
+
+def convert(spark: SparkSession, name: str, where: str) -> JavaExpression:
+    """The part of a predicate that Spark pushes down to Iceberg: a conjunct that cannot be converted stays behind."""
+    catalyst = spark._jvm.org.apache.spark.sql.execution.datasources.SparkExpressionConverter
+    expressions = spark._jvm.org.apache.iceberg.expressions.Expressions
+    pushed = expressions.alwaysTrue()
+    for conjunct in _conjuncts(catalyst.collectResolvedSparkExpression(spark._jsparkSession, name, where)):
+        with suppress(PySparkException):
+            pushed = getattr(expressions, "and")(pushed, catalyst.convertToIcebergExpression(conjunct))
+    return pushed
+
+
+def _conjuncts(expression: Any) -> Iterator[Any]:
+    if expression.getClass().getSimpleName() == "And":
+        yield from _conjuncts(expression.left())
+        yield from _conjuncts(expression.right())
+    else:
+        yield expression
+
+
+def delete_equal(
+    spark: SparkSession,
+    table: JavaTable,
+    rows: Sequence[Mapping[str, object]],
+    *,
+    spec_id: int = 0,
+    beside: str | None = None,
+) -> None:
+    """Commit one equality delete file: rows equal to any of ``rows`` (null equals null) in its key columns go.
+
+    The delete is of the spec and partition of the data file ``beside``, or of the unpartitioned ``spec_id``.
+    """
+    columns = {name: table.schema().findField(name) for name in rows[0]}
+    path = _write_keys(table, columns, rows)
+    package = spark._jvm.org.apache.iceberg
+    neighbour = next((t.file() for t in planned_tasks(spark, table) if t.file().location() == beside), None)
+    spec = table.specs().get(spec_id if neighbour is None else neighbour.specId())
+    source = table.io().newInputFile(path)
+    ids = spark._sc._gateway.new_array(spark._jvm.int, len(columns))
+    for position, field in enumerate(columns.values()):
+        ids[position] = field.fieldId()
+    builder = (
+        package.FileMetadata.deleteFileBuilder(spec)
+        .ofEqualityDeletes(ids)
+        .withInputFile(source)
+        .withFormat(package.FileFormat.PARQUET)
+        .withMetrics(package.parquet.ParquetUtil.fileMetrics(source, package.MetricsConfig.getDefault()))
+    )
+    if neighbour is not None:
+        builder = builder.withPartition(neighbour.partition())
+    table.newRowDelta().addDeletes(builder.build()).commit()
+
+
+_KEY_TYPES = {"int": pa.int32(), "long": pa.int64(), "string": pa.string(), "date": pa.date32(), "double": pa.float64()}
+
+
+def _write_keys(table: JavaTable, columns: Mapping[str, Any], rows: Sequence[Mapping[str, object]]) -> str:
+    schema = pa.schema(
+        [
+            pa.field(name, _KEY_TYPES[field.type().toString()], metadata={"PARQUET:field_id": str(field.fieldId())})
+            for name, field in columns.items()
+        ]
+    )
+    folder = Path(unquote(urlparse(table.location()).path), "data")
+    path = folder / f"equal-{uuid4()}.parquet"
+    pq.write_table(pa.Table.from_pylist(list(rows), schema), path)
+    return f"file:{path}"
