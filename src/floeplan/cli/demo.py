@@ -1,0 +1,154 @@
+"""`floeplan demo`: pruning one Parquet file, as a story of three questions that can be asked again by hand.
+
+The file is made once, from a fixed seed, in the home of the embedded default; a second run finds it there.
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from floeplan.catalog import embedded_home
+from floeplan.cli.common import JsonOption, show
+from floeplan.cli.prune import Answer, human_bytes, render
+from floeplan.parquet.reader import read
+from floeplan.parquet.source import open_source
+
+ROWS = 400_000
+ROW_GROUP_ROWS = 50_000
+PAGE_ROWS = 1_250
+HIDDEN_ROW = 123_456
+NAN_ROWS = (70_001, 210_002, 210_003)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One question to the file: why it is asked, and what to look at in the answer."""
+
+    title: str
+    where: str
+    look: str
+
+
+@dataclass(frozen=True, slots=True)
+class Chapter:
+    """A question, the command that asks it, and its answer."""
+
+    step: Step
+    command: str
+    answer: Answer
+    full_read: int
+    """Bytes a reader without metadata pruning fetches: all of the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """The demo's result."""
+
+    file: str
+    chapters: tuple[Chapter, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON document of the demo."""
+        steps = [
+            {"title": one.step.title, "command": one.command, "full_read_bytes": one.full_read}
+            | {"result": one.answer.to_dict()}
+            for one in self.chapters
+        ]
+        return {"file": self.file, "steps": steps}
+
+
+def demo(json: JsonOption = False) -> None:
+    """Prune one Parquet file three ways, and say what to look at."""
+    file = write_readings(embedded_home() / "demo" / "readings.parquet")
+    show(Story(str(file), tuple(_tell(step, file) for step in steps())), tell, as_json=json)
+
+
+def steps() -> list[Step]:
+    """The three questions."""
+    return [
+        Step(
+            "One second in a file sorted by time",
+            f"ts = TIMESTAMP_NTZ '{np.datetime64('2024-03-01') + np.timedelta64(HIDDEN_ROW, 's')}'",
+            "Row groups go by their statistics, pages by the page index: one page of one row group is left.",
+        ),
+        Step(
+            "A threshold that only NaN exceeds, and statistics never mention NaN",
+            "celsius > 1000",
+            "As in Spark, NaN is larger than everything. No row was lost: what cannot be ruled out is read, and the "
+            f"{len(NAN_ROWS)} rows that match are NaN.",
+        ),
+        Step(
+            "One sensor in a column that is not sorted",
+            f"sensor = {int(_sensors()[HIDDEN_ROW])}",
+            "Minimum and maximum help nowhere; the bloom filters of all other row groups answered no, with one block "
+            "of 32 bytes each.",
+        ),
+    ]
+
+
+def _tell(step: Step, file: Path) -> Chapter:
+    source = open_source(file)
+    result = read(source, step.where)
+    command = f'floeplan prune {shlex.quote(str(file))} --where "{step.where}" --read'
+    return Chapter(step, command, Answer(step.where, source.size, result.prune, result, None), source.size)
+
+
+def tell(story: Story) -> RenderableType:
+    """The story as text."""
+    parts: list[RenderableType] = []
+    for number, chapter in enumerate(story.chapters, start=1):
+        read_bytes = chapter.answer.read.bytes_read if chapter.answer.read else 0
+        parts += [
+            Text(f"{number}. {chapter.step.title}", style="bold"),
+            Text(),
+            render(chapter.answer),
+            Text(),
+            Text(f"  {chapter.step.look}"),
+            Text(f"  {human_bytes(read_bytes)} read; the whole file is {human_bytes(chapter.full_read)}."),
+            Text(),
+        ]
+    commands = [Text(f"  {chapter.command}") for chapter in story.chapters]
+    return Group(*parts, Text("Ask again, or something else:", style="bold"), *commands)
+
+
+def _sensors() -> npt.NDArray[np.int64]:
+    return np.random.default_rng(7).integers(0, 2**62, ROWS)
+
+
+def write_readings(path: Path) -> Path:
+    """Sensor readings: one a second, sorted by ``ts``; a bloom filter on ``sensor``; NaN among ``celsius``."""
+    if path.exists():
+        return path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    random = np.random.default_rng(8)
+    celsius = random.normal(15.0, 8.0, ROWS).round(2)
+    celsius[list(NAN_ROWS)] = np.nan
+    table = pa.table(
+        {
+            "ts": pa.array(np.datetime64("2024-03-01", "us") + np.arange(ROWS) * np.timedelta64(1, "s")),
+            "sensor": _sensors(),
+            "celsius": celsius,
+            "site": pa.array(["harbour", "ridge", "valley"]).take(pa.array(random.integers(0, 3, ROWS))),
+        }
+    )
+    unfinished = path.with_suffix(".part")
+    pq.write_table(
+        table,
+        unfinished,
+        row_group_size=ROW_GROUP_ROWS,
+        max_rows_per_page=PAGE_ROWS,
+        use_dictionary=["celsius", "site"],
+        write_page_index=True,
+        bloom_filter_options={"sensor": {"ndv": ROW_GROUP_ROWS, "fpp": 0.01}},
+    )
+    return unfinished.rename(path)
