@@ -81,14 +81,15 @@ def columns_of(table: pa.Table, schema: Schema) -> Resolver:
 
 
 def typed_columns_of(table: pa.Table, schema: Schema) -> Resolver:
-    """Like ``columns_of``, each column cast to the Arrow type of its Iceberg type."""
+    """Like ``columns_of``, each primitive column cast to the Arrow type of its Iceberg type."""
     resolve = columns_of(table, schema)
 
     def resolve_typed(field_id: int) -> pa.ChunkedArray:
-        field = schema.find_field(field_id)
-        data, wanted = decoded(resolve(field_id)), schema_to_pyarrow(field.field_type)
+        data, field = decoded(resolve(field_id)), schema.find_field(field_id)
+        if not isinstance(field.field_type, PrimitiveType):
+            return data
         try:
-            return data.cast(wanted)
+            return data.cast(schema_to_pyarrow(field.field_type))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise _mismatch(field.name, str(field.field_type), data.type) from error
 
