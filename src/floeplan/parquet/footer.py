@@ -37,8 +37,9 @@ from floeplan.parquet.thrift import Struct, corrupt, integer, read_struct
 
 Numbers: TypeAlias = npt.NDArray[np.int64]
 
-DEFAULT_TAIL = 64 * 1024
-"""Bytes asked for first: the footer and, in files of ordinary size, the page indexes before it."""
+DEFAULT_TAIL = 256 * 1024
+"""Bytes asked for first. About 130 bytes of footer per column chunk and 30 bytes of page index per page: this holds the
+footer of 2,000 chunks, or that of a file of ordinary size together with its page indexes."""
 MAX_FOOTER = 1 << 29
 
 _MAGIC = b"PAR1"
@@ -333,7 +334,10 @@ def _dictionary_pages(encodings: Any) -> int:
 
 
 def _numbers(structs: list[Any], number: int, default: int | None = None) -> Numbers:
-    return np.array([integer(struct, number, default) for struct in structs], dtype=np.int64)
+    try:
+        return np.fromiter((struct.get(number, default) for struct in structs), dtype=np.int64, count=len(structs))
+    except (TypeError, OverflowError):
+        raise ValueError(f"field {number} is no integer") from None
 
 
 def _raw(stats: list[Struct], number: int) -> tuple[bytes | None, ...]:

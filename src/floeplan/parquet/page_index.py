@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from floeplan.parquet.footer import ColumnChunks, Numbers, ParquetFooter
 from floeplan.parquet.schema import LeafColumn
 from floeplan.parquet.source import ByteSource
 from floeplan.parquet.thrift import Struct, read_struct
-from floeplan.parquet.values import ChunkClaims, RawValues, believed_nulls, has_known_order, usable_claims
+from floeplan.parquet.values import RawValues, believed_nulls, has_known_order, usable_claims
 from floeplan.predicate.tristate import Mask
 
 _OFFSET_SHAPE = {1: {1: None, 2: None, 3: None}}
@@ -55,21 +55,6 @@ class PageIndex:
     """Per page; -1 when unknown."""
     lower: RawValues
     """Per page: raw lower bound, ``None`` where there is none whose order is known."""
-    upper: RawValues
-
-
-@dataclass(frozen=True, slots=True)
-class _Pages:
-    """The pages of one chunk."""
-
-    located: bool
-    described: bool
-    first_row: Numbers
-    row_count: Numbers
-    offset: Numbers
-    size: Numbers
-    null_count: Numbers
-    lower: RawValues
     upper: RawValues
 
 
@@ -123,114 +108,134 @@ def _assemble(
     offset_indexes: list[bytes],
     column_indexes: list[bytes],
 ) -> PageIndex:
-    claims = usable_claims(footer, chunks)
-    pages = [
-        _pages_of_chunk(footer, chunks, claims, group, offsets, columns)
-        for group, offsets, columns in zip(groups.tolist(), offset_indexes, column_indexes, strict=True)
+    rows = footer.row_group_rows[groups]
+    located, counts, places = _locate(chunks, groups, rows, offset_indexes)
+    first_row, offset, size = places
+    page_starts = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+    row_count = _until_next(first_row, page_starts, rows) - first_row
+    told = [
+        decode_column_index(encoded, count) if is_located else None
+        for encoded, count, is_located in zip(column_indexes, counts.tolist(), located.tolist(), strict=True)
     ]
-    counts = np.array([len(page.first_row) for page in pages], dtype=np.int64)
+    nulls, lower, upper = _describe(footer, chunks, groups, told, counts, row_count)
     return PageIndex(
         leaf=chunks.leaf,
         row_groups=groups,
-        located=np.array([page.located for page in pages], dtype=np.bool_),
-        page_starts=np.concatenate(([0], np.cumsum(counts))).astype(np.int64),
+        located=located,
+        page_starts=page_starts,
         row_group=np.repeat(groups, counts),
-        first_row=_joined([page.first_row for page in pages]),
-        row_count=_joined([page.row_count for page in pages]),
-        offset=_joined([page.offset for page in pages]),
-        size=_joined([page.size for page in pages]),
-        described=np.array([page.described for page in pages], dtype=np.bool_),
-        null_count=_joined([page.null_count for page in pages]),
-        lower=[value for page in pages for value in page.lower],
-        upper=[value for page in pages for value in page.upper],
+        first_row=first_row,
+        row_count=row_count,
+        offset=offset,
+        size=size,
+        described=np.array([one is not None for one in told], dtype=np.bool_),
+        null_count=nulls,
+        lower=lower,
+        upper=upper,
     )
 
 
-def _joined(parts: list[Numbers]) -> Numbers:
-    return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+def _until_next(values: Numbers, page_starts: Numbers, ends: Numbers) -> Numbers:
+    """For each page the value of the page behind it, or the end of its chunk."""
+    following = np.append(values[1:], 0)
+    following[page_starts[1:] - 1] = ends
+    return following
 
 
-def _pages_of_chunk(
-    footer: ParquetFooter,
-    chunks: ColumnChunks,
-    claims: ChunkClaims,
-    group: int,
-    offset_index: bytes,
-    column_index: bytes,
-) -> _Pages:
-    rows = int(footer.row_group_rows[group])
-    start = int(chunks.start[group])
-    places = decode_offset_index(offset_index, rows, start, start + int(chunks.total_compressed_size[group]))
-    told = None
-    if places is None:
-        missing = np.full(1, -1, dtype=np.int64)
-        first_row, offset, size = np.zeros(1, dtype=np.int64), missing, missing
-        row_count = np.full(1, rows, dtype=np.int64)
-    else:
-        first_row, offset, size = places
-        row_count = np.diff(first_row, append=rows)
-        told = decode_column_index(column_index, row_count)
-    nulls = _nulls_of_pages(int(claims.null_count[group]), rows, row_count)
-    if told is not None:
-        nulls = believed_nulls(chunks.leaf, footer.created_by, told[0], row_count)
-    lower: RawValues = [claims.lower[group]] * len(row_count)
-    upper: RawValues = [claims.upper[group]] * len(row_count)
-    if told is not None and has_known_order(chunks.leaf, footer.created_by):
-        lower, upper = told[1], told[2]
-    return _Pages(places is not None, told is not None, first_row, row_count, offset, size, nulls, lower, upper)
+def _locate(
+    chunks: ColumnChunks, groups: Numbers, rows: Numbers, encoded: list[bytes]
+) -> tuple[Mask, Numbers, Numbers]:
+    """Which chunks have a usable offset index, pages per chunk, and (first rows, offsets, sizes) of all pages.
 
-
-def _nulls_of_pages(null_count: int, rows: int, row_count: Numbers) -> Numbers:
-    """Null counts of pages from the null count of their chunk: none in all is none in each, and so is only nulls."""
-    if null_count == 0:
-        return np.zeros_like(row_count)
-    return row_count if null_count == rows else np.full_like(row_count, -1)
-
-
-def decode_offset_index(encoded: bytes, rows: int, start: int, end: int) -> tuple[Numbers, Numbers, Numbers] | None:
-    """First rows, offsets and sizes of the pages of a chunk of so many rows that lies between two places.
-
-    ``None`` unless the pages begin with row 0, go on in order, and lie one behind the other inside the chunk.
+    Usable is one whose pages begin with row 0, go on in order, and lie one behind the other inside the chunk. A chunk
+    without one is a single page.
     """
+    tables = [decode_offset_index(one) for one in encoded]
+    start, end = chunks.start[groups], (chunks.start + chunks.total_compressed_size)[groups]
+    while True:
+        counts = np.array([len(table) for table in tables], dtype=np.int64)
+        places = np.ascontiguousarray(np.concatenate([_NO_PAGES, *tables]).T)
+        first_row, offset, size = places
+        page_starts = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+        located = np.array([table is not _ONE_PAGE for table in tables], dtype=np.bool_)
+        fits = (size > 0) & (offset + size <= _until_next(offset, page_starts, end))
+        fits &= first_row <= _until_next(first_row, page_starts, rows)
+        fits[page_starts[:-1]] &= (first_row[page_starts[:-1]] == 0) & (offset[page_starts[:-1]] >= start)
+        bad = located & ~np.logical_and.reduceat(np.append(fits, True), page_starts[:-1])
+        if not bad.any():
+            return located, counts, places
+        tables = [_ONE_PAGE if is_bad else table for table, is_bad in zip(tables, bad.tolist(), strict=True)]
+
+
+_NO_PAGES = np.zeros((0, 3), dtype=np.int64)
+_ONE_PAGE = np.array([[0, -1, -1]], dtype=np.int64)
+
+
+def decode_offset_index(encoded: bytes) -> Numbers:
+    """First row, offset and size of each page; the one page of a chunk that is not told apart when it is unreadable."""
     locations: Any = _decode(encoded, _OFFSET_SHAPE).get(1)
     try:
-        table = np.array(list(map(itemgetter(3, 1, 2), locations)), dtype=np.int64).reshape(-1, 3)
+        table = np.array(list(map(itemgetter(3, 1, 2), locations)), dtype=np.int64)
     except (TypeError, KeyError, ValueError, OverflowError):
-        return None
-    first_row, offset, size = np.ascontiguousarray(table.T)
-    if len(table) == 0 or first_row[0] != 0 or (np.diff(first_row, append=rows) < 0).any():
-        return None
-    if (size <= 0).any() or offset[0] < start or (size > np.diff(offset, append=end)).any():
-        return None
-    return first_row, offset, size
+        return _ONE_PAGE
+    return table if table.ndim == 2 and len(table) else _ONE_PAGE
 
 
-def decode_column_index(encoded: bytes, row_count: Numbers) -> tuple[Numbers, RawValues, RawValues] | None:
-    """Null counts (-1 unknown), raw lower and raw upper bounds of the pages.
+Told: TypeAlias = tuple[Numbers, Numbers, RawValues, RawValues]
 
-    ``None`` unless every list speaks of as many pages as there are. A page said to hold only nulls whose null count
-    says otherwise is a contradiction, and nothing is believed of it.
+
+def _describe(
+    footer: ParquetFooter,
+    chunks: ColumnChunks,
+    groups: Numbers,
+    told: list[Told | None],
+    counts: Numbers,
+    row_count: Numbers,
+) -> tuple[Numbers, RawValues, RawValues]:
+    """Null counts and raw bounds of all pages, from the column index or else from the statistics of the chunk."""
+    leaf, created_by = chunks.leaf, footer.created_by
+    claims = usable_claims(footer, chunks)
+    ordered = has_known_order(leaf, created_by)
+    only_nulls, nulls = [_NO_NUMBERS], [_NO_NUMBERS]
+    lower: list[bytes | None] = []
+    upper: list[bytes | None] = []
+    for group, one, count in zip(groups.tolist(), told, counts.tolist(), strict=True):
+        inherited = int(claims.null_count[group])
+        only_nulls.append(np.full(count, inherited == footer.row_group_rows[group]) if one is None else one[0])
+        nulls.append(np.full(count, inherited if inherited == 0 else -1) if one is None else one[1])
+        lower += [claims.lower[group]] * count if one is None or not ordered else one[2]
+        upper += [claims.upper[group]] * count if one is None or not ordered else one[3]
+    full, known = np.concatenate(only_nulls).astype(np.bool_), np.concatenate(nulls)
+    contradiction = full & (known >= 0) & (known != row_count)
+    counted = np.where(contradiction, -1, np.where(full, row_count, known))
+    return believed_nulls(leaf, created_by, counted, row_count), lower, upper
+
+
+_NO_NUMBERS = np.zeros(0, dtype=np.int64)
+
+
+def decode_column_index(encoded: bytes, pages: int) -> Told | None:
+    """Which pages hold only nulls, null counts (-1 unknown), raw lower and raw upper bounds.
+
+    ``None`` unless every list speaks of as many pages as there are.
     """
     fields = _decode(encoded, _COLUMN_SHAPE)
-    null_pages, lower, upper = (_list_of(fields.get(number), kind, len(row_count)) for number, kind in _LISTS)
+    null_pages, lower, upper = (_list_of(fields.get(number), kind, pages) for number, kind in _LISTS)
     if null_pages is None or lower is None or upper is None:
         return None
-    counts = _list_of(fields.get(5), int, len(row_count))
-    nulls = np.full_like(row_count, -1) if counts is None else np.array(counts, dtype=np.int64)
-    only_nulls = np.array(null_pages, dtype=np.bool_)
-    contradiction = only_nulls & (nulls >= 0) & (nulls != row_count)
-    nulls = np.where(contradiction, -1, np.where(only_nulls, row_count, nulls))
-    if only_nulls.any():
+    counts = _list_of(fields.get(5), int, pages)
+    nulls = np.full(pages, -1, dtype=np.int64) if counts is None else np.array(counts, dtype=np.int64)
+    if True in null_pages:
         lower = [None if empty else value for value, empty in zip(lower, null_pages, strict=True)]
         upper = [None if empty else value for value, empty in zip(upper, null_pages, strict=True)]
-    return nulls, lower, upper
+    return np.array(null_pages), nulls, lower, upper
 
 
 _LISTS: tuple[tuple[int, type], ...] = ((1, bool), (2, bytes), (3, bytes))
 
 
 def _list_of(values: Any, kind: type, size: int) -> list[Any] | None:
-    fits = isinstance(values, list) and len(values) == size and all(type(value) is kind for value in values)
+    fits = isinstance(values, list) and len(values) == size and set(map(type, values)) == {kind}
     return values if fits else None
 
 

@@ -20,7 +20,6 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyiceberg.types import (
     BinaryType,
     BooleanType,
@@ -182,21 +181,21 @@ def _always_signed(leaf: LeafColumn) -> bool:
 
 def decode_bound(leaf: LeafColumn, wanted: PrimitiveType, raw: RawValues, side: Side) -> Bound:
     """Decode one bound per container into the domain of the wanted type, which must be ``comparable``."""
-    values = pa.array(raw, type=pa.binary())
     match family(wanted):
         case Family.TEXT:
-            return _text(values, side)
+            return _text(pa.array(raw, type=pa.binary()), side)
         case Family.BYTES:
+            values = pa.array(raw, type=pa.binary())
             return Bound(values, _present(values))
         case Family.BOOLEAN:
-            numbers, valid = _fixed_width(values, "u1")
+            numbers, valid = _fixed_width(raw, "u1")
             return Bound(numbers.astype(np.int64), valid & (numbers < 2))
         case Family.FLOAT:
-            numbers, valid = _fixed_width(values, _FLOATS[leaf.physical])
+            numbers, valid = _fixed_width(raw, _FLOATS[leaf.physical])
             return Bound(numbers.astype(np.float64), valid)
         case Family.DECIMAL if isinstance(wanted, DecimalType):
-            return _decimal(leaf, wanted, values)
-    numbers, valid = _fixed_width(values, _integer_format(leaf))
+            return _decimal(leaf, wanted, raw)
+    numbers, valid = _fixed_width(raw, _integer_format(leaf))
     return _rescaled(numbers.astype(np.int64), valid, stored_tick(leaf), tick_of(wanted), side)
 
 
@@ -213,19 +212,17 @@ def _present(values: pa.Array) -> Mask:
     return np.asarray(values.is_valid().to_numpy(zero_copy_only=False))
 
 
-def _fixed_width(values: pa.Array, format_: str) -> tuple[npt.NDArray[Any], Mask]:
+def _lengths(raw: RawValues) -> Numbers:
+    return np.fromiter((-1 if value is None else len(value) for value in raw), dtype=np.int64, count=len(raw))
+
+
+def _fixed_width(raw: RawValues, format_: str) -> tuple[npt.NDArray[Any], Mask]:
     """Numbers of one width; a value of another length, or none, is invalid and reads as zero."""
     dtype = np.dtype(format_)
-    data, valid = _rows_of_bytes(values, dtype.itemsize)
-    return np.frombuffer(data, dtype=dtype, count=len(values)), valid
-
-
-def _rows_of_bytes(values: pa.Array, width: int) -> tuple[pa.Buffer, Mask]:
-    """All values one after another, each ``width`` bytes long; those of another length become zeros."""
-    valid = np.asarray(pc.fill_null(pc.equal(pc.binary_length(values), width), False).to_numpy(zero_copy_only=False))
-    if not valid.all():
-        values = pc.if_else(pa.array(valid), values, pa.scalar(bytes(width), type=pa.binary()))
-    return values.buffers()[2] or b"", valid
+    valid = _lengths(raw) == dtype.itemsize
+    zero = bytes(dtype.itemsize)
+    values = raw if valid.all() else [value if good else zero for value, good in zip(raw, valid, strict=True)]
+    return np.frombuffer(b"".join(values), dtype=dtype), valid  # type: ignore[arg-type]
 
 
 def stored_tick(leaf: LeafColumn) -> int:
@@ -257,28 +254,28 @@ def _rescaled(values: Numbers, valid: Mask, stored: int, asked: int, side: Side)
     return Bound(values, valid)
 
 
-def _decimal(leaf: LeafColumn, wanted: DecimalType, values: pa.Array) -> Bound:
+def _decimal(leaf: LeafColumn, wanted: DecimalType, raw: RawValues) -> Bound:
     """Unscaled decimals: ``int64`` where the wanted type has 18 digits or fewer, else Arrow decimals."""
-    high, low, valid = _unscaled(leaf, values)
+    high, low, valid = _unscaled(leaf, raw)
     if wanted.precision <= 18:
         return Bound(low, valid & (high == low >> 63))
     pairs = np.column_stack((low, high)).astype("<i8")
     type_ = pa.decimal128(wanted.precision, wanted.scale)
-    return Bound(pa.Array.from_buffers(type_, len(values), [None, pa.py_buffer(pairs.tobytes())]), valid)
+    return Bound(pa.Array.from_buffers(type_, len(raw), [None, pa.py_buffer(pairs.tobytes())]), valid)
 
 
-def _unscaled(leaf: LeafColumn, values: pa.Array) -> tuple[Numbers, Numbers, Mask]:
+def _unscaled(leaf: LeafColumn, raw: RawValues) -> tuple[Numbers, Numbers, Mask]:
     """High and low halves of 128-bit numbers, from whichever way the writer stored them."""
     if leaf.physical in (Physical.INT32, Physical.INT64):
-        numbers, valid = _fixed_width(values, "<i4" if leaf.physical is Physical.INT32 else "<i8")
+        numbers, valid = _fixed_width(raw, "<i4" if leaf.physical is Physical.INT32 else "<i8")
         low = numbers.astype(np.int64)
         return (low >> 63 if leaf.annotation.signed else np.zeros_like(low)), low, valid
-    high, low = np.zeros((2, len(values)), dtype=np.int64)
-    valid = np.zeros(len(values), dtype=np.bool_)
-    lengths = pc.fill_null(pc.binary_length(values), 0).to_numpy(zero_copy_only=False)
+    high, low = np.zeros((2, len(raw)), dtype=np.int64)
+    valid = np.zeros(len(raw), dtype=np.bool_)
+    lengths = _lengths(raw)
     for length in np.unique(lengths[lengths > 0]).tolist():
         chosen = np.flatnonzero(lengths == length)
-        data = np.frombuffer(b"".join(values.take(pa.array(chosen)).to_pylist()), dtype=np.uint8).reshape(-1, length)
+        data = np.frombuffer(b"".join(raw[i] or b"" for i in chosen.tolist()), dtype=np.uint8).reshape(-1, length)
         high[chosen], low[chosen], valid[chosen] = _big_endian(data)
     return high, low, valid
 
