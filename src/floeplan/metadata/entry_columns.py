@@ -7,7 +7,7 @@ field id there are ``lower.<id>``, ``upper.<id>``, ``null_count.<id>``, ``nan_co
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from floeplan.metadata.program import Fields, Items, Keyed, Present, Scalar, Want
@@ -55,7 +55,7 @@ NEEDED = frozenset({"status", "sequence_number", "content", "file_path", "file_f
 """Columns that are always read: without them no entry can be judged."""
 
 
-def partition_column(field_id: int) -> str:
+def partition_column(field_id: int | str) -> str:
     """The column of a field of the union partition tuple."""
     return f"partition.{field_id}"
 
@@ -90,3 +90,23 @@ class EntryColumns:
             data_file.append((_COLUMN_SIZES, Keyed("column_size.", tuple(sorted(self.sizes)))))
         entry = [want for name, want in _ENTRY.items() if name in names]
         return Fields((*entry, (DATA_FILE, Fields(tuple(data_file)))))
+
+    def column_names(self, partition: Iterable[int]) -> list[str]:
+        """The columns asked for, without those that only tell where an entry comes from."""
+        names = [name for name in (*_ENTRY, *_DATA_FILE) if name in self.names | NEEDED]
+        if self.partition:
+            names += [partition_column(field_id) for field_id in partition]
+        names += [f"{prefix}{field_id}" for field_id in sorted(self.stats) for prefix in _STATS]
+        return names + [f"column_size.{field_id}" for field_id in sorted(self.sizes)]
+
+    def only(self, names: Iterable[str]) -> EntryColumns:
+        """As little as possible with these of the columns asked for."""
+        few = frozenset(names)
+        return EntryColumns(
+            names=self.names & few,
+            stats=frozenset(
+                field_id for field_id in self.stats if any(f"{prefix}{field_id}" in few for prefix in _STATS)
+            ),
+            sizes=frozenset(field_id for field_id in self.sizes if f"column_size.{field_id}" in few),
+            partition=self.partition and any(name.startswith(partition_column("")) for name in few),
+        )
