@@ -15,7 +15,7 @@ from floeplan.predicate.stats import Bound, ColumnStats
 
 def assert_admits(stats: ColumnStats, containers: Sequence[int], values: Sequence[Any], type_: PrimitiveType) -> None:
     """Each value lies in the container beside it; nulls, NaN and values outside the bounds must not be ruled out."""
-    lowers, uppers = _listed(stats.lower), _listed(stats.upper)
+    lowers, uppers = listed(stats.lower), listed(stats.upper)
     for container, value in zip(containers, values, strict=True):
         if value is None:
             assert stats.may_null[container], f"a null in container {container} is ruled out"
@@ -29,7 +29,7 @@ def assert_admits(stats: ColumnStats, containers: Sequence[int], values: Sequenc
             assert upper is None or number <= upper, f"{value!r} is above the upper bound {upper!r} of {container}"
 
 
-def _listed(bound: Bound | None) -> list[Any]:
+def listed(bound: Bound | None) -> list[Any]:
     """Bounds as Python values, None where there is none."""
     if bound is None:
         return []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import pairwise
 from types import ModuleType
 
 import pytest
@@ -69,7 +70,7 @@ def test_a_list_can_be_taken_as_the_places_of_its_elements(reader: ModuleType) -
     data = encode_struct([(1, LIST, (STRUCT, inner)), (2, I32, 5)])
     decoded, _ = reader.read_struct(data, 0, {1: ...}, "thing", "f")
     places = list(decoded[1])
-    assert [data[a:b] for a, b in zip(places[:-1], places[1:], strict=True)] == inner
+    assert [data[a:b] for a, b in pairwise(places)] == inner
 
 
 @pytest.mark.parametrize("cut", range(len(EVERYTHING)))
