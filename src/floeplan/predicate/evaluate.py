@@ -95,7 +95,7 @@ def _from_statistics(leaf: IrExpr, stats: ColumnStats) -> Tri:
 def _compare(stats: ColumnStats, type_: PrimitiveType, op: CmpOp, value: Value) -> Tri:
     if isinstance(value, float) and math.isnan(value):
         return _compare_nan(stats, op)
-    where = _Position(stats, physical(type_, value))
+    where = _Position(stats, in_domain(stats, physical(type_, value)))
     match op:
         case CmpOp.EQ:
             may_true, may_false = where.at_or_below & where.at_or_above, where.below | where.above | stats.may_nan
@@ -134,7 +134,7 @@ class _Position:
     """Where the ordinary values of each container may lie relative to a literal."""
 
     stats: ColumnStats
-    value: Value
+    value: Value | pa.Scalar
 
     @property
     def below(self) -> Mask:
@@ -166,11 +166,19 @@ def physical(type_: PrimitiveType, value: Value) -> Value:
     return value
 
 
-def compare(values: Vector, op: str, value: Value) -> Mask:
+def in_domain(stats: ColumnStats, value: Value) -> Value | pa.Scalar:
+    """A physical literal as its column's bounds compare with it: an Arrow scalar for Arrow vectors."""
+    bound = stats.lower or stats.upper
+    if bound is None or isinstance(bound.values, np.ndarray):
+        return value
+    return pa.scalar(value, type=bound.values.type)
+
+
+def compare(values: Vector, op: str, value: Value | pa.Scalar) -> Mask:
     """Compare a vector of bounds with one literal of the same domain."""
     if isinstance(values, np.ndarray):
         return np.asarray(_NUMPY_COMPARE[op](values, value))  # type: ignore[arg-type]
-    return to_mask(_ARROW_COMPARE[op](values, pa.scalar(value, type=values.type)))
+    return to_mask(_ARROW_COMPARE[op](values, value))
 
 
 def _in_list(stats: ColumnStats, column: Column, values: tuple[Value, ...]) -> Tri:
@@ -191,12 +199,11 @@ def _listed(stats: ColumnStats, values: list[Value]) -> tuple[Mask, Mask]:
     Both by rank: with the listed values sorted, a container covers those from the first at or above its lower bound
     up to the last at or below its upper bound.
     """
-    size = len(stats.may_null)
-    nothing, everything = np.zeros(size, dtype=np.bool_), np.ones(size, dtype=np.bool_)
+    nothing = np.zeros_like(stats.may_null)
     if not values:
         return nothing, nothing
     if stats.lower is None and stats.upper is None:
-        return everything, nothing
+        return ~nothing, nothing
     lower_rank, upper_rank, listed = _ranks(stats.lower, stats.upper, values)
     first = 0 if lower_rank is None else np.searchsorted(listed, lower_rank, side="left")
     last = len(listed) if upper_rank is None else np.searchsorted(listed, upper_rank, side="right")
@@ -204,7 +211,7 @@ def _listed(stats: ColumnStats, values: list[Value]) -> tuple[Mask, Mask]:
         first = np.where(stats.lower.valid, first, 0)
     if stats.upper is not None:
         last = np.where(stats.upper.valid, last, len(listed))
-    inside = np.broadcast_to(np.asarray(first < last), (size,))
+    inside = np.asarray(first < last)
     if stats.lower is None or stats.upper is None:
         return inside, nothing
     pinned = inside & stats.lower.valid & stats.upper.valid & np.asarray(lower_rank == upper_rank)
@@ -229,13 +236,13 @@ def _ranks(
 
 def _starts_with(stats: ColumnStats, prefix: str) -> Tri:
     """LIKE 'p%': strings with the prefix fill one interval, so bounds that both carry it hold nothing else."""
-    lower, upper = stats.lower, stats.upper
+    lower, upper, literal = stats.lower, stats.upper, in_domain(stats, prefix)
     may_true, may_false = stats.may_value, stats.may_value
     if upper is not None:
-        may_true = may_true & (~upper.valid | compare(upper.values, ">=", prefix))
+        may_true = may_true & (~upper.valid | compare(upper.values, ">=", literal))
     if lower is not None:
         carried = to_mask(pc.starts_with(lower.values, prefix))
-        may_true = may_true & (~lower.valid | compare(lower.values, "<=", prefix) | carried)
+        may_true = may_true & (~lower.valid | compare(lower.values, "<=", literal) | carried)
         if upper is not None:
             both_carry = lower.valid & carried & upper.valid & to_mask(pc.starts_with(upper.values, prefix))
             may_false = may_false & ~both_carry
