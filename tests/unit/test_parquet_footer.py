@@ -20,6 +20,9 @@ from tests.support import parquet_forge as forge
 pytestmark = pytest.mark.unit
 
 
+LEAF = forge.element("a", forge.INT32)
+
+
 def footer_of(data: bytes, **options: Any) -> ParquetFooter:
     return read_footer(BytesSource(data, "a.parquet"), **options)
 

@@ -74,6 +74,12 @@ def plain(physical: int, **options: Any) -> bytes:
     return forge.element("x", physical, **options)
 
 
+HALF = plain(7, length=2, logical=forge.logical(15))
+SMALL_DECIMAL = plain(1, converted=5, precision=9, scale=2)
+FIXED_DECIMAL = plain(7, length=5, converted=5, precision=10, scale=2)
+LONG_DECIMAL = plain(7, length=20, converted=5, precision=38, scale=0)
+ODD_DECIMAL = plain(7, length=17, converted=5, precision=38, scale=0)
+UUID = plain(7, length=16, logical=forge.logical(14))
 MILLIS = forge.timestamp_type(1)
 NANOS = forge.timestamp_type(3, utc=False)
 DAY = 86_400_000_000
@@ -98,20 +104,20 @@ DAY = 86_400_000_000
         (plain(2, logical=NANOS), le(-2000, 8), le(2000, 8), TimestampType(), (-2, 2)),
         (plain(4), struct.pack("<f", -0.5), struct.pack("<f", 2.5), FloatType(), (-0.5, 2.5)),
         (plain(4), struct.pack("<f", 0.1), struct.pack("<f", math.inf), DoubleType(), (0.10000000149011612, math.inf)),
-        (plain(7, length=2, logical=forge.logical(15)), struct.pack("<e", -1.5), struct.pack("<e", 2), FloatType(), (-1.5, 2)),
-        (plain(1, converted=5, precision=9, scale=2), le(-5), le(7), DecimalType(9, 2), (-5, 7)),
-        (plain(1, converted=5, precision=9, scale=2), le(-5), le(7), DecimalType(30, 2), (Decimal("-0.05"), Decimal("0.07"))),
-        (plain(7, length=5, converted=5, precision=10, scale=2), b"\xff" * 5, b"\0\0\0\1\0", DecimalType(10, 2), (-1, 256)),
-        (plain(7, length=20, converted=5, precision=38, scale=0), b"\xff" * 20, b"\0" * 19 + b"\7", DecimalType(38, 0), (-1, 7)),
+        (HALF, struct.pack("<e", -1.5), struct.pack("<e", 2), FloatType(), (-1.5, 2)),
+        (SMALL_DECIMAL, le(-5), le(7), DecimalType(9, 2), (-5, 7)),
+        (SMALL_DECIMAL, le(-5), le(7), DecimalType(30, 2), (Decimal("-0.05"), Decimal("0.07"))),
+        (FIXED_DECIMAL, b"\xff" * 5, b"\0\0\0\1\0", DecimalType(10, 2), (-1, 256)),
+        (LONG_DECIMAL, b"\xff" * 20, b"\0" * 19 + b"\7", DecimalType(38, 0), (-1, 7)),
         (plain(6, converted=5, precision=10, scale=2), b"\x80", b"\1\0", DecimalType(10, 2), (-128, 256)),
         (plain(6, converted=0), b"a", "é".encode(), StringType(), ("a", "é")),
         (plain(6), b"a", b"b", StringType(), ("a", "b")),
         (plain(6, converted=0), b"a", b"b", BinaryType(), (b"a", b"b")),
         (plain(6), b"", b"\xff", BinaryType(), (b"", b"\xff")),
         (plain(7, length=3), b"abc", b"b", FixedType(3), (b"abc", b"b")),
-        (plain(7, length=16, logical=forge.logical(14)), bytes(16), b"\xff" * 16, UUIDType(), (bytes(16), b"\xff" * 16)),
+        (UUID, bytes(16), b"\xff" * 16, UUIDType(), (bytes(16), b"\xff" * 16)),
     ],
-)  # fmt: skip
+)
 def test_bounds_of_every_stored_type(leaf: bytes, low: bytes, high: bytes, type_: PrimitiveType, expected: Any) -> None:
     physical = read_footer(BytesSource(forge.file([forge.root(1), leaf], []))).leaves[0].physical
     assert bounds(leaf, physical, low, high, type_) == expected
@@ -124,14 +130,14 @@ def test_bounds_of_every_stored_type(leaf: bytes, low: bytes, high: bytes, type_
         (plain(1), 1, b"", b"", IntegerType(), (None, None)),
         (plain(0), 0, b"\0", b"\7", BooleanType(), (0, None)),
         (plain(2, logical=MILLIS), 2, le(-(2**62), 8), le(2**62, 8), TimestamptzType(), (None, None)),
-        (plain(7, length=20, converted=5, precision=38, scale=0), 7, b"\1" * 20, b"\1" * 20, DecimalType(38, 0), (None, None)),
-        (plain(7, length=17, converted=5, precision=38, scale=0), 7, b"\0" + b"\xff" * 16, b"\0" * 16 + b"\1", DecimalType(38, 0), (None, 1)),
+        (LONG_DECIMAL, 7, b"\1" * 20, b"\1" * 20, DecimalType(38, 0), (None, None)),
+        (ODD_DECIMAL, 7, b"\0" + b"\xff" * 16, b"\0" * 16 + b"\1", DecimalType(38, 0), (None, 1)),
         (plain(6, converted=5, precision=10, scale=2), 6, b"", b"\1", DecimalType(10, 2), (None, 1)),
         (plain(6, converted=0), 6, "aé".encode()[:2], "bé".encode()[:2], StringType(), ("a", None)),
         (plain(6, converted=0), 6, b"\xff", b"b", StringType(), ("", "b")),
         (plain(6, converted=0), 6, b"a\xed\xa0\x80", b"b", StringType(), ("a", "b")),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_decoded_is_no_bound(
     leaf: bytes, physical: int, low: bytes, high: bytes, type_: PrimitiveType, expected: Any
 ) -> None:
@@ -160,7 +166,7 @@ def test_int96_has_no_order() -> None:
         (plain(1, logical=forge.integer_type(32, False)), 1, le(1), le(2), LongType(), NONE),
         (plain(6, converted=0), 6, b"a", b"b", StringType(), NONE),
         (plain(7, length=3), 7, b"abc", b"abd", FixedType(3), NONE),
-        (plain(7, length=5, converted=5, precision=10, scale=2), 7, bytes(5), bytes(5), DecimalType(10, 2), NONE),
+        (FIXED_DECIMAL, 7, bytes(5), bytes(5), DecimalType(10, 2), NONE),
     ],
 )
 def test_old_statistics_fields_are_used_only_where_their_order_was_never_in_doubt(
@@ -187,9 +193,7 @@ def test_old_statistics_fields_are_used_only_where_their_order_was_never_in_doub
         ("", True, True),
     ],
 )
-def test_writers_known_to_compare_bytes_wrongly_are_not_believed(
-    writer: str, text_used: bool, decimal_used: bool
-) -> None:
+def test_writers_that_compared_bytes_wrongly_are_not_believed(writer: str, text_used: bool, decimal_used: bool) -> None:
     text = bounds(plain(6, converted=0), 6, b"a", b"b", StringType(), created_by=writer)
     assert (text == ("a", "b")) is text_used
     leaf = plain(7, length=2, converted=5, precision=4, scale=0)
@@ -256,15 +260,13 @@ def test_a_group_asked_for_as_a_value_is_unknown() -> None:
         (plain(6, converted=0), 6, IntegerType()),
         (plain(1), 1, DateType()),
         (plain(1), 1, StringType()),
-        (plain(1, converted=5, precision=9, scale=2), 1, DecimalType(9, 3)),
-        (plain(1, converted=5, precision=9, scale=2), 1, DecimalType(8, 2)),
+        (SMALL_DECIMAL, 1, DecimalType(9, 3)),
+        (SMALL_DECIMAL, 1, DecimalType(8, 2)),
         (plain(7, length=12, converted=forge.INTERVAL), 7, FixedType(12)),
         (plain(1, repetition=forge.REPEATED), 1, IntegerType()),
     ],
 )
-def test_a_column_that_cannot_be_read_as_the_wanted_type_is_unknown(
-    leaf: bytes, physical: int, type_: PrimitiveType
-) -> None:
+def test_a_column_of_another_kind_than_wanted_is_unknown(leaf: bytes, physical: int, type_: PrimitiveType) -> None:
     assert stats_of(forged(leaf, physical, forge.statistics(nulls=0)), type_) is None
 
 

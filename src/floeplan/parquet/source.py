@@ -111,13 +111,14 @@ class StoredBytes:
             at, length = ranges[int(np.argmax(outside))]
             raise corrupt(self.name, f"{length} bytes are said to be where the file has none", at)
         tail_start = self.size - len(self._tail)
-        starts, ends = coalesce(offsets[offsets < tail_start], lengths[offsets < tail_start], self._gap)
+        missing = (offsets < tail_start) & (lengths > 0)
+        starts, ends = coalesce(offsets[missing], lengths[missing], self._gap)
         blocks = self._fetch_all(list(zip(starts.tolist(), (ends - starts).tolist(), strict=True)))
         which = np.searchsorted(starts, offsets, side="right") - 1
         answers = []
-        for (offset, length), block in zip(ranges, which.tolist(), strict=True):
-            base, data = (tail_start, self._tail) if offset >= tail_start else (int(starts[block]), blocks[block])
-            answers.append(data[offset - base : offset - base + length])
+        for (offset, length), block, fetched in zip(ranges, which.tolist(), missing.tolist(), strict=True):
+            base, data = (int(starts[block]), blocks[block]) if fetched else (tail_start, self._tail)
+            answers.append(data[offset - base : offset - base + length] if length else memoryview(b""))
         return answers
 
     def _fetch_all(self, ranges: list[Range]) -> list[memoryview]:
