@@ -172,8 +172,10 @@ def _lift_ranges(leaf: Cmp | Between | InList, field: BoundField) -> Lifted:
     whole = (IntegerType, LongType)
     steps = [StepFunction(field.transform, type_) for type_ in types if isinstance(type_, whole)]
     steps = steps or [StepFunction(field.transform, leaf.column.type)]
-    ranges = merged(found for step in steps for found in step.ranges(leaf))
-    others = merged(found for step in steps for part in _parts(negate(leaf)) for found in step.ranges(part))
+    gap = steps[0].step
+    ranges = merged((found for step in steps for found in step.ranges(leaf)), gap)
+    parts = _parts(negate(leaf))
+    others = merged((found for step in steps for part in parts for found in step.ranges(part)), gap)
     if not ranges:
         return Lifted(FALSE, Exactness.EXACT)
     hulls = [step.everything() for step in steps]

@@ -43,25 +43,30 @@ class StepFunction:
     source: PrimitiveType
 
     @property
+    def step(self) -> int:
+        """How far one label is from the next."""
+        return self.transform.width if isinstance(self.transform, TruncateTransform) else 1
+
+    @property
     def result(self) -> PrimitiveType:
         """The type whose limits the labels have to fit."""
         return result_type(self.transform, self.source)
 
     def ranges(self, leaf: Cmp | Between | InList) -> list[Range]:
-        """The partition values that may hold a row for which the leaf is TRUE, sorted and apart."""
+        """The partition values that may hold a row for which the leaf is TRUE, in no order."""
         low, high = _limits(self.source)
         inside = [(max(a, low), min(b, high)) for a, b in source_ranges(leaf, low, high) if a <= high and b >= low]
         inside = [(a, b) for a, b in inside if a <= b]
         ends = units(self.transform, self.source, [end for ab in inside for end in ab])
         labels = zip(ends[::2], ends[1::2], strict=True)
-        return merged(wrapped for a, b in labels for wrapped in self._wrapped(*self._as_written(a, b)))
+        return [stored for a, b in labels for stored in self._wrapped(*self._as_written(a, b))]
 
     def everything(self) -> Range:
         """The smallest and largest partition value that can have been stored."""
         labels = units(self.transform, self.source, _limits(self.source))
-        stored = merged(self._wrapped(*self._as_written(*labels)))
+        stored = self._wrapped(*self._as_written(*labels))
         smallest, largest = _limits(self.result)
-        return max(stored[0][0], smallest), min(stored[-1][1], largest)
+        return max(min(low for low, _ in stored), smallest), min(max(high for _, high in stored), largest)
 
     def _as_written(self, low: int, high: int) -> Range:
         """Add the neighbours that faulty writers store for units before 1970."""
@@ -112,11 +117,11 @@ def source_ranges(leaf: Cmp | Between | InList, low: int, high: int) -> Iterable
     raise AssertionError(leaf)
 
 
-def merged(ranges: Iterable[Range]) -> list[Range]:
-    """The same integers as sorted ranges that do not overlap."""
+def merged(ranges: Iterable[Range], step: int) -> list[Range]:
+    """The same labels as sorted ranges that are apart; labels are ``step`` from each other, so none lies in a gap."""
     result: list[Range] = []
     for low, high in sorted(ranges):
-        if result and low <= result[-1][1]:
+        if result and low <= result[-1][1] + step:
             result[-1] = (result[-1][0], max(high, result[-1][1]))
         else:
             result.append((low, high))
