@@ -14,9 +14,9 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 Range: TypeAlias = tuple[int, int]
 """Offset and length."""
 Buffer: TypeAlias = bytes | memoryview
+T = TypeVar("T")
 
 MAX_CONCURRENT_REQUESTS = 64
 REMOTE_GAP = 16 * 1024
@@ -83,6 +84,7 @@ class StoredBytes:
         self._concurrency = concurrency
         self._size: int | None = None
         self._tail = memoryview(b"")
+        self._errors: tuple[type[Exception], ...] = (OSError,)
 
     @property
     def size(self) -> int:
@@ -96,7 +98,7 @@ class StoredBytes:
         """The last ``length`` bytes, or the whole file when it is shorter."""
         wanted = length if self._size is None else min(length, self._size)
         if len(self._tail) < wanted:
-            data, self._size = self._fetch_suffix(length)
+            data, self._size = self._guarded(self._fetch_suffix, length)
             self._count([len(data)])
             self._expect(len(data), min(length, self._size))
             self._tail = memoryview(data)
@@ -123,13 +125,23 @@ class StoredBytes:
 
     def _fetch_all(self, ranges: list[Range]) -> list[memoryview]:
         if len(ranges) > 1 and self._concurrency > 1:
-            data = list(_executor().map(lambda one: self._fetch(*one), ranges))
+            data = list(_executor().map(lambda one: self._guarded(self._fetch, *one), ranges))
         else:
-            data = [self._fetch(*one) for one in ranges]
+            data = [self._guarded(self._fetch, *one) for one in ranges]
         for (_, length), answer in zip(ranges, data, strict=True):
             self._expect(len(answer), length)
         self._count([length for _, length in ranges])
         return [memoryview(answer) for answer in data]
+
+    def _guarded(self, fetch: Callable[..., T], *request: int) -> T:
+        """The answer of the store; what it complains about is an error of ours that names the file."""
+        try:
+            return fetch(*request)
+        except FileNotFoundError:
+            raise UnknownFileError(f"{self.name}: no such file", context={"file": self.name}) from None
+        except self._errors as error:
+            message = f"{self.name} cannot be read: {error}"
+            raise FloeplanError(message, kind="read-failed", context={"file": self.name}, safe_to_clean=True) from error
 
     def _count(self, lengths: Sequence[int]) -> None:
         self.counters.requests += len(lengths)
@@ -188,12 +200,7 @@ class LocalSource(StoredBytes):
 
     def __init__(self, path: str | os.PathLike[str], *, gap: int = LOCAL_GAP) -> None:
         super().__init__(os.fspath(path), gap=gap)
-        try:
-            self._descriptor = os.open(path, os.O_RDONLY)
-        except FileNotFoundError:
-            raise UnknownFileError(f"{self.name}: no such file", context={"file": self.name}) from None
-        except OSError as error:
-            raise FloeplanError(f"{self.name}: {error.strerror}", context={"file": self.name}) from None
+        self._descriptor = self._guarded(lambda: os.open(path, os.O_RDONLY))
         self._size = os.fstat(self._descriptor).st_size
 
     def __del__(self) -> None:
@@ -218,11 +225,8 @@ class FileIOSource(StoredBytes):
     def __init__(self, location: str, io: FileIO, *, gap: int = REMOTE_GAP) -> None:
         super().__init__(location, gap=gap, concurrency=MAX_CONCURRENT_REQUESTS)
         self._file = io.new_input(location)
-        try:
-            self._stream: Any = self._file.open()
-        except FileNotFoundError:
-            raise UnknownFileError(f"{location}: no such file", context={"file": location}) from None
-        self._size = len(self._file)
+        self._stream: Any = self._guarded(lambda: self._file.open())
+        self._size = self._guarded(lambda: len(self._file))
 
     def _fetch_suffix(self, length: int) -> tuple[Buffer, int]:
         size = self.size
@@ -241,17 +245,17 @@ class ObjectStoreSource(StoredBytes):
     """An object in a store that obstore speaks to: S3, HTTP, GCS, Azure."""
 
     def __init__(self, store: Any, path: str, name: str, *, gap: int = REMOTE_GAP) -> None:
+        from obstore.exceptions import BaseError
+
         super().__init__(name, gap=gap, concurrency=MAX_CONCURRENT_REQUESTS)
+        self._errors = (OSError, BaseError)
         self._store = store
         self._path = path
 
     def _fetch_suffix(self, length: int) -> tuple[Buffer, int]:
         import obstore
 
-        try:
-            answer = obstore.get(self._store, self._path, options={"range": {"suffix": length}})
-        except FileNotFoundError:
-            raise UnknownFileError(f"{self.name}: no such object", context={"file": self.name}) from None
+        answer = obstore.get(self._store, self._path, options={"range": {"suffix": length}})
         return memoryview(answer.bytes()), answer.meta["size"]
 
     def _fetch(self, offset: int, length: int) -> Buffer:
@@ -283,28 +287,39 @@ def open_source(file: str | os.PathLike[str] | Buffer | ByteSource, io: FileIO |
     return _open_url(location)
 
 
-def _open_s3(location: str, io: FileIO | None) -> ByteSource:
-    from obstore.store import S3Store
+_S3_OPTIONS = {
+    "endpoint": ("s3.endpoint",),
+    "access_key_id": ("s3.access-key-id", "client.access-key-id"),
+    "secret_access_key": ("s3.secret-access-key", "client.secret-access-key"),
+    "session_token": ("s3.session-token", "client.session-token"),
+    "region": ("s3.region", "client.region"),
+}
 
-    properties = dict(io.properties) if io is not None else {}
-    parts = urlsplit(location)
+
+def _open_s3(location: str, io: FileIO | None) -> ByteSource:
+    """An object of S3, with what the properties of ``io`` say of it, else the environment's ``AWS_`` variables."""
+    properties = {} if io is None else io.properties
     options: dict[str, Any] = {}
-    for option, names in {
-        "endpoint": ("s3.endpoint",),
-        "access_key_id": ("s3.access-key-id", "client.access-key-id"),
-        "secret_access_key": ("s3.secret-access-key", "client.secret-access-key"),
-        "session_token": ("s3.session-token", "client.session-token"),
-        "region": ("s3.region", "client.region"),
-    }.items():
-        found = next((str(properties[name]) for name in names if properties.get(name)), None)
+    for option, names in _S3_OPTIONS.items():
+        found = next((properties[name] for name in names if properties.get(name)), None)
         if found is not None:
-            options[option] = found
+            options[option] = str(found)
     if str(properties.get("s3.anonymous", "")).lower() == "true":
         options["skip_signature"] = True
-    options["virtual_hosted_style_request"] = str(properties.get("s3.force-virtual-addressing", "")).lower() == "true"
-    plain = str(options.get("endpoint", "")).startswith("http://")
-    store = S3Store(parts.netloc, client_options={"allow_http": plain}, **options)
-    return ObjectStoreSource(store, parts.path.lstrip("/"), location)
+    if str(properties.get("s3.force-virtual-addressing", "")).lower() == "true":
+        options["virtual_hosted_style_request"] = True
+    parts = urlsplit(location)
+    return ObjectStoreSource(_s3_store(parts.netloc, frozenset(options.items())), parts.path.lstrip("/"), location)
+
+
+@lru_cache(maxsize=64)
+def _s3_store(bucket: str, options: frozenset[tuple[str, Any]]) -> Any:
+    """One store, and so one pool of connections, per bucket and way to get at it."""
+    from obstore.store import S3Store
+
+    chosen = dict(options)
+    plain = str(chosen.get("endpoint", "")).startswith("http://")
+    return S3Store(bucket, client_options={"allow_http": plain}, **chosen)
 
 
 def _open_url(location: str) -> ByteSource:
