@@ -153,7 +153,7 @@ class PlannedFiles(Sequence[FileScan]):
             deletes=tuple(self._delete(int(delete)) for delete in self.matches.of(row)),
             residual=TRUE if proven else self.residuals[self.residual_of[row]],
             tri_state=TriState.TRUE if proven else TriState(int(self.states[row])),
-            encrypted=bool(entry.get("key_metadata")),
+            encrypted=entry.get("key_metadata") is not None,
             constants=self.names.identities(spec_id, entry),
         )
 

@@ -21,6 +21,7 @@ import numpy as np
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
+from floeplan.metadata.cache import EntriesCache
 from floeplan.metadata.delete_index import DeleteMatches
 from floeplan.metadata.entries import EntriesTable
 from floeplan.metadata.entry_columns import EntryColumns
@@ -144,14 +145,9 @@ class _Planner:
         return read_deletes(lambda columns: self._entries(manifests, rows, columns), self.union)
 
     def _entries(self, manifests: ManifestListTable, rows: Any, columns: EntryColumns) -> EntriesTable:
-        return read_entries(
-            manifests,
-            self.union,
-            columns,
-            rows=rows,
-            io=self.target.table.io,
-            max_workers=self.options.concurrency,
-        )
+        read = EntriesCache().read_entries if self.options.cache else read_entries
+        io, workers = self.target.table.io, self.options.concurrency
+        return read(manifests, self.union, columns, rows=rows, io=io, max_workers=workers)
 
     def _pass_entries(self, manifests: ManifestListTable, keep: Mask, deletes: ScanDeletes) -> _Kept:
         clock = time.perf_counter()
@@ -183,13 +179,13 @@ class _Planner:
         return kept.narrowed(keep), {int(position[row]): groups for row, groups in opened.items() if groups.kept}
 
     def _files(self, kept: _Kept, deletes: ScanDeletes, opened: dict[int, RowGroups]) -> PlannedFiles:
-        residuals, codes = kept.verdict.residuals()
+        residuals, codes = kept.verdict.residuals(kept.rows)
         matches = match(kept.entries, deletes, self.union, self.sources)
         return PlannedFiles(
             entries=kept.entries,
             states=kept.verdict.tri.states()[kept.rows],
             residuals=residuals,
-            residual_of=codes[kept.rows],
+            residual_of=codes,
             deletes=deletes.entries,
             delete_kinds=deletes.kinds,
             matches=matches if len(deletes.entries) else DeleteMatches.none(len(kept.entries)),

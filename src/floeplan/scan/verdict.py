@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from floeplan.predicate.build import and_, conjuncts
-from floeplan.predicate.ir import TRUE, IrExpr
+from floeplan.predicate.ir import IrExpr
 from floeplan.predicate.tristate import Mask, Tri, kleene
 from floeplan.scan.summary import ConjunctEffect
 
@@ -36,16 +36,17 @@ class Verdict:
             effects.append(ConjunctEffect(str(conjunct), dropped, reason))
         return tuple(effects)
 
-    def residuals(self) -> tuple[tuple[IrExpr, ...], npt.NDArray[np.intp]]:
-        """The distinct residuals and, per container, which of them it needs."""
-        if not self.parts:
-            return (TRUE,), np.zeros(len(self.tri.keep), dtype=np.intp)
-        proven = np.stack([part.all_match for part in self.parts], axis=1)
-        patterns, codes = np.unique(proven, axis=0, return_inverse=True)
-        expressions = tuple(
-            and_(*(c for c, known in zip(self.conjuncts, pattern, strict=True) if not known)) for pattern in patterns
-        )
-        return expressions, codes.reshape(-1)
+    def residuals(self, rows: npt.NDArray[np.intp]) -> tuple[tuple[IrExpr, ...], npt.NDArray[np.intp]]:
+        """The distinct residuals of these containers and, for each of them, which it needs.
+
+        The pattern of proven conjuncts is folded into one number per container, operand by operand.
+        """
+        codes = np.zeros(len(rows), dtype=np.intp)
+        patterns: list[tuple[IrExpr, ...]] = [()]
+        for conjunct, part in zip(self.conjuncts, self.parts, strict=True):
+            known, codes = np.unique(2 * codes + ~part.all_match[rows], return_inverse=True)
+            patterns = [patterns[code // 2] + ((conjunct,) if code % 2 else ()) for code in known.tolist()]
+        return tuple(and_(*pattern) for pattern in patterns), codes
 
 
 def judge(expr: IrExpr, nonempty: Mask, answer: Callable[[IrExpr], Tri]) -> Verdict:
