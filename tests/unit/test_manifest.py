@@ -102,12 +102,12 @@ def test_unknown_fields_are_stepped_over_and_unions_may_have_any_order(
     first, second = read(path, columns=columns, decoder=decoder).table.to_pylist()
     assert first["referenced_data_file"] == "d.parquet"
     assert (first["content_offset"], first["content_size_in_bytes"], first["sort_order_id"]) == (44, 55, 3)
-    assert (first["key_metadata"], first["equality_ids"], first["content"]) == (True, [1, 2], 1)
+    assert (first["key_metadata"], first["equality_ids"], first["content"]) == (b"k", [1, 2], 1)
     assert (first["lower.1"], first["upper.1"], first["null_count.1"]) == (b"low", None, 0)
     assert "lower.9" not in first
     assert second["file_path"] == "b"
     assert all(second[name] is None for name in ("content_offset", "equality_ids", "lower.1", "column_size.1"))
-    assert second["key_metadata"] is False
+    assert second["key_metadata"] is None
 
 
 @pytest.mark.parametrize("decoder", DECODERS)

@@ -131,7 +131,7 @@ class _Columns:
         if "referenced_data_file" in names:
             self.done["referenced_data_file"] = self._text("referenced_data_file", required=False)
         if "key_metadata" in names:
-            self.done["key_metadata"] = pa.array(self._numbers("key_metadata")[1])
+            self.done["key_metadata"] = self._bytes("key_metadata")
 
     def partition(self, partition: UnionPartitionType) -> dict[int, PrimitiveType]:
         types = {}
@@ -145,11 +145,11 @@ class _Columns:
         return types
 
     def statistics(self) -> None:
+        for name in self.columns.maps:
+            self.done[name] = self._map(name)
         for field_id in sorted(self.columns.stats):
             for side in ("lower", "upper"):
-                raw = self.raw.get(f"{side}.{field_id}")
-                empty = pa.nulls(len(self.origin), pa.large_binary()) if raw is None else raw.to_arrow()
-                self.done[f"{side}.{field_id}"] = empty
+                self.done[f"{side}.{field_id}"] = self._bytes(f"{side}.{field_id}")
             for count in ("null_count", "nan_count", "value_count"):
                 self._put(f"{count}.{field_id}", *self._numbers(f"{count}.{field_id}"), np.int64)
         for field_id in sorted(self.columns.sizes):
@@ -185,17 +185,34 @@ class _Columns:
         except pa.ArrowInvalid as error:
             raise CorruptMetadataError(f"a manifest has a {name} that is not UTF-8", context={"field": name}) from error
 
+    def _bytes(self, name: str) -> pa.Array:
+        column = self.raw.get(name)
+        return pa.nulls(len(self.origin), pa.large_binary()) if column is None else column.to_arrow()
+
     def _list(self, name: str) -> pa.Array:
-        counts, valid = self._numbers(name)
         items = self.raw.get(f"{name}[]")
-        type_ = pa.large_list(pa.int64())
+        return self._listed(name, pa.large_list(pa.int64()), None if items is None else items.to_arrow())
+
+    def _map(self, name: str) -> pa.Array:
+        """Keys and values in the order they were written; a value that is null says nothing, as if it were not there."""
+        keys, values = self.raw.get(f"{name}.key"), self.raw.get(f"{name}.value")
+        type_ = map_type(name)
+        if keys is None or values is None:
+            return pa.nulls(len(self.origin), type_)
+        try:
+            small = keys.to_arrow().cast(pa.int32())
+        except pa.ArrowInvalid as error:
+            raise CorruptMetadataError(f"a manifest has a field id in {name} that is no field id") from error
+        return self._listed(name, type_, pa.StructArray.from_arrays([small, values.to_arrow()], type=type_.value_type))
+
+    def _listed(self, name: str, type_: pa.DataType, items: pa.Array | None) -> pa.Array:
+        counts, valid = self._numbers(name)
         if items is None:
             return pa.nulls(len(counts), type_)
         offsets = np.zeros(len(counts) + 1, dtype=np.int64)
         np.cumsum(counts, out=offsets[1:])
         bitmap, nulls = validity_bitmap(valid)
-        children = [items.to_arrow()]
-        return pa.Array.from_buffers(type_, len(counts), [bitmap, pa.py_buffer(offsets)], nulls, children=children)
+        return pa.Array.from_buffers(type_, len(counts), [bitmap, pa.py_buffer(offsets)], nulls, children=[items])
 
     def _partition_values(self, field: UnionField, type_: PrimitiveType, raw: RawColumn | None) -> pa.Array:
         if raw is None:
@@ -217,6 +234,12 @@ class _Columns:
                 size = 16 if isinstance(type_, UUIDType) else len(type_)
                 self._require(f"partition field {field.name!r}", ~raw.valid | (lengths(values) == size))
         return values
+
+
+def map_type(name: str) -> pa.DataType:
+    """The Arrow type of a map of statistics: pairs of field id and value, without a limit to their number."""
+    value = pa.large_binary() if name.endswith("_bounds") else pa.int64()
+    return pa.large_list(pa.struct([("key", pa.int32()), ("value", value)]))
 
 
 def number_array(values: npt.NDArray[np.generic], valid: Mask | None) -> pa.Array:

@@ -46,7 +46,7 @@ from floeplan.metadata.segment import (
 )
 from floeplan.partition.union import UnionPartitionType
 
-VERSION = 1
+VERSION = 2
 """Raised whenever decoded columns change their meaning."""
 
 DEFAULT_MAX_BYTES = 2 * 1024**3

@@ -11,10 +11,11 @@ Columns (see ``entry_columns`` for all names) are plain vectors without Python o
 ``file_path``, ``file_format``                      large_string; formats in capitals
 ``record_count``, ``file_size_in_bytes``            int64
 ``split_offsets``, ``equality_ids``                 large_list<int64>
-``key_metadata``                                    bool: is there any
+``key_metadata``                                    large_binary
 ``partition.<id>``                                  int64, float64, large_string, large_binary, decimal128
 ``lower.<id>``, ``upper.<id>``                      large_binary: Iceberg's single-value form
 ``null_count.<id>`` and other counts                int64
+``lower_bounds`` and other whole maps               large_list<struct<key: int32, value>>
 ==================================================  =======================================================
 
 Partition values are in the physical domain of ``floeplan.predicate.stats.Vector``.

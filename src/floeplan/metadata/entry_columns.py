@@ -3,6 +3,9 @@
 Column names are the specification's. Per partition field of the union tuple there is ``partition.<id>``; per requested
 field id there are ``lower.<id>``, ``upper.<id>``, ``null_count.<id>``, ``nan_count.<id>``, ``value_count.<id>`` and
 ``column_size.<id>``.
+
+A plan wants the statistics of few columns as vectors; who writes entries again wants the maps whole, with every key
+there is. A map is read in one of the two ways.
 """
 
 from __future__ import annotations
@@ -10,13 +13,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from floeplan.metadata.program import Fields, Items, Keyed, Present, Scalar, Want
+from floeplan.metadata.program import Fields, Items, Keyed, Scalar, Want
 
 STATUS, SNAPSHOT_ID, DATA_FILE, SEQUENCE_NUMBER, FILE_SEQUENCE_NUMBER = 0, 1, 2, 3, 4
 PARTITION = 102
 
 REQUIRED = frozenset({"status", "file_path", "record_count", "file_size_in_bytes"})
 """Columns every manifest must have."""
+
+
+def _map(name: str, key_id: int, value_id: int) -> Items:
+    return Items(name, Fields(((key_id, Scalar(f"{name}.key")), (value_id, Scalar(f"{name}.value")))))
+
 
 _ENTRY: Mapping[str, tuple[int, Want]] = {
     "status": (STATUS, Scalar("status")),
@@ -30,7 +38,7 @@ _DATA_FILE: Mapping[str, tuple[int, Want]] = {
     "file_format": (101, Scalar("file_format")),
     "record_count": (103, Scalar("record_count")),
     "file_size_in_bytes": (104, Scalar("file_size_in_bytes")),
-    "key_metadata": (131, Present("key_metadata")),
+    "key_metadata": (131, Scalar("key_metadata")),
     "split_offsets": (132, Items("split_offsets", Scalar("split_offsets[]"))),
     "equality_ids": (135, Items("equality_ids", Scalar("equality_ids[]"))),
     "sort_order_id": (140, Scalar("sort_order_id")),
@@ -38,6 +46,14 @@ _DATA_FILE: Mapping[str, tuple[int, Want]] = {
     "referenced_data_file": (143, Scalar("referenced_data_file")),
     "content_offset": (144, Scalar("content_offset")),
     "content_size_in_bytes": (145, Scalar("content_size_in_bytes")),
+}
+_MAPS: Mapping[str, tuple[int, Want]] = {
+    "column_sizes": (108, _map("column_sizes", 117, 118)),
+    "value_counts": (109, _map("value_counts", 119, 120)),
+    "null_value_counts": (110, _map("null_value_counts", 121, 122)),
+    "nan_value_counts": (137, _map("nan_value_counts", 138, 139)),
+    "lower_bounds": (125, _map("lower_bounds", 126, 127)),
+    "upper_bounds": (128, _map("upper_bounds", 129, 130)),
 }
 _STATS = {
     "value_count.": 109,
@@ -50,6 +66,12 @@ _COLUMN_SIZES = 108
 
 ALL_COLUMNS = frozenset({*_ENTRY, *_DATA_FILE})
 """Everything but statistics."""
+
+STAT_MAPS = tuple(_MAPS)
+"""The statistics as whole maps from field id to value."""
+
+WHOLE = ALL_COLUMNS | frozenset(_MAPS)
+"""All there is: what it takes to write an entry again."""
 
 NEEDED = frozenset({"status", "sequence_number", "content", "file_path", "file_format", "record_count"}) | REQUIRED
 """Columns that are always read: without them no entry can be judged."""
@@ -65,7 +87,7 @@ class EntryColumns:
     """Wanted columns.
 
     Attributes:
-        names: Column names out of ``ALL_COLUMNS``; the needed ones are read anyway.
+        names: Column names out of ``WHOLE``; the needed ones are read anyway.
         stats: Field ids whose bounds and counts are read.
         sizes: Field ids whose column sizes are read.
         partition: Whether the partition tuple is read.
@@ -76,10 +98,18 @@ class EntryColumns:
     sizes: frozenset[int] = frozenset()
     partition: bool = True
 
+    def __post_init__(self) -> None:
+        assert not (self.maps and (self.stats or self.sizes)), "maps are read whole or by key, not both"
+
+    @property
+    def maps(self) -> tuple[str, ...]:
+        """The maps that are read whole."""
+        return tuple(name for name in _MAPS if name in self.names)
+
     def want(self, partition: Mapping[int, str]) -> Fields:
         """What to decode of a manifest; ``partition`` names the column of each partition field id of its spec."""
         names = self.names | NEEDED
-        data_file: list[tuple[int, Want]] = [want for name, want in _DATA_FILE.items() if name in names]
+        data_file: list[tuple[int, Want]] = [want for name, want in (*_DATA_FILE.items(), *_MAPS.items()) if name in names]
         if self.partition and partition:
             columns = tuple((field_id, Scalar(name)) for field_id, name in sorted(partition.items()))
             data_file.append((PARTITION, Fields(columns)))
@@ -93,7 +123,7 @@ class EntryColumns:
 
     def column_names(self, partition: Iterable[int]) -> list[str]:
         """The columns asked for, without those that only tell where an entry comes from."""
-        names = [name for name in (*_ENTRY, *_DATA_FILE) if name in self.names | NEEDED]
+        names = [name for name in (*_ENTRY, *_DATA_FILE, *_MAPS) if name in self.names | NEEDED]
         if self.partition:
             names += [partition_column(field_id) for field_id in partition]
         names += [f"{prefix}{field_id}" for field_id in sorted(self.stats) for prefix in _STATS]

@@ -16,7 +16,7 @@ from floeplan.metadata.assemble import Origin, assemble
 from floeplan.metadata.avro_file import AvroReader, Header, corrupt
 from floeplan.metadata.decoder import DECODER, ColumnReader, Decoder, Ints
 from floeplan.metadata.entries import EntriesTable
-from floeplan.metadata.entry_columns import REQUIRED, EntryColumns, partition_column
+from floeplan.metadata.entry_columns import REQUIRED, STAT_MAPS, EntryColumns, partition_column
 from floeplan.metadata.io import MAX_WORKERS, read_files
 from floeplan.metadata.manifest_list import ManifestListTable
 from floeplan.metadata.program import Program, compile_program
@@ -98,6 +98,7 @@ class ManifestReader:
         except CorruptMetadataError as error:
             raise corrupt(path, 0, error.message) from error
         expected = REQUIRED | (set(names.values()) if self._columns.partition else set())
+        expected |= {f"{name}.{part}" for name in program.found.intersection(STAT_MAPS) for part in ("key", "value")}
         missing = expected - program.found
         if missing:
             raise corrupt(path, 0, f"its schema lacks {', '.join(sorted(missing))}")
