@@ -30,6 +30,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
+from functools import lru_cache
 
 from pyiceberg.types import (
     BinaryType,
@@ -179,6 +180,7 @@ def _order(column: Column, op: CmpOp, cut: Cut) -> IrExpr:
     return Cmp(column, op, domain.value(bound))
 
 
+@lru_cache(maxsize=256)
 def domain_of(type_: PrimitiveType) -> Domain:
     """The integers behind a discrete type."""
     match type_:
@@ -232,7 +234,9 @@ def _place(term: Term, literal: Literal, *, as_double: bool) -> Cut | Value:
 def _text(term: Term, literal: Literal) -> str:
     if literal.kind is Kind.STRING:
         return str(literal.value)
-    raise NeedsRows(f"column {term.column} is a string and the literal is not ({literal.kind}), so Spark casts the column")
+    raise NeedsRows(
+        f"column {term.column} is a string and the literal is not ({literal.kind}), so Spark casts the column"
+    )
 
 
 def _bytes(term: Term, literal: Literal) -> Cut | bytes:
@@ -286,10 +290,9 @@ def to_double(value: int | float | Decimal) -> float:
 def exact_cut(type_: PrimitiveType, value: int | float | Decimal) -> Cut:
     """Place an exact number (for temporal types: of nanoseconds) among the values of a discrete type."""
     domain = domain_of(type_)
-    if isinstance(value, int) and domain.unit == 1:
-        return domain.cut(value, value)
-    units = Fraction(value) / domain.unit
-    return domain.cut(math.floor(units), math.ceil(units))
+    numerator, denominator = value.as_integer_ratio()
+    numerator, denominator = numerator * domain.unit.denominator, denominator * domain.unit.numerator
+    return domain.cut(numerator // denominator, -(-numerator // denominator))
 
 
 def _cut_by_rounding(term: Term, value: float) -> Cut:

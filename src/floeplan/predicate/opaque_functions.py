@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +30,7 @@ from floeplan.predicate.opaque_types import (
     is_number,
     map_distinct,
     wider_decimal,
+    with_room,
 )
 
 _LINE_ENDS = "[\r\n\x0b\x0c\x85\u2028\u2029]"
@@ -156,16 +158,21 @@ def _refuse_zero(left: Vector, right: Vector, what: str) -> None:
         raise pa.ArrowInvalid(f"{what} by zero")
 
 
-def _numpy(function: Callable[..., object], left: Vector, right: Vector) -> Vector:
+def _numpy(function: Callable[..., Any], left: Vector, right: Vector) -> Vector:
     """A NumPy function of two vectors, null where either is."""
-    arrays = [pa.array([side.as_py()], side.type) if isinstance(side, pa.Scalar) else side for side in (left, right)]
-    valid = pc.and_(arrays[0].is_valid(), arrays[1].is_valid())
+    valid = pc.and_(pc.is_valid(left), pc.is_valid(right))
     with np.errstate(all="ignore"):
-        result = function(*(array.fill_null(0).to_numpy(zero_copy_only=False) for array in arrays))
-    answer = pa.array(result, type=left.type)
-    answer = pc.if_else(valid, answer, pa.scalar(None, left.type))
-    both_scalar = isinstance(left, pa.Scalar) and isinstance(right, pa.Scalar)
-    return answer[0] if both_scalar else answer
+        result = function(_plain(left), _plain(right))
+    values = pa.scalar(result.item(), left.type) if result.ndim == 0 else pa.array(result, type=left.type)
+    return pc.if_else(valid, values, pa.scalar(None, left.type))
+
+
+def _plain(values: Vector) -> Any:
+    """A vector for NumPy, with zero for null."""
+    filled = pc.fill_null(values, 0)
+    if isinstance(filled, pa.Scalar):
+        return np.array(filled.as_py(), dtype=filled.type.to_pandas_dtype())
+    return filled.to_numpy(zero_copy_only=False)
 
 
 def negate(values: Vector) -> Vector:
@@ -247,14 +254,16 @@ def whole(values: Vector, function: Callable[[Vector], Vector]) -> Vector:
     """FLOOR or CEIL: doubles become long integers."""
     if pt.is_integer(values.type):
         return cast(values, LONG)
-    result = function(values)
-    return result if pt.is_decimal(result.type) else result.cast(LONG)
+    if pt.is_decimal(values.type):
+        return function(with_room(values))
+    return function(values).cast(LONG)
 
 
 def round_half_up(values: Vector, digits: int) -> Vector:
     """ROUND of integers and decimals; of doubles Spark rounds their decimal text, which Arrow does not."""
     if pt.is_floating(values.type):
         raise UnsupportedError("round() of a double cannot be evaluated outside Spark; cast it to a decimal there")
+    values = with_room(values) if pt.is_decimal(values.type) else values
     return pc.round(values, ndigits=digits, round_mode="half_towards_infinity")
 
 

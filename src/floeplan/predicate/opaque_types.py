@@ -209,8 +209,17 @@ def _number_to_number(values: Vector, target: pa.DataType) -> Vector:
     if pt.is_floating(source):
         raise UnsupportedError("a cast from double to decimal cannot be evaluated outside Spark")
     if pt.is_decimal(source) and target.scale < source.scale:
-        values = pc.round(values, ndigits=target.scale, round_mode="half_towards_infinity")
+        values = pc.round(with_room(values), ndigits=target.scale, round_mode="half_towards_infinity")
     return values.cast(target)
+
+
+def with_room(values: Vector) -> Vector:
+    """Decimals with one more digit, for the carry of rounding."""
+    type_ = values.type
+    digits = type_.precision + 1
+    return values.cast(
+        pa.decimal128(digits, type_.scale) if digits <= MAX_PRECISION else pa.decimal256(digits, type_.scale)
+    )
 
 
 def _to_text(values: Vector) -> Vector:

@@ -171,9 +171,8 @@ class _PieceCompiler:
 
     def _fold(self, node: exp.Expr) -> Literal:
         """The value of an expression without columns."""
-        expression = SqlExpression(node, node.sql("spark"))
         try:
-            value = evaluate_sql(expression, Rows(1, _no_columns))
+            value = evaluate_sql(SqlExpression(node, self.piece.text), Rows(1, _no_columns))
         except UnsupportedError as error:
             raise NeedsRows(error.message) from error
         if isinstance(value, Interval):

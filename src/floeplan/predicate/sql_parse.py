@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 from sqlglot import exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import ErrorLevel, ParseError
+from sqlglot.tokenizer_core import Token
 
 from floeplan.errors import BadInputError, PredicateSyntaxError
+from floeplan.predicate.long_lists import put_long_list, take_long_list
 from floeplan.predicate.names import Names, Reference
 from floeplan.predicate.sql_skeleton import Piece, syntax_error
 
@@ -84,23 +86,27 @@ class BoundPiece:
 def parse_piece(sql: str, piece: Piece, names: Names) -> BoundPiece:
     """Parse and bind one piece."""
     text = sql[piece.start : piece.end]
+    tokens, listed = take_long_list(piece.tokens)
     try:
-        tree = _parsed(sql, piece)
+        tree = _parsed(sql, piece, tokens)
         if _depth(tree) > MAX_TREE_DEPTH:
             raise RecursionError
         _refuse(tree, text)
         _demand_parentheses(tree, sql, piece)
         references: dict[int, Reference] = {}
-        return BoundPiece(text, piece.start, piece.end, _bound(tree, names, references), references)
+        bound = _bound(tree, names, references)
+        if listed:
+            put_long_list(bound, listed)
+        return BoundPiece(text, piece.start, piece.end, bound, references)
     except RecursionError:
         shown = text if len(text) <= 60 else text[:57] + "..."
         raise BadInputError(f"the predicate is nested too deeply to be evaluated: {shown}") from None
 
 
-def _parsed(sql: str, piece: Piece) -> exp.Expr:
+def _parsed(sql: str, piece: Piece, tokens: list[Token]) -> exp.Expr:
     parser = Spark().parser(error_level=ErrorLevel.IMMEDIATE)
     try:
-        tree = parser.parse_into(exp.Condition, list(piece.tokens), sql)[0]
+        tree = parser.parse_into(exp.Condition, tokens, sql)[0]
     except ParseError as error:
         raise syntax_error(sql, _position(error, sql, piece), "this is not an expression Spark accepts") from error
     if tree is None or isinstance(tree, exp.Tuple):
