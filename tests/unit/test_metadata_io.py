@@ -1,0 +1,59 @@
+"""Where metadata bytes come from: local paths in every spelling, and remote ones in order."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from floeplan.errors import CorruptMetadataError
+from floeplan.metadata.io import local_path, read_file, read_files
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.mark.parametrize(
+    ("location", "path"),
+    [
+        ("/a/b", "/a/b"),
+        ("a/b", "a/b"),
+        ("file:///a/b#c?d%20e", "/a/b#c?d%20e"),
+        ("file:/a/b", "/a/b"),
+        ("s3://bucket/a", None),
+        ("hdfs://host/a", None),
+    ],
+)
+def test_local_locations_are_recognised(location: str, path: str | None) -> None:
+    assert local_path(location) == path
+
+
+def test_files_come_in_the_order_asked_for(tmp_path: Path) -> None:
+    for number in range(5):
+        (tmp_path / f"{number}").write_bytes(bytes([number]))
+    wanted = [f"file://{tmp_path}/{number}" for number in (3, 1, 4, 1)]
+    assert list(read_files(wanted)) == [b"\x03", b"\x01", b"\x04", b"\x01"]
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CorruptMetadataError, match=r"nothing.avro does not exist"):
+        read_file(f"{tmp_path}/nothing.avro")
+
+
+@pytest.mark.parametrize(("value", "module"), [("1", "_avro_fallback"), ("0", "_avro_decode"), ("", "_avro_decode")])
+def test_the_environment_chooses_the_decoder(value: str, module: str) -> None:
+    code = "from floeplan.metadata.decoder import DECODER; print(DECODER.__module__)"
+    environment = os.environ | {"FLOEPLAN_PURE_PYTHON": value}
+    shown = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == f"floeplan.metadata.{module}"
+
+
+def test_without_the_compiled_decoder_the_python_one_is_used() -> None:
+    code = (
+        "import sys; sys.modules['floeplan.metadata._avro_decode'] = None\n"
+        "from floeplan.metadata.decoder import DECODER; print(DECODER.__module__)"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "floeplan.metadata._avro_fallback"
