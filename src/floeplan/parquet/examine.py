@@ -15,16 +15,21 @@ from pyiceberg.schema import Schema
 from floeplan.parquet.bloom import BloomAnswers, bloom_questions
 from floeplan.parquet.footer import Numbers, ParquetFooter
 from floeplan.parquet.page_index import PageIndex, read_page_indexes
+from floeplan.parquet.piggyback import PiggybackSource
 from floeplan.parquet.prune_result import PruneOptions, PruneResult, build_result
 from floeplan.parquet.schema import LeafColumn
 from floeplan.parquet.segments import Segments, page_segments, row_group_segments
-from floeplan.parquet.source import ByteSource, IoCounters
+from floeplan.parquet.source import ByteSource, IoCounters, Range
 from floeplan.parquet.statistics import row_group_stats
 from floeplan.predicate.build import columns, with_bloom
 from floeplan.predicate.compile import CompileResult
 from floeplan.predicate.evaluate import evaluate
 from floeplan.predicate.ir import Column, IrExpr
 from floeplan.predicate.literals import Value
+from floeplan.predicate.stats import StatsTable
+
+CARRIED_BYTES = 256 * 1024
+"""Page indexes up to this size are fetched with the bloom filters, before it is known whether they are needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +71,7 @@ class Examination:
         source: The file itself; without it only the footer is asked.
         options: What may be used.
         cost_before: The source's counters before anything was read for this examination.
+        projected: Columns that will be read: their offset indexes are fetched with those of the predicate's columns.
     """
 
     def __init__(
@@ -75,13 +81,16 @@ class Examination:
         source: ByteSource | None,
         options: PruneOptions,
         cost_before: IoCounters,
+        projected: Iterable[LeafColumn] = (),
     ) -> None:
-        self.binding, self.footer, self.source, self.options = binding, footer, source, options
+        self.binding, self.footer, self.options = binding, footer, options
+        self.source = None if source is None else PiggybackSource(source)
         self.indexes: Mapping[int, PageIndex] = {}
+        self._projected = {leaf.index: leaf for leaf in projected}
         self._cost_before = cost_before
         self._asked = columns(binding.predicate)
         self._leaves = binding.leaves(footer)
-        self._stats = row_group_stats(footer, self._asked.values(), self._leaves)
+        self._stats = self._row_group_stats()
         self._answer = evaluate(binding.predicate, self._stats)
         self._finer: Segments | None = None
         self._pages = (0, 0)
@@ -94,6 +103,13 @@ class Examination:
                 if field in self._leaves and known.lower is None and known.upper is None
             ),
         )
+
+    def _row_group_stats(self) -> StatsTable:
+        """Statistics by row group; a column the file lacks is null only where the schema gives it no default."""
+        stats = row_group_stats(self.footer, self._asked.values(), self._leaves)
+        schema = self.binding.schema
+        defaults = {i for i in self._asked.keys() - self._leaves.keys() if not _null_when_absent(schema, i)}
+        return replace(stats, columns={i: known for i, known in stats.columns.items() if i not in defaults})
 
     @property
     def open_groups(self) -> Numbers:
@@ -116,15 +132,36 @@ class Examination:
         informed = replace(self._stats, bloom=answers)
         self._answer = self._answer.refine(evaluate(with_bloom(self.binding.predicate), informed))
 
-    def ask_pages(self, projected: Sequence[LeafColumn] = ()) -> None:
-        """Ask the page index; the offset indexes of projected columns come along in the same round trip."""
+    def expect_pages(self) -> None:
+        """Let the page indexes travel with the bloom filters where that is cheaper than another round trip."""
+        if self.source is not None and self.options.page_index:
+            ranges = self._index_ranges()
+            if sum(length for _, length in ranges) <= CARRIED_BYTES:
+                self.source.carry(ranges)
+
+    def _index_ranges(self) -> list[Range]:
+        groups = self.open_groups
+        ranges: list[Range] = []
+        for leaf in self._paged_leaves().values():
+            chunks = self.footer.chunks(leaf)
+            places = [(chunks.offset_index_offset, chunks.offset_index_length)]
+            if leaf in self._leaves.values():
+                places.append((chunks.column_index_offset, chunks.column_index_length))
+            for offsets, lengths in places:
+                found = groups[offsets[groups] >= 0]
+                ranges += zip(offsets[found].tolist(), lengths[found].tolist(), strict=True)
+        return ranges
+
+    def _paged_leaves(self) -> dict[int, LeafColumn]:
+        return {leaf.index: leaf for leaf in self._leaves.values()} | self._projected
+
+    def ask_pages(self) -> None:
+        """Ask the page index about the open row groups."""
         groups = self.open_groups
         if not self.options.page_index or self.source is None or len(groups) == 0:
             return
-        asked = {leaf.index: leaf for leaf in self._leaves.values()}
-        wanted = asked | {leaf.index: leaf for leaf in projected}
         self.indexes = read_page_indexes(
-            self.source, self.footer, list(wanted.values()), groups, described=list(asked.values())
+            self.source, self.footer, self._paged_leaves().values(), groups, described=self._leaves.values()
         )
         pages = {
             field: (self._asked[field], self.indexes[leaf.index])
@@ -159,6 +196,13 @@ class Examination:
             tuple(self._notes),
             self.options.emit_roaring,
         )
+
+
+def _null_when_absent(schema: Schema, field_id: int) -> bool:
+    try:
+        return schema.find_field(field_id).initial_default is None
+    except ValueError:
+        return False
 
 
 def _count_pages(footer: ParquetFooter, segments: Segments, indexes: Sequence[PageIndex]) -> tuple[int, int]:

@@ -111,13 +111,19 @@ class Pruner:
         cost_before: IoCounters | None = None,
     ) -> Examination:
         """All steps on an opened file; the page indexes that were fetched, also of projected columns, stay at hand."""
-        examination = self._begin(source, footer, cost_before or IoCounters())
+        examination = self._begin(source, footer, cost_before or IoCounters(), projected)
         self._ask_filters(examination)
-        examination.ask_pages(projected)
+        examination.ask_pages()
         return examination
 
-    def _begin(self, source: ByteSource | None, footer: ParquetFooter, before: IoCounters) -> Examination:
-        return Examination(self._bind(footer), footer, source, self.options, before)
+    def _begin(
+        self,
+        source: ByteSource | None,
+        footer: ParquetFooter,
+        before: IoCounters,
+        projected: Sequence[LeafColumn] = (),
+    ) -> Examination:
+        return Examination(self._bind(footer), footer, source, self.options, before, projected)
 
     def _ask_filters(self, examination: Examination) -> None:
         questions = examination.questions()
@@ -133,6 +139,7 @@ class Pruner:
         answerable = [question for question in questions if examination.has_filters(question[0])]
         examination.note_missing_filters(column for column, _ in questions if not examination.has_filters(column))
         if answerable and examination.source is not None:
+            examination.expect_pages()
             examination.hear(probe_file(examination.source, footer, answerable, groups, leaves))
 
     def _compile(self, schema: Schema) -> CompileResult:
