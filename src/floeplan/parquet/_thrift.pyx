@@ -58,10 +58,11 @@ cdef object _value(Cursor* c, int kind, object shape, int depth):
         return _zigzag(c)
     if kind == 8:
         return _binary(c)
-    if kind == 12:
-        return _struct(c, shape, depth)
-    if kind == 9 or kind == 10:
-        return _list(c, shape, depth)
+    if kind == 9 or kind == 10 or kind == 12:
+        if (shape is not None and not shape) or (shape is ... and kind == 12):
+            _skip(c, kind, depth)
+            return None
+        return _struct(c, shape, depth) if kind == 12 else _list(c, shape, depth)
     if kind == 1 or kind == 2:
         return _byte(c) == 1
     if kind == 3:

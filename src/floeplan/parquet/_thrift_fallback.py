@@ -45,6 +45,8 @@ def read_struct(data: bytes, pos: int, shape: Any, depth: int = 0) -> tuple[dict
 
 
 def _read_value(data: bytes, pos: int, kind: int, shape: Any, depth: int) -> tuple[Any, int]:
+    if kind in (9, 10, 12) and _unwanted(kind, shape):
+        return None, _skip(data, pos, kind, depth)
     if kind == 12:
         return read_struct(data, pos, shape, depth)
     if kind in (4, 5, 6):
@@ -62,6 +64,11 @@ def _read_value(data: bytes, pos: int, kind: int, shape: Any, depth: int) -> tup
         end = _advance(data, pos, 8)
         return struct.unpack("<d", data[pos:end])[0], end
     return None, _skip(data, pos, kind, depth)
+
+
+def _unwanted(kind: int, shape: Any) -> bool:
+    """Whether a container stands where a scalar, or a struct where a list, is wanted."""
+    return (shape is not None and not shape) or (shape is ... and kind == 12)
 
 
 def _read_list(data: bytes, pos: int, shape: Any, depth: int) -> tuple[Any, int]:

@@ -33,7 +33,7 @@ from floeplan.parquet.schema import (
     leaf_columns,
 )
 from floeplan.parquet.source import ByteSource
-from floeplan.parquet.thrift import Struct, corrupt, integer, read_struct
+from floeplan.parquet.thrift import SCALAR, Struct, corrupt, integer, read_struct
 
 Numbers: TypeAlias = npt.NDArray[np.int64]
 
@@ -46,29 +46,17 @@ _MAGIC = b"PAR1"
 _ENCRYPTED_MAGIC = b"PARE"
 _DATA_PAGES = (0, 3)
 _DICTIONARY_ENCODINGS = (2, 8)
-_FILE_SHAPE: Final[Any] = {2: ..., 3: None, 4: ..., 5: ..., 6: None, 7: ..., 8: None}
-_ROW_GROUP_SHAPE: Final[Any] = {1: ..., 3: None}
-_CHUNK_SHAPE: Final[Any] = {
-    1: None,
-    3: {
-        1: None,
-        4: None,
-        5: None,
-        6: None,
-        7: None,
-        9: None,
-        11: None,
-        12: {1: None, 2: None, 3: None, 5: None, 6: None, 7: None, 8: None},
-        13: {1: None, 2: None, 3: None},
-        14: None,
-        15: None,
-    },
-    4: None,
-    5: None,
-    6: None,
-    7: None,
-    8: None,
+_FILE_SHAPE: Final[Any] = {2: ..., 3: SCALAR, 4: ..., 5: ..., 6: SCALAR, 7: ..., 8: SCALAR}
+_PAIR_SHAPE: Final[Any] = {1: SCALAR, 2: SCALAR}
+_ORDER_SHAPE: Final[Any] = dict.fromkeys(range(1, 9), SCALAR)
+_ROW_GROUP_SHAPE: Final[Any] = {1: ..., 3: SCALAR}
+_STATISTICS_SHAPE: Final[Any] = dict.fromkeys((1, 2, 3, 5, 6, 7, 8), SCALAR)
+_METADATA_SHAPE: Final[Any] = {
+    **dict.fromkeys((1, 4, 5, 6, 7, 9, 11, 14, 15), SCALAR),
+    12: _STATISTICS_SHAPE,
+    13: dict.fromkeys((1, 2, 3), SCALAR),
 }
+_CHUNK_SHAPE: Final[Any] = {**dict.fromkeys((1, 4, 5, 6, 7, 8), SCALAR), 3: _METADATA_SHAPE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +217,7 @@ def _key_values(encoded: bytes, places: Any, file: str) -> dict[bytes, bytes]:
     """What the writer noted down; pairs that are none are left out."""
     found = {}
     for place in places[:-1] if isinstance(places, array) else ():
-        pair, _ = read_struct(encoded, place, None, "footer", file)
+        pair, _ = read_struct(encoded, place, _PAIR_SHAPE, "footer", file)
         if isinstance(pair.get(1), bytes) and isinstance(pair.get(2), bytes):
             found[pair[1]] = pair[2]
     return found
@@ -260,7 +248,7 @@ def _orders(encoded: bytes, places: Any, leaf_count: int, file: str) -> list[boo
     """Which leaves have the order their type defines; without a complete list, none."""
     if not isinstance(places, array) or len(places) != leaf_count + 1:
         return [False] * leaf_count
-    return [list(read_struct(encoded, place, None, "footer", file)[0]) == [1] for place in places[:-1]]
+    return [list(read_struct(encoded, place, _ORDER_SHAPE, "footer", file)[0]) == [1] for place in places[:-1]]
 
 
 def _row_groups(encoded: bytes, places: array[int], leaf_count: int, file: str) -> tuple[Numbers, Numbers]:

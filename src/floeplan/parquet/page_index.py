@@ -19,11 +19,11 @@ from floeplan.errors import CorruptFileError
 from floeplan.parquet.footer import ColumnChunks, Numbers, ParquetFooter
 from floeplan.parquet.schema import LeafColumn
 from floeplan.parquet.source import ByteSource
-from floeplan.parquet.thrift import Struct, read_struct
+from floeplan.parquet.thrift import SCALAR, Struct, read_struct
 from floeplan.parquet.values import RawValues, believed_nulls, has_known_order, usable_claims
 from floeplan.predicate.tristate import Mask
 
-_OFFSET_SHAPE = {1: {1: None, 2: None, 3: None}}
+_OFFSET_SHAPE = {1: dict.fromkeys((1, 2, 3), SCALAR)}
 _COLUMN_SHAPE = {1: None, 2: None, 3: None, 5: None}
 
 

@@ -40,7 +40,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from floeplan.parquet.thrift import Struct, integer
+from floeplan.parquet.thrift import SCALAR, Struct, integer
 
 MAX_ELEMENTS = 250_000
 MAX_DEPTH = 64
@@ -147,7 +147,8 @@ class SchemaNode:
             yield from child.walk()
 
 
-ELEMENT_SHAPE = dict.fromkeys(range(1, 11))
+_DETAILS_SHAPE = {1: SCALAR, 2: dict.fromkeys((1, 2, 3), SCALAR)}
+ELEMENT_SHAPE = dict.fromkeys(range(1, 10), SCALAR) | {10: dict.fromkeys(range(1, 32), _DETAILS_SHAPE)}
 
 
 def build_tree(elements: Sequence[tuple[Struct, bytes]]) -> SchemaNode:
@@ -229,12 +230,12 @@ _CONVERTED = {
 
 
 def annotation_of(element: Struct) -> Annotation:
-    """The annotation of a schema element: the logical type where there is one, else the converted type."""
+    """The annotation of a schema element: the logical type where one is known, else the converted type."""
     logical = element.get(10)
     if isinstance(logical, dict) and len(logical) == 1:
         return _from_logical(*next(iter(logical.items())))
     if 6 not in element:
-        return Annotation()
+        return Annotation(Kind.UNKNOWN if 10 in element else Kind.NONE)
     converted = integer(element, 6)
     if converted == 5:
         return Annotation(Kind.DECIMAL, precision=integer(element, 8, 0), scale=integer(element, 7, 0))

@@ -1,9 +1,11 @@
 """Compact Thrift, the encoding of Parquet's metadata: a bounded reader and a small writer.
 
 Reading: a struct becomes ``{field id: value}``. A shape says what is wanted of it: ``{field id: inner shape}``, where
-``None`` takes a value whole, a mapping goes on inside it, and ``...`` takes a list only as the places of its elements
-(for reading some of them later). All else is skipped without being built. What the bytes claim is never believed
-before it is checked against the bytes that are there: whatever is wrong is a ``CorruptFileError`` with file and place.
+``SCALAR`` takes a number, a text or a flag, a mapping goes on inside a struct or a list of them, ``...`` takes a list
+only as the places of its elements (for reading some of them later), and ``None`` takes whatever is there, whole. All
+else is skipped without being built; a container where a scalar is wanted reads as ``None``. What the bytes claim is
+never believed before it is checked against the bytes that are there: whatever is wrong is a ``CorruptFileError`` with
+file and place.
 
 Writing: ``encode_struct`` takes ``(field id, kind, value)`` triples in ascending field order.
 """
@@ -24,7 +26,8 @@ except ImportError:
 
 Struct: TypeAlias = dict[int, Any]
 Shape: TypeAlias = Any
-"""``None``, ``...`` or ``{field id: Shape}``; see the module's text."""
+"""``SCALAR``, ``None``, ``...`` or ``{field id: Shape}``; see the module's text."""
+SCALAR: Final[Shape] = {}
 
 BOOL: Final = 1
 I8: Final = 3

@@ -1,0 +1,266 @@
+"""Corrupt and hostile Parquet metadata: an error of ours or a conservative answer, in bounded time and memory.
+
+Bytes that lie consistently cannot be found out: Parquet has no checksum over its metadata. What can be demanded is that
+nothing but a ``FloeplanError`` comes out, soon and without a heap of memory, and that no more is claimed of a file than
+its bytes say to another reader.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import time
+import tracemalloc
+from contextlib import suppress
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyiceberg.types import IntegerType, LongType
+
+from floeplan.errors import FloeplanError
+from floeplan.parquet import _thrift_fallback
+from floeplan.parquet.bloom import probe_file
+from floeplan.parquet.footer import ParquetFooter, read_footer
+from floeplan.parquet.page_index import read_page_indexes
+from floeplan.parquet.source import BytesSource
+from floeplan.parquet.statistics import page_column_stats, row_group_stats
+from floeplan.parquet.thrift import BINARY, BOOL, I32, I64, LIST, STRUCT, encode_struct
+from floeplan.predicate.ir import Column
+from floeplan.predicate.stats import ColumnStats
+from tests.support import parquet_forge as forge
+from tests.support.containment import listed
+
+pytestmark = pytest.mark.property
+
+SECONDS = 2.0
+MEGABYTES = 60
+
+
+def sample_file() -> bytes:
+    rows = 400
+    columns: dict[str, Any] = {
+        "x": pa.array(range(rows), pa.int64()),
+        "small": pa.array([None if i % 7 == 0 else i % 50 for i in range(rows)], pa.int32()),
+        "text": [f"text {i}" for i in range(rows)],
+        "float": [math.nan if i % 9 == 0 else i / 2 for i in range(rows)],
+        "decimal": pa.array(range(rows), pa.decimal128(20, 3)),
+        "struct": [{"a": i, "b": [i, i + 1]} for i in range(rows)],
+    }
+    out = io.BytesIO()
+    blooms = {name: {"ndv": 100, "fpp": 0.01} for name in ("x", "text")}
+    pq.write_table(
+        pa.table(columns), out, row_group_size=100, write_page_index=True, max_rows_per_page=20, write_batch_size=10,
+        bloom_filter_options=blooms, compression="none",
+    )  # fmt: skip
+    return out.getvalue()
+
+
+FILE = sample_file()
+INTACT = read_footer(BytesSource(FILE))
+METADATA_START = int(INTACT.chunks(0).bloom_offset.min())
+
+
+def examine(data: bytes) -> ParquetFooter:
+    """Everything that is ever asked of a file's metadata."""
+    source = BytesSource(data)
+    footer = read_footer(source)
+    columns = [Column(leaf.field_id, leaf.type, leaf.path) for leaf in footer.leaves if leaf.type is not None]
+    groups = range(footer.num_row_groups)
+    stats = row_group_stats(footer, columns)
+    assert stats.length == footer.num_row_groups
+    indexes = read_page_indexes(source, footer, footer.leaves, groups)
+    for column in columns:
+        index = indexes[footer.leaf_by_id[column.field_id].index]
+        assert index.row_count.sum() == footer.num_rows
+        assert (index.row_count >= 0).all()
+        page_column_stats(index, column)
+    questions = [(column, (1, 2)) for column in columns if isinstance(column.type, LongType | IntegerType)]
+    probe_file(source, footer, questions, groups)
+    return footer
+
+
+def examine_bounded(data: bytes) -> ParquetFooter | None:
+    started = time.process_time()
+    try:
+        return examine(data)
+    except FloeplanError:
+        return None
+    finally:
+        assert time.process_time() - started < SECONDS
+
+
+def test_the_intact_file_is_examined() -> None:
+    assert examine(FILE).num_rows == 400
+
+
+@st.composite
+def damaged(draw: st.DrawFn) -> bytes:
+    """The file with a few bytes of its metadata changed, overwritten, taken out or put in."""
+    data = bytearray(FILE)
+    for _ in range(draw(st.integers(1, 4))):
+        at = draw(st.integers(METADATA_START, len(data) - 1))
+        kind = draw(st.sampled_from(["flip", "overwrite", "take out", "put in"]))
+        if kind == "flip":
+            data[at] ^= 1 << draw(st.integers(0, 7))
+        elif kind == "overwrite":
+            new = draw(st.binary(min_size=1, max_size=8) | st.just(b"\xff" * 5))
+            data[at : at + len(new)] = new
+        elif kind == "take out":
+            del data[at : at + draw(st.integers(1, 8))]
+        else:
+            data[at:at] = draw(st.binary(min_size=1, max_size=8))
+    return bytes(data)
+
+
+@given(damaged())
+def test_damage_is_an_error_or_no_more_than_another_reader_sees(data: bytes) -> None:
+    footer = examine_bounded(data)
+    if footer is not None:
+        assert_no_more_than_pyarrow(footer, data)
+
+
+@given(st.lists(st.tuples(st.integers(1, 1200), st.integers(0, 255)), min_size=1, max_size=3))
+def test_damage_to_the_footer(changes: list[tuple[int, int]]) -> None:
+    data = bytearray(FILE)
+    for back, byte in changes:
+        data[-back] = byte
+    footer = examine_bounded(bytes(data))
+    if footer is not None:
+        assert_no_more_than_pyarrow(footer, bytes(data))
+
+
+def assert_no_more_than_pyarrow(footer: ParquetFooter, data: bytes) -> None:
+    """Bounds and null counts of the plain columns are the ones pyarrow reads from the same bytes, or are not used."""
+    try:
+        theirs = pq.read_metadata(io.BytesIO(data))
+    except (OSError, pa.ArrowException):
+        return
+    assert footer.num_rows == theirs.num_rows
+    for leaf in footer.leaves:
+        if isinstance(leaf.type, LongType | IntegerType) and not leaf.max_rep:
+            column = Column(leaf.field_id, leaf.type, leaf.path)
+            stats = row_group_stats(footer, [column]).columns[leaf.field_id]
+            for group in range(footer.num_row_groups):
+                assert_same_claims(stats, group, theirs.row_group(group).column(leaf.index))
+
+
+def assert_same_claims(stats: ColumnStats, group: int, chunk: pq.ColumnChunkMetaData) -> None:
+    lower, upper = listed(stats.lower)[group], listed(stats.upper)[group]
+    claims = chunk.statistics
+    if lower is not None or upper is not None:
+        assert claims is not None
+        assert claims.has_min_max
+        assert lower is None or lower == int(claims.min)
+        assert upper is None or upper == int(claims.max)
+    if not stats.may_null[group] and chunk.num_values:
+        assert claims is None or not claims.has_null_count or claims.null_count == 0
+
+
+@given(st.integers(0, len(FILE) - 1))
+def test_a_truncated_file_is_an_error(length: int) -> None:
+    assert examine_bounded(FILE[:length]) is None
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_as_a_footer(garbage: bytes) -> None:
+    examine_bounded(forge.sealed(garbage))
+
+
+@given(st.binary(max_size=60), st.sampled_from([None, {}, {1: None, 2: {1: {}}, 3: ..., 4: {}}]))
+def test_both_decoders_say_the_same_of_any_bytes(data: bytes, shape: Any) -> None:
+    compiled = import_module("floeplan.parquet._thrift")
+    assert outcome(compiled.read_struct, data, shape) == outcome(_thrift_fallback.read_struct, data, shape)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255)), max_size=3))
+def test_both_decoders_say_the_same_of_damaged_footers(changes: list[tuple[int, int]]) -> None:
+    compiled = import_module("floeplan.parquet._thrift")
+    data = bytearray(INTACT._encoded)
+    for at, byte in changes:
+        data[at % len(data)] = byte
+    assert outcome(compiled.read_struct, bytes(data), None) == outcome(_thrift_fallback.read_struct, bytes(data), None)
+
+
+def outcome(read_struct: Any, data: bytes, shape: Any) -> tuple[str, str]:
+    """What came out, as text: NaN does not equal itself."""
+    try:
+        return "decoded", repr(read_struct(data, 0, shape))
+    except IndexError:
+        return "too short", ""
+    except ValueError as error:
+        return "wrong", str(error)
+
+
+MANY = 300_000
+LEAF = forge.element("x", forge.INT64)
+
+
+def bomb(**parts: Any) -> bytes:
+    """A footer in which one part is a list of very many tiny things."""
+    fields: dict[int, Any] = {
+        2: (LIST, (STRUCT, [forge.root(1), LEAF])),
+        3: (I64, 0),
+        4: (LIST, (STRUCT, [])),
+    }
+    fields |= {int(name[1:]): value for name, value in parts.items()}
+    return forge.sealed(encode_struct((number, *value) for number, value in sorted(fields.items())))
+
+
+TINY = (LIST, (STRUCT, [b"\0"] * MANY))
+FLAT_SCHEMA = (LIST, (STRUCT, [forge.root(MANY), *[LEAF] * MANY]))
+NO_CHUNKS = encode_struct([(1, LIST, (STRUCT, [])), (3, I64, 0)])
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        bomb(_2=TINY),
+        bomb(_2=FLAT_SCHEMA),
+        bomb(_2=FLAT_SCHEMA, _4=TINY),
+        bomb(_4=TINY),
+        bomb(_4=(LIST, (STRUCT, [NO_CHUNKS] * MANY))),
+        bomb(_5=TINY),
+        bomb(_7=TINY),
+        bomb(_8=TINY),
+        bomb(_9=TINY),
+        bomb(_4=(LIST, (STRUCT, [encode_struct([(1, *TINY), (3, I64, 0)])]))),
+        bomb(_5=(LIST, (LIST, [(STRUCT, [])] * MANY))),
+        bomb(_6=(BINARY, bytes(MANY))),
+        bomb(_3=TINY),
+        bomb(_3=(LIST, (BOOL, [True] * MANY))),
+        bomb(_3=(LIST, (I32, [7] * MANY))),
+        forge.sealed(b"\x19\xfc\xff\xff\xff\xff\x0f" + bytes(1000)),
+        forge.sealed(b"\x1c" * MANY),
+    ],
+)
+def test_very_many_tiny_things_cost_little(data: bytes) -> None:
+    tracemalloc.start()
+    started = time.process_time()
+    try:
+        with suppress(FloeplanError):
+            examine(data)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < MEGABYTES * 2**20
+    assert time.process_time() - started < 5 * SECONDS
+
+
+def test_an_index_of_very_many_pages_costs_little() -> None:
+    pages = [encode_struct([(1, I64, 4), (2, I32, 1), (3, I64, 0)])] * MANY
+    index = encode_struct([(1, LIST, (STRUCT, pages))])
+    places = [(4, I64, 104), (5, I32, len(index))]
+    column = forge.chunk(forge.INT64, 10, size=100, outside=places)
+    source = BytesSource(forge.one_column(LEAF, [(10, column)], body=bytes(100) + index))
+    footer = read_footer(source)
+    started = time.process_time()
+    found = read_page_indexes(source, footer, footer.leaves, [0])[0]
+    assert time.process_time() - started < SECONDS
+    assert not found.located.any()
+    assert np.array_equal(found.row_count, [10])
