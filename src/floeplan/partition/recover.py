@@ -106,7 +106,7 @@ def _labels(field: BoundField, lower: Vector, upper: Vector) -> tuple[Vector, np
     obstacle = np.where(same, Obstacle.NONE, Obstacle.SPANS)
     if isinstance(field.source_type, StringType | BinaryType):
         obstacle[~same & _looks_truncated(lower, upper)] = Obstacle.TRUNCATED
-    obstacle[same & ~_fits(field, lower, labels)] = Obstacle.OUT_OF_RANGE
+    obstacle[~_fits(field, lower, labels)] = Obstacle.OUT_OF_RANGE
     return labels, obstacle.astype(np.int8)
 
 
