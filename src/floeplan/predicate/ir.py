@@ -15,6 +15,7 @@ FALSE for a value and NULL for a null; negated, it is TRUE for a value and NULL 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -35,9 +36,25 @@ class CmpOp(StrEnum):
     NULL_SAFE_EQ = "<=>"
 
 
+_BARE_NAME = re.compile(r"[a-z_][a-z0-9_]*", re.IGNORECASE | re.ASCII)
+_KEYWORD = re.compile(
+    "alter|and|any|as|between|call|case|create|cross|current_date|current_timestamp|current_user|distinct|drop|else|"
+    "except|execute|explain|false|fetch|for|from|glob|grant|having|ilike|inner|insert|intersect|into|join|lateral|like|"
+    "minus|not|notnull|on|optimize|or|outer|partitioned_by|prepare|qualify|regexp|rename|returning|revoke|rlike|rollback|"
+    "select|serdeproperties|session_user|show|tablesample|then|true|uncache|union|using|vacuum|values|when|where|with|xor",
+    re.IGNORECASE,
+)
+
+
 def path_text(path: tuple[str, ...]) -> str:
-    """A column path as it is written in SQL."""
-    return ".".join(part if part.isidentifier() else f"`{part.replace('`', '``')}`" for part in path)
+    """A column path as it is written in SQL: in backticks what is no plain name or would be read as a keyword."""
+    return ".".join(map(_name_text, path))
+
+
+def _name_text(name: str) -> str:
+    if _BARE_NAME.fullmatch(name) and not _KEYWORD.fullmatch(name):
+        return name
+    return "`" + name.replace("`", "``") + "`"
 
 
 @dataclass(frozen=True, slots=True)

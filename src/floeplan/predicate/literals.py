@@ -7,7 +7,7 @@ compilers produce it.
 from __future__ import annotations
 
 import math
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import TypeAlias
 
@@ -27,39 +27,49 @@ from pyiceberg.types import (
 
 Value: TypeAlias = bool | int | float | Decimal | str | bytes
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROS_PER_SECOND = 1_000_000
-_PLAIN_YEARS = range(-62_135_596_800 * _MICROS_PER_SECOND, 253_402_300_800 * _MICROS_PER_SECOND)
+_EPOCH_ORDINAL = date(1970, 1, 1).toordinal()
+_DAYS_IN_400_YEARS = 146_097
+_MICROS_PER_DAY = 86_400_000_000
 
 
 def sql_literal(type_: PrimitiveType, value: Value) -> str:
-    """Write a canonical value as a Spark-SQL literal; instants outside years 1 to 9999 print as their number."""
+    """Write a canonical value as a Spark-SQL literal that reads back as the same value."""
     match type_:
         case BooleanType():
             return "TRUE" if value else "FALSE"
         case DateType():
-            micros = int(value) * 86_400 * _MICROS_PER_SECOND
-            return f"DATE '{date(1970, 1, 1) + timedelta(days=int(value))}'" if micros in _PLAIN_YEARS else str(value)
+            return f"DATE '{_date(int(value))}'"
         case TimestampType() | TimestamptzType():
             return _timestamp(int(value), "", isinstance(type_, TimestamptzType))
         case TimestampNanoType() | TimestamptzNanoType():
             micros, nanos = divmod(int(value), 1000)
             return _timestamp(micros, f"{nanos:03d}" if nanos else "", isinstance(type_, TimestamptzNanoType))
         case TimeType():
-            return f"TIME '{(_EPOCH + timedelta(microseconds=int(value))).time()}'"
+            return f"TIME '{_clock(int(value))}'"
         case BinaryType() | FixedType() | UUIDType() if isinstance(value, bytes):
             return f"X'{value.hex().upper()}'"
     if isinstance(value, str):
         return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
     if isinstance(value, float) and not math.isfinite(value):
         return f"DOUBLE('{value}')"
-    return str(value)
+    return f"{value:f}" if isinstance(value, Decimal) else str(value)
+
+
+def _date(days: int) -> str:
+    """A date of any year: the calendar repeats every 400 years."""
+    cycles, within = divmod(days + _EPOCH_ORDINAL - 1, _DAYS_IN_400_YEARS)
+    shown = date.fromordinal(within + 1)
+    year = shown.year + 400 * cycles
+    return f"{'-' if year < 0 else ''}{abs(year):04d}-{shown:%m-%d}"
+
+
+def _clock(micros: int) -> str:
+    return (datetime.min + timedelta(microseconds=micros)).time().isoformat()
 
 
 def _timestamp(micros: int, nanos: str, zoned: bool) -> str:
-    if micros not in _PLAIN_YEARS:
-        return f"{micros}{nanos}"
-    text = (_EPOCH + timedelta(microseconds=micros)).replace(tzinfo=None).isoformat(sep=" ")
+    days, of_day = divmod(micros, _MICROS_PER_DAY)
+    text = _clock(of_day)
     if nanos:
         text = (text if "." in text else text + ".000000") + nanos
-    return f"{'TIMESTAMP' if zoned else 'TIMESTAMP_NTZ'} '{text}{'Z' if zoned else ''}'"
+    return f"{'TIMESTAMP' if zoned else 'TIMESTAMP_NTZ'} '{_date(days)} {text}{'Z' if zoned else ''}'"
