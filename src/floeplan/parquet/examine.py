@@ -26,7 +26,7 @@ from floeplan.predicate.compile import CompileResult
 from floeplan.predicate.evaluate import evaluate
 from floeplan.predicate.ir import Column, IrExpr
 from floeplan.predicate.literals import Value
-from floeplan.predicate.stats import StatsTable
+from floeplan.predicate.stats import ColumnStats, StatsTable
 
 CARRIED_BYTES = 256 * 1024
 """Page indexes up to this size are fetched with the bloom filters, before it is known whether they are needed."""
@@ -95,14 +95,7 @@ class Examination:
         self._finer: Segments | None = None
         self._pages = (0, 0)
         self._notes: list[str] = []
-        self._note_missing(
-            "statistics",
-            (
-                field
-                for field, known in self._stats.columns.items()
-                if field in self._leaves and known.lower is None and known.upper is None
-            ),
-        )
+        self._note_missing("statistics", (field for field in self._leaves if _is_blind(self._stats.columns.get(field))))
 
     def _row_group_stats(self) -> StatsTable:
         """Statistics by row group; a column the file lacks is null only where the schema gives it no default."""
@@ -196,6 +189,14 @@ class Examination:
             tuple(self._notes),
             self.options.emit_roaring,
         )
+
+
+def _is_blind(known: ColumnStats | None) -> bool:
+    """Whether a column has values and no row group bounds them."""
+    if known is None:
+        return True
+    bounds = [bound for bound in (known.lower, known.upper) if bound is not None]
+    return bool(known.may_value.any()) and not any(bound.valid.any() for bound in bounds)
 
 
 def _null_when_absent(schema: Schema, field_id: int) -> bool:
