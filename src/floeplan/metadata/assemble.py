@@ -194,7 +194,7 @@ class _Columns:
         return self._listed(name, pa.large_list(pa.int64()), None if items is None else items.to_arrow())
 
     def _map(self, name: str) -> pa.Array:
-        """Keys and values in the order they were written; a value that is null says nothing, as if it were not there."""
+        """Keys and values in the order they were written."""
         keys, values = self.raw.get(f"{name}.key"), self.raw.get(f"{name}.value")
         type_ = map_type(name)
         if keys is None or values is None:

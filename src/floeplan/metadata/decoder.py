@@ -49,7 +49,10 @@ def load_decoder(pure_python: bool) -> type[Decoder]:
     return fallback
 
 
-DECODER = load_decoder(os.environ.get("FLOEPLAN_PURE_PYTHON", "") not in ("", "0"))
+PURE_PYTHON = os.environ.get("FLOEPLAN_PURE_PYTHON", "") not in ("", "0")
+"""Whether the compiled kernels are not wanted."""
+
+DECODER = load_decoder(PURE_PYTHON)
 
 
 @dataclass(frozen=True, slots=True)

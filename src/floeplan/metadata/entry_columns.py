@@ -109,7 +109,8 @@ class EntryColumns:
     def want(self, partition: Mapping[int, str]) -> Fields:
         """What to decode of a manifest; ``partition`` names the column of each partition field id of its spec."""
         names = self.names | NEEDED
-        data_file: list[tuple[int, Want]] = [want for name, want in (*_DATA_FILE.items(), *_MAPS.items()) if name in names]
+        of_file = {**_DATA_FILE, **_MAPS}
+        data_file: list[tuple[int, Want]] = [want for name, want in of_file.items() if name in names]
         if self.partition and partition:
             columns = tuple((field_id, Scalar(name)) for field_id, name in sorted(partition.items()))
             data_file.append((PARTITION, Fields(columns)))

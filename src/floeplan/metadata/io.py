@@ -6,13 +6,14 @@ than ``max_workers`` files ahead.
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from pyiceberg.io import FileIO, load_file_io
 
-from floeplan.errors import CorruptMetadataError
+from floeplan.errors import CorruptMetadataError, FloeplanError
 
 MAX_WORKERS = 64
 """Requests in flight against a remote store unless the caller says otherwise."""
@@ -43,6 +44,25 @@ def read_file(location: str, io: FileIO | None = None) -> bytes:
         raise CorruptMetadataError(
             f"{location} does not exist although the table refers to it", context={"file": location}
         ) from error
+
+
+def write_file(location: str, data: bytes, io: FileIO | None = None) -> None:
+    """Write a metadata file that is not there yet; metadata files never change.
+
+    Raises:
+        FloeplanError: A file of this name exists.
+    """
+    path = local_path(location)
+    try:
+        if path is not None:
+            os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+            with open(path, "xb") as local:
+                local.write(data)
+            return
+        with (io or load_file_io(location=location)).new_output(location).create() as remote:
+            remote.write(data)
+    except FileExistsError as error:
+        raise FloeplanError(f"{location} exists already", kind="exists", context={"file": location}) from error
 
 
 def read_files(locations: Sequence[str], io: FileIO | None = None, max_workers: int = MAX_WORKERS) -> Iterator[bytes]:

@@ -1,0 +1,65 @@
+"""Entries that no manifest holds yet, made from columns.
+
+Rule: every column that a manifest can hold is there; what the caller does not give is null, and what a caller may leave
+to be inherited (sequence numbers, snapshot id, first row id) is null as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+from pyiceberg.types import PrimitiveType
+
+from floeplan.metadata.assemble import map_type, partition_arrow_type
+from floeplan.metadata.entries import EntriesTable
+from floeplan.metadata.entry_columns import STAT_MAPS, partition_column
+from floeplan.partition.union import UnionPartitionType
+
+ENTRY_TYPES: Mapping[str, pa.DataType] = {
+    "spec_id": pa.int32(),
+    "status": pa.int8(),
+    "snapshot_id": pa.int64(),
+    "sequence_number": pa.int64(),
+    "file_sequence_number": pa.int64(),
+    "first_row_id": pa.int64(),
+    "content": pa.int8(),
+    "file_path": pa.large_string(),
+    "file_format": pa.large_string(),
+    "record_count": pa.int64(),
+    "file_size_in_bytes": pa.int64(),
+    "key_metadata": pa.large_binary(),
+    "split_offsets": pa.large_list(pa.int64()),
+    "equality_ids": pa.large_list(pa.int64()),
+    "sort_order_id": pa.int64(),
+    "referenced_data_file": pa.large_string(),
+    "content_offset": pa.int64(),
+    "content_size_in_bytes": pa.int64(),
+    **{name: map_type(name) for name in STAT_MAPS},
+}
+"""Arrow types of the columns of whole entries, the partition tuple apart."""
+
+
+def new_entries(
+    columns: Mapping[str, pa.Array],
+    union: UnionPartitionType,
+    partition_types: Mapping[int, PrimitiveType] | None = None,
+) -> EntriesTable:
+    """Entries of these columns; arrays are cast to the types entries have, columns that are not given are null.
+
+    Args:
+        columns: By the names of ``ENTRY_TYPES`` and ``partition.<union id>``.
+        union: The partition fields of the table's specs.
+        partition_types: Types of partition columns that no schema of the table knows any more.
+    """
+    rows = len(columns["file_path"])
+    types = {field.id: field.bound.column.type for field in union.fields} | dict(partition_types or {})
+    wanted = dict(ENTRY_TYPES) | {partition_column(key): partition_arrow_type(type_) for key, type_ in types.items()}
+    made = {name: _column(columns.get(name), type_, rows) for name, type_ in wanted.items()}
+    return EntriesTable(pa.table(made), types)
+
+
+def _column(array: pa.Array | None, type_: pa.DataType, rows: int) -> pa.Array:
+    if array is None:
+        return pa.nulls(rows, type_)
+    return array if array.type == type_ else array.cast(type_)
