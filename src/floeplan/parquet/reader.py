@@ -141,14 +141,19 @@ class _Reading:
             left = None if limit is None else limit - rows
             tables.append(self._wave(wave, wave.intersect(proven), left))
             rows += tables[-1].num_rows
-        return pa.concat_tables(tables) if tables else self._wave(RowSelection.none(), RowSelection.none(), None)
+        if not tables:
+            return self._wave(RowSelection.none(), RowSelection.none(), None)
+        return pa.concat_tables(tables) if self._fields else _table([], rows)
 
     def _waves(self, selection: RowSelection) -> Iterator[RowSelection]:
-        """The selection cut at row groups into parts of bounded size, judged by the size of whole chunks."""
+        """The selection cut at row groups into parts whose pages stay within the bound."""
         footer = self._footer
         touched = np.flatnonzero(selection.overlaps(footer.first_rows, footer.row_group_rows))
-        sizes = sum((footer.chunks(leaf).total_compressed_size[touched] for leaf in _leaves_of(self._fields)), start=0)
-        wave = np.cumsum(np.broadcast_to(sizes, touched.shape)) // WAVE_BYTES
+        sizes = np.zeros(footer.num_row_groups)
+        for leaf in self._layouts:
+            plan = self._plan(leaf, selection)
+            sizes += np.bincount(plan.row_group, plan.size, minlength=footer.num_row_groups)
+        wave = (np.cumsum(sizes[touched]) // WAVE_BYTES).astype(np.int64)
         for number in distinct(wave):
             groups = touched[wave == number]
             yield selection.intersect(RowSelection.from_runs(footer.first_rows[groups], footer.row_group_rows[groups]))
@@ -157,8 +162,9 @@ class _Reading:
         doubtful = selection.difference(proven)
         if not doubtful:
             wanted = selection.slice(limit=limit)
-            return self._table(self._fields, self._fetch(dict.fromkeys(_leaves_of(self._fields), wanted)), wanted)
-        projected, asked = _leaves_of(self._fields), _leaves_of(self._asked)
+            data = self._fetch(dict.fromkeys(_leaves_of(self._fields), wanted))
+            return _assembled(self._fields, data, wanted.row_count)
+        projected, asked = dict.fromkeys(_leaves_of(self._fields)), _leaves_of(self._asked)
         first = {leaf: selection if leaf in projected else doubtful for leaf in asked}
         others = [leaf for leaf in projected if leaf not in first]
         late = self._worth_a_round_trip(others, doubtful)
@@ -168,7 +174,7 @@ class _Reading:
         data = {leaf: take_rows(data[leaf], _within(wanted, selection)) for leaf in projected if leaf in data}
         if late:
             data |= self._fetch(dict.fromkeys(others, wanted))
-        return self._table(self._fields, data, wanted)
+        return _assembled(self._fields, data, wanted.row_count)
 
     def _worth_a_round_trip(self, leaves: Iterable[int], rows: RowSelection) -> bool:
         """Whether reading these leaves for all the rows, instead of for those that match, may waste much."""
@@ -189,19 +195,21 @@ class _Reading:
         """Those of the doubtful rows that match."""
         assert self._binding is not None
         aligned = {leaf: take_rows(column, _within(doubtful, rows_of[leaf])) for leaf, column in data.items()}
-        table = self._table(self._asked, aligned, doubtful)
+        table = _assembled(self._asked, aligned, doubtful.row_count)
         if not self._footer.has_own_ids:
             table = without_field_ids(table)
         return doubtful.narrow(matching_mask(self._binding.predicate, table, self._binding.schema))
 
-    def _table(
-        self, fields: Iterable[ProjectedField], data: Mapping[int, pa.ChunkedArray], rows: RowSelection
-    ) -> pa.Table:
-        """The columns side by side; without any, still as many rows as there are."""
-        columns = [field.assemble(data) for field in fields]
-        counted = (pa.field("rows", pa.null()), pa.nulls(rows.row_count))
-        arrow_fields, arrays = zip(counted, *columns, strict=True)
-        return pa.Table.from_arrays(list(arrays), schema=pa.schema(arrow_fields)).select(range(1, len(arrays)))
+
+def _assembled(fields: Iterable[ProjectedField], data: Mapping[int, pa.ChunkedArray], rows: int) -> pa.Table:
+    return _table([field.assemble(data) for field in fields], rows)
+
+
+def _table(columns: Sequence[tuple[pa.Field, pa.ChunkedArray]], rows: int) -> pa.Table:
+    """The columns side by side; without any, still as many rows as there are."""
+    counted = (pa.field("rows", pa.null()), pa.nulls(rows))
+    fields, arrays = zip(counted, *columns, strict=True)
+    return pa.Table.from_arrays(list(arrays), schema=pa.schema(fields)).select(range(1, len(arrays)))
 
 
 def _leaves_of(fields: Iterable[ProjectedField]) -> list[int]:
