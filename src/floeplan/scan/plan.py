@@ -12,9 +12,7 @@ Each pass consumes only what the one before kept. The rule of all three: what ca
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +20,6 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
 from floeplan.metadata.cache import EntriesCache
-from floeplan.metadata.delete_index import DeleteMatches
 from floeplan.metadata.entries import EntriesTable
 from floeplan.metadata.entry_columns import EntryColumns
 from floeplan.metadata.manifest import read_entries
@@ -31,19 +28,19 @@ from floeplan.partition.fields import source_types
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.build import columns as predicate_columns
 from floeplan.predicate.compile import CompileResult, PredicateSource, compile_predicate
-from floeplan.predicate.ir import TRUE, IrExpr
-from floeplan.predicate.tristate import Mask
+from floeplan.predicate.ir import TRUE
+from floeplan.predicate.tristate import Mask, TriState
 from floeplan.scan.deletes import ScanDeletes, match, read_deletes
 from floeplan.scan.footers import FooterPass, FooterRequest
+from floeplan.scan.judged import JudgedFiles, judge_files
 from floeplan.scan.model import PlannedFiles, RowGroups
 from floeplan.scan.options import ScanOptions
 from floeplan.scan.partition_values import PartitionNames
-from floeplan.scan.passes import Predicate, is_delete_manifest, judge_entries, judge_manifests, why_nothing_dropped
+from floeplan.scan.passes import Predicate, is_delete_manifest, judge_manifests
 from floeplan.scan.scan_plan import ScanPlan
-from floeplan.scan.summary import PassSummary, PlanWarning
+from floeplan.scan.summary import ConjunctEffect, PassSummary, PlanWarning
 from floeplan.scan.target import ScanTarget, resolve_target, select
 from floeplan.scan.totals import Totals, summarise
-from floeplan.scan.verdict import Verdict
 
 _DATA_NAMES = frozenset({"key_metadata", "first_row_id", "sort_order_id"})
 
@@ -80,18 +77,6 @@ def plan_scan(
     compiled = compile_predicate(TRUE if where is None else where, target.schema, case_sensitive=case_sensitive)
     shown = target.schema if columns is None else select(target.schema, columns, case_sensitive)
     return _Planner(target, compiled, shown, columns is not None, chosen).plan()
-
-
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    """Data files that are still in the plan, with the answers about them."""
-
-    entries: EntriesTable
-    verdict: Verdict
-    rows: np.ndarray[Any, np.dtype[np.intp]]
-
-    def narrowed(self, keep: Mask) -> _Kept:
-        return _Kept(self.entries.filter(keep), self.verdict, self.rows[keep])
 
 
 class _Planner:
@@ -136,9 +121,11 @@ class _Planner:
     def _pass_manifests(self, manifests: ManifestListTable) -> Mask:
         clock = time.perf_counter()
         verdict = judge_manifests(self.predicate, manifests)
-        data = ~is_delete_manifest(manifests)
-        self._record("manifest list", "manifests", verdict, data, clock, lambda _: "")
-        return verdict.tri.keep
+        data, keep = ~is_delete_manifest(manifests), verdict.tri.keep
+        kept, proven = int((keep & data).sum()), int((verdict.tri.all_match & data).sum())
+        effects = verdict.effects(data, lambda _: "")
+        self._record("manifest list", "manifests", int(data.sum()), kept, proven, effects, clock)
+        return keep
 
     def _read_deletes(self, manifests: ManifestListTable, keep: Mask) -> ScanDeletes:
         rows = np.flatnonzero(keep & is_delete_manifest(manifests))
@@ -149,64 +136,66 @@ class _Planner:
         io, workers = self.target.table.io, self.options.concurrency
         return read(manifests, self.union, columns, rows=rows, io=io, max_workers=workers)
 
-    def _pass_entries(self, manifests: ManifestListTable, keep: Mask, deletes: ScanDeletes) -> _Kept:
+    def _pass_entries(self, manifests: ManifestListTable, keep: Mask, deletes: ScanDeletes) -> JudgedFiles:
         clock = time.perf_counter()
         stats = frozenset(self.predicate.columns) | deletes.key_columns
         if self.options.recover:
             stats |= {field.bound.source_id for field in self.union.fields}
         columns = EntryColumns(_DATA_NAMES, stats=stats, sizes=self.projected or frozenset())
-        entries = self._entries(manifests, np.flatnonzero(keep & ~is_delete_manifest(manifests)), columns).live()
-        verdict = judge_entries(self.predicate, entries)
-        everyone = np.ones(len(entries), dtype=np.bool_)
-        why = partial(why_nothing_dropped, self.predicate, entries)
-        self._record("manifest entries", "files", verdict, everyone, clock, why)
-        everything = _Kept(entries, verdict, np.arange(len(entries)))
-        return everything if verdict.tri.keep.all() else everything.narrowed(verdict.tri.keep)
+        rows = np.flatnonzero(keep & ~is_delete_manifest(manifests))
+        judged = judge_files(self.predicate, self._entries(manifests, rows, columns).live())
+        proven = int((judged.states == TriState.TRUE).sum())
+        self._record("manifest entries", "files", judged.total, len(judged.entries), proven, judged.effects, clock)
+        return judged
 
-    def _pass_footers(self, kept: _Kept) -> tuple[_Kept, dict[int, RowGroups]]:
+    def _pass_footers(self, kept: JudgedFiles) -> tuple[JudgedFiles, dict[int, RowGroups]]:
         clock = time.perf_counter()
-        open_rows = np.flatnonzero(~kept.verdict.tri.all_match[kept.rows])
-        requests = _requests(kept.entries, open_rows)
+        requests = _requests(kept.entries, np.flatnonzero(kept.states != TriState.TRUE))
         footers = FooterPass(
             self.compiled, self.target.schema, self.projected, self.union, self.target.table.io, self.options
         )
         opened, warnings = footers.run(requests)
         self.warnings += warnings
-        self.passes += _footer_passes(opened, round((time.perf_counter() - clock) * 1000, 3))
+        self._record_footers(opened, clock)
         keep = np.ones(len(kept.entries), dtype=np.bool_)
         keep[[row for row, groups in opened.items() if not groups.kept]] = False
         position = np.cumsum(keep) - 1
         return kept.narrowed(keep), {int(position[row]): groups for row, groups in opened.items() if groups.kept}
 
-    def _files(self, kept: _Kept, deletes: ScanDeletes, opened: dict[int, RowGroups]) -> PlannedFiles:
-        residuals, codes = kept.verdict.residuals(kept.rows)
-        matches = match(kept.entries, deletes, self.union, self.sources)
+    def _files(self, kept: JudgedFiles, deletes: ScanDeletes, opened: dict[int, RowGroups]) -> PlannedFiles:
+        residuals, codes = kept.residuals(self.predicate.expr)
         return PlannedFiles(
             entries=kept.entries,
-            states=kept.verdict.tri.states()[kept.rows],
+            states=kept.states,
             residuals=residuals,
             residual_of=codes,
             deletes=deletes.entries,
             delete_kinds=deletes.kinds,
-            matches=matches if len(deletes.entries) else DeleteMatches.none(len(kept.entries)),
+            matches=match(kept.entries, deletes, self.union, self.sources),
             row_groups=opened,
             names=PartitionNames(self.union, kept.entries.partition_types),
         )
 
+    def _record_footers(self, opened: dict[int, RowGroups], clock: float) -> None:
+        groups = opened.values()
+        total, kept = sum(g.total for g in groups), sum(len(g.kept) for g in groups)
+        proven = sum(len(g.kept) for g in groups if g.proven)
+        self._record("footers", "row groups", total, kept, proven, (), clock)
+        if pages := sum(g.pages_total for g in groups):
+            self._record("page index", "pages", pages, sum(g.pages_kept for g in groups), 0, (), clock)
+
     def _record(
-        self, name: str, unit: str, verdict: Verdict, counted: Mask, clock: float, why: Callable[[IrExpr], str]
+        self,
+        name: str,
+        unit: str,
+        total: int,
+        kept: int,
+        proven: int,
+        effects: tuple[ConjunctEffect, ...],
+        clock: float,
     ) -> None:
-        self.passes.append(
-            PassSummary(
-                name=name,
-                unit=unit,
-                total=int(counted.sum()),
-                kept=int((verdict.tri.keep & counted).sum()),
-                proven=int((verdict.tri.all_match & counted).sum()),
-                effects=verdict.effects(counted, why),
-                milliseconds=round((time.perf_counter() - clock) * 1000, 3),
-            )
-        )
+        elapsed = round((time.perf_counter() - clock) * 1000, 3)
+        self.passes.append(PassSummary(name, unit, total, kept, proven, effects, elapsed))
 
 
 def _requests(entries: EntriesTable, rows: Any) -> list[FooterRequest]:
@@ -218,14 +207,3 @@ def _requests(entries: EntriesTable, rows: Any) -> list[FooterRequest]:
         for row, path, size, spec_id, format_ in zip(rows.tolist(), paths, sizes, specs, formats, strict=True)
         if format_ == "PARQUET"
     ]
-
-
-def _footer_passes(opened: dict[int, RowGroups], milliseconds: float) -> list[PassSummary]:
-    groups = opened.values()
-    total, kept = sum(g.total for g in groups), sum(len(g.kept) for g in groups)
-    proven = sum(len(g.kept) for g in groups if g.proven)
-    passes = [PassSummary("footers", "row groups", total, kept, proven, (), milliseconds)]
-    pages = sum(g.pages_total for g in groups)
-    if pages:
-        passes.append(PassSummary("page index", "pages", pages, sum(g.pages_kept for g in groups), 0, (), 0.0))
-    return passes

@@ -36,17 +36,11 @@ class Verdict:
             effects.append(ConjunctEffect(str(conjunct), dropped, reason))
         return tuple(effects)
 
-    def residuals(self, rows: npt.NDArray[np.intp]) -> tuple[tuple[IrExpr, ...], npt.NDArray[np.intp]]:
-        """The distinct residuals of these containers and, for each of them, which it needs.
-
-        The pattern of proven conjuncts is folded into one number per container, operand by operand.
-        """
-        codes = np.zeros(len(rows), dtype=np.intp)
-        patterns: list[tuple[IrExpr, ...]] = [()]
-        for conjunct, part in zip(self.conjuncts, self.parts, strict=True):
-            known, codes = np.unique(2 * codes + ~part.all_match[rows], return_inverse=True)
-            patterns = [patterns[code // 2] + ((conjunct,) if code % 2 else ()) for code in known.tolist()]
-        return tuple(and_(*pattern) for pattern in patterns), codes
+    def proven(self, rows: npt.NDArray[np.intp]) -> Mask:
+        """For each of these containers and each conjunct whether every row satisfies it."""
+        if not self.parts:
+            return np.zeros((len(rows), 0), dtype=np.bool_)
+        return np.stack([part.all_match[rows] for part in self.parts], axis=1)
 
 
 def judge(expr: IrExpr, nonempty: Mask, answer: Callable[[IrExpr], Tri]) -> Verdict:
@@ -55,3 +49,16 @@ def judge(expr: IrExpr, nonempty: Mask, answer: Callable[[IrExpr], Tri]) -> Verd
     parts = tuple(kleene(operand, nonempty, answer) for operand in operands)
     whole = reduce(Tri.__and__, parts) if parts else kleene(expr, nonempty, answer)
     return Verdict(whole, operands, parts)
+
+
+def residuals(operands: tuple[IrExpr, ...], proven: Mask) -> tuple[tuple[IrExpr, ...], npt.NDArray[np.intp]]:
+    """The distinct residuals of containers and, for each container, which it needs.
+
+    The pattern of proven conjuncts is folded into one number per container, operand by operand.
+    """
+    codes = np.zeros(len(proven), dtype=np.intp)
+    patterns: list[tuple[IrExpr, ...]] = [()]
+    for position, operand in enumerate(operands):
+        known, codes = np.unique(2 * codes + ~proven[:, position], return_inverse=True)
+        patterns = [patterns[code // 2] + ((operand,) if code % 2 else ()) for code in known.tolist()]
+    return tuple(and_(*pattern) for pattern in patterns), codes

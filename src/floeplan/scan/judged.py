@@ -1,0 +1,80 @@
+"""Data files after the second pass: those that are kept, what is known of each, and what was counted on the way.
+
+The pass works on any slice of the manifests, so that slices can be judged elsewhere and put together: the result is
+the same, and in the same order, as judging all of them at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from floeplan.metadata.entries import EntriesTable
+from floeplan.predicate.build import conjuncts
+from floeplan.predicate.ir import IrExpr
+from floeplan.predicate.tristate import Mask
+from floeplan.scan.passes import Predicate, judge_entries, why_nothing_dropped
+from floeplan.scan.summary import ConjunctEffect
+from floeplan.scan.verdict import residuals
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedFiles:
+    """Kept files with their tri-state and the conjuncts proven of them; ``total`` and ``effects`` count all files."""
+
+    entries: EntriesTable
+    states: npt.NDArray[np.int8]
+    proven: Mask
+    total: int
+    effects: tuple[ConjunctEffect, ...]
+
+    def narrowed(self, keep: Mask) -> JudgedFiles:
+        """Without the files where the mask is false."""
+        if keep.all():
+            return self
+        return JudgedFiles(self.entries.filter(keep), self.states[keep], self.proven[keep], self.total, self.effects)
+
+    def residuals(self, predicate: IrExpr) -> tuple[tuple[IrExpr, ...], npt.NDArray[np.intp]]:
+        """The distinct residuals, and which of them each file needs."""
+        return residuals(conjuncts(predicate), self.proven)
+
+
+def judge_files(predicate: Predicate, entries: EntriesTable) -> JudgedFiles:
+    """Judge live data files."""
+    verdict = judge_entries(predicate, entries)
+    everyone = np.ones(len(entries), dtype=np.bool_)
+    keep = verdict.tri.keep
+    rows = np.flatnonzero(keep)
+    return JudgedFiles(
+        entries=entries if keep.all() else entries.filter(keep),
+        states=verdict.tri.states()[rows],
+        proven=verdict.proven(rows),
+        total=len(entries),
+        effects=verdict.effects(everyone, partial(why_nothing_dropped, predicate, entries)),
+    )
+
+
+def concat_judged(parts: Sequence[JudgedFiles]) -> JudgedFiles:
+    """Slices put together in their order."""
+    if len(parts) == 1:
+        return parts[0]
+    table = pa.concat_tables([part.entries.table for part in parts]).combine_chunks()
+    return JudgedFiles(
+        entries=EntriesTable(table, parts[0].entries.partition_types),
+        states=np.concatenate([part.states for part in parts]),
+        proven=np.concatenate([part.proven for part in parts]),
+        total=sum(part.total for part in parts),
+        effects=tuple(map(_together, zip(*(part.effects for part in parts), strict=True))),
+    )
+
+
+def _together(effects: tuple[ConjunctEffect, ...]) -> ConjunctEffect:
+    """One conjunct over all slices; it needs an excuse only when it dropped nothing anywhere."""
+    dropped = sum(effect.dropped for effect in effects)
+    whys = [effect.why for effect in effects if effect.why]
+    return ConjunctEffect(effects[0].predicate, dropped, whys[0] if whys and not dropped else "")
