@@ -19,7 +19,7 @@ from tests.support.matrix_rows import COLUMNS, batch
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
 NAMESPACE = "matrix"
 
@@ -200,9 +200,9 @@ class MatrixTable:
         query = f"SELECT snapshot_id FROM {self.name}.snapshots ORDER BY committed_at"
         return [row[0] for row in self.spark.sql(query).collect()]
 
-    def metadata(self, table: str) -> pa.Table:
+    def metadata(self, table: str, snapshot_id: int | None = None) -> pa.Table:
         """One of Iceberg's metadata tables: ``entries``, ``files``, ``manifests``, …"""
-        return self.spark.table(f"{self.name}.{table}").toArrow()
+        return self._reader(snapshot_id).table(f"{self.name}.{table}").toArrow()
 
     def rows(self, *, snapshot_id: int | None = None, ref: str | None = None) -> pa.Table:
         """Every live row, ordered by ``pk``."""
@@ -238,12 +238,12 @@ class MatrixTable:
         return found
 
     def _read(self, snapshot_id: int | None, ref: str | None) -> DataFrame:
-        reader = self.spark.read
-        if snapshot_id is not None:
-            reader = reader.option("snapshot-id", snapshot_id)
         if ref is not None:
             return self.spark.sql(f"SELECT * FROM {self.name} VERSION AS OF '{ref}'")
-        return reader.table(self.name)
+        return self._reader(snapshot_id).table(self.name)
+
+    def _reader(self, snapshot_id: int | None) -> DataFrameReader:
+        return self.spark.read if snapshot_id is None else self.spark.read.option("snapshot-id", snapshot_id)
 
 
 class Matrix:
