@@ -1,0 +1,93 @@
+"""Ways to read all manifests of a table; run as a program, one way once in a process of its own.
+
+Prints entries, CPU seconds and peak memory as JSON. Everything is imported before the clock starts.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy.ma  # noqa: F401 - Arrow imports it on first use, which is no part of reading
+from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.table import StaticTable
+
+from floeplan.metadata.avro_file import AvroReader
+from floeplan.metadata.cache import EntriesCache
+from floeplan.metadata.decoder import load_decoder
+from floeplan.metadata.entry_columns import EntryColumns
+from floeplan.metadata.io import read_files
+from floeplan.metadata.manifest import read_entries
+from floeplan.metadata.manifest_list import ManifestListTable, read_manifest_list
+from floeplan.partition.union import UnionPartitionType
+
+PLAN = EntryColumns(frozenset({"key_metadata", "first_row_id", "sort_order_id"}))
+BOUNDS = EntryColumns(PLAN.names, stats=frozenset({4}))
+
+
+def floor(table: StaticTable, _: Path) -> int:
+    """Reading and inflating alone."""
+    reader, entries = AvroReader(), 0
+    paths = listed(table).path.to_pylist()
+    for path, data in zip(paths, read_files(paths), strict=True):
+        entries += sum(block.count for block in reader.blocks(data, reader.header(data, path), path))
+    return entries
+
+
+def pyiceberg(table: StaticTable, _: Path) -> int:
+    io = PyArrowFileIO()
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    return sum(len(manifest.fetch_manifest_entry(io, discard_deleted=False)) for manifest in snapshot.manifests(io))
+
+
+def decoded(columns: EntryColumns, pure_python: bool = False) -> Callable[[StaticTable, Path], int]:
+    decoder = load_decoder(pure_python)
+    return lambda table, _: len(read_entries(listed(table), union(table), columns, decoder=decoder))
+
+
+def cached(columns: EntryColumns) -> Callable[[StaticTable, Path], int]:
+    return lambda table, cache: len(EntriesCache(cache).read_entries(listed(table), union(table), columns))
+
+
+def union(table: StaticTable) -> UnionPartitionType:
+    return UnionPartitionType.of_table(table.metadata)
+
+
+def listed(table: StaticTable) -> ManifestListTable:
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    return read_manifest_list(snapshot.manifest_list)
+
+
+CONTENDERS: dict[str, Callable[[StaticTable, Path], int]] = {
+    "read and inflate": floor,
+    "PyIceberg": pyiceberg,
+    "no filter": decoded(PLAN),
+    "bounds of one column": decoded(BOUNDS),
+    "Python decoder": decoded(PLAN, pure_python=True),
+    "no filter, cached": cached(PLAN),
+    "bounds of one column, cached": cached(BOUNDS),
+}
+
+
+def cpu_seconds() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def main() -> None:
+    name, metadata, cache = sys.argv[1:]
+    table = StaticTable.from_metadata(metadata)
+    started = cpu_seconds()
+    entries = CONTENDERS[name](table, Path(cache))
+    seconds = cpu_seconds() - started
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(json.dumps({"entries": entries, "cpu": seconds, "megabytes": peak}))
+
+
+if __name__ == "__main__":
+    main()
