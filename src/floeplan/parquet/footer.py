@@ -48,7 +48,7 @@ _DATA_PAGES = (0, 3)
 _DICTIONARY_ENCODINGS = (2, 8)
 _FILE_SHAPE: Final[Any] = {2: ..., 3: SCALAR, 4: ..., 5: ..., 6: SCALAR, 7: ..., 8: SCALAR}
 _PAIR_SHAPE: Final[Any] = {1: SCALAR, 2: SCALAR}
-_ORDER_SHAPE: Final[Any] = dict.fromkeys(range(1, 9), SCALAR)
+_ORDER_SHAPE: Final[Any] = {number: {1: SCALAR} for number in range(1, 9)}
 _ROW_GROUP_SHAPE: Final[Any] = {1: ..., 3: SCALAR}
 _STATISTICS_SHAPE: Final[Any] = dict.fromkeys((1, 2, 3, 5, 6, 7, 8), SCALAR)
 _METADATA_SHAPE: Final[Any] = {
@@ -244,11 +244,13 @@ def _places(places: Any, what: str, most: int) -> array[int]:
     return places
 
 
-def _orders(encoded: bytes, places: Any, leaf_count: int, file: str) -> list[bool]:
-    """Which leaves have the order their type defines; without a complete list, none."""
+def _orders(encoded: bytes, places: Any, leaf_count: int, file: str) -> list[bool | None]:
+    """Which leaves have the order their type defines; ``None`` where the file does not speak of orders at all."""
+    if places is None:
+        return [None] * leaf_count
     if not isinstance(places, array) or len(places) != leaf_count + 1:
         return [False] * leaf_count
-    return [list(read_struct(encoded, place, _ORDER_SHAPE, "footer", file)[0]) == [1] for place in places[:-1]]
+    return [read_struct(encoded, place, _ORDER_SHAPE, "footer", file)[0] == {1: {}} for place in places[:-1]]
 
 
 def _row_groups(encoded: bytes, places: array[int], leaf_count: int, file: str) -> tuple[Numbers, Numbers]:

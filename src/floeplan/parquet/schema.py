@@ -107,8 +107,8 @@ class LeafColumn:
     """One stored column.
 
     ``field_id`` is the file's own when every field of the file has one, else assigned by position. ``type`` is what
-    the values are read as, ``None`` when Iceberg has nothing that fits. ``ordered`` says that the file states the
-    standard order for the column's bounds.
+    the values are read as, ``None`` when Iceberg has nothing that fits. ``ordered`` says whether the file states the
+    standard order for the column's bounds, ``None`` that it states nothing, as files of old writers.
     """
 
     index: int
@@ -120,7 +120,7 @@ class LeafColumn:
     max_def: int
     max_rep: int
     type: PrimitiveType | None
-    ordered: bool
+    ordered: bool | None
 
     def __str__(self) -> str:
         return ".".join(self.path)
@@ -372,14 +372,14 @@ def list_element(node: SchemaNode) -> SchemaNode:
     return repeated if old_style else repeated.children[0]
 
 
-def leaf_columns(root: SchemaNode, ordered: list[bool]) -> tuple[LeafColumn, ...]:
+def leaf_columns(root: SchemaNode, ordered: list[bool | None]) -> tuple[LeafColumn, ...]:
     """All leaves in file order; ``ordered`` says for each whether its bounds have the standard order."""
     ids = assign_ids(root)
     return tuple(_leaves(root, (), 0, 0, ids, ordered))
 
 
 def _leaves(
-    node: SchemaNode, path: tuple[str, ...], max_def: int, max_rep: int, ids: dict[int, int], ordered: list[bool]
+    node: SchemaNode, path: tuple[str, ...], max_def: int, max_rep: int, ids: dict[int, int], ordered: list[bool | None]
 ) -> Iterator[LeafColumn]:
     for child in node.children:
         deeper = max_def + (child.repetition is not Repetition.REQUIRED)
@@ -398,7 +398,7 @@ def _leaves(
             max_def=deeper,
             max_rep=repeats,
             type=iceberg_type(child.physical, child.annotation, child.type_length),
-            ordered=child.leaf < len(ordered) and ordered[child.leaf],
+            ordered=ordered[child.leaf],
         )
 
 

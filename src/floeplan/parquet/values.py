@@ -174,9 +174,12 @@ def has_known_order(leaf: LeafColumn, created_by: str) -> bool:
 
 
 def _always_signed(leaf: LeafColumn) -> bool:
-    """Types that every writer has always compared as signed numbers, so that the old fields can be believed."""
+    """Types that every writer has always compared as signed numbers, so that the old fields can be believed.
+
+    Unless the file states another order.
+    """
     numbers = (Physical.BOOLEAN, Physical.INT32, Physical.INT64, Physical.FLOAT, Physical.DOUBLE)
-    return leaf.physical in numbers and leaf.annotation.signed
+    return leaf.physical in numbers and leaf.annotation.signed and leaf.ordered is not False
 
 
 def decode_bound(leaf: LeafColumn, wanted: PrimitiveType, raw: RawValues, side: Side) -> Bound:
