@@ -13,6 +13,7 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from pyiceberg.types import PrimitiveType, UnknownType
 
 from floeplan.metadata.entries import EntriesTable
 from floeplan.predicate.build import conjuncts
@@ -63,14 +64,23 @@ def concat_judged(parts: Sequence[JudgedFiles]) -> JudgedFiles:
     """Slices put together in their order."""
     if len(parts) == 1:
         return parts[0]
-    table = pa.concat_tables([part.entries.table for part in parts]).combine_chunks()
     return JudgedFiles(
-        entries=EntriesTable(table, parts[0].entries.partition_types),
+        entries=_concat_entries([part.entries for part in parts]),
         states=np.concatenate([part.states for part in parts]),
         proven=np.concatenate([part.proven for part in parts]),
         total=sum(part.total for part in parts),
         effects=tuple(map(_together, zip(*(part.effects for part in parts), strict=True))),
     )
+
+
+def _concat_entries(parts: Sequence[EntriesTable]) -> EntriesTable:
+    """Partition columns whose type only manifests can tell may be untyped in slices that hold none of them."""
+    table = pa.concat_tables([part.table for part in parts], promote_options="default").combine_chunks()
+    unknown = UnknownType()
+    types: dict[int, PrimitiveType] = {}
+    for part in parts:
+        types |= {i: t for i, t in part.partition_types.items() if isinstance(types.get(i, unknown), UnknownType)}
+    return EntriesTable(table, types)
 
 
 def _together(effects: tuple[ConjunctEffect, ...]) -> ConjunctEffect:

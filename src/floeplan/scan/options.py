@@ -3,10 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 from floeplan.errors import InvalidOptionError
 
+if TYPE_CHECKING:
+    from pyiceberg.io import FileIO
+
+    from floeplan.metadata.decoder import Ints
+    from floeplan.metadata.entry_columns import EntryColumns
+    from floeplan.metadata.manifest_list import ManifestListTable
+    from floeplan.scan.judged import JudgedFiles
+    from floeplan.scan.passes import Predicate
+
 DEFAULT_CONCURRENCY = 64
+
+
+class DistributedPlanning(Protocol):
+    """Judges the files of many manifests somewhere else than in this process."""
+
+    @property
+    def threshold(self) -> int:
+        """Plans of fewer manifests are made in this process."""
+
+    def judge(
+        self, predicate: Predicate, manifests: ManifestListTable, rows: Ints, columns: EntryColumns, io: FileIO
+    ) -> JudgedFiles:
+        """The second pass over the given rows of the manifest list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +48,8 @@ class ScanOptions:
     """Keep decoded manifests on local disk; manifests never change."""
     recover: bool = False
     """Count the files of other specs whose partition under the default spec is provable from their bounds."""
+    planning: DistributedPlanning | None = None
+    """Where the files of many manifests are judged, such as ``floeplan.spark.planning.SparkPlanning``."""
     report: bool = True
     """Append a scan report to the report store."""
 

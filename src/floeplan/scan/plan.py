@@ -143,7 +143,11 @@ class _Planner:
             stats |= {field.bound.source_id for field in self.union.fields}
         columns = EntryColumns(_DATA_NAMES, stats=stats, sizes=self.projected or frozenset())
         rows = np.flatnonzero(keep & ~is_delete_manifest(manifests))
-        judged = judge_files(self.predicate, self._entries(manifests, rows, columns).live())
+        elsewhere = self.options.planning
+        if elsewhere is not None and len(rows) >= elsewhere.threshold:
+            judged = elsewhere.judge(self.predicate, manifests, rows, columns, self.target.table.io)
+        else:
+            judged = judge_files(self.predicate, self._entries(manifests, rows, columns).live())
         proven = int((judged.states == TriState.TRUE).sum())
         self._record("manifest entries", "files", judged.total, len(judged.entries), proven, judged.effects, clock)
         return judged

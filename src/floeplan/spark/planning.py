@@ -1,0 +1,88 @@
+"""Distributed planning: manifests are decoded and judged by Spark tasks.
+
+Above a number of manifests the second pass is cut into slices of the manifest list. A task reads the manifests of its
+slice, judges their files and returns the kept ones as columns. Slices come back by number, so the plan is the same, in
+the same order, as one made on the driver.
+
+Only the DataFrame API is used, so classic sessions, clusters and Spark Connect all do.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+from pyiceberg.io import FileIO
+
+from floeplan.metadata.decoder import Ints
+from floeplan.metadata.entries import EntriesTable
+from floeplan.metadata.entry_columns import EntryColumns
+from floeplan.metadata.manifest import read_entries
+from floeplan.metadata.manifest_list import ManifestListTable
+from floeplan.scan.judged import JudgedFiles, concat_judged, judge_files
+from floeplan.scan.passes import Predicate
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MANIFESTS_PER_TASK = 250
+"""A Python task costs about as much as decoding this many manifests: fewer a task would not pay."""
+
+_RESULT = "slice long, files binary"
+
+
+@dataclass(frozen=True, slots=True)
+class SparkPlanning:
+    """Judges the files of many manifests with Spark; give it to ``ScanOptions.planning``.
+
+    Attributes:
+        spark: A session, classic or Connect.
+        threshold: Plans of fewer manifests are made on the driver.
+        manifests_per_task: Manifests a task decodes.
+    """
+
+    spark: SparkSession
+    threshold: int = 2000
+    manifests_per_task: int = MANIFESTS_PER_TASK
+
+    def judge(
+        self, predicate: Predicate, manifests: ManifestListTable, rows: Ints, columns: EntryColumns, io: FileIO
+    ) -> JudgedFiles:
+        """The second pass over the given manifests."""
+        slices = np.array_split(rows, max(1, -(-len(rows) // self.manifests_per_task)))
+        task = _task([(manifests.take(part), part) for part in slices], predicate, columns, io)
+        frame = self.spark.range(0, len(slices), 1, len(slices)).mapInArrow(task, _RESULT)
+        answers = frame.toArrow().sort_by("slice").column("files")
+        return concat_judged([pickle.loads(answer.as_buffer()) for answer in answers])
+
+
+def _task(
+    slices: list[tuple[ManifestListTable, Ints]], predicate: Predicate, columns: EntryColumns, io: FileIO
+) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
+    """What a Spark task runs: for every slice number it is given, the kept files of that slice, pickled."""
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            numbers = batch.column(0).to_pylist()
+            answers = [_judge_slice(slices[number], predicate, columns, io) for number in numbers]
+            yield pa.RecordBatch.from_arrays(
+                [pa.array(numbers, pa.int64()), pa.array(answers, pa.binary())], names=["slice", "files"]
+            )
+
+    return run
+
+
+def _judge_slice(
+    part: tuple[ManifestListTable, Ints], predicate: Predicate, columns: EntryColumns, io: FileIO
+) -> bytes:
+    """One slice; entries count the manifests of the whole list again, not those of the slice."""
+    manifests, rows = part
+    entries = read_entries(manifests, predicate.union, columns, io=io).live()
+    position = entries.table.schema.get_field_index("manifest")
+    numbers = pa.array(rows[entries.ints("manifest")]).cast(entries.table.schema.field(position).type)
+    table = entries.table.set_column(position, "manifest", numbers)
+    return pickle.dumps(judge_files(predicate, EntriesTable(table, entries.partition_types)))
