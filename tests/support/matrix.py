@@ -19,7 +19,7 @@ from tests.support.matrix_rows import COLUMNS, batch
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 NAMESPACE = "matrix"
 
@@ -202,7 +202,8 @@ class MatrixTable:
 
     def metadata(self, table: str, snapshot_id: int | None = None) -> pa.Table:
         """One of Iceberg's metadata tables: ``entries``, ``files``, ``manifests``, …"""
-        return self._reader(snapshot_id).table(f"{self.name}.{table}").toArrow()
+        version = "" if snapshot_id is None else f" VERSION AS OF {snapshot_id}"
+        return self.spark.sql(f"SELECT * FROM {self.name}.{table}{version}").toArrow()
 
     def rows(self, *, snapshot_id: int | None = None, ref: str | None = None) -> pa.Table:
         """Every live row, ordered by ``pk``."""
@@ -238,12 +239,8 @@ class MatrixTable:
         return found
 
     def _read(self, snapshot_id: int | None, ref: str | None) -> DataFrame:
-        if ref is not None:
-            return self.spark.sql(f"SELECT * FROM {self.name} VERSION AS OF '{ref}'")
-        return self._reader(snapshot_id).table(self.name)
-
-    def _reader(self, snapshot_id: int | None) -> DataFrameReader:
-        return self.spark.read if snapshot_id is None else self.spark.read.option("snapshot-id", snapshot_id)
+        version = snapshot_id if ref is None else ref
+        return (self.spark.read if version is None else self.spark.read.option("versionAsOf", version)).table(self.name)
 
 
 class Matrix:
