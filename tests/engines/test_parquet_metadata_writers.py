@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.parquet_truth import assert_metadata_is_true
 from tests.support.parquet_writers import (
+    ROWS,
     SPARK_OPTIONS,
     WRITERS,
     sample_table,
@@ -24,6 +25,16 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.engines
+
+
+def hidden_table() -> pa.Table:
+    """Structs that are null over children that are not, one of them dictionary-encoded."""
+    texts = pa.array([f"text {i % 7}" for i in range(ROWS)])
+    children = {"x": pa.array(range(ROWS)), "text": texts, "dictionary": texts.dictionary_encode()}
+    mask = pa.array([i % 10 == 0 for i in range(ROWS)])
+    inner = pa.StructArray.from_arrays(list(children.values()), names=list(children), mask=mask)
+    outer = pa.StructArray.from_arrays([inner], names=["inner"], mask=pa.array([i % 4 == 0 for i in range(ROWS)]))
+    return pa.table({"inner": inner, "outer": outer})
 
 
 @pytest.mark.parametrize("writer", WRITERS)
