@@ -269,6 +269,7 @@ def test_instants(sql: str, expected: str) -> None:
         ("coalesce(i, 0) = 0", "true"),
         ("i IN (1, l)", "true"),
         ("i BETWEEN l AND 5", "true"),
+        ("(i, l) = (1, 2)", "true"),
     ],
 )
 def test_what_statistics_cannot_answer_stays_for_rows(sql: str, prunable: str) -> None:

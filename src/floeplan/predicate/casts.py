@@ -54,7 +54,7 @@ from pyiceberg.types import (
 
 from floeplan.errors import TypeMismatchError
 from floeplan.predicate import spark_text
-from floeplan.predicate.build import and_, or_
+from floeplan.predicate.build import and_, negate, or_
 from floeplan.predicate.ir import (
     FALSE,
     NULL_PREDICATE,
@@ -65,7 +65,6 @@ from floeplan.predicate.ir import (
     InList,
     IrExpr,
     IsNull,
-    Not,
 )
 from floeplan.predicate.literals import Value
 from floeplan.predicate.raw_literals import Kind, Literal
@@ -164,7 +163,7 @@ def _equality(column: Column, op: CmpOp, cut: Cut) -> IrExpr:
     if cut.ceil == cut.floor:
         return Cmp(column, op, domain.value(cut.ceil))
     between = Between(column, domain.value(cut.ceil), domain.value(cut.floor))
-    return Not(between) if negated else between
+    return negate(between) if negated else between
 
 
 def _order(column: Column, op: CmpOp, cut: Cut) -> IrExpr:

@@ -77,6 +77,6 @@ def compile_predicate(source: PredicateSource, schema: Schema, *, case_sensitive
         predicate = compile_tuples(source, names)
     else:
         raise BadInputError(
-            f"a {type(source).__name__} is no predicate; use SQL text, a PyIceberg expression or (column, op, value)"
+            f"{type(source).__name__} is no predicate; use SQL text, a PyIceberg expression or (column, op, value)"
         )
     return CompileResult(predicate, without_opaque(predicate), predicate, errors)

@@ -132,7 +132,7 @@ class _PieceCompiler:
     def _constant(self, node: exp.Expr) -> IrExpr:
         literal = self._fold(node)
         if literal.kind not in (Kind.BOOLEAN, Kind.NULL):
-            raise TypeMismatchError(f"{self.piece.text} is a {literal.kind}, not a condition")
+            raise TypeMismatchError(f"{self.piece.text} is of type {literal.kind}, not a condition")
         return {None: NULL_PREDICATE, True: TRUE, False: FALSE}[literal.value]  # type: ignore[index]
 
     def _comparison(self, node: exp.Expr, op: CmpOp) -> IrExpr:
