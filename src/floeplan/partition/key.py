@@ -60,32 +60,37 @@ def _order(value: Value | None) -> tuple[Any, ...]:
 def group_codes(
     union: UnionPartitionType, spec_ids: npt.NDArray[np.integer[Any]], columns: Mapping[int, pa.Array]
 ) -> tuple[Codes, list[PartitionKey]]:
-    """Number the partitions of many files: a code per file, and the key of every code.
+    """Number the partitions of many files: a code per file as in ``partition_codes``, and the key of every code."""
+    codes = partition_codes(union, spec_ids, columns)
+    first = np.zeros(int(codes.max(initial=-1)) + 1, dtype=np.int64)
+    first[codes[::-1]] = np.arange(len(codes))[::-1]
+    return codes, _keys(union, spec_ids, columns, first)
+
+
+def partition_codes(
+    union: UnionPartitionType, spec_ids: npt.NDArray[np.integer[Any]], columns: Mapping[int, pa.Array]
+) -> Codes:
+    """Number the partitions of many files in the order of their first appearance, by a few passes over whole columns.
 
     Args:
         union: The partition fields of the table.
         spec_ids: The spec of every file.
         columns: The columns of the union tuple by union field id, in the vector domain of their types; a column that
             is not there is null everywhere.
-
-    Codes are the order of first appearance. The cost is a few passes over whole columns and one step per key.
     """
-    codes, first = _dense(np.asarray(spec_ids, dtype=np.int64))
-    for union_field in union.fields:
-        if union_field.id in columns:
-            member = np.isin(spec_ids, list(union_field.positions))
-            values = np.where(member, _value_codes(columns[union_field.id]), 0)
-            codes, first = _dense(codes * (int(values.max(initial=0)) + 1) + values)
-    order = np.argsort(first)
-    rank = np.empty_like(order)
-    rank[order] = np.arange(len(order))
-    return rank[codes], _keys(union, spec_ids, columns, first[order])
+    codes = _dense(pa.array(spec_ids))
+    for field_ in union.fields:
+        if field_.id in columns:
+            member = np.isin(spec_ids, list(field_.positions))
+            values = np.where(member, _value_codes(columns[field_.id]), 0)
+            codes = _dense(pa.array(codes * (int(values.max(initial=0)) + 1) + values))
+    return codes
 
 
-def _dense(codes: Codes) -> tuple[Codes, Codes]:
-    """The same groups numbered without gaps, and the first row of each."""
-    _, first, dense = np.unique(codes, return_index=True, return_inverse=True)
-    return dense.astype(np.int64, copy=False), first.astype(np.int64, copy=False)
+def _dense(values: pa.Array) -> Codes:
+    """A number for every distinct value by first appearance, -1 for null."""
+    indices = values.dictionary_encode().indices.cast(pa.int64())
+    return np.asarray(indices.fill_null(-1).to_numpy(zero_copy_only=False))
 
 
 def _value_codes(column: pa.Array) -> Codes:
@@ -94,8 +99,7 @@ def _value_codes(column: pa.Array) -> Codes:
         values = column.fill_null(0.0).to_numpy(zero_copy_only=False).astype(np.float64)
         values = np.where(np.isnan(values), np.nan, values)
         column = pa.array(values.view(np.int64), mask=column.is_null().to_numpy(zero_copy_only=False))
-    indices = column.dictionary_encode().indices
-    return np.asarray(indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)) + 1
+    return _dense(column) + 1
 
 
 def _keys(

@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Any
 
 from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform, TruncateTransform
 from pyiceberg.types import BinaryType, DateType, DoubleType, FloatType, IntegerType, LongType, StringType
@@ -32,7 +33,7 @@ from pyiceberg.types import BinaryType, DateType, DoubleType, FloatType, Integer
 from floeplan.partition import prefixes
 from floeplan.partition.fields import BoundField, transform_name
 from floeplan.partition.ranges import StepFunction, merged, overlap, ranges_to_ir
-from floeplan.partition.transforms import apply
+from floeplan.partition.transforms import buckets
 from floeplan.predicate.build import and_, negate, or_, push_not
 from floeplan.predicate.ir import (
     FALSE,
@@ -126,8 +127,8 @@ def _lift_leaf(leaf: IrExpr, field: BoundField) -> Lifted:
         case _ if _is_identity(field):
             return Lifted(replace(leaf, column=field.column), Exactness.EXACT)
     match field.transform:
-        case BucketTransform():
-            return _lift_bucket(leaf, field)
+        case BucketTransform() as bucket:
+            return _lift_bucket(leaf, field, bucket)
         case TruncateTransform(width=width) if isinstance(field.source_type, StringType | BinaryType):
             return _judged(*prefixes.lift_prefix(leaf, field.column, width), leaf, field)
     return _lift_ranges(leaf, field) if isinstance(leaf, Cmp | Between | InList) else _cannot(leaf, field)
@@ -145,7 +146,7 @@ def _is_identity(field: BoundField) -> bool:
     return False
 
 
-def _lift_bucket(leaf: IrExpr, field: BoundField) -> Lifted:
+def _lift_bucket(leaf: IrExpr, field: BoundField, transform: BucketTransform[Any]) -> Lifted:
     match leaf:
         case Cmp(_, CmpOp.EQ, value):
             values: tuple[Value, ...] = (value,)
@@ -153,17 +154,11 @@ def _lift_bucket(leaf: IrExpr, field: BoundField) -> Lifted:
             pass
         case _:
             return _cannot(leaf, field)
-    buckets = sorted({_bucket(field, value) for value in values})
-    if not buckets:
+    labels = sorted(set(buckets(transform, field.source_type, values)))
+    if not labels:
         return Lifted(FALSE, Exactness.EXACT)
-    lifted = Cmp(field.column, CmpOp.EQ, buckets[0]) if len(buckets) == 1 else InList(field.column, tuple(buckets))
+    lifted = Cmp(field.column, CmpOp.EQ, labels[0]) if len(labels) == 1 else InList(field.column, tuple(labels))
     return Lifted(lifted, Exactness.CONSERVATIVE, SHARED)
-
-
-def _bucket(field: BoundField, value: Value) -> int:
-    bucket = apply(field.transform, field.source_type, value)
-    assert isinstance(bucket, int), bucket
-    return bucket
 
 
 def _lift_ranges(leaf: Cmp | Between | InList, field: BoundField) -> Lifted:

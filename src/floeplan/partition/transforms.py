@@ -114,6 +114,12 @@ def units(transform: Transform, source: PrimitiveType, values: Iterable[int]) ->
     return labels
 
 
+def buckets(transform: pt.BucketTransform[Any], source: PrimitiveType, values: Iterable[Value]) -> list[int]:
+    """The buckets of canonical values."""
+    bucket = transform.transform(source)
+    return [label for label in map(bucket, values) if label is not None]
+
+
 def apply(transform: Transform, source: PrimitiveType, value: Value | None) -> Value | None:
     """The partition value of one canonical source value."""
     if value is None or isinstance(transform, pt.VoidTransform):
@@ -123,7 +129,7 @@ def apply(transform: Transform, source: PrimitiveType, value: Value | None) -> V
         case pt.IdentityTransform():
             return value
         case pt.BucketTransform():
-            return transform.transform(source)(value)
+            return buckets(transform, source, [value])[0]
         case pt.TruncateTransform() if isinstance(value, str | bytes):
             return value[: transform.width]
         case pt.TruncateTransform() if isinstance(source, DecimalType):
@@ -136,8 +142,8 @@ def apply_vector(transform: Transform, source: PrimitiveType, values: Vector) ->
 
     Integer truncation wraps within one width of the smallest 64-bit integer, as it does in Java; for narrower types
     the caller checks the limits. A decimal of more than 18 digits that truncation pushes out of its type becomes null.
-    Buckets, and truncation of such decimals, cost a Python step per *distinct* value; everything else is arithmetic
-    on whole columns.
+    Buckets, which have no nulls here, and truncation of such decimals cost a Python step per *distinct* value;
+    everything else is arithmetic on whole columns.
     """
     _require(transform, source)
     match transform:
@@ -149,8 +155,10 @@ def apply_vector(transform: Transform, source: PrimitiveType, values: Vector) ->
             return pc.binary_slice(values, 0, transform.width)
         case pt.TruncateTransform() if isinstance(values, np.ndarray):
             return values - values % transform.width
-        case pt.TruncateTransform() | pt.BucketTransform():
-            return _per_distinct_value(transform, source, values)
+        case pt.TruncateTransform():
+            return _truncate_wide_decimals(transform, source, values)
+        case pt.BucketTransform():
+            return _buckets_of_vector(transform, source, values)
     return _time_units(transform, source, np.asarray(values, dtype=np.int64))
 
 
@@ -172,16 +180,19 @@ def _time_units(transform: Transform, source: PrimitiveType, values: Ints) -> In
     return days.astype("datetime64[D]").astype(_CALENDAR[type(transform)]).astype(np.int64)
 
 
-def _per_distinct_value(transform: Transform, source: PrimitiveType, values: Vector) -> Vector:
+def _buckets_of_vector(transform: pt.BucketTransform[Any], source: PrimitiveType, values: Vector) -> Ints:
     if isinstance(values, np.ndarray):
         distinct, where = np.unique(values, return_inverse=True)
-        listed = [apply(transform, source, from_physical(source, value)) for value in distinct.tolist()]
-        return np.array(listed, dtype=np.int64)[where]
-    encoded = values.dictionary_encode()
-    listed = [apply(transform, source, value) for value in encoded.dictionary.to_pylist()]
-    if isinstance(transform, pt.TruncateTransform):
-        smallest = 1 - 10**values.type.precision
-        fitting = [v if v is not None and to_integer(v) >= smallest else None for v in listed]
-        return pa.array(fitting, type=values.type).take(encoded.indices)
-    where = encoded.indices.fill_null(0).to_numpy(zero_copy_only=False)
-    return np.array(listed or [0], dtype=np.int64)[where]
+        listed = [from_physical(source, value) for value in distinct.tolist()]
+    else:
+        encoded = values.dictionary_encode()
+        listed, where = encoded.dictionary.to_pylist(), encoded.indices.to_numpy(zero_copy_only=False)
+    return np.array(buckets(transform, source, listed), dtype=np.int64)[where]
+
+
+def _truncate_wide_decimals(transform: pt.TruncateTransform[Any], source: PrimitiveType, values: pa.Array) -> pa.Array:
+    encoded, type_ = values.dictionary_encode(), values.type
+    labels = units(transform, source, map(to_integer, encoded.dictionary.to_pylist()))
+    smallest = 1 - 10**type_.precision
+    fitting = [unscaled_to_decimal(label, type_.scale) if label >= smallest else None for label in labels]
+    return pa.array(fitting, type=type_).take(encoded.indices)
