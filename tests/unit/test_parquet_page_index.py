@@ -201,6 +201,8 @@ def test_a_good_forgery_is_read() -> None:
         offset_index([(4, -50, 0), (54, 50, 6)]),
         offset_index([(4, 50, 0), (2**62, 2**30, 6)]),
         offset_index([(4, 50, 0), (-(2**63), 50, 6)]),
+        offset_index([(4, 50, 0), (2**63 - 1, 50, 6)]),
+        offset_index([(4, 50, 0), (54, 2**31 - 1, 6)]),
         encode_struct([(1, LIST, (STRUCT, [encode_struct([(1, I64, 4), (3, I64, 0)])]))]),
         encode_struct([(1, LIST, (STRUCT, [encode_struct([(1, BINARY, b"4"), (2, BINARY, b"5"), (3, BINARY, b"")])]))]),
         encode_struct([(1, LIST, (I64, [4, 50]))]),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -153,3 +155,17 @@ def test_coalescing_covers_all_ranges_and_leaves_gaps_out(ranges: list[tuple[int
     wanted = {byte for offset, length in ranges for byte in range(offset, offset + length)}
     assert {int(a) for a in starts} <= set(offsets.tolist())
     assert sum((ends - starts).tolist()) <= len(wanted) + gap * max(0, len(ranges) - 1)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_process_fetches_with_threads_of_its_own(path: Path) -> None:
+    """Workers are forked from a process whose fetching threads they do not inherit."""
+    source = FileIOSource(str(path), PyArrowFileIO(), gap=0)
+    ranges = [(0, 5), (5000, 5)]
+    source.read_ranges(ranges)
+    with ProcessPoolExecutor(1, mp_context=get_context("fork")) as pool:
+        assert pool.submit(_reread, str(path), ranges).result(timeout=60) == [DATA[:5], DATA[5000:5005]]
+
+
+def _reread(path: str, ranges: list[tuple[int, int]]) -> list[bytes]:
+    return [bytes(part) for part in FileIOSource(path, PyArrowFileIO(), gap=0).read_ranges(ranges)]

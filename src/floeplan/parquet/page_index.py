@@ -109,7 +109,7 @@ def _assemble(
     column_indexes: list[bytes],
 ) -> PageIndex:
     rows = footer.row_group_rows[groups]
-    located, counts, places = _locate(chunks, groups, rows, offset_indexes)
+    located, counts, places = _locate(footer, chunks, groups, offset_indexes)
     first_row, offset, size = places
     page_starts = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
     row_count = _until_next(first_row, page_starts, rows) - first_row
@@ -143,7 +143,7 @@ def _until_next(values: Numbers, page_starts: Numbers, ends: Numbers) -> Numbers
 
 
 def _locate(
-    chunks: ColumnChunks, groups: Numbers, rows: Numbers, encoded: list[bytes]
+    footer: ParquetFooter, chunks: ColumnChunks, groups: Numbers, encoded: list[bytes]
 ) -> tuple[Mask, Numbers, Numbers]:
     """Which chunks have a usable offset index, pages per chunk, and (first rows, offsets, sizes) of all pages.
 
@@ -151,6 +151,7 @@ def _locate(
     without one is a single page.
     """
     tables = [decode_offset_index(one) for one in encoded]
+    rows, limit = footer.row_group_rows[groups], footer.footer_start
     start, end = chunks.start[groups], (chunks.start + chunks.total_compressed_size)[groups]
     while True:
         counts = np.array([len(table) for table in tables], dtype=np.int64)
@@ -158,7 +159,8 @@ def _locate(
         first_row, offset, size = places
         page_starts = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
         located = np.array([table is not _ONE_PAGE for table in tables], dtype=np.bool_)
-        fits = (size > 0) & (offset + size <= _until_next(offset, page_starts, end))
+        fits = (offset >= 0) & (offset <= limit) & (size > 0) & (size <= limit)
+        fits &= offset + size <= _until_next(offset, page_starts, np.minimum(end, limit))
         fits &= first_row <= _until_next(first_row, page_starts, rows)
         fits[page_starts[:-1]] &= (first_row[page_starts[:-1]] == 0) & (offset[page_starts[:-1]] >= start)
         bad = located & ~np.logical_and.reduceat(np.append(fits, True), page_starts[:-1])

@@ -181,6 +181,9 @@ def _executor() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(MAX_CONCURRENT_REQUESTS, thread_name_prefix="floeplan-io")
 
 
+os.register_at_fork(after_in_child=_executor.cache_clear)
+
+
 class BytesSource(StoredBytes):
     """A file that is in memory."""
 
@@ -225,17 +228,19 @@ class FileIOSource(StoredBytes):
     def __init__(self, location: str, io: FileIO, *, gap: int = REMOTE_GAP) -> None:
         super().__init__(location, gap=gap, concurrency=MAX_CONCURRENT_REQUESTS)
         self._file = io.new_input(location)
-        self._stream: Any = self._guarded(lambda: self._file.open())
         self._size = self._guarded(lambda: len(self._file))
+        stream: Any = self._guarded(lambda: self._file.open())
+        self._read_at: Callable[[int, int], bytes] | None = getattr(stream, "read_at", None)
+        if self._read_at is None:
+            stream.close()
 
     def _fetch_suffix(self, length: int) -> tuple[Buffer, int]:
         size = self.size
         return self._fetch(max(0, size - length), min(length, size)), size
 
     def _fetch(self, offset: int, length: int) -> Buffer:
-        read_at: Callable[[int, int], bytes] | None = getattr(self._stream, "read_at", None)
-        if read_at is not None:
-            return read_at(length, offset)
+        if self._read_at is not None:
+            return self._read_at(length, offset)
         with self._file.open() as stream:
             stream.seek(offset)
             return stream.read(length)
