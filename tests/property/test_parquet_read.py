@@ -20,7 +20,7 @@ from floeplan.parquet.source import BytesSource
 from floeplan.predicate.tristate import TriState
 from tests.support import oracle
 from tests.support.datasets import Dataset, datasets, to_table
-from tests.support.parquet_files import WriterOptions, writer_options
+from tests.support.parquet_files import WriterOptions, shown, writer_options
 from tests.support.predicates import predicates
 
 pytestmark = pytest.mark.property
@@ -115,13 +115,6 @@ def test_a_limit_gives_the_first_rows_that_match(
     result = read(options.write(table), expr, [ROW_NUMBER], schema=rows.schema, limit=limit)
     expected = [row for row, answer in enumerate(oracle.evaluate_rows(expr, rows.rows)) if answer is True]
     assert result.table[ROW_NUMBER].to_pylist() == expected[:limit]
-
-
-def shown(table: pa.Table) -> list[tuple[str, pa.DataType, str]]:
-    """Names, types and values; as text, because NaN is not equal to itself and Python has no year 10000."""
-    columns = [column.combine_chunks() for column in table.columns]
-    texts = [column.to_string(window=1000, container_window=1000) for column in columns]
-    return list(zip(table.schema.names, table.schema.types, texts, strict=True))
 
 
 LEAF_VALUES: dict[pa.DataType, st.SearchStrategy[Any]] = {

@@ -67,3 +67,10 @@ def writer_options(draw: st.DrawFn, columns: tuple[str, ...] = (), bloomable: tu
         bloom=draw(filters),
         store_schema=draw(st.booleans()),
     )
+
+
+def shown(table: pa.Table) -> list[tuple[str, pa.DataType, str]]:
+    """Names, types and values; as text, because NaN is not equal to itself and Python has no year 10000."""
+    columns = [column.combine_chunks() for column in table.columns]
+    texts = [column.to_string(window=1000, container_window=1000) for column in columns]
+    return list(zip(table.schema.names, table.schema.types, texts, strict=True))

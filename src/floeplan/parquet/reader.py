@@ -149,6 +149,9 @@ class _Reading:
         """The selection cut at row groups into parts whose pages stay within the bound."""
         footer = self._footer
         touched = np.flatnonzero(selection.overlaps(footer.first_rows, footer.row_group_rows))
+        if sum(int(footer.chunks(leaf).total_compressed_size[touched].sum()) for leaf in self._layouts) <= WAVE_BYTES:
+            yield from [selection] if selection else []
+            return
         sizes = np.zeros(footer.num_row_groups)
         for leaf in self._layouts:
             plan = self._plan(leaf, selection)

@@ -211,6 +211,8 @@ def _comparable(type_: PrimitiveType, data: pa.ChunkedArray) -> Comparable | Non
             return Comparable(_integers(data))
         case FloatType() | DoubleType() if absent or pt.is_floating(arrow):
             return Comparable(data.cast(pa.float64()))
+        case DecimalType(scale=0) if pt.is_integer(arrow):
+            return Comparable(data.cast(_WIDE))
         case DecimalType() if absent or pt.is_decimal(arrow):
             return Comparable(data.cast(_common_decimal(type_, arrow)))
         case DateType() if absent or pt.is_date(arrow) or pt.is_integer(arrow):
