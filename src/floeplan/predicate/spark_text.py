@@ -139,6 +139,8 @@ def _offset(text: str, zone: str, local_seconds: int) -> int:
         if offset > _LONGEST_OFFSET or int(minutes or 0) > 59 or int(seconds or 0) > 59:
             raise _malformed(text, "timestamp: its zone offset is beyond 18 hours")
         return -offset if sign == "-" else offset
+    if "/" not in zone:
+        raise _malformed(text, f"timestamp: write the time zone {zone!r} as an offset or as Region/City")
     try:
         local = datetime(1970, 1, 1) + timedelta(seconds=local_seconds)
         offset_there = local.replace(tzinfo=ZoneInfo(zone)).utcoffset()
