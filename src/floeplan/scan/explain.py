@@ -30,6 +30,12 @@ def explain_text(plan: ScanPlan) -> str:
     return "\n".join(line.rstrip() for line in text.splitlines()).strip("\n") + "\n"
 
 
+def draw_pyramid(plan: ScanPlan) -> RenderableType:
+    """What is read at each level and what to know about it, without the details."""
+    warnings = [Text(f"! {warning.message}", style="yellow") for warning in plan.warnings]
+    return Group(_title(plan), _pyramid(plan), *warnings)
+
+
 def explain(plan: ScanPlan) -> RenderableType:
     """The explanation as something a rich console draws."""
     parts: list[RenderableType] = [_title(plan), _pyramid(plan), Text(""), _specs(plan)]

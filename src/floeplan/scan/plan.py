@@ -19,6 +19,7 @@ import numpy as np
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
+from floeplan.catalog import load_table
 from floeplan.metadata.cache import EntriesCache
 from floeplan.metadata.entries import EntriesTable
 from floeplan.metadata.entry_columns import EntryColumns
@@ -46,7 +47,7 @@ _DATA_NAMES = frozenset({"key_metadata", "first_row_id", "sort_order_id"})
 
 
 def plan_scan(
-    table: Table,
+    table: Table | str,
     where: PredicateSource | None = None,
     *,
     columns: Sequence[str] | None = None,
@@ -59,7 +60,7 @@ def plan_scan(
     """Plan a scan of one snapshot.
 
     Args:
-        table: A PyIceberg table.
+        table: A PyIceberg table, ``namespace.name``, or the path of a ``*.metadata.json``.
         where: Spark-SQL text, a PyIceberg expression, tuples or IR; every row when not given.
         columns: Columns to read; all when not given. Bytes are counted for these only.
         snapshot_id: The snapshot to read; the current one when no choice is made.
@@ -73,7 +74,7 @@ def plan_scan(
         CorruptMetadataError: Metadata that contradicts itself or cannot be read.
     """
     chosen = options or ScanOptions()
-    target = resolve_target(table, snapshot_id=snapshot_id, ref=ref, timestamp_ms=timestamp_ms)
+    target = resolve_target(load_table(table), snapshot_id=snapshot_id, ref=ref, timestamp_ms=timestamp_ms)
     compiled = compile_predicate(TRUE if where is None else where, target.schema, case_sensitive=case_sensitive)
     shown = target.schema if columns is None else select(target.schema, columns, case_sensitive)
     return _Planner(target, compiled, shown, columns is not None, chosen).plan()
