@@ -53,7 +53,6 @@ class Answer:
     rows: int
     table: pa.Table | None = None
     output: Path | None = None
-    limited: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         document: dict[str, Any] = {"rows": self.rows}

@@ -50,7 +50,7 @@ def explain(plan: ScanPlan) -> RenderableType:
 def _title(plan: ScanPlan) -> Text:
     snapshot = plan.target.snapshot
     where = "every row" if not plan.passes or not plan.passes[0].effects else str(plan.compiled.predicate)
-    name = ".".join(plan.target.table.name())
+    name = plan.target.name
     title = Text(f"{name}  snapshot {snapshot.snapshot_id if snapshot else 'none'}\n", style="bold")
     return title.append(f"where {where}\n", style="default not bold")
 

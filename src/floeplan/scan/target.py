@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pyiceberg.schema import Schema
-from pyiceberg.table import Table
+from pyiceberg.table import StaticTable, Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
@@ -27,6 +27,11 @@ class ScanTarget:
     table: Table
     snapshot: Snapshot | None
     schema: Schema
+
+    @property
+    def name(self) -> str:
+        """The table as people name it: its name in the catalog, or where its metadata is."""
+        return self.table.metadata_location if isinstance(self.table, StaticTable) else ".".join(self.table.name())
 
     @property
     def metadata(self) -> TableMetadata:
