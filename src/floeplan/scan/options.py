@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from floeplan.metadata.manifest_list import ManifestListTable
     from floeplan.scan.judged import JudgedFiles
     from floeplan.scan.passes import Predicate
+    from floeplan.scan.report_store import ReportStore
 
 DEFAULT_CONCURRENCY = 64
 
@@ -50,8 +51,8 @@ class ScanOptions:
     """Count the files of other specs whose partition under the default spec is provable from their bounds."""
     planning: DistributedPlanning | None = None
     """Where the files of many manifests are judged, such as ``floeplan.spark.planning.SparkPlanning``."""
-    report: bool = True
-    """Append a scan report to the report store."""
+    report: bool | ReportStore = True
+    """Append a scan report: to the default store, to this one, or not at all."""
 
     def __post_init__(self) -> None:
         if self.concurrency < 1:

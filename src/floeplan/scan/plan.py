@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,8 @@ from floeplan.scan.model import PlannedFiles, RowGroups
 from floeplan.scan.options import ScanOptions
 from floeplan.scan.partition_values import PartitionNames
 from floeplan.scan.passes import Predicate, is_delete_manifest, judge_manifests
+from floeplan.scan.report import scan_report
+from floeplan.scan.report_store import default_store, store_report
 from floeplan.scan.scan_plan import ScanPlan
 from floeplan.scan.summary import ConjunctEffect, PassSummary, PlanWarning
 from floeplan.scan.target import ScanTarget, resolve_target, select
@@ -110,9 +113,17 @@ class _Planner:
         elapsed = (time.perf_counter() - started) * 1000
         totals = Totals(self.target, manifests, keep, self.union, self.compiled, self.projected, self.options.recover)
         summary, specs = summarise(totals, files, elapsed)
-        return ScanPlan(
-            self.target, self.compiled, self.shown, files, summary, specs, tuple(self.passes), tuple(self.warnings)
+        return self._reported(
+            ScanPlan(
+                self.target, self.compiled, self.shown, files, summary, specs, tuple(self.passes), tuple(self.warnings)
+            )
         )
+
+    def _reported(self, plan: ScanPlan) -> ScanPlan:
+        chosen = self.options.report
+        store = (default_store() if chosen else None) if isinstance(chosen, bool) else chosen
+        warning = None if store is None else store_report(store, lambda: scan_report(plan))
+        return plan if warning is None else replace(plan, warnings=(*plan.warnings, warning))
 
     def _manifests(self) -> ManifestListTable:
         if self.target.snapshot is None:

@@ -17,6 +17,8 @@ class ScanPlanSummary:
 
     manifests_total: int
     manifests_kept: int
+    delete_manifests_total: int
+    delete_manifests_kept: int
     files_total: int | None
     files_kept: int
     row_groups_total: int | None

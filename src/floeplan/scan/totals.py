@@ -43,6 +43,8 @@ def summarise(run: Totals, files: PlannedFiles, planning_ms: float) -> tuple[Sca
     summary = ScanPlanSummary(
         manifests_total=int(data.sum()),
         manifests_kept=int((data & run.kept).sum()),
+        delete_manifests_total=int((~data).sum()),
+        delete_manifests_kept=int((~data & run.kept).sum()),
         files_total=_live_total(run.manifests, data, "files", run, "total-data-files"),
         files_kept=len(files),
         row_groups_total=sum(g.total for g in groups.values()) if groups else None,
