@@ -54,6 +54,15 @@ def _skip_is_failure(report: Report) -> Report:
     return report
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _no_litter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Reports and cached manifests of the tests go to a folder of their own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FLOEPLAN_REPORTS", str(tmp_path_factory.mktemp("reports")))
+        patch.setenv("FLOEPLAN_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
     """One SQLite catalog named `local` and one warehouse, for Spark and PyIceberg alike."""
