@@ -69,8 +69,10 @@ def check(cache: EntriesCache, manifests: ManifestListTable, columns: EntryColum
     chosen = None if rows is None else np.array(rows)
     found = cache.read_entries(manifests, UNION, columns, rows=chosen)
     expected = read_entries(manifests, UNION, columns, rows=chosen)
-    assert set(found.table.column_names) == set(expected.table.column_names)
     found.table.validate(full=True)
+    assert {item.name: item.type for item in found.table.schema} == {
+        item.name: item.type for item in expected.table.schema
+    }
     assert found.table.select(expected.table.column_names).to_pylist() == expected.table.to_pylist()
     assert found.partition_types == expected.partition_types
     return found
@@ -112,6 +114,15 @@ def test_manifests_and_columns_that_are_new_are_added(tmp_path: Path, manifests:
     check(cache, manifests, TWO)
     check(cache, manifests, TWO, [8, 2, 11])
     assert len(indexes(cache.directory)) == 3
+
+
+def test_a_field_only_manifests_can_type_is_typed_by_those_asked_for(
+    tmp_path: Path, manifests: ManifestListTable
+) -> None:
+    cache = EntriesCache(tmp_path / "cache")
+    check(cache, manifests, ONE)
+    assert str(check(cache, manifests, ONE, [3]).partition_types[1001]) == "long"
+    assert str(check(cache, manifests, ONE, [2]).partition_types[1001]) == "unknown"
 
 
 def test_a_manifest_that_is_listed_differently_is_another(tmp_path: Path, manifests: ManifestListTable) -> None:

@@ -42,7 +42,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         read_file(f"{tmp_path}/nothing.avro")
 
 
-@pytest.mark.parametrize(("value", "module"), [("1", "_avro_fallback"), ("0", "_avro_decode"), ("", "_avro_decode")])
+@pytest.mark.parametrize(("value", "module"), [("1", "_avro_fallback"), ("0", "_avro_decode")])
 def test_the_environment_chooses_the_decoder(value: str, module: str) -> None:
     code = "from floeplan.metadata.decoder import DECODER; print(DECODER.__module__)"
     environment = os.environ | {"FLOEPLAN_PURE_PYTHON": value}

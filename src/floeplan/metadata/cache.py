@@ -23,12 +23,12 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 from pyiceberg.io import FileIO
-from pyiceberg.types import NestedField, PrimitiveType, UnknownType
+from pyiceberg.types import PrimitiveType, UnknownType
 
 from floeplan.metadata.assemble import number_array
 from floeplan.metadata.decoder import Ints
 from floeplan.metadata.entries import EntriesTable
-from floeplan.metadata.entry_columns import EntryColumns
+from floeplan.metadata.entry_columns import EntryColumns, partition_column
 from floeplan.metadata.io import MAX_WORKERS
 from floeplan.metadata.manifest import read_entries
 from floeplan.metadata.manifest_list import ManifestListTable
@@ -44,6 +44,7 @@ from floeplan.metadata.segment import (
     remove_segment,
     write_segment,
 )
+from floeplan.metadata.typed_values import parse_type
 from floeplan.partition.union import UnionPartitionType
 
 VERSION = 2
@@ -221,7 +222,9 @@ def _assemble(
         "ordinal": number_array(ordinal.astype(np.int32), None),
         "spec_id": number_array(manifests.spec_id[manifest].astype(np.int32), None),
     }
-    return EntriesTable(pa.table(identity | found), _types(partition, [sources[at].segment for at in sorted(used)]))
+    types = _types(partition, set(manifests.spec_id[manifest].tolist()), [sources[at].segment for at in sorted(used)])
+    untyped = [partition_column(key) for key, type_ in types.items() if isinstance(type_, UnknownType)]
+    return EntriesTable(pa.table(identity | found | dict.fromkeys(untyped, pa.nulls(len(manifest)))), types)
 
 
 def _locate(sources: Sequence[_Source], manifests: int) -> tuple[Ints, Ints, Ints]:
@@ -245,13 +248,13 @@ def _runs(source_of: Ints, starts: Ints, counts: Ints) -> list[tuple[int, int, i
     return list(zip(source_of[first].tolist(), starts[first].tolist(), ends[last].tolist(), strict=True))
 
 
-def _types(partition: UnionPartitionType, segments: Sequence[Segment]) -> dict[int, PrimitiveType]:
+def _types(partition: UnionPartitionType, specs: set[int], segments: Sequence[Segment]) -> dict[int, PrimitiveType]:
+    """Types of the partition columns; what only manifests can tell is told by entries whose spec has the field."""
     types = {field.id: field.bound.column.type for field in partition.fields}
-    for key in [key for key, type_ in types.items() if isinstance(type_, UnknownType)]:
-        told = [s.types[key] for s in segments if s.types.get(key, _UNKNOWN) != _UNKNOWN]
-        if told:
-            parsed = NestedField.model_validate({"id": 1, "name": "v", "type": told[0], "required": False}).field_type
-            types[key] = parsed if isinstance(parsed, PrimitiveType) else UnknownType()
+    for field in partition.fields:
+        if isinstance(types[field.id], UnknownType) and specs & field.positions.keys():
+            told = [s.types[field.id] for s in segments if s.types.get(field.id, _UNKNOWN) != _UNKNOWN]
+            types[field.id] = parse_type(told[0]) if told else UnknownType()
     return types
 
 
