@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
@@ -24,6 +25,7 @@ from floeplan.metadata.entries import EntriesTable
 from floeplan.metadata.entry_columns import EntryColumns
 from floeplan.metadata.manifest import read_entries
 from floeplan.metadata.manifest_list import ManifestListTable, read_manifest_list
+from floeplan.metadata.segment import Segment, open_segment, remove_segment, write_segment
 from floeplan.partition.fields import source_types
 from floeplan.partition.union import UnionPartitionType
 from tests.support.manifests import Writer, write_manifests
@@ -150,6 +152,18 @@ def test_damaged_files_are_rebuilt(tmp_path: Path, manifests: ManifestListTable,
     check(EntriesCache(directory), manifests, ONE)
     assert len(indexes(directory)) == 1
     check(EntriesCache(directory), manifests, ONE)
+
+
+def test_columns_of_another_type_are_not_mixed_in(tmp_path: Path, manifests: ManifestListTable) -> None:
+    cache = EntriesCache(tmp_path / "cache")
+    check(cache, manifests, ONE, [3, 4])
+    [index] = indexes(cache.directory)
+    segment = open_segment(index)
+    columns = {name: segment.column(name) for name in segment.checksums}
+    columns["record_count"] = columns["record_count"].cast(pa.string())
+    write_segment(index.parent, Segment.in_memory(columns, segment.manifests, segment.types))
+    remove_segment(index)
+    check(EntriesCache(cache.directory), manifests, ONE, [3, 4, 5])
 
 
 def test_many_small_segments_are_put_together(

@@ -108,7 +108,7 @@ class EntriesCache:
                 few = columns.only(lacking)
                 part = read_entries(wanted, partition, few, rows=missing, io=io, max_workers=max_workers)
                 sources.append(self._keep(folder, part, wanted, missing, lacking))
-            with suppress(BadSegment):
+            with suppress(BadSegment, pa.ArrowException):
                 return _assemble(sources, names, manifests, chosen, partition if columns.partition else _NO_PARTITION)
         return read_entries(manifests, partition, columns, rows=chosen, io=io, max_workers=max_workers)
 
