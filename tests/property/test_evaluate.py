@@ -11,8 +11,8 @@ from floeplan.predicate.evaluate import evaluate
 from floeplan.predicate.ir import IrExpr
 from floeplan.predicate.stats import StatsTable
 from tests.support import oracle
-from tests.support.datasets import Dataset, datasets
-from tests.support.predicates import predicates
+from tests.support.datasets import Dataset, datasets, one_column
+from tests.support.predicates import every_leaf, literals, predicates
 from tests.support.statistics import containers, exact_table, weakened_tables
 
 pytestmark = pytest.mark.property
@@ -26,7 +26,7 @@ def assert_sound(expr: IrExpr, data: Dataset, cut: list[range], stats: StatsTabl
         given_ = {truth[row] for row in rows}
         admitted = {True: tri.may_true, False: tri.may_false, None: tri.may_null}
         lost = {answer for answer in given_ if not admitted[answer][container]}
-        assert not lost, f"container {container} has rows that answer {lost}"
+        assert not lost, f"{expr}: container {container} has rows that answer {lost}"
         assert tri.keep[container] or True not in given_
         assert not tri.all_match[container] or given_ == {True} or not rows
 
@@ -47,6 +47,16 @@ def test_weakened_statistics_are_sound(data: st.DataObject) -> None:
 
 
 @given(st.data())
+def test_every_leaf_is_sound_on_weakened_statistics(data: st.DataObject) -> None:
+    rows = data.draw(datasets(one_column(), max_size=8))
+    cut = data.draw(containers(rows.size))
+    stats = data.draw(weakened_tables(rows, cut))
+    column = rows.columns[0]
+    for leaf in every_leaf(column, literals(column, rows)):
+        assert_sound(leaf, rows, cut, stats)
+
+
+@given(st.data())
 def test_rewritten_predicates_are_as_sound(data: st.DataObject) -> None:
     rows = data.draw(datasets())
     cut = data.draw(containers(rows.size))
@@ -62,7 +72,21 @@ def test_one_row_with_exact_statistics_is_answered_exactly(data: st.DataObject) 
     rows = data.draw(datasets(min_size=1))
     cut = [range(row, row + 1) for row in range(rows.size)]
     expr = data.draw(predicates(rows))
-    tri = evaluate(expr, exact_table(rows, cut))
+    assert certain(expr, exact_table(rows, cut)) == oracle.evaluate_rows(expr, rows.rows)
+
+
+@given(st.data())
+def test_every_leaf_is_exact_on_one_row_with_exact_statistics(data: st.DataObject) -> None:
+    rows = data.draw(datasets(one_column(), min_size=1, max_size=8))
+    stats = exact_table(rows, [range(row, row + 1) for row in range(rows.size)])
+    column = rows.columns[0]
+    for leaf in every_leaf(column, literals(column, rows)):
+        assert certain(leaf, stats) == oracle.evaluate_rows(leaf, rows.rows), leaf
+
+
+def certain(expr: IrExpr, stats: StatsTable) -> list[object]:
+    """The one answer each container admits, or all of them where there are several."""
+    tri = evaluate(expr, stats)
     answers = zip(tri.may_true.tolist(), tri.may_false.tolist(), tri.may_null.tolist(), strict=True)
     names = {(True, False, False): True, (False, True, False): False, (False, False, True): None}
-    assert [names.get(answer, answer) for answer in answers] == oracle.evaluate_rows(expr, rows.rows)
+    return [names.get(answer, answer) for answer in answers]

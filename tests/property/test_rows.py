@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from floeplan.predicate.rows import evaluate_rows, filter_rows, matching_mask
 from tests.support import oracle
-from tests.support.datasets import datasets, layouts, to_arrow, to_table
-from tests.support.predicates import predicates
+from tests.support.datasets import datasets, layouts, one_column, to_arrow, to_table
+from tests.support.predicates import every_leaf, literals, predicates
 
 pytestmark = pytest.mark.property
 
@@ -34,6 +34,15 @@ def test_rows_equal_the_judge(data: st.DataObject) -> None:
     numbered = table.append_column("row number", pa.array(range(rows.size), pa.int64()))
     kept = filter_rows(expr, numbered, rows.schema)["row number"].to_pylist()
     assert kept == [row for row, answer in enumerate(expected) if answer is True]
+
+
+@given(st.data())
+def test_every_leaf_equals_the_judge_in_every_layout(data: st.DataObject) -> None:
+    rows = data.draw(datasets(one_column(), max_size=8))
+    column = rows.columns[0]
+    table = to_table(rows, {column.field_id: data.draw(layouts(column.type))})
+    for leaf in every_leaf(column, literals(column, rows)):
+        assert evaluate_rows(leaf, table, rows.schema).to_pylist() == oracle.evaluate_rows(leaf, rows.rows), leaf
 
 
 @given(st.data())

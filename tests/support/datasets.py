@@ -106,6 +106,11 @@ def schemas(draw: st.DrawFn, types: tuple[PrimitiveType, ...] = TYPES, max_field
     return Schema(*fields(0, max_fields))
 
 
+def one_column() -> st.SearchStrategy[Schema]:
+    """A schema with a single column of any type."""
+    return st.sampled_from(TYPES).map(lambda type_: Schema(NestedField(1, "c", type_)))
+
+
 @st.composite
 def datasets(
     draw: st.DrawFn, schema: st.SearchStrategy[Schema] | None = None, min_size: int = 0, max_size: int = 16

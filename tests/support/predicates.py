@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 from hypothesis import strategies as st
@@ -76,3 +78,21 @@ def leaves(column: Column, candidates: list[Any]) -> st.SearchStrategy[IrExpr]:
     if isinstance(column.type, StringType):
         kinds.append(st.builds(StartsWith, st.just(column), value, negated))
     return st.one_of(kinds)
+
+
+def every_leaf(column: Column, candidates: list[Any]) -> Iterator[IrExpr]:
+    """Each kind of leaf on one column with each candidate in turn: a sweep where random draws would be thin."""
+    unique = list({repr(value): value for value in candidates}.values())
+    for value in unique:
+        yield from (Cmp(column, op, value) for op in CmpOp)
+        yield BloomEq(column, value)
+        if isinstance(column.type, StringType):
+            yield StartsWith(column, value)
+    for low, high in pairwise(unique):
+        yield from (Between(column, low, high, inclusive) for inclusive in (True, False))
+        yield InList(column, (low, high))
+        yield BloomInList(column, (low, high))
+    yield from (InList(column, values) for values in ((), tuple(unique)))
+    yield IsNull(column)
+    if is_float(column.type):
+        yield IsNaN(column)

@@ -87,24 +87,36 @@ def weakened(type_: PrimitiveType, exact: Summary) -> st.SearchStrategy[Summary]
     liberties: list[Callable[[Summary], Summary]] = [
         lambda s: replace(s, rows=UNKNOWN),
         lambda s: replace(s, nulls=UNKNOWN),
-        lambda s: replace(s, nulls=s.rows + 1),
+        lambda s: replace(s, nulls=exact.rows + 1),
         lambda s: replace(s, lower=None),
         lambda s: replace(s, upper=None),
         lambda s: replace(s, lower=_looser(type_, s.lower, below=True)),
         lambda s: replace(s, upper=_looser(type_, s.upper, below=False)),
-        lambda s: replace(s, lower=s.upper, upper=s.lower) if s.lower != s.upper else s,
     ]
     if is_float(type_):
         liberties += [
             lambda s: replace(s, nans=UNKNOWN),
-            lambda s: replace(s, nans=s.rows + 1),
+            lambda s: replace(s, nans=exact.rows + 1),
             lambda s: replace(s, upper=math.nan) if exact.nans else s,
             lambda s: replace(s, lower=math.nan, upper=math.nan) if exact.nans else s,
             lambda s: replace(s, lower=_other_zero(s.lower), upper=_other_zero(s.upper)),
         ]
     if isinstance(exact.lower, str | bytes):
         liberties.append(lambda s: replace(s, lower=s.lower and s.lower[:1], upper=s.upper and _cut_above(s.upper)))
-    return st.lists(st.sampled_from(liberties), max_size=3, unique=True).map(lambda chosen: _apply(chosen, exact))
+    chosen = st.lists(st.sampled_from(liberties), max_size=3, unique=True)
+    last = st.sampled_from([_as_is, _as_is, _swapped])
+    return st.builds(lambda first, then: _apply([*first, then], exact), chosen, last)
+
+
+def _as_is(summary: Summary) -> Summary:
+    return summary
+
+
+def _swapped(summary: Summary) -> Summary:
+    """A lower bound above its upper, which nobody may believe."""
+    if summary.lower is None or summary.upper is None or order_key(summary.lower) == order_key(summary.upper):
+        return summary
+    return replace(summary, lower=summary.upper, upper=summary.lower)
 
 
 def _apply(liberties: list[Callable[[Summary], Summary]], summary: Summary) -> Summary:

@@ -61,6 +61,12 @@ def test_nan_on_either_side_takes_both_bounds_away() -> None:
     assert valid(lower) == valid(upper) == [True, False, False]
 
 
+def test_nan_is_no_bound_where_the_other_one_is_missing() -> None:
+    nan, missing = numbers(math.nan), Bound(np.array([0.0]), np.array([False]))
+    assert [valid(bound) for bound in trusted(missing, nan)] == [[False], [False]]
+    assert [valid(bound) for bound in trusted(nan, missing)] == [[False], [False]]
+
+
 def test_nan_as_the_only_bound_is_none() -> None:
     lower, upper = trusted(numbers(1.0, math.nan), None)
     assert (valid(lower), upper) == ([True, False], None)

@@ -69,7 +69,7 @@ class Tri:
         return Tri(self.may_false, self.may_true, self.may_null)
 
     def __and__(self, other: Tri) -> Tri:
-        null = (self.may_null & (other.may_true | other.may_null)) | (other.may_null & (self.may_true | self.may_null))
+        null = (self.may_null & (other.may_true | other.may_null)) | (self.may_true & other.may_null)
         return Tri(self.may_true & other.may_true, self.may_false | other.may_false, null)
 
     def __or__(self, other: Tri) -> Tri:
