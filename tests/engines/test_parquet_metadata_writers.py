@@ -10,6 +10,8 @@ import duckdb
 import pyarrow as pa
 import pytest
 
+from floeplan.parquet.statistics import row_group_stats
+from floeplan.predicate.ir import Column
 from tests.support.parquet_truth import assert_metadata_is_true
 from tests.support.parquet_writers import (
     ROWS,
@@ -43,6 +45,23 @@ def test_metadata_is_true(writer: str, rows: Callable[[], pa.Table], tmp_path: P
     path = tmp_path / "file.parquet"
     WRITERS[writer](rows(), path)
     assert_metadata_is_true(str(path))
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_what_a_file_tells_is_put_to_use(writer: str, tmp_path: Path) -> None:
+    """Caution must not grow into ignorance: bounds of all columns that have any, pages wherever they are indexed."""
+    path = tmp_path / "file.parquet"
+    WRITERS[writer](sample_table(), path)
+    footer, pages = assert_metadata_is_true(str(path))
+    columns = [Column(leaf.field_id, leaf.type, leaf.path) for leaf in footer.leaves if leaf.type is not None]
+    stats = row_group_stats(footer, columns).columns
+    bounded = {str(column) for column in columns if stats[column.field_id].lower.valid.any()}
+    described = {name for name, index in pages.items() if index.located.all() and index.described.all()}
+    hashed = {str(leaf) for leaf in footer.leaves if (footer.chunks(leaf).bloom_length > 0).all()}
+    without_bounds = {"nan", "nothing"} | ({"float", "double"} if writer == "duckdb" else set())
+    assert bounded == set(pages) - without_bounds
+    assert described == (set() if writer == "duckdb" else set(pages) - {"nan"})
+    assert bool(hashed) == (writer != "polars")
 
 
 @pytest.mark.parametrize("writer", WRITERS)
