@@ -29,65 +29,90 @@ _COUNTS = ("added_files", "existing_files", "deleted_files", "added_rows", "exis
 
 
 @dataclass(frozen=True, slots=True)
-class WrittenList:
-    """The manifests as the list has them; ``next_row_id`` is the first row id that nothing has taken yet."""
+class ListedSnapshot:
+    """The snapshot a manifest list belongs to.
 
+    Attributes:
+        format_version: 1, 2 or 3.
+        snapshot_id: Its id.
+        parent_snapshot_id: The snapshot before it.
+        sequence_number: Its sequence number; 0 in format 1.
+        first_row_id: In format 3 the table's next row id, where the snapshot's rows begin.
+    """
+
+    format_version: int
+    snapshot_id: int
+    parent_snapshot_id: int | None
+    sequence_number: int
+    first_row_id: int | None = None
+
+    def header(self) -> dict[str, str]:
+        """What the file says of the snapshot."""
+        header = {"snapshot-id": str(self.snapshot_id), "parent-snapshot-id": _text(self.parent_snapshot_id)}
+        if self.format_version > 1:
+            header["sequence-number"] = str(self.sequence_number)
+        if self.format_version > 2:
+            header["first-row-id"] = _text(self.first_row_id)
+        return header | {"format-version": str(self.format_version)}
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedList:
+    """A manifest list as bytes and as columns; ``next_row_id`` is the first row id that nothing has taken yet."""
+
+    data: bytes
     manifests: ManifestListTable
-    length: int
     next_row_id: int | None
 
 
 def write_manifest_list(
     location: str,
     manifests: ManifestListTable,
+    snapshot: ListedSnapshot,
     *,
-    format_version: int,
-    snapshot_id: int,
-    parent_snapshot_id: int | None,
-    sequence_number: int,
-    first_row_id: int | None = None,
     io: FileIO | None = None,
     codec: str = "deflate",
-    encoder: type[Encoder] = ENCODER,
-) -> WrittenList:
+) -> EncodedList:
     """Write the manifest list of a snapshot; the file must not exist yet.
 
     Args:
         location: Where to write.
         manifests: The manifests in order: rows of ``write_manifest`` and of older lists.
-        format_version: 1, 2 or 3.
-        snapshot_id: The snapshot.
-        parent_snapshot_id: The one before it.
-        sequence_number: The sequence number of the snapshot; 0 in format 1.
-        first_row_id: In format 3 the table's next row id, where the snapshot's rows begin.
+        snapshot: The snapshot.
         io: Where the file goes; local files need none.
-        codec: Of the Avro blocks.
-        encoder: The encoder to use.
+        codec: Of the Avro blocks: deflate, zstandard, snappy or null.
     """
-    _check(manifests, format_version, snapshot_id, first_row_id)
-    assigned = _with_sequence_numbers(manifests, sequence_number)
+    encoded = encode_manifest_list(manifests, snapshot, codec=codec)
+    write_file(location, encoded.data, io)
+    return encoded
+
+
+def encode_manifest_list(
+    manifests: ManifestListTable,
+    snapshot: ListedSnapshot,
+    *,
+    codec: str = "deflate",
+    encoder: type[Encoder] = ENCODER,
+) -> EncodedList:
+    """The bytes of a manifest list."""
+    _check(manifests, snapshot)
+    assigned = _with_sequence_numbers(manifests, snapshot.sequence_number)
     next_row_id = None
-    if format_version > 2 and first_row_id is not None:
-        assigned, next_row_id = _with_row_ids(assigned, first_row_id)
-    layout = list_layout(format_version)
-    header = {"snapshot-id": str(snapshot_id), "parent-snapshot-id": _text(parent_snapshot_id)}
-    if format_version > 1:
-        header["sequence-number"] = str(sequence_number)
-    if format_version > 2:
-        header["first-row-id"] = _text(first_row_id)
-    header |= {"format-version": str(format_version), "iceberg.schema": layout.iceberg}
-    data = avro_file(
-        layout.avro, compile_encoder(layout.avro), _columns(assigned), len(assigned), header, codec, encoder
-    )
-    write_file(location, data, io)
-    return WrittenList(assigned, len(data), next_row_id)
+    if snapshot.format_version > 2 and snapshot.first_row_id is not None:
+        assigned, next_row_id = _with_row_ids(assigned, snapshot.first_row_id)
+    layout = list_layout(snapshot.format_version)
+    header = snapshot.header() | {"iceberg.schema": layout.iceberg}
+    program = compile_encoder(layout.avro)
+    data = avro_file(layout.avro, program, _columns(assigned), len(assigned), header, codec, encoder)
+    return EncodedList(data, assigned, next_row_id)
 
 
 def _text(number: int | None) -> str:
     return "null" if number is None else str(number)
 
 
-def _check(manifests: ManifestListTable, version: int, snapshot_id: int, first_row_id: int | None) -> None:
+def _check(manifests: ManifestListTable, snapshot: ListedSnapshot) -> None:
+    version = snapshot.format_version
     if manifests.has_key_metadata.any():
         _refuse(manifests, manifests.has_key_metadata, "is encrypted, and its key would be lost")
     if version == 1 and (manifests.content == DELETES).any():
@@ -96,10 +121,10 @@ def _check(manifests: ManifestListTable, version: int, snapshot_id: int, first_r
         unknown = np.logical_or.reduce([getattr(manifests, name) == UNKNOWN for name in _COUNTS])
         if unknown.any():
             _refuse(manifests, unknown, "does not say how many files it has: write it again")
-        orphans = (manifests.sequence_number == UNKNOWN) & (manifests.added_snapshot_id != snapshot_id)
+        orphans = (manifests.sequence_number == UNKNOWN) & (manifests.added_snapshot_id != snapshot.snapshot_id)
         if orphans.any():
             _refuse(manifests, orphans, "was not added by this snapshot and has no sequence number")
-    if version > 2 and first_row_id is None:
+    if version > 2 and snapshot.first_row_id is None:
         raise CorruptMetadataError("a manifest list of format 3 needs the table's next row id")
 
 

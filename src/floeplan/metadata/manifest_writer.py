@@ -34,6 +34,7 @@ from floeplan.metadata.manifest_list import DATA, DELETES, UNKNOWN, ManifestList
 from floeplan.metadata.manifest_schema import entry_layout
 from floeplan.metadata.partition_summary import FieldSummary, summarise_field
 from floeplan.partition.fields import BoundField
+from floeplan.partition.projection import SpecProjection
 from floeplan.partition.union import UnionPartitionType
 
 _BLOCK_SIZE_IN_BYTES = 64 * 1024 * 1024
@@ -98,8 +99,7 @@ def write_manifest(
     columns = _columns(entries, fields, types, snapshot_id)
     data = avro_file(layout.avro, compile_encoder(layout.avro, renamed), columns, len(entries), header, codec, encoder)
     write_file(location, data, io)
-    summaries = [_summary(field, type_, entries) for field, type_ in zip(fields, types, strict=True)]
-    return _listed(location, len(data), spec.spec_id, content, snapshot_id, entries, summaries)
+    return manifest_row(location, len(data), union.spec(spec.spec_id), content, snapshot_id, entries)
 
 
 def _check(entries: EntriesTable, spec: PartitionSpec, version: int, content: int, snapshot_id: int) -> None:
@@ -207,15 +207,11 @@ def _summary(field: BoundField, type_: PrimitiveType, entries: EntriesTable) -> 
     return summarise_field(type_, entries.array(_column_name(field)))
 
 
-def _listed(
-    location: str,
-    length: int,
-    spec_id: int,
-    content: int,
-    snapshot_id: int,
-    entries: EntriesTable,
-    summaries: list[FieldSummary],
+def manifest_row(
+    location: str, length: int, spec: SpecProjection, content: int, snapshot_id: int, entries: EntriesTable
 ) -> ManifestListTable:
+    """What the manifest list of ``snapshot_id`` says of a manifest with these entries."""
+    summaries = [_summary(field, _partition_type(field, entries), entries) for field in spec.fields]
     status, rows = entries.status, entries.record_count
     live = (status != Status.DELETED) & entries.valid("sequence_number")
     oldest = int(entries.sequence_number[live].min()) if live.any() else UNKNOWN
@@ -230,7 +226,7 @@ def _listed(
     return ManifestListTable(
         path=pa.array([location], pa.large_string()),
         length=one(length),
-        spec_id=one(spec_id),
+        spec_id=one(spec.spec_id),
         content=one(content),
         sequence_number=one(UNKNOWN),
         min_sequence_number=one(oldest),

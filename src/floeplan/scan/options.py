@@ -47,6 +47,8 @@ class ScanOptions:
     """Requests in flight against the store."""
     cache: bool = True
     """Keep decoded manifests on local disk; manifests never change."""
+    root: str | None = None
+    """Plan from this root manifest of the snapshot (see ``floeplan entries``) instead of from its manifests."""
     recover: bool = False
     """Count the files of other specs whose partition under the default spec is provable from their bounds."""
     planning: DistributedPlanning | None = None

@@ -26,6 +26,7 @@ from floeplan.metadata.entries import EntriesTable
 from floeplan.metadata.entry_columns import EntryColumns
 from floeplan.metadata.manifest import read_entries
 from floeplan.metadata.manifest_list import ManifestListTable, inline_manifest_list, read_manifest_list
+from floeplan.metadata.root_reader import RootManifest
 from floeplan.partition.fields import source_types
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.build import columns as predicate_columns
@@ -96,6 +97,7 @@ class _Planner:
         self.projected = frozenset(shown._lazy_id_to_field) if projected else None
         self.sources = source_types(target.schema, target.metadata.schemas)
         self.union = UnionPartitionType.of_table(target.metadata)
+        self.root = _root(options.root, target)
         self.predicate = Predicate(compiled.predicate, predicate_columns(compiled.predicate), self.union)
         self.passes: list[PassSummary] = []
         self.warnings = [PlanWarning("not-compiled", e.message, e.to_dict()) for e in compiled.errors]
@@ -126,6 +128,8 @@ class _Planner:
         return plan if warning is None else replace(plan, warnings=(*plan.warnings, warning))
 
     def _manifests(self) -> ManifestListTable:
+        if self.root is not None:
+            return self.root.manifests
         if self.target.snapshot is None:
             return inline_manifest_list(())
         return read_manifest_list(self.target.snapshot.manifest_list, self.target.table.io)
@@ -145,6 +149,8 @@ class _Planner:
 
     def _entries(self, manifests: ManifestListTable, rows: Any, columns: EntryColumns) -> EntriesTable:
         read = EntriesCache().read_entries if self.options.cache else read_entries
+        if self.root is not None:
+            read = self.root.read_entries
         io, workers = self.target.table.io, self.options.concurrency
         return read(manifests, self.union, columns, rows=rows, io=io, max_workers=workers)
 
@@ -212,6 +218,14 @@ class _Planner:
     ) -> None:
         elapsed = round((time.perf_counter() - clock) * 1000, 3)
         self.passes.append(PassSummary(name, unit, total, kept, proven, effects, elapsed))
+
+
+def _root(location: str | None, target: ScanTarget) -> RootManifest | None:
+    if location is None:
+        return None
+    root = RootManifest(location, target.table.io)
+    root.check(target.metadata, None if target.snapshot is None else target.snapshot.snapshot_id)
+    return root
 
 
 def _requests(entries: EntriesTable, rows: Any) -> list[FooterRequest]:
