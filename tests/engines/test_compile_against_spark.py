@@ -6,6 +6,7 @@ All predicates of a run are columns of one Spark query, so NULL and FALSE are to
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING
@@ -333,11 +334,19 @@ def random_predicate(draw: random.Random, depth: int = 2) -> str:
     return f"NOT ({text})" if draw.random() < 0.25 else text
 
 
-def test_random_predicates_select_the_rows_spark_selects(spark: SparkSession) -> None:
+@pytest.fixture
+def interpreted(spark: SparkSession) -> Iterator[SparkSession]:
+    """Spark without code generation, which would compile hundreds of expressions for sixty rows."""
+    spark.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
+    yield spark
+    spark.conf.unset("spark.sql.codegen.factoryMode")
+
+
+def test_random_predicates_select_the_rows_spark_selects(interpreted: SparkSession) -> None:
     rows = make_rows()
     draw = random.Random(20240301)
     predicates = [*ROW_ONLY, *(random_leaf(draw) for _ in range(400)), *(random_predicate(draw) for _ in range(150))]
-    frame = spark.createDataFrame(rows)
+    frame = interpreted.createDataFrame(rows)
     wrong = []
     for first in range(0, len(predicates), 120):
         batch = predicates[first : first + 120]

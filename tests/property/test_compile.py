@@ -174,12 +174,11 @@ def test_an_instant_is_compared_by_its_place_in_time(data: st.DataObject) -> Non
         assert evaluate_row(compiled, {1: row}) is COMPARE[op](nanos, row * unit), (row, str(compiled))
 
 
-@given(st.dates(), st.integers(-400, 400), st.integers(-400, 400))
+@given(st.dates(date(50, 1, 1), date(9950, 1, 1)), st.integers(-400, 400), st.integers(-400, 400))
 @example(date(2024, 1, 31), 1, 0)
 def test_months_are_added_as_the_calendar_has_them(start: date, months: int, days: int) -> None:
     """The same day of the moved month, or its last; then whole days."""
     count = start.year * 12 + start.month - 1 + months
-    assume(12 <= count < 9999 * 12)
     year, month = divmod(count, 12)
     last = (date(year + month // 11, (month + 1) % 12 + 1, 1) - timedelta(days=1)).day
     moved = date(year, month + 1, min(start.day, last)) + timedelta(days=days)

@@ -17,7 +17,8 @@ operator   literal is a column value    literal falls between two column values
 
 A cut outside the type's range answers the comparison for every value. Where Spark compares as double (a double
 literal, or text against a decimal) several column values may round to the literal; the two ends of that range are
-found by bisection of the rounding itself, so the answer is Spark's even above 2^53.
+found by bisection of the rounding itself, so the answer is Spark's even above 2^53. Decimals are compared exactly, also
+where the two together need more than the 38 digits to which Spark would round them.
 
 Fail-safe: what would make Spark cast the column in a way that does not preserve order raises ``NeedsRows`` (only rows
 can be asked); what Spark would reject raises ``TypeMismatchError`` or ``BadInputError``. Nothing is guessed.

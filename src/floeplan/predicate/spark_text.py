@@ -130,7 +130,7 @@ def _clock(text: str, hour: str, minute: str | None, second: str | None, fractio
 
 def _offset(text: str, zone: str, local_seconds: int) -> int:
     """Seconds east of UTC at a local time."""
-    if zone in ("Z", "z", "UTC", "GMT", "UT"):
+    if zone in ("Z", "UTC", "GMT", "UT"):
         return 0
     found = _OFFSET.fullmatch(zone)
     if found is not None:

@@ -40,7 +40,8 @@ from floeplan.predicate.ir import (
 )
 from floeplan.predicate.like import parse_like
 from floeplan.predicate.names import Names, Reference, not_comparable
-from floeplan.predicate.opaque import Rows, SqlExpression, evaluate_sql
+from floeplan.predicate.opaque import SqlExpression, evaluate_sql
+from floeplan.predicate.opaque_nodes import Rows
 from floeplan.predicate.opaque_types import iceberg_type, sql_type
 from floeplan.predicate.raw_literals import NULL, Kind, Literal
 from floeplan.predicate.sql_parse import COMPARISONS, BoundPiece, parse_piece
