@@ -31,7 +31,7 @@ def read_struct(data: bytes, pos: int, shape: Any, depth: int = 0) -> tuple[dict
         else:
             field, pos = _read_zigzag(data, pos)
         if shape is not None and field not in shape:
-            pos = kind_skipped(data, pos, kind, depth)
+            pos = _skip_field(data, pos, kind, depth)
         elif kind in (1, 2):
             result[field] = kind == 1
         elif kind == 8:
@@ -74,7 +74,7 @@ def _unwanted(kind: int, shape: Any) -> bool:
 def _read_list(data: bytes, pos: int, shape: Any, depth: int) -> tuple[Any, int]:
     """Decode a list; with the shape ``...`` only the places where its elements start and, last, where it ends."""
     _check_depth(depth)
-    size, kind, pos = read_list_header(data, pos)
+    size, kind, pos = _read_list_header(data, pos)
     if shape is ...:
         starts = array("q")
         for _ in range(size):
@@ -89,7 +89,7 @@ def _read_list(data: bytes, pos: int, shape: Any, depth: int) -> tuple[Any, int]
     return values, pos
 
 
-def read_list_header(data: bytes, pos: int) -> tuple[int, int, int]:
+def _read_list_header(data: bytes, pos: int) -> tuple[int, int, int]:
     """Size and element kind of a list and where its first element is; more elements than bytes left is an error."""
     header = data[pos]
     pos += 1
@@ -101,7 +101,7 @@ def read_list_header(data: bytes, pos: int) -> tuple[int, int, int]:
     return size, kind, pos
 
 
-def kind_skipped(data: bytes, pos: int, kind: int, depth: int) -> int:
+def _skip_field(data: bytes, pos: int, kind: int, depth: int) -> int:
     """Where the value of a struct field ends; booleans live in the field header and take no bytes."""
     return pos if kind in (1, 2) else _skip(data, pos, kind, depth + 1)
 
@@ -113,9 +113,9 @@ def _skip(data: bytes, pos: int, kind: int, depth: int) -> int:
         size, pos = _read_varint(data, pos)
         return _advance(data, pos, size)
     if kind == 12:
-        return skip_struct(data, pos, depth)
+        return _skip_struct(data, pos, depth)
     if kind in (9, 10):
-        size, element, pos = read_list_header(data, pos)
+        size, element, pos = _read_list_header(data, pos)
         _check_depth(depth)
         for _ in range(size):
             pos = _skip(data, pos, element, depth + 1)
@@ -128,7 +128,7 @@ def _skip(data: bytes, pos: int, kind: int, depth: int) -> int:
     return _advance(data, pos, width)
 
 
-def skip_struct(data: bytes, pos: int, depth: int = 0) -> int:
+def _skip_struct(data: bytes, pos: int, depth: int = 0) -> int:
     """Where a struct ends."""
     _check_depth(depth)
     while True:
@@ -138,7 +138,7 @@ def skip_struct(data: bytes, pos: int, depth: int = 0) -> int:
             return pos
         if header <= 15:
             _, pos = _read_zigzag(data, pos)
-        pos = kind_skipped(data, pos, header & 15, depth)
+        pos = _skip_field(data, pos, header & 15, depth)
 
 
 def _skip_map(data: bytes, pos: int, depth: int) -> int:
