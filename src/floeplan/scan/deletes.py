@@ -16,7 +16,7 @@ from floeplan.metadata.entries import POSITION_DELETE_PATH, Content, EntriesTabl
 from floeplan.metadata.entry_columns import EntryColumns
 from floeplan.metadata.stats import file_stats
 from floeplan.partition.fields import SourceTypes
-from floeplan.partition.key import group_codes
+from floeplan.partition.key import partition_codes
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.ir import Column
 from floeplan.predicate.stats import to_mask
@@ -74,8 +74,7 @@ def _partition_codes(union: UnionPartitionType, data: EntriesTable, deletes: Ent
     """One number per distinct (spec id, partition tuple), over data and delete files together."""
     left, right = data.partition_columns(), deletes.partition_columns()
     both = {i: pa.concat_arrays([left[i], right[i].cast(left[i].type)]) for i in left.keys() & right.keys()}
-    codes, _ = group_codes(union, np.concatenate([data.spec_id, deletes.spec_id]), both)
-    return codes
+    return partition_codes(union, np.concatenate([data.spec_id, deletes.spec_id]), both)
 
 
 def _kinds(entries: EntriesTable, union: UnionPartitionType) -> npt.NDArray[np.int8]:
