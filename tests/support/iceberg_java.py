@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlparse
 from uuid import uuid4
 
 import pyarrow as pa
@@ -113,7 +112,7 @@ def _write_keys(table: JavaTable, columns: Mapping[str, Any], rows: Sequence[Map
             for name, field in columns.items()
         ]
     )
-    folder = Path(unquote(urlparse(table.location()).path), "data")
+    folder = Path(table.location().removeprefix("file:"), "data")
     path = folder / f"equal-{uuid4()}.parquet"
     pq.write_table(pa.Table.from_pylist(list(rows), schema), path)
     return f"file:{path}"

@@ -113,6 +113,15 @@ def test_paths_and_uris_of_this_machine(path: Path) -> None:
     assert open_source(source) is source
 
 
+def test_a_local_location_is_taken_literally(tmp_path: Path) -> None:
+    """Iceberg's partition folders are escaped on disk, and the locations of files name them as they are."""
+    path = tmp_path / "region=n%2Fa#1?" / "a.parquet"
+    path.parent.mkdir()
+    path.write_bytes(DATA)
+    for name in (f"file:{path}", f"file://{path}", str(path)):
+        assert bytes(open_source(name).read_suffix(3)) == DATA[-3:]
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(UnknownFileError, match=r"nothing\.parquet: no such file"):
         open_source(tmp_path / "nothing.parquet")

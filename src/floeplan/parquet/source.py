@@ -282,7 +282,7 @@ def open_source(file: str | os.PathLike[str] | Buffer | ByteSource, io: FileIO |
     location = os.fspath(file)
     scheme = urlsplit(location).scheme if "://" in location or location.startswith("file:") else ""
     if scheme == "file":
-        return LocalSource(unquote(urlsplit(location).path))
+        return LocalSource(_local_path(location))
     if not scheme:
         return LocalSource(Path(location))
     if scheme in ("s3", "s3a", "s3n"):
@@ -290,6 +290,16 @@ def open_source(file: str | os.PathLike[str] | Buffer | ByteSource, io: FileIO |
     if io is not None and scheme not in ("http", "https"):
         return FileIOSource(location, io)
     return _open_url(location)
+
+
+def _local_path(location: str) -> str:
+    """The path of a ``file:`` location: literally, as Iceberg writes it (``%``, ``#`` and ``?`` are of the name).
+
+    Only where there is no such file, it may be a URI in which those characters are escaped.
+    """
+    literal = location.removeprefix("file:").removeprefix("//")
+    escaped = unquote(urlsplit(location).path)
+    return escaped if not os.path.exists(literal) and os.path.exists(escaped) else literal
 
 
 _S3_OPTIONS = {

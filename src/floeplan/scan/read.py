@@ -16,7 +16,7 @@ from itertools import chain
 import numpy as np
 import pyarrow as pa
 from pyiceberg.schema import Schema
-from pyiceberg.types import NestedField
+from pyiceberg.types import NestedField, StructType
 
 from floeplan.errors import CorruptMetadataError, UnsupportedError
 from floeplan.metadata.delete_index import DeleteKind
@@ -177,12 +177,18 @@ def _selected(file: FileScan, footer: ParquetFooter) -> RowSelection:
 
 
 def _stored_columns(footer: ParquetFooter, wanted: Schema) -> list[int]:
-    """Leaves to fetch; a group whose wanted fields are all newer than the file is fetched for its nulls."""
-    chosen: list[int] = []
-    for field in wanted.fields:
-        inside = [i for i in Schema(field)._lazy_id_to_field if i in footer.leaf_by_id]
-        chosen += inside or ([field.field_id] if field.field_id in footer.field_ids else [])
-    return chosen
+    """Columns to fetch; a struct whose wanted fields are all newer than the file is fetched for its nulls."""
+    return list(chain.from_iterable(_stored(field, footer.field_ids) for field in wanted.fields))
+
+
+def _stored(field: NestedField, stored: frozenset[int]) -> list[int]:
+    """What to fetch of one field: lists and maps as a whole, structs by their fields."""
+    if field.field_id not in stored:
+        return []
+    if not isinstance(field.field_type, StructType):
+        return [field.field_id]
+    inside = chain.from_iterable(_stored(child, stored) for child in field.field_type.fields)
+    return list(inside) or [field.field_id]
 
 
 def _newest_fields(plan: ScanPlan) -> dict[int, NestedField]:
