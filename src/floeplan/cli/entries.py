@@ -10,6 +10,7 @@ from rich.text import Text
 
 from floeplan.catalog import load_table
 from floeplan.cli.common import CatalogOption, JsonOption, TableArgument, show
+from floeplan.cli.scan_options import RefOption, SnapshotOption
 from floeplan.metadata.root import RootSummary, write_root
 from floeplan.scan.target import resolve_target
 from floeplan.text import human_bytes, human_count
@@ -18,10 +19,6 @@ OutputOption = Annotated[
     str,
     typer.Option("-o", "--output", metavar="FILE.parquet", help="Where to write; a file that is there is replaced."),
 ]
-SnapshotOption = Annotated[
-    int | None, typer.Option("--snapshot-id", metavar="N", help="The snapshot; the current one by default.")
-]
-RefOption = Annotated[str | None, typer.Option("--ref", metavar="REF", help="A branch or tag instead.")]
 
 
 def entries(

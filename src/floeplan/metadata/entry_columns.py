@@ -67,6 +67,9 @@ _COLUMN_SIZES = 108
 ALL_COLUMNS = frozenset({*_ENTRY, *_DATA_FILE})
 """Everything but statistics."""
 
+FIELD_IDS = {name: found[0] for name, found in {**_ENTRY, **_DATA_FILE}.items()} | {"spec_id": 141}
+"""The field ids of the specification."""
+
 STAT_MAPS = tuple(_MAPS)
 """The statistics as whole maps from field id to value."""
 

@@ -1,8 +1,8 @@
 """The Avro schemas of manifests and manifest lists, formats 1, 2 and 3, with the field ids of the specification.
 
 Rule: fields, ids, order and optionality are those Iceberg Java writes. PyIceberg's converter makes Avro of them
-(sanitised names, logical types, decimals and UUIDs as fixed); what it leaves out is added here: a named type is defined
-once and then referred to, and a value of unknown type is Avro's null.
+(sanitised names, logical types, decimals and UUIDs as fixed); what it leaves out is added here: a name is defined once,
+and a value of unknown type is Avro's null.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Layout:
     @classmethod
     def of(cls, schema: Schema, name: str) -> Layout:
         """With the Avro record of this name."""
-        avro = _with_references(AvroSchemaConversion().iceberg_to_avro(schema, name), set())
+        avro = _with_distinct_names(AvroSchemaConversion().iceberg_to_avro(schema, name), set())
         return cls(json.dumps(avro, separators=(",", ":")), schema.model_dump_json())
 
 
@@ -137,18 +137,21 @@ def _map(key_id: int, value_id: int, value: IcebergType) -> MapType:
     return MapType(key_id, _INT, value_id, value, value_required=True)
 
 
-def _with_references(avro: Any, known: set[str]) -> Any:
-    """The same schema with every named type defined where it is first met, and with no union of null and null."""
+def _with_distinct_names(avro: Any, known: set[str]) -> Any:
+    """The same schema with another name for a type that is defined again, and with no union of null and null.
+
+    Avro allows one definition of a name, and PyIceberg does not follow references to it.
+    """
     if isinstance(avro, list):
-        branches = [_with_references(branch, known) for branch in avro]
+        branches = [_with_distinct_names(branch, known) for branch in avro]
         return "null" if branches == ["null", "null"] else branches
     if not isinstance(avro, dict):
         return avro
     if avro.get("type") == "fixed":
-        if avro["name"] in known:
-            return avro["name"]
-        known.add(avro["name"])
-    return {key: _with_references(part, known) for key, part in avro.items()}
+        name = avro["name"] if avro["name"] not in known else f"{avro['name']}_{len(known)}"
+        known.add(name)
+        return {**avro, "name": name}
+    return {key: _with_distinct_names(part, known) for key, part in avro.items()}
 
 
 def _check(version: int) -> None:

@@ -27,7 +27,7 @@ from pyiceberg.table.snapshots import Snapshot
 from floeplan.metadata.assemble import number_array
 from floeplan.metadata.bounds import decode_values
 from floeplan.metadata.entries import Content, EntriesTable, Status
-from floeplan.metadata.entry_columns import STAT_MAPS, WHOLE, EntryColumns, partition_column
+from floeplan.metadata.entry_columns import FIELD_IDS, PARTITION, STAT_MAPS, WHOLE, EntryColumns, partition_column
 from floeplan.metadata.io import local_path
 from floeplan.metadata.manifest import read_entries
 from floeplan.metadata.manifest_list import (
@@ -235,7 +235,9 @@ def _body(
     for name, fields in {"partition": tuples, "partition_ranges": ranges, "stats": stats}.items():
         if fields:
             made[name] = _struct(fields)
-    return pa.table(made)
+    ids = {field.name: field.id for field in union.fields}
+    schema = [_with_field_ids(pa.field(name, array.type), ids) for name, array in made.items()]
+    return pa.table(list(made.values()), schema=pa.schema(schema))
 
 
 def _stats(column: StatColumn, maps: Mapping[str, Mapping[int, pa.Array]], rows: int) -> dict[str, pa.Array]:
@@ -250,6 +252,18 @@ def _stats(column: StatColumn, maps: Mapping[str, Mapping[int, pa.Array]], rows:
             known = pc.if_else(pa.array(bound.valid), values, pa.scalar(None, values.type))
             leaves[side] = to_logical(column.type, known)
     return leaves
+
+
+def _with_field_ids(field: pa.Field, partition_ids: Mapping[str, int]) -> pa.Field:
+    """The field with its id in manifests, and the fields of the union tuple with theirs."""
+    if field.name == "partition":
+        inner = [_with_id(field.type.field(at), partition_ids) for at in range(field.type.num_fields)]
+        field = pa.field(field.name, pa.struct(inner))
+    return _with_id(field, {**FIELD_IDS, "partition": PARTITION})
+
+
+def _with_id(field: pa.Field, ids: Mapping[str, int]) -> pa.Field:
+    return field.with_metadata({"PARQUET:field_id": str(ids[field.name])}) if field.name in ids else field
 
 
 def _struct(fields: Mapping[str, pa.Array]) -> pa.Array:
