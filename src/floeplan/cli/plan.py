@@ -20,7 +20,7 @@ from floeplan.cli.scan_options import (
     timestamp_ms,
 )
 from floeplan.scan.explain import draw_pyramid, explain
-from floeplan.scan.options import ScanOptions
+from floeplan.scan.options import DistributedPlanning, ScanOptions
 from floeplan.scan.plan import plan_scan
 
 ExplainOption = Annotated[
@@ -29,6 +29,11 @@ ExplainOption = Annotated[
 NoFootersOption = Annotated[bool, typer.Option("--no-footers", help="Stop after the manifests; open no data file.")]
 PageIndexOption = Annotated[bool, typer.Option("--page-index", help="Prune pages within row groups too.")]
 BloomOption = Annotated[bool, typer.Option("--bloom", help="Ask bloom filters too.")]
+
+SparkOption = Annotated[
+    str | None,
+    typer.Option("--spark", metavar="URL", help="Judge the files of very many manifests on this Spark session."),
+]
 
 
 def plan(
@@ -45,6 +50,7 @@ def plan(
     case_insensitive: CaseOption = False,
     no_cache: NoCacheOption = False,
     no_report: NoReportOption = False,
+    spark: SparkOption = None,
     catalog: CatalogOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -59,6 +65,7 @@ def plan(
         bloom_filter=bloom,
         cache=not no_cache,
         recover=len(loaded.metadata.partition_specs) > 1,
+        planning=None if spark is None else _distributed(spark),
         report=not no_report,
     )
     planned = plan_scan(
@@ -72,3 +79,11 @@ def plan(
         options=options,
     )
     show(planned, explain if explain_plan else draw_pyramid, as_json=json)
+
+
+def _distributed(url: str) -> DistributedPlanning:
+    """Planning on Spark; imported here, so that a plan without it starts no JVM."""
+    from floeplan.spark.planning import SparkPlanning
+    from floeplan.spark.session import open_session
+
+    return SparkPlanning(open_session(url))

@@ -1,0 +1,46 @@
+"""Opening Spark sessions: local, on a cluster, or through Spark Connect.
+
+Workers must run the interpreter that runs the driver, or a task could not unpickle what it is sent; on this machine
+that is arranged here unless the environment already says otherwise.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from floeplan.errors import InvalidOptionError, UnsupportedError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_CONNECT = "sc://"
+_MASTERS = ("local", "spark://", "yarn", "k8s://", _CONNECT)
+
+
+def open_session(url: str) -> SparkSession:
+    """A session for ``local[*]``, ``spark://host:port`` or ``sc://host:port``, started or joined.
+
+    Raises:
+        InvalidOptionError: The URL names no kind of session.
+        UnsupportedError: PySpark is not installed.
+    """
+    if not url.startswith(_MASTERS):
+        raise InvalidOptionError(
+            f"{url!r} is no Spark session; use local[*], spark://host:port or sc://host:port", context={"spark": url}
+        )
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise UnsupportedError("this needs Spark; install floeplan[spark]") from error
+    if url.startswith(_CONNECT):
+        return SparkSession.builder.remote(url).getOrCreate()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower(),
+        "spark.log.level": "ERROR",
+    }
+    return SparkSession.builder.master(url).appName("floeplan").config(map=settings).getOrCreate()
