@@ -38,8 +38,8 @@ from floeplan.parquet.thrift import SCALAR, Struct, corrupt, integer, read_struc
 Numbers: TypeAlias = npt.NDArray[np.int64]
 
 DEFAULT_TAIL = 256 * 1024
-"""Bytes asked for first. About 130 bytes of footer per column chunk and 30 bytes of page index per page: this holds the
-footer of 2,000 chunks, or that of a file of ordinary size together with its page indexes."""
+"""Bytes asked for first. Measured on pyarrow's files: 130 to 190 bytes of footer per column chunk and 40 bytes of page
+index per page. This holds the footer of some 1,400 chunks, or that of a smaller file together with its page indexes."""
 MAX_FOOTER = 1 << 29
 
 _MAGIC = b"PAR1"
