@@ -116,6 +116,26 @@ def test_a_double_equals_every_long_that_rounds_to_it() -> None:
     assert str(compiled("l IN (9007199254740993, 0.5D)")) == f"l BETWEEN {2**53} AND {2**53 + 1}"
 
 
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("dt IN ('2024-03-01 12:00:00', DATE '2024-01-01')", "dt IN (DATE '2024-03-01', DATE '2024-01-01')"),
+        ("dt IN ('2024-03-01 12:00:00', TIMESTAMP '2024-01-01')", "dt = DATE '2024-01-01'"),
+        ("dt IN ('2024-03-01 02:00:00+02:00', TIMESTAMP '2024-03-01')", "dt = DATE '2024-03-01'"),
+        ("dt IN ('2024-03-01 02:00:00+02:00', TIMESTAMP_NTZ '2024-03-01')", "dt = DATE '2024-03-01'"),
+        ("nt IN ('2024-03-01 02:00:00+02:00')", "nt = TIMESTAMP_NTZ '2024-03-01 02:00:00'"),
+        ("nt IN ('2024-03-01 02:00:00+02:00', TIMESTAMP '2024-03-01')", "nt = TIMESTAMP_NTZ '2024-03-01 00:00:00'"),
+        ("i IN ('3', 2.5)", None),
+        ("i IN ('3', 2.5D)", "i = 3"),
+        ("s IN ('a', 1)", None),
+    ],
+)
+def test_a_list_is_compared_in_one_common_type(sql: str, expected: str | None) -> None:
+    result = compile_predicate(sql, SCHEMA)
+    assert str(result.prunable) == ("true" if expected is None else expected)
+    assert len(result.errors) == (expected is None)
+
+
 def test_a_wide_decimal_meets_text_as_double() -> None:
     leaf = compiled("big = '1234567890123456789'")
     assert isinstance(leaf, Between)
@@ -245,7 +265,7 @@ def test_what_spark_would_refuse_is_refused(sql: str, error: type[FloeplanError]
         (UUID(int=1), Literal(Kind.BINARY, bytes(15) + b"\x01")),
         (date(1970, 1, 2), Literal(Kind.DATE, 1)),
         (datetime(1970, 1, 1, 0, 0, 1), Literal(Kind.TIMESTAMP, 10**9)),
-        (datetime(1970, 1, 1, 1, tzinfo=timezone(timedelta(hours=1))), Literal(Kind.TIMESTAMP, 0)),
+        (datetime(1970, 1, 1, 1, tzinfo=timezone(timedelta(hours=1))), Literal(Kind.TIMESTAMP, 0, zoned=True)),
         (datetime(1969, 12, 31, 23, 59, 59, 999999), Literal(Kind.TIMESTAMP, -1000)),
         (time(0, 0, 1), Literal(Kind.TIME, 10**9)),
         (np.datetime64("1970-01-02"), Literal(Kind.DATE, 1)),

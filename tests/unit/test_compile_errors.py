@@ -140,7 +140,7 @@ def test_ten_thousand_values_and_a_thousand_alternatives_stay_flat() -> None:
 
 
 def test_a_long_list_means_what_a_short_one_means() -> None:
-    items = ["1", "-2", "NULL", "2.5", "'7'", "3000000000"]
+    items = ["1", "-2", "NULL", "'7'", "3000000000"]
     short = compile_predicate(f"i IN ({', '.join(items)})", SCHEMA).predicate
     long = compile_predicate(f"i IN ({', '.join(items * 50)})", SCHEMA).predicate
     assert long == short

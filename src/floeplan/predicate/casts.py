@@ -130,9 +130,10 @@ def compare(term: Term, op: CmpOp, literal: Literal) -> IrExpr:
 
 
 def in_list(term: Term, literals: Iterable[Literal]) -> IrExpr:
-    """``column IN (literals)``: all of them compared as double as soon as one must be; NULLs make FALSE into NULL."""
+    """``column IN (literals)``: all of them compared in the one type they have in common, and NULL makes FALSE NULL."""
     listed = list(literals)
     present = [literal for literal in listed if literal.kind is not Kind.NULL]
+    term = _common_view(term, present)
     as_double = any(_in_double(term, literal) for literal in present)
     places = [_place(term, literal, as_double=as_double) for literal in present]
     values: list[Value] = []
@@ -148,6 +149,17 @@ def in_list(term: Term, literals: Iterable[Literal]) -> IrExpr:
     plain = Cmp(term.column, CmpOp.EQ, unique[0]) if len(unique) == 1 else InList(term.column, unique)
     found = or_(plain, *ranges) if unique or not ranges else or_(*ranges)
     return found if len(present) == len(listed) else or_(found, NULL_PREDICATE)
+
+
+def _common_view(term: Term, literals: list[Literal]) -> Term:
+    """The column as IN sees it: one timestamp in the list makes a date, and the text beside it, timestamps too."""
+    kinds = {literal.kind for literal in literals}
+    if isinstance(term.type, IntegerType | LongType) and {Kind.STRING, Kind.DECIMAL} <= kinds:
+        raise NeedsRows(f"text and decimals together in a list for the {term.type} column {term.column}")
+    if not isinstance(term.type, DateType | TimestampType) or Kind.TIMESTAMP not in kinds:
+        return term
+    zoned = any(literal.zoned for literal in literals)
+    return Term(term.column, TimestamptzType() if zoned else TimestampType())
 
 
 def _equality(column: Column, op: CmpOp, cut: Cut) -> IrExpr:

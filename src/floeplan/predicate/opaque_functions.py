@@ -40,10 +40,10 @@ _UNIT_ALIASES = {"yyyy": "year", "yy": "year", "mon": "month", "mm": "month", "d
 
 
 def unify(vectors: Sequence[Vector]) -> list[Vector]:
-    """All vectors in the type they have in common."""
-    target = vectors[0].type
-    for vector in vectors[1:]:
-        target = common_type(target, vector.type)
+    """All vectors in the type they have in common; text first, as Spark looks for it."""
+    target = pa.null()
+    for type_ in sorted((vector.type for vector in vectors), key=lambda type_: type_ != STRING):
+        target = common_type(target, type_)
     return [cast(vector, target) for vector in vectors]
 
 

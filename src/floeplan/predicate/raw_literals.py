@@ -39,12 +39,13 @@ LiteralValue: TypeAlias = bool | int | float | Decimal | str | bytes | None
 class Literal:
     """A value by kind: dates in days, times in nanoseconds of the day, timestamps in nanoseconds since 1970 UTC.
 
-    ``from_text`` marks timestamps written as SQL text: Spark drops what is finer than a microsecond, so columns in
-    microseconds are compared without it.
+    ``zoned`` tells a TIMESTAMP from a TIMESTAMP_NTZ. ``from_text`` marks timestamps written as SQL text: Spark drops
+    what is finer than a microsecond, so columns in microseconds are compared without it.
     """
 
     kind: Kind
     value: LiteralValue
+    zoned: bool = False
     from_text: bool = False
 
     def __str__(self) -> str:
@@ -81,7 +82,7 @@ def literal_of(value: object) -> Literal:
             return Literal(Kind.BINARY, value.bytes)
         case datetime():
             moment = value if value.tzinfo else value.replace(tzinfo=UTC)
-            return Literal(Kind.TIMESTAMP, (moment - _EPOCH) // _MICROSECOND * 1000)
+            return Literal(Kind.TIMESTAMP, (moment - _EPOCH) // _MICROSECOND * 1000, zoned=value.tzinfo is not None)
         case date():
             return Literal(Kind.DATE, (value - _EPOCH.date()).days)
         case time() if value.tzinfo is None:

@@ -314,7 +314,8 @@ def _literal_of(scalar: pa.Scalar) -> Literal:
     if not scalar.is_valid:
         return NULL
     if pt.is_timestamp(type_):
-        return Literal(Kind.TIMESTAMP, scalar.value * (1 if type_.unit == "ns" else 1000), from_text=True)
+        nanos = scalar.value * (1 if type_.unit == "ns" else 1000)
+        return Literal(Kind.TIMESTAMP, nanos, zoned=type_.tz is not None, from_text=True)
     if pt.is_date(type_):
         return Literal(Kind.DATE, scalar.value)
     if pt.is_time(type_):
