@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _CONNECT = "sc://"
-_MASTERS = ("local", "spark://", "yarn", "k8s://", _CONNECT)
+_MASTERS = ("local[", "spark://", "k8s://", _CONNECT)
 
 
 def open_session(url: str) -> SparkSession:
@@ -26,7 +26,7 @@ def open_session(url: str) -> SparkSession:
         InvalidOptionError: The URL names no kind of session.
         UnsupportedError: PySpark is not installed.
     """
-    if not url.startswith(_MASTERS):
+    if not url.startswith(_MASTERS) and url not in ("local", "yarn"):
         raise InvalidOptionError(
             f"{url!r} is no Spark session; use local[*], spark://host:port or sc://host:port", context={"spark": url}
         )
@@ -38,9 +38,6 @@ def open_session(url: str) -> SparkSession:
         return SparkSession.builder.remote(url).getOrCreate()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower(),
-        "spark.log.level": "ERROR",
-    }
-    return SparkSession.builder.master(url).appName("floeplan").config(map=settings).getOrCreate()
+    builder = SparkSession.builder.master(url).appName("floeplan").config("spark.ui.enabled", "false")
+    builder = builder.config("spark.ui.showConsoleProgress", sys.stderr.isatty()).config("spark.log.level", "ERROR")
+    return builder.getOrCreate()
