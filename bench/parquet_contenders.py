@@ -25,7 +25,6 @@ FILE = "events.parquet"
 class Query:
     """Some columns of the rows where one column lies in a closed range."""
 
-    name: str
     columns: tuple[str, ...]
     column: str
     low: int

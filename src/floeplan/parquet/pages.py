@@ -181,7 +181,7 @@ def _count_values(footer: ParquetFooter, fetched: _Fetched) -> list[int] | None:
     pieces = zip(fetched.pieces, plan.row_group.tolist(), plan.row_count.tolist(), plan.whole.tolist(), strict=True)
     for piece, group, rows, whole in pieces:
         if whole:
-            counts.append(int(totals[group]))
+            counts.append(_values_of_chunk(footer, plan.leaf, int(totals[group]), rows))
             continue
         page = _inspect_page(footer.file, plan.leaf, piece, rows)
         if page is None:
@@ -190,6 +190,13 @@ def _count_values(footer: ParquetFooter, fetched: _Fetched) -> list[int] | None:
         if page[1] in _DICTIONARY_ENCODINGS and group in plan.spared:
             fetched.missing.add(group)
     return counts
+
+
+def _values_of_chunk(footer: ParquetFooter, leaf: LeafColumn, values: int, rows: int) -> int:
+    """The number of values the footer promises, if it fits the rows: one each, or at least one where values repeat."""
+    if values < rows or (values > rows and leaf.max_rep == 0):
+        raise corrupt(footer.file, f"column {leaf} claims {values} values in {rows} rows")
+    return values
 
 
 def _inspect_page(file: str, leaf: LeafColumn, page: memoryview, rows: int) -> tuple[int, int] | None:

@@ -167,6 +167,6 @@ def _written_field(footer: ParquetFooter, position: int) -> pa.Field | None:
         return None
     try:
         schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(encoded)))
-    except (ValueError, pa.ArrowException):
+    except (OSError, ValueError, pa.ArrowException):
         return None
     return schema.field(position) if len(schema) == len(footer.root.children) else None
