@@ -201,4 +201,4 @@ class RowSelection:
 def distinct(numbers: Rows) -> Rows:
     """The different numbers, ascending; NumPy's own way imports its masked arrays, which costs more than a lookup."""
     ordered = np.sort(numbers)
-    return ordered[np.diff(ordered, prepend=ordered[:1] - 1) != 0]
+    return np.asarray(ordered[np.diff(ordered, prepend=ordered[:1] - 1) != 0])
