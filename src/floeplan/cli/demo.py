@@ -1,6 +1,7 @@
-"""`floeplan demo`: pruning one Parquet file, as a story of three questions that can be asked again by hand.
+"""`floeplan demo`: pruning one Parquet file and planning over an archive, as a story that can be asked again by hand.
 
-The file is made once, from a fixed seed, in the home of the embedded default; a second run finds it there.
+The file and the archive are made once, the same every time, in the home of the embedded default; a second run finds
+them there. The archive has metadata only: planning needs no more.
 """
 
 from __future__ import annotations
@@ -22,12 +23,22 @@ from floeplan.cli.common import JsonOption, show
 from floeplan.cli.prune import Answer, human_bytes, render
 from floeplan.parquet.reader import read
 from floeplan.parquet.source import open_source
+from floeplan.scan.explain import explain
+from floeplan.scan.options import ScanOptions
+from floeplan.scan.plan import plan_scan
+from floeplan.scan.scan_plan import ScanPlan
+from floeplan.testing.archive import write_artemis_archive
 
 ROWS = 400_000
 ROW_GROUP_ROWS = 50_000
 PAGE_ROWS = 1_250
 HIDDEN_ROW = 123_456
 NAN_ROWS = (70_001, 210_002, 210_003)
+ARCHIVE_DAYS = 100
+WEEK = (
+    "mission_id = 'apollo-7' AND sample_timestamp_ns >= TIMESTAMP_NTZ '2022-03-01' "
+    "AND sample_timestamp_ns < TIMESTAMP_NTZ '2022-03-08'"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +67,8 @@ class Story:
 
     file: str
     chapters: tuple[Chapter, ...]
+    plan: ScanPlan
+    plan_command: str
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON document of the demo."""
@@ -64,13 +77,17 @@ class Story:
             | {"result": one.answer.to_dict()}
             for one in self.chapters
         ]
-        return {"file": self.file, "steps": steps}
+        plan = {"command": self.plan_command, "summary": self.plan.summary.to_dict()}
+        return {"file": self.file, "steps": steps, "plan": plan}
 
 
 def demo(json: JsonOption = False) -> None:
-    """Prune one Parquet file three ways, and say what to look at."""
+    """Prune one Parquet file three ways, plan a scan of an archive, and say what to look at."""
     file = write_readings(embedded_home() / "demo" / "readings.parquet")
-    show(Story(str(file), tuple(_tell(step, file) for step in steps())), tell, as_json=json)
+    archive = write_archive(embedded_home() / "demo" / "artemis")
+    command = f'floeplan plan {shlex.quote(str(archive))} --where "{WEEK}" --no-footers --explain'
+    plan = plan_scan(str(archive), WEEK, options=ScanOptions(footers=False, report=False))
+    show(Story(str(file), tuple(_tell(step, file) for step in steps()), plan, command), tell, as_json=json)
 
 
 def steps() -> list[Step]:
@@ -117,8 +134,23 @@ def tell(story: Story) -> RenderableType:
             Text(f"  {human_bytes(read_bytes)} read; the whole file is {human_bytes(chapter.full_read)}."),
             Text(),
         ]
-    commands = [Text(f"  {chapter.command}") for chapter in story.chapters]
-    return Group(*parts, Text("Ask again, or something else:", style="bold"), *commands)
+    parts += [
+        Text(f"{len(story.chapters) + 1}. One week of one mission in an archive of many", style="bold"),
+        Text(),
+        explain(story.plan),
+        Text(),
+        Text("  The manifest list alone ruled out all but a handful of manifests, and their entries all other files."),
+        Text(),
+    ]
+    commands = [*(chapter.command for chapter in story.chapters), story.plan_command]
+    return Group(*parts, Text("Ask again, or something else:", style="bold"), *(Text(f"  {one}") for one in commands))
+
+
+def write_archive(root: Path) -> Path:
+    """Telemetry of forty missions over a hundred days, one partition a mission and day; metadata only."""
+    for made in root.glob("metadata/*.metadata.json"):
+        return made
+    return write_artemis_archive(root, days=ARCHIVE_DAYS)
 
 
 def _sensors() -> npt.NDArray[np.int64]:
