@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyiceberg.types import PrimitiveType, UnknownType
 
-from floeplan.metadata.entries import EntriesTable
+from floeplan.metadata.entries import EntriesTable, Status
 from floeplan.predicate.build import conjuncts
 from floeplan.predicate.ir import IrExpr
 from floeplan.predicate.tristate import Mask
@@ -46,17 +46,17 @@ class JudgedFiles:
 
 
 def judge_files(predicate: Predicate, entries: EntriesTable) -> JudgedFiles:
-    """Judge live data files."""
+    """Judge data files. Entries of deleted files are judged too but neither kept nor counted: that copies no column."""
     verdict = judge_entries(predicate, entries)
-    everyone = np.ones(len(entries), dtype=np.bool_)
-    keep = verdict.tri.keep
+    live = entries.status != Status.DELETED
+    keep = verdict.tri.keep & live
     rows = np.flatnonzero(keep)
     return JudgedFiles(
         entries=entries if keep.all() else entries.filter(keep),
         states=verdict.tri.states()[rows],
         proven=verdict.proven(rows),
-        total=len(entries),
-        effects=verdict.effects(everyone, partial(why_nothing_dropped, predicate, entries)),
+        total=int(np.count_nonzero(live)),
+        effects=verdict.effects(live, partial(why_nothing_dropped, predicate, entries, live)),
     )
 
 

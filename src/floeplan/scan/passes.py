@@ -57,8 +57,8 @@ def judge_entries(predicate: Predicate, entries: EntriesTable) -> Verdict:
     return judge(predicate.expr, bounds.nonempty, answer)
 
 
-def why_nothing_dropped(predicate: Predicate, entries: EntriesTable, conjunct: IrExpr) -> str:
-    """Why a conjunct dropped no file: the way in which pruning failed, named as advice names it."""
+def why_nothing_dropped(predicate: Predicate, entries: EntriesTable, live: Mask, conjunct: IrExpr) -> str:
+    """Why a conjunct dropped no live file: the way in which pruning failed, named as advice names it."""
     match conjunct:
         case Or(operands):
             return "" if all(map(_has_column, operands)) else "one side of OR matches everywhere"
@@ -71,7 +71,7 @@ def why_nothing_dropped(predicate: Predicate, entries: EntriesTable, conjunct: I
         return ""
     fields = [f for f in predicate.union.fields if f.bound.source_id == column.field_id and not f.bound.obstacle]
     known = file_stats(entries, [column]).columns.get(column.field_id)
-    if known is None or known.lower is None or not known.lower.valid.any():
+    if known is None or known.lower is None or not known.lower.valid[live].any():
         hashed = any(isinstance(f.bound.transform, BucketTransform) for f in fields)
         return "range over bucket" if hashed else "no statistics"
     return "values are spread over all files"

@@ -165,7 +165,7 @@ class _Planner:
         if elsewhere is not None and len(rows) >= elsewhere.threshold:
             judged = elsewhere.judge(self.predicate, manifests, rows, columns, self.target.table.io)
         else:
-            judged = judge_files(self.predicate, self._entries(manifests, rows, columns).live())
+            judged = judge_files(self.predicate, self._entries(manifests, rows, columns))
         proven = int((judged.states == TriState.TRUE).sum())
         self._record("manifest entries", "files", judged.total, len(judged.entries), proven, judged.effects, clock)
         return judged

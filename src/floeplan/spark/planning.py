@@ -81,7 +81,7 @@ def _judge_slice(
 ) -> bytes:
     """One slice; entries count the manifests of the whole list again, not those of the slice."""
     manifests, rows = part
-    entries = read_entries(manifests, predicate.union, columns, io=io).live()
+    entries = read_entries(manifests, predicate.union, columns, io=io)
     position = entries.table.schema.get_field_index("manifest")
     numbers = pa.array(rows[entries.ints("manifest")]).cast(entries.table.schema.field(position).type)
     table = entries.table.set_column(position, "manifest", numbers)
