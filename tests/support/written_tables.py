@@ -52,7 +52,7 @@ class Layout:
     def entries(self, rows: Sequence[dict[str, Any]]) -> EntriesTable:
         """Entries from rows; maps are dicts, what is not given is that of an ordinary file."""
         given = [ORDINARY | {"file_path": f"f{n}.parquet"} | row for n, row in enumerate(rows)]
-        names = sorted({name for row in given for name in row})
+        names = sorted({"file_path", *(name for row in given for name in row)})
         columns = {name: [row.get(name) for row in given] for name in names}
         return new_entries({name: _array(name, values) for name, values in columns.items()}, self.union)
 

@@ -52,7 +52,7 @@ from floeplan.metadata.root_layout import (
 )
 from floeplan.metadata.root_reader import RootManifest
 from floeplan.metadata.stat_columns import empty_maps, unpack_map
-from floeplan.metadata.typed_values import to_logical
+from floeplan.metadata.typed_values import fitting, to_logical
 from floeplan.partition.union import UnionPartitionType
 
 ROW_GROUP_ENTRIES = 10_000
@@ -248,9 +248,7 @@ def _stats(column: StatColumn, maps: Mapping[str, Mapping[int, pa.Array]], rows:
     for side in ("lower", "upper"):
         bound = None if column.type is None else decode_values(column.type, leaves[f"{side}_bytes"])
         if bound is not None and column.type is not None:
-            values = bound.values if isinstance(bound.values, pa.Array) else pa.array(bound.values)
-            known = pc.if_else(pa.array(bound.valid), values, pa.scalar(None, values.type))
-            leaves[side] = to_logical(column.type, known)
+            leaves[side] = to_logical(column.type, fitting(column.type, bound))
     return leaves
 
 

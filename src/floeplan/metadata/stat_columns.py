@@ -7,6 +7,7 @@ so ``empty_maps`` remembers which of the two it was. Of a key that is there twic
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -28,8 +29,11 @@ def unpack_map(pairs: pa.Array) -> dict[int, pa.Array]:
     rows = np.repeat(np.arange(len(pairs)), _counts(pairs))
     order = np.argsort(keys, kind="stable")
     found, starts = np.unique(keys[order], return_index=True)
-    places = np.split(order, starts[1:])
-    return {key: _scatter(values, at, rows[at], len(pairs)) for key, at in zip(found.tolist(), places, strict=True)}
+    columns = {}
+    for key, (start, end) in zip(found.tolist(), pairwise([*starts, len(order)]), strict=True):
+        at = order[start:end]
+        columns[key] = _scatter(values, at, rows[at], len(pairs))
+    return columns
 
 
 def pack_map(name: str, columns: Mapping[int, pa.Array], empty: Mask) -> pa.Array:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyiceberg.types import (
     BooleanType,
     DateType,
@@ -24,11 +25,14 @@ from pyiceberg.types import (
     UnknownType,
     UUIDType,
 )
+from pyiceberg.utils.decimal import unscaled_to_decimal
 
 from floeplan.errors import CorruptMetadataError
 from floeplan.metadata.assemble import partition_arrow_type
 from floeplan.metadata.bounds import valid_mask
 from floeplan.metadata.decoder import validity_bitmap
+from floeplan.partition.transforms import integer_limits
+from floeplan.predicate.stats import Bound
 
 
 def parse_type(text: str) -> PrimitiveType:
@@ -81,6 +85,20 @@ def to_logical(type_: PrimitiveType, values: pa.Array) -> pa.Array:
         return values if values.type == wanted else values.cast(wanted)
     except pa.ArrowInvalid as error:
         raise CorruptMetadataError(f"a value does not fit its type {type_}: {error}") from error
+
+
+def fitting(type_: PrimitiveType, bound: Bound) -> pa.Array:
+    """The values of a bound that its type can express, in the physical domain; the others are null."""
+    values = bound.values if isinstance(bound.values, pa.Array) else pa.array(bound.values)
+    fits = pa.array(bound.valid)
+    limits = integer_limits(type_)
+    if limits is not None:
+        low, high = limits
+        if pa.types.is_decimal(values.type) and isinstance(type_, DecimalType):
+            low, high = (pa.scalar(unscaled_to_decimal(end, type_.scale), values.type) for end in limits)
+        inside = pc.and_(pc.greater_equal(values, low), pc.less_equal(values, high))
+        fits = pc.and_(fits, inside.fill_null(False))
+    return pc.if_else(fits, values, pa.scalar(None, values.type))
 
 
 def to_physical(type_: PrimitiveType, values: pa.Array) -> pa.Array:
