@@ -25,8 +25,8 @@ from floeplan.parquet.footer import read_footer
 from floeplan.parquet.reader import read_selected
 from floeplan.parquet.source import open_source
 from floeplan.scan.deletion_vector import decode_deletion_vector
+from floeplan.scan.equality import key_columns
 from floeplan.scan.model import DeleteScan
-from floeplan.scan.projection import project
 
 Positions: TypeAlias = npt.NDArray[np.int64]
 
@@ -49,9 +49,9 @@ class DeleteFileReader:
         by_path: Mapping[str, Positions] = self._once(("positions", delete.path), lambda: self._by_path(delete))
         return by_path.get(data_path, np.zeros(0, dtype=np.int64))
 
-    def keys(self, delete: DeleteScan, schema: Schema) -> pa.Table:
-        """The keys an equality delete removes, as columns of ``schema``."""
-        return self._once(("keys", delete.path, str(schema)), lambda: self._keys(delete, schema))
+    def keys(self, delete: DeleteScan, schemas: tuple[Schema, ...]) -> pa.Table:
+        """The keys an equality delete removes, one column per schema of one column each."""
+        return self._once(("keys", delete.path, str(schemas)), lambda: self._keys(delete, schemas))
 
     def _once(self, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
         with self._lock:
@@ -83,6 +83,8 @@ class DeleteFileReader:
 
     def _by_path(self, delete: DeleteScan) -> Mapping[str, Positions]:
         table = self._read(delete, (PATH_ID, POSITION_ID))
+        if not table.num_rows:
+            return {}
         encoded = table.column(0).combine_chunks().dictionary_encode()
         codes = np.asarray(encoded.indices)
         positions = np.asarray(table.column(1), dtype=np.int64)
@@ -90,8 +92,9 @@ class DeleteFileReader:
         cuts = np.searchsorted(codes[order], np.arange(1, len(encoded.dictionary)))
         return dict(zip(encoded.dictionary.to_pylist(), np.split(positions[order], cuts), strict=True))
 
-    def _keys(self, delete: DeleteScan, schema: Schema) -> pa.Table:
-        return project(self._read(delete, tuple(f.field_id for f in schema.fields)), schema, {}, delete.path)
+    def _keys(self, delete: DeleteScan, schemas: tuple[Schema, ...]) -> pa.Table:
+        stored = self._read(delete, delete.equality_ids)
+        return key_columns(stored, schemas, {}, delete.path, stored.num_rows)
 
     def _read(self, delete: DeleteScan, field_ids: tuple[int, ...]) -> pa.Table:
         if delete.format != "PARQUET":

@@ -7,10 +7,30 @@ ever a Python object.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyiceberg.schema import Schema
+
+from floeplan.scan.projection import project
+
+
+def key_columns(
+    stored: pa.Table, keys: Sequence[Schema], constants: Mapping[int, object], path: str, rows: int
+) -> pa.Table:
+    """The columns of a key out of a file's rows; each schema holds one column, which may lie within structs."""
+    columns = [project(stored, key, constants, path, rows).column(0) for key in keys]
+    return pa.table([_innermost(column) for column in columns], names=[str(key) for key in range(len(keys))])
+
+
+def _innermost(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The one column within structs of one field each; null where a struct is."""
+    while pa.types.is_struct(column.type):
+        column = pc.struct_field(column, [0])
+    return column
 
 
 def matches_any(rows: pa.Table, deletes: pa.Table) -> npt.NDArray[np.bool_]:

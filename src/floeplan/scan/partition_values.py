@@ -42,12 +42,11 @@ class PartitionNames:
         return shown
 
     def identities(self, spec_id: int, entry: Mapping[str, Any]) -> dict[int, object]:
-        """Values of the source columns of identity fields, by field id."""
+        """Values of the source columns of identity fields, by field id; a null outweighs a default."""
         found: dict[int, object] = {}
         for field in self.union.spec(spec_id).fields:
-            value = self._canonical(field.column.field_id, entry)
-            if isinstance(field.transform, IdentityTransform) and value is not None:
-                found[field.source_id] = value
+            if isinstance(field.transform, IdentityTransform):
+                found[field.source_id] = self._canonical(field.column.field_id, entry)
         return found
 
     def _canonical(self, key: int, entry: Mapping[str, Any]) -> Value | None:

@@ -36,6 +36,8 @@ def project(
     """
     target = arrow_schema(schema)
     length = table.num_rows if rows is None else rows
+    if not schema.fields:
+        return pa.table({"none": pa.nulls(length)}).select([])
     by_id = {field_id(field): position for position, field in enumerate(table.schema)}
     columns = []
     for wanted, field in zip(schema.fields, target, strict=True):

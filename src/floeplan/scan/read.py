@@ -1,7 +1,7 @@
 """Reading what a plan keeps: exactly the rows that match and are not deleted.
 
 Per file: the rows worth reading, minus deleted positions, are fetched by their pages; the file's columns take the
-table's shape; the residual is evaluated; rows whose key an equality delete lists are removed. The order of rows is
+table's shape; rows whose key an equality delete lists are removed; the residual is evaluated. The order of rows is
 that of the plan's files, and within a file that of its rows.
 """
 
@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import reduce
 from itertools import chain
 
 import numpy as np
 import pyarrow as pa
-from pyiceberg.schema import Schema
+from pyiceberg.schema import Schema, prune_columns
 from pyiceberg.types import NestedField, StructType
 
 from floeplan.errors import CorruptMetadataError, UnsupportedError
@@ -29,7 +28,7 @@ from floeplan.predicate.ir import TRUE
 from floeplan.predicate.rows import filter_rows
 from floeplan.predicate.tristate import TriState
 from floeplan.scan.delete_files import DeleteFileReader
-from floeplan.scan.equality import matches_any
+from floeplan.scan.equality import key_columns, matches_any
 from floeplan.scan.model import DeleteScan, FileScan
 from floeplan.scan.name_mapping import with_mapped_ids
 from floeplan.scan.projection import arrow_schema, project
@@ -95,7 +94,7 @@ class PlanReader:
         self._schema = schema
         self._io = plan.target.table.io
         self._deletes = DeleteFileReader(self._io)
-        self._history = _newest_fields(plan)
+        self._schemas = _newest_first(plan)
 
     def read(self, file: FileScan) -> pa.Table:
         """The rows of one file that match and are not deleted, in the columns asked for."""
@@ -119,19 +118,20 @@ class PlanReader:
         source = open_source(file.path, self._io)
         footer = read_footer(source)
         selection = self._undeleted(file, _selected(file, footer))
-        keys = [(delete, self._key_schema(delete)) for delete in file.deletes if delete.kind in _EQUALITY]
-        wanted = self._wanted(file, [schema for _, schema in keys])
+        keys = [(delete, self._key_schemas(delete)) for delete in file.deletes if delete.kind in _EQUALITY]
+        wanted = self._wanted(file)
         if footer.has_own_ids:
-            stored = read_selected(source, footer, _stored_columns(footer, wanted), selection)
+            schemas = (wanted, *chain.from_iterable(schemas for _, schemas in keys))
+            stored = read_selected(source, footer, _stored_columns(footer, schemas), selection)
         else:
             mapping = self._plan.target.table.name_mapping()
             stored = with_mapped_ids(read_selected(source, footer, None, selection), mapping, file.path)
         rows = project(stored, wanted, file.constants, file.path, selection.row_count)
-        rows = filter_rows(file.residual, rows, wanted)
-        for delete, schema in keys:
-            names = [wanted.find_column_name(field.field_id) for field in schema.fields]
-            rows = rows.filter(~matches_any(rows.select(names), self._deletes.keys(delete, schema)))
-        return rows
+        live = np.ones(selection.row_count, dtype=np.bool_)
+        for delete, schemas in keys:
+            row_keys = key_columns(stored, schemas, file.constants, file.path, selection.row_count)
+            live &= ~matches_any(row_keys, self._deletes.keys(delete, schemas))
+        return filter_rows(file.residual, rows if live.all() else rows.filter(live), wanted)
 
     def _undeleted(self, file: FileScan, selection: RowSelection) -> RowSelection:
         positional = [delete for delete in file.deletes if delete.kind not in _EQUALITY]
@@ -140,31 +140,27 @@ class PlanReader:
             selection = selection.difference(RowSelection.from_runs(gone, np.ones_like(gone)))
         return selection
 
-    def _key_schema(self, delete: DeleteScan) -> Schema:
-        unknown = [i for i in delete.equality_ids if i not in self._history]
-        if unknown:
-            raise CorruptMetadataError(
-                f"equality delete {delete.path} names field id {unknown[0]}, which no schema of the table has",
-                context={"file": delete.path, "field_id": unknown[0]},
-            )
-        return Schema(*(self._history[i] for i in delete.equality_ids))
+    def _key_schemas(self, delete: DeleteScan) -> tuple[Schema, ...]:
+        """One schema for each key, as the newest schema that has it knows it: keys may be columns dropped since."""
+        return tuple(self._key_schema(field_id, delete.path) for field_id in delete.equality_ids)
 
-    def _wanted(self, file: FileScan, keys: Iterable[Schema]) -> Schema:
-        """The columns to read: those shown, those of the residual and those of equality keys."""
+    def _key_schema(self, field_id: int, path: str) -> Schema:
+        for schema in self._schemas:
+            if field_id in schema._lazy_id_to_field:
+                return prune_columns(schema, {field_id}, select_full_types=False)
+        raise CorruptMetadataError(
+            f"equality delete {path} names field id {field_id}, which no schema of the table has",
+            context={"file": path, "field_id": field_id},
+        )
+
+    def _wanted(self, file: FileScan) -> Schema:
+        """The columns to show and those of the residual."""
         tops = {field.field_id: field for field in self._schema.fields}
-        for field_id in field_ids(file.residual):
-            top = self._top_level(field_id)
-            tops[top.field_id] = top
-        for field in chain.from_iterable(schema.fields for schema in keys):
-            tops.setdefault(field.field_id, field)
-        return Schema(*tops.values())
-
-    def _top_level(self, field_id: int) -> NestedField:
-        name = self._plan.target.schema.find_column_name(field_id) or ""
+        asked = set(field_ids(file.residual))
         for field in self._plan.target.schema.fields:
-            if name == field.name or name.startswith(f"{field.name}."):
-                return field
-        raise AssertionError(field_id)
+            if not asked.isdisjoint(Schema(field)._lazy_id_to_field):
+                tops[field.field_id] = field
+        return Schema(*tops.values())
 
 
 def _selected(file: FileScan, footer: ParquetFooter) -> RowSelection:
@@ -176,9 +172,10 @@ def _selected(file: FileScan, footer: ParquetFooter) -> RowSelection:
     return RowSelection.from_runs(footer.first_rows[kept], footer.row_group_rows[kept])
 
 
-def _stored_columns(footer: ParquetFooter, wanted: Schema) -> list[int]:
+def _stored_columns(footer: ParquetFooter, wanted: Iterable[Schema]) -> list[int]:
     """Columns to fetch; a struct whose wanted fields are all newer than the file is fetched for its nulls."""
-    return list(chain.from_iterable(_stored(field, footer.field_ids) for field in wanted.fields))
+    fields = chain.from_iterable(schema.fields for schema in wanted)
+    return list(dict.fromkeys(chain.from_iterable(_stored(field, footer.field_ids) for field in fields)))
 
 
 def _stored(field: NestedField, stored: frozenset[int]) -> list[int]:
@@ -191,8 +188,6 @@ def _stored(field: NestedField, stored: frozenset[int]) -> list[int]:
     return list(inside) or [field.field_id]
 
 
-def _newest_fields(plan: ScanPlan) -> dict[int, NestedField]:
-    """Top-level and nested fields by id, the newest schema winning: equality keys may be columns dropped since."""
-    ordered = sorted(plan.target.metadata.schemas, key=lambda schema: schema.schema_id)
-    schemas = [*ordered, plan.target.schema]
-    return reduce(lambda known, schema: known | schema._lazy_id_to_field, schemas, {})
+def _newest_first(plan: ScanPlan) -> list[Schema]:
+    """The schema that is shown, then all of the table, the newest first."""
+    return [plan.target.schema, *sorted(plan.target.metadata.schemas, key=lambda schema: -schema.schema_id)]
