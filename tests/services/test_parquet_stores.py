@@ -17,6 +17,7 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from floeplan.errors import UnknownFileError
 from floeplan.parquet.footer import read_footer
 from floeplan.parquet.page_index import read_page_indexes
+from floeplan.parquet.reader import read
 from floeplan.parquet.source import ObjectStoreSource, open_source
 
 pytestmark = pytest.mark.services
@@ -71,6 +72,13 @@ def test_s3_with_the_properties_of_a_file_io(s3: PyArrowFileIO, parquet: bytes) 
     assert_reads(source, parquet)
     with pytest.raises(UnknownFileError, match="s3://lake/nothing"):
         open_source("s3://lake/nothing.parquet", s3).read_suffix(8)
+
+
+def test_rows_of_an_s3_file_are_read_page_by_page(s3: PyArrowFileIO, parquet: bytes) -> None:
+    result = read("s3://lake/a b/file.parquet", "x = 12345", io=s3)
+    assert result.table.to_pylist() == [{"x": 12345, "t": "text 12345"}]
+    assert result.round_trips <= 3
+    assert result.bytes_read < len(parquet) / 2
 
 
 @pytest.fixture
