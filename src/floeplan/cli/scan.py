@@ -85,6 +85,10 @@ def scan(
     """
     if count and (output is not None or limit is not None):
         raise InvalidOptionError("--count returns a number; drop --limit and --output")
+    if output is not None and not output.parent.is_dir():
+        raise InvalidOptionError(
+            f"--output: there is no folder {output.parent}", context={"folder": str(output.parent)}
+        )
     planned = plan_scan(
         load_table(table, catalog),
         where,

@@ -1,0 +1,212 @@
+"""`floeplan plan` and `floeplan scan` as scripts see them: JSON keys, exit codes, files written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.table import Table
+
+from floeplan.catalog import load_table
+from floeplan.cli.main import main
+from tests.support.tables import two_spec_table
+
+pytestmark = pytest.mark.unit
+
+SUMMARY = {
+    "manifests_total",
+    "manifests_kept",
+    "files_total",
+    "files_kept",
+    "row_groups_total",
+    "row_groups_kept",
+    "rows_total",
+    "rows_kept",
+    "bytes_total",
+    "bytes_kept",
+    "deletes_kept",
+    "planning_ms",
+}
+FILE = {"path", "spec_id", "partition", "record_count", "row_groups", "row_selection", "deletes", "tri_state"}
+SPEC = {"spec_id", "spec", "files_total", "files_kept", "recovered"}
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Table:
+    return two_spec_table(tmp_path_factory.mktemp("events"))
+
+
+@pytest.fixture
+def run(table: Table, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Run a command on the table; returns the exit code, stdout and stderr."""
+
+    def run(command: str, *arguments: str) -> tuple[int, str, str]:
+        code = main([command, table.metadata_location, *arguments])
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def document(outcome: tuple[int, str, str]) -> dict[str, Any]:
+    code, out, err = outcome
+    assert code == 0, err
+    found: dict[str, Any] = json.loads(out)
+    return found
+
+
+def test_plan_has_the_promised_keys(run: Any) -> None:
+    plan = document(run("plan", "--where", "region = 'eu' AND id >= 150", "--json"))
+    assert plan.keys() >= {"summary", "specs", "passes", "files", "warnings"}
+    assert plan["summary"].keys() >= SUMMARY
+    assert all(spec.keys() >= SPEC for spec in plan["specs"])
+    assert all(file.keys() >= FILE for file in plan["files"])
+    assert [step["name"] for step in plan["passes"]] == ["manifest list", "manifest entries", "footers"]
+    assert [(file["spec_id"], file["partition"], file["tri_state"]) for file in plan["files"]] == [
+        (1, {"region": "eu"}, "true"),
+        (0, {}, "unknown"),
+    ]
+    assert (plan["summary"]["files_kept"], plan["summary"]["files_total"]) == (2, 5)
+    assert plan["warnings"] == []
+
+
+def test_plan_without_footers_opens_no_file(run: Any) -> None:
+    plan = document(run("plan", "--where", "id = 150", "--no-footers", "--json"))
+    assert plan["summary"]["row_groups_total"] is None
+    assert [file["row_groups"] for file in plan["files"]] == [None]
+
+
+def test_plan_draws_the_pyramid_and_explains_on_request(run: Any) -> None:
+    code, out, _ = run("plan", "--where", "region = 'eu'")
+    assert code == 0
+    assert "manifests" in out
+    assert "partitioned by" not in out
+    code, out, _ = run("plan", "--where", "region <> 'eu'", "--explain")
+    assert code == 0
+    assert "partitioned by" in out
+    assert "each conjunct alone would drop" in out
+
+
+def test_plan_reads_snapshots_columns_and_names_as_asked(run: Any, table: Table) -> None:
+    first = table.metadata.snapshots[0].snapshot_id
+    assert document(run("plan", "--snapshot-id", str(first), "--json"))["summary"]["files_total"] == 1
+    assert document(run("plan", "--ref", "main", "--json"))["summary"]["files_total"] == 5
+    whole = document(run("plan", "--json"))["summary"]["bytes_kept"]
+    assert 0 < document(run("plan", "--columns", "id, v", "--json"))["summary"]["bytes_kept"] < whole
+    assert (
+        document(run("plan", "--where", "REGION = 'eu'", "--case-insensitive", "--json"))["summary"]["files_kept"] == 3
+    )
+
+
+def test_scan_returns_the_rows(run: Any) -> None:
+    found = document(run("scan", "--where", "id IN (7, 250)", "--columns", "id,region", "--json"))
+    assert found["rows"] == 2
+    assert sorted(row["id"] for row in found["data"]) == [7, 250]
+    assert all(row.keys() == {"id", "region"} for row in found["data"])
+    code, out, _ = run("scan", "--where", "id = 7")
+    assert code == 0
+    assert "region" in out
+    assert "us" in out
+
+
+def test_scan_counts_and_limits(run: Any) -> None:
+    assert document(run("scan", "--where", "region = 'eu'", "--count", "--json")) == {"rows": 100}
+    assert run("scan", "--count")[1].strip() == "300"
+    assert document(run("scan", "--limit", "3", "--json"))["rows"] == 3
+    assert document(run("scan", "--limit", "0", "--json"))["rows"] == 0
+
+
+def test_scan_as_of_a_time(run: Any, table: Table) -> None:
+    assert run("scan", "--as-of", "2999-01-01", "--count")[1].strip() == "300"
+    code, _, err = run("scan", "--as-of", "1999-01-01", "--count")
+    assert (code, "no snapshot as old as" in err) == (2, True)
+
+
+def test_scan_writes_a_file_in_one_piece(run: Any, tmp_path: Path) -> None:
+    target = tmp_path / "rows.parquet"
+    answer = document(run("scan", "--where", "id < 120", "--limit", "110", "-o", str(target), "--json"))
+    assert answer == {"rows": 110, "output": str(target)}
+    assert pq.read_table(target).num_rows == 110
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.parquet"]
+
+
+def test_scan_that_fails_leaves_the_old_file(
+    tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = two_spec_table(tmp_path_factory.mktemp("broken"))
+    gone = sorted(Path(broken.location().removeprefix("file://")).rglob("*.parquet"))[0]
+    gone.unlink()
+    target = tmp_path / "rows.parquet"
+    target.write_bytes(b"as it was")
+    assert main(["scan", broken.metadata_location, "-o", str(target)]) != 0
+    assert gone.name in capsys.readouterr().err
+    assert target.read_bytes() == b"as it was"
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.parquet"]
+
+
+@pytest.mark.parametrize("command", ["plan", "scan"])
+@pytest.mark.parametrize(
+    ("arguments", "kind", "named"),
+    [
+        (["--where", "regoin = 'eu'"], "unknown-column", "regoin"),
+        (["--columns", "id,nix"], "unknown-column", "nix"),
+        (["--where", "region = "], "predicate-syntax", "position 8"),
+        (["--where", "id = 'x'"], "bad-input", "'x'"),
+        (["--snapshot-id", "7"], "unknown-snapshot", "7"),
+        (["--ref", "dev"], "unknown-snapshot", "dev"),
+        (["--as-of", "yesterday"], "invalid-option", "yesterday"),
+        (["--colums", "id"], "unknown-option", "--colums"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(
+    run: Any, command: str, arguments: list[str], kind: str, named: str
+) -> None:
+    code, out, err = run(command, *arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("floeplan: ")
+    assert err.count("\n") == 1
+    assert named in err
+    code, out, err = run(command, *arguments, "--json")
+    assert (code, err) == (2, "")
+    error = json.loads(out)["error"]
+    assert error.keys() >= {"kind", "message", "context", "retryable", "committed"}
+    assert (error["kind"], error["committed"]) == (kind, False)
+
+
+@pytest.mark.parametrize("command", ["plan", "scan"])
+def test_unknown_table_is_bad_input(command: str, floeplan_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command, "db.nothing", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["error"]["kind"] == "unknown-table"
+    assert main([command, "gone.metadata.json"]) == 2
+    assert "gone.metadata.json" in capsys.readouterr().err
+
+
+def test_counting_excludes_what_makes_no_sense_with_it(run: Any, tmp_path: Path) -> None:
+    code, _, err = run("scan", "--count", "--limit", "3")
+    assert (code, "--count returns a number" in err) == (2, True)
+    code, _, err = run("scan", "--limit", "-1")
+    assert (code, "--limit" in err) == (2, True)
+
+
+def test_output_folder_that_is_not_there_is_named(run: Any, tmp_path: Path) -> None:
+    code, _, err = run("scan", "-o", str(tmp_path / "nowhere" / "rows.parquet"))
+    assert code == 2
+    assert "nowhere" in err
+
+
+def test_reports_can_be_turned_off(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLOEPLAN_REPORTS", str(tmp_path / "reports"))
+    document(run("plan", "--no-report", "--json"))
+    assert not (tmp_path / "reports").exists()
+    document(run("plan", "--json"))
+    assert len(list((tmp_path / "reports").iterdir())) == 1
+
+
+def test_table_by_its_name_in_the_embedded_catalog(floeplan_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    floeplan_home.mkdir()
+    two_spec_table(floeplan_home, "db.events")
+    assert load_table("db.events").name() == ("db", "events")
+    assert main(["scan", "db.events", "--where", "id = 250", "--count"]) == 0
+    assert capsys.readouterr().out.strip() == "1"
