@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import uuid
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any
 
 import numpy as np
@@ -83,7 +83,7 @@ def test_decimals_of_any_width(precision: int, numbers: list[int | None], paddin
     type_ = DecimalType(precision, 2)
     raw = [None if n is None else n.to_bytes((n.bit_length() + 8) // 8 + padding, "big", signed=True) for n in numbers]
     found = values(decode_values(type_, binary(raw)))
-    scaled = [None if n is None else Decimal(n).scaleb(-2) for n in numbers]
+    scaled = [None if n is None else Decimal(n).scaleb(-2, Context(prec=60)) for n in numbers]
     assert found == (numbers if precision <= 18 else scaled)
 
 
