@@ -12,13 +12,26 @@ from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from floeplan.metadata.delete_index import DeleteKind, DeleteMatches
 from floeplan.metadata.entries import EntriesTable
+from floeplan.metadata.entry_columns import partition_column
 from floeplan.parquet.selection import RowSelection
 from floeplan.predicate.ir import TRUE, IrExpr
 from floeplan.predicate.tristate import TriState
 from floeplan.scan.partition_values import PartitionNames
+
+_AT_A_TIME = 1024
+_FILE_COLUMNS = (
+    "spec_id",
+    "file_path",
+    "file_format",
+    "record_count",
+    "file_size_in_bytes",
+    "sequence_number",
+    "key_metadata",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,18 +139,25 @@ class PlannedFiles(Sequence[FileScan]):
     def __getitem__(self, index: slice) -> list[FileScan]: ...
     def __getitem__(self, index: int | slice) -> FileScan | list[FileScan]:
         if isinstance(index, slice):
-            return [self._file(row) for row in range(*index.indices(len(self)))]
+            return list(self._files(range(*index.indices(len(self)))))
         row = index + len(self) if index < 0 else index
         if not 0 <= row < len(self):
             raise IndexError(index)
-        return self._file(row)
+        return next(self._files(range(row, row + 1)))
 
     def __iter__(self) -> Iterator[FileScan]:
-        return map(self._file, range(len(self)))
+        return self._files(range(len(self)))
 
-    def _file(self, row: int) -> FileScan:
-        entry = _row(self.entries, row)
-        spec_id = int(entry["spec_id"])
+    def _files(self, rows: range) -> Iterator[FileScan]:
+        """Some files as objects; their rows are taken out of the columns many at a time."""
+        partition = [partition_column(field_id) for field_id in self.entries.partition_types]
+        columns = self.entries.table.select([*_FILE_COLUMNS, *partition])
+        for start in range(0, len(rows), _AT_A_TIME):
+            some = rows[start : start + _AT_A_TIME]
+            yield from map(self._file, some, columns.take(pa.array(some)).to_pylist())
+
+    def _file(self, row: int, entry: dict[str, Any]) -> FileScan:
+        spec_id = entry["spec_id"]
         opened = self.row_groups.get(row)
         proven = self.states[row] == TriState.TRUE or (opened is not None and opened.proven)
         return FileScan(
@@ -145,15 +165,15 @@ class PlannedFiles(Sequence[FileScan]):
             format=entry["file_format"],
             spec_id=spec_id,
             partition=self.names.readable(spec_id, entry),
-            record_count=int(entry["record_count"]),
-            file_size=int(entry["file_size_in_bytes"]),
-            sequence_number=int(entry["sequence_number"]),
+            record_count=entry["record_count"],
+            file_size=entry["file_size_in_bytes"],
+            sequence_number=entry["sequence_number"],
             row_groups=None if opened is None else opened.kept,
             row_selection=None if opened is None else opened.selection,
             deletes=tuple(self._delete(int(delete)) for delete in self.matches.of(row)),
             residual=TRUE if proven else self.residuals[self.residual_of[row]],
             tri_state=TriState.TRUE if proven else TriState(int(self.states[row])),
-            encrypted=entry.get("key_metadata") is not None,
+            encrypted=entry["key_metadata"] is not None,
             constants=self.names.identities(spec_id, entry),
         )
 
