@@ -21,8 +21,8 @@ from floeplan.predicate.build import (
 )
 from floeplan.predicate.ir import And, IrExpr, Not, Opaque, Or
 from tests.support import oracle
-from tests.support.datasets import datasets
-from tests.support.predicates import predicates
+from tests.support.datasets import datasets, one_column
+from tests.support.predicates import every_leaf, literals, predicates
 
 pytestmark = pytest.mark.property
 
@@ -53,6 +53,14 @@ def test_a_rewrite_keeps_the_answer_of_every_row(rewrite: Callable[[IrExpr], IrE
     rows = data.draw(datasets(max_size=8))
     expr = data.draw(predicates(rows, opaque=True))
     assert oracle.evaluate_rows(rewrite(expr), rows.rows) == oracle.evaluate_rows(expr, rows.rows)
+
+
+@given(st.data())
+def test_the_negation_of_every_leaf_is_its_negation_on_every_row(data: st.DataObject) -> None:
+    rows = data.draw(datasets(one_column(), max_size=6))
+    column = rows.columns[0]
+    for leaf in every_leaf(column, literals(column, rows)):
+        assert oracle.evaluate_rows(negate(leaf), rows.rows) == oracle.evaluate_rows(Not(leaf), rows.rows), leaf
 
 
 @given(st.data())

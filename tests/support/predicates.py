@@ -37,15 +37,22 @@ def predicates(data: Dataset, *, opaque: bool = False, max_leaves: int = 6) -> s
     """Any tree over any node kind; with ``opaque`` some leaves are hidden from statistics."""
     leaf = st.one_of([leaves(column, literals(column, data)) for column in data.columns])
     constant = st.sampled_from((TRUE, FALSE, NULL_PREDICATE))
-    base = st.one_of(leaf, leaf, leaf, leaf, constant)
+    base = one_in(6, constant, leaf)
     if opaque:
-        base = st.one_of(base, base, base.map(hidden))
+        base = one_in(4, base.map(hidden), base)
 
     def combined(inner: st.SearchStrategy[IrExpr]) -> st.SearchStrategy[IrExpr]:
         operands = st.lists(inner, min_size=2, max_size=3).map(tuple)
         return st.one_of(operands.map(And), operands.map(Or), inner.map(Not))
 
     return st.recursive(base, combined, max_leaves=max_leaves)
+
+
+def one_in(
+    times: int, seldom: st.SearchStrategy[IrExpr], often: st.SearchStrategy[IrExpr]
+) -> st.SearchStrategy[IrExpr]:
+    """A choice by weight; ``one_of`` would flatten its alternatives and make them all equally likely."""
+    return st.integers(1, times).flatmap(lambda number: seldom if number == times else often)
 
 
 def hidden(expr: IrExpr) -> Opaque:

@@ -70,7 +70,7 @@ def weakened_tables(draw: st.DrawFn, data: Dataset, cut: list[range]) -> StatsTa
             summaries = [draw(weakened(column.type, s)) for s in _summaries(data, column, cut)]
             columns[column.field_id] = column_stats(column.type, summaries)
     probe = Probe({c.field_id: _patterns(data, c, cut) for c in data.columns if draw(st.booleans())})
-    return _table(cut, columns, probe if draw(st.booleans()) else None)
+    return _table(cut, columns, probe)
 
 
 def _table(cut: list[range], columns: dict[int, ColumnStats], bloom: Probe | None = None) -> StatsTable:

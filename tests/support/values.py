@@ -52,6 +52,7 @@ TYPES: tuple[PrimitiveType, ...] = (
     BinaryType(),
 )
 
+TRICKY_TYPES = (FloatType(), DoubleType(), StringType())
 INT32, INT64 = (-(2**31), 2**31 - 1), (-(2**63), 2**63 - 1)
 LIMITS = {
     IntegerType: INT32,
@@ -124,7 +125,8 @@ def edges(type_: PrimitiveType) -> tuple[Any, ...]:
 
 def values(type_: PrimitiveType) -> st.SearchStrategy[Any]:
     """Any value of the type, with a liking for the edges."""
-    return st.sampled_from(edges(type_)) | _ordinary(type_)
+    known = st.sampled_from(edges(type_)) | _ordinary(type_)
+    return st.sampled_from(FLOATS) | known if is_float(type_) else known
 
 
 def _ordinary(type_: PrimitiveType) -> st.SearchStrategy[Any]:
