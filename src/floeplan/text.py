@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Numbers and long texts as people read them."""
 
 from __future__ import annotations
 
@@ -18,6 +18,16 @@ def human_bytes(size: int) -> str:
 def human_count(count: int) -> str:
     """A count with thousands set apart."""
     return f"{count:,}"
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun in the right form."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def excerpt(text: str, most: int = 60) -> str:
+    """The beginning of a text that is too long for a message."""
+    return text if len(text) <= most else text[: most - 3] + "..."
 
 
 def percent(part: int, whole: int) -> str:

@@ -153,7 +153,7 @@ def test_scan_that_fails_leaves_the_old_file(
         (["--where", "regoin = 'eu'"], "unknown-column", "regoin"),
         (["--columns", "id,nix"], "unknown-column", "nix"),
         (["--where", "region = "], "predicate-syntax", "position 8"),
-        (["--where", "id = 'x'"], "bad-input", "'x'"),
+        (["--where", "id = 'x'"], "type-mismatch", "column id"),
         (["--snapshot-id", "7"], "unknown-snapshot", "7"),
         (["--ref", "dev"], "unknown-snapshot", "dev"),
         (["--as-of", "yesterday"], "invalid-option", "yesterday"),

@@ -16,9 +16,9 @@ import pytest
 
 from floeplan.cli.main import main
 from floeplan.cli.picture import CELLS, LINES, draw
-from floeplan.cli.prune import counted, human_bytes
 from floeplan.cli.rows import json_rows
 from floeplan.parquet.prune import PruneRequest
+from floeplan.text import counted, human_bytes, percent
 
 pytestmark = pytest.mark.unit
 
@@ -152,19 +152,40 @@ def test_rows_of_every_type_become_json() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("location", "exit_code", "message"),
+    [
+        ("foo://bucket/x.parquet", 2, "no location that can be opened"),
+        ("missing.parquet", 2, "missing.parquet: no such file"),
+        (".", 1, "Is a directory"),
+    ],
+)
+def test_what_cannot_be_opened_is_one_line(
+    location: str, exit_code: int, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["prune", location, "--where", "id = 1", "--json"]) == exit_code
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert message in error["message"]
+    assert "\n" not in error["message"]
+    assert error["context"] == {"file": location}
+
+
+def test_names_match_whatever_their_capitals_when_asked(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    question = ("prune", file, "--where", "ID = 610 AND Name = 'n0'", "--read", "--columns", "NAME", "--limit", "1")
+    assert document(capsys, *question, "--case-insensitive")["rows"] == [{"name": "n0"}]
+    assert main(question) == 2
+
+
 def test_sizes_and_counts_are_for_people() -> None:
-    assert [human_bytes(n) for n in (0, 999, 1_000, 65_536, 2_800_000_000)] == [
-        "0 B",
-        "999 B",
-        "1.0 kB",
-        "65.5 kB",
-        "2.8 GB",
-    ]
+    assert [human_bytes(n) for n in (0, 1023, 65_536, 2_800_000_000)] == ["0 B", "1023 B", "64.0 KiB", "2.6 GiB"]
+    assert [percent(n, 2_000) for n in (0, 1, 199, 2_000)] == ["0 %", "0.05 %", "9.9 %", "100 %"]
     assert [counted(n, "row") for n in (0, 1, 2_000)] == ["0 rows", "1 row", "2,000 rows"]
 
 
 def test_the_demo_tells_the_story_twice_alike(floeplan_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first, again = document(capsys, "demo"), document(capsys, "demo")
+    for story in (first, again):
+        assert story["plan"]["summary"].pop("planning_ms") > 0
     assert first == again
     assert [step["result"]["rows_matched"] for step in first["steps"]] == [1, 3, 1]
     assert [step["result"]["row_groups_kept"] for step in first["steps"]] == [[2], list(range(8)), [2]]

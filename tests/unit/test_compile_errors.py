@@ -21,6 +21,7 @@ pytestmark = pytest.mark.unit
         ("I = 1", "did you mean i?"),
         ("t.i = 1", "there is no column t.i; did you mean i?"),
         ("st.q = 1", "there is no column st.q; did you mean st.x"),
+        ("`st.x` = 1", "there is no column `st.x`; did you mean st.x"),
         ("i.x = 1", "there is no column i.x: i is int and has no fields"),
         ("foo(nope) = 1", "there is no column nope"),
         ("i + nope > 1", "there is no column nope"),
@@ -120,6 +121,29 @@ def test_what_has_no_meaning_for_one_row_is_refused(sql: str, what: str) -> None
 def test_what_is_no_condition(sql: str, message: str) -> None:
     with pytest.raises(TypeMismatchError, match=message):
         compile_predicate(sql, SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("sql", "message"),
+    [
+        ("i = 'x'", "column i is int, and 'x' is not a whole number"),
+        ("dt > 'soon'", "column dt is date, and 'soon' is not a date"),
+        ("l IN (1, '2', 'x')", "column l is long, and 'x' is not a whole number"),
+        ("b = 'maybe'", "column b is boolean, and 'maybe' is not a boolean"),
+    ],
+)
+def test_text_that_is_no_value_of_the_column_names_the_column(sql: str, message: str) -> None:
+    with pytest.raises(TypeMismatchError, match=message) as caught:
+        compile_predicate(sql, SCHEMA)
+    assert caught.value.context["column"]
+
+
+@pytest.mark.parametrize("digits", ["9" * 5000, "0." + "9" * 5000, "-" + "9" * 5000])
+def test_a_number_beyond_all_types_is_refused_in_a_short_line(digits: str) -> None:
+    with pytest.raises(BadInputError, match="more than 38 digits") as caught:
+        compile_predicate(f"i = {digits}", SCHEMA)
+    assert len(caught.value.message) < 300
+    assert str(compile_predicate("i = " + "0" * 5000 + "7", SCHEMA).predicate) == "i = 7"
 
 
 def test_an_error_says_which_piece_it_is_in() -> None:

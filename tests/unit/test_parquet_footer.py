@@ -13,6 +13,8 @@ import pytest
 
 from floeplan.errors import CorruptFileError, UnsupportedError
 from floeplan.parquet.footer import ParquetFooter, read_footer
+from floeplan.parquet.prune import Pruner
+from floeplan.parquet.reader import read_selected
 from floeplan.parquet.source import BytesSource
 from floeplan.parquet.thrift import BINARY, I32, STRUCT, encode_struct
 from tests.support import parquet_forge as forge
@@ -282,3 +284,11 @@ def test_a_file_on_disk(tmp_path: Path) -> None:
     from floeplan.parquet.source import open_source
 
     assert read_footer(open_source(path)).num_rows == 10
+
+
+def test_columns_that_no_name_tells_apart_are_refused_by_name_only() -> None:
+    source = BytesSource(written(pa.Table.from_arrays([pa.array([1]), pa.array([2])], ["x", "x"])))
+    footer = read_footer(source)
+    with pytest.raises(UnsupportedError, match=r"<memory> has columns that no name tells apart .* x: 1 and 2"):
+        Pruner("x = 1").prune(footer)
+    assert read_selected(source, footer, [2]).to_pydict() == {"x": [2]}

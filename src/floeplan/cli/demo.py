@@ -20,7 +20,7 @@ from rich.text import Text
 
 from floeplan.catalog import embedded_home
 from floeplan.cli.common import JsonOption, show
-from floeplan.cli.prune import Answer, human_bytes, render
+from floeplan.cli.prune import Answer, render
 from floeplan.parquet.reader import read
 from floeplan.parquet.source import open_source
 from floeplan.scan.explain import explain
@@ -28,6 +28,7 @@ from floeplan.scan.options import ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.scan.scan_plan import ScanPlan
 from floeplan.testing.archive import write_artemis_archive
+from floeplan.text import human_bytes
 
 ROWS = 400_000
 ROW_GROUP_ROWS = 50_000

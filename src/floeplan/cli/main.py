@@ -122,7 +122,8 @@ def _usage_error(error: typer.TyperException) -> FloeplanError:
 def _unexpected(error: Exception) -> FloeplanError:
     """Name a failure nobody foresaw; its files are not cleaned and -v shows where it came from."""
     name = type(error).__name__
-    return FloeplanError(f"{name}: {error} (-v shows the traceback)", kind="unexpected", context={"exception": name})
+    said = " ".join(str(error).split())
+    return FloeplanError(f"{name}: {said} (-v shows the traceback)", kind="unexpected", context={"exception": name})
 
 
 def _report(error: FloeplanError, *, as_json: bool) -> None:

@@ -15,10 +15,12 @@ from floeplan.catalog import open_catalog
 from floeplan.cli.common import JsonOption, show, text_console
 from floeplan.cli.picture import draw, legend
 from floeplan.cli.rows import json_rows, rows_table
+from floeplan.cli.scan_options import CaseOption, column_names
 from floeplan.errors import InvalidOptionError
 from floeplan.parquet.prune import PruneOptions, PruneRequest, PruneResult
 from floeplan.parquet.reader import ReadResult, read
 from floeplan.parquet.source import open_source
+from floeplan.text import counted, human_bytes
 
 FileArgument = Annotated[str, typer.Argument(metavar="FILE", help="Path or URI of a Parquet file.")]
 PredicateOption = Annotated[str, typer.Option("--where", metavar="EXPR", help="A Spark-SQL boolean expression.")]
@@ -64,17 +66,17 @@ def prune(
     no_bloom: NoBloomOption = False,
     read_rows: ReadOption = False,
     limit: LimitOption = None,
+    case_insensitive: CaseOption = False,
     catalog: CredentialsOption = None,
     json: JsonOption = False,
 ) -> None:
     """Show what of a Parquet file a predicate leaves to read, decided from metadata alone."""
     if not read_rows and (columns is not None or limit is not None):
         raise InvalidOptionError("--columns and --limit say which rows to show; add --read")
-    options = PruneOptions(page_index=not no_page_index, bloom_filter=not no_bloom)
+    options = PruneOptions(page_index=not no_page_index, bloom_filter=not no_bloom, case_sensitive=not case_insensitive)
     source = open_source(file, None if catalog is None else load_file_io(open_catalog(catalog).properties, file))
     if read_rows:
-        names = None if columns is None else [name.strip() for name in columns.split(",") if name.strip()]
-        result = read(source, where, names, options=options)
+        result = read(source, where, column_names(columns), options=options)
         answer = Answer(where, source.size, result.prune, result, limit)
     else:
         pruned = PruneRequest(source).with_predicate(where).with_options(options).prune()
@@ -135,17 +137,3 @@ def _diagnostics(answer: Answer) -> Iterator[Text]:
         if error.start is not None and error.end is not None and "\n" not in answer.where:
             yield Text(f"    {answer.where}")
             yield Text(f"    {' ' * error.start}{'^' * max(1, error.end - error.start)}", style="yellow")
-
-
-def counted(number: int, noun: str) -> str:
-    """A number with its noun in the right form."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def human_bytes(number: int) -> str:
-    """A number of bytes for people."""
-    size, units = float(number), ["B", "kB", "MB", "GB", "TB"]
-    while size >= 1000 and len(units) > 1:
-        size /= 1000
-        units.pop(0)
-    return f"{number} B" if units[0] == "B" else f"{size:.1f} {units[0]}"

@@ -1,4 +1,4 @@
-"""Options that `plan` and `scan` share: which rows, which columns, which snapshot."""
+"""Options that reading commands share: which rows, which columns, which snapshot."""
 
 from __future__ import annotations
 

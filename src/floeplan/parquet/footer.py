@@ -127,8 +127,12 @@ class ParquetFooter:
 
     @cached_property
     def schema(self) -> Schema:
-        """The Iceberg schema of the file read on its own."""
-        return iceberg_schema(self.root)
+        """The Iceberg schema of the file read on its own, which must name every column differently."""
+        try:
+            return iceberg_schema(self.root)
+        except ValueError as error:
+            message = f"{self.file} has columns that no name tells apart ({error}); ask by a schema with field ids"
+            raise UnsupportedError(message, context={"file": self.file}) from error
 
     @cached_property
     def field_ids(self) -> frozenset[int]:

@@ -140,8 +140,7 @@ class StoredBytes:
         except FileNotFoundError:
             raise UnknownFileError(f"{self.name}: no such file", context={"file": self.name}) from None
         except self._errors as error:
-            message = f"{self.name} cannot be read: {error}"
-            raise FloeplanError(message, kind="read-failed", context={"file": self.name}, safe_to_clean=True) from error
+            raise _read_failed(self.name, error) from error
 
     def _count(self, lengths: Sequence[int]) -> None:
         self.counters.requests += len(lengths)
@@ -280,6 +279,18 @@ def open_source(file: str | os.PathLike[str] | Buffer | ByteSource, io: FileIO |
     if not isinstance(file, str | os.PathLike):
         return file
     location = os.fspath(file)
+    try:
+        return _open_location(location, io)
+    except FloeplanError:
+        raise
+    except OSError as error:
+        raise _read_failed(location, error) from error
+    except Exception as error:
+        message = f"{location} is no location that can be opened: {_first_line(error)}"
+        raise UnknownFileError(message, context={"file": location}) from error
+
+
+def _open_location(location: str, io: FileIO | None) -> ByteSource:
     scheme = urlsplit(location).scheme if "://" in location or location.startswith("file:") else ""
     if scheme == "file":
         return LocalSource(_local_path(location))
@@ -290,6 +301,16 @@ def open_source(file: str | os.PathLike[str] | Buffer | ByteSource, io: FileIO |
     if io is not None and scheme not in ("http", "https"):
         return FileIOSource(location, io)
     return _open_url(location)
+
+
+def _read_failed(file: str, error: Exception) -> FloeplanError:
+    message = f"{file} cannot be read: {_first_line(error)}"
+    return FloeplanError(message, kind="read-failed", context={"file": file}, safe_to_clean=True)
+
+
+def _first_line(error: Exception) -> str:
+    """What an error says; stores follow that with pages about themselves."""
+    return str(error).partition("\n")[0]
 
 
 def _local_path(location: str) -> str:

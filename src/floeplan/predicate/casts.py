@@ -53,7 +53,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from floeplan.errors import TypeMismatchError
+from floeplan.errors import BadInputError, TypeMismatchError
 from floeplan.predicate import spark_text
 from floeplan.predicate.build import and_, negate, or_
 from floeplan.predicate.ir import (
@@ -230,7 +230,20 @@ def _in_double(term: Term, literal: Literal) -> bool:
 
 
 def _place(term: Term, literal: Literal, *, as_double: bool) -> Cut | Value:
-    """Place the literal among the column's values; as a value itself for types that are not discrete."""
+    """Place the literal among the column's values; text that cannot be one of them is the column's mismatch."""
+    try:
+        return _placed(term, literal, as_double=as_double)
+    except TypeMismatchError:
+        raise
+    except BadInputError as error:
+        raise TypeMismatchError(
+            f"column {term.column} is {term.type}, and {error.message}",
+            context={"column": str(term.column), "type": str(term.type), "literal": str(literal)},
+        ) from error
+
+
+def _placed(term: Term, literal: Literal, *, as_double: bool) -> Cut | Value:
+    """The place of a literal; a value itself for types that are not discrete."""
     match term.type:
         case StringType():
             return _text(term, literal)

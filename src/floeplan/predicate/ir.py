@@ -16,6 +16,7 @@ FALSE for a value and NULL for a null; negated, it is TRUE for a value and NULL 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -46,7 +47,7 @@ _KEYWORD = re.compile(
 )
 
 
-def path_text(path: tuple[str, ...]) -> str:
+def path_text(path: Sequence[str]) -> str:
     """A column path as it is written in SQL: in backticks what is no plain name or would be read as a keyword."""
     return ".".join(map(_name_text, path))
 

@@ -54,7 +54,7 @@ class Names:
             if depth == len(path) - 1:
                 return Reference(field, tuple(found))
             if not isinstance(field.field_type, StructType):
-                raise self._no_fields(path, ".".join(found), field.field_type)
+                raise self._no_fields(path, path_text(found), field.field_type)
             fields = field.field_type.fields
         raise UnknownColumnError("a column name is empty")
 
@@ -88,23 +88,23 @@ class Names:
         if same:
             names = ", ".join(sorted(f.name for f in same))
             raise UnknownColumnError(
-                f"the name {'.'.join(path)} is ambiguous: it fits {names}; write the exact name",
-                context={"column": ".".join(path), "matches": [f.name for f in same]},
+                f"the name {path_text(path)} is ambiguous: it fits {names}; write the exact name",
+                context={"column": path_text(path), "matches": [f.name for f in same]},
             )
         raise self._unknown(path)
 
     def _unknown(self, path: Sequence[str]) -> UnknownColumnError:
-        wanted = ".".join(path)
+        wanted = path_text(path)
         known = {".".join(p): path_text(p) for p, _ in _walk(self.schema.fields, ())}
         folded = {name.lower(): shown for name, shown in known.items()}
-        close = [folded[n] for n in difflib.get_close_matches(wanted.lower(), folded, n=3)]
+        close = [folded[n] for n in difflib.get_close_matches(".".join(path).lower(), folded, n=3)]
         if len(path) > 1 and ".".join(path[1:]) in known:
             close = [known[".".join(path[1:])]]
         hint = f"; did you mean {' or '.join(close)}?" if close else f"; columns are {', '.join(known.values())}"
         return UnknownColumnError(f"there is no column {wanted}{hint}", context={"column": wanted, "close": close})
 
     def _no_fields(self, path: Sequence[str], parent: str, type_: IcebergType) -> Exception:
-        wanted = ".".join(path)
+        wanted = path_text(path)
         if isinstance(type_, PrimitiveType):
             return UnknownColumnError(
                 f"there is no column {wanted}: {parent} is {type_} and has no fields", context={"column": wanted}

@@ -18,6 +18,7 @@ from floeplan.errors import BadInputError, TypeMismatchError, UnsupportedError
 from floeplan.predicate.intervals import Interval
 from floeplan.predicate.opaque_nodes import Resolve, Rows, evaluate
 from floeplan.predicate.opaque_types import BOOLEAN, Vector
+from floeplan.text import excerpt
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +50,12 @@ def evaluate_sql(expression: SqlExpression, rows: Rows) -> Vector | Interval:
     """Evaluate an expression of any type; a constant stays a scalar."""
     try:
         return evaluate(expression.tree, rows)
-    except pa.ArrowInvalid as error:
-        reason = str(error).splitlines()[0]
+    except TypeMismatchError:
+        raise
+    except (BadInputError, pa.ArrowInvalid) as error:
+        reason = str(error).partition("\n")[0]
         raise BadInputError(
-            f"cannot evaluate {expression.text}: {reason}", context={"text": expression.text}
+            f"cannot evaluate {excerpt(expression.text)}: {reason}", context={"text": expression.text}
         ) from error
     except pa.ArrowNotImplementedError as error:
         raise UnsupportedError(f"{expression.text} cannot be evaluated outside Spark") from error

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -34,6 +35,7 @@ from floeplan.predicate.opaque_types import (
 )
 from floeplan.predicate.raw_literals import checked_text
 from floeplan.predicate.spark_text import parse_timestamp
+from floeplan.text import excerpt
 
 _CAST_FUNCTIONS = {
     "tinyint": pa.int8(),
@@ -79,14 +81,27 @@ def evaluate(node: exp.Expr, rows: Rows) -> Any:
 def _vector(node: exp.Expr, rows: Rows) -> Vector:
     value = evaluate(node, rows)
     if isinstance(value, Interval):
-        raise TypeMismatchError(f"the interval {node.sql('spark')} stands where a value is needed")
+        raise TypeMismatchError(f"the interval {written(node)} stands where a value is needed")
     return value
 
 
 def _unsupported(node: exp.Expr) -> UnsupportedError:
-    name = node.name if isinstance(node, exp.Anonymous) else node.sql_name() if isinstance(node, exp.Func) else ""
-    what = f"the function {name.lower()}()" if name else node.sql("spark")
-    return UnsupportedError(f"{what} cannot be evaluated outside Spark", context={"expression": node.sql("spark")})
+    return UnsupportedError(
+        f"{described(node)} cannot be evaluated outside Spark", context={"expression": written(node)}
+    )
+
+
+def described(node: exp.Expr) -> str:
+    """A function by its name, anything else as it is written."""
+    text = written(node)
+    name, parenthesis, _ = text.partition("(")
+    return f"the function {name.lower()}()" if parenthesis and name.isidentifier() else text
+
+
+def written(node: exp.Expr) -> str:
+    """The SQL of a node, with the names of its columns instead of their field ids."""
+    named = node.transform(lambda part: exp.Var(this=part.meta["name"]) if isinstance(part, exp.Placeholder) else part)
+    return named.sql("spark")
 
 
 def _literal(node: exp.Literal, rows: Rows) -> Vector:
@@ -102,12 +117,13 @@ def number(digits: str) -> pa.Scalar:
         if not np.isfinite(value):
             raise BadInputError(f"the number {digits} is beyond the range of a double")
         return pa.scalar(value, DOUBLE)
-    if "." not in digits and -(2**63) <= (whole := int(digits)) < 2**63:
-        return pa.scalar(whole, INT if -(2**31) <= whole < 2**31 else LONG)
     whole_digits, _, fraction = digits.lstrip("+-").partition(".")
-    precision = max(len(whole_digits.lstrip("0")) + len(fraction), len(fraction), 1)
+    precision = max(len(whole_digits.lstrip("0")) + len(fraction), 1)
     if precision > 38:
-        raise BadInputError(f"the number {digits} has more than 38 digits; add an exponent or D to make it a double")
+        shown = excerpt(digits)
+        raise BadInputError(f"the number {shown} has more than 38 digits; add an exponent or D to make it a double")
+    if "." not in digits and -(2**63) <= (whole := int(Decimal(digits))) < 2**63:
+        return pa.scalar(whole, INT if -(2**31) <= whole < 2**31 else LONG)
     return pa.scalar(digits, STRING).cast(pa.decimal128(precision, len(fraction)))
 
 
@@ -124,7 +140,7 @@ def _negation(node: exp.Neg, rows: Rows) -> Any:
 
 def _cast(node: exp.Cast, rows: Rows) -> Vector:
     if node.args.get("safe") or node.args.get("format"):
-        raise UnsupportedError(f"{node.sql('spark')} cannot be evaluated outside Spark")
+        raise UnsupportedError(f"{written(node)} cannot be evaluated outside Spark")
     source, target = node.this, sql_type(node.to)
     if pt.is_timestamp(target) and isinstance(source, exp.Literal) and source.is_string:
         return _timestamp_literal(source.this, target)
@@ -149,12 +165,12 @@ def _plus_minus(node: exp.Binary, rows: Rows) -> Any:
     if isinstance(right, Interval):
         return _shifted(left, -right if minus else right, node)
     if isinstance(left, Interval):
-        raise TypeMismatchError(f"{node.sql('spark')} subtracts from an interval what is not one")
+        raise TypeMismatchError(f"{written(node)} subtracts from an interval what is not one")
     if pt.is_date(left.type) and pt.is_integer(right.type):
         days = fn.negate(right) if minus else right
         return pc.add_checked(left.cast(INT), cast(days, INT)).cast(left.type)
     if pt.is_temporal(left.type) and pt.is_temporal(right.type):
-        raise UnsupportedError(f"{node.sql('spark')} cannot be evaluated outside Spark")
+        raise UnsupportedError(f"{written(node)} cannot be evaluated outside Spark")
     return fn.arithmetic("-" if minus else "+", left, right)
 
 
@@ -162,7 +178,7 @@ def _shifted(values: Vector, interval: Interval, node: exp.Expr) -> Vector:
     if values.type == STRING:
         values = cast(values, pa.timestamp("us", "UTC"))
     if not (pt.is_date(values.type) or pt.is_timestamp(values.type)):
-        raise TypeMismatchError(f"{node.sql('spark')} adds an interval to what is neither a date nor a timestamp")
+        raise TypeMismatchError(f"{written(node)} adds an interval to what is neither a date nor a timestamp")
     if isinstance(values, pa.Scalar):
         return add_interval(pa.array([values], values.type), interval)[0]
     return add_interval(values, interval)
@@ -175,7 +191,7 @@ def _times(node: exp.Mul, rows: Rows) -> Any:
     if isinstance(right, Interval):
         if isinstance(left, pa.Scalar) and pt.is_integer(left.type) and left.is_valid:
             return right.times(left.as_py())
-        raise UnsupportedError(f"{node.sql('spark')} cannot be evaluated outside Spark")
+        raise UnsupportedError(f"{written(node)} cannot be evaluated outside Spark")
     return fn.arithmetic("*", left, right)
 
 
@@ -198,7 +214,7 @@ def _constant(node: exp.Expr, rows: Rows) -> Any:
     """The Python value of an argument that must be constant."""
     value = _vector(node, rows)
     if not isinstance(value, pa.Scalar) or not value.is_valid:
-        raise UnsupportedError(f"{node.sql('spark')} must be a constant to be evaluated outside Spark")
+        raise UnsupportedError(f"{written(node)} must be a constant to be evaluated outside Spark")
     return value.as_py()
 
 
@@ -207,7 +223,7 @@ def _condition(node: exp.Expr, rows: Rows) -> Vector:
     value = _vector(node, rows)
     if value.type in (BOOLEAN, pa.null(), STRING):
         return cast(value, BOOLEAN)
-    raise TypeMismatchError(f"{node.sql('spark')} is a {value.type}, not a condition")
+    raise TypeMismatchError(f"{written(node)} is a {value.type}, not a condition")
 
 
 def _junction(node: exp.And | exp.Or, rows: Rows) -> pa.Array:

@@ -41,7 +41,7 @@ from floeplan.predicate.ir import (
 from floeplan.predicate.like import parse_like
 from floeplan.predicate.names import Names, Reference, not_comparable
 from floeplan.predicate.opaque import SqlExpression, evaluate_sql
-from floeplan.predicate.opaque_nodes import Rows
+from floeplan.predicate.opaque_nodes import Rows, described
 from floeplan.predicate.opaque_types import iceberg_type, sql_type
 from floeplan.predicate.raw_literals import NULL, Kind, Literal
 from floeplan.predicate.sql_parse import COMPARISONS, BoundPiece, parse_piece
@@ -297,14 +297,12 @@ def _no_columns(field_id: int) -> pa.Array:
 
 
 def _describe(node: exp.Expr) -> str:
-    if isinstance(node, exp.Anonymous):
-        return f"the function {node.name.lower()}()"
     if isinstance(node, exp.Case | exp.If):
         return "a CASE or IF"
     if isinstance(node, exp.Cast):
         return f"a cast to {node.to.sql('spark')}"
     if isinstance(node, exp.Func):
-        return f"the function {node.sql_name().lower()}()"
+        return described(node)
     return "an expression over columns"
 
 

@@ -19,6 +19,7 @@ from floeplan.errors import BadInputError, PredicateSyntaxError
 from floeplan.predicate.long_lists import put_long_list, take_long_list
 from floeplan.predicate.names import Names, Reference
 from floeplan.predicate.sql_skeleton import Piece, syntax_error
+from floeplan.text import excerpt
 
 MAX_TREE_DEPTH = 150
 COMPARISONS: dict[type[exp.Expr], str] = {
@@ -99,8 +100,7 @@ def parse_piece(sql: str, piece: Piece, names: Names) -> BoundPiece:
             put_long_list(bound, listed)
         return BoundPiece(text, piece.start, piece.end, bound, references)
     except RecursionError:
-        shown = text if len(text) <= 60 else text[:57] + "..."
-        raise BadInputError(f"the predicate is nested too deeply to be evaluated: {shown}") from None
+        raise BadInputError(f"the predicate is nested too deeply to be evaluated: {excerpt(text)}") from None
 
 
 def _parsed(sql: str, piece: Piece, tokens: list[Token]) -> exp.Expr:
@@ -163,7 +163,7 @@ def _ambiguous(sql: str, piece: Piece) -> PredicateSyntaxError:
 
 
 def _bound(tree: exp.Expr, names: Names, references: dict[int, Reference]) -> exp.Expr:
-    """The tree with every column replaced by a placeholder of its field id."""
+    """The tree with every column replaced by a placeholder of its field id; its name stays for messages."""
 
     def bind(node: exp.Expr) -> exp.Expr:
         path = _path(node)
@@ -171,7 +171,9 @@ def _bound(tree: exp.Expr, names: Names, references: dict[int, Reference]) -> ex
             return node
         reference = names.find(path)
         references[reference.field.field_id] = reference
-        return exp.Placeholder(this=str(reference.field.field_id))
+        placeholder = exp.Placeholder(this=str(reference.field.field_id))
+        placeholder.meta["name"] = reference.name
+        return placeholder
 
     return tree.transform(bind, copy=False)
 
