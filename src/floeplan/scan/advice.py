@@ -27,8 +27,13 @@ def _lines(plan: ScanPlan) -> Iterator[str]:
             if effect.why in _CURES:
                 yield f"{effect.predicate}: {effect.why}; {_CURES[effect.why]}"
     summary = plan.summary
-    if summary.manifests_total >= 10 and summary.manifests_kept == summary.manifests_total and _filters_files(plan):
+    none_skipped = summary.manifests_total >= 10 and summary.manifests_kept == summary.manifests_total
+    if none_skipped and _filters_files(plan) and _concerns_partitions(plan):
         yield "no manifest was skipped although files were: cluster the manifests by partition (rewrite-manifests)"
+
+
+def _concerns_partitions(plan: ScanPlan) -> bool:
+    return any(note.how != "cannot" for spec in plan.specs for note in spec.notes)
 
 
 def _filters_files(plan: ScanPlan) -> bool:

@@ -24,7 +24,9 @@ _HOW = {"exact": "decided", "conservative": "narrowed", "cannot": "not answered"
 
 def explain_text(plan: ScanPlan) -> str:
     """The explanation as plain text."""
-    console = Console(file=StringIO(), width=TEXT_WIDTH, no_color=True, highlight=False, markup=False, emoji=False)
+    console = Console(
+        file=StringIO(), width=TEXT_WIDTH, no_color=True, highlight=False, markup=False, emoji=False, soft_wrap=True
+    )
     console.print(explain(plan))
     text = console.file.getvalue()  # type: ignore[attr-defined]
     return "\n".join(line.rstrip() for line in text.splitlines()).strip("\n") + "\n"

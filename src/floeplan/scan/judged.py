@@ -19,7 +19,7 @@ from floeplan.metadata.entries import EntriesTable, Status
 from floeplan.predicate.build import conjuncts
 from floeplan.predicate.ir import IrExpr
 from floeplan.predicate.tristate import Mask
-from floeplan.scan.passes import Predicate, judge_entries, why_nothing_dropped
+from floeplan.scan.passes import Predicate, judge_entries, why_little_dropped
 from floeplan.scan.summary import ConjunctEffect
 from floeplan.scan.verdict import residuals
 
@@ -56,7 +56,7 @@ def judge_files(predicate: Predicate, entries: EntriesTable) -> JudgedFiles:
         states=verdict.tri.states()[rows],
         proven=verdict.proven(rows),
         total=int(np.count_nonzero(live)),
-        effects=verdict.effects(live, partial(why_nothing_dropped, predicate, entries, live)),
+        effects=verdict.effects(live, partial(why_little_dropped, predicate, entries, live)),
     )
 
 
@@ -64,12 +64,13 @@ def concat_judged(parts: Sequence[JudgedFiles]) -> JudgedFiles:
     """Slices put together in their order."""
     if len(parts) == 1:
         return parts[0]
+    total = sum(part.total for part in parts)
     return JudgedFiles(
         entries=_concat_entries([part.entries for part in parts]),
         states=np.concatenate([part.states for part in parts]),
         proven=np.concatenate([part.proven for part in parts]),
-        total=sum(part.total for part in parts),
-        effects=tuple(map(_together, zip(*(part.effects for part in parts), strict=True))),
+        total=total,
+        effects=tuple(_together(effects, total) for effects in zip(*(part.effects for part in parts), strict=True)),
     )
 
 
@@ -83,8 +84,8 @@ def _concat_entries(parts: Sequence[EntriesTable]) -> EntriesTable:
     return EntriesTable(table, types)
 
 
-def _together(effects: tuple[ConjunctEffect, ...]) -> ConjunctEffect:
-    """One conjunct over all slices; it needs an excuse only when it dropped nothing anywhere."""
+def _together(effects: tuple[ConjunctEffect, ...], total: int) -> ConjunctEffect:
+    """One conjunct over all slices; it needs an excuse only when it dropped little in all."""
     dropped = sum(effect.dropped for effect in effects)
     whys = [effect.why for effect in effects if effect.why]
-    return ConjunctEffect(effects[0].predicate, dropped, whys[0] if whys and not dropped else "")
+    return ConjunctEffect(effects[0].predicate, dropped, whys[0] if whys and 10 * dropped < total else "")

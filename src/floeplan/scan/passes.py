@@ -19,13 +19,15 @@ from pyiceberg.transforms import BucketTransform
 from floeplan.metadata.entries import EntriesTable
 from floeplan.metadata.manifest_list import DELETES, ManifestListTable
 from floeplan.metadata.stats import file_stats, manifest_stats, partition_stats
+from floeplan.partition.fields import fields_on
+from floeplan.partition.lift import Exactness, lift
 from floeplan.partition.projection import partition_answer
 from floeplan.partition.union import UnionPartitionType
-from floeplan.predicate.build import column_of, leaves
+from floeplan.predicate.build import column_of
 from floeplan.predicate.evaluate import answer_leaf
 from floeplan.predicate.ir import Cmp, CmpOp, Column, InList, IrExpr, Not, Opaque, Or, StartsWith
 from floeplan.predicate.tristate import Mask, Tri
-from floeplan.scan.verdict import Verdict, judge
+from floeplan.scan.verdict import Verdict, drops_little, judge
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +59,12 @@ def judge_entries(predicate: Predicate, entries: EntriesTable) -> Verdict:
     return judge(predicate.expr, bounds.nonempty, answer)
 
 
-def why_nothing_dropped(predicate: Predicate, entries: EntriesTable, live: Mask, conjunct: IrExpr) -> str:
-    """Why a conjunct dropped no live file: the way in which pruning failed, named as advice names it."""
+def why_little_dropped(predicate: Predicate, entries: EntriesTable, live: Mask, conjunct: IrExpr) -> str:
+    """Why a conjunct dropped few live files: the way in which pruning failed, named as advice names it."""
     match conjunct:
         case Or(operands):
-            return "" if all(map(_has_column, operands)) else "one side of OR matches everywhere"
+            sides = (judge_entries(replace(predicate, expr=operand), entries) for operand in operands)
+            return "one side of OR matches everywhere" if any(drops_little(~s.tri.keep, live) for s in sides) else ""
         case Opaque() | Not(Opaque()):
             return "only rows can answer it"
         case Cmp(op=CmpOp.NE) | InList(negated=True) | StartsWith(negated=True):
@@ -69,16 +72,14 @@ def why_nothing_dropped(predicate: Predicate, entries: EntriesTable, live: Mask,
     column = column_of(conjunct)
     if column is None:
         return ""
-    fields = [f for f in predicate.union.fields if f.bound.source_id == column.field_id and not f.bound.obstacle]
+    fields = fields_on(predicate.union.bound_fields, column.field_id)
+    hashed = [lift(conjunct, field) for field in fields if isinstance(field.transform, BucketTransform)]
+    if any(lifted.exactness is Exactness.CANNOT for lifted in hashed):
+        return "range over bucket"
     known = file_stats(entries, [column]).columns.get(column.field_id)
     if known is None or known.lower is None or not known.lower.valid[live].any():
-        hashed = any(isinstance(f.bound.transform, BucketTransform) for f in fields)
-        return "range over bucket" if hashed else "no statistics"
+        return "no statistics"
     return "values are spread over all files"
-
-
-def _has_column(expr: IrExpr) -> bool:
-    return not any(isinstance(leaf, Opaque) for leaf in leaves(expr))
 
 
 def is_delete_manifest(manifests: ManifestListTable) -> Mask:

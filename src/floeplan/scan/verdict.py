@@ -28,11 +28,11 @@ class Verdict:
     parts: tuple[Tri, ...]
 
     def effects(self, counted: Mask, why: Callable[[IrExpr], str]) -> tuple[ConjunctEffect, ...]:
-        """How many of the counted containers each conjunct would drop alone, and why where it is none."""
+        """How many of the counted containers each conjunct would drop alone, and why where it is few."""
         effects = []
         for conjunct, part in zip(self.conjuncts, self.parts, strict=True):
             dropped = int(np.count_nonzero(~part.keep & counted))
-            reason = why(conjunct) if not dropped and counted.any() else ""
+            reason = why(conjunct) if drops_little(~part.keep, counted) else ""
             effects.append(ConjunctEffect(str(conjunct), dropped, reason))
         return tuple(effects)
 
@@ -41,6 +41,11 @@ class Verdict:
         if not self.parts:
             return np.zeros((len(rows), 0), dtype=np.bool_)
         return np.stack([part.all_match[rows] for part in self.parts], axis=1)
+
+
+def drops_little(dropped: Mask, counted: Mask) -> bool:
+    """Whether so few of the counted containers are dropped that a reader asks why: fewer than one in ten."""
+    return bool(10 * np.count_nonzero(dropped & counted) < np.count_nonzero(counted))
 
 
 def judge(expr: IrExpr, nonempty: Mask, answer: Callable[[IrExpr], Tri]) -> Verdict:
