@@ -73,8 +73,14 @@ def match(data: EntriesTable, deletes: ScanDeletes, union: UnionPartitionType, s
 def _partition_codes(union: UnionPartitionType, data: EntriesTable, deletes: EntriesTable) -> npt.NDArray[np.int64]:
     """One number per distinct (spec id, partition tuple), over data and delete files together."""
     left, right = data.partition_columns(), deletes.partition_columns()
-    both = {i: pa.concat_arrays([left[i], right[i].cast(left[i].type)]) for i in left.keys() & right.keys()}
+    both = {i: _one_column(left[i], right[i]) for i in left.keys() & right.keys()}
     return partition_codes(union, np.concatenate([data.spec_id, deletes.spec_id]), both)
+
+
+def _one_column(left: pa.Array, right: pa.Array) -> pa.Array:
+    """Both after each other; a type that only manifests can tell is unknown on a side that read none of them."""
+    type_ = right.type if pa.types.is_null(left.type) else left.type
+    return pa.concat_arrays([left.cast(type_), right.cast(type_)])
 
 
 def _kinds(entries: EntriesTable, union: UnionPartitionType) -> npt.NDArray[np.int8]:

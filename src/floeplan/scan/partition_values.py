@@ -13,6 +13,7 @@ from pyiceberg.transforms import DayTransform, HourTransform, IdentityTransform,
 from pyiceberg.types import PrimitiveType
 
 from floeplan.metadata.entry_columns import partition_column
+from floeplan.partition.fields import BoundField
 from floeplan.partition.transforms import from_physical
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.literals import Value
@@ -36,7 +37,7 @@ class PartitionNames:
             if field.is_void or value is None:
                 shown[field.column.path[0]] = None
             elif isinstance(field.transform, _TIME):
-                shown[field.column.path[0]] = field.transform.to_human_string(field.source_type, value)
+                shown[field.column.path[0]] = _time(field, value)
             else:
                 shown[field.column.path[0]] = value_json(self.types[field.column.field_id], value)
         return shown
@@ -52,3 +53,11 @@ class PartitionNames:
     def _canonical(self, key: int, entry: Mapping[str, Any]) -> Value | None:
         raw = entry.get(partition_column(key))
         return None if raw is None else from_physical(self.types[key], raw)
+
+
+def _time(field: BoundField, value: Value) -> object:
+    """A year, month, day or hour as people write it; its number where the calendar of Python does not reach."""
+    try:
+        return field.transform.to_human_string(field.source_type, value)
+    except (OverflowError, ValueError):
+        return value
