@@ -1,0 +1,241 @@
+"""Iceberg Java and PyIceberg read tables whose metadata Floeplan wrote anew, and see what they saw before.
+
+Manifests go through columns and back (one by one in every snapshot, or all of the current one through a root manifest),
+the manifest lists are written again, and a copy of the metadata file that names them is registered as another table.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlparse
+
+import fastavro
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+
+from floeplan.metadata.entry_columns import WHOLE, EntryColumns
+from floeplan.metadata.manifest import read_entries
+from floeplan.metadata.manifest_list import (
+    ManifestListTable,
+    concat_manifest_lists,
+    inline_manifest_list,
+    read_manifest_list,
+)
+from floeplan.metadata.manifest_list_writer import ListedSnapshot, write_manifest_list
+from floeplan.metadata.manifest_writer import write_manifest
+from floeplan.metadata.root import write_manifests_from_root, write_root
+from floeplan.metadata.root_reader import RootManifest
+from floeplan.partition.union import UnionPartitionType
+from floeplan.scan.options import ScanOptions
+from floeplan.scan.plan import plan_scan
+from floeplan.scan.scan_plan import ScanPlan
+from tests.support.matrix import Matrix, MatrixTable
+from tests.support.matrix_predicates import predicates
+
+pytestmark = pytest.mark.engines
+
+TABLES = (
+    "truncations_v1",
+    "dropped_sources_v1",
+    "evolving_v2_equality",
+    "dropped_sources_v2_position_file",
+    "evolving_v2_no_statistics",
+    "voids_v1_to_v3_vectors",
+    "evolving_v3_vectors",
+)
+Rewrite = Callable[[Table, Snapshot, Path], ManifestListTable]
+
+
+def one_by_one(table: Table, snapshot: Snapshot, folder: Path) -> ManifestListTable:
+    """Every manifest on its own, deleted entries included; the list says of it what it said."""
+    metadata = table.metadata
+    union = UnionPartitionType.of_table(metadata)
+    specs = {spec.spec_id: spec for spec in metadata.partition_specs}
+    listed = read_manifest_list(snapshot.manifest_list)
+    entries = read_entries(listed, union, EntryColumns(WHOLE))
+    written = []
+    for number in range(len(listed)):
+        row = write_manifest(
+            (folder / f"{snapshot.snapshot_id}-m{number}.avro").as_uri(),
+            entries.filter(entries.ints("manifest") == number),
+            specs[int(listed.spec_id[number])],
+            metadata.schema(),
+            union=union,
+            format_version=format_of(snapshot, metadata.format_version),
+            content=int(listed.content[number]),
+            snapshot_id=int(listed.added_snapshot_id[number]),
+        )
+        kept = listed.take(np.array([number]))
+        written.append(replace(row, sequence_number=kept.sequence_number, first_row_id=kept.first_row_id))
+    return concat_manifest_lists(written) if written else inline_manifest_list(())
+
+
+def format_of(snapshot: Snapshot, version: int) -> int:
+    """Lists of snapshots from before an upgrade know no row ids: they stay in the older format."""
+    return version if version < 3 or snapshot.first_row_id is not None else 2
+
+
+def through_the_root(table: Table, snapshot: Snapshot, folder: Path) -> ManifestListTable:
+    """All live entries through one root manifest, and per-spec manifests out of it."""
+    path = str(folder / f"{snapshot.snapshot_id}-root.parquet")
+    write_root(table, path, snapshot, row_group_entries=20)
+    version = format_of(snapshot, table.metadata.format_version)
+    return write_manifests_from_root(
+        RootManifest(path), table.metadata, folder.as_uri(), snapshot_id=snapshot.snapshot_id, format_version=version
+    )
+
+
+def registered(matrix: Matrix, table: Table, source: MatrixTable, rewrite: Rewrite, folder: Path) -> MatrixTable:
+    """The same table, registered from a metadata file whose snapshots have manifest lists of Floeplan's."""
+    metadata = json.loads(Path(unquote(urlparse(table.metadata_location).path)).read_text())
+    version = metadata["format-version"]
+    row_id = metadata.get("next-row-id", 0)
+    current = metadata["current-snapshot-id"]
+    for entry in metadata["snapshots"]:
+        if rewrite is through_the_root and entry["snapshot-id"] != current:
+            continue
+        snapshot = next(s for s in table.metadata.snapshots if s.snapshot_id == entry["snapshot-id"])
+        location = (folder / f"snap-{snapshot.snapshot_id}.avro").as_uri()
+        number, of_version = snapshot.sequence_number or 0, format_of(snapshot, version)
+        listed = ListedSnapshot(of_version, snapshot.snapshot_id, snapshot.parent_snapshot_id, number, row_id)
+        encoded = write_manifest_list(location, rewrite(table, snapshot, folder), listed)
+        row_id = encoded.next_row_id or row_id
+        entry["manifest-list"] = location
+    if version > 2:
+        metadata["next-row-id"] = row_id
+    path = folder / "00000-written.metadata.json"
+    path.write_text(json.dumps(metadata))
+    name = f"{source.name}_written_{rewrite.__name__}"
+    matrix.spark.sql(f"CALL local.system.register_table(table => '{name}', metadata_file => '{path.as_uri()}')")
+    return MatrixTable(matrix.spark, name, source.recipe)
+
+
+@pytest.fixture(scope="module")
+def pair(
+    matrix: Matrix, local_catalog: SqlCatalog, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str, Rewrite], tuple[MatrixTable, MatrixTable, Table]]:
+    made: dict[tuple[str, str], tuple[MatrixTable, MatrixTable, Table]] = {}
+
+    def make(name: str, rewrite: Rewrite) -> tuple[MatrixTable, MatrixTable, Table]:
+        key = name, rewrite.__name__
+        if key not in made:
+            source = matrix.table(name)
+            table = local_catalog.load_table(source.identifier)
+            folder = tmp_path_factory.mktemp(f"{name}-{rewrite.__name__}")
+            made[key] = source, registered(matrix, table, source, rewrite, folder), table
+        return made[key]
+
+    return make
+
+
+def sorted_rows(table: pa.Table, drop: tuple[str, ...] = ()) -> list[str]:
+    """Rows to compare; the order of rows and of the keys in a map means nothing."""
+    kept = table.drop_columns([name for name in drop if name in table.schema.names])
+    return sorted(repr(ordered(row)) for row in kept.to_pylist())
+
+
+def ordered(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: ordered(part) for name, part in value.items()}
+    is_map = isinstance(value, list) and all(isinstance(pair, tuple) for pair in value)
+    return sorted(value) if is_map else value
+
+
+@pytest.mark.parametrize("rewrite", [one_by_one, through_the_root])
+@pytest.mark.parametrize("name", TABLES)
+def test_spark_reads_the_same_rows(name: str, rewrite: Rewrite, pair: Any) -> None:
+    source, written, _ = pair(name, rewrite)
+    assert repr(written.rows().to_pylist()) == repr(source.rows().to_pylist())
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_spark_sees_the_same_metadata(name: str, pair: Any) -> None:
+    source, written, _ = pair(name, one_by_one)
+    for metadata, drop in (
+        ("entries", ()),
+        ("files", ()),
+        ("manifests", ("path", "length")),
+        ("partitions", ()),
+    ):
+        assert sorted_rows(written.metadata(metadata), drop) == sorted_rows(source.metadata(metadata), drop), metadata
+    assert entries_ever(written) == entries_ever(source)
+
+
+def entries_ever(table: MatrixTable) -> set[str]:
+    """The entries of all snapshots; Java lists a manifest once, with the row ids of whichever list named it first."""
+    rows = table.metadata("all_entries").to_pylist()
+    return {repr(ordered(row | {"data_file": row["data_file"] | {"first_row_id": None}})) for row in rows}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_spark_sees_the_same_files_after_the_root(name: str, pair: Any) -> None:
+    source, written, _ = pair(name, through_the_root)
+    assert sorted_rows(written.metadata("files")) == sorted_rows(source.metadata("files"))
+    live = [table.metadata("entries").filter(pa.compute.field("status") != 2) for table in (written, source)]
+    assert sorted_rows(live[0], ("status",)) == sorted_rows(live[1], ("status",))
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_manifests_have_javas_schema_and_are_no_larger(name: str, pair: Any) -> None:
+    source, written, table = pair(name, one_by_one)
+    theirs, ours = (sizes_and_schemas(t.metadata("manifests")) for t in (source, written))
+    assert sum(size for size, _, _ in ours) <= 1.05 * sum(size for size, _, _ in theirs)
+    known = {(spec_id, text) for _, spec_id, text in theirs}
+    for _, spec_id, text in ours:
+        assert (spec_id, text) in known or promoted(table, spec_id)
+
+
+def sizes_and_schemas(manifests: pa.Table) -> list[tuple[int, int, str]]:
+    found = []
+    for row in manifests.to_pylist():
+        with open(unquote(urlparse(row["path"]).path), "rb") as file:
+            schema = json.loads(fastavro.reader(file).metadata["avro.schema"])
+        found.append((row["length"], row["partition_spec_id"], json.dumps(without_docs(schema), sort_keys=True)))
+    return found
+
+
+def without_docs(schema: Any) -> Any:
+    if isinstance(schema, dict):
+        return {key: without_docs(part) for key, part in schema.items() if key != "doc"}
+    return [without_docs(part) for part in schema] if isinstance(schema, list) else schema
+
+
+def promoted(table: Table, spec_id: int) -> bool:
+    """Manifests from before a type was promoted have the narrower type, those written now the wider one."""
+    fields = next(spec for spec in table.metadata.partition_specs if spec.spec_id == spec_id).fields
+    sources = {field.source_id for field in fields}
+    types = {(s, f.field_type) for schema in table.metadata.schemas for s, f in schema._lazy_id_to_field.items()}
+    return len([key for key, _ in types if key in sources]) != len(sources)
+
+
+@pytest.mark.parametrize("name", ["evolving_v2_equality", "evolving_v2_no_statistics"])
+def test_pyiceberg_reads_the_same_files(name: str, pair: Any, local_catalog: SqlCatalog) -> None:
+    source, written, _ = pair(name, one_by_one)
+    before, after = (local_catalog.load_table(t.identifier).inspect.files() for t in (source, written))
+    assert sorted_rows(after) == sorted_rows(before)
+
+
+def planned(plan: ScanPlan) -> dict[str, dict[str, Any]]:
+    """Files by path; the order of files, and of the deletes of a file, is that of the manifests and means nothing."""
+    files = {file.path: file.to_dict() for file in plan.files}
+    return {path: file | {"deletes": sorted(map(repr, file["deletes"]))} for path, file in files.items()}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_plans_from_the_root_are_plans_from_the_manifests(name: str, pair: Any, tmp_path: Path) -> None:
+    source, _, table = pair(name, through_the_root)
+    path = str(tmp_path / "root.parquet")
+    write_root(table, path, table.current_snapshot(), row_group_entries=7)
+    plain = ScanOptions(footers=False, cache=False, report=False)
+    for where in [None, *(predicate.text for predicate in predicates(source.columns)[::5])]:
+        plan = plan_scan(table, where, options=plain)
+        from_root = plan_scan(table, where, options=replace(plain, root=path))
+        assert planned(from_root) == planned(plan), where
