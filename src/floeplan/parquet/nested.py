@@ -71,8 +71,10 @@ def _merge_maps(target: pa.MapType, parts: Sequence[pa.Array]) -> pa.Array:
     if len(children) == 1:
         return pa.ListArray.from_arrays(offsets, pa.StructArray.from_arrays(children, names=sides), mask=absent)
     keys, items = children
-    type_ = pa.map_(target.key_field.with_type(keys.type), target.item_field.with_type(items.type))
-    return pa.MapArray.from_arrays(offsets, keys, items, type=type_, mask=absent)
+    if keys.type == target.key_type and items.type == target.item_type:
+        return pa.MapArray.from_arrays(offsets, keys, items, type=target, mask=absent)
+    pruned = pa.map_(target.key_field.with_type(keys.type), target.item_field.with_type(items.type))
+    return pa.MapArray.from_arrays(offsets, keys, items, type=pruned, mask=absent)
 
 
 def _offsets(part: pa.Array) -> npt.NDArray[np.int64]:
