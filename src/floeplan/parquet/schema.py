@@ -182,6 +182,8 @@ class _TreeBuilder:
         if not 0 <= count <= len(self._elements) - self.position:
             raise ValueError(f"a field claims {count} children")
         is_leaf = 1 in element and count == 0
+        if depth and not count and not is_leaf:
+            raise ValueError("a field of the schema has neither a type nor fields")
         leaf = self._leaves if is_leaf else None
         self._leaves += is_leaf
         return SchemaNode(
