@@ -253,11 +253,11 @@ class _Builder:
 
     def changes(self) -> list[Any]:
         """What may become different before the next commit."""
-        return [self.change_spec, self.change_schema, self.change_schema, self.upgrade]
+        return [self.change_spec, self.change_spec, self.change_schema, self.change_schema, self.upgrade]
 
     def commits(self) -> list[Any]:
         """What may be committed next."""
-        possible = [self.append, self.append, self.remove]
+        possible = [self.append, self.append, self.append, self.remove]
         if self.version > 1:
             possible += [self.delete_positions, self.delete_keys]
         if self.version > 2:

@@ -66,8 +66,9 @@ class Files:
         return str(target)
 
     def table(self, layout: Layout) -> Table:
-        """The table of all these files."""
-        return layout.write_table(self.folder / "metadata", layout.entries(self.said))
+        """A table of all these files."""
+        number = len(list(self.folder.glob("metadata*")))
+        return layout.write_table(self.folder / f"metadata{number}", layout.entries(self.said))
 
     def _parquet(self, name: str, rows: Rows, schema: Schema, group: int | None, said: dict[str, Any]) -> str:
         path = self.folder / f"{name}.parquet"

@@ -232,6 +232,14 @@ def test_part_of_a_struct_while_another_part_decides(files: Files) -> None:
     assert shown.to_pylist() == [{"s": {"a": 1}}, {"s": {"a": 3}}]
 
 
+def test_file_without_a_row_group_to_read_is_dropped_and_counted(files: Files) -> None:
+    files.data([{"id": n, "name": "x"} for n in (1, 2, 9, 10)], SCHEMA, group=2)
+    plan = plan_scan(files.table(Layout(SCHEMA, (PLAIN,))), "id = 5")
+    assert len(plan.files) == 0
+    assert (plan.summary.row_groups_kept, plan.summary.row_groups_total) == (0, 2)
+    assert "row groups" in plan.explain()
+
+
 def test_row_groups_that_prove_the_predicate_need_no_evaluation(files: Files) -> None:
     files.data(ROWS, SCHEMA, group=2)
     plan = plan_scan(files.table(Layout(SCHEMA, (PLAIN,))), "id >= 4")

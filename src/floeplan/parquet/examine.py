@@ -72,6 +72,7 @@ class Examination:
         options: What may be used.
         cost_before: The source's counters before anything was read for this examination.
         projected: Columns that will be read: their offset indexes are fetched with those of the predicate's columns.
+        without_nan: Field ids of columns that are known to hold no NaN, which Parquet's own statistics cannot say.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class Examination:
         options: PruneOptions,
         cost_before: IoCounters,
         projected: Iterable[LeafColumn] = (),
+        without_nan: frozenset[int] = frozenset(),
     ) -> None:
         self.binding, self.footer, self.options = binding, footer, options
         self.source = None if source is None else PiggybackSource(source)
@@ -90,19 +92,22 @@ class Examination:
         self._cost_before = cost_before
         self._asked = columns(binding.predicate)
         self._leaves = binding.leaves(footer)
-        self._stats = self._row_group_stats()
+        self._stats = self._row_group_stats(without_nan)
         self._answer = evaluate(binding.predicate, self._stats)
         self._finer: Segments | None = None
         self._pages = (0, 0)
         self._notes: list[str] = []
         self._note_missing("statistics", (field for field in self._leaves if _is_blind(self._stats.columns.get(field))))
 
-    def _row_group_stats(self) -> StatsTable:
+    def _row_group_stats(self, without_nan: frozenset[int]) -> StatsTable:
         """Statistics by row group; a column the file lacks is null only where the schema gives it no default."""
         stats = row_group_stats(self.footer, self._asked.values(), self._leaves)
         schema = self.binding.schema
         defaults = {i for i in self._asked.keys() - self._leaves.keys() if not _null_when_absent(schema, i)}
-        return replace(stats, columns={i: known for i, known in stats.columns.items() if i not in defaults})
+        columns = {i: known for i, known in stats.columns.items() if i not in defaults}
+        no_nan = np.zeros(len(stats.nonempty), dtype=np.bool_)
+        columns |= {i: replace(known, may_nan=no_nan) for i, known in columns.items() if i in without_nan}
+        return replace(stats, columns=columns)
 
     @property
     def open_groups(self) -> Numbers:

@@ -109,9 +109,10 @@ class Pruner:
         footer: ParquetFooter,
         projected: Sequence[LeafColumn] = (),
         cost_before: IoCounters | None = None,
+        without_nan: frozenset[int] = frozenset(),
     ) -> Examination:
         """All steps on an opened file; the page indexes that were fetched, also of projected columns, stay at hand."""
-        examination = self._begin(source, footer, cost_before or IoCounters(), projected)
+        examination = self._begin(source, footer, cost_before or IoCounters(), projected, without_nan)
         self._ask_filters(examination)
         examination.ask_pages()
         return examination
@@ -122,8 +123,9 @@ class Pruner:
         footer: ParquetFooter,
         before: IoCounters,
         projected: Sequence[LeafColumn] = (),
+        without_nan: frozenset[int] = frozenset(),
     ) -> Examination:
-        return Examination(self._bind(footer), footer, source, self.options, before, projected)
+        return Examination(self._bind(footer), footer, source, self.options, before, projected, without_nan)
 
     def _ask_filters(self, examination: Examination) -> None:
         questions = examination.questions()

@@ -15,7 +15,7 @@ group.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -99,10 +99,18 @@ def page_segments(
         stats = page_column_stats(index, column)
         if stats is not None:
             page = np.searchsorted(page_rows[field], first_row, side="right") - 1
-            columns[field] = take_stats(stats, page)
+            columns[field] = _within(take_stats(stats, page), columns.get(field))
     finer = evaluate(expr, StatsTable(len(first_row), columns))
     coarser = Tri(answer.may_true[group], answer.may_false[group], answer.may_null[group])
     return Segments(group, first_row, row_count, finer.refine(coarser).states())
+
+
+def _within(page: ColumnStats, group: ColumnStats | None) -> ColumnStats:
+    """A page holds no null, NaN or value where its row group holds none."""
+    if group is None:
+        return page
+    flags = {name: getattr(page, name) & getattr(group, name) for name in ("may_null", "may_nan", "may_value")}
+    return replace(page, **flags)
 
 
 def take_stats(stats: ColumnStats, positions: Numbers) -> ColumnStats:

@@ -2,6 +2,7 @@
 
 Only files that are neither dropped nor proven are opened. A column that a file lacks is null in it, unless the table
 gives it another value there (an identity partition value, an initial default): leaves on such columns are left open.
+Parquet counts no NaN, which is greater than every number; where the manifest says that there is none, it is believed.
 
 Fail-safe: a footer that cannot be read, a file that is not Parquet, or one whose columns carry no field ids, is kept
 whole, and a warning says so.
@@ -40,12 +41,14 @@ FOOTER_CACHE_FILES = 4096
 
 @dataclass(frozen=True, slots=True)
 class FooterRequest:
-    """A file to open: its row in the plan, where it is and how it was partitioned."""
+    """A file to open: its row in the plan, where it is, how it was partitioned, and which columns hold no NaN."""
 
     row: int
     path: str
     size: int
     spec_id: int
+    format: str
+    without_nan: frozenset[int]
 
 
 class FooterCache:
@@ -104,12 +107,15 @@ class FooterPass:
         return opened, [answer for answer in answers if isinstance(answer, PlanWarning)]
 
     def _open(self, request: FooterRequest) -> RowGroups | PlanWarning:
+        if request.format != "PARQUET":
+            return _unopened(request, f"it is {request.format}, not Parquet")
         try:
             source = open_source(request.path, self._io)
             footer = _CACHE.get(request, source)
             if not footer.has_own_ids:
                 return _unopened(request, "its columns carry no field ids")
-            result = self._pruner(request.spec_id).examine(source, footer).result()
+            pruner = self._pruner(request.spec_id)
+            result = pruner.examine(source, footer, without_nan=request.without_nan).result()
         except (FloeplanError, OSError) as error:
             return _unopened(request, str(error))
         return self._row_groups(footer, result)

@@ -12,13 +12,14 @@ Each pass consumes only what the one before kept. The rule of all three: what ca
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyiceberg.types import DoubleType, FloatType
 
 from floeplan.catalog import load_table
 from floeplan.metadata.cache import EntriesCache
@@ -27,11 +28,12 @@ from floeplan.metadata.entry_columns import EntryColumns
 from floeplan.metadata.manifest import read_entries
 from floeplan.metadata.manifest_list import ManifestListTable, inline_manifest_list, read_manifest_list
 from floeplan.metadata.root_reader import RootManifest
+from floeplan.metadata.stats import file_stats
 from floeplan.partition.fields import source_types
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.build import columns as predicate_columns
 from floeplan.predicate.compile import CompileResult, PredicateSource, compile_predicate
-from floeplan.predicate.ir import TRUE
+from floeplan.predicate.ir import TRUE, Column
 from floeplan.predicate.tristate import Mask, TriState
 from floeplan.scan.deletes import ScanDeletes, match, read_deletes
 from floeplan.scan.footers import FooterPass, FooterRequest
@@ -47,6 +49,7 @@ from floeplan.scan.summary import ConjunctEffect, PassSummary, PlanWarning
 from floeplan.scan.target import ScanTarget, resolve_target, select
 from floeplan.scan.totals import Totals, summarise
 
+FOOTERS = "footers"
 _DATA_NAMES = frozenset({"key_metadata", "first_row_id", "sort_order_id"})
 
 
@@ -113,12 +116,17 @@ class _Planner:
             kept, opened = self._pass_footers(kept)
         files = self._files(kept, deletes, opened)
         elapsed = (time.perf_counter() - started) * 1000
-        totals = Totals(self.target, manifests, keep, self.union, self.compiled, self.projected, self.options.recover)
-        summary, specs = summarise(totals, files, elapsed)
+        summary, specs = summarise(self._totals(manifests, keep), files, elapsed)
         return self._reported(
             ScanPlan(
                 self.target, self.compiled, self.shown, files, summary, specs, tuple(self.passes), tuple(self.warnings)
             )
+        )
+
+    def _totals(self, manifests: ManifestListTable, keep: Mask) -> Totals:
+        opened = sum(step.total for step in self.passes if step.name == FOOTERS) or None
+        return Totals(
+            self.target, manifests, keep, self.union, self.compiled, self.projected, self.options.recover, opened
         )
 
     def _reported(self, plan: ScanPlan) -> ScanPlan:
@@ -172,7 +180,8 @@ class _Planner:
 
     def _pass_footers(self, kept: JudgedFiles) -> tuple[JudgedFiles, dict[int, RowGroups]]:
         clock = time.perf_counter()
-        requests = _requests(kept.entries, np.flatnonzero(kept.states != TriState.TRUE))
+        unproven = np.flatnonzero(kept.states != TriState.TRUE)
+        requests = _requests(kept.entries, unproven, self.predicate.columns.values())
         footers = FooterPass(
             self.compiled, self.target.schema, self.projected, self.union, self.target.table.io, self.options
         )
@@ -202,7 +211,7 @@ class _Planner:
         groups = opened.values()
         total, kept = sum(g.total for g in groups), sum(len(g.kept) for g in groups)
         proven = sum(len(g.kept) for g in groups if g.proven)
-        self._record("footers", "row groups", total, kept, proven, (), clock)
+        self._record(FOOTERS, "row groups", total, kept, proven, (), clock)
         if pages := sum(g.pages_total for g in groups):
             self._record("page index", "pages", pages, sum(g.pages_kept for g in groups), 0, (), clock)
 
@@ -228,12 +237,16 @@ def _root(location: str | None, target: ScanTarget) -> RootManifest | None:
     return root
 
 
-def _requests(entries: EntriesTable, rows: Any) -> list[FooterRequest]:
+def _requests(entries: EntriesTable, rows: Any, asked: Iterable[Column]) -> list[FooterRequest]:
     picked = entries.take(rows)
     formats, paths = picked.array("file_format").to_pylist(), picked.path.to_pylist()
     sizes, specs = picked.ints("file_size_in_bytes").tolist(), picked.spec_id.tolist()
-    return [
-        FooterRequest(row, path, size, spec_id)
-        for row, path, size, spec_id, format_ in zip(rows.tolist(), paths, sizes, specs, formats, strict=True)
-        if format_ == "PARQUET"
-    ]
+    free = _without_nan(picked, [column for column in asked if isinstance(column.type, FloatType | DoubleType)])
+    return list(map(FooterRequest, rows.tolist(), paths, sizes, specs, formats, free))
+
+
+def _without_nan(entries: EntriesTable, floats: Sequence[Column]) -> list[frozenset[int]]:
+    """For each file the floating-point columns that hold no NaN by its manifest."""
+    known = file_stats(entries, floats).columns
+    found = [[i for i, stats in known.items() if not stats.may_nan[row]] for row in range(len(entries))]
+    return [frozenset(fields) for fields in found]

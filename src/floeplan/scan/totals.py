@@ -24,7 +24,7 @@ from floeplan.scan.target import ScanTarget
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What summing up needs to know of a planning run."""
+    """What summing up needs to know of a planning run; ``row_groups_total`` counts those of all opened files."""
 
     target: ScanTarget
     manifests: ManifestListTable
@@ -33,13 +33,14 @@ class Totals:
     compiled: CompileResult
     projected: frozenset[int] | None
     recover: bool
+    row_groups_total: int | None
 
 
 def summarise(run: Totals, files: PlannedFiles, planning_ms: float) -> tuple[ScanPlanSummary, tuple[SpecSummary, ...]]:
     """The summary of a plan, and of every spec of the table."""
     data = ~is_delete_manifest(run.manifests)
     sizes = file_bytes(files, run.projected)
-    groups = files.row_groups
+    row_groups_kept = sum(len(groups.kept) for groups in files.row_groups.values())
     summary = ScanPlanSummary(
         manifests_total=int(data.sum()),
         manifests_kept=int((data & run.kept).sum()),
@@ -47,8 +48,8 @@ def summarise(run: Totals, files: PlannedFiles, planning_ms: float) -> tuple[Sca
         delete_manifests_kept=int((~data & run.kept).sum()),
         files_total=_live_total(run.manifests, data, "files", run, "total-data-files"),
         files_kept=len(files),
-        row_groups_total=sum(g.total for g in groups.values()) if groups else None,
-        row_groups_kept=sum(len(g.kept) for g in groups.values()) if groups else None,
+        row_groups_total=run.row_groups_total,
+        row_groups_kept=None if run.row_groups_total is None else row_groups_kept,
         rows_total=_live_total(run.manifests, data, "rows", run, "total-records"),
         rows_kept=int(_rows_kept(files).sum()),
         bytes_total=_summary_number(run, "total-files-size"),

@@ -1,4 +1,4 @@
-"""Two large tables made of metadata alone.
+"""Two large tables made of metadata alone; small ones of the second kind can have real files.
 
 ``write_evolved_archive``: events whose partitioning changed twice, identity(region) → day(ts) + bucket(8, id) →
 month(ts), for measuring planning. ``write_artemis_archive``: telemetry of many missions, one partition per mission and
@@ -8,10 +8,16 @@ day, one manifest per commit, on which the pruning pyramid of the three passes c
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
+from urllib.parse import urlparse
+from urllib.request import url2pathname
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform, MonthTransform
@@ -57,6 +63,7 @@ TELEMETRY_SPEC = PartitionSpec(
     spec_id=0,
 )
 TELEMETRY_START = date(2022, 1, 1)
+ROW_GROUPS, ROWS_PER_ROW_GROUP = 8, 10
 SENSORS = ("gyro", "magnetometer", "panel", "thermal")
 
 _EPOCH = date(1970, 1, 1)
@@ -124,12 +131,17 @@ def _event_file(root: Path, spec_id: int, number: int, start: int, elapsed: int,
 
 
 def write_artemis_archive(
-    root: Path, missions: int = 40, days: int = 1000, files_per_partition: int = 7, missions_per_commit: int = 10
+    root: Path,
+    missions: int = 40,
+    days: int = 1000,
+    files_per_partition: int = 7,
+    missions_per_commit: int = 10,
+    real_files: bool = False,
 ) -> Path:
     """Write the telemetry table; returns the path of its metadata file.
 
     Every day brings one commit per group of missions, sorted by name. One file of each partition arrives a day late, so
-    a week of one mission is in eight manifests.
+    a week of one mission is in eight manifests. Real files have a few rows in eight row groups, sorted by voltage.
     """
     writer = MetadataWriter(root, TELEMETRY, [TELEMETRY_SPEC])
     names = mission_names(missions)
@@ -139,7 +151,8 @@ def write_artemis_archive(
         for group in groups:
             on_time = [(mission, start + day, at) for mission in group for at in range(files_per_partition - 1)]
             late = [(mission, start + day - 1, files_per_partition - 1) for mission in group if day > 0]
-            writer.add_manifest(0, [_telemetry_file(root, *which) for which in sorted(on_time + late)])
+            files = [_telemetry_file(root, *which) for which in sorted(on_time + late)]
+            writer.add_manifest(0, [_with_rows(file) for file in files] if real_files else files)
     return writer.finish()
 
 
@@ -165,6 +178,29 @@ def _telemetry_file(root: Path, mission: str, day: int, at: int) -> FileEntry:
             5: (struct.pack("<d", voltage), struct.pack("<d", voltage + 1.5)),
         },
     )
+
+
+def _with_rows(file: FileEntry) -> FileEntry:
+    """The same file, there for real: its rows keep to its bounds, but the voltage has a range of its own."""
+    rows = ROW_GROUPS * ROWS_PER_ROW_GROUP
+    (mission, _), (first, last), (payload, _), (sensor, _), (seed, _) = file.bounds.values()
+    low, high = struct.unpack("<qq", first + last)
+    times = np.linspace(low, high, rows).astype(np.int64)
+    highest = 28.6 + struct.unpack("<d", seed)[0] % 1.0
+    voltages = np.linspace(24.0, highest, rows)
+    columns = {
+        "mission_id": [mission.decode()] * rows,
+        "sample_timestamp_ns": pa.array(times).cast(pa.timestamp("us")),
+        "payload_id": struct.unpack("<q", payload)[0] + np.arange(rows),
+        "sensor_kind": [sensor.decode()] * rows,
+        "panel_voltage": voltages,
+    }
+    path = Path(url2pathname(urlparse(file.path).path))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    table = pa.table(columns).cast(schema_to_pyarrow(TELEMETRY))
+    pq.write_table(table, path, row_group_size=ROWS_PER_ROW_GROUP)
+    bounds = dict(file.bounds) | {5: (struct.pack("<d", 24.0), struct.pack("<d", highest))}
+    return replace(file, record_count=rows, file_size=path.stat().st_size, bounds=bounds)
 
 
 def _days(day: date) -> int:

@@ -1,0 +1,116 @@
+"""The third pass: row groups by what footers and manifests know together, and files that stay whole with a warning."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import DoubleType, LongType, NestedField
+
+from floeplan.parquet.source import open_source
+from floeplan.scan.footers import FooterCache, FooterRequest
+from floeplan.scan.options import ScanOptions
+from floeplan.scan.plan import plan_scan
+from floeplan.scan.scan_plan import ScanPlan
+from tests.support.real_files import Files
+from tests.support.written_tables import Layout
+
+pytestmark = pytest.mark.unit
+
+SCHEMA = Schema(
+    NestedField(1, "id", LongType(), required=False), NestedField(2, "v", DoubleType(), required=False), schema_id=0
+)
+PLAIN = PartitionSpec(spec_id=0)
+ROWS = [{"id": n, "v": float(n)} for n in range(8)]
+NO_NAN = {"value_counts": {2: 8}, "null_value_counts": {2: 0}, "nan_value_counts": {2: 0}}
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    return Files(tmp_path)
+
+
+def plan(files: Files, where: str, *specs: PartitionSpec, **options: Any) -> ScanPlan:
+    return plan_scan(files.table(Layout(SCHEMA, specs or (PLAIN,))), where, options=ScanOptions(**options))
+
+
+def kept(planned: ScanPlan) -> list[tuple[int, ...] | None]:
+    return [file.row_groups for file in planned.files]
+
+
+def test_nan_may_be_anywhere_unless_the_manifest_knows_better(files: Files) -> None:
+    files.data(ROWS, SCHEMA, group=2)
+    files.data(ROWS, SCHEMA, group=2, **NO_NAN)
+    assert kept(plan(files, "v > 5.5")) == [(0, 1, 2, 3), (3,)]
+    assert plan(files, "v > 5.5").count() == 4
+
+
+def test_nan_that_is_there_is_found(files: Files) -> None:
+    rows = [*ROWS[:4], {"id": 4, "v": math.nan}, *ROWS[5:]]
+    files.data(rows, SCHEMA, group=2, **(NO_NAN | {"nan_value_counts": {2: 1}}))
+    for page_index in (False, True):
+        found = plan(files, "v > 6.5", page_index=page_index).to_arrow(["id"]).column("id").to_pylist()
+        assert found == [4, 7]
+
+
+def test_pages_know_of_nan_what_their_row_group_knows(files: Files) -> None:
+    files.data(ROWS, SCHEMA, group=8, **NO_NAN)
+    planned = plan(files, "v > 50.0", page_index=True)
+    assert len(planned.files) == 0
+
+
+def test_row_groups_proven_by_footer_and_manifest_need_no_evaluation(files: Files) -> None:
+    files.data(ROWS, SCHEMA, group=2, **NO_NAN)
+    (file,) = plan(files, "v < 3.5").files
+    assert (file.row_groups, str(file.residual)) == ((0, 1), "true")
+
+
+def test_column_that_only_the_partition_knows_is_not_null(files: Files) -> None:
+    spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "v"), spec_id=0)
+    files.data([{"id": 1}, {"id": 2}], Schema(SCHEMA.fields[0]), group=1, **{"partition.1000": 1.5})
+    assert plan(files, "v = 1.5 AND id = 2", spec).count() == 1
+    assert kept(plan(files, "v = 1.5 AND id = 2", spec)) == [(1,)]
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [({"file_format": "ORC"}, "it is ORC, not Parquet"), ({"file_path": "gone.parquet"}, "gone.parquet")],
+)
+def test_file_that_cannot_be_opened_stays_whole_with_a_warning(files: Files, said: dict[str, Any], why: str) -> None:
+    files.data(ROWS, SCHEMA, **said)
+    planned = plan(files, "id = 3")
+    assert kept(planned) == [None]
+    (warning,) = planned.warnings
+    assert warning.kind == "footer-not-used"
+    assert why in warning.message
+
+
+def test_damaged_footer_stays_whole_with_a_warning(files: Files) -> None:
+    path = Path(files.data(ROWS, SCHEMA))
+    path.write_bytes(path.read_bytes()[:-8] + b"\xff\xff\xff\x7fPAR1")
+    planned = plan(files, "id = 3")
+    assert kept(planned) == [None]
+    assert [warning.context["file"] for warning in planned.warnings] == [str(path)]
+
+
+def test_cache_forgets_the_least_recently_used(files: Files) -> None:
+    paths = [files.data(ROWS, SCHEMA) for _ in range(3)]
+    requests = [FooterRequest(n, path, 1, 0, "PARQUET", frozenset()) for n, path in enumerate(paths)]
+    cache = FooterCache(limit=2)
+
+    def get(number: int) -> tuple[object, int]:
+        source = open_source(paths[number], PyArrowFileIO())
+        return cache.get(requests[number], source), source.counters.requests
+
+    first, _ = get(0)
+    get(1)
+    assert get(0) == (first, 0)
+    get(2)
+    assert get(0)[1] == 0
+    assert get(1)[1] > 0
