@@ -194,10 +194,12 @@ def test_the_demo_tells_the_story_twice_alike(floeplan_home: Path, capsys: pytes
     assert text.count("--read") == 3
 
 
-def test_a_command_of_the_demo_can_be_typed(floeplan_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = document(capsys, "demo")["steps"][0]["command"].removeprefix("floeplan ")
+def test_a_command_of_the_demo_can_be_typed(
+    floeplan_home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", [str(Path(sys.executable).with_name("floeplan")), "demo"])
     done = subprocess.run(
-        f"{sys.executable} -m floeplan.cli {command} --json",
+        document(capsys, "demo")["steps"][0]["command"] + " --json",
         shell=True,
         capture_output=True,
         check=True,

@@ -7,6 +7,8 @@ them there. The archive has metadata only: planning needs no more.
 from __future__ import annotations
 
 import shlex
+import shutil
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,7 +88,7 @@ def demo(json: JsonOption = False) -> None:
     """Prune one Parquet file three ways, plan a scan of an archive, and say what to look at."""
     file = write_readings(embedded_home() / "demo" / "readings.parquet")
     archive = write_archive(embedded_home() / "demo" / "artemis")
-    command = f'floeplan plan {shlex.quote(str(archive))} --where "{WEEK}" --no-footers --explain'
+    command = f'{program()} plan {shlex.quote(str(archive))} --where "{WEEK}" --no-footers --explain'
     plan = plan_scan(str(archive), WEEK, options=ScanOptions(footers=False, report=False))
     show(Story(str(file), tuple(_tell(step, file) for step in steps()), plan, command), tell, as_json=json)
 
@@ -114,10 +116,15 @@ def steps() -> list[Step]:
     ]
 
 
+def program() -> str:
+    """How to call Floeplan from here: by its name where that is found, else by the path it was called by."""
+    return "floeplan" if shutil.which("floeplan") else shlex.quote(sys.argv[0])
+
+
 def _tell(step: Step, file: Path) -> Chapter:
     source = open_source(file)
     result = read(source, step.where)
-    command = f'floeplan prune {shlex.quote(str(file))} --where "{step.where}" --read'
+    command = f'{program()} prune {shlex.quote(str(file))} --where "{step.where}" --read'
     return Chapter(step, command, Answer(step.where, source.size, result.prune, result, None), source.size)
 
 
