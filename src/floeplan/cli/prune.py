@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from pyiceberg.io import load_file_io
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from floeplan.catalog import open_catalog
 from floeplan.cli.common import JsonOption, show, text_console
 from floeplan.cli.picture import draw, legend
 from floeplan.cli.rows import json_rows, rows_table
@@ -20,6 +18,9 @@ from floeplan.errors import InvalidOptionError
 from floeplan.parquet.prune import PruneOptions, PruneRequest, PruneResult
 from floeplan.parquet.reader import ReadResult, read
 from floeplan.parquet.source import open_source
+
+if TYPE_CHECKING:
+    from pyiceberg.io import FileIO
 from floeplan.text import counted, human_bytes
 
 FileArgument = Annotated[str, typer.Argument(metavar="FILE", help="Path or URI of a Parquet file.")]
@@ -74,7 +75,7 @@ def prune(
     if not read_rows and (columns is not None or limit is not None):
         raise InvalidOptionError("--columns and --limit say which rows to show; add --read")
     options = PruneOptions(page_index=not no_page_index, bloom_filter=not no_bloom, case_sensitive=not case_insensitive)
-    source = open_source(file, None if catalog is None else load_file_io(open_catalog(catalog).properties, file))
+    source = open_source(file, None if catalog is None else _file_io(catalog, file))
     if read_rows:
         result = read(source, where, column_names(columns), options=options)
         answer = Answer(where, source.size, result.prune, result, limit)
@@ -82,6 +83,14 @@ def prune(
         pruned = PruneRequest(source).with_predicate(where).with_options(options).prune()
         answer = Answer(where, source.size, pruned, None, limit)
     show(answer, render, as_json=json)
+
+
+def _file_io(catalog: str, location: str) -> FileIO:
+    from pyiceberg.io import load_file_io
+
+    from floeplan.catalog import open_catalog  # catalogs take long to import, and a local file needs none
+
+    return load_file_io(open_catalog(catalog).properties, location)
 
 
 def render(answer: Answer) -> RenderableType:

@@ -18,7 +18,6 @@ from typing import TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
-from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 from pyiceberg.types import (
     BinaryType,
@@ -28,6 +27,7 @@ from pyiceberg.types import (
     DoubleType,
     FixedType,
     FloatType,
+    IcebergType,
     IntegerType,
     LongType,
     NestedField,
@@ -89,11 +89,17 @@ def typed_columns_of(table: pa.Table, schema: Schema) -> Resolver:
         if not isinstance(field.field_type, PrimitiveType):
             return data
         try:
-            return data.cast(schema_to_pyarrow(field.field_type))
+            return data.cast(_arrow_type(field.field_type))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise _mismatch(field.name, str(field.field_type), data.type) from error
 
     return resolve_typed
+
+
+def _arrow_type(type_: IcebergType) -> pa.DataType:
+    from pyiceberg.io.pyarrow import schema_to_pyarrow  # takes long to import, and most predicates do without it
+
+    return schema_to_pyarrow(type_)
 
 
 def _path(fields: tuple[NestedField, ...], field_id: int) -> tuple[NestedField, ...]:
@@ -129,7 +135,7 @@ def _position(siblings: list[pa.Field], wanted: NestedField) -> int | None:
 
 
 def _absent(rows: int, parent: pa.ChunkedArray | None, missing: NestedField, leaf: NestedField) -> pa.ChunkedArray:
-    wanted = schema_to_pyarrow(leaf.field_type)
+    wanted = _arrow_type(leaf.field_type)
     if missing is not leaf or leaf.initial_default is None:
         return pa.chunked_array([pa.nulls(rows, wanted)])
     default = pa.chunked_array([pa.repeat(pa.scalar(leaf.initial_default, type=wanted), rows)])
