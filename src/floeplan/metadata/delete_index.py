@@ -30,7 +30,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from floeplan.errors import CorruptMetadataError
-from floeplan.predicate.stats import Bound, ColumnStats, Vector, to_mask
+from floeplan.predicate.stats import Bound, ColumnStats, Vector, take, to_mask
 from floeplan.predicate.tristate import Mask
 
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -210,12 +210,8 @@ def _above(lower: Bound | None, lower_rows: Ints, upper: Bound | None, upper_row
     """Whether a lower bound provably exceeds an upper bound."""
     if lower is None or upper is None or type(lower.values) is not type(upper.values):
         return np.zeros(len(lower_rows), dtype=np.bool_)
-    greater = _greater(_take(lower.values, lower_rows), _take(upper.values, upper_rows))
+    greater = _greater(take(lower.values, lower_rows), take(upper.values, upper_rows))
     return lower.valid[lower_rows] & upper.valid[upper_rows] & greater
-
-
-def _take(values: Vector, rows: Ints) -> Vector:
-    return values[rows] if isinstance(values, np.ndarray) else values.take(pa.array(rows))
 
 
 def _greater(left: Vector, right: Vector) -> Mask:

@@ -22,7 +22,7 @@ from floeplan.metadata.entries import EntriesTable
 from floeplan.partition.fields import BoundField
 from floeplan.partition.transforms import apply_vector, integer_limits
 from floeplan.partition.union import UnionField
-from floeplan.predicate.stats import Bound, Vector, trusted
+from floeplan.predicate.stats import Bound, Vector, take, trusted
 
 Bounds = Mapping[int, pa.Array]
 """Single-value bytes by field id of the column they bound."""
@@ -52,7 +52,7 @@ def _from_bounds(field: BoundField, lower: pa.Array | None, upper: pa.Array | No
 
 def _transformed(field: BoundField, bound: Bound) -> pa.Array:
     rows = np.flatnonzero(bound.valid)
-    source = _take(bound.values, rows)
+    source = take(bound.values, rows)
     labels = apply_vector(field.transform, field.source_type, source)
     fitting = _fits(field, source, labels)
     places = np.full(len(bound.valid), -1, dtype=np.int64)
@@ -69,7 +69,3 @@ def _fits(field: BoundField, source: Vector, labels: Vector) -> Mask:
     fits = np.asarray((labels >= limits[0]) & (labels <= limits[1]))
     steps = field.column.type == field.source_type and not isinstance(field.transform, IdentityTransform)
     return fits & np.asarray(labels <= source) if steps else fits
-
-
-def _take(values: Vector, rows: np.ndarray[tuple[int, ...], np.dtype[np.intp]]) -> Vector:
-    return values[rows] if isinstance(values, np.ndarray) else values.take(pa.array(rows))

@@ -158,8 +158,9 @@ class StoredBytes:
             )
 
     def _fetch_suffix(self, length: int) -> tuple[Buffer, int]:
-        """The last bytes and the size of the file."""
-        raise NotImplementedError
+        """The last bytes and the size of the file; overridden where the size is not known beforehand."""
+        assert self._size is not None
+        return self._fetch(max(0, self._size - length), min(length, self._size)), self._size
 
     def _fetch(self, offset: int, length: int) -> Buffer:
         raise NotImplementedError
@@ -189,9 +190,7 @@ class BytesSource(StoredBytes):
     def __init__(self, data: Buffer, name: str = "<memory>", *, gap: int = LOCAL_GAP) -> None:
         super().__init__(name, gap=gap)
         self._data = memoryview(data)
-
-    def _fetch_suffix(self, length: int) -> tuple[Buffer, int]:
-        return self._data[max(0, len(self._data) - length) :], len(self._data)
+        self._size = len(self._data)
 
     def _fetch(self, offset: int, length: int) -> Buffer:
         return self._data[offset : offset + length]
@@ -209,10 +208,6 @@ class LocalSource(StoredBytes):
         descriptor = getattr(self, "_descriptor", None)
         if descriptor is not None:
             os.close(descriptor)
-
-    def _fetch_suffix(self, length: int) -> tuple[Buffer, int]:
-        size = self.size
-        return self._fetch(max(0, size - length), min(length, size)), size
 
     def _fetch(self, offset: int, length: int) -> Buffer:
         data = os.pread(self._descriptor, length, offset)
@@ -232,10 +227,6 @@ class FileIOSource(StoredBytes):
         self._read_at: Callable[[int, int], bytes] | None = getattr(stream, "read_at", None)
         if self._read_at is None:
             stream.close()
-
-    def _fetch_suffix(self, length: int) -> tuple[Buffer, int]:
-        size = self.size
-        return self._fetch(max(0, size - length), min(length, size)), size
 
     def _fetch(self, offset: int, length: int) -> Buffer:
         if self._read_at is not None:

@@ -30,7 +30,7 @@ from pyiceberg.types import BinaryType, StringType
 
 from floeplan.partition.fields import BoundField
 from floeplan.partition.transforms import apply_vector, integer_limits
-from floeplan.predicate.stats import ColumnStats, StatsTable, Vector, to_mask
+from floeplan.predicate.stats import ColumnStats, StatsTable, Vector, take, to_mask
 from floeplan.predicate.tristate import Mask
 
 Rows: TypeAlias = npt.NDArray[np.int64]
@@ -88,7 +88,7 @@ def recover(field: BoundField, stats: ColumnStats | None, length: int) -> Recove
         return Recovered(nothing, is_null, obstacle)
     clean = ~stats.may_null & ~stats.may_nan & stats.may_value & stats.lower.valid & stats.upper.valid
     rows = np.flatnonzero(clean)
-    lower, upper = _take(stats.lower.values, rows), _take(stats.upper.values, rows)
+    lower, upper = take(stats.lower.values, rows), take(stats.upper.values, rows)
     labels, found = _labels(field, lower, upper)
     obstacle[rows] = found
     return Recovered(_scatter(labels, rows, length), is_null, obstacle)
@@ -99,7 +99,7 @@ def _labels(field: BoundField, lower: Vector, upper: Vector) -> tuple[Vector, np
     if isinstance(field.transform, BucketTransform):
         single, reason = _equal(lower, upper), np.full(len(lower), Obstacle.BUCKET, dtype=np.int8)
         points = np.flatnonzero(single)
-        labels = apply_vector(field.transform, field.source_type, _take(lower, points))
+        labels = apply_vector(field.transform, field.source_type, take(lower, points))
         return _scatter(labels, points, len(lower)), np.where(single, Obstacle.NONE, reason).astype(np.int8)
     labels = apply_vector(field.transform, field.source_type, lower)
     same = _equal(labels, apply_vector(field.transform, field.source_type, upper))
@@ -135,10 +135,6 @@ def _looks_truncated(lower: pa.Array, upper: pa.Array) -> Mask:
     size, cut = (pc.utf8_length, pc.utf8_slice_codeunits) if text else (pc.binary_length, pc.binary_slice)
     alike = pc.and_(pc.equal(size(lower), size(upper)), pc.equal(cut(lower, 0, -1), cut(upper, 0, -1)))
     return to_mask(pc.and_(alike, pc.greater(size(lower), 1)))
-
-
-def _take(values: Vector, rows: Rows) -> Vector:
-    return values[rows] if isinstance(values, np.ndarray) else values.take(pa.array(rows))
 
 
 def _scatter(values: Vector, rows: Rows, length: int) -> Vector:

@@ -159,6 +159,11 @@ def _not_above(lower: Vector, upper: Vector) -> Mask:
     return to_mask(pc.less_equal(lower, upper))
 
 
+def take(values: Vector, rows: npt.NDArray[np.integer]) -> Vector:
+    """The values at some places."""
+    return values[rows] if isinstance(values, np.ndarray) else values.take(pa.array(rows))
+
+
 def to_mask(answer: pa.Array) -> Mask:
     """An Arrow boolean array as a NumPy mask; null counts as false."""
     if answer.null_count:

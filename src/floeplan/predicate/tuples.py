@@ -61,7 +61,8 @@ def _compare(column: Column, operator: str, value: object) -> IrExpr:
         expr = _like(column, value)
     else:
         raise BadInputError(
-            f"unknown operator {operator!r} on column {column}; use one of {', '.join(_OPERATORS)}, in, like"
+            f"unknown operator {operator!r} on column {column}; use one of {', '.join(_OPERATORS)}, in, not in, like, "
+            "not like, is null, is not null"
         )
     return negate(expr) if operator.startswith("not ") else expr
 
