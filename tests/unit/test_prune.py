@@ -279,6 +279,12 @@ def test_a_column_that_is_missing_but_has_a_default_is_not_taken_for_null() -> N
     assert Pruner("new IS NULL", schema).prune(FILE).rows_selected == ROWS
 
 
+def test_a_column_that_is_there_in_another_form_is_not_taken_for_null() -> None:
+    file = written(pa.table({"id": [[i] for i in range(10)], "s": [{"x": i} for i in range(10)]}))
+    schema = Schema(NestedField(70, "id", LongType()), NestedField(71, "s", LongType()))
+    assert Pruner("id = 3 AND s = 3", schema).prune(file).rows_selected == 10
+
+
 def test_a_file_without_ids_is_matched_by_name() -> None:
     schema = Schema(NestedField(70, "id", LongType()), NestedField(71, "other", LongType()))
     assert Pruner("id = 610 AND other IS NULL", schema).prune(FILE).rows_selected == 50

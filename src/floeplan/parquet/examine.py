@@ -16,6 +16,7 @@ from floeplan.parquet.bloom import BloomAnswers, bloom_questions
 from floeplan.parquet.footer import Numbers, ParquetFooter
 from floeplan.parquet.page_index import PageIndex, read_page_indexes
 from floeplan.parquet.piggyback import PiggybackSource
+from floeplan.parquet.projection import leaves_of_column
 from floeplan.parquet.prune_result import PruneOptions, PruneResult, build_result
 from floeplan.parquet.schema import LeafColumn
 from floeplan.parquet.segments import Segments, page_segments, row_group_segments
@@ -51,10 +52,24 @@ class Binding:
         return {field: footer.leaves[position] for field, position in self.leaf_positions.items()}
 
 
+def by_field_id(footer: ParquetFooter, schema: Schema) -> bool:
+    """Whether columns of the schema are found in the file by field id; by name otherwise."""
+    return footer.has_own_ids or schema is footer.schema
+
+
+def is_null_in(footer: ParquetFooter, schema: Schema, column: Column) -> bool:
+    """Whether a column that is no leaf of the file is null in it: not there in any form, and without a default."""
+    name = column.field_id if by_field_id(footer, schema) else ".".join(column.path)
+    try:
+        return schema.find_field(column.field_id).initial_default is None and not leaves_of_column(footer, name)
+    except ValueError:
+        return False
+
+
 def bind(footer: ParquetFooter, schema: Schema, compiled: CompileResult) -> Binding:
     """Find the predicate's columns in a file: by field id where the file has its own, else by name."""
     asked = columns(compiled.predicate)
-    if footer.has_own_ids or schema is footer.schema:
+    if by_field_id(footer, schema):
         found = {field: footer.leaf_by_id[field].index for field in asked if field in footer.leaf_by_id}
     else:
         by_path = {leaf.path: leaf.index for leaf in footer.leaves if leaf.max_rep == 0}
@@ -100,11 +115,11 @@ class Examination:
         self._note_missing("statistics", (field for field in self._leaves if _is_blind(self._stats.columns.get(field))))
 
     def _row_group_stats(self, without_nan: frozenset[int]) -> StatsTable:
-        """Statistics by row group; a column the file lacks is null only where the schema gives it no default."""
+        """Statistics by row group; nothing is known of a column that may be there in another form, or has a default."""
         stats = row_group_stats(self.footer, self._asked.values(), self._leaves)
-        schema = self.binding.schema
-        defaults = {i for i in self._asked.keys() - self._leaves.keys() if not _null_when_absent(schema, i)}
-        columns = {i: known for i, known in stats.columns.items() if i not in defaults}
+        missing = self._asked.keys() - self._leaves.keys()
+        unknown = {i for i in missing if not is_null_in(self.footer, self.binding.schema, self._asked[i])}
+        columns = {i: known for i, known in stats.columns.items() if i not in unknown}
         no_nan = np.zeros(len(stats.nonempty), dtype=np.bool_)
         columns |= {i: replace(known, may_nan=no_nan) for i, known in columns.items() if i in without_nan}
         return replace(stats, columns=columns)
@@ -202,13 +217,6 @@ def _is_blind(known: ColumnStats | None) -> bool:
         return True
     bounds = [bound for bound in (known.lower, known.upper) if bound is not None]
     return bool(known.may_value.any()) and not any(bound.valid.any() for bound in bounds)
-
-
-def _null_when_absent(schema: Schema, field_id: int) -> bool:
-    try:
-        return schema.find_field(field_id).initial_default is None
-    except ValueError:
-        return False
 
 
 def _count_pages(footer: ParquetFooter, segments: Segments, indexes: Sequence[PageIndex]) -> tuple[int, int]:

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 from pyiceberg.schema import Schema
 
-from floeplan.parquet.examine import Binding, spent
+from floeplan.parquet.examine import Binding, by_field_id, spent
 from floeplan.parquet.footer import ParquetFooter, read_footer
 from floeplan.parquet.page_index import PageIndex, read_page_indexes
 from floeplan.parquet.pages import LeafPlan, plan_leaf, read_leaves, take_rows
@@ -227,7 +227,7 @@ def _within(rows: RowSelection, larger: RowSelection) -> RowSelection:
 def _leaves_asked(footer: ParquetFooter, binding: Binding) -> set[int]:
     """Everything the predicate reads, opaque pieces and whole structs included; what the file lacks is left out."""
     wanted = field_ids(binding.predicate)
-    if footer.has_own_ids or binding.schema is footer.schema:
+    if by_field_id(footer, binding.schema):
         return {leaf for field in wanted for leaf in leaves_of_column(footer, field)}
     names = (binding.schema.find_column_name(field) for field in wanted)
     return {leaf for name in names if name is not None for leaf in leaves_of_column(footer, name)}
