@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from bench.object_store import ObjectStore, serve
@@ -64,7 +65,7 @@ def run(size: str) -> list[dict[str, Any]]:
 
 
 def write_file(path: Path, rows: int) -> None:
-    """Sorted ``id`` and ``ts``; ``key`` a permutation of the row numbers, with a bloom filter; six more columns."""
+    """Sorted ``id`` and ``ts``; ``key`` unique and unsorted, with a bloom filter; six more, about 50 bytes a row."""
     with pq.ParquetWriter(
         path,
         next(_batches(1)).schema,
@@ -91,9 +92,13 @@ def _batches(rows: int) -> Iterator[pa.Table]:
                 "score": random.random(count, dtype=np.float32),
                 "region": pa.array(["eu", "us", "ap", "sa"]).take(pa.array(random.integers(0, 4, count))),
                 "sku": pa.array([f"sku-{i:05d}" for i in range(20_000)]).take(random.integers(0, 20_000, count)),
-                "note": pa.array(random.integers(0, 1 << 62, count)).cast(pa.string()),
+                "note": pc.binary_join_element_wise(*(_digits(random, count) for _ in range(2)), "-"),
             }
         )
+
+
+def _digits(random: np.random.Generator, count: int) -> pa.Array:
+    return pa.array(random.integers(0, 1 << 62, count)).cast(pa.string())
 
 
 def scrambled(number: np.ndarray) -> np.ndarray:
