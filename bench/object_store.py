@@ -4,7 +4,7 @@ It answers HEAD and ranged GET the way S3 does, without looking at credentials, 
 as a store across a network would. The wait is what makes round trips visible: a request belongs to the round after the
 last one whose answer had been sent when it arrived, so requests in flight together share a round.
 
-It runs in a process of its own, so that its CPU time is never the contender's.
+It runs in a process of its own, so that its CPU time is never the contender's, and ends with the one that started it.
 """
 
 from __future__ import annotations
@@ -72,6 +72,7 @@ class _Server:
     async def listen(self, ready: Connection) -> None:
         server = await asyncio.start_server(self._connection, "127.0.0.1", 0)
         ready.send(server.sockets[0].getsockname()[1])
+        asyncio.get_running_loop().add_reader(ready.fileno(), os._exit, 0)
         await server.serve_forever()
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
