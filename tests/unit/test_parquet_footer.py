@@ -16,7 +16,7 @@ from floeplan.parquet.footer import ParquetFooter, read_footer
 from floeplan.parquet.prune import Pruner
 from floeplan.parquet.reader import read_selected
 from floeplan.parquet.source import BytesSource
-from floeplan.parquet.thrift import BINARY, I32, STRUCT, encode_struct
+from floeplan.parquet.thrift import BINARY, I32, I64, LIST, STRUCT, encode_struct
 from tests.support import parquet_forge as forge
 
 pytestmark = pytest.mark.unit
@@ -243,6 +243,25 @@ def test_a_broken_chunk_is_named_when_its_column_is_asked_for(chunk: bytes, prob
     footer = footer_of(forge.one_column(forge.element("a", forge.INT32), [(3, chunk)]))
     with pytest.raises(CorruptFileError, match=rf"column a.*{problem}"):
         footer.chunks(0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "encodings", "pages"),
+    [
+        (STRUCT, [encode_struct([(1, I32, 0), (2, I32, 8), (3, I32, 7)])], 7),
+        (STRUCT, [encode_struct([(1, I32, 0), (2, I32, 0), (3, I32, 7)])], 0),
+        (STRUCT, [encode_struct([(1, I32, 0), (2, I32, 8), (3, I64, 2**62)])] * 4, -1),
+        (STRUCT, [encode_struct([(1, I32, 0)])], -1),
+        (STRUCT, [], -1),
+        (BINARY, [b"", b"\0\0\2"], -1),
+        (LIST, [(I32, [])], -1),
+        (I32, [3], -1),
+    ],
+)
+def test_a_count_of_encodings_that_says_nothing_is_as_good_as_none(kind: int, encodings: list[Any], pages: int) -> None:
+    chunk = forge.chunk(forge.INT32, 3, inside=[(13, LIST, (kind, encodings))])
+    footer = footer_of(forge.one_column(LEAF, [(3, chunk)]))
+    assert footer.chunks(0).dictionary_pages.tolist() == [pages]
 
 
 def test_encrypted_files_are_refused_in_so_many_words() -> None:

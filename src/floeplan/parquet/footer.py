@@ -320,11 +320,13 @@ def _columnar(file: str, leaf: LeafColumn, structs: list[Struct], footer_start: 
 
 def _dictionary_pages(encodings: Any) -> int:
     """How many data pages use the dictionary by the writer's own count of encodings; -1 when it kept none."""
+    if not encodings or not isinstance(encodings, list) or not all(isinstance(one, dict) for one in encodings):
+        return -1
     try:
         used = [integer(one, 3) for one in encodings if one[1] in _DATA_PAGES and one[2] in _DICTIONARY_ENCODINGS]
-    except (TypeError, KeyError, ValueError):
+    except (KeyError, ValueError):
         return -1
-    return sum(used) if encodings else -1
+    return sum(used) if all(0 <= pages < 2**31 for pages in used) else -1
 
 
 def _numbers(structs: list[Any], number: int, default: int | None = None) -> Numbers:
