@@ -218,6 +218,7 @@ def test_thousands_of_columns_cost_only_what_is_asked_for() -> None:
         (forge.file([forge.root(0), forge.element("a", forge.INT32)], []), "belong to no field"),
         (forge.file([forge.root(1), forge.element("a", 99)], []), "99 is not a valid Physical"),
         (forge.file([forge.root(1), encode_struct([(4, BINARY, b"a")])], []), "neither a type nor fields"),
+        (forge.file([forge.root(1), encode_struct([(1, I32, 1), (4, BINARY, b"\xc3(")])], []), "which is no text"),
         (
             forge.one_column(forge.element("a", forge.INT32), [(3, forge.chunk(forge.INT32, 3))], rows=9),
             "9 rows in all",

@@ -187,7 +187,7 @@ class _TreeBuilder:
         leaf = self._leaves if is_leaf else None
         self._leaves += is_leaf
         return SchemaNode(
-            name.decode("utf-8", errors="replace"),
+            _text(name),
             Repetition(integer(element, 3, 0)),
             Physical(integer(element, 1)) if is_leaf else None,
             annotation_of(element),
@@ -197,6 +197,13 @@ class _TreeBuilder:
             leaf,
             encoded,
         )
+
+
+def _text(name: bytes) -> str:
+    try:
+        return name.decode()
+    except UnicodeDecodeError:
+        raise ValueError(f"a field of the schema is named {name!r}, which is no text") from None
 
 
 _UNITS = {1: 1_000_000, 2: 1_000, 3: 1}
