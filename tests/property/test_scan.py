@@ -26,7 +26,8 @@ from floeplan.scan.model import FileScan
 from floeplan.scan.options import ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.scan.scan_plan import ScanPlan
-from tests.support.histories import ROW_ID, History, Snapshot, histories
+from tests.support.histories import ROW_ID, histories
+from tests.support.history_truth import History, Snapshot
 from tests.support.oracle import evaluate_row
 from tests.support.predicates import predicates
 

@@ -8,10 +8,8 @@ of the package has a part in it. The truth about rows is kept aside as canonical
 
 from __future__ import annotations
 
-import json
 import uuid
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +35,12 @@ from pyiceberg.types import (
     TimestamptzType,
     UUIDType,
 )
-from pyiceberg.utils.decimal import decimal_required_bytes
 from pyroaring import BitMap64
 
 from floeplan.scan.deletion_vector import encode_deletion_vector
-from tests.support.datasets import Dataset, to_arrow
-from tests.support.manifests import Writer
-from tests.support.oracle import is_nan, order_key
+from tests.support.datasets import to_arrow
+from tests.support.history_metadata import HistoryFiles
+from tests.support.history_truth import File, History, Manifest, PartField, Row, Snapshot, Spec, code
 from tests.support.statistics import Summary, weakened
 from tests.support.values import is_float, unscaled_of, values
 from tests.support.writers import written
@@ -83,154 +80,21 @@ TRANSFORMS = (
     pt.VoidTransform(),
 )
 PATH_ID, POSITION_ID = 2147483546, 2147483545
-Row = dict[int, Any]
-
-
-@dataclass(frozen=True)
-class PartField:
-    """A field of a spec."""
-
-    field_id: int
-    source_id: int
-    transform: Any
-
-
-@dataclass(frozen=True)
-class Spec:
-    """A partition spec; its id need not follow that of the one before."""
-
-    spec_id: int
-    fields: tuple[PartField, ...]
-
-    @property
-    def unpartitioned(self) -> bool:
-        return all(isinstance(f.transform, pt.VoidTransform) for f in self.fields)
-
-
-@dataclass(frozen=True)
-class File:
-    """A data or delete file with what a manifest says of it; ``rows`` are as stored, by field id."""
-
-    path: str
-    content: int
-    spec_id: int
-    partition: tuple[Any, ...]
-    sequence: int
-    rows: tuple[Row, ...]
-    types: dict[int, PrimitiveType]
-    stats: dict[str, dict[int, Any]]
-    constants: Row = field(default_factory=dict)
-    positions: tuple[tuple[str, int], ...] = ()
-    keys: tuple[int, ...] = ()
-    extra: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def is_vector(self) -> bool:
-        return self.extra.get("file_format") == "PUFFIN"
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """Files of one spec and kind, each with its status, as one commit wrote them."""
-
-    content: int
-    spec_id: int
-    sequence: int
-    entries: tuple[tuple[int, File], ...]
-    listed: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """The manifests of a commit and the schema it was made with."""
-
-    snapshot_id: int
-    schema: Schema
-    manifests: tuple[Manifest, ...]
-
-    def files(self, content: int) -> list[File]:
-        return [f for m in self.manifests if m.content == content for status, f in m.entries if status != 2]
-
-
-@dataclass(frozen=True)
-class History:
-    """A table on disk and all that is true of it."""
-
-    metadata: Path
-    snapshots: tuple[Snapshot, ...]
-    schema: Schema
-    specs: dict[int, Spec]
-
-    def rows(self, snapshot: Snapshot, file: File, schema: Schema) -> list[Row]:
-        """The rows of a file in the columns of a schema, deleted ones included."""
-        return [{f.field_id: _shown(file, row, f) for f in schema.fields} for row in file.rows]
-
-    def live(self, snapshot: Snapshot, schema: Schema) -> Iterator[tuple[File, int, Row]]:
-        """Every row that is not deleted: its file, its position, its values."""
-        deletes = snapshot.files(1)
-        for file in snapshot.files(0):
-            gone = self._positions(file, deletes)
-            lists = [(d.keys, {_key(d, row) for row in d.rows}) for d in deletes if d.keys and self._applies(d, file)]
-            for position, row in enumerate(self.rows(snapshot, file, schema)):
-                listed = any(
-                    tuple(map(_identity, self._key_values(file, position, keys))) in rows for keys, rows in lists
-                )
-                if position not in gone and not listed:
-                    yield file, position, row
-
-    def dataset(self, snapshot: Snapshot, schema: Schema) -> Dataset:
-        """All rows, deleted ones included, for drawing predicates."""
-        rows = [row for file in snapshot.files(0) for row in self.rows(snapshot, file, schema)]
-        return Dataset(schema, len(rows), {f.field_id: [row[f.field_id] for row in rows] for f in schema.fields}, {})
-
-    def _applies(self, delete: File, file: File) -> bool:
-        same = (delete.spec_id, _code(delete.partition)) == (file.spec_id, _code(file.partition))
-        if delete.keys:
-            return delete.sequence > file.sequence and (same or self.specs[delete.spec_id].unpartitioned)
-        return delete.sequence >= file.sequence and same
-
-    def _positions(self, file: File, deletes: list[File]) -> set[int]:
-        vectors = [d for d in deletes if d.is_vector and d.extra["referenced_data_file"] == file.path]
-        ordinary = [d for d in deletes if not d.keys and not d.is_vector and self._applies(d, file)]
-        return {at for d in vectors or ordinary for path, at in d.positions if path == file.path}
-
-    def _key_values(self, file: File, position: int, keys: tuple[int, ...]) -> list[Any]:
-        fields = {f.field_id: f for s in self.snapshots for f in s.schema.fields}
-        return [_shown(file, file.rows[position], fields[key]) for key in keys]
-
-
-def _shown(file: File, row: Row, column: NestedField) -> Any:
-    """A stored value, or for a column that the file lacks its partition value, its initial default, or null."""
-    if column.field_id in row:
-        return row[column.field_id]
-    return file.constants.get(column.field_id, column.initial_default)
-
-
-def _identity(value: Any) -> Any:
-    return ("float", repr(value)) if isinstance(value, float) else value
-
-
-def _key(delete: File, row: Row) -> tuple[Any, ...]:
-    return tuple(_identity(row[key]) for key in delete.keys)
-
-
-def _code(partition: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(map(_identity, partition))
 
 
 @st.composite
 def histories(draw: st.DrawFn, root: Path, max_steps: int = 5) -> History:
     """Any history, in a folder of its own."""
     builder = _Builder(root / uuid.uuid4().hex, draw)
-    builder.append()
+    builder.commit([builder.append])
     for _ in range(draw(st.integers(1, max_steps))):
         for change in draw(st.lists(st.sampled_from(builder.changes()), max_size=2)):
             change()
-        draw(st.sampled_from(builder.commits()))()
+        builder.commit(draw(st.lists(st.sampled_from(builder.parts()), min_size=1, max_size=2)))
     return builder.finish()
 
 
-class _Builder:
+class _Builder(HistoryFiles):
     """The state of a table between two steps; every step draws what it does."""
 
     def __init__(self, folder: Path, draw: st.DrawFn) -> None:
@@ -255,11 +119,11 @@ class _Builder:
         """What may become different before the next commit."""
         return [self.change_spec, self.change_spec, self.change_schema, self.change_schema, self.upgrade]
 
-    def commits(self) -> list[Any]:
-        """What may be committed next."""
+    def parts(self) -> list[Any]:
+        """What may be part of the next commit."""
         possible = [self.append, self.append, self.append, self.remove]
         if self.version > 1:
-            possible += [self.delete_positions, self.delete_keys]
+            possible += [self.delete_positions, self.delete_keys, self.replace_rows]
         if self.version > 2:
             possible += [self.delete_by_vector]
         return possible
@@ -268,10 +132,6 @@ class _Builder:
 
     def _schema(self, schema_id: int) -> Schema:
         return Schema(*self.columns, schema_id=schema_id)
-
-    @property
-    def spec(self) -> Spec:
-        return self.specs[max(self.specs)]
 
     def upgrade(self) -> None:
         self.version = min(self.version + 1, 3)
@@ -346,10 +206,9 @@ class _Builder:
             row = {column.field_id: self._value(column) for column in self.columns}
             row |= {f.source_id: None for f in spec.fields if not self._labels(f, row)}
             partition = tuple(self._partition_value(f, row) for f in spec.fields)
-            parts.setdefault(_code(partition), (partition, []))[1].append(row)
-        self.sequence += 1
+            parts.setdefault(code(partition), (partition, []))[1].append(row)
         files = [self._data_file(spec, partition, rows) for partition, rows in parts.values()]
-        self._commit(0, spec.spec_id, files)
+        self._add(0, spec.spec_id, files)
 
     def _value(self, column: NestedField) -> Any:
         if column.field_id == ROW_ID:
@@ -439,25 +298,15 @@ class _Builder:
                 maps[name] |= {} if bound is None else {i: to_bytes(type_, bound)}
         return maps
 
-    def _commit(self, content: int, spec_id: int, files: list[File]) -> None:
-        self.manifests.append(self._write_manifest(content, spec_id, [(1, file) for file in files]))
-        self._snapshot()
+    def _add(self, content: int, spec_id: int, files: list[File]) -> None:
+        self.manifests.append(self.write_manifest(content, spec_id, [(1, file) for file in files]))
 
-    def _snapshot(self) -> None:
-        number = len(self.snapshots) + 1
-        path = self.folder / f"snap-{number}.avro"
-        path.write_bytes(Writer(self.version).manifest_list([m.listed for m in self.manifests]))
-        self.snapshots.append(Snapshot(number, self.schemas[-1], tuple(self.manifests)))
-        self.listed.append(
-            {
-                "snapshot-id": number,
-                "sequence-number": self.sequence,
-                "timestamp-ms": 1_700_000_000_000 + number,
-                "manifest-list": path.as_uri(),
-                "summary": {"operation": "overwrite"},
-                "schema-id": self.schemas[-1].schema_id,
-            }
-        )
+    def commit(self, parts: list[Any]) -> None:
+        """One snapshot of all that its parts add and remove, with one sequence number."""
+        self.sequence += 1
+        for part in parts:
+            part()
+        self.write_snapshot()
 
     def remove(self) -> None:
         """Write the manifest of a data file anew, with the file gone."""
@@ -465,11 +314,9 @@ class _Builder:
         if not there:
             return
         manifest, gone = self.draw(st.sampled_from(there))
-        self.sequence += 1
         entries = [(2 if f is gone else 0, f) for status, f in manifest.entries if status != 2]
-        again = self._write_manifest(0, manifest.spec_id, entries)
+        again = self.write_manifest(0, manifest.spec_id, entries)
         self.manifests = [again if m is manifest else m for m in self.manifests]
-        self._snapshot()
 
     def delete_positions(self) -> None:
         """Positions in one file, named as such, or in files of one partition."""
@@ -480,7 +327,6 @@ class _Builder:
         named = self.draw(st.booleans())
         files = [one] if named else [f for f in targets if _same_partition(f, one)]
         positions = [pair for f in files for pair in self._some_positions(f)]
-        self.sequence += 1
         rows = [{PATH_ID: path, POSITION_ID: at} for path, at in positions]
         types: dict[int, PrimitiveType] = {PATH_ID: StringType(), POSITION_ID: LongType()}
         stats = self._stats(types, rows)
@@ -492,7 +338,9 @@ class _Builder:
         self._add_delete(written_at, one, rows, types, stats, positions=tuple(positions))
 
     def _targets(self) -> list[File]:
-        return [f for m in self.manifests if m.content == 0 for status, f in m.entries if status != 2]
+        """Data files to delete from, the latest ones as often as all others together."""
+        files = [f for m in self.manifests if m.content == 0 for status, f in m.entries if status != 2]
+        return [f for f in files if f.sequence == self.sequence] or files if self.draw(st.booleans()) else files
 
     def _some_positions(self, file: File) -> list[tuple[str, int]]:
         most = len(file.rows) - 1
@@ -506,7 +354,6 @@ class _Builder:
             return
         one = self.draw(st.sampled_from(targets))
         positions = sorted(set(self._some_positions(one)))
-        self.sequence += 1
         blob = encode_deletion_vector(BitMap64([at for _, at in positions]))
         path = self.folder / f"vector-{uuid.uuid4().hex}.puffin"
         path.write_bytes(b"PFA1" + blob + b"PFA1")
@@ -518,6 +365,11 @@ class _Builder:
             "record_count": len(positions),
         }
         self._add_delete(path.as_uri(), one, [], {}, {}, positions=tuple(positions), extra=extra)
+
+    def replace_rows(self) -> None:
+        """Rows added and deleted by one commit, with one sequence number: by key no new row is, by position it is."""
+        self.append()
+        self.draw(st.sampled_from((self.delete_keys, self.delete_positions)))()
 
     def delete_keys(self) -> None:
         """Keys deleted in one partition or, where a spec has none, everywhere."""
@@ -533,9 +385,9 @@ class _Builder:
         types = {column.field_id: self._type(column.field_id) for column in columns}
         rows = []
         for _ in range(self.draw(st.integers(1, 3))):
-            source = self.draw(st.sampled_from([row for f in targets for row in f.rows]))
+            near = self.draw(st.booleans())
+            source = self.draw(st.sampled_from(one.rows if near else [row for f in targets for row in f.rows]))
             rows.append({i: source.get(i) for i in types})
-        self.sequence += 1
         path = self._write_parquet("keys", rows, types)
         stats = self._stats(types, rows)
         self._add_delete(path, one, rows, types, stats, keys=tuple(types), extra={"equality_ids": list(types)})
@@ -551,124 +403,11 @@ class _Builder:
     ) -> None:
         """A delete file in the partition of a data file."""
         delete = File(path, 1, like.spec_id, like.partition, self.sequence, tuple(rows), types, stats, **what)
-        self._commit(1, like.spec_id, [delete])
-
-    # metadata
-
-    def _write_manifest(self, content: int, spec_id: int, entries: list[tuple[int, File]]) -> Manifest:
-        spec, writer, number = self.specs[spec_id], Writer(self.version), uuid.uuid4().hex
-        parts = [writer.field(f"p{at}", f.field_id, self._avro(f, at)) for at, f in enumerate(spec.fields)]
-        records = [self._entry(writer, status, file) for status, file in entries]
-        data = writer.encode(writer.entry_schema(parts), records, **{"format-version": str(self.version)})
-        path = self.folder / f"manifest-{number}.avro"
-        path.write_bytes(data)
-        counts: dict[str, int] = {}
-        for status, name in enumerate(("existing", "added", "deleted")):
-            some = [file for found, file in entries if found == status]
-            counts |= {f"{name}_files_count": len(some), f"{name}_rows_count": sum(len(f.rows) for f in some)}
-        listed = counts | {
-            "manifest_path": path.as_uri(),
-            "manifest_length": len(data),
-            "partition_spec_id": spec_id,
-            "content": content,
-            "sequence_number": self.sequence if self.version > 1 else 0,
-            "min_sequence_number": min(file.sequence for _, file in entries),
-            "added_snapshot_id": len(self.snapshots) + 1,
-            "partitions": [
-                self._summary(f, [file.partition[at] for _, file in entries]) for at, f in enumerate(spec.fields)
-            ],
-        }
-        return Manifest(content, spec_id, self.sequence, tuple(entries), listed)
-
-    def _entry(self, writer: Writer, status: int, file: File) -> dict[str, Any]:
-        """Added files inherit what the list says, others say it themselves."""
-        sequence = None if status == 1 else file.sequence
-        said: dict[str, Any] = {
-            "content": file.content if not file.keys else 2,
-            "partition": {f"p{at}": value for at, value in enumerate(file.partition)},
-            "record_count": len(file.rows),
-            "sequence_number": sequence,
-            "file_sequence_number": sequence,
-            "snapshot_id": None if status == 1 else 1,
-        }
-        return writer.entry(file.path, status=status, **(said | file.stats | file.extra))
-
-    def _result_type(self, part: PartField) -> PrimitiveType:
-        types = [column.field_type for s in self.schemas for column in s.fields if column.field_id == part.source_id]
-        result = part.transform.result_type(types[-1])
-        return result if isinstance(result, PrimitiveType) else types[-1]  # type: ignore[return-value]
-
-    def _avro(self, part: PartField, at: int) -> Any:
-        type_ = self._result_type(part)
-        match type_:
-            case DecimalType():
-                size = decimal_required_bytes(type_.precision)
-                extra = {"logicalType": "decimal", "precision": type_.precision, "scale": type_.scale}
-                return {"type": "fixed", "name": f"d{at}", "size": size} | extra
-            case UUIDType():
-                return {"type": "fixed", "name": f"u{at}", "size": 16}
-            case DateType():
-                return {"type": "int", "logicalType": "date"}
-        return _AVRO[type(type_)]
-
-    def _summary(self, part: PartField, found: list[Any]) -> dict[str, Any]:
-        type_ = self._result_type(part)
-        ordinary = sorted((v for v in found if v is not None and not is_nan(v)), key=order_key)
-        return {
-            "contains_null": None in found,
-            "contains_nan": any(map(is_nan, found)) if self.draw(st.booleans()) else None,
-            "lower_bound": to_bytes(type_, ordinary[0]) if ordinary else None,
-            "upper_bound": to_bytes(type_, ordinary[-1]) if ordinary else None,
-        }
-
-    def finish(self) -> History:
-        """Write the metadata file."""
-        document = {
-            "format-version": self.version,
-            "table-uuid": str(uuid.uuid4()),
-            "location": self.folder.as_uri(),
-            "last-sequence-number": self.sequence,
-            "last-updated-ms": 1_700_000_000_000,
-            "last-column-id": self.last_column,
-            "schemas": [json.loads(schema.model_dump_json()) for schema in self.schemas],
-            "schema": json.loads(self.schemas[-1].model_dump_json()),
-            "current-schema-id": self.schemas[-1].schema_id,
-            "partition-specs": [self._spec_json(spec) for spec in self.specs.values()],
-            "partition-spec": self._spec_json(self.spec)["fields"],
-            "default-spec-id": self.spec.spec_id,
-            "last-partition-id": 2000,
-            "sort-orders": [{"order-id": 0, "fields": []}],
-            "default-sort-order-id": 0,
-            "snapshots": self.listed,
-            "current-snapshot-id": self.snapshots[-1].snapshot_id,
-            "refs": {"main": {"snapshot-id": self.snapshots[-1].snapshot_id, "type": "branch"}},
-            "next-row-id": 0,
-        }
-        path = self.folder / "v1.metadata.json"
-        path.write_text(json.dumps(document))
-        return History(path, tuple(self.snapshots), self.schemas[-1], self.specs)
-
-    def _spec_json(self, spec: Spec) -> dict[str, Any]:
-        fields = [
-            {"field-id": f.field_id, "source-id": f.source_id, "name": f"p{at}", "transform": str(f.transform)}
-            for at, f in enumerate(spec.fields)
-        ]
-        return {"spec-id": spec.spec_id, "fields": fields}
+        self._add(1, like.spec_id, [delete])
 
 
 _STAT_MAPS = ("value_counts", "null_value_counts", "nan_value_counts", "lower_bounds", "upper_bounds")
-_AVRO: dict[type[PrimitiveType], Any] = {
-    BooleanType: "boolean",
-    IntegerType: "int",
-    LongType: "long",
-    FloatType: "float",
-    DoubleType: "double",
-    TimestampType: {"type": "long", "logicalType": "timestamp-micros", "adjust-to-utc": False},
-    TimestamptzType: {"type": "long", "logicalType": "timestamp-micros", "adjust-to-utc": True},
-    StringType: "string",
-    BinaryType: "bytes",
-}
 
 
 def _same_partition(one: File, other: File) -> bool:
-    return (one.spec_id, _code(one.partition)) == (other.spec_id, _code(other.partition))
+    return (one.spec_id, code(one.partition)) == (other.spec_id, code(other.partition))
