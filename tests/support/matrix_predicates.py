@@ -11,10 +11,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class MatrixPredicate:
-    """A predicate; Spark is no judge where it compares ``floats`` (NaN and -0.0 are lost by what it pushes down)."""
+    """A predicate, and whether it computes with columns: then statistics know little of it."""
 
     text: str
-    floats: bool = False
+
+    @property
+    def computed(self) -> bool:
+        return any(sign in self.text for sign in (" % ", " + ", "lower("))
 
 
 _NULLS = ("{c} IS NULL", "{c} IS NOT NULL")
@@ -144,7 +147,7 @@ TOGETHER = (
 def predicates(columns: Collection[str]) -> list[MatrixPredicate]:
     """All predicates for a table with these columns."""
     single = [
-        MatrixPredicate(text.replace("{c}", column), floats=column in ("v", "f"))
+        MatrixPredicate(text.replace("{c}", column))
         for column, texts in BY_COLUMN.items()
         if column in columns
         for text in texts
