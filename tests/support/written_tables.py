@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
@@ -153,10 +152,3 @@ def rows_of(entries: EntriesTable) -> dict[str, dict[str, Any]]:
         assert key not in found
         found[key] = {name: repr(value) for name, value in row.items() if name not in ("manifest", "ordinal")}
     return found
-
-
-def with_column(entries: EntriesTable, name: str, values: Any) -> EntriesTable:
-    """The entries with one column replaced."""
-    at = entries.table.schema.get_field_index(name)
-    array = pa.array(np.asarray(values)) if isinstance(values, np.ndarray) else pa.array(values, ENTRY_TYPES[name])
-    return replace(entries, table=entries.table.set_column(at, name, array.cast(ENTRY_TYPES[name])))

@@ -1,7 +1,7 @@
 """Writes the metadata of a table that has no data: manifests, a manifest list and a metadata file, format v2.
 
 Planning reads nothing else, so a table of any size can be made in a minute. Everything is deterministic: the same calls
-give the same bytes, save for the sync markers of the Avro files.
+give the same bytes.
 """
 
 from __future__ import annotations
@@ -9,23 +9,23 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from io import BytesIO
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-import fastavro
-from pyiceberg.conversions import to_bytes
-from pyiceberg.manifest import (
-    MANIFEST_LIST_FILE_SCHEMAS,
-    ManifestEntryStatus,
-    data_file_with_partition,
-    manifest_entry_schema_with_data_file,
-)
+import numpy as np
+import pyarrow as pa
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.types import PrimitiveType
-from pyiceberg.utils.schema_conversion import AvroSchemaConversion
+
+from floeplan.metadata.entries import Content, Status
+from floeplan.metadata.entry_columns import partition_column
+from floeplan.metadata.manifest_list import DATA, ManifestListTable, concat_manifest_lists
+from floeplan.metadata.manifest_list_writer import ListedSnapshot, write_manifest_list
+from floeplan.metadata.manifest_writer import write_manifest
+from floeplan.metadata.new_entries import ENTRY_TYPES, new_entries
+from floeplan.partition.fields import source_types
+from floeplan.partition.union import UnionPartitionType
 
 FIRST_SNAPSHOT_ID = 1_000_000
 _FORMAT: Final = 2
@@ -52,36 +52,46 @@ class MetadataWriter:
     schema: Schema
     specs: Sequence[PartitionSpec]
     codec: str = "deflate"
-    _listed: list[dict[str, Any]] = field(default_factory=list)
+    _listed: list[ManifestListTable] = field(default_factory=list)
+    _union: UnionPartitionType = field(init=False)
 
     def __post_init__(self) -> None:
-        (self.root / "metadata").mkdir(parents=True, exist_ok=True)
+        self._union = UnionPartitionType.of(self.specs, source_types(self.schema))
 
     def add_manifest(self, spec_id: int, files: Sequence[FileEntry]) -> None:
         """Write a manifest of files of one spec."""
         spec = next(spec for spec in self.specs if spec.spec_id == spec_id)
         sequence_number = len(self._listed) + 1
-        path = self.root / "metadata" / f"{sequence_number:06d}-m0.avro"
-        metadata = {
-            "schema": self.schema.model_dump_json(),
-            "partition-spec": json.dumps([json.loads(item.model_dump_json()) for item in spec.fields]),
-            "partition-spec-id": str(spec_id),
-            "format-version": str(_FORMAT),
-            "content": "data",
-        }
-        names = [item.name for item in spec.fields]
-        records = [_entry(file, names, sequence_number) for file in files]
-        size = self._write(path, self._entry_schema(spec), records, metadata)
-        self._listed.append(self._listing(path, size, spec, files, sequence_number))
+        written = write_manifest(
+            self._new(f"{sequence_number:06d}-m0.avro").as_uri(),
+            new_entries(_columns(files, spec, sequence_number), self._union),
+            spec,
+            self.schema,
+            union=self._union,
+            format_version=_FORMAT,
+            content=DATA,
+            snapshot_id=FIRST_SNAPSHOT_ID + sequence_number,
+            codec=self.codec,
+        )
+        number = np.array([sequence_number])
+        self._listed.append(replace(written, sequence_number=number, min_sequence_number=number))
 
     def finish(self) -> Path:
         """Write the manifest list, newest manifest first, and the metadata file, whose path is returned."""
-        snapshot_id = FIRST_SNAPSHOT_ID + len(self._listed)
-        manifest_list = self.root / "metadata" / f"snap-{snapshot_id}.avro"
-        list_schema = AvroSchemaConversion().iceberg_to_avro(MANIFEST_LIST_FILE_SCHEMAS[_FORMAT], "manifest_file")
-        self._write(manifest_list, list_schema, self._listed[::-1], {"format-version": str(_FORMAT)})
-        path = self.root / "metadata" / "v1.metadata.json"
+        last = len(self._listed)
+        snapshot_id = FIRST_SNAPSHOT_ID + last
+        manifest_list = self._new(f"snap-{snapshot_id}.avro")
+        manifests = concat_manifest_lists(self._listed[::-1])
+        snapshot = ListedSnapshot(_FORMAT, snapshot_id, None, last)
+        write_manifest_list(manifest_list.as_uri(), manifests, snapshot, codec=self.codec)
+        path = self._new("v1.metadata.json")
         path.write_text(json.dumps(self._metadata(snapshot_id, manifest_list)))
+        return path
+
+    def _new(self, name: str) -> Path:
+        """A metadata file to be written; one that an earlier run has left is removed."""
+        path = self.root / "metadata" / name
+        path.unlink(missing_ok=True)
         return path
 
     def _metadata(self, snapshot_id: int, manifest_list: Path) -> dict[str, Any]:
@@ -113,74 +123,30 @@ class MetadataWriter:
             "refs": {"main": {"snapshot-id": snapshot_id, "type": "branch"}},
         }
 
-    def _entry_schema(self, spec: PartitionSpec) -> Any:
-        data_file = data_file_with_partition(spec.partition_type(self.schema), _FORMAT)
-        entry = manifest_entry_schema_with_data_file(_FORMAT, data_file)
-        return AvroSchemaConversion().iceberg_to_avro(entry, "manifest_entry")
 
-    def _write(self, path: Path, schema: Any, records: list[dict[str, Any]], metadata: dict[str, str]) -> int:
-        buffer = BytesIO()
-        fastavro.writer(buffer, schema, records, codec=self.codec, sync_interval=64_000, metadata=metadata)
-        return path.write_bytes(buffer.getvalue())
-
-    def _listing(
-        self, path: Path, size: int, spec: PartitionSpec, files: Sequence[FileEntry], sequence_number: int
-    ) -> dict[str, Any]:
-        deleted = [file for file in files if file.deleted]
-        types = [item.field_type for item in spec.partition_type(self.schema).fields]
-        return {
-            "manifest_path": path.as_uri(),
-            "manifest_length": size,
-            "partition_spec_id": spec.spec_id,
-            "content": 0,
-            "sequence_number": sequence_number,
-            "min_sequence_number": sequence_number,
-            "added_snapshot_id": FIRST_SNAPSHOT_ID + sequence_number,
-            "added_files_count": len(files) - len(deleted),
-            "existing_files_count": 0,
-            "deleted_files_count": len(deleted),
-            "added_rows_count": sum(file.record_count for file in files if not file.deleted),
-            "existing_rows_count": 0,
-            "deleted_rows_count": sum(file.record_count for file in deleted),
-            "partitions": [_summary(types[at], [file.partition[at] for file in files]) for at in range(len(types))],
-            "key_metadata": None,
-        }
-
-
-def _entry(file: FileEntry, partition_names: Sequence[str], sequence_number: int) -> dict[str, Any]:
-    fields = list(file.bounds)
-    return {
-        "status": (ManifestEntryStatus.DELETED if file.deleted else ManifestEntryStatus.ADDED).value,
-        "snapshot_id": FIRST_SNAPSHOT_ID + sequence_number,
-        "sequence_number": sequence_number if file.deleted else None,
-        "file_sequence_number": sequence_number if file.deleted else None,
-        "data_file": {
-            "content": 0,
-            "file_path": file.path,
-            "file_format": "PARQUET",
-            "partition": dict(zip(partition_names, file.partition, strict=True)),
-            "record_count": file.record_count,
-            "file_size_in_bytes": file.file_size,
-            "column_sizes": [{"key": item, "value": file.file_size * item % 999_983} for item in fields],
-            "value_counts": [{"key": item, "value": file.record_count} for item in fields],
-            "null_value_counts": [{"key": item, "value": 0} for item in fields],
-            "nan_value_counts": [{"key": item, "value": 0} for item in fields],
-            "lower_bounds": [{"key": item, "value": bounds[0]} for item, bounds in file.bounds.items()],
-            "upper_bounds": [{"key": item, "value": bounds[1]} for item, bounds in file.bounds.items()],
-            "key_metadata": None,
-            "split_offsets": [4],
-            "equality_ids": None,
-            "sort_order_id": 0,
-        },
+def _columns(files: Sequence[FileEntry], spec: PartitionSpec, sequence_number: int) -> dict[str, pa.Array]:
+    """The files as columns of entries; the sequence number of a deleted file is its own, others inherit it."""
+    own = [sequence_number if file.deleted else None for file in files]
+    columns = {
+        "spec_id": [spec.spec_id] * len(files),
+        "status": [(Status.DELETED if file.deleted else Status.ADDED).value for file in files],
+        "sequence_number": own,
+        "file_sequence_number": own,
+        "content": [Content.DATA.value] * len(files),
+        "file_path": [file.path for file in files],
+        "file_format": ["PARQUET"] * len(files),
+        "record_count": [file.record_count for file in files],
+        "file_size_in_bytes": [file.file_size for file in files],
+        "split_offsets": [[4]] * len(files),
+        "sort_order_id": [0] * len(files),
+        "column_sizes": [[(key, file.file_size * key % 999_983) for key in file.bounds] for file in files],
+        "value_counts": [[(key, file.record_count) for key in file.bounds] for file in files],
+        "null_value_counts": [[(key, 0) for key in file.bounds] for file in files],
+        "nan_value_counts": [[(key, 0) for key in file.bounds] for file in files],
+        "lower_bounds": [[(key, lower) for key, (lower, _) in file.bounds.items()] for file in files],
+        "upper_bounds": [[(key, upper) for key, (_, upper) in file.bounds.items()] for file in files],
     }
-
-
-def _summary(type_: Any, values: Sequence[Any]) -> dict[str, Any]:
-    present = [value for value in values if value is not None]
-    assert isinstance(type_, PrimitiveType)
-    return {
-        "contains_null": len(present) < len(values),
-        "contains_nan": False,
-        "lower_bound": to_bytes(type_, min(present)) if present else None,
-        "upper_bound": to_bytes(type_, max(present)) if present else None,
-    }
+    made = {name: pa.array(values, ENTRY_TYPES[name]) for name, values in columns.items()}
+    for position, item in enumerate(spec.fields):
+        made[partition_column(item.field_id)] = pa.array([file.partition[position] for file in files])
+    return made
