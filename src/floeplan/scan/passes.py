@@ -60,7 +60,10 @@ def judge_entries(predicate: Predicate, entries: EntriesTable) -> Verdict:
 
 
 def why_little_dropped(predicate: Predicate, entries: EntriesTable, live: Mask, conjunct: IrExpr) -> str:
-    """Why a conjunct dropped few live files: the way in which pruning failed, named as advice names it."""
+    """Why a conjunct dropped few live files: the way in which pruning failed, named as advice names it.
+
+    A conjunct that partition values answer is excused: it did its part when manifests were dropped.
+    """
     match conjunct:
         case Or(operands):
             sides = (judge_entries(replace(predicate, expr=operand), entries) for operand in operands)
@@ -73,8 +76,9 @@ def why_little_dropped(predicate: Predicate, entries: EntriesTable, live: Mask, 
     if column is None:
         return ""
     fields = fields_on(predicate.union.bound_fields, column.field_id)
-    hashed = [lift(conjunct, field) for field in fields if isinstance(field.transform, BucketTransform)]
-    if any(lifted.exactness is Exactness.CANNOT for lifted in hashed):
+    if any(lift(conjunct, field).exactness is not Exactness.CANNOT for field in fields):
+        return ""
+    if any(isinstance(field.transform, BucketTransform) for field in fields):
         return "range over bucket"
     known = file_stats(entries, [column]).columns.get(column.field_id)
     if known is None or known.lower is None or not known.lower.valid[live].any():
