@@ -8,6 +8,7 @@ of the package has a part in it. The truth about rows is kept aside as canonical
 
 from __future__ import annotations
 
+import math
 import uuid
 from dataclasses import replace
 from pathlib import Path
@@ -217,7 +218,8 @@ class _Builder(HistoryFiles):
         type_ = column.field_type
         assert isinstance(type_, PrimitiveType)
         if column.field_id not in self.pools:
-            self.pools[column.field_id] = [None, *self.draw(st.lists(values(type_), min_size=1, max_size=4))]
+            always = [None, math.nan] if is_float(type_) else [None]
+            self.pools[column.field_id] = always + self.draw(st.lists(values(type_), min_size=1, max_size=4))
         return self.draw(st.sampled_from(self.pools[column.field_id]))
 
     def _partition_value(self, part: PartField, row: Row) -> Any:
@@ -248,7 +250,7 @@ class _Builder(HistoryFiles):
             for f, value in zip(spec.fields, partition, strict=True)
             if isinstance(f.transform, pt.IdentityTransform) and f.source_id != ROW_ID
         }
-        if not self.draw(st.integers(0, 5)):
+        if not self.draw(st.integers(0, 2)):
             rows = [{i: value for i, value in row.items() if i not in identities} for row in rows]
         types = {i: self._type(i) for i in rows[0]}
         return File(
@@ -379,7 +381,7 @@ class _Builder(HistoryFiles):
         one = self.draw(st.sampled_from(targets))
         everywhere = [spec for spec in self.specs.values() if spec.unpartitioned]
         if everywhere and self.draw(st.booleans()):
-            spec = everywhere[0]
+            spec = self.draw(st.sampled_from(everywhere))
             one = replace(one, spec_id=spec.spec_id, partition=(None,) * len(spec.fields))
         columns = self.draw(st.lists(st.sampled_from(self.columns), min_size=1, max_size=2, unique_by=lambda c: c.name))
         types = {column.field_id: self._type(column.field_id) for column in columns}
