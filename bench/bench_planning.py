@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from bench.planning_contenders import QUERIES
+from bench.planning_contenders import BETWEEN_QUERIES, QUERIES
 from bench.planning_tables import ENTRIES, evolved, tenfold, timed
 
 MANIFESTS = {"small": 400, "default": 4_000, "large": 4_000}
@@ -48,8 +48,8 @@ class _Bench:
 
     def queries(self, metadata: Path, which: str) -> list[dict[str, Any]]:
         """All queries that ``which`` table is there for: all of them on the archive, else the selective ones."""
-        java = self.answer("Iceberg Java", metadata, "")
         chosen = SELECTIVE if which else tuple(QUERIES)
+        java = self.answer("Iceberg Java", metadata, BETWEEN_QUERIES.join(chosen))
         return [row for query in chosen for row in self._query(metadata, query, query + which, java[query])]
 
     def _query(self, metadata: Path, query: str, case: str, java: Answer) -> list[dict[str, Any]]:
