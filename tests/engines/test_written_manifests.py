@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlparse
 
 import fastavro
@@ -37,8 +37,13 @@ from floeplan.partition.union import UnionPartitionType
 from floeplan.scan.options import ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.scan.scan_plan import ScanPlan
+from tests.support import iceberg_java
+from tests.support.every_type import TYPES, VALUES, typed_row
 from tests.support.matrix import Matrix, MatrixTable
 from tests.support.matrix_predicates import predicates
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.engines
 
@@ -239,3 +244,20 @@ def test_plans_from_the_root_are_plans_from_the_manifests(name: str, pair: Any, 
         plan = plan_scan(table, where, options=plain)
         from_root = plan_scan(table, where, options=replace(plain, root=path))
         assert planned(from_root) == planned(plan), where
+
+
+def test_java_reads_partition_values_of_every_type(spark: SparkSession, tmp_path: Path) -> None:
+    row = typed_row(status=0, sequence_number=3, first_row_id=44)
+    TYPES.write_table(tmp_path / "t", TYPES.entries([row]))
+    iceberg = spark._jvm.org.apache.iceberg
+    io = iceberg.hadoop.HadoopFileIO(spark._jsparkSession.sessionState().newHadoopConf())
+    operations = iceberg.StaticTableOperations(str(tmp_path / "t" / "v1.metadata.json"), io)
+    (task,) = iceberg_java.planned_tasks(spark, iceberg.BaseTable(operations, "t"))
+    assert (task.file().dataSequenceNumber(), task.file().firstRowId()) == (3, 44)
+    text = task.file().partition().toString().removeprefix("PartitionData{").removesuffix("}")
+    found = dict(part.split("=") for part in text.split(", "))
+    expected = {name: str(value) for name, (_, _, value) in VALUES.items()} | {"a flag": "true", "gone": "null"}
+    assert {k: v for k, v in found.items() if not v.startswith("[B@")} == {
+        k: v for k, v in expected.items() if k not in ("bytes", "code")
+    }
+    assert found.keys() == expected.keys()

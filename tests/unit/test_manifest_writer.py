@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import uuid
 from dataclasses import replace
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -16,23 +14,11 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import read_manifest_list as pyiceberg_manifest_list
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.transforms import BucketTransform, IdentityTransform, VoidTransform
+from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.types import (
-    BinaryType,
-    BooleanType,
-    DateType,
-    DecimalType,
     DoubleType,
-    FixedType,
-    FloatType,
-    IntegerType,
     LongType,
     NestedField,
-    StringType,
-    TimestampNanoType,
-    TimestampType,
-    TimestamptzType,
-    TimeType,
     UUIDType,
 )
 
@@ -44,38 +30,11 @@ from floeplan.metadata.manifest import read_entries
 from floeplan.metadata.manifest_list import DATA, UNKNOWN, concat_manifest_lists, parse_manifest_list
 from floeplan.metadata.manifest_list_writer import ListedSnapshot, encode_manifest_list
 from floeplan.metadata.manifest_writer import write_manifest
+from tests.support.every_type import EVERY_TYPE, TYPES, VALUES, typed_row
 from tests.support.written_tables import SEQUENCE_NUMBER, SNAPSHOT_ID, Layout, rows_of
 
 pytestmark = pytest.mark.unit
 
-VALUES: dict[str, tuple[Any, Any, Any]] = {
-    "a flag": (BooleanType(), 1, True),
-    "1st": (IntegerType(), -(2**31), -(2**31)),
-    "big": (LongType(), 2**63 - 1, 2**63 - 1),
-    "price": (DecimalType(9, 2), -12345, Decimal("-123.45")),
-    "price2": (DecimalType(9, 2), 1, Decimal("0.01")),
-    "wide": (DecimalType(38, 6), Decimal("-1.000001"), Decimal("-1.000001")),
-    "digits": (DecimalType(18, 0), -(10**18) + 1, Decimal(-(10**18) + 1)),
-    "single": (FloatType(), 1.5, 1.5),
-    "double": (DoubleType(), -0.0, -0.0),
-    "text": (StringType(), "é😀", "é😀"),
-    "bytes": (BinaryType(), b"\x00\xff", b"\x00\xff"),
-    "code": (FixedType(3), b"abc", b"abc"),
-    "key": (UUIDType(), bytes(range(16)), uuid.UUID(bytes=bytes(range(16)))),
-    "key2": (UUIDType(), b"\xff" * 16, uuid.UUID(bytes=b"\xff" * 16)),
-    "day": (DateType(), -1, -1),
-    "time": (TimeType(), 1, 1),
-    "ts": (TimestampType(), -1, -1),
-    "tstz": (TimestamptzType(), 7, 7),
-    "ns": (TimestampNanoType(), 7, 7),
-}
-COLUMNS = [NestedField(at + 1, name, type_) for at, (name, (type_, _, _)) in enumerate(VALUES.items())]
-EVERY_TYPE = PartitionSpec(
-    *(PartitionField(column.field_id, 999 + column.field_id, IdentityTransform(), column.name) for column in COLUMNS),
-    PartitionField(2, 1100, VoidTransform(), "gone"),
-    spec_id=3,
-)
-TYPES = Layout(Schema(*COLUMNS), (PartitionSpec(spec_id=0), EVERY_TYPE), version=3)
 SIMPLE = Layout(
     Schema(NestedField(1, "id", LongType()), NestedField(2, "v", DoubleType()), NestedField(3, "key", UUIDType())),
     (
@@ -85,10 +44,6 @@ SIMPLE = Layout(
         PartitionSpec(PartitionField(1, 1002, BucketTransform(4), "bucket"), spec_id=4),
     ),
 )
-
-
-def typed_row(**more: Any) -> dict[str, Any]:
-    return {"spec_id": 3} | {f"partition.{1000 + at}": value for at, (_, value, _) in enumerate(VALUES.values())} | more
 
 
 def avro(path: str) -> tuple[dict[str, str], list[dict[str, Any]]]:
@@ -214,6 +169,13 @@ def test_what_the_format_has_no_place_for_is_refused(
 ) -> None:
     with pytest.raises(UnsupportedError, match=message):
         written(replace(SIMPLE, version=version), tmp_path, [row])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_value_of_another_length_than_its_type_is_refused(tmp_path: Path) -> None:
+    for column in ("partition.1011", "partition.1012"):
+        with pytest.raises(CorruptMetadataError, match=r"not have .* bytes"):
+            written(TYPES, tmp_path, [typed_row(**{column: b"ab"})])
     assert list(tmp_path.iterdir()) == []
 
 

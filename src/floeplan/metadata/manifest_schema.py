@@ -1,8 +1,7 @@
 """The Avro schemas of manifests and manifest lists, formats 1, 2 and 3, with the field ids of the specification.
 
 Rule: fields, ids, order and optionality are those Iceberg Java writes. PyIceberg's converter makes Avro of them
-(sanitised names, logical types, decimals and UUIDs as fixed); what it leaves out is added here: a name is defined once,
-and a value of unknown type is Avro's null.
+(sanitised names, logical types, decimals and UUIDs as fixed), and ``_readable`` adapts it to what readers can read.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class Layout:
     @classmethod
     def of(cls, schema: Schema, name: str) -> Layout:
         """With the Avro record of this name."""
-        avro = _with_distinct_names(AvroSchemaConversion().iceberg_to_avro(schema, name), set())
+        avro = _readable(AvroSchemaConversion().iceberg_to_avro(schema, name), set())
         return cls(json.dumps(avro, separators=(",", ":")), schema.model_dump_json())
 
 
@@ -137,21 +136,25 @@ def _map(key_id: int, value_id: int, value: IcebergType) -> MapType:
     return MapType(key_id, _INT, value_id, value, value_required=True)
 
 
-def _with_distinct_names(avro: Any, known: set[str]) -> Any:
-    """The same schema with another name for a type that is defined again, and with no union of null and null.
+def _readable(avro: Any, known: set[str]) -> Any:
+    """The same schema in a form that every reader takes.
 
-    Avro allows one definition of a name, and PyIceberg does not follow references to it.
+    - A type that is defined again gets another name: Avro allows one definition, and PyIceberg follows no references.
+    - Values of fixed length are bytes: Iceberg Java reads (and writes) them with a length, whatever the schema says.
+    - There is no union of null and null.
     """
     if isinstance(avro, list):
-        branches = [_with_distinct_names(branch, known) for branch in avro]
+        branches = [_readable(branch, known) for branch in avro]
         return "null" if branches == ["null", "null"] else branches
     if not isinstance(avro, dict):
         return avro
+    if avro.get("type") == "fixed" and "logicalType" not in avro:
+        return "bytes"
     if avro.get("type") == "fixed":
         name = avro["name"] if avro["name"] not in known else f"{avro['name']}_{len(known)}"
         known.add(name)
         return {**avro, "name": name}
-    return {key: _with_distinct_names(part, known) for key, part in avro.items()}
+    return {key: _readable(part, known) for key, part in avro.items()}
 
 
 def _check(version: int) -> None:

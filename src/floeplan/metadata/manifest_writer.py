@@ -18,14 +18,14 @@ import pyarrow.compute as pc
 from pyiceberg.io import FileIO
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.types import DecimalType, NestedField, PrimitiveType, StructType, UnknownType
+from pyiceberg.types import DecimalType, FixedType, NestedField, PrimitiveType, StructType, UnknownType
 from pyiceberg.utils.decimal import decimal_required_bytes
 
 from floeplan.errors import CorruptMetadataError, UnsupportedError
 from floeplan.metadata.assemble import number_array
 from floeplan.metadata.avro_encoder import ENCODER, Encoder, compile_encoder
 from floeplan.metadata.avro_writer import avro_file
-from floeplan.metadata.bounds import valid_mask
+from floeplan.metadata.bounds import lengths, valid_mask
 from floeplan.metadata.decoder import Mask, validity_bitmap
 from floeplan.metadata.entries import Content, EntriesTable, Status
 from floeplan.metadata.entry_columns import STAT_MAPS, WHOLE, partition_column
@@ -147,8 +147,7 @@ def _columns(
     for field, type_ in zip(fields, types, strict=True):
         name = _column_name(field)
         if not field.is_void:
-            values = entries.array(name)
-            columns[name] = _big_endian(type_, values) if isinstance(type_, DecimalType) else values
+            columns[name] = _avro_values(type_, entries.array(name))
     return columns
 
 
@@ -183,6 +182,15 @@ def _without_null_values(pairs: pa.Array) -> pa.Array:
     bitmap, nulls = validity_bitmap(valid_mask(pairs))
     children = [items.filter(pc.invert(absent))]
     return pa.Array.from_buffers(pairs.type, len(pairs), [bitmap, pa.py_buffer(offsets)], nulls, children=children)
+
+
+def _avro_values(type_: PrimitiveType, values: pa.Array) -> pa.Array:
+    """A partition column as Avro has it."""
+    if isinstance(type_, DecimalType):
+        return _big_endian(type_, values)
+    if isinstance(type_, FixedType) and (valid_mask(values) & (lengths(values) != len(type_))).any():
+        raise CorruptMetadataError(f"a partition value of type {type_} does not have {len(type_)} bytes")
+    return values
 
 
 def _big_endian(type_: DecimalType, values: pa.Array) -> pa.Array:
