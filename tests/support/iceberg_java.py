@@ -69,6 +69,16 @@ def _conjuncts(expression: Any) -> Iterator[Any]:
         yield expression
 
 
+def add_columns(spark: SparkSession, table: JavaTable, defaults: Mapping[str, int | str]) -> None:
+    """Add a column per entry, of its default's type."""
+    package = spark._jvm.org.apache.iceberg
+    update = table.updateSchema()
+    for name, default in defaults.items():
+        type_ = package.types.Types.fromPrimitiveString("int" if isinstance(default, int) else "string")
+        update = update.addColumn(name, type_, package.expressions.Expressions.lit(default))
+    update.commit()
+
+
 def delete_equal(
     spark: SparkSession,
     table: JavaTable,

@@ -52,6 +52,11 @@ def _recipes() -> dict[str, Recipe]:
         recipes[f"{name}_v2_position_file"] = Recipe(2, chain, deletes.by_position_in_file)
         recipes[f"{name}_v2_position_partition"] = Recipe(2, chain, deletes.by_position_in_partition)
         recipes[f"{name}_v3_vectors"] = Recipe(3, chain, deletes.by_position_in_file)
+    for version in (1, 2, 3):
+        recipes[f"imported_v{version}"] = Recipe(version, chains.imported)
+    recipes["imported_v2_position_file"] = Recipe(2, chains.imported, deletes.by_position_in_file)
+    recipes["defaults_v3"] = Recipe(3, chains.defaults)
+    recipes["defaults_v3_vectors"] = Recipe(3, chains.defaults, deletes.by_position_in_file)
     recipes["voids_v1_to_v2_position_partition"] = Recipe(1, chains.voids, deletes.by_position_in_partition, upgrade=2)
     recipes["voids_v1_to_v3_vectors"] = Recipe(1, chains.voids, deletes.by_position_in_file, upgrade=3)
     recipes["evolving_v2_to_v3_vectors"] = Recipe(2, chains.evolving, deletes.upgraded_to_vectors)
@@ -126,6 +131,16 @@ class Builder:
         if spec_id is not None:
             writer = writer.option("output-spec-id", str(spec_id))
         writer.append()
+
+    def add_files(self, number: int, partitioned_by: str) -> None:
+        """Let the table take in the files of a folder that Spark wrote without knowing of Iceberg."""
+        folder = f"{self._java().location()}/imported-{number}"
+        self.spark.table(_view(self.spark, number)).write.partitionBy(partitioned_by).parquet(folder)
+        self.sql(f"CALL local.system.add_files(table => '{{t}}', source_table => '`parquet`.`{folder}`')")
+
+    def add_columns(self, **defaults: int | str) -> None:
+        """Add columns with an initial default, which Spark SQL cannot."""
+        iceberg_java.add_columns(self.spark, self._java(), defaults)
 
     def expire_and_clean(self) -> None:
         self.sql(

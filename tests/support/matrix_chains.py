@@ -116,6 +116,32 @@ def truncations(table: Builder) -> None:
     table.change_rows()
 
 
+def imported(table: Builder) -> None:
+    """Files of a Hive-style folder taken in as they are: no field ids, INT96 times, no column for the partition."""
+    table.create()
+    table.alter("ADD PARTITION FIELD region")
+    table.add_files(1, partitioned_by="region")
+    table.alter("REPLACE PARTITION FIELD region WITH bucket(4, id) AS id_bucket")
+    table.write(2)
+    table.change_rows()
+    table.alter("RENAME COLUMN region TO area", "DROP PARTITION FIELD id_bucket", "ADD PARTITION FIELD area")
+    table.fill(area="region")
+    table.write(3)
+
+
+def defaults(table: Builder) -> None:
+    """Columns added with an initial default, which old files do not hold; one of them becomes a partition source."""
+    table.create()
+    table.write(0)
+    table.add_columns(extra=5, label="old")
+    table.alter("ADD PARTITION FIELD extra")
+    table.fill(extra="CAST(pk % 3 AS INT) + 4", label="IF(pk % 2 = 0, 'new', NULL)")
+    table.write(1)
+    table.alter("REPLACE PARTITION FIELD extra WITH truncate(1, label) AS label_head")
+    table.write(2)
+    table.change_rows()
+
+
 def gaps(table: Builder) -> None:
     """Spec ids with gaps and not starting at 0: specs and schemas nothing refers to are cleaned from the metadata."""
     table.create()

@@ -128,6 +128,9 @@ BY_COLUMN: dict[str, tuple[str, ...]] = {
     "s": _TEXTS + _NULLS,
     "bin": ("{c} = X'6162'", "{c} > X'FFFF'", "{c} < X'00'", "{c} IN (X'', X'00')", "{c} <> X'6162'", *_NULLS),
     "flag": ("{c}", "NOT {c}", "{c} = false", "{c} <=> true", *_NULLS),
+    "area": _REGIONS + _NULLS,
+    "extra": ("{c} = 5", "{c} <> 5", "{c} > 5", "{c} IN (4, 5)", *_NULLS),
+    "label": ("{c} = 'old'", "{c} <> 'old'", "{c} LIKE 'n%'", "{c} < 'o'", *_NULLS),
     "nested": ("{c}.b = 'abc'", "{c}.b IS NULL", *_NULLS),
 }
 TOGETHER = (
@@ -152,4 +155,5 @@ def predicates(columns: Collection[str]) -> list[MatrixPredicate]:
         if column in columns
         for text in texts
     ]
-    return [*single, *map(MatrixPredicate, TOGETHER)]
+    region = "area" if "area" in columns else "region"
+    return [*single, *(MatrixPredicate(text.replace("region", region)) for text in TOGETHER)]
