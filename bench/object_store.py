@@ -21,7 +21,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from urllib.request import urlopen
 
-LATENCY_SECONDS = 0.03
+LATENCY_SECONDS = 0.1
 BUCKET = "bench"
 
 
