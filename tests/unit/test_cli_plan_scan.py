@@ -78,6 +78,14 @@ def test_plan_without_footers_opens_no_file(run: Any) -> None:
     assert [file["row_groups"] for file in plan["files"]] == [None]
 
 
+def test_plan_from_a_root_manifest_is_the_same_plan(run: Any, tmp_path: Path) -> None:
+    root = tmp_path / "root.parquet"
+    assert run("entries", "-o", str(root))[0] == 0
+    where = ("--where", "region = 'eu' AND id >= 150", "--json")
+    by_manifests, by_root = document(run("plan", *where)), document(run("plan", *where, "--root", str(root)))
+    assert {file["path"] for file in by_root["files"]} == {file["path"] for file in by_manifests["files"]} != set()
+
+
 def test_plan_draws_the_pyramid_and_explains_on_request(run: Any) -> None:
     code, out, _ = run("plan", "--where", "region = 'eu'")
     assert code == 0

@@ -29,7 +29,10 @@ ExplainOption = Annotated[
 NoFootersOption = Annotated[bool, typer.Option("--no-footers", help="Stop after the manifests; open no data file.")]
 PageIndexOption = Annotated[bool, typer.Option("--page-index", help="Prune pages within row groups too.")]
 BloomOption = Annotated[bool, typer.Option("--bloom", help="Ask bloom filters too.")]
-
+RootOption = Annotated[
+    str | None,
+    typer.Option("--root", metavar="FILE", help="Plan from the root manifest that 'floeplan entries' wrote."),
+]
 SparkOption = Annotated[
     str | None,
     typer.Option("--spark", metavar="URL", help="Judge the files of very many manifests on this Spark session."),
@@ -50,6 +53,7 @@ def plan(
     case_insensitive: CaseOption = False,
     no_cache: NoCacheOption = False,
     no_report: NoReportOption = False,
+    root: RootOption = None,
     spark: SparkOption = None,
     catalog: CatalogOption = None,
     json: JsonOption = False,
@@ -64,6 +68,7 @@ def plan(
         page_index=page_index,
         bloom_filter=bloom,
         cache=not no_cache,
+        root=root,
         recover=len(loaded.metadata.partition_specs) > 1,
         planning=None if spark is None else _distributed(spark),
         report=not no_report,
