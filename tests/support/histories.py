@@ -108,7 +108,6 @@ class _Builder(HistoryFiles):
         self.last_column = len(self.columns)
         self.schemas = [self._schema(0)]
         self.positional_ids = self.version == 1 and draw(st.booleans())
-        self.part_ids: dict[tuple[int, str], int] = {}
         self.specs: dict[int, Spec] = {}
         self.change_spec()
         self.manifests: list[Manifest] = []
@@ -152,13 +151,17 @@ class _Builder(HistoryFiles):
         taken = {(f.source_id, str(f.transform)) for f in kept}
         for source_id, transform in added:
             if (source_id, str(transform)) not in taken:
-                kept.append(PartField(self._part_id(source_id, transform, len(kept)), source_id, transform))
+                kept.append(PartField(self._part_id(source_id, transform, kept), source_id, transform))
         self.specs[spec_id] = Spec(spec_id, tuple(kept))
 
-    def _part_id(self, source_id: int, transform: Any, position: int) -> int:
-        if self.positional_ids:
-            return 1000 + position
-        return self.part_ids.setdefault((source_id, str(transform)), 1000 + len(self.part_ids))
+    def _part_id(self, source_id: int, transform: Any, kept: list[PartField]) -> int:
+        """By position as early tables count, or the id the same field had before, or a new one; once in every spec."""
+        if self.positional_ids and self.version == 1:
+            return 1000 + len(kept)
+        before = [f for spec in self.specs.values() for f in spec.fields]
+        same = [f.field_id for f in before if (f.source_id, str(f.transform)) == (source_id, str(transform))]
+        free = [field_id for field_id in same if field_id not in {f.field_id for f in kept}]
+        return free[-1] if free else 1 + max((f.field_id for f in [*before, *kept]), default=999)
 
     def change_schema(self) -> None:
         """Rename, drop, add (under an old name too, with a default in format 3) or promote a column."""

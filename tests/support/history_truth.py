@@ -85,9 +85,9 @@ class Snapshot:
         return [f for m in self.manifests if m.content == content for status, f in m.entries if status != 2]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class History:
-    """A table on disk and all that is true of it."""
+    """A table on disk and all that is true of it; too much to be printed."""
 
     metadata: Path
     snapshots: tuple[Snapshot, ...]
