@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # PySpark's collect() drops its socket without closing it.
-pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")]
+pytestmark = pytest.mark.spark
 
 SCHEMA = Schema(
     NestedField(1, "i", IntegerType()),
