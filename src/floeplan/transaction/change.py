@@ -1,0 +1,91 @@
+"""What a commit does to a table, said without reference to the snapshot it will be applied to.
+
+A ``SnapshotChange`` names files: those it adds, as whole entries, and those it removes, by identity. A ``Validation``
+says what must not have happened since the change was planned. Both are values: when another writer commits first, the
+same change is validated against, and applied to, the newer snapshot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum
+
+from floeplan.metadata.entries import EntriesTable
+from floeplan.predicate.ir import TRUE, IrExpr
+
+
+class Operation(StrEnum):
+    """The operation a snapshot summary states."""
+
+    APPEND = "append"
+    REPLACE = "replace"
+    OVERWRITE = "overwrite"
+    DELETE = "delete"
+
+
+class IsolationLevel(StrEnum):
+    """How much of what others commit meanwhile a row-level change must take notice of."""
+
+    SERIALIZABLE = "serializable"
+    SNAPSHOT = "snapshot"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class DeleteFileId:
+    """A delete file, or one deletion vector of several in a Puffin file (``content_offset`` not null)."""
+
+    path: str
+    content_offset: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotChange:
+    """Files added and removed by one snapshot.
+
+    Attributes:
+        operation: As the snapshot summary states it.
+        added_data: Whole entries of data files (``new_entries``), status ADDED, of any specs. A null sequence number
+            is inherited; a replace keeps the data sequence number it was planned with.
+        added_deletes: Whole entries of delete files, of any specs.
+        removed_data: Paths of data files.
+        removed_deletes: Delete files that go with them, or are replaced.
+        summary: Further properties of the snapshot summary.
+    """
+
+    operation: Operation
+    added_data: EntriesTable | None = None
+    added_deletes: EntriesTable | None = None
+    removed_data: frozenset[str] = frozenset()
+    removed_deletes: frozenset[DeleteFileId] = frozenset()
+    summary: Mapping[str, str] = field(default_factory=dict)
+
+
+class Check(Enum):
+    """What must not have happened since the starting snapshot."""
+
+    NO_NEW_DATA = "no data file that may hold matching rows was added"
+    NO_NEW_DELETES = "no delete file that may delete matching rows was added"
+    NO_NEW_DELETES_FOR_REMOVED = "no delete was added for a data file that is removed"
+    NO_REMOVED_DATA = "no data file that may hold matching rows was removed"
+    REFERENCED_FILES_EXIST = "every data file the new deletes refer to is still there"
+    REFERENCED_FILES_NOT_DELETED = "as before, and deletes by others count as well"
+    REMOVED_FILES_EXIST = "every file to be removed is still there"
+    NO_NEW_DVS = "no deletion vector was added for a data file that gets one"
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """What to check against the snapshots committed since the change was planned.
+
+    Attributes:
+        starting_snapshot_id: The snapshot the change was planned on; ``None`` for an empty table or branch.
+        checks: What must not have happened.
+        conflict_filter: Rows the change depends on; TRUE means all.
+        referenced_data_files: Data files the added deletes refer to.
+    """
+
+    starting_snapshot_id: int | None = None
+    checks: frozenset[Check] = frozenset()
+    conflict_filter: IrExpr = TRUE
+    referenced_data_files: frozenset[str] = frozenset()
