@@ -1,0 +1,139 @@
+"""The rows of single data files: any columns at any positions, and which of them are deleted.
+
+What it takes to read a file of a table is small and can be pickled (``TableRows``), so that a task on another machine
+reads exactly as this process does. Positions count the rows of the file from zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+import pyarrow as pa
+from pyiceberg.io import FileIO
+from pyiceberg.schema import Schema, prune_columns
+from pyiceberg.table import Table
+from pyiceberg.table.name_mapping import NameMapping
+from pyiceberg.types import NestedField, StructType
+
+from floeplan.errors import CorruptMetadataError, UnsupportedError
+from floeplan.metadata.delete_index import DeleteKind
+from floeplan.parquet.footer import ParquetFooter, read_footer
+from floeplan.parquet.reader import read_selected
+from floeplan.parquet.selection import RowSelection
+from floeplan.parquet.source import open_source
+from floeplan.predicate.tristate import Mask
+from floeplan.scan.delete_files import DeleteFileReader
+from floeplan.scan.equality import key_columns, matches_any
+from floeplan.scan.model import DeleteScan, FileScan
+from floeplan.scan.name_mapping import with_mapped_ids
+from floeplan.scan.projection import project
+
+EQUALITY = (DeleteKind.EQUALITY_GLOBAL, DeleteKind.EQUALITY_PARTITION)
+
+
+@dataclass(frozen=True, slots=True)
+class TableRows:
+    """What reading the files of a table takes: its schemas, newest first, its name mapping and its store."""
+
+    schemas: tuple[Schema, ...]
+    mapping: NameMapping | None
+    io: FileIO
+
+    @staticmethod
+    def of(table: Table, shown: Schema) -> TableRows:
+        """For files of a table whose rows are shown in a schema."""
+        known = sorted(table.metadata.schemas, key=lambda schema: -schema.schema_id)
+        return TableRows((shown, *known), table.name_mapping(), table.io)
+
+
+class FileRows:
+    """Opens files of one table; delete files that serve many of them are decoded once. Safe under threads."""
+
+    def __init__(self, table: TableRows) -> None:
+        self.table = table
+        self._deletes = DeleteFileReader(table.io)
+
+    def open(self, file: FileScan) -> OpenFile:
+        """A data file with its footer read."""
+        if file.encrypted or file.format != "PARQUET":
+            what = "encrypted" if file.encrypted else file.format
+            raise UnsupportedError(
+                f"data file {file.path} is {what}; only plain Parquet data files are read", context={"file": file.path}
+            )
+        return OpenFile(self.table, self._deletes, file)
+
+
+class OpenFile:
+    """One data file."""
+
+    def __init__(self, table: TableRows, deletes: DeleteFileReader, file: FileScan) -> None:
+        self._table, self._deletes, self.file = table, deletes, file
+        self.source = open_source(file.path, table.io)
+        self.footer: ParquetFooter = read_footer(self.source)
+
+    def planned(self) -> RowSelection:
+        """The rows the plan says may match, deleted or not."""
+        file, footer = self.file, self.footer
+        if file.row_selection is not None:
+            return file.row_selection
+        if file.row_groups is None:
+            return RowSelection.all_rows(footer.num_rows)
+        kept = np.array(file.row_groups, dtype=np.int64)
+        return RowSelection.from_runs(footer.first_rows[kept], footer.row_group_rows[kept])
+
+    def undeleted(self, selection: RowSelection) -> RowSelection:
+        """Without the positions that deletion vectors and position deletes list."""
+        for delete in self.file.deletes:
+            if delete.kind not in EQUALITY:
+                gone = self._deletes.positions(delete, self.file.path)
+                selection = selection.difference(RowSelection.from_runs(gone, np.ones_like(gone)))
+        return selection
+
+    def read(self, schema: Schema, selection: RowSelection) -> tuple[pa.Table, Mask]:
+        """These rows in the columns of a schema, and which of them no equality delete removes."""
+        keys = [(delete, self._key_schemas(delete)) for delete in self.file.deletes if delete.kind in EQUALITY]
+        path, rows, constants = self.file.path, selection.row_count, self.file.constants
+        stored = self._stored([schema, *chain.from_iterable(schemas for _, schemas in keys)], selection)
+        live = np.ones(rows, dtype=np.bool_)
+        for delete, schemas in keys:
+            row_keys = key_columns(stored, schemas, constants, path, rows)
+            live &= ~matches_any(row_keys, self._deletes.keys(delete, schemas))
+        return project(stored, schema, constants, path, rows), live
+
+    def _stored(self, wanted: Sequence[Schema], selection: RowSelection) -> pa.Table:
+        if self.footer.has_own_ids:
+            return read_selected(self.source, self.footer, _stored_columns(self.footer, wanted), selection)
+        stored = read_selected(self.source, self.footer, None, selection)
+        return with_mapped_ids(stored, self._table.mapping, self.file.path)
+
+    def _key_schemas(self, delete: DeleteScan) -> tuple[Schema, ...]:
+        """One schema for each key, as the newest schema that has it knows it: keys may be columns dropped since."""
+        return tuple(self._key_schema(field_id, delete.path) for field_id in delete.equality_ids)
+
+    def _key_schema(self, field_id: int, path: str) -> Schema:
+        for schema in self._table.schemas:
+            if field_id in schema._lazy_id_to_field:
+                return prune_columns(schema, {field_id}, select_full_types=False)
+        raise CorruptMetadataError(
+            f"equality delete {path} names field id {field_id}, which no schema of the table has",
+            context={"file": path, "field_id": field_id},
+        )
+
+
+def _stored_columns(footer: ParquetFooter, wanted: Iterable[Schema]) -> list[int]:
+    """Columns to fetch; a struct whose wanted fields are all newer than the file is fetched for its nulls."""
+    fields = chain.from_iterable(schema.fields for schema in wanted)
+    return list(dict.fromkeys(chain.from_iterable(_stored(field, footer.field_ids) for field in fields)))
+
+
+def _stored(field: NestedField, stored: frozenset[int]) -> list[int]:
+    """What to fetch of one field: lists and maps as a whole, structs by their fields."""
+    if field.field_id not in stored:
+        return []
+    if not isinstance(field.field_type, StructType):
+        return [field.field_id]
+    inside = chain.from_iterable(_stored(child, stored) for child in field.field_type.fields)
+    return list(inside) or [field.field_id]
