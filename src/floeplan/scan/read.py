@@ -44,7 +44,7 @@ def read_plan(plan: ScanPlan, schema: Schema, limit: int | None = None) -> pa.Ta
 
 def read_batches(plan: ScanPlan, schema: Schema) -> Iterator[pa.Table]:
     """The rows of a plan file by file, in order, a few files read ahead."""
-    reader = PlanReader(plan, schema)
+    reader = PlanReader.of(plan, schema)
     with ThreadPoolExecutor(READ_THREADS, "floeplan-read") as pool:
         ahead: deque[Future[pa.Table]] = deque()
         try:
@@ -60,7 +60,7 @@ def read_batches(plan: ScanPlan, schema: Schema) -> Iterator[pa.Table]:
 
 def count_rows(plan: ScanPlan) -> int:
     """Rows that match: record counts where every row matches and none is deleted, reading only the other files."""
-    reader = PlanReader(plan, Schema())
+    reader = PlanReader.of(plan, Schema())
     files = plan.files
     by_metadata = (files.states == TriState.TRUE) & (files.matches.counts == 0) & (files.entries.record_count >= 0)
     total = int(files.entries.record_count[by_metadata].sum())
@@ -77,12 +77,17 @@ def _count(file: FileScan, reader: PlanReader) -> int:
 
 
 class PlanReader:
-    """Reads files of one plan into the columns of one schema; safe under threads."""
+    """Reads files of one table into the columns of one schema; safe under threads."""
 
-    def __init__(self, plan: ScanPlan, schema: Schema) -> None:
-        self._plan = plan
+    def __init__(self, table: TableRows, schema: Schema) -> None:
+        self._table_schema = table.schemas[0]
         self._schema = schema
-        self._rows = FileRows(TableRows.of(plan.target.table, plan.target.schema))
+        self._rows = FileRows(table)
+
+    @staticmethod
+    def of(plan: ScanPlan, schema: Schema) -> PlanReader:
+        """For the files of a plan."""
+        return PlanReader(TableRows.of(plan.target.table, plan.target.schema), schema)
 
     def read(self, file: FileScan) -> pa.Table:
         """The rows of one file that match and are not deleted, in the columns asked for."""
@@ -108,7 +113,7 @@ class PlanReader:
         """The columns to show and those of the residual."""
         tops = {field.field_id: field for field in self._schema.fields}
         asked = set(field_ids(file.residual))
-        for field in self._plan.target.schema.fields:
+        for field in self._table_schema.fields:
             if not asked.isdisjoint(Schema(field)._lazy_id_to_field):
                 tops[field.field_id] = field
         return Schema(*tops.values())
