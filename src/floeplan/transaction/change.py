@@ -50,6 +50,10 @@ class SnapshotChange:
         added_deletes: Whole entries of delete files, of any specs.
         removed_data: Paths of data files.
         removed_deletes: Delete files that go with them, or are replaced.
+        removed_entries: What is known of the removed files, data and deletes: entries as a scan plan has them. Only
+            says where to look for them; without it they are found by path, at the cost of reading more manifests.
+        planned_on: The snapshot whose manifests the ``manifest`` column of ``removed_entries`` counts.
+        merge_manifests: Whether small manifests may be merged on the way; a fast append leaves them alone.
         summary: Further properties of the snapshot summary.
     """
 
@@ -58,6 +62,9 @@ class SnapshotChange:
     added_deletes: EntriesTable | None = None
     removed_data: frozenset[str] = frozenset()
     removed_deletes: frozenset[DeleteFileId] = frozenset()
+    removed_entries: EntriesTable | None = None
+    planned_on: int | None = None
+    merge_manifests: bool = True
     summary: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -83,9 +90,11 @@ class Validation:
         checks: What must not have happened.
         conflict_filter: Rows the change depends on; TRUE means all.
         referenced_data_files: Data files the added deletes refer to.
+        partitions: Entries whose (spec, tuple)s are all the change depends on; files of other specs may lie in them.
     """
 
     starting_snapshot_id: int | None = None
     checks: frozenset[Check] = frozenset()
     conflict_filter: IrExpr = TRUE
     referenced_data_files: frozenset[str] = frozenset()
+    partitions: EntriesTable | None = None

@@ -1,0 +1,158 @@
+"""Taking removed files out of the manifests of a snapshot.
+
+Rule: a manifest without a removed file stays as it is, under its name. One with removed files is written again: the
+removed entries DELETED by this snapshot, the others EXISTING with the snapshot id and sequence numbers they had, and
+entries that earlier snapshots deleted are gone. Manifests without live files are not listed any more.
+
+Fail-safe: what was found in a manifest is remembered by its name. A manifest never changes, so when the snapshot is
+produced again on a newer head only manifests that are new there are read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from floeplan.metadata.decoder import Ints, Mask
+from floeplan.metadata.entries import EntriesTable
+from floeplan.metadata.entry_columns import WHOLE, EntryColumns
+from floeplan.metadata.manifest import read_entries
+from floeplan.metadata.manifest_list import UNKNOWN, ManifestListTable, concat_manifest_lists
+from floeplan.transaction.entry_tables import carried_over, concat_entries
+from floeplan.transaction.manifests import SnapshotManifests, TableShape
+from floeplan.transaction.removal import IDENTITY, Wanted, entry_keys, live_manifests, rows_of_paths
+
+
+@dataclass(frozen=True, slots=True)
+class Filtered:
+    """The manifests after the removal.
+
+    Attributes:
+        manifests: Those to list, in their order.
+        removed: The entries that were removed, as they were.
+        replaced: Manifests written again.
+        missing: Keys of files that no manifest holds.
+    """
+
+    manifests: ManifestListTable
+    removed: EntriesTable
+    replaced: int
+    missing: pa.Array
+
+
+@dataclass(frozen=True, slots=True)
+class _Rewritten:
+    """What became of one manifest; ``None`` for the row of the list if nothing was removed from it."""
+
+    row: ManifestListTable | None
+    removed: EntriesTable | None
+
+
+_UNTOUCHED = _Rewritten(None, None)
+
+
+@dataclass(slots=True)
+class ManifestFilter:
+    """Removes files from manifests of one kind, again and again on newer heads."""
+
+    writer: SnapshotManifests
+    known: dict[tuple[object, ...], _Rewritten] = field(default_factory=dict)
+
+    def apply(self, manifests: ManifestListTable, wanted: Wanted, shape: TableShape, first: pa.Array) -> Filtered:
+        """Remove what is wanted; ``first`` names the manifests where it is likely to be."""
+        visit = _Visit(self, manifests, wanted, shape)
+        live = live_manifests(manifests)
+        if not wanted.nothing:
+            visit.look_into(np.intersect1d(rows_of_paths(manifests, first), np.flatnonzero(live)))
+            visit.look_into(np.flatnonzero(live & wanted.candidates(manifests, shape.union, visit.missing())))
+        if shape.metadata.format_version > 1:
+            visit.rewrite(np.setdiff1d(np.flatnonzero(_uncounted(manifests)), visit.rewritten_rows()))
+        changed = visit.rewritten_rows()
+        rows = {row: written for row in changed if (written := visit.found[row].row) is not None}
+        return Filtered(_replaced(manifests, live, rows), visit.removed(), len(changed), visit.missing())
+
+
+@dataclass(slots=True)
+class _Visit:
+    """One search through the manifests of a head; ``found`` says what became of the rows that were looked into."""
+
+    memory: ManifestFilter
+    manifests: ManifestListTable
+    wanted: Wanted
+    shape: TableShape
+    found: dict[int, _Rewritten] = field(default_factory=dict)
+
+    def look_into(self, rows: Ints) -> None:
+        """Look for removed files in these manifests, and write those again that have some."""
+        unseen = np.setdiff1d(rows, list(self.found))
+        paths = self.manifests.path.take(pa.array(unseen)).to_pylist()
+        known = {row: self.memory.known.get(self._key(path)) for row, path in zip(unseen.tolist(), paths, strict=True)}
+        self.found |= {row: found for row, found in known.items() if found is not None}
+        unread = np.array([row for row, found in known.items() if found is None], dtype=np.int64)
+        if not len(unread):
+            return
+        io = self.memory.writer.io
+        entries = read_entries(self.manifests, self.shape.union, IDENTITY, rows=unread, io=io)
+        hit = np.unique(entries.ints("manifest")[self.wanted.hits(entries)])
+        for row in np.setdiff1d(unread, hit).tolist():
+            self._remember(row, _UNTOUCHED)
+        self.rewrite(hit)
+
+    def rewrite(self, rows: Ints) -> None:
+        """Write these manifests again, without what is removed."""
+        if not len(rows):
+            return
+        writer = self.memory.writer
+        entries = read_entries(self.manifests, self.shape.union, EntryColumns(WHOLE), rows=rows, io=writer.io)
+        gone = self.wanted.hits(entries) | self.wanted.outdated(entries)
+        manifest = entries.ints("manifest")
+        for row in rows.tolist():
+            here, removed = entries.filter(manifest == row), gone[manifest == row]
+            kept = carried_over(here, removed, writer.snapshot_id)
+            spec_id, content = int(self.manifests.spec_id[row]), int(self.manifests.content[row])
+            written = writer.write_added_manifest(kept, spec_id, self.shape, content)
+            self._remember(row, _Rewritten(written, here.filter(removed)))
+
+    def rewritten_rows(self) -> list[int]:
+        """The rows whose manifest was written again."""
+        return sorted(row for row, found in self.found.items() if found.row is not None)
+
+    def removed(self) -> EntriesTable:
+        """The entries that were removed so far."""
+        parts = [self.found[row].removed for row in self.rewritten_rows()]
+        return concat_entries([part for part in parts if part is not None], self.shape.union)
+
+    def missing(self) -> pa.Array:
+        """The keys that were not found so far."""
+        found = entry_keys(self.removed())
+        return self.wanted.keys.filter(pc.invert(pc.is_in(self.wanted.keys, value_set=found)))
+
+    def _remember(self, row: int, found: _Rewritten) -> None:
+        self.found[row] = self.memory.known[self._key(self.manifests.path[row].as_py())] = found
+
+    def _key(self, path: str) -> tuple[object, ...]:
+        """What becomes of a manifest depends on nothing else, beside the change itself."""
+        return path, self.wanted.older_than, self.wanted.vector_paths, self.shape.key
+
+
+def _uncounted(manifests: ManifestListTable) -> Mask:
+    """Manifests of format 1 that say nothing of their files: later formats demand it."""
+    return np.asarray((manifests.added_files == UNKNOWN) | (manifests.existing_files == UNKNOWN))
+
+
+def _replaced(manifests: ManifestListTable, live: Mask, changed: dict[int, ManifestListTable]) -> ManifestListTable:
+    """The live manifests, those that were written again in the place of what they were."""
+    order = np.arange(len(manifests))
+    order[list(changed)] = len(manifests) + np.arange(len(changed))
+    return concat_manifest_lists([manifests, *changed.values()]).take(order[live])
+
+
+def hinted_manifests(planned: ManifestListTable | None, hints: EntriesTable) -> pa.Array:
+    """The manifests that entries were planned from."""
+    if planned is None or "manifest" not in hints:
+        return pa.array([], pa.large_string())
+    rows = np.unique(hints.ints("manifest"))
+    return planned.path.take(pa.array(rows[(rows >= 0) & (rows < len(planned))]))

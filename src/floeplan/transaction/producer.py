@@ -1,0 +1,267 @@
+"""From a change to a snapshot: manifests, manifest list and the snapshot itself, without a catalog.
+
+::
+
+    change ─► added files ──────────► one manifest per spec ─┐
+      │       head's manifests ─────► filtered ──────────────┼─► merged ─► manifest list ─► Snapshot
+      └─────► removed files ─────────────┘                   │
+                                  untouched manifests ───────┘
+
+Rule: manifests that need not change are listed as they are and not even read. The snapshot id is given once and kept:
+when another writer commits first, ``produce`` is called again with the newer head and writes only what differs.
+
+Fail-safe: everything that can be refused is refused before the first file is written, and nothing refers to the written
+files until the snapshot is committed. ``Produced.written`` names them all.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+from pyiceberg.io import FileIO
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Operation as SummaryOperation
+from pyiceberg.table.snapshots import Snapshot, Summary
+
+from floeplan.metadata.entries import EntriesTable
+from floeplan.metadata.manifest_list import (
+    DATA,
+    DELETES,
+    ManifestListTable,
+    concat_manifest_lists,
+    inline_manifest_list,
+    read_manifest_list,
+)
+from floeplan.metadata.manifest_list_writer import EncodedList, ListedSnapshot, write_manifest_list
+from floeplan.transaction import summary
+from floeplan.transaction.change import DeleteFileId, SnapshotChange
+from floeplan.transaction.entry_tables import concat_entries, no_entries, with_status
+from floeplan.transaction.filter_manifests import Filtered, ManifestFilter, hinted_manifests
+from floeplan.transaction.manifests import ManifestWritten, SnapshotManifests, TableShape
+from floeplan.transaction.merge_manifests import ManifestMerger, MergeOptions
+from floeplan.transaction.removal import Wanted, live_manifests, wanted_keys
+from floeplan.transaction.validate_change import validate_change, validate_replacement
+
+
+@dataclass(frozen=True, slots=True)
+class Produced:
+    """A snapshot ready to be committed.
+
+    Attributes:
+        snapshot: As the catalog is to be told.
+        manifest_list: Where its manifest list is.
+        manifests: Its manifests, as the list names them.
+        manifests_written: Those of them that this snapshot added.
+        written: Every file written so far for the change, other attempts included.
+        removed: Entries of the files that were removed, those implied by the change included.
+        missing_data: Data files to be removed that the head does not have.
+        missing_deletes: Likewise delete files.
+    """
+
+    snapshot: Snapshot
+    manifest_list: str
+    manifests: ManifestListTable
+    manifests_written: tuple[ManifestWritten, ...]
+    written: tuple[str, ...]
+    removed: EntriesTable
+    missing_data: frozenset[str]
+    missing_deletes: frozenset[DeleteFileId]
+
+    @property
+    def superseded(self) -> frozenset[str]:
+        """Written files that the snapshot does not need: left by other attempts or merged into other manifests."""
+        return frozenset(self.written) - {self.manifest_list, *(m.path for m in self.manifests_written)}
+
+
+@dataclass(slots=True)
+class SnapshotProducer:
+    """Produces the snapshot of one change, once for every head it is tried on.
+
+    Attributes:
+        change: What the snapshot adds and removes.
+        snapshot_id: Its id, the same for all attempts.
+        io: Where metadata files are read and written; local files need none.
+        commit_uuid: Begins the names of the written files.
+        now_ms: The clock.
+    """
+
+    change: SnapshotChange
+    snapshot_id: int
+    io: FileIO | None = None
+    commit_uuid: str = field(default_factory=lambda: str(uuid.uuid4()))
+    now_ms: Callable[[], int] = lambda: int(time.time() * 1000)
+    _writer: SnapshotManifests = field(init=False)
+    _filters: tuple[ManifestFilter, ManifestFilter] = field(init=False)
+    _merger: ManifestMerger = field(init=False)
+    _added: dict[tuple[object, ...], list[ManifestListTable]] = field(default_factory=dict)
+    _lists: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._writer = SnapshotManifests(self.snapshot_id, self.commit_uuid, self.io)
+        self._filters = ManifestFilter(self._writer), ManifestFilter(self._writer)
+        self._merger = ManifestMerger(self._writer)
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """Every file written so far, by all attempts."""
+        return *self._writer.written, *self._lists
+
+    def produce(self, metadata: TableMetadata, head: Snapshot | None) -> Produced:
+        """The snapshot that follows ``head``, the newest of its branch; ``None`` for a table or branch without one."""
+        shape, options = TableShape.of(metadata), MergeOptions.of(metadata.properties)
+        added = self._added_entries(shape)
+        validate_change(self.change, added, shape)
+        listed = inline_manifest_list(()) if head is None else read_manifest_list(head.manifest_list, self.io)
+        new = self._added_manifests(added, shape, options)
+        data, deletes = self._filtered(listed, new, shape, head)
+        removed = concat_entries([data.removed, deletes.removed], shape.union)
+        validate_replacement(self.change, added, removed)
+        manifests = concat_manifest_lists([*new[DATA], data.manifests, *new[DELETES], deletes.manifests])
+        if options.enabled and self.change.merge_manifests:
+            manifests = self._merger.merge(manifests, shape, options)
+        location = shape.location_of(f"snap-{self.snapshot_id}-{len(self._lists)}-{self.commit_uuid}.avro")
+        self._lists.append(location)
+        listing = _listed_snapshot(self.snapshot_id, metadata, head)
+        encoded = write_manifest_list(location, manifests, listing, io=self.io)
+        counts = summary.manifest_counts(*_manifest_counts(listed, encoded.manifests, self.snapshot_id))
+        changed = summary.changes(added, removed, shape.union)
+        return Produced(
+            snapshot=self._snapshot(metadata, head, listing, location, encoded, changed | counts),
+            manifest_list=location,
+            manifests=encoded.manifests,
+            manifests_written=self._manifests_written(encoded.manifests),
+            written=self.written,
+            removed=removed,
+            missing_data=frozenset(key.partition("\0")[0] for key in data.missing.to_pylist()),
+            missing_deletes=frozenset(map(_delete_file_id, deletes.missing.to_pylist())),
+        )
+
+    def _added_entries(self, shape: TableShape) -> EntriesTable:
+        given = [files for files in (self.change.added_data, self.change.added_deletes) if files is not None]
+        added = concat_entries(given, shape.union)
+        return with_status(added, added.status, np.full(len(added), self.snapshot_id))
+
+    def _added_manifests(
+        self, added: EntriesTable, shape: TableShape, options: MergeOptions
+    ) -> dict[int, list[ManifestListTable]]:
+        """Manifests of new files, per content; written once and used again by later attempts."""
+        write = {DATA: self._writer.write_added_data_manifests, DELETES: self._writer.write_delete_manifest}
+        found = {}
+        for content, write_added in write.items():
+            files = added.filter((added.content == 0) == (content == DATA))
+            key = content, shape.key
+            if key not in self._added:
+                self._added[key] = write_added(files, shape, options.target_bytes) if len(files) else []
+            found[content] = self._added[key]
+        return found
+
+    def _filtered(
+        self,
+        listed: ManifestListTable,
+        new: dict[int, list[ManifestListTable]],
+        shape: TableShape,
+        head: Snapshot | None,
+    ) -> tuple[Filtered, Filtered]:
+        """Data manifests, then delete manifests: vectors of removed data files go, and deletes older than all data."""
+        nothing = no_entries(shape.union)
+        hints = _usable(self.change.removed_entries, shape) or nothing
+        is_data = hints.content == 0
+        keys = wanted_keys(self.change)
+        planned = self._planned_on(listed, shape.metadata, head)
+        of_data, of_deletes = (listed.take(np.flatnonzero(listed.content == kind)) for kind in (DATA, DELETES))
+        wanted = Wanted(keys[0], hints.filter(is_data), nothing)
+        data = self._filters[DATA].apply(of_data, wanted, shape, hinted_manifests(planned, wanted.hints))
+        vectors_of = data.removed if shape.metadata.format_version > 2 else nothing
+        oldest = _oldest_data([*new[DATA], data.manifests], shape.metadata)
+        wanted = Wanted(keys[1], hints.filter(~is_data), vectors_of, oldest)
+        deletes = self._filters[DELETES].apply(of_deletes, wanted, shape, hinted_manifests(planned, wanted.hints))
+        return data, deletes
+
+    def _planned_on(
+        self, listed: ManifestListTable, metadata: TableMetadata, head: Snapshot | None
+    ) -> ManifestListTable | None:
+        """The manifest list that the removed files were planned from, if it is still there."""
+        if self.change.planned_on is None or self.change.removed_entries is None:
+            return None
+        if head is not None and head.snapshot_id == self.change.planned_on:
+            return listed
+        snapshot = metadata.snapshot_by_id(self.change.planned_on)
+        return None if snapshot is None else read_manifest_list(snapshot.manifest_list, self.io)
+
+    def _snapshot(
+        self,
+        metadata: TableMetadata,
+        head: Snapshot | None,
+        listing: ListedSnapshot,
+        location: str,
+        encoded: EncodedList,
+        changed: dict[str, str],
+    ) -> Snapshot:
+        parent = None if head is None else dict(head.summary.additional_properties) if head.summary else {}
+        properties = dict(self.change.summary) | changed | summary.totals(changed, parent)
+        first, after = listing.first_row_id, encoded.next_row_id
+        stated = {
+            "snapshot-id": self.snapshot_id,
+            "parent-snapshot-id": listing.parent_snapshot_id,
+            "sequence-number": listing.sequence_number,
+            "timestamp-ms": max(self.now_ms(), metadata.last_updated_ms),
+            "manifest-list": location,
+            "summary": Summary(SummaryOperation(self.change.operation.value), **properties),
+            "schema-id": metadata.current_schema_id,
+            "first-row-id": first,
+            "added-rows": None if first is None or after is None else after - first,
+        }
+        return Snapshot.model_validate(stated)
+
+    def _manifests_written(self, manifests: ManifestListTable) -> tuple[ManifestWritten, ...]:
+        rows = np.flatnonzero(manifests.added_snapshot_id == self.snapshot_id)
+        found = zip(
+            manifests.path.take(pa.array(rows)).to_pylist(),
+            manifests.spec_id[rows].tolist(),
+            manifests.content[rows].tolist(),
+            strict=True,
+        )
+        return tuple(ManifestWritten(p, spec, content, len(self._writer.written[p])) for p, spec, content in found)
+
+
+def _listed_snapshot(snapshot_id: int, metadata: TableMetadata, head: Snapshot | None) -> ListedSnapshot:
+    version = metadata.format_version
+    first_row_id = (metadata.next_row_id or 0) if metadata.format_version == 3 else None
+    parent = None if head is None else head.snapshot_id
+    return ListedSnapshot(version, snapshot_id, parent, metadata.next_sequence_number(), first_row_id)
+
+
+def _manifest_counts(before: ManifestListTable, after: ManifestListTable, snapshot_id: int) -> tuple[int, int, int]:
+    """Created, kept, and live ones of the head that are not there any more."""
+    created = int((after.added_snapshot_id == snapshot_id).sum())
+    kept = len(after) - created
+    return created, kept, int(live_manifests(before).sum()) - kept
+
+
+def _oldest_data(manifests: list[ManifestListTable], metadata: TableMetadata) -> int:
+    """The smallest data sequence number of the table, of its last snapshot if it holds no data."""
+    oldest = concat_manifest_lists(manifests).min_sequence_number
+    assigned = oldest[oldest >= 0]
+    if not len(oldest) or not len(assigned):
+        return int(metadata.next_sequence_number()) - 1 if metadata.format_version > 1 else 0
+    return int(assigned.min())
+
+
+def _usable(hints: EntriesTable | None, shape: TableShape) -> EntriesTable | None:
+    """Hints under the partition columns the table has now; where those changed only the spec ids are used."""
+    if hints is None:
+        return None
+    if hints.partition_types == {f.id: f.bound.column.type for f in shape.union.fields}:
+        return hints
+    plain = [name for name in hints.table.schema.names if not name.startswith("partition.")]
+    return EntriesTable(hints.table.select(plain), {})
+
+
+def _delete_file_id(key: str) -> DeleteFileId:
+    path, _, offset = key.partition("\0")
+    return DeleteFileId(path, int(offset) if offset else None)

@@ -1,0 +1,92 @@
+"""The summary of a snapshot, with the names Iceberg Java gives its numbers.
+
+Rule: a number that is zero is left out, but for the number of changed partitions and of manifests; totals are the
+parent's plus what was added minus what was removed. Fail-safe: a total that the parent does not state, or that would
+become negative, is left out rather than guessed; without a parent totals begin at zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pyarrow.compute as pc
+
+from floeplan.metadata.decoder import Ints, Mask
+from floeplan.metadata.entries import Content, EntriesTable
+from floeplan.partition.key import partition_codes
+from floeplan.partition.union import UnionPartitionType
+from floeplan.predicate.stats import to_mask
+from floeplan.transaction.entry_tables import concat_entries
+
+_COUNTED = {
+    "files-size": ("added-files-size", "removed-files-size"),
+    "data-files": ("added-data-files", "deleted-data-files"),
+    "equality-delete-files": ("added-equality-delete-files", "removed-equality-delete-files"),
+    "position-delete-files": ("added-position-delete-files", "removed-position-delete-files"),
+    "dvs": ("added-dvs", "removed-dvs"),
+    "delete-files": ("added-delete-files", "removed-delete-files"),
+    "records": ("added-records", "deleted-records"),
+    "position-deletes": ("added-position-deletes", "removed-position-deletes"),
+    "equality-deletes": ("added-equality-deletes", "removed-equality-deletes"),
+}
+"""What is counted, and what it is called when it is added and when it is removed."""
+
+_TOTALS = ("records", "files-size", "data-files", "delete-files", "position-deletes", "equality-deletes")
+
+
+def changes(added: EntriesTable, removed: EntriesTable, union: UnionPartitionType) -> dict[str, str]:
+    """What was added, what was removed, and in how many partitions."""
+    found: dict[str, str] = {}
+    for side, entries in enumerate((added, removed)):
+        found |= {_COUNTED[what][side]: str(number) for what, number in _counts(entries).items() if number > 0}
+    both = concat_entries([added, removed], union)
+    codes = partition_codes(union, both.spec_id, both.partition_columns())
+    return found | {"changed-partition-count": str(len(np.unique(codes)))}
+
+
+def manifest_counts(created: int, kept: int, replaced: int) -> dict[str, str]:
+    """How many manifests the snapshot has that are new, that are not, and how many of its parent's it has not."""
+    counts = {"manifests-created": created, "manifests-kept": kept, "manifests-replaced": replaced}
+    return {name: str(count) for name, count in counts.items()}
+
+
+def totals(changed: Mapping[str, str], parent: Mapping[str, str] | None) -> dict[str, str]:
+    """Totals after a change; ``parent`` is the summary of the snapshot before, ``None`` if there is no snapshot."""
+    found = {}
+    for what in _TOTALS:
+        name = f"total-{what}"
+        before = "0" if parent is None else parent.get(name)
+        if before is not None and before.isdigit():
+            added, removed = (int(changed.get(side, 0)) for side in _COUNTED[what])
+            if int(before) + added >= removed:
+                found[name] = str(int(before) + added - removed)
+    return found
+
+
+def _counts(entries: EntriesTable) -> dict[str, int]:
+    content, records = entries.content, entries.record_count
+    is_data, is_equality = content == Content.DATA, content == Content.EQUALITY_DELETES
+    is_position = content == Content.POSITION_DELETES
+    is_vector = is_position & to_mask(pc.equal(entries.array("file_format"), "PUFFIN"))
+    return {
+        "files-size": int(_sizes(entries, is_vector).sum()),
+        "data-files": _count(is_data),
+        "equality-delete-files": _count(is_equality),
+        "position-delete-files": _count(is_position & ~is_vector),
+        "dvs": _count(is_vector),
+        "delete-files": _count(~is_data),
+        "records": int(records[is_data].sum()),
+        "position-deletes": int(records[is_position].sum()),
+        "equality-deletes": int(records[is_equality].sum()),
+    }
+
+
+def _sizes(entries: EntriesTable, is_vector: Mask) -> Ints:
+    """Several vectors share a file: of each its own bytes count."""
+    whole = entries.ints("file_size_in_bytes")
+    return np.where(is_vector, entries.ints("content_size_in_bytes", missing=0), whole)
+
+
+def _count(mask: Mask) -> int:
+    return int(np.count_nonzero(mask))

@@ -1,0 +1,61 @@
+"""What is wrong with a change whatever the table's head is, found before anything is written.
+
+Rule: every added file is whole, ADDED, of a spec the table has and of the kind it is given as. Format 1 has no deletes,
+format 2 no deletion vectors, and format 3 takes no new position delete files but vectors. An append removes nothing,
+and a replacement adds no rows.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow.compute as pc
+
+from floeplan.errors import BadInputError, UnsupportedError
+from floeplan.metadata.decoder import Mask
+from floeplan.metadata.entries import Content, EntriesTable
+from floeplan.predicate.stats import to_mask
+from floeplan.transaction.change import Operation, SnapshotChange
+from floeplan.transaction.manifests import TableShape
+from floeplan.transaction.spec_groups import validate_added_data_files
+
+
+def validate_change(change: SnapshotChange, added: EntriesTable, shape: TableShape) -> None:
+    """Refuse what no head could take."""
+    validate_added_data_files(added, shape.specs)
+    _refuse_kind(change.added_data, Content.DATA, expected=True, what="no data file")
+    _refuse_kind(change.added_deletes, Content.DATA, expected=False, what="no delete file")
+    removes = change.removed_data or change.removed_deletes
+    if change.operation is Operation.APPEND and (removes or change.added_deletes is not None):
+        raise BadInputError("an append adds data files and nothing else: state another operation")
+    _validate_deletes(added, shape.metadata.format_version)
+
+
+def validate_replacement(change: SnapshotChange, added: EntriesTable, removed: EntriesTable) -> None:
+    """A replacement has the same rows in other files: fewer where deletes were applied, never more."""
+    rows = [int(files.record_count[files.content == Content.DATA].sum()) for files in (added, removed)]
+    if change.operation is Operation.REPLACE and rows[0] > rows[1]:
+        raise BadInputError(
+            f"a replacement of {rows[1]} rows cannot add {rows[0]}", context={"added": rows[0], "removed": rows[1]}
+        )
+
+
+def _validate_deletes(added: EntriesTable, version: int) -> None:
+    is_position = added.content == Content.POSITION_DELETES
+    is_vector = is_position & to_mask(pc.equal(added.array("file_format"), "PUFFIN"))
+    if version == 1:
+        _refuse(added, added.content != Content.DATA, "format 1 has no delete files: upgrade the table to format 2")
+    elif version == 2:
+        _refuse(added, is_vector, "format 2 has no deletion vectors: write position delete files")
+    else:
+        _refuse(added, is_position & ~is_vector, "format 3 takes deletion vectors, not position delete files")
+
+
+def _refuse_kind(files: EntriesTable | None, kind: Content, *, expected: bool, what: str) -> None:
+    if files is not None:
+        _refuse(files, (files.content == kind) != expected, f"it is {what}")
+
+
+def _refuse(files: EntriesTable, wrong: Mask, why: str) -> None:
+    if wrong.any():
+        path = files.path[int(np.argmax(wrong))].as_py()
+        raise UnsupportedError(f"cannot add {path}: {why}", context={"file": path})
