@@ -1,0 +1,291 @@
+"""How a partition spec changes: fields added, dropped, replaced and renamed, exactly as Iceberg's own update does it.
+
+    format 1    a dropped field stays in its place with the void transform; field ids run on from 1000 in every spec
+    format 2+   a dropped field goes; a field that any spec of the table has had is taken again with its field id
+
+Dropping a field and adding the same (source, transform) in one change keeps it, perhaps under another name. A void
+field gives its name up to a field that wants it and becomes ``name_<field id>``. Without a name a field is called after
+its source: ``region``, ``id_bucket_16``, ``name_trunc_4``, ``ts_day``.
+
+Fail-safe: whatever Iceberg would refuse (two fields of one kind, a name that is taken or that is another column's, two
+new time fields on one column, a transform unknown here in the current spec) is refused before anything is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.transforms import (
+    BucketTransform,
+    IdentityTransform,
+    TimeTransform,
+    TruncateTransform,
+    UnknownTransform,
+    VoidTransform,
+)
+from pyiceberg.types import PrimitiveType
+
+from floeplan.errors import BadInputError, TypeMismatchError, UnsupportedError
+from floeplan.partition.transforms import Transform, can_apply
+from floeplan.predicate.names import Names, not_comparable
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A transform of a column: ``bucket(16, id)``; the column is a path into structs."""
+
+    column: tuple[str, ...]
+    transform: Transform = field(default_factory=IdentityTransform)
+
+    def __str__(self) -> str:
+        return f"{self.transform}({'.'.join(self.column)})"
+
+
+@dataclass(frozen=True, slots=True)
+class AddField:
+    """A further partition field; without a name it is called as Iceberg calls it."""
+
+    term: Term
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DropField:
+    """A partition field taken away, named or told by what it is made of."""
+
+    which: str | Term
+
+
+@dataclass(frozen=True, slots=True)
+class RenameField:
+    """Another name for a partition field; its id and its values stay."""
+
+    name: str
+    new_name: str
+
+
+SpecChange: TypeAlias = AddField | DropField | RenameField
+
+
+def replace_field(which: str | Term, term: Term, name: str | None = None) -> tuple[SpecChange, ...]:
+    """The changes that put one field in the place of another."""
+    return DropField(which), AddField(term, name)
+
+
+def evolved_spec(metadata: TableMetadata, changes: Iterable[SpecChange]) -> PartitionSpec:
+    """The default spec with the changes made to it, in their order, all or none.
+
+    A spec the table has, with the same sources, transforms and names, is that spec; another has the next free id.
+    """
+    evolving = _Evolving(metadata)
+    for change in changes:
+        match change:
+            case AddField(term, name):
+                evolving.add(term, name)
+            case DropField(which):
+                evolving.drop(which)
+            case RenameField(name, new_name):
+                evolving.rename(name, new_name)
+    fields = tuple(evolving.fields())
+    _check_fields(fields, metadata)
+    return _spec_with(fields, metadata)
+
+
+def drop_all(metadata: TableMetadata) -> tuple[DropField, ...]:
+    """The changes that leave a table unpartitioned."""
+    return tuple(DropField(f.name) for f in metadata.spec().fields if not isinstance(f.transform, VoidTransform))
+
+
+def default_name(schema: Schema, source_id: int, transform: Transform) -> str:
+    """The name of a field that was given none."""
+    source = schema.find_column_name(source_id)
+    match transform:
+        case IdentityTransform():
+            return f"{source}"
+        case BucketTransform():
+            return f"{source}_bucket_{transform.num_buckets}"
+        case TruncateTransform():
+            return f"{source}_trunc_{transform.width}"
+    return f"{source}_{transform}"
+
+
+@dataclass(slots=True)
+class _Slot:
+    """A field of the spec that is changed: what it is, and what becomes of it."""
+
+    field: PartitionField
+    name: str
+    dropped: bool = False
+
+    @property
+    def is_void(self) -> bool:
+        return isinstance(self.field.transform, VoidTransform)
+
+    def give_name_up(self) -> None:
+        self.name = f"{self.field.name}_{self.field.field_id}"
+
+
+class _Evolving:
+    """A spec on its way to the next one. Fields of the old spec are looked up by the names they had."""
+
+    def __init__(self, metadata: TableMetadata) -> None:
+        self.metadata = metadata
+        self.names = Names(metadata.schema())
+        self.slots = [_Slot(field, field.name) for field in metadata.spec().fields]
+        self.added: list[PartitionField] = []
+        self.last_id = metadata.last_partition_id or PARTITION_FIELD_ID_START - 1
+        for slot in self.slots:
+            if isinstance(slot.field.transform, UnknownTransform):
+                raise UnsupportedError(
+                    f"the current spec has field {slot.name} with the unknown transform {slot.field.transform}; "
+                    "change it with the program that made it",
+                    context={"field": slot.name},
+                )
+
+    def add(self, term: Term, name: str | None) -> None:
+        if any(field.name == name for field in self.added):
+            raise _refused(f"partition field {name} is added twice", name)
+        source_id = self._source_id(term)
+        known = self._slot_of(source_id, term.transform)
+        if known is not None and known.dropped:
+            self._revive(known, name)
+            return
+        if known is not None:
+            raise _refused(f"the table is partitioned by {term} already, as {known.name}", known.name)
+        if any(_is_of(field, source_id, term.transform) for field in self.added):
+            raise _refused(f"{term} is added twice", name)
+        self._append(self._recycled(source_id, term.transform, name) or self._new(source_id, term.transform, name))
+
+    def drop(self, which: str | Term) -> None:
+        slot = self._named(which) if isinstance(which, str) else self._made_of(which)
+        if slot.name != slot.field.name:
+            raise _refused(f"partition field {slot.field.name} is renamed and dropped", slot.field.name)
+        slot.dropped = True
+
+    def rename(self, name: str, new_name: str) -> None:
+        taken = self._slot_named(new_name)
+        if taken is not None and taken.is_void:
+            taken.give_name_up()
+        slot = self._named(name)
+        if slot.dropped:
+            raise _refused(f"partition field {name} is dropped and renamed", name)
+        slot.name = new_name
+
+    def fields(self) -> Iterator[PartitionField]:
+        for slot in self.slots:
+            if not slot.dropped:
+                yield _renamed(slot.field, slot.name)
+            elif self.metadata.format_version < 2:
+                yield PartitionField(slot.field.source_id, slot.field.field_id, VoidTransform(), slot.name)
+        yield from self.added
+
+    def _append(self, field: PartitionField) -> None:
+        if isinstance(field.transform, TimeTransform):
+            for other in self.added:
+                if other.source_id == field.source_id and isinstance(other.transform, TimeTransform):
+                    raise _refused(f"{field.name} and {other.name} divide one column by time; add one", field.name)
+        slot = self._slot_named(field.name)
+        if slot is not None and not (slot.dropped or slot.is_void):
+            raise _refused(
+                f"there is a partition field {field.name} already; give the new one another name", field.name
+            )
+        if slot is not None:
+            slot.give_name_up()
+        self.added.append(field)
+
+    def _revive(self, slot: _Slot, name: str | None) -> None:
+        slot.dropped = False
+        if name is not None and name != slot.field.name:
+            self.rename(slot.field.name, name)
+
+    def _recycled(self, source_id: int, transform: Transform, name: str | None) -> PartitionField | None:
+        """A field of any spec with this source and transform, and this name if there is one; the newest spec wins."""
+        if self.metadata.format_version < 2:
+            return None
+        specs = sorted(self.metadata.partition_specs, key=lambda spec: -spec.spec_id)
+        fields = (field for spec in specs for field in spec.fields if _is_of(field, source_id, transform))
+        return next((field for field in fields if name is None or field.name == name), None)
+
+    def _new(self, source_id: int, transform: Transform, name: str | None) -> PartitionField:
+        self.last_id += 1
+        name = default_name(self.metadata.schema(), source_id, transform) if name is None else name
+        return PartitionField(source_id, self.last_id, transform, name)
+
+    def _source_id(self, term: Term) -> int:
+        reference = self.names.find(term.column)
+        type_ = reference.field.field_type
+        if not isinstance(type_, PrimitiveType):
+            raise not_comparable(reference)
+        if not can_apply(term.transform, type_):
+            raise TypeMismatchError(
+                f"{term.transform} cannot be applied to column {reference.name} of type {type_}",
+                context={"column": reference.name, "transform": str(term.transform)},
+            )
+        return reference.field.field_id
+
+    def _slot_named(self, name: str) -> _Slot | None:
+        return next((slot for slot in self.slots if slot.field.name == name), None)
+
+    def _slot_of(self, source_id: int, transform: Transform) -> _Slot | None:
+        return next((slot for slot in reversed(self.slots) if _is_of(slot.field, source_id, transform)), None)
+
+    def _named(self, name: str) -> _Slot:
+        return self._found(self._slot_named(name), name)
+
+    def _made_of(self, term: Term) -> _Slot:
+        return self._found(self._slot_of(self._source_id(term), term.transform), str(term))
+
+    def _found(self, slot: _Slot | None, wanted: str) -> _Slot:
+        if slot is None:
+            known = ", ".join(f"{one.field.name} = {one.field.transform}" for one in self.slots) or "none"
+            raise _refused(f"the current spec has no partition field {wanted}; its fields are {known}", wanted)
+        return slot
+
+
+def _check_fields(fields: tuple[PartitionField, ...], metadata: TableMetadata) -> None:
+    schema = metadata.schema()
+    columns = {name: schema.find_field(name).field_id for name in schema.column_names}
+    names = [field.name for field in fields]
+    for position, one in enumerate(fields):
+        if not one.name:
+            raise _refused("a partition field needs a name", one.name)
+        if names.index(one.name) != position:
+            raise _refused(f"two partition fields would be called {one.name}; name one of them with AS", one.name)
+        if columns.get(one.name, one.source_id) != one.source_id:
+            raise _refused(
+                f"partition field {one.name} would have the name of another column; name it with AS", one.name
+            )
+        if metadata.format_version < 2 and one.field_id != PARTITION_FIELD_ID_START + position:
+            raise UnsupportedError(
+                f"format 1 numbers partition fields one after the other, and {one.name} would be {one.field_id}; "
+                "upgrade the table to format 2",
+                context={"field": one.name},
+            )
+
+
+def _spec_with(fields: tuple[PartitionField, ...], metadata: TableMetadata) -> PartitionSpec:
+    def looks(of: Iterable[PartitionField]) -> list[tuple[int, str, str]]:
+        return [(field.source_id, str(field.transform), field.name) for field in of]
+
+    for spec in metadata.partition_specs:
+        if looks(spec.fields) == looks(fields):
+            return spec
+    next_id = max((spec.spec_id for spec in metadata.partition_specs), default=-1) + 1
+    return PartitionSpec(*fields, spec_id=next_id)
+
+
+def _is_of(field: PartitionField, source_id: int, transform: Transform) -> bool:
+    return field.source_id == source_id and str(field.transform) == str(transform)
+
+
+def _renamed(field: PartitionField, name: str) -> PartitionField:
+    return PartitionField(field.source_id, field.field_id, field.transform, name)
+
+
+def _refused(message: str, name: object) -> BadInputError:
+    return BadInputError(message, context={"field": name})

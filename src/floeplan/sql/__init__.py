@@ -1,0 +1,1 @@
+"""Statements that change tables, as SQL text in Spark's dialect."""

@@ -1,0 +1,289 @@
+"""What each statement says once it is parsed, and what is refused, in one line that names it."""
+
+from __future__ import annotations
+
+import pytest
+from pyiceberg.transforms import (
+    BucketTransform,
+    DayTransform,
+    HourTransform,
+    IdentityTransform,
+    MonthTransform,
+    TruncateTransform,
+    YearTransform,
+)
+
+from floeplan.errors import BadInputError
+from floeplan.partition.evolution import AddField, DropField, Term
+from floeplan.sql.parse import parse_statement
+from floeplan.sql.parse_alter import parse_term
+from floeplan.sql.statements import (
+    AlterPartitioning,
+    Assignment,
+    Clause,
+    Delete,
+    DeleteRow,
+    Insert,
+    InsertRow,
+    Merge,
+    PartitionValue,
+    Query,
+    Relation,
+    TableName,
+    Update,
+    UpdateRow,
+)
+
+pytestmark = pytest.mark.unit
+T = TableName(("db", "t"))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("DELETE FROM db.t", Delete(T)),
+        ("delete from db.t where id = 1;", Delete(T, "id = 1")),
+        ("DELETE FROM local.db.t WHERE TRUE", Delete(TableName(("local", "db", "t")), "TRUE")),
+        ("DELETE FROM db.t.branch_audit WHERE id IN (1, 2)", Delete(TableName(("db", "t"), "audit"), "id IN (1, 2)")),
+        ("DELETE FROM db.`odd name` AS x WHERE x.v > 1", Delete(TableName(("db", "odd name")), "v > 1")),
+        ("DELETE FROM db.t x WHERE X.v > 1 AND v = 'x.v'", Delete(T, "v > 1 AND v = 'x.v'")),
+        ("DELETE FROM db.t WHERE t.v > 1 OR db.t.v < 0 OR DB.T.s.f = 1", Delete(T, "v > 1 OR v < 0 OR s.f = 1")),
+        ("DELETE FROM db.t AS x WHERE t.v > 1", Delete(T, "t.v > 1")),
+        ("DELETE FROM db.t WHERE t.date = DATE '2024-01-01'", Delete(T, "`date` = DATE '2024-01-01'")),
+        ("DELETE FROM db.t WHERE CASE WHEN v THEN t.w END -- why", Delete(T, "CASE WHEN v THEN w END")),
+    ],
+)
+def test_delete(text: str, expected: Delete) -> None:
+    assert parse_statement(text) == expected
+
+
+def test_the_text_of_an_expression_is_kept_as_it_was_written() -> None:
+    where = "date_format(d, 'yyyy') = '2024'  AND x  <=> 2.50BD /* odd */ AND name = 'it''s; WHERE'"
+    assert parse_statement(f"DELETE FROM db.t WHERE {where}") == Delete(T, where)
+
+
+def test_update() -> None:
+    text = """
+        UPDATE db.t AS x SET x.v = x.v + 1, s.f = concat(x.a, ',', 'WHERE'), w = CASE WHEN a THEN 1 ELSE 2 END
+        WHERE x.id = 3
+    """
+    assert parse_statement(text) == Update(
+        T,
+        (
+            Assignment(("v",), "v + 1"),
+            Assignment(("s", "f"), "concat(a, ',', 'WHERE')"),
+            Assignment(("w",), "CASE WHEN a THEN 1 ELSE 2 END"),
+        ),
+        "id = 3",
+    )
+    assert parse_statement("UPDATE db.t SET v = NULL") == Update(T, (Assignment(("v",), "NULL"),))
+
+
+def test_merge_with_every_kind_of_clause() -> None:
+    text = """
+        MERGE INTO db.t.branch_b AS x USING (SELECT id, max(v) AS v FROM news GROUP BY id) AS n
+        ON x.id = n.id AND x.day >= DATE '2024-01-01'
+        WHEN MATCHED AND n.v IS NULL THEN DELETE
+        WHEN MATCHED AND CASE WHEN x.a THEN n.b ELSE c END THEN UPDATE SET x.v = n.v, w = x.w + n.w
+        WHEN MATCHED THEN UPDATE SET *
+        WHEN NOT MATCHED AND n.v > 0 THEN INSERT (x.id, v) VALUES (n.id, coalesce(n.v, 0))
+        WHEN NOT MATCHED BY TARGET THEN INSERT *
+        WHEN NOT MATCHED BY SOURCE AND x.v < 0 THEN UPDATE SET v = -x.v
+        WHEN NOT MATCHED BY SOURCE THEN DELETE
+    """
+    assert parse_statement(text) == Merge(
+        TableName(("db", "t"), "b"),
+        Query("SELECT id, max(v) AS v FROM news GROUP BY id"),
+        "target.id = source.id AND target.day >= DATE '2024-01-01'",
+        matched=(
+            Clause(DeleteRow(), "source.v IS NULL"),
+            Clause(
+                UpdateRow((Assignment(("v",), "source.v"), Assignment(("w",), "target.w + source.w"))),
+                "CASE WHEN target.a THEN source.b ELSE c END",
+            ),
+            Clause(UpdateRow(None)),
+        ),
+        not_matched=(
+            Clause(
+                InsertRow((Assignment(("id",), "source.id"), Assignment(("v",), "coalesce(source.v, 0)"))),
+                "source.v > 0",
+            ),
+            Clause(InsertRow(None)),
+        ),
+        not_matched_by_source=(
+            Clause(UpdateRow((Assignment(("v",), "-target.v"),)), "target.v < 0"),
+            Clause(DeleteRow()),
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("using", "source", "columns", "on"),
+    [
+        ("db.s ON t.id = s.id", Relation(("db", "s")), None, "target.id = source.id"),
+        ("db.s ON db.t.id = db.s.id", Relation(("db", "s")), None, "target.id = source.id"),
+        (
+            "parquet.`/a/b.parquet` p ON t.id = p.id",
+            Relation(("parquet", "/a/b.parquet")),
+            None,
+            "target.id = source.id",
+        ),
+        ("news AS t ON db.t.id = 1", Relation(("news",)), None, "target.id = 1"),
+        (
+            "(VALUES (1, 'a')) AS s(id, v) ON t.id = s.id",
+            Query("VALUES (1, 'a')"),
+            ("id", "v"),
+            "target.id = source.id",
+        ),
+    ],
+)
+def test_merge_sources(using: str, source: object, columns: object, on: str) -> None:
+    found = parse_statement(f"MERGE INTO db.t USING {using} WHEN MATCHED THEN DELETE")
+    assert found == Merge(T, source, on, (Clause(DeleteRow()),), source_columns=columns)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("INSERT INTO db.t VALUES (1, 'a')", Insert(T, Query("VALUES (1, 'a')"))),
+        ("INSERT INTO TABLE db.t TABLE db.s", Insert(T, Query("TABLE db.s"))),
+        ("INSERT INTO db.t (a, `b c`) VALUES (1, 2)", Insert(T, Query("VALUES (1, 2)"), columns=("a", "b c"))),
+        ("INSERT INTO db.t (a) (SELECT 1)", Insert(T, Query("(SELECT 1)"), columns=("a",))),
+        ("INSERT INTO db.t (SELECT 1, 2)", Insert(T, Query("(SELECT 1, 2)"))),
+        ("INSERT INTO db.t BY NAME SELECT 1 AS a", Insert(T, Query("SELECT 1 AS a"), by_name=True)),
+        (
+            "WITH n AS (SELECT 1) INSERT INTO db.t SELECT * FROM n",
+            Insert(T, Query("WITH n AS (SELECT 1) SELECT * FROM n")),
+        ),
+        (
+            "INSERT INTO db.t WITH n AS (SELECT 1) SELECT * FROM n",
+            Insert(T, Query("WITH n AS (SELECT 1) SELECT * FROM n")),
+        ),
+        ("INSERT OVERWRITE db.t SELECT * FROM s", Insert(T, Query("SELECT * FROM s"), overwrite=True)),
+        (
+            "INSERT OVERWRITE TABLE db.t PARTITION (r = 'e,u', d) (x) SELECT 1",
+            Insert(
+                T,
+                Query("SELECT 1"),
+                overwrite=True,
+                columns=("x",),
+                partition=(PartitionValue("r", "'e,u'"), PartitionValue("d")),
+            ),
+        ),
+        (
+            "INSERT INTO db.t REPLACE WHERE t.r = 'eu' AND d > 1 SELECT 1",
+            Insert(T, Query("SELECT 1"), replace_where="r = 'eu' AND d > 1"),
+        ),
+        ("INSERT INTO db.t.branch_b VALUES (1)", Insert(TableName(("db", "t"), "b"), Query("VALUES (1)"))),
+    ],
+)
+def test_insert(text: str, expected: Insert) -> None:
+    assert parse_statement(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "term"),
+    [
+        ("region", Term(("region",), IdentityTransform())),
+        ("identity(region)", Term(("region",), IdentityTransform())),
+        ("s.`a b`", Term(("s", "a b"), IdentityTransform())),
+        ("bucket(16, id)", Term(("id",), BucketTransform(16))),
+        ("BUCKET(16, s.id)", Term(("s", "id"), BucketTransform(16))),
+        ("truncate(4, name)", Term(("name",), TruncateTransform(4))),
+        ("truncate(name, 4)", Term(("name",), TruncateTransform(4))),
+        ("years(ts)", Term(("ts",), YearTransform())),
+        ("year(ts)", Term(("ts",), YearTransform())),
+        ("month(ts)", Term(("ts",), MonthTransform())),
+        ("days(ts)", Term(("ts",), DayTransform())),
+        ("date(ts)", Term(("ts",), DayTransform())),
+        ("hours(ts)", Term(("ts",), HourTransform())),
+        ("date_hour(ts)", Term(("ts",), HourTransform())),
+    ],
+)
+def test_partition_terms(text: str, term: Term) -> None:
+    assert parse_term(text) == term
+
+
+def test_alter() -> None:
+    days, bucket = Term(("ts",), DayTransform()), Term(("id",), BucketTransform(8))
+    alter = "ALTER TABLE db.t "
+    assert parse_statement(alter + "ADD PARTITION FIELD days(ts)") == AlterPartitioning(T, (AddField(days),))
+    assert parse_statement(alter + "ADD PARTITION FIELD bucket(8, id) AS shard") == AlterPartitioning(
+        T, (AddField(bucket, "shard"),)
+    )
+    assert parse_statement(alter + "DROP PARTITION FIELD ts_day") == AlterPartitioning(
+        T, (DropField(Term(("ts_day",))),)
+    )
+    assert parse_statement(alter + "REPLACE PARTITION FIELD days(ts) WITH bucket(8, id) AS b") == AlterPartitioning(
+        T, (DropField(days), AddField(bucket, "b"))
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "empty"),
+        (";", "empty"),
+        ("SELECT 1", "SELECT reads"),
+        ("(SELECT 1)", "floeplan scan"),
+        ("WITH x AS (SELECT 1) SELECT * FROM x", "WITH … SELECT reads"),
+        ("SHOW TABLES", "SHOW reads"),
+        ("TRUNCATE TABLE db.t", "TRUNCATE is not supported"),
+        ("DROP TABLE db.t", "DROP is not supported"),
+        ("CALL system.rewrite_data_files('db.t')", "CALL is not supported"),
+        ("CREATE TABLE db.t (a INT)", "CREATE is not supported"),
+        ("ALTER TABLE db.t ADD COLUMN a INT", "of ALTER only"),
+        ("ALTER VIEW v AS SELECT 1", "of ALTER only"),
+        ("ALTER TABLE db.t.branch_b ADD PARTITION FIELD a", "not to branch b"),
+        ("ALTER TABLE db.t ADD PARTITION FIELD a AS b c", "should end here"),
+        ("ALTER TABLE db.t ADD PARTITION FIELD zorder(a, b)", "zorder(a, b) is no partition transform"),
+        ("ALTER TABLE db.t ADD PARTITION FIELD bucket(0, a)", "above zero"),
+        ("ALTER TABLE db.t ADD PARTITION FIELD bucket(a, b)", "above zero"),
+        ("ALTER TABLE db.t ADD PARTITION FIELD days(a + 1)", "'a + 1' is not a name"),
+        ("ALTER TABLE db.t REPLACE PARTITION FIELD a", "WITH is expected"),
+        ("DELETE FROM t WHERE a = 1", "write namespace.name"),
+        ("DELETE FROM db.t.tag_v1", "cannot be changed"),
+        ("DELETE FROM db.t.snapshot_id_5", "cannot be changed"),
+        ("DELETE db.t", "DELETE FROM is expected"),
+        ("DELETE FROM db.t VERSION AS OF 3 WHERE a = 1", "should end here"),
+        ("DELETE FROM db.t WHERE", "an expression is expected"),
+        ("DELETE FROM db.t WHERE (a = 1", "never closed"),
+        ("DELETE FROM db.t WHERE a = 1)", "unexpected ')'"),
+        ("DELETE FROM db.t WHERE a = 'x", "not finished"),
+        ("DELETE FROM db.t; DELETE FROM db.u", "one statement at a time"),
+        ("DELETE FROM db.t WHERE id IN (SELECT id FROM s)", "subquery"),
+        ("DELETE FROM db.t WHERE EXISTS (VALUES (1))", "subquery"),
+        ("DELETE FROM db.t WHERE id = ?", "parameter"),
+        ("DELETE FROM db.t AS x WHERE exists(a, x -> x.b > 1)", "variable of a lambda"),
+        ("UPDATE db.t SET WHERE a = 1", "'=' is expected"),
+        ("UPDATE db.t SET a = 1, a = 2", "assigns a twice"),
+        ("UPDATE db.t x SET x.a = 1, a = 2", "assigns a twice"),
+        ("UPDATE db.t SET a = (SELECT 1)", "subquery"),
+        ("UPDATE db.t SET *", "a name is expected"),
+        ("INSERT INTO db.t", "a query is expected"),
+        ("INSERT INTO db.t DELETE FROM x", "a query is expected"),
+        ("INSERT INTO db.t (a, a) VALUES (1, 2)", "names a twice"),
+        ("INSERT INTO db.t (s.a) VALUES (1)", "top-level"),
+        ("INSERT INTO db.t PARTITION () SELECT 1", "empty"),
+        ("INSERT INTO db.t PARTITION (a > 1) SELECT 1", "PARTITION takes"),
+        ("INSERT OVERWRITE db.t PARTITION (a = 1) IF NOT EXISTS SELECT 1", "IF NOT EXISTS"),
+        ("INSERT OVERWRITE DIRECTORY '/x' SELECT 1", "DIRECTORY"),
+        ("INSERT WITH SCHEMA EVOLUTION INTO db.t SELECT 1", "SCHEMA EVOLUTION"),
+        ("MERGE WITH SCHEMA EVOLUTION INTO db.t USING s ON a THEN", "SCHEMA EVOLUTION"),
+        ("MERGE INTO db.t USING s ON t.a = s.a", "at least one WHEN"),
+        ("MERGE INTO db.t USING s ON t.a = s.a WHEN MATCHED THEN INSERT *", "takes UPDATE SET or DELETE"),
+        ("MERGE INTO db.t USING s ON t.a = s.a WHEN NOT MATCHED THEN DELETE", "takes INSERT"),
+        ("MERGE INTO db.t USING s ON t.a = s.a WHEN NOT MATCHED BY SOURCE THEN UPDATE SET *", "a name is expected"),
+        ("MERGE INTO db.t USING s ON t.a = s.a WHEN MATCHED THEN DELETE WHEN MATCHED THEN DELETE", "only the last"),
+        ("MERGE INTO db.t USING s ON t.a = s.a WHEN NOT MATCHED THEN INSERT (a) VALUES (1, 2)", "1 columns and has 2"),
+        ("MERGE INTO db.t USING s ON t.a = s.a WHEN NOT MATCHED THEN INSERT (a, t.a) VALUES (1, 2)", "names a twice"),
+        ("MERGE INTO db.t USING () s ON t.a = s.a WHEN MATCHED THEN DELETE", "a query is expected"),
+        ("MERGE INTO db.t USING s ON t.a IN (SELECT 1) WHEN MATCHED THEN DELETE", "subquery"),
+        ("MERGE INTO db.t USING s ON t.a = s.a WHEN MATCHED THEN DELETE RETURNING *", "WHEN [NOT] MATCHED is expected"),
+    ],
+)
+def test_refusals(text: str, says: str) -> None:
+    with pytest.raises(BadInputError) as refused:
+        parse_statement(text)
+    assert says in refused.value.message
+    assert "\n" not in refused.value.message
