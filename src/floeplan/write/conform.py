@@ -1,0 +1,229 @@
+"""Rows in exactly the layout of a table, or an error that names the column.
+
+Columns are found by field id where they carry one and by name otherwise, in any order. A column that is not given is
+its write default, or null. Casts never change a value: integers, floats and decimals widen, text and bytes change
+their Arrow layout, timestamps their unit, and a value that does not fit is an error, as is text where a number is asked
+for. Columns of v3 row lineage pass through when the rows carry them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+from pyiceberg.schema import Schema
+from pyiceberg.types import ListType, MapType, NestedField, StructType
+
+from floeplan.errors import BadInputError, TypeMismatchError, UnknownColumnError
+from floeplan.predicate.arrow_columns import decoded
+from floeplan.scan.projection import FIELD_ID, arrow_schema, field_id
+
+Rows: TypeAlias = "pa.RecordBatch | pa.Table"
+
+LINEAGE = pa.schema(
+    [
+        pa.field("_row_id", pa.int64(), metadata={FIELD_ID: "2147483540"}),
+        pa.field("_last_updated_sequence_number", pa.int64(), metadata={FIELD_ID: "2147483539"}),
+    ]
+)
+"""The columns that carry the identity of rows from file to file in format 3."""
+
+
+def conform(rows: Rows, schema: Schema, *, lineage: bool = False) -> pa.Table:
+    """The rows with the columns of ``schema``, in its order, followed by those of row lineage where asked for.
+
+    Raises:
+        UnknownColumnError: The rows have a column that the schema has not.
+        TypeMismatchError: A column's type cannot be widened to the schema's, or a value does not fit.
+        BadInputError: A required column is missing, or has nulls.
+    """
+    table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
+    target = arrow_schema(schema)
+    carried = [field for field in LINEAGE if lineage and field.name in table.schema.names]
+    whole = pa.schema([*target, *carried])
+    if table.schema.equals(whole, check_metadata=True) and not _unexpected_nulls(table):
+        return table
+    extra = {field.name for field in carried}
+    found = _matched(list(table.schema), schema.fields, (), extra)
+    columns = [
+        _column(table.column(found[wanted.field_id]) if wanted.field_id in found else None, wanted, field, table)
+        for wanted, field in zip(schema.fields, target, strict=True)
+    ]
+    columns += [table.column(field.name).cast(field.type) for field in carried]
+    return pa.Table.from_arrays(columns, schema=whole)
+
+
+def _unexpected_nulls(table: pa.Table) -> bool:
+    """Whether anything has to be looked at more closely: a required column with nulls, or any nested column."""
+    return any(
+        pt.is_nested(field.type) or (not field.nullable and table.column(at).null_count)
+        for at, field in enumerate(table.schema)
+    )
+
+
+def _matched(
+    given: Sequence[pa.Field], wanted: Sequence[NestedField], path: tuple[str, ...], ignored: set[str] | None = None
+) -> dict[int, int]:
+    """The position of the given field for each wanted id; a given field that is not wanted, or twice, is an error."""
+    by_name = {field.name: field.field_id for field in wanted}
+    known = set(by_name.values())
+    found: dict[int, int] = {}
+    for position, field in enumerate(given):
+        if ignored and field.name in ignored:
+            continue
+        own = field_id(field)
+        column = own if own is not None and own in known else by_name.get(field.name)
+        name = ".".join((*path, field.name))
+        if column is None:
+            raise UnknownColumnError(
+                f"the rows have a column {name}, which the table has not; its columns are "
+                + ", ".join(".".join((*path, other)) for other in by_name),
+                context={"column": name},
+            )
+        if column in found:
+            raise BadInputError(f"the rows give column {name} twice", context={"column": name})
+        found[column] = position
+    return found
+
+
+def _column(data: pa.ChunkedArray | None, wanted: NestedField, field: pa.Field, table: pa.Table) -> pa.ChunkedArray:
+    if data is None:
+        return pa.chunked_array([_default(wanted, field.type, table.num_rows, (wanted.name,))], field.type)
+    chunks = [_conformed(chunk, wanted, field.type, (wanted.name,)) for chunk in decoded(data).chunks]
+    return pa.chunked_array(chunks, field.type)
+
+
+def _default(wanted: NestedField, type_: pa.DataType, rows: int, path: tuple[str, ...]) -> pa.Array:
+    if wanted.write_default is not None:
+        return pa.repeat(pa.scalar(wanted.write_default, type_), rows)
+    if wanted.required and rows:
+        name = ".".join(path)
+        raise BadInputError(
+            f"column {name} is required, and the {rows} rows to be written do not have it", context={"column": name}
+        )
+    return pa.nulls(rows, type_)
+
+
+def _conformed(array: pa.Array, wanted: NestedField, type_: pa.DataType, path: tuple[str, ...]) -> pa.Array:
+    """One array in the wanted type; ``path`` names it."""
+    if wanted.required and array.null_count:
+        name = ".".join(path)
+        raise BadInputError(
+            f"column {name} is required, and {array.null_count} of the rows to be written have null there",
+            context={"column": name, "nulls": array.null_count},
+        )
+    if isinstance(array, pa.ExtensionArray) and array.type != type_:
+        array = array.storage
+    match wanted.field_type:
+        case StructType(fields=fields):
+            return _struct(array, fields, type_, path)
+        case ListType(element_field=element):
+            return _list(array, element, type_, path)
+        case MapType(key_field=key, value_field=value):
+            return _map(array, key, value, type_, path)
+    return array if array.type == type_ else _cast(array, wanted, type_, path)
+
+
+def _struct(array: pa.Array, fields: Sequence[NestedField], type_: pa.DataType, path: tuple[str, ...]) -> pa.Array:
+    if pt.is_null(array.type):
+        return pa.nulls(len(array), type_)
+    if not pt.is_struct(array.type):
+        raise _mismatch(path, type_, array.type)
+    found = _matched(list(array.type), fields, path)
+    present = array.is_valid() if array.null_count else None
+    children = []
+    for at, wanted in enumerate(fields):
+        inner, child_type = (*path, wanted.name), type_.field(at).type
+        if wanted.field_id not in found:
+            children.append(_default(wanted, child_type, len(array), inner))
+            continue
+        child = pc.struct_field(array, [found[wanted.field_id]])
+        if present is not None and wanted.required:
+            _conformed(child.filter(present), wanted, child_type, inner)
+            wanted = wanted.model_copy(update={"required": False})
+        children.append(_conformed(child, wanted, child_type, inner))
+    return pa.StructArray.from_arrays(children, fields=list(type_), mask=pc.invert(present) if present else None)
+
+
+def _list(array: pa.Array, element: NestedField, type_: pa.DataType, path: tuple[str, ...]) -> pa.Array:
+    if pt.is_null(array.type):
+        return pa.nulls(len(array), type_)
+    if not (pt.is_list(array.type) or pt.is_large_list(array.type) or pt.is_fixed_size_list(array.type)):
+        raise _mismatch(path, type_, array.type)
+    if pt.is_fixed_size_list(array.type):
+        array = array.cast(pa.list_(array.type.value_field))
+    values = _conformed(array.flatten(), element, type_.value_type, (*path, element.name))
+    offsets = _packed_offsets(array)
+    mask = array.is_null() if array.null_count else None
+    return pa.LargeListArray.from_arrays(offsets.cast(pa.int64()), values, type=type_, mask=mask)
+
+
+def _map(array: pa.Array, key: NestedField, value: NestedField, type_: pa.DataType, path: tuple[str, ...]) -> pa.Array:
+    if pt.is_null(array.type):
+        return pa.nulls(len(array), type_)
+    if not pt.is_map(array.type):
+        raise _mismatch(path, type_, array.type)
+    as_list = array.cast(pa.list_(pa.struct([array.type.key_field, array.type.item_field])))
+    entries = as_list.flatten()
+    keys = _conformed(pc.struct_field(entries, [0]), key, type_.key_type, (*path, key.name))
+    items = _conformed(pc.struct_field(entries, [1]), value, type_.item_type, (*path, value.name))
+    mask = array.is_null() if array.null_count else None
+    return pa.MapArray.from_arrays(_packed_offsets(as_list), keys, items, type=type_, mask=mask)
+
+
+def _packed_offsets(array: pa.Array) -> pa.Array:
+    """Offsets into the flattened values: null lists hold none of them."""
+    lengths = pc.list_value_length(array).fill_null(0)
+    total = pc.cumulative_sum(lengths)
+    return pa.concat_arrays([pa.array([0], total.type), total])
+
+
+def _cast(array: pa.Array, wanted: NestedField, type_: pa.DataType, path: tuple[str, ...]) -> pa.Array:
+    source = array.type
+    if isinstance(type_, pa.BaseExtensionType):
+        return pa.ExtensionArray.from_storage(type_, _cast(array, wanted, type_.storage_type, path))
+    if not (pt.is_null(source) or _widens(source, type_)):
+        raise _mismatch(path, wanted.field_type, source)
+    try:
+        return array.cast(type_)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        name = ".".join(path)
+        raise TypeMismatchError(
+            f"column {name} is {wanted.field_type}, and a value of the rows does not fit: {error}",
+            context={"column": name, "type": str(wanted.field_type), "found": str(source)},
+        ) from error
+
+
+def _widens(source: pa.DataType, target: pa.DataType) -> bool:
+    """Whether values of one type are values of the other; that each of them fits is for the cast to check."""
+    if pt.is_integer(target):
+        return bool(pt.is_integer(source))
+    if pt.is_floating(target):
+        return bool(pt.is_floating(source) and source.bit_width <= target.bit_width)
+    if pt.is_decimal(target):
+        return bool(pt.is_decimal(source) and source.scale <= target.scale) or bool(pt.is_integer(source))
+    if pt.is_timestamp(target):
+        return bool(pt.is_timestamp(source)) and (source.tz is None) == (target.tz is None)
+    if pt.is_date(target):
+        return bool(pt.is_date(source))
+    if pt.is_time(target):
+        return bool(pt.is_time(source))
+    if pt.is_large_string(target):
+        return bool(pt.is_string(source) or pt.is_string_view(source))
+    return _is_bytes(target) and _is_bytes(source)
+
+
+def _is_bytes(type_: pa.DataType) -> bool:
+    plain = pt.is_binary(type_) or pt.is_large_binary(type_) or pt.is_binary_view(type_)
+    return bool(plain or pt.is_fixed_size_binary(type_))
+
+
+def _mismatch(path: tuple[str, ...], wanted: object, found: pa.DataType) -> TypeMismatchError:
+    name = ".".join(path)
+    return TypeMismatchError(
+        f"column {name} is {wanted}, and the rows have {found} there; cast them first",
+        context={"column": name, "type": str(wanted), "found": str(found)},
+    )

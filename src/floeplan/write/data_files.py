@@ -1,0 +1,240 @@
+"""Rows in any order into Parquet files, one partition each, of about the size the table wants.
+
+Memory is bounded whatever comes: rows wait in memory until a row group is full; when all that wait together exceed
+``WriterLimits.buffered_bytes``, the partition with most of them is written out; when more files are open than
+``WriterLimits.open_files``, the one that was idle longest is closed, and begun anew if its partition comes again.
+
+A file is one partition. It ends at the target size, as far as that can be foreseen from how well earlier rows were
+compressed. With ``sort`` each file is in the table's sort order as a whole: it holds what was in memory when it ended.
+
+Fail-safe: names carry the operation and a token of the attempt, so two attempts never write one file, and an attempt
+that fails removes what it wrote.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+import pyarrow as pa
+
+from floeplan.metadata.entries import EntriesTable
+from floeplan.partition.key import PartitionKey
+from floeplan.write.conform import Rows, conform
+from floeplan.write.entry_rows import FileEntry, entries_of
+from floeplan.write.metrics import file_metrics
+from floeplan.write.parquet_file import ParquetFile, WrittenFile
+from floeplan.write.partitioning import FilePartition, sort_rows, split
+from floeplan.write.target import WriteTarget
+
+_FULL_ENOUGH = 0.9
+"""A file this near to the target size is not worth another row group."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriterLimits:
+    """What a writer may hold.
+
+    Attributes:
+        buffered_bytes: Rows in memory over all partitions. Defaults to 256 MiB.
+        open_files: Files being written at once. Defaults to 100.
+    """
+
+    buffered_bytes: int = 256 * 1024 * 1024
+    open_files: int = 100
+
+
+def write_data_files(
+    target: WriteTarget,
+    batches: Iterable[Rows],
+    *,
+    file_name_token: str,
+    partition: PartitionKey | None = None,
+    sort: bool = False,
+    clustered: bool = False,
+    limits: WriterLimits | None = None,
+) -> EntriesTable:
+    """Write rows; the entries of the files, in the order they were finished.
+
+    Args:
+        target: The table as writers see it.
+        batches: Rows by column name or field id; brought into the table's layout here.
+        file_name_token: The beginning of file names: the task, or whatever tells writers of one operation apart.
+        partition: The partition of all rows, of any spec of the table; not computed from the rows then.
+        sort: Sort the rows of each file by the table's sort order.
+        clustered: The rows of a partition come together: a file is closed when another partition begins.
+        limits: What the writer may hold.
+    """
+    with DataFileWriter(
+        target, file_name_token=file_name_token, partition=partition, sort=sort, clustered=clustered, limits=limits
+    ) as writer:
+        for rows in batches:
+            writer.write(rows)
+        return writer.finish()
+
+
+@dataclass(slots=True)
+class _Slot:
+    """The rows of one partition that wait, and the file they will go to."""
+
+    partition: FilePartition
+    waiting: list[pa.Table] = field(default_factory=list)
+    waiting_bytes: int = 0
+    file: ParquetFile | None = None
+
+    def take(self) -> pa.Table:
+        rows = pa.concat_tables(self.waiting)
+        self.waiting, self.waiting_bytes = [], 0
+        return rows
+
+
+class DataFileWriter:
+    """Takes rows, gives entries; used as a context, it removes its files when left by an exception."""
+
+    def __init__(
+        self,
+        target: WriteTarget,
+        *,
+        file_name_token: str,
+        partition: PartitionKey | None = None,
+        sort: bool = False,
+        clustered: bool = False,
+        limits: WriterLimits | None = None,
+    ) -> None:
+        self._target = target
+        self._name = target.file_name(file_name_token)
+        self._partition = partition
+        self._sort = sort and bool(target.sort_order.fields)
+        self._clustered = clustered
+        self._limits = limits or WriterLimits()
+        self._slots: OrderedDict[PartitionKey, _Slot] = OrderedDict()
+        self._buffered = 0
+        self._encoded = self._taken = 0
+        self._begun = 0
+        self._finished: list[tuple[WrittenFile, FilePartition]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self.abort()
+
+    def write(self, rows: Rows) -> None:
+        """Take rows."""
+        if not rows.num_rows:
+            return
+        ready = conform(rows, self._target.stored_schema, lineage=self._target.format_version > 2)
+        for key, part in self._split(ready):
+            self._add(key, part)
+
+    def finish(self) -> EntriesTable:
+        """Close all files; the entries of every file written."""
+        for slot in list(self._slots.values()):
+            self._close(slot)
+        return entries_of([self._entry(file, partition) for file, partition in self._finished], self._target.union)
+
+    def abort(self) -> None:
+        """Remove every file written."""
+        for slot in self._slots.values():
+            if slot.file is not None:
+                slot.file.discard()
+        for file, _ in self._finished:
+            self._target.io.delete(file.path)
+        self._slots.clear()
+        self._finished.clear()
+
+    def _split(self, rows: pa.Table) -> Iterator[tuple[PartitionKey, pa.Table]]:
+        if self._partition is not None:
+            return iter([(self._partition, rows)])
+        return split(rows, self._target.stored_schema, self._target.union, self._target.spec_id)
+
+    def _add(self, key: PartitionKey, rows: pa.Table) -> None:
+        while rows.num_rows:
+            slot = self._slot(key)
+            row_bytes = max(rows.nbytes, 1) / rows.num_rows
+            fitting = max(1, int((self._room(slot) - slot.waiting_bytes) / row_bytes))
+            part, rows = rows.slice(0, fitting), rows.slice(fitting)
+            slot.waiting.append(part)
+            slot.waiting_bytes += part.nbytes
+            self._buffered += part.nbytes
+            if rows.num_rows or slot.waiting_bytes >= self._room(slot):
+                self._flush(slot)
+            while self._buffered > self._limits.buffered_bytes:
+                self._flush(max(self._slots.values(), key=lambda slot: slot.waiting_bytes))
+
+    def _slot(self, key: PartitionKey) -> _Slot:
+        if key not in self._slots:
+            for other in list(self._slots.values()) if self._clustered else []:
+                self._close(other)
+            self._slots[key] = _Slot(FilePartition.of(self._target.union, key))
+        self._slots.move_to_end(key)
+        return self._slots[key]
+
+    def _room(self, slot: _Slot) -> float:
+        """How many bytes of rows may wait: a row group, or what is left of the file; all of it when it is sorted."""
+        options = self._target.options
+        ratio = self._encoded / self._taken if self._encoded else 1.0
+        written = slot.file.size if slot.file is not None else 0
+        left = max(1.0, (options.target_file_size - written) / ratio)
+        return left if self._sort else min(left, options.row_group_size)
+
+    def _flush(self, slot: _Slot) -> None:
+        """Write what waits; a sorted file ends with that, another one when it is full."""
+        size = slot.waiting_bytes
+        rows = slot.take()
+        self._buffered -= size
+        if self._sort:
+            rows = sort_rows(rows, self._target.stored_schema, self._target.sort_order)
+        file = slot.file or self._open(slot, rows)
+        before = file.size
+        for group in self._groups(rows, size):
+            file.write(group)
+        self._encoded += file.size - before
+        self._taken += size
+        if self._sort or file.size >= _FULL_ENOUGH * self._target.options.target_file_size:
+            self._end(slot)
+
+    def _groups(self, rows: pa.Table, size: int) -> Iterator[pa.Table]:
+        count = -(-size // self._target.options.row_group_size)
+        step = -(-rows.num_rows // max(count, 1))
+        for start in range(0, rows.num_rows, step):
+            yield rows.slice(start, step)
+
+    def _open(self, slot: _Slot, rows: pa.Table) -> ParquetFile:
+        is_open = [other for other in self._slots.values() if other.file is not None]
+        if len(is_open) >= self._limits.open_files:
+            self._close(is_open[0])
+        self._begun += 1
+        location = self._target.new_location(f"{self._name}-{self._begun:05d}.parquet", slot.partition.key)
+        slot.file = ParquetFile(self._target.io, location, rows.schema, self._target.options, rows.num_rows)
+        return slot.file
+
+    def _close(self, slot: _Slot) -> None:
+        if slot.waiting:
+            self._flush(slot)
+        if slot.file is not None:
+            self._end(slot)
+        self._slots.pop(slot.partition.key, None)
+
+    def _end(self, slot: _Slot) -> None:
+        if slot.file is not None:
+            self._finished.append((slot.file.close(), slot.partition))
+            slot.file = None
+
+    def _entry(self, file: WrittenFile, partition: FilePartition) -> FileEntry:
+        first_column = file.footer.chunks(0)
+        return FileEntry(
+            path=file.path,
+            partition=partition,
+            record_count=file.footer.num_rows,
+            size=file.size,
+            metrics=file_metrics(file.footer, self._target.schema, self._target.metrics_modes, file.groups),
+            split_offsets=first_column.start.tolist(),
+            sort_order_id=self._target.sort_order.order_id if self._sort else 0,
+        )

@@ -1,0 +1,72 @@
+"""Written files as manifest entries: one value a file here, columns there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.types import PrimitiveType
+
+from floeplan.metadata.assemble import partition_arrow_type
+from floeplan.metadata.entries import Content, EntriesTable, Status
+from floeplan.metadata.entry_columns import STAT_MAPS, partition_column
+from floeplan.metadata.new_entries import ENTRY_TYPES, new_entries
+from floeplan.partition.union import UnionPartitionType
+from floeplan.write.metrics import FileMetrics
+from floeplan.write.partitioning import FilePartition
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """A new file; what a manifest leaves out for its kind is ``None``."""
+
+    path: str
+    partition: FilePartition
+    record_count: int
+    size: int
+    content: Content = Content.DATA
+    format: str = "PARQUET"
+    metrics: FileMetrics | None = None
+    split_offsets: Sequence[int] | None = None
+    sort_order_id: int | None = None
+    referenced_data_file: str | None = None
+    content_offset: int | None = None
+    content_size: int | None = None
+
+
+def entries_of(
+    files: Sequence[FileEntry],
+    union: UnionPartitionType,
+    partition_types: Mapping[int, PrimitiveType] | None = None,
+) -> EntriesTable:
+    """Entries with status ADDED; numbers that a commit gives are left to be inherited."""
+    plain = {
+        "spec_id": [file.partition.key.spec_id for file in files],
+        "status": [int(Status.ADDED)] * len(files),
+        "content": [int(file.content) for file in files],
+        "file_path": [file.path for file in files],
+        "file_format": [file.format for file in files],
+        "record_count": [file.record_count for file in files],
+        "file_size_in_bytes": [file.size for file in files],
+        "split_offsets": [file.split_offsets for file in files],
+        "sort_order_id": [file.sort_order_id for file in files],
+        "referenced_data_file": [file.referenced_data_file for file in files],
+        "content_offset": [file.content_offset for file in files],
+        "content_size_in_bytes": [file.content_size for file in files],
+    }
+    columns = {name: pa.array(values, ENTRY_TYPES[name]) for name, values in plain.items()}
+    for name in STAT_MAPS:
+        columns[name] = pa.array([_pairs(file.metrics, name) for file in files], ENTRY_TYPES[name])
+    types = {field.id: field.bound.column.type for field in union.fields} | dict(partition_types or {})
+    for field_id, type_ in types.items():
+        values = [file.partition.values.get(field_id) for file in files]
+        columns[partition_column(field_id)] = pa.array(values, partition_arrow_type(type_))
+    return new_entries(columns, union, types)
+
+
+def _pairs(metrics: FileMetrics | None, name: str) -> list[dict[str, Any]] | None:
+    if metrics is None:
+        return None
+    return [{"key": key, "value": value} for key, value in sorted(metrics.maps()[name].items())]

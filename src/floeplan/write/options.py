@@ -1,0 +1,166 @@
+"""The table properties that shape written files, parsed and checked once.
+
+Names and defaults are Iceberg's. Fail-safe: a property that exists with a value it cannot take is an error that names
+it, before a file is written.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from floeplan.errors import InvalidOptionError
+
+T = TypeVar("T")
+
+_MIB = 1024 * 1024
+_CODECS = {
+    "uncompressed": "NONE",
+    "none": "NONE",
+    "snappy": "SNAPPY",
+    "gzip": "GZIP",
+    "brotli": "BROTLI",
+    "lz4": "LZ4",
+    "lz4_raw": "LZ4",
+    "zstd": "ZSTD",
+}
+_WITH_LEVEL = ("GZIP", "BROTLI", "ZSTD")
+_BLOOM = "write.parquet.bloom-filter"
+_FPP = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class BloomOptions:
+    """The Bloom filter of one column: false-positive probability, and distinct values where the table says so."""
+
+    fpp: float = _FPP
+    ndv: int | None = None
+
+    def distinct_values(self, rows: int, max_bytes: int) -> int:
+        """How many distinct values to plan for: as many as there are rows, as far as the largest filter holds them."""
+        holds = int(-max_bytes * math.log(1 - self.fpp ** (1 / 8)))
+        return max(1, min(self.ndv or rows, holds))
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """How data and delete files are written.
+
+    Attributes:
+        target_file_size: Encoded size at which a data file ends. Defaults to 512 MiB.
+        delete_target_file_size: The same for position delete files. Defaults to 64 MiB.
+        row_group_size: Rows of a row group in memory. Defaults to 128 MiB.
+        page_size: Encoded size of a page. Defaults to 1 MiB.
+        page_rows: Most rows of a page. Defaults to 20,000.
+        dictionary_size: Size of a dictionary page at which a column falls back to plain values. Defaults to 2 MiB.
+        codec: Compression as pyarrow names it. Defaults to Zstandard.
+        level: Compression level; ``None`` leaves it to the codec.
+        bloom: Columns with a Bloom filter, by name.
+        bloom_max_bytes: Largest Bloom filter. Defaults to 1 MiB.
+        delete_per_file: Whether a position delete file serves one data file (granularity ``file``, the default).
+    """
+
+    target_file_size: int = 512 * _MIB
+    delete_target_file_size: int = 64 * _MIB
+    row_group_size: int = 128 * _MIB
+    page_size: int = _MIB
+    page_rows: int = 20_000
+    dictionary_size: int = 2 * _MIB
+    codec: str = "ZSTD"
+    level: int | None = None
+    bloom: Mapping[str, BloomOptions] = field(default_factory=dict)
+    bloom_max_bytes: int = _MIB
+    delete_per_file: bool = True
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, str]) -> WriteOptions:
+        """The options a table's properties ask for."""
+        read = _Reader(properties)
+        codec = read("write.parquet.compression-codec", _codec, "ZSTD")
+        return cls(
+            target_file_size=read("write.target-file-size-bytes", _positive, 512 * _MIB),
+            delete_target_file_size=read("write.delete.target-file-size-bytes", _positive, 64 * _MIB),
+            row_group_size=read("write.parquet.row-group-size-bytes", _positive, 128 * _MIB),
+            page_size=read("write.parquet.page-size-bytes", _positive, _MIB),
+            page_rows=read("write.parquet.page-row-limit", _positive, 20_000),
+            dictionary_size=read("write.parquet.dict-size-bytes", _positive, 2 * _MIB),
+            codec=codec,
+            level=read("write.parquet.compression-level", _level, None) if codec in _WITH_LEVEL else None,
+            bloom=_bloom(properties, read),
+            bloom_max_bytes=read(f"{_BLOOM}-max-bytes", _positive, _MIB),
+            delete_per_file=read("write.delete.granularity", _granularity, True),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    properties: Mapping[str, str]
+
+    def __call__(self, name: str, parse: Callable[[str], T], default: T) -> T:
+        text = self.properties.get(name)
+        if text is None:
+            return default
+        try:
+            return parse(text.strip())
+        except ValueError as error:
+            raise InvalidOptionError(
+                f"table property {name} is set to {text!r}, but {error}", context={"property": name, "value": text}
+            ) from None
+
+
+def _bloom(properties: Mapping[str, str], read: _Reader) -> dict[str, BloomOptions]:
+    enabled = f"{_BLOOM}-enabled.column."
+    names = [name.removeprefix(enabled) for name in properties if name.startswith(enabled)]
+    return {
+        name: BloomOptions(
+            fpp=read(f"{_BLOOM}-fpp.column.{name}", _probability, _FPP),
+            ndv=read(f"{_BLOOM}-ndv.column.{name}", _positive, None),
+        )
+        for name in names
+        if read(f"{enabled}{name}", _flag, False)
+    }
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError("must be a whole number above 0")
+    return int(text)
+
+
+def _level(text: str) -> int | None:
+    if text.lower() == "null":
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError("must be a whole number") from None
+
+
+def _probability(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < 1:
+        raise ValueError("must lie between 0 and 1")
+    return value
+
+
+def _flag(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError("must be true or false")
+    return text.lower() == "true"
+
+
+def _codec(text: str) -> str:
+    if text.lower() not in _CODECS:
+        raise ValueError(f"must be one of {', '.join(_CODECS)}")
+    return _CODECS[text.lower()]
+
+
+def _granularity(text: str) -> bool:
+    if text.lower() not in ("file", "partition"):
+        raise ValueError("must be file or partition")
+    return text.lower() == "file"

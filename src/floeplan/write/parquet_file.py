@@ -1,0 +1,155 @@
+"""One Parquet file being written: one row group at a time, and what its footer will not tell.
+
+Statistics in a footer count no NaN, and leave out bounds of long values. Both are gathered here, row group by row
+group, so that the entry of the file can have them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pyarrow.types as pt
+from pyiceberg.io import FileIO
+
+from floeplan.parquet.footer import ParquetFooter, decode_footer
+from floeplan.scan.projection import field_id
+from floeplan.write.options import WriteOptions
+
+_LONGEST_STATISTIC = 4096
+"""Bytes of a value up to which pyarrow writes it as a statistic."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFacts:
+    """What was seen of one row group: NaN by field id, and the bounds of columns with long values."""
+
+    nan_counts: Mapping[int, int]
+    long_bounds: Mapping[int, tuple[Any, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """A closed file."""
+
+    path: str
+    size: int
+    footer: ParquetFooter
+    groups: tuple[GroupFacts, ...]
+
+
+class ParquetFile:
+    """A file that takes tables of one schema, each as a row group."""
+
+    def __init__(self, io: FileIO, path: str, schema: pa.Schema, options: WriteOptions, first_rows: int) -> None:
+        self.path = path
+        self._io = io
+        self._groups: list[GroupFacts] = []
+        self._metadata: list[Any] = []
+        self._sink = io.new_output(path).create()
+        settings = _settings(options, schema, first_rows)
+        self._writer = pq.ParquetWriter(self._sink, schema, metadata_collector=self._metadata, **settings)
+
+    @property
+    def size(self) -> int:
+        """Bytes written so far."""
+        return int(self._sink.tell())
+
+    def write(self, rows: pa.Table) -> None:
+        """Write the rows as one row group."""
+        self._groups.append(_facts(rows))
+        self._writer.write_table(rows, row_group_size=rows.num_rows)
+
+    def close(self) -> WrittenFile:
+        """Finish the file."""
+        self._writer.close()
+        size = self.size
+        self._sink.close()
+        return WrittenFile(self.path, size, _footer(self._metadata[0], self.path, size), tuple(self._groups))
+
+    def discard(self) -> None:
+        """Give up and remove the file."""
+        self._writer.close()
+        self._sink.close()
+        self._io.delete(self.path)
+
+
+def _settings(options: WriteOptions, schema: pa.Schema, first_rows: int) -> dict[str, Any]:
+    paths = {name: path for field in schema for name, path in _paths(field, "", "")}
+    bloom = {
+        paths[name]: {"fpp": wanted.fpp, "ndv": wanted.distinct_values(first_rows, options.bloom_max_bytes)}
+        for name, wanted in options.bloom.items()
+        if name in paths
+    }
+    return {
+        "compression": options.codec,
+        "compression_level": options.level,
+        "data_page_size": options.page_size,
+        "max_rows_per_page": options.page_rows,
+        "dictionary_pagesize_limit": options.dictionary_size,
+        "write_page_index": True,
+        "store_decimal_as_integer": True,
+        "store_schema": False,
+        "bloom_filter_options": bloom or None,
+    }
+
+
+def _paths(field: pa.Field, name: str, path: str) -> Iterator[tuple[str, str]]:
+    """Names of leaves as the table has them, and as the file has them."""
+    name, path, type_ = name + field.name, path + field.name, field.type
+    if pt.is_struct(type_):
+        inner = [(child, path) for child in type_]
+    elif pt.is_large_list(type_):
+        inner = [(type_.value_field, f"{path}.list")]
+    elif pt.is_map(type_):
+        inner = [(child, f"{path}.key_value") for child in (type_.key_field, type_.item_field)]
+    else:
+        yield name, path
+        return
+    for child, below in inner:
+        yield from _paths(child, f"{name}.", f"{below}.")
+
+
+def _footer(metadata: Any, path: str, size: int) -> ParquetFooter:
+    sink = pa.BufferOutputStream()
+    metadata.write_metadata_file(sink)
+    return decode_footer(sink.getvalue().to_pybytes()[4:-8], path, size)
+
+
+def _facts(rows: pa.Table) -> GroupFacts:
+    nan_counts: dict[int, int] = {}
+    long_bounds: dict[int, tuple[Any, Any]] = {}
+    for field, column in zip(rows.schema, rows.columns, strict=True):
+        for key, values, repeated in _leaves(field, column, False):
+            if pt.is_floating(values.type):
+                nan_counts[key] = pc.sum(pc.is_nan(values)).as_py() or 0
+            elif not repeated and _has_long_values(values):
+                found = pc.min_max(values).as_py()
+                long_bounds[key] = found["min"], found["max"]
+    return GroupFacts(nan_counts, long_bounds)
+
+
+def _leaves(field: pa.Field, values: pa.ChunkedArray, repeated: bool) -> Iterator[tuple[int, pa.ChunkedArray, bool]]:
+    """Leaves with a field id, and whether they are inside of a list or map; what a null struct holds is null."""
+    type_, key = field.type, field_id(field)
+    if pt.is_struct(type_):
+        for at in range(type_.num_fields):
+            yield from _leaves(type_.field(at), pc.struct_field(values, [at]), repeated)
+    elif pt.is_large_list(type_):
+        yield from _leaves(type_.value_field, pc.list_flatten(values), True)
+    elif pt.is_map(type_):
+        entries = pc.list_flatten(values.cast(pa.list_(pa.struct([type_.key_field, type_.item_field]))))
+        yield from _leaves(type_.key_field, pc.struct_field(entries, [0]), True)
+        yield from _leaves(type_.item_field, pc.struct_field(entries, [1]), True)
+    elif key is not None:
+        yield key, values, repeated
+
+
+def _has_long_values(values: pa.ChunkedArray) -> bool:
+    if not (pt.is_large_string(values.type) or pt.is_large_binary(values.type)):
+        return False
+    return values.nbytes > _LONGEST_STATISTIC and (pc.max(pc.binary_length(values)).as_py() or 0) > _LONGEST_STATISTIC

@@ -1,0 +1,162 @@
+"""Rows taken apart by partition, and put in order, on whole columns.
+
+The partition of a row is the tuple of the spec's transforms of its source columns; rows of equal tuples (NaN equal to
+itself, -0.0 another partition than 0.0) go to one file. Sorting follows the table's sort order: each key ascending or
+descending with nulls first or last, floating point by Java's total order (-0.0 before 0.0, NaN after everything).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.schema import Schema
+from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrder
+from pyiceberg.transforms import VoidTransform
+from pyiceberg.types import PrimitiveType
+
+from floeplan.errors import UnknownColumnError, UnsupportedError
+from floeplan.metadata.assemble import number_array, partition_arrow_type
+from floeplan.metadata.bounds import valid_mask
+from floeplan.metadata.entries import EntriesTable
+from floeplan.metadata.typed_values import to_physical
+from floeplan.partition.fields import BoundField
+from floeplan.partition.key import PartitionKey, group_codes
+from floeplan.partition.transforms import Transform, apply_vector, result_type
+from floeplan.partition.union import UnionPartitionType
+from floeplan.predicate.arrow_columns import columns_of, decoded
+from floeplan.predicate.evaluate import physical
+from floeplan.predicate.stats import Vector
+
+
+@dataclass(frozen=True, slots=True)
+class FilePartition:
+    """The partition of a file: its key, and the values entries hold, by union field id."""
+
+    key: PartitionKey
+    values: Mapping[int, Any]
+
+    @classmethod
+    def of(cls, union: UnionPartitionType, key: PartitionKey) -> FilePartition:
+        """From a key alone."""
+        fields = union.spec(key.spec_id).fields
+        pairs = zip(fields, key.partition or (None,) * len(fields), strict=True)
+        values = {
+            field.column.field_id: None if value is None else physical(field.column.type, value)
+            for field, value in pairs
+            if not field.is_void
+        }
+        return cls(key, values)
+
+
+def partitions_of(files: EntriesTable, union: UnionPartitionType) -> list[FilePartition]:
+    """The partition of every file, as its entry has it."""
+    columns = files.partition_columns()
+    codes, keys = group_codes(union, files.spec_id, columns)
+    values = {field_id: column.to_pylist() for field_id, column in columns.items()}
+    found = []
+    for row, code in enumerate(codes.tolist()):
+        own = [f.column.field_id for f in union.spec(keys[code].spec_id).fields if not f.is_void]
+        found.append(FilePartition(keys[code], {field_id: values[field_id][row] for field_id in own}))
+    return found
+
+
+def split(
+    rows: pa.Table, schema: Schema, union: UnionPartitionType, spec_id: int
+) -> Iterator[tuple[PartitionKey, pa.Table]]:
+    """The rows of each partition, in their order; each part owns its memory."""
+    spec = union.spec(spec_id)
+    if spec.unpartitioned:
+        yield PartitionKey.from_tuple(spec, [None] * len(spec.fields)), rows
+        return
+    columns = {f.column.field_id: partition_values(rows, schema, f) for f in spec.fields if not f.is_void}
+    codes, keys = group_codes(union, np.full(rows.num_rows, spec_id, dtype=np.int64), columns)
+    if len(keys) == 1:
+        yield keys[0], rows
+        return
+    order = np.argsort(codes, kind="stable")
+    cuts = np.searchsorted(codes[order], np.arange(1, len(keys)))
+    for key, part in zip(keys, np.split(order, cuts), strict=True):
+        yield key, rows.take(pa.array(part))
+
+
+def partition_values(rows: pa.Table, schema: Schema, field: BoundField) -> pa.Array:
+    """The values of one partition field for every row, in the vector domain of its type."""
+    if field.source_id not in schema._lazy_id_to_field:
+        raise UnknownColumnError(
+            f"partition field {field.column.path[0]} takes its values from field id {field.source_id}, which the "
+            "schema no longer has; write to a spec without it",
+            context={"field": field.column.path[0], "source-id": field.source_id},
+        )
+    if field.obstacle in ("unknown transform",):
+        raise UnsupportedError(
+            f"partition field {field.column.path[0]} has a transform that is not known", context={"field": str(field)}
+        )
+    return transformed(rows, schema, field.source_id, field.transform)
+
+
+def transformed(rows: pa.Table, schema: Schema, source_id: int, transform: Transform) -> pa.Array:
+    """A transform of one column for every row; null stays null."""
+    source = schema.find_type(source_id)
+    assert isinstance(source, PrimitiveType)
+    result = partition_arrow_type(result_type(transform, source))
+    if isinstance(transform, VoidTransform):
+        return pa.nulls(rows.num_rows, result)
+    values = _physical_column(rows, schema, source_id, source)
+    labels = apply_vector(transform, source, _vector(values.drop_null()))
+    found = number_array(labels, None) if isinstance(labels, np.ndarray) else labels
+    if values.null_count:
+        valid = valid_mask(values)
+        found = found.take(pa.array(np.cumsum(valid) - 1, mask=~valid))
+    return found if found.type == result else found.cast(result)
+
+
+def _physical_column(rows: pa.Table, schema: Schema, source_id: int, type_: PrimitiveType) -> pa.Array:
+    column = decoded(columns_of(rows, schema)(source_id)).combine_chunks()
+    whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    return to_physical(type_, whole)
+
+
+def _vector(values: pa.Array) -> Vector:
+    if pa.types.is_integer(values.type) or pa.types.is_floating(values.type):
+        return np.asarray(values)
+    return values
+
+
+def sort_rows(rows: pa.Table, schema: Schema, order: SortOrder) -> pa.Table:
+    """The rows in the order asked for; equal rows keep theirs."""
+    columns: dict[str, pa.Array] = {}
+    keys: list[tuple[str, str]] = []
+    for number, field in enumerate(order.fields):
+        values = _sortable(rows, schema, field)
+        if values.null_count:
+            columns[f"null{number}"] = values.is_null().cast(pa.int8())
+            first = field.null_order is NullOrder.NULLS_FIRST
+            keys.append((f"null{number}", "descending" if first else "ascending"))
+        columns[f"key{number}"] = values
+        keys.append((f"key{number}", "ascending" if field.direction is SortDirection.ASC else "descending"))
+    if not keys or rows.num_rows < 2:
+        return rows
+    return rows.take(pc.sort_indices(pa.table(columns), sort_keys=keys))
+
+
+def _sortable(rows: pa.Table, schema: Schema, field: SortField) -> pa.Array:
+    if field.source_id not in schema._lazy_id_to_field:
+        raise UnknownColumnError(
+            f"the sort order names field id {field.source_id}, which the schema does not have",
+            context={"source-id": field.source_id},
+        )
+    values = transformed(rows, schema, field.source_id, field.transform)
+    return _total_order(values) if pa.types.is_floating(values.type) else values
+
+
+def _total_order(values: pa.Array) -> pa.Array:
+    """Floating point as integers of the same order."""
+    numbers = np.asarray(values.fill_null(0.0)).astype(np.float64)
+    bits = np.where(np.isnan(numbers), np.nan, numbers).view(np.int64)
+    ordered = np.where(bits < 0, bits ^ np.int64(np.iinfo(np.int64).max), bits)
+    return number_array(ordered, valid_mask(values) if values.null_count else None)

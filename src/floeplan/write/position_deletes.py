@@ -1,0 +1,187 @@
+"""Deleted rows by position: position delete files for format 2, deletion vectors for format 3.
+
+A delete belongs to the spec and the partition of the data file it refers to, whatever the table's default is by now.
+A position delete file serves one data file (named in its entry and by both bounds of its path column) or, at partition
+granularity, several of one partition, sorted by path and position. Deletion vectors share a Puffin file; each has an
+entry of its own.
+
+Fail-safe: format 1 has neither, format 2 no deletion vectors, and format 3 takes no new position delete files; asking
+for them is an error before anything is written.
+"""
+
+from __future__ import annotations
+
+import array
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyiceberg.conversions import to_bytes
+from pyiceberg.types import LongType
+from pyroaring import BitMap64
+
+from floeplan.errors import UnsupportedError
+from floeplan.metadata.entries import Content, EntriesTable
+from floeplan.metadata.io import write_file
+from floeplan.scan.delete_files import PATH_ID, POSITION_ID
+from floeplan.scan.deletion_vector import encode_deletion_vector
+from floeplan.scan.projection import FIELD_ID
+from floeplan.write.entry_rows import FileEntry, entries_of
+from floeplan.write.metrics import FileMetrics
+from floeplan.write.parquet_file import ParquetFile, WrittenFile
+from floeplan.write.partitioning import FilePartition, partitions_of
+from floeplan.write.puffin import deletion_vector_blob, puffin_file
+from floeplan.write.target import WriteTarget
+
+Positions: TypeAlias = "npt.NDArray[np.integer] | BitMap64"
+
+_SCHEMA = pa.schema(
+    [
+        pa.field("file_path", pa.string(), False, {FIELD_ID: str(PATH_ID)}),
+        pa.field("pos", pa.int64(), False, {FIELD_ID: str(POSITION_ID)}),
+    ]
+)
+_BYTES_PER_POSITION = 8
+
+
+def merge_positions(*parts: Positions) -> BitMap64:
+    """All positions of several sets."""
+    merged = BitMap64()
+    for part in parts:
+        merged |= part if isinstance(part, BitMap64) else BitMap64(array.array("Q", part.astype(np.uint64).tobytes()))
+    return merged
+
+
+def write_position_deletes(
+    target: WriteTarget,
+    data: EntriesTable,
+    positions: Sequence[Positions],
+    *,
+    file_name_token: str,
+    per_file: bool | None = None,
+) -> EntriesTable:
+    """Write position delete files; their entries.
+
+    Args:
+        target: The table as writers see it.
+        data: Entries of the data files: their paths, specs and partitions.
+        positions: The rows to delete of each; files without any are passed over.
+        file_name_token: The beginning of file names.
+        per_file: One data file for each delete file; as the table's properties say when not given.
+    """
+    if target.format_version != 2:
+        raise UnsupportedError(
+            f"position delete files are for format 2, and the table has format {target.format_version}",
+            context={"format-version": target.format_version},
+        )
+    alone = target.options.delete_per_file if per_file is None else per_file
+    paths: list[str] = data.path.to_pylist()
+    partitions = partitions_of(data, target.union)
+    sets = [merge_positions(found) for found in positions]
+    name, entries = target.file_name(file_name_token), []
+    for number, rows in enumerate(_together(target, partitions, paths, sets, alone)):
+        location = target.new_location(f"{name}-{number + 1:05d}-deletes.parquet", partitions[rows[0]].key)
+        written = _write(target, location, [paths[row] for row in rows], [sets[row] for row in rows])
+        entries.append(_entry(written, partitions[rows[0]], [(paths[row], sets[row]) for row in rows]))
+    return entries_of(entries, target.union, data.partition_types)
+
+
+def write_deletion_vectors(
+    target: WriteTarget, data: EntriesTable, positions: Sequence[Positions], *, file_name_token: str
+) -> EntriesTable:
+    """Write the deletion vectors of many data files into one Puffin file; an entry for each of them.
+
+    Args:
+        target: The table as writers see it.
+        data: Entries of the data files: their paths, specs and partitions.
+        positions: *All* deleted rows of each, those of earlier deletes included: a vector replaces them. Files without
+            any are passed over.
+        file_name_token: The beginning of the file name.
+    """
+    if target.format_version < 3:
+        raise UnsupportedError(
+            f"deletion vectors are for format 3, and the table has format {target.format_version}",
+            context={"format-version": target.format_version},
+        )
+    paths: list[str] = data.path.to_pylist()
+    partitions = partitions_of(data, target.union)
+    sets = [merge_positions(found) for found in positions]
+    rows = [row for row, found in enumerate(sets) if found]
+    if not rows:
+        return entries_of([], target.union, data.partition_types)
+    for row in rows:
+        sets[row].run_optimize()
+    blobs = [deletion_vector_blob(encode_deletion_vector(sets[row]), paths[row], len(sets[row])) for row in rows]
+    encoded, places = puffin_file(blobs)
+    location = target.new_location(f"{target.file_name(file_name_token)}-deletes.puffin")
+    write_file(location, encoded, target.io)
+    entries = [
+        FileEntry(
+            path=location,
+            partition=partitions[row],
+            record_count=len(sets[row]),
+            size=len(encoded),
+            content=Content.POSITION_DELETES,
+            format="PUFFIN",
+            referenced_data_file=paths[row],
+            content_offset=offset,
+            content_size=length,
+        )
+        for row, (offset, length) in zip(rows, places, strict=True)
+    ]
+    return entries_of(entries, target.union, data.partition_types)
+
+
+def _together(
+    target: WriteTarget, partitions: list[FilePartition], paths: list[str], sets: list[BitMap64], alone: bool
+) -> Iterator[list[int]]:
+    """Which data files share a delete file: by path within a partition, up to the target size."""
+    wanted = [row for row, found in enumerate(sets) if found]
+    if alone:
+        yield from ([row] for row in wanted)
+        return
+    wanted.sort(key=lambda row: (partitions[row].key.sort_key(), paths[row]))
+    most = max(1, target.options.delete_target_file_size // _BYTES_PER_POSITION)
+    group: list[int] = []
+    for row in wanted:
+        full = sum(len(sets[other]) for other in group) + len(sets[row]) > most
+        if group and (full or partitions[row].key != partitions[group[0]].key):
+            yield group
+            group = []
+        group.append(row)
+    if group:
+        yield group
+
+
+def _write(target: WriteTarget, location: str, paths: list[str], sets: list[BitMap64]) -> WrittenFile:
+    counts = np.array([len(found) for found in sets])
+    names = pa.DictionaryArray.from_arrays(pa.array(np.repeat(np.arange(len(paths)), counts)), pa.array(paths))
+    rows = np.concatenate([np.frombuffer(found.to_array(), dtype=np.uint64) for found in sets])
+    table = pa.table([names.cast(pa.string()), pa.array(rows.astype(np.int64))], schema=_SCHEMA)
+    file = ParquetFile(target.io, location, _SCHEMA, target.delete_options, table.num_rows)
+    file.write(table)
+    return file.close()
+
+
+def _entry(file: WrittenFile, partition: FilePartition, deletes: list[tuple[str, BitMap64]]) -> FileEntry:
+    """Path and position have bounds, whole, in a file that serves one data file, and none otherwise."""
+    sizes = {
+        key: int(file.footer.chunks(leaf).total_compressed_size.sum()) for key, leaf in file.footer.leaf_by_id.items()
+    }
+    bounds: list[dict[int, bytes]] = [{}, {}]
+    only = deletes[0][0] if len(deletes) == 1 else None
+    if only is not None:
+        ends = (deletes[0][1].min(), deletes[0][1].max())
+        bounds = [{PATH_ID: only.encode(), POSITION_ID: to_bytes(LongType(), end)} for end in ends]
+    return FileEntry(
+        path=file.path,
+        partition=partition,
+        record_count=file.footer.num_rows,
+        size=file.size,
+        content=Content.POSITION_DELETES,
+        metrics=FileMetrics(column_sizes=sizes, lower_bounds=bounds[0], upper_bounds=bounds[1]),
+        split_offsets=file.footer.chunks(0).start.tolist(),
+        referenced_data_file=only,
+    )
