@@ -1,0 +1,240 @@
+"""``commit_change``: a change becomes a snapshot of a branch, or nothing happens.
+
+::
+
+    refreshed ─► validated ─► manifests-written ─► list-written ─► before-commit ─► committed ─► cleaned
+        ▲                                                               │
+        └───────────────── another writer was faster ◄─────────────────┘
+
+Rule: the snapshot id is chosen once, so that every attempt is the same commit, and finding the id in the table means
+that it succeeded. Each attempt is validated against, and derived from, the newest head of the branch.
+
+Fail-safe: files are removed only when it is certain that nobody refers to them: after success those of earlier
+attempts, after a definite failure all that were written for the commit. After a lost answer everything stays.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pyiceberg.catalog import MetastoreCatalog
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.update import (
+    AddSnapshotUpdate,
+    AssertCurrentSchemaId,
+    TableUpdate,
+    ValidatableTableRequirement,
+    update_table_metadata,
+)
+
+from floeplan.errors import CommitConflictError, FloeplanError, UnknownSnapshotError
+from floeplan.transaction.change import Check, SnapshotChange, Validation
+from floeplan.transaction.cleanup import own_files, remove_files, superseded
+from floeplan.transaction.compatible import check_compatible
+from floeplan.transaction.exchange import CommitOptions, Exchange, Proposal
+from floeplan.transaction.manifests import ManifestWritten
+from floeplan.transaction.producer import Produced, SnapshotProducer
+from floeplan.transaction.refs import branch_head, moved_branch, set_ref_update, table_and_ref
+from floeplan.transaction.validate import SHOWN_FILES, Situation, validate
+
+_NO_CHECKS = Validation()
+_DEFAULTS = CommitOptions()
+
+
+@dataclass(frozen=True, slots=True)
+class CommitResult:
+    """What a commit did.
+
+    Attributes:
+        snapshot_id: The new snapshot.
+        attempts: How many times the catalog was asked.
+        summary: The summary of the snapshot, its operation included.
+        manifests_written: Manifests the snapshot added.
+        table: The table with the snapshot.
+    """
+
+    snapshot_id: int
+    attempts: int
+    summary: dict[str, str]
+    manifests_written: tuple[ManifestWritten, ...]
+    table: Table
+
+
+def commit_change(
+    table: Table,
+    change: SnapshotChange,
+    *,
+    branch: str = MAIN_BRANCH,
+    validation: Validation = _NO_CHECKS,
+    options: CommitOptions = _DEFAULTS,
+    extra_updates: tuple[TableUpdate, ...] = (),
+    extra_requirements: tuple[ValidatableTableRequirement, ...] = (),
+) -> CommitResult:
+    """Commit a change to a branch.
+
+    Args:
+        table: The table as the change was planned on.
+        change: Files to add and to remove.
+        branch: Where to commit.
+        validation: What must not have happened since the change was planned.
+        options: How to commit.
+        extra_updates: Changes of the table's metadata that are made in the same commit, before the snapshot.
+        extra_requirements: What must hold for those.
+
+    Raises:
+        CommitConflictError: Another writer's commit stands against the change, or won every race.
+        CommitStateUnknownError: The change may have been committed; nothing was removed.
+        CommitError: The catalog refused the commit.
+        BadInputError: The branch is a tag, or is not there.
+    """
+    intent = _SnapshotIntent(table, change, branch, validation, options, extra_updates, extra_requirements)
+    exchange = Exchange(table, intent, options)
+    try:
+        committed = exchange.run()
+    except Exception as error:
+        _clean_after_failure(error, exchange, intent)
+        raise
+    options.step("committed")
+    snapshot = committed.metadata.snapshot_by_id(intent.snapshot_id)
+    assert snapshot is not None, "the table has the snapshot"
+    if options.clean:
+        _remove(superseded(intent.producer.written, snapshot.manifest_list, committed.io), committed)
+        options.step("cleaned")
+    return CommitResult(
+        snapshot_id=intent.snapshot_id,
+        attempts=exchange.attempts,
+        summary=_summary(snapshot),
+        manifests_written=intent.produced[snapshot.manifest_list].manifests_written,
+        table=committed,
+    )
+
+
+@dataclass(slots=True)
+class _SnapshotIntent:
+    """The snapshot of one change on one branch."""
+
+    table: Table
+    change: SnapshotChange
+    branch: str
+    validation: Validation
+    options: CommitOptions
+    extra_updates: tuple[TableUpdate, ...]
+    extra_requirements: tuple[ValidatableTableRequirement, ...]
+    produced: dict[str, Produced] = field(default_factory=dict)
+    producer: SnapshotProducer = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.producer = SnapshotProducer(self.change, _new_snapshot_id(self.table.metadata), self.table.io)
+
+    @property
+    def snapshot_id(self) -> int:
+        return self.producer.snapshot_id
+
+    def landed(self, metadata: TableMetadata) -> bool:
+        return metadata.snapshot_by_id(self.snapshot_id) is not None
+
+    def propose(self, table: Table) -> Proposal:
+        metadata = table.metadata
+        at = branch_head(metadata, self.branch)
+        head = self._head(metadata, at)
+        check_compatible(self.change, self.table.metadata, metadata)
+        head_id = None if head is None else head.snapshot_id
+        validate(Situation.of(metadata, head_id, self.change, self.validation, table.io))
+        self.options.step("validated")
+        produced = self.producer.produce(_with_updates(metadata, self.extra_updates), head)
+        self.produced[produced.manifest_list] = produced
+        self.options.step("list-written")
+        if Check.REMOVED_FILES_EXIST in self.validation.checks:
+            _check_nothing_missing(self.change, produced)
+        return self._proposal(table, at, produced.snapshot)
+
+    def _head(self, metadata: TableMetadata, at: int | None) -> Snapshot | None:
+        """The snapshot to follow: the branch's newest, or main's for a branch that is to be created."""
+        if at is None and self.branch != MAIN_BRANCH:
+            if not self.options.create_branch:
+                known = ", ".join(sorted(metadata.refs)) or "none"
+                raise UnknownSnapshotError(
+                    f"table has no branch {self.branch}; it has: {known}", context={"ref": self.branch}
+                )
+            at = branch_head(metadata, MAIN_BRANCH)
+        return None if at is None else metadata.snapshot_by_id(at)
+
+    def _proposal(self, table: Table, at: int | None, snapshot: Snapshot) -> Proposal:
+        metadata = table.metadata
+        requirements: list[ValidatableTableRequirement] = [*table_and_ref(metadata, self.branch, at)]
+        requirements += self.extra_requirements
+        if self.change.added_data is not None:
+            schema_id = {"current-schema-id": metadata.current_schema_id}
+            requirements.append(AssertCurrentSchemaId.model_validate(schema_id))
+        if isinstance(table.catalog, MetastoreCatalog):
+            requirements.append(_AssertNextSequenceNumber(sequence_number=metadata.next_sequence_number()))
+        move = set_ref_update(self.branch, moved_branch(metadata, self.branch, snapshot.snapshot_id))
+        return Proposal(tuple(requirements), (*self.extra_updates, AddSnapshotUpdate(snapshot=snapshot), move))
+
+
+class _AssertNextSequenceNumber(ValidatableTableRequirement):
+    """No snapshot was added, to whatever branch, since the table was refreshed.
+
+    Catalogs that apply updates in this process ask for it: they do not all refuse a sequence number that was given away
+    to another branch meanwhile, and two snapshots with one number make deletes miss their data.
+    """
+
+    type: Literal["assert-next-sequence-number"] = "assert-next-sequence-number"
+    sequence_number: int
+
+    def validate(self, base_metadata: TableMetadata | None) -> None:  # type: ignore[override]
+        if base_metadata is None or base_metadata.next_sequence_number() != self.sequence_number:
+            raise CommitFailedException("another snapshot was added to the table")
+
+
+def _new_snapshot_id(metadata: TableMetadata) -> int:
+    """A random positive number no snapshot of the table has."""
+    while True:
+        snapshot_id = uuid.uuid4().int & ((1 << 63) - 1)
+        if metadata.snapshot_by_id(snapshot_id) is None:
+            return snapshot_id
+
+
+def _with_updates(metadata: TableMetadata, updates: tuple[TableUpdate, ...]) -> TableMetadata:
+    return update_table_metadata(metadata, updates) if updates else metadata
+
+
+def _check_nothing_missing(change: SnapshotChange, produced: Produced) -> None:
+    """Files the table never had, or that went without leaving a trace in its history."""
+    missing = sorted({*produced.missing_data, *(file.path for file in produced.missing_deletes)})
+    if missing:
+        raise CommitConflictError(
+            f"this {change.operation} removes {len(missing)} files that the table does not have, such as {missing[0]}; "
+            "run the operation again",
+            context={"check": Check.REMOVED_FILES_EXIST.name, "files": missing[:SHOWN_FILES]},
+        )
+
+
+def _clean_after_failure(error: Exception, exchange: Exchange, intent: _SnapshotIntent) -> None:
+    """Remove what was written if nobody can refer to it; otherwise the error says that it must stay."""
+    refused = not isinstance(error, FloeplanError) or error.safe_to_clean
+    if not (refused and exchange.settled):
+        if isinstance(error, FloeplanError):
+            error.safe_to_clean = False
+        return
+    if intent.options.clean:
+        _remove(intent.producer.written, intent.table)
+        if intent.options.owns_files:
+            _remove(own_files(intent.change), intent.table)
+
+
+def _remove(paths: Iterable[str], table: Table) -> None:
+    remove_files(paths, table.io)
+
+
+def _summary(snapshot: Snapshot) -> dict[str, str]:
+    if snapshot.summary is None:
+        return {}
+    return {"operation": snapshot.summary.operation.value, **snapshot.summary.additional_properties}

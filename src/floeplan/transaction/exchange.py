@@ -1,0 +1,234 @@
+"""Committing to a catalog until it is certain what became of it.
+
+Rule: refresh, propose, commit. A refusal is repeated on the newer table, with the same intent, until the limits are
+reached. An answer that was lost is no refusal: the table is loaded and asked whether the commit is there.
+
+Fail-safe: when the table cannot be loaded either, the outcome is unknown and is said to be. A request whose answer was
+lost may still arrive late; it is harmless only once the table has moved on so that its requirements cannot hold
+(``settled``), and until then nothing it needs may be removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol, cast
+
+from pyiceberg.exceptions import (
+    BadRequestError,
+    CommitFailedException,
+    ForbiddenError,
+    NoSuchTableError,
+    TooManyRequestsError,
+    UnauthorizedError,
+    WaitingForLockException,
+)
+from pyiceberg.table import StaticTable, Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.update import TableRequirement, TableUpdate, ValidatableTableRequirement
+
+from floeplan.errors import (
+    CommitConflictError,
+    CommitError,
+    CommitStateUnknownError,
+    FloeplanError,
+    UnknownTableError,
+    UnsupportedError,
+)
+from floeplan.transaction.metadata_json import writable_metadata
+from floeplan.transaction.retry import Repetition, RetryPolicy, Timing
+
+_REFUSED = (CommitFailedException, WaitingForLockException, TooManyRequestsError, BadRequestError)
+"""The catalog said no; a newer table, or a later time, may change its mind."""
+
+_FORBIDDEN = (UnauthorizedError, ForbiddenError)
+"""The catalog said no, and will say so again."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitOptions:
+    """How a commit is made.
+
+    Attributes:
+        retry: Limits of repetition; the table's ``commit.retry.*`` properties when not given.
+        status_check: Limits of asking what became of a commit; ``commit.status-check.*`` when not given.
+        clean: Whether files that turn out to be referred to by nobody are removed.
+        owns_files: Whether the data and delete files a change adds were written for it, so that they are removed when
+            it definitely failed.
+        create_branch: Whether a branch that is not there is created from the head of main.
+        on_step: Called with the name of each step of the protocol, in order.
+        timing: Where time and chance come from.
+    """
+
+    retry: RetryPolicy | None = None
+    status_check: RetryPolicy | None = None
+    clean: bool = True
+    owns_files: bool = False
+    create_branch: bool = False
+    on_step: Callable[[str], None] | None = None
+    timing: Timing = field(default_factory=Timing)
+
+    def step(self, name: str) -> None:
+        """Tell that a step of the protocol is done."""
+        if self.on_step is not None:
+            self.on_step(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """What is asked of the catalog: updates, and what must hold for them to be made."""
+
+    requirements: tuple[ValidatableTableRequirement, ...]
+    updates: tuple[TableUpdate, ...]
+
+
+class Intent(Protocol):
+    """Something to be done to a table, whatever state it is in."""
+
+    def propose(self, table: Table) -> Proposal:
+        """How it is done to the table as it is now; raises when it can no longer be done."""
+
+    def landed(self, metadata: TableMetadata) -> bool:
+        """Whether it has been done."""
+
+
+class Exchange:
+    """One intent and its way into the catalog."""
+
+    def __init__(self, table: Table, intent: Intent, options: CommitOptions) -> None:
+        if isinstance(table, StaticTable):
+            raise UnsupportedError(
+                f"{table.metadata_location} was opened without a catalog and is read-only: name the table instead",
+                context={"table": table.metadata_location},
+            )
+        self._planned = table
+        self._intent = intent
+        self._options = options
+        self._unanswered: list[Proposal] = []
+        self._newest = table
+        self._status_policy = options.status_check or RetryPolicy.for_status_checks(table.metadata.properties)
+        self._repetition = Repetition(
+            options.retry or RetryPolicy.for_commits(table.metadata.properties), options.timing
+        )
+
+    @property
+    def attempts(self) -> int:
+        """How many times the catalog was asked, or would have been."""
+        return self._repetition.tries
+
+    @property
+    def settled(self) -> bool:
+        """Whether no request is under way any more that could still be granted."""
+        return not any(_may_hold(proposal, self._newest.metadata) for proposal in self._unanswered)
+
+    def run(self) -> Table:
+        """Commit.
+
+        Returns:
+            The table with the intent done.
+
+        Raises:
+            CommitConflictError: Other writers were faster every time.
+            CommitStateUnknownError: Nobody can tell whether it was committed.
+            CommitError: The catalog refused for another reason.
+        """
+        while True:
+            current = self._refresh()
+            self._options.step("refreshed")
+            if self._intent.landed(current.metadata):
+                return current
+            proposal = self._intent.propose(current)
+            self._options.step("before-commit")
+            failure = self._commit(current, proposal)
+            if failure is None:
+                return self._newest
+            if not self._repetition.again():
+                raise self._exhausted(failure)
+
+    def _commit(self, current: Table, proposal: Proposal) -> Exception | None:
+        """Ask the catalog; ``None`` if it is done, else why not."""
+        requirements = cast(tuple[TableRequirement, ...], proposal.requirements)
+        try:
+            with writable_metadata(current.io):
+                response = current.catalog.commit_table(current, requirements, proposal.updates)
+        except FloeplanError:
+            raise
+        except _REFUSED as refusal:
+            return refusal
+        except _FORBIDDEN as refusal:
+            raise CommitError(f"the catalog does not allow the commit: {refusal}", context=self._context()) from refusal
+        except NoSuchTableError as gone:
+            raise self._gone() from gone
+        except Exception as lost:
+            self._unanswered.append(proposal)
+            return None if self._has_landed(lost) else lost
+        self._newest = Table(
+            current.name(),
+            response.metadata,
+            response.metadata_location,
+            current.io,
+            current.catalog,
+            current.config,
+        )
+        return None
+
+    def _has_landed(self, lost: Exception) -> bool:
+        """Load the table and look; raises when that does not work either."""
+        asking = Repetition(self._status_policy, self._options.timing)
+        while True:
+            try:
+                return self._intent.landed(self._refresh().metadata)
+            except FloeplanError:
+                raise
+            except Exception as failure:
+                if not asking.again():
+                    raise CommitStateUnknownError(
+                        f"the answer to the commit was lost ({_reason(lost)}) and the table cannot be loaded "
+                        f"({_reason(failure)}): it may have been committed; look at the table before running it again",
+                        context=self._context(),
+                    ) from lost
+
+    def _refresh(self) -> Table:
+        try:
+            self._newest = self._planned.catalog.load_table(self._planned.name())
+        except NoSuchTableError as gone:
+            raise self._gone() from gone
+        if self._newest.metadata.table_uuid != self._planned.metadata.table_uuid:
+            raise CommitError(
+                f"table {self._name} was dropped and created again since the change was planned; run it again",
+                context=self._context(),
+            )
+        return self._newest
+
+    def _gone(self) -> UnknownTableError:
+        return UnknownTableError(
+            f"table {self._name} was dropped since the change was planned", context=self._context()
+        )
+
+    def _exhausted(self, failure: Exception) -> CommitError:
+        message = f"gave up the commit to {self._name} after {self.attempts} attempts: {_reason(failure)}"
+        if isinstance(failure, CommitFailedException):
+            return CommitConflictError(f"{message}; run the operation again", context=self._context())
+        return CommitError(message, context=self._context(), retryable=True)
+
+    @property
+    def _name(self) -> str:
+        return ".".join(self._planned.name())
+
+    def _context(self) -> dict[str, object]:
+        return {"table": self._name, "attempts": self.attempts}
+
+
+def _may_hold(proposal: Proposal, metadata: TableMetadata) -> bool:
+    """Whether the catalog could still grant a proposal."""
+    try:
+        for requirement in proposal.requirements:
+            requirement.validate(metadata)
+    except CommitFailedException:
+        return False
+    return True
+
+
+def _reason(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

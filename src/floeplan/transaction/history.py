@@ -1,0 +1,106 @@
+"""What others committed to a branch since a change was planned.
+
+Rule: the history of a branch is the chain of parents of its head. The snapshots of interest are those after the
+starting snapshot; without one, all of them. What a snapshot did is in the manifests it wrote itself.
+
+Fail-safe: a chain that does not reach the starting snapshot (it was expired, or the branch was rolled back or replaced)
+cannot be judged and is a conflict. A snapshot that does not say what it did may have done anything, and a manifest
+that does not say who wrote it is asked entry by entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from pyiceberg.io import FileIO
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
+
+from floeplan.errors import CommitConflictError
+from floeplan.metadata.decoder import Ints
+from floeplan.metadata.entries import EntriesTable
+from floeplan.metadata.entry_columns import EntryColumns
+from floeplan.metadata.io import read_files
+from floeplan.metadata.manifest import read_entries
+from floeplan.metadata.manifest_list import (
+    UNKNOWN,
+    ManifestListTable,
+    concat_manifest_lists,
+    inline_manifest_list,
+    parse_manifest_list,
+)
+from floeplan.partition.union import UnionPartitionType
+from floeplan.predicate.tristate import Mask
+from floeplan.transaction.change import Operation
+
+
+def snapshots_since(metadata: TableMetadata, head: int | None, start: int | None) -> tuple[Snapshot, ...]:
+    """The snapshots from the head of a branch, newest first, down to the starting snapshot, which is not included.
+
+    Raises:
+        CommitConflictError: The chain of parents does not reach the starting snapshot.
+    """
+    unseen = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
+    found: list[Snapshot] = []
+    at = head
+    while at is not None and at != start and at in unseen:
+        found.append(unseen.pop(at))
+        at = found[-1].parent_snapshot_id
+    if at != start:
+        raise CommitConflictError(
+            f"cannot determine what was committed since snapshot {start}: the history of snapshot {head} does not "
+            "reach it, because it was expired or the branch was rolled back or replaced; run the operation again",
+            context={"starting_snapshot_id": start, "head_snapshot_id": head},
+        )
+    return tuple(found)
+
+
+def operation_of(snapshot: Snapshot) -> Operation | None:
+    """What a snapshot says it did; ``None`` when it does not say."""
+    return None if snapshot.summary is None else Operation(snapshot.summary.operation.value)
+
+
+def with_operations(snapshots: Sequence[Snapshot], operations: Collection[Operation]) -> list[Snapshot]:
+    """The snapshots that did, or may have done, one of these."""
+    return [s for s in snapshots if (operation := operation_of(s)) is None or operation in operations]
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """Entries that snapshots wrote; ``snapshot`` says for each entry which of the snapshots did."""
+
+    entries: EntriesTable
+    snapshots: tuple[Snapshot, ...]
+    snapshot: Ints
+
+    def filter(self, keep: Mask) -> Committed:
+        """The entries where the mask is true."""
+        return Committed(self.entries.filter(keep), self.snapshots, self.snapshot[keep])
+
+
+def committed_entries(
+    snapshots: Sequence[Snapshot], content: int, union: UnionPartitionType, columns: EntryColumns, io: FileIO
+) -> Committed:
+    """The entries in the data or delete manifests that these snapshots wrote, of whatever status."""
+    lists = _own_manifests(snapshots, content, io)
+    manifests = concat_manifest_lists(lists) if lists else inline_manifest_list(())
+    entries = read_entries(manifests, union, columns, io=io)
+    manifest = entries.ints("manifest")
+    writer = np.repeat(np.arange(len(lists)), [len(part) for part in lists])[manifest]
+    ids = np.array([snapshot.snapshot_id for snapshot in snapshots], dtype=np.int64)
+    own = (manifests.added_snapshot_id[manifest] != UNKNOWN) | (entries.ints("snapshot_id") == ids[writer])
+    committed = Committed(entries, tuple(snapshots), writer)
+    return committed if own.all() else committed.filter(own)
+
+
+def _own_manifests(snapshots: Sequence[Snapshot], content: int, io: FileIO) -> list[ManifestListTable]:
+    """For each snapshot the manifests it wrote, or may have written."""
+    locations = [snapshot.manifest_list for snapshot in snapshots]
+    own = []
+    for snapshot, data in zip(snapshots, read_files(locations, io), strict=True):
+        listed = parse_manifest_list(data, snapshot.manifest_list)
+        written = np.isin(listed.added_snapshot_id, [snapshot.snapshot_id, UNKNOWN])
+        own.append(listed.take(np.flatnonzero(written & (listed.content == content))))
+    return own

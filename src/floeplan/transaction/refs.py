@@ -1,0 +1,244 @@
+"""Branches and tags: made, moved and dropped.
+
+Rule: a branch is a name that moves with what is committed to it, a tag is one that does not; ``main`` always is a
+branch and cannot be dropped. What a ref is to become is decided on the newest table, and the commit holds only if the
+ref is still what it was then.
+
+Fail-safe: rolling back goes to an ancestor, and fast-forwarding goes to a descendant; everything else takes
+``set_current`` or ``replace=True``, which say that they leave snapshots behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRef, SnapshotRefType
+from pyiceberg.table.snapshots import Snapshot, ancestors_of
+from pyiceberg.table.update import (
+    AssertRefSnapshotId,
+    AssertTableUUID,
+    RemoveSnapshotRefUpdate,
+    SetSnapshotRefUpdate,
+)
+
+from floeplan.errors import BadInputError, UnknownSnapshotError
+from floeplan.transaction.exchange import CommitOptions, Exchange, Proposal
+
+_Decide: TypeAlias = Callable[[TableMetadata], SnapshotRef | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How long a ref, and the snapshots of a branch, are kept; ``None`` is the table's default."""
+
+    max_ref_age_ms: int | None = None
+    max_snapshot_age_ms: int | None = None
+    min_snapshots_to_keep: int | None = None
+
+
+def branch_head(metadata: TableMetadata, branch: str) -> int | None:
+    """The newest snapshot of a branch; ``None`` when there is no such branch yet.
+
+    Raises:
+        BadInputError: The name is a tag's.
+    """
+    ref = metadata.refs.get(branch)
+    if ref is None:
+        return metadata.current_snapshot_id if branch == MAIN_BRANCH else None
+    if ref.snapshot_ref_type is not SnapshotRefType.BRANCH:
+        raise BadInputError(
+            f"{branch} is a tag, and tags do not move: write to a branch, or create one from it",
+            context={"ref": branch},
+        )
+    return ref.snapshot_id
+
+
+def table_and_ref(
+    metadata: TableMetadata, name: str, snapshot_id: int | None
+) -> tuple[AssertTableUUID, AssertRefSnapshotId]:
+    """Require that the table is the same one, and the ref where it was; ``None`` means that there is none."""
+    is_at = AssertRefSnapshotId.model_validate({"ref": name, "snapshot-id": snapshot_id})
+    return AssertTableUUID(uuid=metadata.table_uuid), is_at
+
+
+def set_ref_update(name: str, ref: SnapshotRef) -> SetSnapshotRefUpdate:
+    """The update that makes a ref what is given."""
+    return SetSnapshotRefUpdate.model_validate({"ref-name": name, **ref.model_dump(by_alias=True)})
+
+
+def moved_branch(metadata: TableMetadata, branch: str, snapshot_id: int) -> SnapshotRef:
+    """A branch moved to a snapshot, with the retention it had."""
+    ref = metadata.refs.get(branch)
+    if ref is None:
+        return SnapshotRef.model_validate({"snapshot-id": snapshot_id, "type": SnapshotRefType.BRANCH})
+    return ref.model_copy(update={"snapshot_id": snapshot_id})
+
+
+def create_branch(
+    table: Table,
+    name: str,
+    snapshot_id: int | None = None,
+    *,
+    replace: bool = False,
+    retention: Retention | None = None,
+    options: CommitOptions | None = None,
+) -> Table:
+    """Create a branch at a snapshot, at the current one when none is given."""
+    kind = SnapshotRefType.BRANCH
+    return _set(table, name, lambda now: _new_ref(now, name, kind, snapshot_id, replace, retention), options)
+
+
+def create_tag(
+    table: Table,
+    name: str,
+    snapshot_id: int | None = None,
+    *,
+    replace: bool = False,
+    retention: Retention | None = None,
+    options: CommitOptions | None = None,
+) -> Table:
+    """Tag a snapshot, the current one when none is given."""
+    kind = SnapshotRefType.TAG
+    return _set(table, name, lambda now: _new_ref(now, name, kind, snapshot_id, replace, retention), options)
+
+
+def drop_branch(table: Table, name: str, *, options: CommitOptions | None = None) -> Table:
+    """Drop a branch; its snapshots stay until they are expired."""
+    return _set(table, name, lambda now: _dropped(now, name, SnapshotRefType.BRANCH), options)
+
+
+def drop_tag(table: Table, name: str, *, options: CommitOptions | None = None) -> Table:
+    """Drop a tag."""
+    return _set(table, name, lambda now: _dropped(now, name, SnapshotRefType.TAG), options)
+
+
+def fast_forward(table: Table, branch: str, to: str, *, options: CommitOptions | None = None) -> Table:
+    """Move a branch forward to where another ref is, of which it must be an ancestor."""
+
+    def decide(now: TableMetadata) -> SnapshotRef:
+        target, head = _existing(now, to).snapshot_id, branch_head(now, branch)
+        if head is not None and head not in _lineage(now, target):
+            raise BadInputError(
+                f"cannot fast-forward {branch} to {to}: snapshot {head} is no ancestor of {target}",
+                context={"branch": branch, "to": to},
+            )
+        return moved_branch(now, branch, target)
+
+    return _set(table, branch, decide, options)
+
+
+def rollback_to(
+    table: Table, snapshot_id: int, *, branch: str = MAIN_BRANCH, options: CommitOptions | None = None
+) -> Table:
+    """Move a branch back to one of its ancestors."""
+
+    def decide(now: TableMetadata) -> SnapshotRef:
+        head = branch_head(now, branch)
+        if head is None or snapshot_id not in _lineage(now, head):
+            raise BadInputError(
+                f"cannot roll back {branch} to snapshot {snapshot_id}: it is no ancestor of {head}",
+                context={"branch": branch, "snapshot_id": snapshot_id},
+            )
+        return moved_branch(now, branch, snapshot_id)
+
+    return _set(table, branch, decide, options)
+
+
+def set_current(
+    table: Table, snapshot_id: int, *, branch: str = MAIN_BRANCH, options: CommitOptions | None = None
+) -> Table:
+    """Move a branch to any snapshot of the table."""
+
+    def decide(now: TableMetadata) -> SnapshotRef:
+        branch_head(now, branch)
+        return moved_branch(now, branch, _snapshot(now, snapshot_id).snapshot_id)
+
+    return _set(table, branch, decide, options)
+
+
+def _set(table: Table, name: str, decide: _Decide, options: CommitOptions | None) -> Table:
+    return Exchange(table, _RefIntent(name, decide), options or CommitOptions()).run()
+
+
+@dataclass(slots=True)
+class _RefIntent:
+    """A ref that is to become what ``decide`` says of the newest table; ``None`` drops it."""
+
+    name: str
+    decide: _Decide
+    proposed: list[SnapshotRef | None] = field(default_factory=list)
+
+    def propose(self, table: Table) -> Proposal:
+        metadata = table.metadata
+        wanted = self.decide(metadata)
+        self.proposed.append(wanted)
+        is_now = metadata.refs.get(self.name)
+        requirements = table_and_ref(metadata, self.name, None if is_now is None else is_now.snapshot_id)
+        drop = RemoveSnapshotRefUpdate.model_validate({"ref-name": self.name})
+        return Proposal(requirements, (drop if wanted is None else set_ref_update(self.name, wanted),))
+
+    def landed(self, metadata: TableMetadata) -> bool:
+        return bool(self.proposed) and metadata.refs.get(self.name) == self.proposed[-1]
+
+
+def _new_ref(
+    now: TableMetadata,
+    name: str,
+    kind: SnapshotRefType,
+    snapshot_id: int | None,
+    replace: bool,
+    retention: Retention | None,
+) -> SnapshotRef:
+    target = now.current_snapshot_id if snapshot_id is None else snapshot_id
+    if target is None:
+        raise BadInputError(f"cannot create {name}: the table has no snapshot yet", context={"ref": name})
+    known = now.refs.get(name)
+    if known is not None and not replace:
+        raise BadInputError(
+            f"{known.snapshot_ref_type} {name} exists already, at snapshot {known.snapshot_id}; replace it or drop it",
+            context={"ref": name},
+        )
+    if known is not None and known.snapshot_ref_type is not kind:
+        raise BadInputError(
+            f"{name} is a {known.snapshot_ref_type}, not a {kind}: drop it first", context={"ref": name}
+        )
+    kept = retention or Retention()
+    return SnapshotRef.model_validate(
+        {
+            "snapshot-id": _snapshot(now, target).snapshot_id,
+            "type": kind,
+            "max-ref-age-ms": kept.max_ref_age_ms,
+            "max-snapshot-age-ms": kept.max_snapshot_age_ms,
+            "min-snapshots-to-keep": kept.min_snapshots_to_keep,
+        }
+    )
+
+
+def _dropped(now: TableMetadata, name: str, kind: SnapshotRefType) -> None:
+    if name == MAIN_BRANCH:
+        raise BadInputError("main cannot be dropped", context={"ref": name})
+    found = _existing(now, name).snapshot_ref_type
+    if found is not kind:
+        raise BadInputError(f"{name} is a {found}, not a {kind}", context={"ref": name})
+
+
+def _existing(now: TableMetadata, name: str) -> SnapshotRef:
+    if name not in now.refs:
+        known = ", ".join(sorted(now.refs)) or "none"
+        raise UnknownSnapshotError(f"table has no branch or tag {name}; it has: {known}", context={"ref": name})
+    return now.refs[name]
+
+
+def _snapshot(now: TableMetadata, snapshot_id: int) -> Snapshot:
+    found = now.snapshot_by_id(snapshot_id)
+    if found is None:
+        raise UnknownSnapshotError(f"table has no snapshot {snapshot_id}", context={"snapshot_id": snapshot_id})
+    return found
+
+
+def _lineage(now: TableMetadata, snapshot_id: int) -> set[int]:
+    return {snapshot.snapshot_id for snapshot in ancestors_of(now.snapshot_by_id(snapshot_id), now)}
