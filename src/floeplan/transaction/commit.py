@@ -131,7 +131,8 @@ class _SnapshotIntent:
     producer: SnapshotProducer = field(init=False)
 
     def __post_init__(self) -> None:
-        self.producer = SnapshotProducer(self.change, _new_snapshot_id(self.table.metadata), self.table.io)
+        snapshot_id = _new_snapshot_id(self.table.metadata)
+        self.producer = SnapshotProducer(self.change, snapshot_id, self.table.io, on_step=self.options.step)
 
     @property
     def snapshot_id(self) -> int:
@@ -150,7 +151,6 @@ class _SnapshotIntent:
         self.options.step("validated")
         produced = self.producer.produce(_with_updates(metadata, self.extra_updates), head)
         self.produced[produced.manifest_list] = produced
-        self.options.step("list-written")
         if Check.REMOVED_FILES_EXIST in self.validation.checks:
             _check_nothing_missing(self.change, produced)
         return self._proposal(table, at, produced.snapshot)

@@ -88,6 +88,7 @@ class SnapshotProducer:
         io: Where metadata files are read and written; local files need none.
         commit_uuid: Begins the names of the written files.
         now_ms: The clock.
+        on_step: Told when the manifests, and then when the list, of an attempt are written.
     """
 
     change: SnapshotChange
@@ -95,6 +96,7 @@ class SnapshotProducer:
     io: FileIO | None = None
     commit_uuid: str = field(default_factory=lambda: str(uuid.uuid4()))
     now_ms: Callable[[], int] = lambda: int(time.time() * 1000)
+    on_step: Callable[[str], None] = lambda _: None
     _writer: SnapshotManifests = field(init=False)
     _filters: tuple[ManifestFilter, ManifestFilter] = field(init=False)
     _merger: ManifestMerger = field(init=False)
@@ -124,10 +126,12 @@ class SnapshotProducer:
         manifests = concat_manifest_lists([*new[DATA], data.manifests, *new[DELETES], deletes.manifests])
         if options.enabled and self.change.merge_manifests:
             manifests = self._merger.merge(manifests, shape, options)
+        self.on_step("manifests-written")
         location = shape.location_of(f"snap-{self.snapshot_id}-{len(self._lists)}-{self.commit_uuid}.avro")
         self._lists.append(location)
         listing = _listed_snapshot(self.snapshot_id, metadata, head)
         encoded = write_manifest_list(location, manifests, listing, io=self.io)
+        self.on_step("list-written")
         counts = summary.manifest_counts(*_manifest_counts(listed, encoded.manifests, self.snapshot_id))
         changed = summary.changes(added, removed, shape.union)
         return Produced(
