@@ -1,0 +1,96 @@
+"""Table metadata as JSON, where PyIceberg writes the metadata file itself (SQL, Hive, Glue and other catalogs).
+
+PyIceberg 0.12 models format 3 whole but refuses to serialise it, and silently leaves out what its models do not know.
+
+Rule: within ``writable_metadata`` metadata of every format are serialised by PyIceberg's own models. Fail-safe: before
+that, the metadata file they were made from is read and put through the same models; if anything in it is lost or
+changed on the way (encryption keys, fields of later formats), the commit is refused, naming what it is. Outside of the
+context PyIceberg behaves as ever. Catalogs that write metadata on their side (REST) never come here.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache
+from typing import Any
+
+from pyiceberg.io import FileIO
+from pyiceberg.table.metadata import TableMetadataUtil, TableMetadataV1, TableMetadataV2, TableMetadataV3
+from pyiceberg.typedef import IcebergBaseModel
+
+from floeplan.errors import UnsupportedError
+from floeplan.metadata.io import read_file
+
+_io: ContextVar[FileIO | None] = ContextVar("floeplan_metadata_io", default=None)
+_MOST_NAMED = 5
+_GZIP = b"\x1f\x8b"
+
+
+@contextmanager
+def writable_metadata(io: FileIO) -> Iterator[None]:
+    """Let catalogs serialise table metadata of every format, provided that nothing gets lost.
+
+    Args:
+        io: Reads the metadata file that the new one replaces.
+    """
+    _guard_models()
+    token = _io.set(io)
+    try:
+        yield
+    finally:
+        _io.reset(token)
+
+
+@cache
+def _guard_models() -> None:
+    for model in (TableMetadataV1, TableMetadataV2, TableMetadataV3):
+        _guard(model)
+
+
+def _guard(model: type[IcebergBaseModel]) -> None:
+    usual = model.model_dump_json
+
+    def dump(self: Any, *args: Any, **kwargs: Any) -> str:
+        io = _io.get()
+        if io is None:
+            return usual(self, *args, **kwargs)
+        if self.metadata_log:
+            check_lossless(self.metadata_log[-1].metadata_file, io)
+        try:
+            return usual(self, *args, **kwargs)
+        except NotImplementedError:
+            return IcebergBaseModel.model_dump_json(self, *args, **kwargs)
+
+    model.model_dump_json = dump  # type: ignore[method-assign]
+
+
+def check_lossless(location: str, io: FileIO) -> None:
+    """Refuse a metadata file of which PyIceberg's models would lose something."""
+    data = read_file(location, io)
+    before = json.loads(gzip.decompress(data) if data.startswith(_GZIP) else data)
+    after = json.loads(IcebergBaseModel.model_dump_json(TableMetadataUtil.parse_obj(before)))
+    lost = sorted(losses(before, after))
+    if lost:
+        named = ", ".join(lost[:_MOST_NAMED]) + (" and more" if len(lost) > _MOST_NAMED else "")
+        raise UnsupportedError(
+            f"cannot write the table's metadata without losing {named}: commit through a REST catalog",
+            context={"file": location, "lost": lost},
+        )
+
+
+def losses(before: Any, after: Any, path: str = "") -> Iterator[str]:
+    """Where one document says something that the other does not; null and empty say nothing."""
+    if before is None or before == after:
+        return
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key, value in before.items():
+            yield from losses(value, after.get(key), f"{path}.{key}" if path else key)
+    elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        for index, (left, right) in enumerate(zip(before, after, strict=True)):
+            yield from losses(left, right, f"{path}[{index}]")
+    elif before not in ({}, []):
+        yield path
