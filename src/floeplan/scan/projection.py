@@ -71,14 +71,13 @@ def _project(array: pa.Array, wanted: NestedField, type_: pa.DataType, path: str
         case ListType(element_field=element):
             array = _rebased(array)
             values = _project(array.values, element, type_.value_type, path)
-            kind = pa.LargeListArray if pa.types.is_large_list(array.type) else pa.ListArray
-            built = kind.from_arrays(array.offsets, values, mask=_nulls(array))
-            return built.cast(type_)
+            offsets = array.offsets.cast(pa.int64())
+            return pa.LargeListArray.from_arrays(offsets, values, type=type_, mask=_nulls(array))
         case MapType(key_field=key, value_field=value):
             array = _rebased(array)
             keys = _project(array.keys, key, type_.key_type, path)
             items = _project(array.items, value, type_.item_type, path)
-            return pa.MapArray.from_arrays(array.offsets, keys, items, mask=_nulls(array)).cast(type_)
+            return pa.MapArray.from_arrays(array.offsets, keys, items, type=type_, mask=_nulls(array))
     return _cast(array, wanted, type_, path)
 
 

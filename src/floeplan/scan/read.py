@@ -92,7 +92,8 @@ class PlanReader:
     def read(self, file: FileScan) -> pa.Table:
         """The rows of one file that match and are not deleted, in the columns asked for."""
         rows = self._matching(file)
-        return rows.select([field.name for field in self._schema.fields]).cast(arrow_schema(self._schema))
+        shown, shape = rows.select([field.name for field in self._schema.fields]), arrow_schema(self._schema)
+        return shown if shown.schema.equals(shape) else shown.cast(shape)
 
     def count(self, file: FileScan) -> int:
         """How many rows of one file match and are not deleted."""

@@ -144,8 +144,34 @@ def _struct(array: pa.Array, fields: Sequence[NestedField], type_: pa.DataType, 
         if present is not None and wanted.required:
             _conformed(child.filter(present), wanted, child_type, inner)
             wanted = wanted.model_copy(update={"required": False})
-        children.append(_conformed(child, wanted, child_type, inner))
+            children.append(_without_nulls(_conformed(child, wanted, child_type, inner)))
+        else:
+            children.append(_conformed(child, wanted, child_type, inner))
     return pa.StructArray.from_arrays(children, fields=list(type_), mask=pc.invert(present) if present else None)
+
+
+def _without_nulls(array: pa.Array) -> pa.Array:
+    """Blanks for nulls: a required field has a value even where the struct around it is null, or it is not written."""
+    if not array.null_count:
+        return array
+    with_blank = pa.concat_arrays([array, _blanks(array.type)])
+    return with_blank.take(pc.if_else(array.is_valid(), pa.array(range(len(array))), len(array)))
+
+
+def _blanks(type_: pa.DataType) -> pa.Array:
+    """One value that is not null, nor holds a null where there must be none."""
+    if isinstance(type_, pa.BaseExtensionType):
+        return pa.ExtensionArray.from_storage(type_, _blanks(type_.storage_type))
+    if pt.is_struct(type_):
+        children = [pa.nulls(1, field.type) if field.nullable else _blanks(field.type) for field in type_]
+        return pa.StructArray.from_arrays(children, fields=list(type_))
+    if pt.is_nested(type_):
+        return pa.array([[]], type_)
+    if pt.is_fixed_size_binary(type_):
+        return pa.array([bytes(type_.byte_width)], type_)
+    if pt.is_large_string(type_) or pt.is_large_binary(type_):
+        return pa.array([b""], pa.binary()).cast(type_)
+    return pa.array([False if pt.is_boolean(type_) else 0], type_)
 
 
 def _list(array: pa.Array, element: NestedField, type_: pa.DataType, path: tuple[str, ...]) -> pa.Array:

@@ -7,6 +7,7 @@ group, so that the entry of the file can have them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,8 +73,9 @@ class ParquetFile:
         return WrittenFile(self.path, size, _footer(self._metadata[0], self.path, size), tuple(self._groups))
 
     def discard(self) -> None:
-        """Give up and remove the file."""
-        self._writer.close()
+        """Give up and remove the file; a writer that failed may fail again when closed."""
+        with suppress(Exception):
+            self._writer.close()
         self._sink.close()
         self._io.delete(self.path)
 

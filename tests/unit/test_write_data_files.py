@@ -1,0 +1,362 @@
+"""Rows into Parquet files and entries: types, partitions, sizes, order, memory, failure."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrder
+from pyiceberg.transforms import (
+    BucketTransform,
+    DayTransform,
+    IdentityTransform,
+    TruncateTransform,
+    VoidTransform,
+)
+from pyiceberg.types import DoubleType, LongType, NestedField, StringType, TimestampType
+
+from floeplan.errors import InvalidOptionError, TypeMismatchError, UnknownSpecError
+from floeplan.metadata.entries import EntriesTable
+from floeplan.metadata.io import local_path
+from floeplan.partition.key import PartitionKey
+from floeplan.partition.transforms import apply
+from floeplan.predicate.literals import Value
+from floeplan.scan.plan import plan_scan
+from floeplan.write.data_files import WriterLimits, write_data_files
+from floeplan.write.target import WriteTarget
+from tests.support import every_column
+from tests.support.written_tables import Layout
+
+pytestmark = pytest.mark.unit
+
+EVENTS = Schema(
+    NestedField(1, "id", LongType(), required=True),
+    NestedField(2, "region", StringType()),
+    NestedField(3, "ts", TimestampType()),
+    NestedField(4, "v", DoubleType()),
+)
+UNPARTITIONED = PartitionSpec(spec_id=0)
+EVOLVED = PartitionSpec(
+    PartitionField(2, 1000, TruncateTransform(1), "r"),
+    PartitionField(3, 1001, DayTransform(), "ts_day"),
+    PartitionField(1, 1002, BucketTransform(3), "bucket of id"),
+    PartitionField(4, 1003, IdentityTransform(), "v"),
+    PartitionField(2, 1004, VoidTransform(), "gone"),
+    spec_id=1,
+)
+DAY = 86_400_000_000
+
+
+def target(folder: Path, schema: Schema, *specs: PartitionSpec, version: int = 3, **properties: str) -> WriteTarget:
+    layout = Layout(schema, specs or (UNPARTITIONED,), version)
+    table = layout.write_table(folder / "table", layout.entries([]))
+    table.metadata.properties.update({name.replace("_", "-").replace("--", "."): v for name, v in properties.items()})
+    return WriteTarget.of(table)
+
+
+def events(count: int) -> pa.Table:
+    ids = list(range(count))
+    return pa.table(
+        {
+            "id": ids,
+            "region": pa.array([None if i % 7 == 0 else ("é", "xa", "xb", "")[i % 4] for i in ids], pa.string()),
+            "ts": pa.array([None if i % 11 == 0 else (i % 3 - 1) * DAY - 1 for i in ids], pa.timestamp("us")),
+            "v": pa.array([(None, float("nan"), 0.0, -0.0)[i % 4] for i in ids], pa.float64()),
+        }
+    )
+
+
+def read_back(entries: EntriesTable, place: WriteTarget, folder: Path, *specs: PartitionSpec) -> pa.Table:
+    """The rows as the table's reader sees them."""
+    layout = Layout(place.schema, specs or (UNPARTITIONED,), place.format_version)
+    return plan_scan(layout.write_table(folder / "read", entries), None).to_arrow()
+
+
+def files(entries: EntriesTable) -> list[pq.ParquetFile]:
+    return [pq.ParquetFile(local_path(path)) for path in entries.path.to_pylist()]
+
+
+def comparable(table: pa.Table) -> list[str]:
+    return sorted(map(repr, table.to_pylist()))
+
+
+def test_every_type_comes_back_as_it_went_in(tmp_path: Path) -> None:
+    place = target(tmp_path, every_column.SCHEMA)
+    rows = every_column.rows()
+    entries = write_data_files(place, [rows], file_name_token="t")
+    assert comparable(read_back(entries, place, tmp_path)) == comparable(rows)
+
+
+def test_every_field_has_its_id_in_the_file_and_the_types_are_icebergs(tmp_path: Path) -> None:
+    place = target(tmp_path, every_column.SCHEMA)
+    (file,) = files(write_data_files(place, [every_column.rows()], file_name_token="t"))
+    text = str(file.schema)
+    for expected in (
+        "field_id=1 id;",
+        "field_id=6 small_price (Decimal(precision=9, scale=2))",
+        "required group field_id=-1 schema",
+        "optional binary field_id=21 element (String)",
+        "optional double field_id=24 value",
+        "required double field_id=42 x",
+        "optional fixed_len_byte_array(16) field_id=51 key (UUID)",
+        "optional int64 field_id=12 instant (Timestamp(isAdjustedToUTC=true, timeUnit=microseconds",
+        "optional int64 field_id=53 ns (Timestamp(isAdjustedToUTC=false, timeUnit=nanoseconds",
+    ):
+        assert expected in text
+    assert file.metadata.row_group(0).column(5).physical_type == "INT32"
+    assert file.metadata.metadata is None
+    chunk = file.metadata.row_group(0).column(0)
+    assert chunk.compression == "ZSTD"
+    assert chunk.has_column_index
+    assert chunk.has_offset_index
+
+
+def test_rows_of_a_partition_share_a_file_and_no_other_rows_do(tmp_path: Path) -> None:
+    place = target(tmp_path, EVENTS, UNPARTITIONED, EVOLVED)
+    rows = events(500)
+    entries = write_data_files(place, [rows.slice(0, 200), rows.slice(200)], file_name_token="t")
+    expected: dict[str, set[int]] = {}
+    for row in rows.cast(place.arrow_schema).to_pylist():
+        expected.setdefault(repr(_tuple_of(row)), set()).add(row["id"])
+    found: dict[str, set[int]] = {}
+    for entry, file in zip(entries.table.to_pylist(), files(entries), strict=True):
+        values = [entry[f"partition.{key}"] for key in (1000, 1001, 1002, 1003)]
+        assert repr(values) not in found
+        found[repr(values)] = set(file.read(columns=["id"]).column(0).to_pylist())
+    assert found == expected
+    assert comparable(read_back(entries, place, tmp_path, UNPARTITIONED, EVOLVED)) == comparable(
+        rows.cast(place.arrow_schema)
+    )
+
+
+def _tuple_of(row: dict[str, Any]) -> list[Value | None]:
+    """Row by row, as the specification says."""
+    ts = None if row["ts"] is None else pa.scalar(row["ts"], pa.timestamp("us")).value
+    canonical = {1: row["id"], 2: row["region"], 3: ts, 4: row["v"]}
+    fields = [field for field in EVOLVED.fields if not isinstance(field.transform, VoidTransform)]
+    return [apply(f.transform, EVENTS.find_type(f.source_id), canonical[f.source_id]) for f in fields]  # type: ignore[arg-type]
+
+
+def test_the_location_names_the_partition_in_words_that_are_escaped(tmp_path: Path) -> None:
+    place = target(tmp_path, EVENTS, UNPARTITIONED, EVOLVED)
+    row = pa.table({"id": [7], "region": ["/x"], "ts": pa.array([-1], pa.timestamp("us")), "v": [0.5]})
+    (path,) = write_data_files(place, [row], file_name_token="t").path.to_pylist()
+    assert "/data/r=%2F/ts_day=1969-12-31/bucket+of+id=" in path
+    assert "/v=0.5/gone=null/t-" in path
+    assert place.operation_id in path
+
+
+def test_an_object_store_layout_is_respected(tmp_path: Path) -> None:
+    place = target(tmp_path, EVENTS, write__object_storage__enabled="true")
+    (path,) = write_data_files(place, [events(3)], file_name_token="t").path.to_pylist()
+    assert len(path.partition("/data/")[2].split("/")) == 5
+
+
+def test_a_given_partition_is_taken_as_it_is_whatever_the_spec(tmp_path: Path) -> None:
+    place = target(tmp_path, EVENTS, EVOLVED, PartitionSpec(spec_id=2))
+    key = PartitionKey(1, ("z", -5, 2, None, None))
+    (entry,) = write_data_files(place, [events(9)], file_name_token="t", partition=key).table.to_pylist()
+    assert [entry[name] for name in ("spec_id", "partition.1000", "partition.1001", "record_count")] == [1, "z", -5, 9]
+
+
+def test_attempts_never_write_to_the_same_file(tmp_path: Path) -> None:
+    place = pickle.loads(pickle.dumps(target(tmp_path, EVENTS)))
+    first, second = (write_data_files(place, [events(3)], file_name_token="t").path.to_pylist() for _ in range(2))
+    assert set(first).isdisjoint(second)
+
+
+def test_files_end_near_the_target_size(tmp_path: Path) -> None:
+    size = 200_000
+    place = target(
+        tmp_path, EVENTS, write__target_file_size_bytes=str(size), write__parquet__row_group_size_bytes="300000"
+    )
+    noise = pa.array([float(i * 7919 % 104729) for i in range(20_000)])
+    batches = [events(20_000).set_column(3, "v", noise) for _ in range(12)]
+    entries = write_data_files(place, batches, file_name_token="t")
+    sizes = entries.ints("file_size_in_bytes").tolist()
+    assert len(sizes) > 3
+    assert all(0.6 * size < found < 1.4 * size for found in sizes[:-1]), sizes
+    assert entries.record_count.sum() == 240_000
+    for entry, file in zip(entries.table.to_pylist(), files(entries), strict=True):
+        assert len(entry["split_offsets"]) == file.metadata.num_row_groups
+        assert entry["file_size_in_bytes"] == Path(str(local_path(entry["file_path"]))).stat().st_size
+
+
+@pytest.mark.parametrize("null_order", list(NullOrder))
+@pytest.mark.parametrize("direction", list(SortDirection))
+def test_each_file_is_in_the_order_of_the_table(
+    tmp_path: Path, direction: SortDirection, null_order: NullOrder
+) -> None:
+    keys = [
+        SortField(3, DayTransform(), direction, null_order),
+        SortField(4, IdentityTransform(), SortDirection.ASC, NullOrder.NULLS_LAST),
+        SortField(2, IdentityTransform(), SortDirection.DESC, NullOrder.NULLS_FIRST),
+    ]
+    unsorted = target(tmp_path, EVENTS)
+    place = WriteTarget(**{**unsorted.__getstate__(), "sort_order": SortOrder(*keys, order_id=4)})
+    entries = write_data_files(place, [events(300), events(100)], file_name_token="t", sort=True)
+    (file,) = files(entries)
+    rows = file.read().to_pylist()
+    assert rows == sorted(rows, key=lambda row: [_order(row, key) for key in keys]) or _ordered(rows, keys)
+    assert entries.ints("sort_order_id").tolist() == [4]
+
+
+def _ordered(rows: list[dict[str, Any]], keys: list[SortField]) -> bool:
+    found = [[_order(row, key) for key in keys] for row in rows]
+    return found == sorted(found)
+
+
+def _order(row: dict[str, Any], key: SortField) -> tuple[int, Any]:
+    """A key as something that sorts ascending: nulls where they belong, NaN last, -0.0 before 0.0."""
+    value = row[EVENTS.find_column_name(key.source_id) or ""]
+    if value is None:
+        return (0, 0) if key.null_order is NullOrder.NULLS_FIRST else (2, 0)
+    if key.source_id == 3:
+        days = apply(key.transform, TimestampType(), pa.scalar(value, pa.timestamp("us")).value)
+        assert isinstance(days, int)
+        return 1, days if key.direction is SortDirection.ASC else -days
+    if key.source_id == 4:
+        return 1, (1, 0.0, 0) if value != value else (0, value, 0 if str(value)[0] == "-" else 1)
+    return 1, [-ord(letter) for letter in value] + [1]
+
+
+def test_sorted_files_keep_within_memory_by_ending_early(tmp_path: Path) -> None:
+    unsorted = target(tmp_path, EVENTS)
+    order = SortOrder(SortField(1, IdentityTransform(), SortDirection.DESC, NullOrder.NULLS_FIRST), order_id=1)
+    place = WriteTarget(**{**unsorted.__getstate__(), "sort_order": order})
+    limits = WriterLimits(buffered_bytes=20_000)
+    entries = write_data_files(place, [events(900)] * 3, file_name_token="t", sort=True, limits=limits)
+    assert len(entries) > 1
+    for file in files(entries):
+        ids = file.read().column("id").to_pylist()
+        assert ids == sorted(ids, reverse=True)
+
+
+def test_few_files_are_open_at_once_and_every_row_is_written(tmp_path: Path) -> None:
+    spec = PartitionSpec(PartitionField(1, 1000, BucketTransform(40), "b"), spec_id=0)
+    place = target(tmp_path, EVENTS, spec)
+    limits = WriterLimits(buffered_bytes=5_000, open_files=4)
+    entries = write_data_files(place, [events(400)] * 5, file_name_token="t", limits=limits)
+    assert len(entries) > 40
+    assert entries.record_count.sum() == 2000
+
+
+def test_clustered_rows_need_one_open_file(tmp_path: Path) -> None:
+    spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "region"), spec_id=0)
+    place = target(tmp_path, EVENTS, spec)
+    rows = events(400).sort_by("region")
+    entries = write_data_files(place, [rows, rows], file_name_token="t", clustered=True)
+    assert len(entries) == 2 * len(pc.unique(rows.column("region")))
+
+
+def test_memory_is_bounded_by_the_limits_not_by_the_stream(tmp_path: Path) -> None:
+    spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "region"), spec_id=0)
+    place = target(tmp_path, EVENTS, spec)
+    batch = events(20_000)
+    before, most = pa.total_allocated_bytes(), 0
+
+    def stream() -> Iterator[pa.Table]:
+        nonlocal most
+        for _ in range(60):
+            most = max(most, pa.total_allocated_bytes() - before)
+            yield batch
+
+    limits = WriterLimits(buffered_bytes=2_000_000)
+    write_data_files(place, stream(), file_name_token="t", limits=limits)
+    of_open_files = 5 * 1_500_000
+    assert most < limits.buffered_bytes + of_open_files + 4 * batch.nbytes < 30 * batch.nbytes
+
+
+def test_a_failed_write_leaves_no_file(tmp_path: Path) -> None:
+    place = target(tmp_path, EVENTS, write__target_file_size_bytes="1000")
+    broken = pa.table({"id": ["x"]})
+    with pytest.raises(TypeMismatchError, match="column id is long"):
+        write_data_files(place, [events(2000), events(10), broken], file_name_token="t")
+    assert not list(tmp_path.rglob("*.parquet"))
+
+
+def test_no_rows_are_no_files(tmp_path: Path) -> None:
+    place = target(tmp_path, EVENTS)
+    assert len(write_data_files(place, [events(0)], file_name_token="t")) == 0
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_row_lineage_is_written_in_format_3_when_the_rows_carry_it(tmp_path: Path, version: int) -> None:
+    place = target(tmp_path, EVENTS, version=version)
+    rows = (
+        events(3)
+        .append_column("_row_id", pa.array([5, None, 7]))
+        .append_column("_last_updated_sequence_number", pa.array([1, None, None], pa.int64()))
+    )
+    if version == 2:
+        with pytest.raises(Exception, match="_row_id"):
+            write_data_files(place, [rows], file_name_token="t")
+        return
+    (file,) = files(write_data_files(place, [rows], file_name_token="t"))
+    assert file.read().column("_row_id").to_pylist() == [5, None, 7]
+    assert "field_id=2147483540 _row_id" in str(file.schema)
+    assert "field_id=2147483539 _last_updated_sequence_number" in str(file.schema)
+
+
+def test_a_bloom_filter_is_written_for_the_columns_that_ask_for_one(tmp_path: Path) -> None:
+    place = target(
+        tmp_path,
+        every_column.SCHEMA,
+        **{
+            "write.parquet.bloom-filter-enabled.column.text": "true",
+            "write.parquet.bloom-filter-enabled.column.tags.element": "true",
+            "write.parquet.bloom-filter-enabled.column.id": "false",
+            "write.parquet.bloom-filter-fpp.column.text": "0.001",
+        },
+    )
+    (file,) = files(write_data_files(place, [every_column.rows()], file_name_token="t"))
+    group = file.metadata.row_group(0)
+    with_filter = {
+        group.column(at).path_in_schema
+        for at in range(group.num_columns)
+        if group.column(at).bloom_filter_offset is not None
+    }
+    assert with_filter == {"text", "tags.list.element"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("write.target-file-size-bytes", "0"),
+        ("write.parquet.compression-codec", "lzo"),
+        ("write.parquet.compression-level", "high"),
+        ("write.parquet.bloom-filter-enabled.column.id", "yes"),
+        ("write.parquet.bloom-filter-fpp.column.id", "1"),
+        ("write.metadata.metrics.default", "truncate(0)"),
+        ("write.metadata.metrics.column.id", "some"),
+        ("write.delete.granularity", "row"),
+    ],
+)
+def test_a_bad_property_is_refused_by_name(tmp_path: Path, name: str, value: str) -> None:
+    properties = {name: value, "write.parquet.bloom-filter-enabled.column.id": "true"} | {name: value}
+    with pytest.raises(InvalidOptionError, match=f"{name} is set to '{value}'".replace("(", r"\(").replace(")", r"\)")):
+        target(tmp_path, EVENTS, **properties)
+
+
+def test_an_unknown_spec_is_refused_by_number(tmp_path: Path) -> None:
+    layout = Layout(EVENTS, (UNPARTITIONED,))
+    table = layout.write_table(tmp_path, layout.entries([]))
+    with pytest.raises(UnknownSpecError, match="no partition spec 7"):
+        WriteTarget.of(table, spec_id=7)
+
+
+@pytest.mark.parametrize(
+    ("codec", "stored"), [("snappy", "SNAPPY"), ("uncompressed", "UNCOMPRESSED"), ("gzip", "GZIP")]
+)
+def test_the_codec_is_the_tables(tmp_path: Path, codec: str, stored: str) -> None:
+    place = target(tmp_path, EVENTS, write__parquet__compression_codec=codec, write__parquet__compression_level="3")
+    (file,) = files(write_data_files(place, [events(3)], file_name_token="t"))
+    assert file.metadata.row_group(0).column(0).compression == stored
