@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from floeplan import prune
     from floeplan.catalog import load_table
+    from floeplan.dml.append import append
+    from floeplan.dml.changing import delete, update
+    from floeplan.dml.result import DmlResult
     from floeplan.errors import FloeplanError
     from floeplan.predicate.compile import CompileResult, compile_predicate
+    from floeplan.rewrite.filter import FilterStats
+    from floeplan.rewrite.options import RewriteOptions
+    from floeplan.rewrite.plan import RewriteDataFilesPlan, RewriteDataFilesPlanningResult
+    from floeplan.rewrite.planner import RewriteDataFilesPlanner
     from floeplan.scan.model import FileScan
     from floeplan.scan.options import ScanOptions
     from floeplan.scan.plan import plan_scan
@@ -18,27 +25,45 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CompileResult",
+    "DmlResult",
     "FileScan",
+    "FilterStats",
     "FloeplanError",
+    "RewriteDataFilesPlan",
+    "RewriteDataFilesPlanner",
+    "RewriteDataFilesPlanningResult",
+    "RewriteOptions",
     "ScanOptions",
     "ScanPlan",
     "ScanPlanSummary",
+    "append",
     "compile_predicate",
+    "delete",
     "load_table",
     "plan_scan",
     "prune",
+    "update",
 ]
 
 _HOMES = {
     "CompileResult": "floeplan.predicate.compile",
+    "DmlResult": "floeplan.dml.result",
     "FileScan": "floeplan.scan.model",
+    "FilterStats": "floeplan.rewrite.filter",
     "FloeplanError": "floeplan.errors",
+    "RewriteDataFilesPlan": "floeplan.rewrite.plan",
+    "RewriteDataFilesPlanner": "floeplan.rewrite.planner",
+    "RewriteDataFilesPlanningResult": "floeplan.rewrite.plan",
+    "RewriteOptions": "floeplan.rewrite.options",
     "ScanOptions": "floeplan.scan.options",
     "ScanPlan": "floeplan.scan.scan_plan",
     "ScanPlanSummary": "floeplan.scan.summary",
+    "append": "floeplan.dml.append",
     "compile_predicate": "floeplan.predicate.compile",
+    "delete": "floeplan.dml.changing",
     "load_table": "floeplan.catalog",
     "plan_scan": "floeplan.scan.plan",
+    "update": "floeplan.dml.changing",
 }
 
 

@@ -67,12 +67,17 @@ def syntax_error(sql: str, position: int, message: str) -> PredicateSyntaxError:
     )
 
 
-def skeleton_of(sql: str) -> Skeleton:
-    """Split the text of a predicate."""
+def tokens_of(sql: str) -> list[Token]:
+    """The tokens of a text, strings as Spark reads them."""
     try:
-        tokens = _with_doubled_quotes(sql, Spark().tokenize(sql))
+        return _with_doubled_quotes(sql, Spark().tokenize(sql))
     except TokenError as error:
         raise syntax_error(sql, max(len(sql) - 1, 0), "unfinished string, name or comment") from error
+
+
+def skeleton_of(sql: str) -> Skeleton:
+    """Split the text of a predicate."""
+    tokens = tokens_of(sql)
     if not tokens:
         raise PredicateSyntaxError("the predicate is empty; write TRUE to match every row")
     return _Splitter(sql, tokens).split(0, len(tokens))

@@ -25,7 +25,7 @@ from floeplan.parquet.reader import read_selected
 from floeplan.parquet.selection import RowSelection
 from floeplan.parquet.source import open_source
 from floeplan.predicate.tristate import Mask
-from floeplan.scan.delete_files import DeleteFileReader
+from floeplan.scan.delete_files import DeleteFileReader, Positions
 from floeplan.scan.equality import key_columns, matches_any
 from floeplan.scan.model import DeleteScan, FileScan
 from floeplan.scan.name_mapping import with_mapped_ids
@@ -64,6 +64,10 @@ class FileRows:
                 f"data file {file.path} is {what}; only plain Parquet data files are read", context={"file": file.path}
             )
         return OpenFile(self.table, self._deletes, file)
+
+    def positions(self, delete: DeleteScan, path: str) -> Positions:
+        """The rows of a data file that a position delete or a deletion vector removes."""
+        return self._deletes.positions(delete, path)
 
 
 class OpenFile:

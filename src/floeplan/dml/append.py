@@ -1,0 +1,107 @@
+"""APPEND: new rows become files of the current default spec.
+
+Rows are matched with the table's columns by name, checked, partitioned and, where the table has a sort order, sorted
+within each file. Parquet files are read and written again, so that they become files of the table in every respect;
+``add_files`` registers them as they are instead.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyiceberg.table import Table
+
+from floeplan.dml.outcome import Commit, Outcome, commit_outcome
+from floeplan.dml.result import DmlResult
+from floeplan.dml.runner import new_attempt, run_tasks
+from floeplan.dml.sources import ParquetRows, arrow_batches, is_data_frame, parquet_paths
+from floeplan.dml.target import Command, DmlTarget, resolve
+from floeplan.errors import BadInputError
+from floeplan.metadata.entries import EntriesTable
+from floeplan.parquet.source import open_source
+from floeplan.transaction.exchange import CommitOptions
+from floeplan.write.data_files import write_data_files
+from floeplan.write.target import WriteTarget
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def append(
+    table: Table | str | os.PathLike[str],
+    data: object,
+    *,
+    spark: SparkSession | None = None,
+    branch: str | None = None,
+    add_files: bool = False,
+    spec_id: int | None = None,
+    fast: bool = False,
+    summary: Mapping[str, str] | None = None,
+    options: CommitOptions | None = None,
+) -> DmlResult:
+    """Append rows.
+
+    Args:
+        table: A PyIceberg table or ``namespace.name``.
+        data: Arrow data in any wrapping, a Spark DataFrame, or paths of Parquet files.
+        spark: A session that reads Parquet files and writes; a DataFrame brings its own.
+        branch: The branch to append to instead of ``main``.
+        add_files: Register Parquet files where they are instead of writing their rows again.
+        spec_id: The spec of the new files; the table's default when not given.
+        fast: Leave small manifests as they are instead of merging them on the way.
+        summary: Further properties of the snapshot.
+        options: How the commit is retried.
+    """
+    target = resolve(table, Command.APPEND, branch=branch)
+    outcome = Outcome(merge_manifests=not fast)
+    if add_files:
+        outcome.register(_registered(target, data, spec_id))
+    else:
+        for entries in write_rows(target, data, spark, spec_id):
+            outcome.insert(entries)
+    how = Commit(summary=summary or {}, options=options, owns_files=not add_files)
+    return commit_outcome(target, outcome, how)
+
+
+def write_rows(
+    target: DmlTarget, data: object, spark: SparkSession | None, spec_id: int | None = None
+) -> list[EntriesTable]:
+    """Write outside rows as files of the table; their entries."""
+    writer = WriteTarget.of(target.table, spec_id=spec_id)
+    if is_data_frame(data):
+        from floeplan.spark.appending import write_frame
+
+        return write_frame(data, writer)
+    paths = parquet_paths(data)
+    if paths is None:
+        return [write_data_files(writer, arrow_batches(data), file_name_token=new_attempt(), sort=True)]
+    sizes = [open_source(path, writer.io).size for path in paths]
+    return run_tasks(WriteParquetRows(writer), paths, spark, weights=sizes, description="floeplan append")
+
+
+@dataclass(frozen=True, slots=True)
+class WriteParquetRows:
+    """Writes the rows of Parquet files."""
+
+    target: WriteTarget
+
+    def __call__(self, paths: Sequence[str], attempt: str) -> EntriesTable:
+        """Read and write some files."""
+        return write_data_files(self.target, self._rows(paths), file_name_token=attempt, sort=True)
+
+    def _rows(self, paths: Sequence[str]) -> Iterator[pa.Table]:
+        for path in paths:
+            yield from ParquetRows(path, self.target.io).tables()
+
+
+def _registered(target: DmlTarget, data: object, spec_id: int | None) -> EntriesTable:
+    from floeplan.write.imported import import_files
+
+    paths = parquet_paths(data)
+    if paths is None:
+        raise BadInputError("only Parquet files can be added as they are; give their paths")
+    return import_files(target.table, paths, spec_id=spec_id)

@@ -1,0 +1,156 @@
+"""New values for rows: what SET and VALUES say, checked against the schema and evaluated on Arrow rows.
+
+Rule: all expressions see the row as it was. Columns that are not assigned stay. A field within a struct may be
+assigned; the other fields of the struct stay.
+
+Fail-safe: an unknown column, a column assigned twice, a value that does not fit its column and NULL for a required
+column are errors that name the column, before anything is committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.schema import Schema
+from pyiceberg.types import NestedField
+
+from floeplan.errors import BadInputError, TypeMismatchError
+from floeplan.predicate.arrow_columns import Resolver
+from floeplan.predicate.ir import path_text
+from floeplan.predicate.names import Names
+from floeplan.predicate.sql_skeleton import tokens_of
+from floeplan.predicate.values import ValueExpression, compile_value, stored
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """One column or struct field and what it becomes."""
+
+    path: tuple[str, ...]
+    field: NestedField
+    value: ValueExpression
+
+
+@dataclass(frozen=True, slots=True)
+class Assignments:
+    """All assignments of a clause."""
+
+    items: tuple[Assignment, ...]
+
+    @property
+    def field_ids(self) -> frozenset[int]:
+        """Columns the expressions read."""
+        return frozenset(field_id for item in self.items for field_id in item.value.field_ids)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Top-level columns that get a value."""
+        return tuple(dict.fromkeys(item.path[0] for item in self.items))
+
+    def update(self, rows: pa.Table, resolve: Resolver) -> pa.Table:
+        """The rows with their new values."""
+        changed = rows
+        for item in self.items:
+            position = rows.schema.get_field_index(item.path[0])
+            column = rows.schema.field(position)
+            values = self._values(item, _type_at(column.type, item.path[1:]), rows.num_rows, resolve)
+            array = changed.column(position).combine_chunks()
+            changed = changed.set_column(position, column, _replaced(array, item.path[1:], values))
+        return changed
+
+    def insert(self, rows: int, resolve: Resolver, schema: pa.Schema) -> pa.Table:
+        """New rows of the assigned columns."""
+        columns = {}
+        for item in self.items:
+            field = schema.field(item.path[0])
+            columns[item.path[0]] = self._values(item, field.type, rows, resolve)
+        return pa.table(columns) if columns else pa.table({"none": pa.nulls(rows)}).select([])
+
+    def _values(self, item: Assignment, type_: pa.DataType, rows: int, resolve: Resolver) -> pa.Array:
+        name, text = path_text(item.path), item.value.expression.text
+        values = stored(item.value.evaluate(rows, resolve), type_, item.field, text)
+        if item.field.required and values.null_count:
+            raise TypeMismatchError(
+                f"column {name} is required, but {text} is NULL in {values.null_count} rows", context={"column": name}
+            )
+        return values
+
+
+def compile_assignments(given: Mapping[str, object], schema: Schema, names: Names) -> Assignments:
+    """Compile what columns become; ``names`` finds the columns the expressions read."""
+    if not given:
+        raise BadInputError("nothing is assigned; name at least one column and its new value")
+    items = [_assignment(column, value, schema, names) for column, value in given.items()]
+    paths = [item.path for item in items]
+    for path in paths:
+        if any(other != path and path[: len(other)] == other for other in paths) or paths.count(path) > 1:
+            raise BadInputError(f"column {path_text(path)} is assigned twice", context={"column": path_text(path)})
+    return Assignments(tuple(items))
+
+
+def _assignment(column: str, value: object, schema: Schema, names: Names) -> Assignment:
+    found = Names(schema, names.case_sensitive).find(column_path(column, schema))
+    return Assignment(found.path, found.field, compile_value(literal_text(value), names))
+
+
+def column_path(name: str, schema: Schema) -> tuple[str, ...]:
+    """The parts of a column name: as it is when there is such a column, else as SQL reads it."""
+    if any(field.name == name for field in schema.fields):
+        return (name,)
+    return tuple(token.text for token in tokens_of(name) if token.text != ".")
+
+
+def literal_text(value: object) -> str:
+    """SQL text as it is; any other Python value as its SQL literal."""
+    match value:
+        case str():
+            return value
+        case None:
+            return "NULL"
+        case bool():
+            return str(value).upper()
+        case int():
+            return str(value)
+        case float():
+            return f"CAST('{value!r}' AS DOUBLE)"
+        case Decimal():
+            _, digits, exponent = value.as_tuple()
+            scale = max(0, -int(exponent))
+            return f"CAST('{value:f}' AS DECIMAL({max(len(digits) + max(0, int(exponent)), scale)}, {scale}))"
+        case datetime():
+            kind = "TIMESTAMP_NTZ" if value.tzinfo is None else "TIMESTAMP"
+            return f"{kind} '{value.isoformat(sep=' ')}'"
+        case date():
+            return f"DATE '{value.isoformat()}'"
+        case bytes():
+            return f"X'{value.hex()}'"
+    raise BadInputError(f"{type(value).__name__} is no value for a column; write it as SQL text")
+
+
+def top_fields(schema: Schema, ids: Iterable[int]) -> Schema:
+    """The top-level columns that hold any of these fields."""
+    wanted = frozenset(ids)
+    return Schema(*(f for f in schema.fields if not wanted.isdisjoint(Schema(f)._lazy_id_to_field)))
+
+
+def _type_at(type_: pa.DataType, path: Sequence[str]) -> pa.DataType:
+    for name in path:
+        type_ = type_.field(name).type
+    return type_
+
+
+def _replaced(array: pa.Array, path: Sequence[str], values: pa.Array) -> pa.Array:
+    """The array with one field within its structs replaced; a struct that was null has the others null."""
+    if not path:
+        return values
+    type_, children = array.type, []
+    for position in range(type_.num_fields):
+        child = pc.struct_field(array, [position])
+        mine = type_.field(position).name == path[0]
+        children.append(_replaced(child, path[1:], values) if mine else child)
+    return pa.StructArray.from_arrays(children, fields=list(type_))

@@ -1,0 +1,139 @@
+"""DELETE and UPDATE: rows that match a predicate are removed or get new values.
+
+Files that cannot match are not opened. Files of which every row is deleted go by metadata alone. The others are decided
+in tasks with Arrow; what only Spark can evaluate is evaluated by Spark, and the rows it finds are changed the same way.
+
+Fail-safe: without a Spark session, an expression that Arrow cannot evaluate exactly is an error and nothing is done.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+from pyiceberg.table import Table
+
+from floeplan.dml.assign import Assignments, compile_assignments
+from floeplan.dml.coverage import arrow_evaluates
+from floeplan.dml.fates import Clause, Decision, Matching
+from floeplan.dml.outcome import Commit, Outcome, commit_outcome
+from floeplan.dml.planning import drop_proven, plan_rows, weights, works
+from floeplan.dml.result import DmlResult
+from floeplan.dml.row_task import FileWork, RowTask
+from floeplan.dml.runner import run_tasks
+from floeplan.dml.target import Command, DmlTarget, Mode, resolve
+from floeplan.predicate.compile import PredicateSource
+from floeplan.predicate.names import Names
+from floeplan.scan.file_rows import TableRows
+from floeplan.scan.scan_plan import ScanPlan
+from floeplan.transaction.change import IsolationLevel
+from floeplan.transaction.exchange import CommitOptions
+from floeplan.write.target import WriteTarget
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def delete(
+    table: Table | str | os.PathLike[str],
+    where: PredicateSource,
+    *,
+    spark: SparkSession | None = None,
+    branch: str | None = None,
+    mode: Mode | str | None = None,
+    isolation: IsolationLevel | str | None = None,
+    case_sensitive: bool = True,
+    summary: Mapping[str, str] | None = None,
+    options: CommitOptions | None = None,
+) -> DmlResult:
+    """Delete the rows for which a predicate is TRUE.
+
+    Args:
+        table: A PyIceberg table or ``namespace.name``.
+        where: The predicate; ``"TRUE"`` deletes all rows.
+        spark: A session to work with; small changes need none.
+        branch: The branch to change instead of ``main``.
+        mode: ``copy-on-write`` or ``merge-on-read``; the table's ``write.delete.mode`` when not given.
+        isolation: ``serializable`` or ``snapshot``; the table's ``write.delete.isolation-level`` when not given.
+        case_sensitive: Whether column names must match exactly.
+        summary: Further properties of the snapshot.
+        options: How the commit is retried.
+
+    Returns:
+        What was done; ``snapshot_id`` is ``None`` when no row matched, and then nothing was committed.
+    """
+    target = resolve(table, Command.DELETE, branch=branch, mode=mode, isolation=isolation)
+    plan = plan_rows(target, where, spark, case_sensitive)
+    outcome = Outcome(planned=plan.files)
+    proven = drop_proven(plan.files, outcome)
+    change_matching(target, where, plan, works(plan.files, ~proven), outcome, spark)
+    how = Commit(plan.compiled.predicate, isolation=target.isolation, summary=summary or {}, options=options)
+    return commit_outcome(target, outcome, how)
+
+
+def update(
+    table: Table | str | os.PathLike[str],
+    set: Mapping[str, object],
+    where: PredicateSource = "TRUE",
+    *,
+    spark: SparkSession | None = None,
+    branch: str | None = None,
+    mode: Mode | str | None = None,
+    isolation: IsolationLevel | str | None = None,
+    case_sensitive: bool = True,
+    summary: Mapping[str, str] | None = None,
+    options: CommitOptions | None = None,
+) -> DmlResult:
+    """Give new values to the rows for which a predicate is TRUE.
+
+    Args:
+        table: A PyIceberg table or ``namespace.name``.
+        set: New values by column or struct field: SQL text over the row as it was, or a Python value that is no text.
+        where: The predicate; all rows when not given.
+        spark: A session to work with; small changes need none.
+        branch: The branch to change instead of ``main``.
+        mode: ``copy-on-write`` or ``merge-on-read``; the table's ``write.update.mode`` when not given.
+        isolation: ``serializable`` or ``snapshot``; the table's ``write.update.isolation-level`` when not given.
+        case_sensitive: Whether column names must match exactly.
+        summary: Further properties of the snapshot.
+        options: How the commit is retried.
+    """
+    target = resolve(table, Command.UPDATE, branch=branch, mode=mode, isolation=isolation)
+    assignments = compile_assignments(set, target.schema, Names(target.schema, case_sensitive))
+    plan = plan_rows(target, where, spark, case_sensitive)
+    outcome = Outcome(planned=plan.files)
+    everything = np.ones(len(plan.files), dtype=np.bool_)
+    change_matching(target, where, plan, works(plan.files, everything), outcome, spark, assignments)
+    how = Commit(plan.compiled.predicate, isolation=target.isolation, summary=summary or {}, options=options)
+    return commit_outcome(target, outcome, how)
+
+
+def change_matching(
+    target: DmlTarget,
+    where: PredicateSource,
+    plan: ScanPlan,
+    chosen: list[FileWork],
+    outcome: Outcome,
+    spark: SparkSession | None,
+    assignments: Assignments | None = None,
+) -> None:
+    """Delete the rows of these files that match the plan's predicate, or update them."""
+    if not chosen:
+        return
+    assigned = () if assignments is None else (assignments,)
+    covered = arrow_evaluates(target.schema, (plan.compiled.predicate,), assigned)
+    if spark is None or covered or not isinstance(where, str):
+        run_decision(target, chosen, Matching(target.schema, Clause(assignments)), outcome, spark)
+        return
+    raise NotImplementedError
+
+
+def run_decision(
+    target: DmlTarget, chosen: list[FileWork], decision: Decision, outcome: Outcome, spark: SparkSession | None
+) -> None:
+    """Run a decision over files in tasks."""
+    task = RowTask(TableRows.of(target.table, target.schema), WriteTarget.of(target.table), decision, target.copies)
+    description = f"floeplan {target.command} on {'.'.join(target.table.name())}"
+    outcome.add(run_tasks(task, chosen, spark, weights=weights(chosen), description=description))

@@ -1,0 +1,197 @@
+"""Everything a change adds and removes, gathered from metadata and from tasks, and committed as one snapshot.
+
+Rule: what adds nothing and removes nothing is not committed. The operation of the snapshot follows from what it does,
+as Iceberg names it. The checks are those of the command and its isolation level (``transaction.recipes``); that others
+added deletes for a removed file matters only when rows of it live on in new files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyroaring import BitMap64
+
+from floeplan.dml.result import DmlResult, ManifestSummary
+from floeplan.dml.row_task import RowTaskResult
+from floeplan.dml.target import Command, DmlTarget
+from floeplan.metadata.entries import EntriesTable
+from floeplan.metadata.entry_columns import partition_column
+from floeplan.metadata.manifest_list import DATA, DELETES
+from floeplan.partition.union import UnionPartitionType
+from floeplan.predicate.ir import TRUE, IrExpr
+from floeplan.scan.model import PlannedFiles
+from floeplan.transaction.change import Check, DeleteFileId, IsolationLevel, Operation, SnapshotChange, Validation
+from floeplan.transaction.commit import commit_change
+from floeplan.transaction.entry_tables import concat_entries
+from floeplan.transaction.exchange import CommitOptions
+from floeplan.transaction.recipes import validation_for
+
+_CONTENT = {DATA: "data", DELETES: "deletes"}
+_HINTS = ("manifest", "spec_id", "content", "file_path", "content_offset")
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What is to be committed, and the numbers of it."""
+
+    data: list[EntriesTable] = field(default_factory=list)
+    deletes: list[EntriesTable] = field(default_factory=list)
+    removed_data: set[str] = field(default_factory=set)
+    removed_deletes: set[DeleteFileId] = field(default_factory=set)
+    referenced: set[str] = field(default_factory=set)
+    rows_deleted: int = 0
+    rows_inserted: int = 0
+    rows_updated: int = 0
+    met_sources: BitMap64 = field(default_factory=BitMap64)
+    rewrote: bool = False
+    opened: bool = False
+    merge_manifests: bool = True
+    planned: PlannedFiles | None = None
+    """The files the change was planned on: they tell the commit where to look for what is removed."""
+
+    def add(self, results: Iterable[RowTaskResult]) -> None:
+        """Take in what tasks did."""
+        self.opened = True
+        for result in results:
+            if result.added_data is not None and len(result.added_data):
+                self.data.append(result.added_data)
+                self.rewrote = True
+            if result.added_deletes is not None and len(result.added_deletes):
+                self.deletes.append(result.added_deletes)
+            self.removed_data.update(result.removed_data)
+            self.removed_deletes.update(result.removed_deletes)
+            self.referenced.update(result.referenced)
+            self.rows_deleted += result.rows_deleted
+            self.rows_updated += result.rows_updated
+            self.met_sources |= result.met_sources
+
+    def insert(self, entries: EntriesTable) -> None:
+        """Take in files of new rows."""
+        self.opened = True
+        if len(entries):
+            self.register(entries)
+
+    def register(self, entries: EntriesTable) -> None:
+        """Take in files that are there already."""
+        self.data.append(entries)
+        self.rows_inserted += int(entries.record_count.sum())
+
+    @property
+    def nothing(self) -> bool:
+        """Whether the table stays as it is."""
+        return not (self.data or self.deletes or self.removed_data or self.removed_deletes)
+
+    @property
+    def operation(self) -> Operation:
+        """As Iceberg names what the snapshot does."""
+        if not (self.deletes or self.removed_data or self.removed_deletes):
+            return Operation.APPEND
+        return Operation.OVERWRITE if self.data else Operation.DELETE
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """How an outcome is committed.
+
+    Attributes:
+        conflict_filter: Rows the change depends on.
+        partitions: Entries whose (spec, tuple)s are all the change depends on.
+        isolation: ``None`` takes no notice of rows others add.
+        summary: Further properties of the snapshot.
+        options: Retries and cleaning.
+        owns_files: Whether the new files were written for this change, and go when it fails.
+    """
+
+    conflict_filter: IrExpr = TRUE
+    partitions: EntriesTable | None = None
+    isolation: IsolationLevel | None = None
+    summary: Mapping[str, str] = field(default_factory=dict)
+    options: CommitOptions | None = None
+    owns_files: bool = True
+
+
+def commit_outcome(target: DmlTarget, outcome: Outcome, how: Commit) -> DmlResult:
+    """Commit, if there is anything to commit."""
+    if outcome.nothing:
+        return _result(target, outcome)
+    union = UnionPartitionType.of_table(target.table.metadata)
+    data = concat_entries(outcome.data, union) if outcome.data else None
+    deletes = concat_entries(outcome.deletes, union) if outcome.deletes else None
+    change = SnapshotChange(
+        operation=outcome.operation,
+        added_data=data,
+        added_deletes=deletes,
+        removed_data=frozenset(outcome.removed_data),
+        removed_deletes=frozenset(outcome.removed_deletes),
+        removed_entries=_removed_entries(outcome),
+        planned_on=None if target.snapshot is None else target.snapshot.snapshot_id,
+        merge_manifests=outcome.merge_manifests,
+        summary=how.summary,
+    )
+    validation = Validation(
+        starting_snapshot_id=None if target.snapshot is None else target.snapshot.snapshot_id,
+        checks=_checks(target, outcome, how),
+        conflict_filter=how.conflict_filter,
+        referenced_data_files=frozenset(outcome.referenced),
+        partitions=how.partitions,
+    )
+    options = replace(how.options or CommitOptions(), owns_files=how.owns_files)
+    done = commit_change(target.table, change, branch=target.branch, validation=validation, options=options)
+    target.table.refresh()
+    written = tuple(ManifestSummary(m.path, m.spec_id, _CONTENT[m.content], m.entries) for m in done.manifests_written)
+    return _result(target, outcome, done.snapshot_id, written, done.attempts)
+
+
+def _removed_entries(outcome: Outcome) -> EntriesTable | None:
+    """What the plan knows of the files that are removed."""
+    if outcome.planned is None:
+        return None
+    data, deletes = outcome.planned.entries, outcome.planned.deletes
+    gone = pa.array(sorted(outcome.removed_data), pa.large_string())
+    no_longer = pa.array(sorted({file.path for file in outcome.removed_deletes}), pa.large_string())
+    wanted = [(data, gone), (deletes, no_longer)]
+    tables = [_hints(entries).filter(pc.is_in(entries.path, paths)) for entries, paths in wanted if len(entries)]
+    if not tables:
+        return None
+    return EntriesTable(pa.concat_tables(tables, promote_options="default").combine_chunks(), data.partition_types)
+
+
+def _hints(entries: EntriesTable) -> pa.Table:
+    table = entries.table
+    if "content_offset" not in entries:
+        table = table.append_column("content_offset", pa.nulls(len(entries), pa.int64()))
+    return table.select([*_HINTS, *(partition_column(key) for key in entries.partition_types)])
+
+
+def _checks(target: DmlTarget, outcome: Outcome, how: Commit) -> frozenset[Check]:
+    checks = validation_for(target.command.value, target.mode.value, how.isolation)
+    rewritten = {Check.NO_NEW_DELETES_FOR_REMOVED}
+    if target.command is Command.APPEND:
+        return checks
+    return checks | rewritten if outcome.rewrote and outcome.removed_data else checks - rewritten
+
+
+def _result(
+    target: DmlTarget,
+    outcome: Outcome,
+    snapshot_id: int | None = None,
+    manifests: tuple[ManifestSummary, ...] = (),
+    attempts: int = 0,
+) -> DmlResult:
+    return DmlResult(
+        operation=target.command.value,
+        mode=target.mode.value if outcome.opened else "metadata",
+        snapshot_id=snapshot_id,
+        rows_deleted=outcome.rows_deleted,
+        rows_inserted=outcome.rows_inserted,
+        rows_updated=outcome.rows_updated,
+        data_files_added=sum(map(len, outcome.data)),
+        data_files_removed=len(outcome.removed_data),
+        delete_files_added=sum(map(len, outcome.deletes)),
+        delete_files_removed=len(outcome.removed_deletes),
+        manifests_written=manifests,
+        attempts=attempts,
+    )

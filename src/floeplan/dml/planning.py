@@ -1,0 +1,87 @@
+"""From a predicate to the files whose rows must be looked at, and those that go by metadata alone.
+
+A file of which every row matches is dropped without being opened, when its live rows can be counted without it: it has
+no deletes, or a single deletion vector. Files that cannot match are not opened either.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from floeplan.dml.outcome import Outcome
+from floeplan.dml.row_task import FileWork
+from floeplan.dml.target import DmlTarget
+from floeplan.metadata.delete_index import DeleteKind
+from floeplan.metadata.entries import EntriesTable
+from floeplan.metadata.entry_columns import partition_column
+from floeplan.predicate.compile import PredicateSource
+from floeplan.predicate.tristate import Mask, TriState
+from floeplan.scan.model import PlannedFiles
+from floeplan.scan.options import ScanOptions
+from floeplan.scan.plan import plan_scan
+from floeplan.scan.scan_plan import ScanPlan
+from floeplan.spark.planning import SparkPlanning
+from floeplan.transaction.change import DeleteFileId
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def plan_rows(
+    target: DmlTarget, where: PredicateSource | None, spark: SparkSession | None, case_sensitive: bool = True
+) -> ScanPlan:
+    """Plan the files that may hold rows to change."""
+    planning = None if spark is None else SparkPlanning(spark)
+    options = ScanOptions(page_index=True, report=False, planning=planning)
+    return plan_scan(target.table, where, ref=target.ref, case_sensitive=case_sensitive, options=options)
+
+
+def drop_proven(files: PlannedFiles, outcome: Outcome) -> Mask:
+    """Drop the files that go by metadata alone; which files those are."""
+    vector_only = _has_one_vector(files)
+    counted = (files.matches.counts == 0) | vector_only
+    proven: Mask = (files.states == TriState.TRUE) & counted & (files.entries.record_count >= 0)
+    outcome.removed_data.update(files.entries.path.filter(pa.array(proven)).to_pylist())
+    outcome.rows_deleted += int(files.entries.record_count[proven].sum())
+    vectors = files.deletes.take(files.matches.deletes[files.matches.offsets[:-1][proven & vector_only]])
+    outcome.rows_deleted -= int(vectors.record_count.sum())
+    offsets = vectors.ints("content_offset").tolist()
+    outcome.removed_deletes.update(map(DeleteFileId, vectors.path.to_pylist(), offsets))
+    return proven
+
+
+def works(files: PlannedFiles, chosen: Mask) -> list[FileWork]:
+    """The chosen files, each with what it takes to change it."""
+    rows = np.flatnonzero(chosen)
+    entries = _placed(files.entries.take(rows))
+    first = files.entries.array("first_row_id").take(pa.array(rows)).to_pylist() if _has_row_ids(files) else None
+    return [
+        FileWork(files[int(row)], entries.take(np.array([at])), first[at] if first is not None else None)
+        for at, row in enumerate(rows.tolist())
+    ]
+
+
+def weights(chosen: list[FileWork]) -> list[int]:
+    """Bytes of work in each file."""
+    return [work.file.file_size for work in chosen]
+
+
+def _has_row_ids(files: PlannedFiles) -> bool:
+    return "first_row_id" in files.entries
+
+
+def _has_one_vector(files: PlannedFiles) -> Mask:
+    found = np.zeros(len(files), dtype=np.bool_)
+    single = np.flatnonzero(files.matches.counts == 1)
+    kinds = files.delete_kinds[files.matches.deletes[files.matches.offsets[single]]]
+    found[single] = kinds == DeleteKind.VECTOR
+    return found
+
+
+def _placed(entries: EntriesTable) -> EntriesTable:
+    """Where files are: spec, tuple and path."""
+    names = ["spec_id", "file_path", *(partition_column(key) for key in entries.partition_types)]
+    return EntriesTable(entries.table.select(names), entries.partition_types)

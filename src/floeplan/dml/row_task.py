@@ -1,0 +1,187 @@
+"""Changing the rows of some data files: what one task does, on a Spark executor or in this process.
+
+For each file: the rows that the plan left open and no delete removes are read in the columns the decision needs, and
+decided. Only then, and only for files with a changed row, the other columns are read:
+
+- merge-on-read: the changed rows become positions for a delete file or deletion vector, their new values new rows;
+- copy-on-write: all rows that stay, and the new values, are written again, and the file is removed.
+
+A file without a row left is removed in both ways. New rows take the target's spec; deletes keep the spec and tuple of
+their data file. In format 3 rows keep their ``_row_id``, and those that stay the number of their last update too.
+
+Memory: the columns of the decision for one file, and the rows of one row group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.schema import Schema
+from pyiceberg.types import LongType, NestedField
+from pyroaring import BitMap64
+
+from floeplan.dml.deletes import NewDeletes, own_deletes
+from floeplan.dml.fates import STAYS, Decision, Fates
+from floeplan.metadata.entries import EntriesTable
+from floeplan.parquet.selection import RowSelection
+from floeplan.scan.file_rows import FileRows, OpenFile, TableRows
+from floeplan.scan.model import FileScan
+from floeplan.transaction.change import DeleteFileId
+from floeplan.write.data_files import write_data_files
+from floeplan.write.target import WriteTarget
+
+ROW_ID = NestedField(2147483540, "_row_id", LongType(), required=False)
+LAST_UPDATED = NestedField(2147483539, "_last_updated_sequence_number", LongType(), required=False)
+
+
+@dataclass(frozen=True, slots=True)
+class FileWork:
+    """A data file to change; ``entry`` holds its spec and partition tuple for the deletes written beside it."""
+
+    file: FileScan
+    entry: EntriesTable
+    first_row_id: int | None
+
+
+@dataclass(slots=True)
+class RowTaskResult:
+    """What a task did; only what is named here is committed."""
+
+    added_data: EntriesTable | None = None
+    added_deletes: EntriesTable | None = None
+    removed_data: list[str] = field(default_factory=list)
+    removed_deletes: list[DeleteFileId] = field(default_factory=list)
+    referenced: list[str] = field(default_factory=list)
+    rows_deleted: int = 0
+    rows_updated: int = 0
+    met_sources: BitMap64 = field(default_factory=BitMap64)
+
+
+@dataclass(frozen=True, slots=True)
+class RowTask:
+    """Changes the rows of a pack of files; pickled and sent to where it runs."""
+
+    table: TableRows
+    target: WriteTarget
+    decision: Decision
+    copies: bool
+
+    def __call__(self, works: Sequence[FileWork], attempt: str) -> RowTaskResult:
+        """Decide, read and write."""
+        return _Run(self, attempt).run(works)
+
+
+class _Run:
+    """One run of a task."""
+
+    def __init__(self, task: RowTask, attempt: str) -> None:
+        self.task, self.attempt = task, attempt
+        self.files = FileRows(task.table)
+        self.deletes = NewDeletes(task.target, self.files)
+        self.result = RowTaskResult()
+        self.lineage = task.target.format_version >= 3
+        extra = (ROW_ID, LAST_UPDATED) if self.lineage else ()
+        self.whole_rows = Schema(*task.target.stored_schema.fields, *extra)
+
+    def run(self, works: Sequence[FileWork]) -> RowTaskResult:
+        rows = (table for work in works for table in self._change(work) if table.num_rows)
+        self.result.added_data = write_data_files(self.task.target, rows, file_name_token=self.attempt)
+        self.result.added_deletes = self.deletes.write(self.attempt)
+        self.result.removed_deletes += self.deletes.replaced
+        return self.result
+
+    def _change(self, work: FileWork) -> Iterator[pa.Table]:
+        """Decide about one file; the rows to be written for it."""
+        opened = self.files.open(work.file)
+        selection = opened.undeleted(opened.planned())
+        rows, live = opened.read(self.task.decision.columns(work.file), selection)
+        selection = selection if live.all() else selection.narrow(live)
+        fates = self.task.decision.decide(
+            work.file, rows if live.all() else rows.filter(pa.array(live)), selection.to_rows()
+        )
+        if fates.met is not None:
+            self.result.met_sources |= fates.met
+        changed = fates.clause != STAYS
+        if not changed.any():
+            return
+        self._count(fates)
+        if self.task.copies or self._nothing_left(opened, selection, changed):
+            self._remove(work.file)
+            if self.task.copies:
+                yield from self._survivors(work, opened, selection.narrow(changed))
+        else:
+            self.result.referenced.append(work.file.path)
+            self.deletes.add(work.file, work.entry, selection.narrow(changed).to_rows())
+        yield from self._updated(work, opened, selection, fates)
+
+    def _count(self, fates: Fates) -> None:
+        updating = [number for number, clause in enumerate(self.task.decision.clauses) if clause.assignments]
+        updated = int(np.isin(fates.clause, updating).sum())
+        self.result.rows_updated += updated
+        self.result.rows_deleted += int((fates.clause != STAYS).sum()) - updated
+
+    def _nothing_left(self, opened: OpenFile, decided: RowSelection, changed: npt.NDArray[np.bool_]) -> bool:
+        if not changed.all():
+            return False
+        others = RowSelection.all_rows(opened.footer.num_rows).difference(opened.planned())
+        return not opened.undeleted(others)
+
+    def _remove(self, file: FileScan) -> None:
+        self.result.removed_data.append(file.path)
+        self.result.removed_deletes += own_deletes(file)
+
+    def _survivors(self, work: FileWork, opened: OpenFile, gone: RowSelection) -> Iterator[pa.Table]:
+        """All live rows but those, row group by row group."""
+        footer = opened.footer
+        stay = opened.undeleted(RowSelection.all_rows(footer.num_rows)).difference(gone)
+        for first, rows in zip(footer.first_rows.tolist(), footer.row_group_rows.tolist(), strict=True):
+            part = stay.intersect(RowSelection.from_runs(np.array([first]), np.array([rows])))
+            if part:
+                yield self._whole(work, opened, part)
+
+    def _updated(self, work: FileWork, opened: OpenFile, selection: RowSelection, fates: Fates) -> Iterator[pa.Table]:
+        """The new values of updated rows."""
+        for number, clause in enumerate(self.task.decision.clauses):
+            mine = fates.clause == number
+            if clause.assignments is None or not mine.any():
+                continue
+            rows = self._whole(work, opened, selection.narrow(mine))
+            source = None if fates.source is None else fates.source[mine]
+            resolve = self.task.decision.resolver(rows, self.whole_rows, source)
+            yield _touched(clause.assignments.update(rows, resolve))
+
+    def _whole(self, work: FileWork, opened: OpenFile, selection: RowSelection) -> pa.Table:
+        """Live rows at these positions in all columns, with their identity."""
+        rows, live = opened.read(self.whole_rows, selection)
+        if self.lineage:
+            rows = _with_lineage(rows, work, selection.to_rows())
+        return rows if live.all() else rows.filter(pa.array(live))
+
+
+def _with_lineage(rows: pa.Table, work: FileWork, positions: npt.NDArray[np.int64]) -> pa.Table:
+    """Row ids and update numbers that the file leaves to be inherited, filled in."""
+    if work.first_row_id is not None:
+        inherited = pa.array(positions + work.first_row_id)
+        rows = _filled(rows, ROW_ID.name, inherited)
+        rows = _filled(rows, LAST_UPDATED.name, pa.scalar(work.file.sequence_number, pa.int64()))
+    return rows
+
+
+def _filled(rows: pa.Table, name: str, values: pa.Array | pa.Scalar) -> pa.Table:
+    position = rows.schema.get_field_index(name)
+    column = rows.column(position).combine_chunks()
+    return rows.set_column(position, rows.schema.field(position), pc.coalesce(column, values))
+
+
+def _touched(rows: pa.Table) -> pa.Table:
+    """Rows whose last update is the commit that is being made."""
+    position = rows.schema.get_field_index(LAST_UPDATED.name)
+    if position < 0:
+        return rows
+    field_ = rows.schema.field(position)
+    return rows.set_column(position, field_, pa.nulls(rows.num_rows, field_.type))

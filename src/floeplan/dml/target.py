@@ -1,0 +1,129 @@
+"""The table a change is made to: its branch, and how the table wants its rows changed.
+
+Rule: what is asked for wins over the table's properties, which win over Iceberg's defaults (copy-on-write,
+serializable). Format 1 knows no delete files, so its rows are always changed by copy-on-write.
+
+Fail-safe: a table that cannot be committed to, a tag and a branch that is not there are refused before anything is
+read.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeVar
+
+from pyiceberg.schema import Schema
+from pyiceberg.table import StaticTable, Table
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
+from pyiceberg.table.snapshots import Snapshot
+
+from floeplan.catalog import load_table
+from floeplan.errors import BadInputError, InvalidOptionError, UnknownSnapshotError
+from floeplan.transaction.change import IsolationLevel
+
+Choice = TypeVar("Choice", bound=StrEnum)
+
+
+class Mode(StrEnum):
+    """How rows are changed: by writing their files again, or by delete files beside them."""
+
+    COPY_ON_WRITE = "copy-on-write"
+    MERGE_ON_READ = "merge-on-read"
+
+
+class Command(StrEnum):
+    """What is asked for."""
+
+    APPEND = "append"
+    DELETE = "delete"
+    UPDATE = "update"
+    MERGE = "merge"
+    OVERWRITE = "overwrite"
+
+
+@dataclass(frozen=True, slots=True)
+class DmlTarget:
+    """A table, the head of the branch to change, and how."""
+
+    table: Table
+    branch: str
+    snapshot: Snapshot | None
+    command: Command
+    mode: Mode
+    isolation: IsolationLevel
+
+    @property
+    def schema(self) -> Schema:
+        """The current schema, in which rows are read and written."""
+        return self.table.schema()
+
+    @property
+    def ref(self) -> str | None:
+        """The branch as a scan names it; a new table has no main branch yet."""
+        return None if self.branch == MAIN_BRANCH else self.branch
+
+    @property
+    def copies(self) -> bool:
+        """Whether changed files are written again."""
+        return self.mode is Mode.COPY_ON_WRITE
+
+
+def resolve(
+    table: Table | str | os.PathLike[str],
+    command: Command,
+    *,
+    branch: str | None = None,
+    mode: Mode | str | None = None,
+    isolation: IsolationLevel | str | None = None,
+) -> DmlTarget:
+    """Find the table as it is now, and how it wants to be changed."""
+    found = load_table(table)
+    if isinstance(found, StaticTable):
+        raise BadInputError(
+            "a table opened by its metadata file is read-only; name it as namespace.name in its catalog",
+            context={"table": found.metadata_location},
+        )
+    found = found.refresh()
+    name = branch or MAIN_BRANCH
+    properties, row_level = found.properties, Command.DELETE if command is Command.OVERWRITE else command
+    chosen = _choose(Mode, mode, properties.get(f"write.{row_level}.mode"), Mode.COPY_ON_WRITE)
+    if found.metadata.format_version == 1:
+        if mode is not None and chosen is Mode.MERGE_ON_READ:
+            raise InvalidOptionError("format version 1 has no delete files; use copy-on-write or upgrade the table")
+        chosen = Mode.COPY_ON_WRITE
+    level = properties.get(f"write.{row_level}.isolation-level")
+    return DmlTarget(
+        table=found,
+        branch=name,
+        snapshot=_head(found, name),
+        command=command,
+        mode=chosen,
+        isolation=_choose(IsolationLevel, isolation, level, IsolationLevel.SERIALIZABLE),
+    )
+
+
+def _head(table: Table, branch: str) -> Snapshot | None:
+    ref = table.metadata.refs.get(branch)
+    if ref is None and branch == MAIN_BRANCH:
+        return table.current_snapshot()
+    if ref is None:
+        known = ", ".join(sorted(n for n, r in table.refs().items() if r.snapshot_ref_type is SnapshotRefType.BRANCH))
+        raise UnknownSnapshotError(
+            f"table has no branch {branch}; it has: {known or 'none'}; create it first", context={"branch": branch}
+        )
+    if ref.snapshot_ref_type is SnapshotRefType.TAG:
+        raise BadInputError(f"{branch} is a tag, and tags do not change; write to a branch", context={"ref": branch})
+    return table.snapshot_by_id(ref.snapshot_id)
+
+
+def _choose(kind: type[Choice], asked: str | None, of_table: str | None, default: Choice) -> Choice:
+    text = asked if asked is not None else of_table
+    if text is None:
+        return default
+    try:
+        return kind(str(text).lower())
+    except ValueError:
+        known = " or ".join(choice.value for choice in kind)
+        raise InvalidOptionError(f"{text!r} is not one of {known}", context={"value": str(text)}) from None

@@ -1,0 +1,103 @@
+"""Expressions of any type: what a SET clause or a list of values assigns, evaluated on Arrow rows.
+
+Rule: the value on every row is Spark's (see ``floeplan.predicate.opaque``), stored as Spark's ANSI store assignment
+stores it: numbers into numbers when they fit, anything of a single value into text, dates and timestamps into each
+other, everything else only into its own type.
+
+Fail-safe: an assignment that could lose something is an error naming the column; an expression that only Spark can
+evaluate raises ``UnsupportedError``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.types as pt
+from pyiceberg.types import NestedField
+
+from floeplan.errors import FloeplanError, PredicateSyntaxError, TypeMismatchError, UnsupportedError
+from floeplan.predicate.arrow_columns import Resolver
+from floeplan.predicate.intervals import Interval
+from floeplan.predicate.names import Names
+from floeplan.predicate.opaque import SqlExpression, evaluate_sql
+from floeplan.predicate.opaque_nodes import Rows
+from floeplan.predicate.opaque_types import STRING, Vector, cast, entering, is_number
+from floeplan.predicate.sql_parse import parse_piece
+from floeplan.predicate.sql_skeleton import Piece, tokens_of
+
+
+@dataclass(frozen=True, slots=True)
+class ValueExpression:
+    """A compiled expression and the fields it reads."""
+
+    expression: SqlExpression
+    field_ids: tuple[int, ...]
+
+    def evaluate(self, rows: int, resolve: Resolver) -> pa.Array:
+        """Its value on every row, in the evaluator's type."""
+        over = Rows(rows, resolve)
+        value = evaluate_sql(self.expression, over)
+        if isinstance(value, Interval):
+            raise TypeMismatchError(f"{self.expression.text} is an interval and cannot be stored")
+        return over.spread(value)
+
+
+def compile_value(sql: str, names: Names) -> ValueExpression:
+    """Compile the text of an expression of any type."""
+    tokens = tuple(tokens_of(sql))
+    if not tokens:
+        raise PredicateSyntaxError("an expression is empty; write NULL for no value")
+    piece = parse_piece(sql, Piece(tokens, tokens[0].start, tokens[-1].end + 1), names)
+    return ValueExpression(SqlExpression(piece.tree, piece.text), tuple(sorted(piece.references)))
+
+
+def stored(values: pa.Array, type_: pa.DataType, field: NestedField, text: str) -> pa.Array:
+    """Values as a column of an Arrow type holds them."""
+    if values.type == type_:
+        return values
+    if not _storable(values.type, type_):
+        raise TypeMismatchError(
+            f"{text} is {values.type} and cannot be stored in column {field.name}, which is {field.field_type}; "
+            "write a cast",
+            context={"column": field.name, "type": str(field.field_type)},
+        )
+    try:
+        return _cast(values, type_)
+    except UnsupportedError:
+        raise
+    except (FloeplanError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        reason = str(error).partition("\n")[0]
+        raise TypeMismatchError(
+            f"{text} does not fit column {field.name}, which is {field.field_type}: {reason}",
+            context={"column": field.name, "type": str(field.field_type)},
+        ) from error
+
+
+def _storable(source: pa.DataType, target: pa.DataType) -> bool:
+    """Spark's ANSI rule of what may be assigned without a cast."""
+    entered = _entered_type(target)
+    if source == entered or pt.is_null(source):
+        return True
+    if pt.is_nested(source) or pt.is_nested(target):
+        return bool(pt.is_nested(source) and pt.is_nested(target))
+    if is_number(source) and is_number(entered):
+        return True
+    if entered == STRING:
+        return True
+    days = [pt.is_date(t) or pt.is_timestamp(t) for t in (source, entered)]
+    return all(days)
+
+
+def _cast(values: pa.Array, type_: pa.DataType) -> pa.Array:
+    if pt.is_nested(type_) or pt.is_null(values.type):
+        return values.cast(type_)
+    if isinstance(type_, pa.UuidType):
+        raise UnsupportedError("text cannot be stored as a UUID outside Spark")
+    inside: Vector = cast(values, _entered_type(type_))
+    return inside.cast(type_)
+
+
+def _entered_type(type_: pa.DataType) -> pa.DataType:
+    """The evaluator's type of a column type."""
+    return entering(pa.nulls(0, type_)).type if not isinstance(type_, pa.UuidType) else STRING
