@@ -22,7 +22,7 @@ from typer.core import TyperGroup
 from floeplan.cli.common import print_json
 from floeplan.errors import BadInputError, FloeplanError, InvalidOptionError, UnknownOptionError
 
-COMMANDS: tuple[str, ...] = ("plan", "scan", "entries", "prune", "demo")
+COMMANDS: tuple[str, ...] = ("plan", "scan", "entries", "prune", "rewrite", "demo")
 """Commands in the order of `--help`; `a-b` is the function `a_b` of the module `floeplan.cli.a_b`."""
 
 

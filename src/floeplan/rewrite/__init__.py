@@ -1,0 +1,1 @@
+"""Rewriting: which files to rewrite into which, and how the new files are made."""

@@ -1,0 +1,142 @@
+"""Steps 5 to 8 of planning: candidates into groups of one partition each, small groups left out, the rest ordered.
+
+Files are ordered by partition, then by age and path, so that the same files give the same groups with the same
+numbers, however manifests are arranged. Everything is columns; what remains at the end is one row per group.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from floeplan.metadata.delete_index import DeleteMatches
+from floeplan.metadata.entries import EntriesTable
+from floeplan.partition.key import PartitionKey, group_codes
+from floeplan.partition.union import UnionPartitionType
+from floeplan.predicate.tristate import Mask
+from floeplan.rewrite.options import JobOrder, RewriteOptions
+from floeplan.rewrite.output import OutputPartitions
+from floeplan.rewrite.packing import next_fit
+from floeplan.rewrite.reasons import ENOUGH_ALONE
+from floeplan.rewrite.sizes import FileSizes
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Groups of files: group ``i`` has the files ``rows[offsets[i]:offsets[i + 1]]``, all of partition ``keys[i]``."""
+
+    rows: Ints
+    offsets: Ints
+    keys: tuple[PartitionKey, ...]
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @property
+    def counts(self) -> Ints:
+        """Files in each group."""
+        return np.diff(self.offsets)
+
+    def of(self, group: int) -> Ints:
+        """The files of one group."""
+        return self.rows[self.offsets[group] : self.offsets[group + 1]]
+
+    def sums(self, values: Ints) -> Ints:
+        """The sum of something over the files of each group."""
+        upto = np.concatenate(([0], np.cumsum(values[self.rows], dtype=np.int64)))
+        return np.asarray(upto[self.offsets[1:]] - upto[self.offsets[:-1]])
+
+    def select(self, chosen: npt.NDArray[np.integer]) -> Groups:
+        """Some groups, in the order given."""
+        counts = self.counts[chosen]
+        offsets = np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
+        inside = np.arange(offsets[-1]) - np.repeat(offsets[:-1], counts)
+        rows = self.rows[np.repeat(self.offsets[:-1][chosen], counts) + inside]
+        return Groups(rows, offsets, tuple(self.keys[i] for i in chosen.tolist()))
+
+
+def pack(
+    entries: EntriesTable,
+    candidates: Ints,
+    output: OutputPartitions,
+    union: UnionPartitionType,
+    options: RewriteOptions,
+) -> Groups:
+    """Group candidates by the partition they go to, and pack each partition into groups within the limits."""
+    if not len(candidates):
+        return Groups(candidates, np.zeros(1, dtype=np.int64), ())
+    picked = {i: column.take(pa.array(candidates)) for i, column in output.columns.items()}
+    codes, keys = group_codes(union, output.spec_id[candidates], picked)
+    order = sorted(range(len(keys)), key=lambda code: keys[code].sort_key())
+    rank = np.empty(len(keys), dtype=np.int64)
+    rank[order] = np.arange(len(keys))
+    rows = candidates[_by_partition_age_path(entries, candidates, rank[codes])]
+    starts = np.concatenate(([0], np.cumsum(np.bincount(rank[codes], minlength=len(keys)))[:-1]))
+    sizes = entries.ints("file_size_in_bytes")[rows]
+    cuts = next_fit(sizes, starts, options.max_file_group_size_bytes, options.max_file_group_input_files)
+    partition = np.searchsorted(starts, cuts, side="right") - 1
+    return Groups(rows, np.append(cuts, len(rows)), tuple(keys[order[at]] for at in partition.tolist()))
+
+
+def worth_rewriting(
+    groups: Groups, sizes: Ints, reasons: npt.NDArray[np.uint8], limits: FileSizes, min_files: int
+) -> Mask:
+    """Groups with files enough, with bytes for more than one good file, or with a file that is reason enough."""
+    count, size = groups.counts, groups.sums(sizes)
+    alone = groups.sums(((reasons & ENOUGH_ALONE) != 0).astype(np.int64)) > 0
+    several = count > 1
+    return np.asarray(
+        (several & (count >= min_files)) | (several & (size > limits.target)) | (size > limits.largest) | alone
+    )
+
+
+def at_most(groups: Groups, files: int | None) -> Groups:
+    """The first groups with so many files in all; the last of them may lose its end."""
+    if files is None or files >= len(groups.rows):
+        return groups
+    whole = int(np.searchsorted(groups.offsets, files, side="left"))
+    return replace(
+        groups,
+        rows=groups.rows[:files],
+        offsets=np.append(groups.offsets[:whole], files),
+        keys=groups.keys[:whole],
+    )
+
+
+def job_order(groups: Groups, sizes: Ints, order: JobOrder) -> Ints:
+    """The order in which groups are rewritten; groups that are equal in it stay in the order of their partitions."""
+    match order:
+        case JobOrder.NONE:
+            by = np.zeros(len(groups), dtype=np.int64)
+        case JobOrder.BYTES_ASC | JobOrder.BYTES_DESC:
+            by = groups.sums(sizes)
+        case JobOrder.FILES_ASC | JobOrder.FILES_DESC:
+            by = groups.counts
+    return np.argsort(-by if order in (JobOrder.BYTES_DESC, JobOrder.FILES_DESC) else by, kind="stable")
+
+
+def delete_counts(groups: Groups, matches: DeleteMatches, files: int) -> Ints:
+    """How many delete files apply to files of each group, each counted once."""
+    group = np.full(files, -1, dtype=np.int64)
+    group[groups.rows] = np.repeat(np.arange(len(groups)), groups.counts)
+    of_match = np.repeat(group, matches.counts)
+    width = int(matches.deletes.max(initial=0)) + 1
+    pairs = np.unique((of_match * width + matches.deletes)[of_match >= 0])
+    return np.bincount(pairs // width, minlength=len(groups))
+
+
+def _by_partition_age_path(entries: EntriesTable, rows: Ints, rank: Ints) -> Ints:
+    columns = {
+        "rank": pa.array(rank),
+        "age": pa.array(entries.sequence_number[rows]),
+        "path": entries.path.take(pa.array(rows)),
+    }
+    order = pc.sort_indices(pa.table(columns), sort_keys=[(name, "ascending") for name in columns])
+    return np.asarray(order.to_numpy()).astype(np.int64)

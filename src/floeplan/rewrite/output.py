@@ -1,0 +1,78 @@
+"""The partition that the rows of a file will be in after a rewrite, where metadata proves it.
+
+A file that keeps its spec keeps its partition. A file that moves to another spec has a proven partition there when
+every field of that spec is either a field of its own spec too, or recovered from its column bounds: then files of
+several old specs are packed together without being read. Fail-safe: a file that proves nothing is grouped by its own
+partition, and the transforms are computed from its rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from floeplan.metadata.assemble import partition_arrow_type
+from floeplan.metadata.entries import EntriesTable
+from floeplan.metadata.stats import file_stats
+from floeplan.partition.recover import Recovered, recover
+from floeplan.partition.union import UnionField, UnionPartitionType
+from floeplan.predicate.ir import Column
+from floeplan.predicate.tristate import Mask
+
+
+@dataclass(frozen=True, slots=True)
+class OutputPartitions:
+    """Per file the spec and, by union field id, the partition values it is grouped by.
+
+    ``proven`` says whether they are those of the new file; otherwise they are those of the old one.
+    """
+
+    spec_id: npt.NDArray[np.int64]
+    columns: Mapping[int, pa.Array]
+    proven: Mask
+
+
+def output_partitions(entries: EntriesTable, union: UnionPartitionType, output_spec_id: int | None) -> OutputPartitions:
+    """Where files go; their bounds of the columns ``needed_stats`` must have been read."""
+    own, columns = entries.spec_id, entries.partition_columns()
+    if output_spec_id is None or (own == output_spec_id).all():
+        return OutputPartitions(own, columns, np.ones(len(entries), dtype=np.bool_))
+    fields = [field for field in union.fields if output_spec_id in field.positions]
+    found = {field.id: _recovered(entries, field) for field in fields}
+    has_own = {field.id: np.isin(own, list(field.positions)) for field in fields}
+    moving = own != output_spec_id
+    proven = np.ones(len(entries), dtype=np.bool_)
+    for field_id, recovered in found.items():
+        proven &= ~moving | has_own[field_id] | recovered.recovered
+    filled = {
+        field.id: _fill(columns[field.id], found[field.id], moving & proven & ~has_own[field.id], field)
+        for field in fields
+    }
+    return OutputPartitions(np.where(proven, output_spec_id, own), {**columns, **filled}, proven)
+
+
+def needed_stats(union: UnionPartitionType, output_spec_id: int | None) -> frozenset[int]:
+    """The columns whose bounds tell where files of other specs go."""
+    return frozenset(field.bound.source_id for field in union.fields if output_spec_id in field.positions)
+
+
+def _recovered(entries: EntriesTable, field: UnionField) -> Recovered:
+    source = field.bound.source_id
+    known = file_stats(entries, [Column(source, field.bound.source_type, (str(source),))]).columns
+    return recover(field.bound, known.get(source), len(entries))
+
+
+def _fill(column: pa.Array, found: Recovered, where: Mask, field: UnionField) -> pa.Array:
+    """The column with recovered values at some places."""
+    type_ = partition_arrow_type(field.bound.column.type)
+    values = found.values
+    if isinstance(values, np.ndarray):
+        made = pa.array(values, mask=found.is_null | ~where)
+    else:
+        made = pc.if_else(pa.array(where & ~found.is_null), values, pa.scalar(None, values.type))
+    return pc.if_else(pa.array(where), made.cast(type_), column.cast(type_))

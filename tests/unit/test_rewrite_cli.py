@@ -1,0 +1,78 @@
+"""`floeplan rewrite --dry-run` as scripts see it: JSON keys, exit codes, one line an error."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.table import Table
+
+from floeplan.cli.main import main
+from tests.support.tables import two_spec_table
+
+pytestmark = pytest.mark.unit
+
+GROUP = {"group_id", "spec_id", "output_spec_id", "partition", "files", "bytes", "expected_outputs", "reasons"}
+STATS = {"unevaluable_specs", "eval_errors", "fail_open_partitions", "fail_open_files"}
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Table:
+    return two_spec_table(tmp_path_factory.mktemp("events"))
+
+
+@pytest.fixture
+def run(table: Table, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """Run the command on the table; returns the exit code, stdout and stderr."""
+    monkeypatch.setenv("FLOEPLAN_CACHE", str(tmp_path))
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        code = main(["rewrite", table.metadata_location, "--dry-run", *arguments])
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def test_the_plan_has_the_promised_keys(run: Any) -> None:
+    code, out, _ = run("--partition-filter", "region = 'eu'", "--option", "rewrite-all=true", "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert found.keys() >= {"plan", "filter_stats", "warnings"}
+    assert all(group.keys() >= GROUP for group in found["plan"]["groups"])
+    assert found["filter_stats"].keys() == STATS
+    assert [(g["spec_id"], g["partition"], g["files"]) for g in found["plan"]["groups"]] == [
+        (0, {}, 2),
+        (1, {"region": "eu"}, 1),
+    ]
+    assert found["plan"]["skipped"] == [{"reason": "outside-filter", "files": 2}]
+
+
+def test_the_plan_is_drawn_per_spec_and_partition(run: Any) -> None:
+    code, out, _ = run("--spec", "1", "--where", "id < 200 AND id + 1 > 5")
+    assert code == 0
+    assert "0 → 1" in out
+    assert "by its rows" in out
+    assert "1 group: 2 files" in out
+    assert "into about 1" in out
+    assert "left: 3 files no-matching-rows" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (("--option", "min-input=3"), 2, "no rewrite option 'min-input'"),
+        (("--option", "rewrite-all"), 2, "write it as name=value"),
+        (("--option", "min-input-files=0"), 2, "'min-input-files' is set to 0 but must be > 0"),
+        (("--spec", "7"), 2, "no partition spec 7"),
+        (("--strategy", "magic"), 2, "no strategy 'magic'"),
+        (("--where", "nope = 1"), 2, "no column nope"),
+        (("--strict", "--partition-filter", "id > 5", "--option", "rewrite-all=true"), 4, "spec 1 (id > 5: no"),
+    ],
+)
+def test_failures_are_one_line_with_their_exit_code(run: Any, arguments: tuple[str, ...], code: int, says: str) -> None:
+    found, out, err = run(*arguments)
+    assert (found, out) == (code, "")
+    assert says in err
+    assert err.count("\n") == 1
