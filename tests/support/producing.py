@@ -1,0 +1,81 @@
+"""A table without a catalog, to produce snapshots for: metadata in memory, metadata files in a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate, update_table_metadata
+
+from floeplan.metadata.entries import EntriesTable
+from floeplan.metadata.entry_columns import WHOLE, EntryColumns
+from floeplan.metadata.manifest import read_entries
+from floeplan.metadata.manifest_list import ManifestListTable, inline_manifest_list, read_manifest_list
+from floeplan.transaction.change import SnapshotChange
+from floeplan.transaction.producer import Produced, SnapshotProducer
+from tests.support.written_tables import Layout
+
+FIRST_ID = 100
+
+
+@dataclass
+class Line:
+    """One branch of a made-up table; ``metadata`` moves on with every commit."""
+
+    layout: Layout
+    metadata: TableMetadata
+
+    @classmethod
+    def start(cls, layout: Layout, folder: Path, properties: Mapping[str, str] | None = None) -> Line:
+        """A table without snapshots."""
+        document = layout.metadata(folder, folder / "none", 0)
+        document |= {"snapshots": [], "refs": {}, "current-snapshot-id": None, "last-sequence-number": 0}
+        document |= {"properties": dict(properties or {})}
+        return cls(layout, TableMetadataUtil.parse_obj(document))
+
+    @property
+    def head(self) -> Snapshot | None:
+        return self.metadata.current_snapshot()
+
+    def producer(self, change: SnapshotChange) -> SnapshotProducer:
+        return SnapshotProducer(change, FIRST_ID + len(self.metadata.snapshots), now_ms=lambda: 1_800_000_000_000)
+
+    def produce(self, change: SnapshotChange) -> Produced:
+        return self.producer(change).produce(self.metadata, self.head)
+
+    def commit(self, change: SnapshotChange) -> Produced:
+        produced = self.produce(change)
+        self.accept(produced)
+        return produced
+
+    def accept(self, produced: Produced) -> None:
+        """What a catalog does with a snapshot."""
+        ref: dict[str, Any] = {"ref-name": "main", "type": "branch", "snapshot-id": produced.snapshot.snapshot_id}
+        updates = (AddSnapshotUpdate(snapshot=produced.snapshot), SetSnapshotRefUpdate(**ref))
+        self.metadata = update_table_metadata(self.metadata, updates)
+
+    def manifests(self) -> ManifestListTable:
+        return inline_manifest_list(()) if self.head is None else read_manifest_list(self.head.manifest_list)
+
+    def entries(self) -> EntriesTable:
+        """All entries of the head, deleted ones included."""
+        return read_entries(self.manifests(), self.layout.union, EntryColumns(WHOLE))
+
+    def told(self, *names: str) -> dict[str, Any]:
+        """By path, what the live entries say in these columns."""
+        live = self.entries().live().table
+        columns = zip(*(live.column(name).to_pylist() for name in names), strict=True)
+        values = [row[0] for row in columns] if len(names) == 1 else list(columns)
+        return dict(zip(live.column("file_path").to_pylist(), values, strict=True))
+
+    def live(self) -> set[str]:
+        return set(self.entries().live().path.to_pylist())
+
+
+def new_files(layout: Layout, rows: Sequence[dict[str, Any]]) -> EntriesTable:
+    """Files as writers hand them over: whatever a snapshot gives them is open."""
+    return layout.entries([{"snapshot_id": None} | row for row in rows])
