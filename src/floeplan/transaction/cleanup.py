@@ -11,7 +11,6 @@ from contextlib import suppress
 
 from pyiceberg.io import FileIO
 
-from floeplan.metadata.manifest_list import read_manifest_list
 from floeplan.transaction.change import SnapshotChange
 
 
@@ -23,12 +22,6 @@ def remove_files(paths: Iterable[str], io: FileIO) -> tuple[str, ...]:
             io.delete(path)
             gone.append(path)
     return tuple(gone)
-
-
-def superseded(written: Iterable[str], manifest_list: str, io: FileIO) -> set[str]:
-    """The metadata files written on the way that the committed snapshot does not refer to."""
-    left = set(written) - {manifest_list}
-    return left - set(read_manifest_list(manifest_list, io).path.to_pylist()) if left else left
 
 
 def own_files(change: SnapshotChange) -> set[str]:

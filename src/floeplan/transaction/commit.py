@@ -16,7 +16,6 @@ attempts, after a definite failure all that were written for the commit. After a
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -36,7 +35,7 @@ from pyiceberg.table.update import (
 
 from floeplan.errors import CommitConflictError, FloeplanError, UnknownSnapshotError
 from floeplan.transaction.change import Check, SnapshotChange, Validation
-from floeplan.transaction.cleanup import own_files, remove_files, superseded
+from floeplan.transaction.cleanup import own_files, remove_files
 from floeplan.transaction.compatible import check_compatible
 from floeplan.transaction.exchange import CommitOptions, Exchange, Proposal
 from floeplan.transaction.manifests import ManifestWritten
@@ -104,14 +103,16 @@ def commit_change(
     options.step("committed")
     snapshot = committed.metadata.snapshot_by_id(intent.snapshot_id)
     assert snapshot is not None, "the table has the snapshot"
+    produced = intent.produced[snapshot.manifest_list]
     if options.clean:
-        _remove(superseded(intent.producer.written, snapshot.manifest_list, committed.io), committed)
+        needed = {produced.manifest_list, *(manifest.path for manifest in produced.manifests_written)}
+        remove_files(set(intent.producer.written) - needed, table.io)
         options.step("cleaned")
     return CommitResult(
         snapshot_id=intent.snapshot_id,
         attempts=exchange.attempts,
         summary=_summary(snapshot),
-        manifests_written=intent.produced[snapshot.manifest_list].manifests_written,
+        manifests_written=produced.manifests_written,
         table=committed,
     )
 
@@ -225,13 +226,9 @@ def _clean_after_failure(error: Exception, exchange: Exchange, intent: _Snapshot
             error.safe_to_clean = False
         return
     if intent.options.clean:
-        _remove(intent.producer.written, intent.table)
+        remove_files(intent.producer.written, intent.table.io)
         if intent.options.owns_files:
-            _remove(own_files(intent.change), intent.table)
-
-
-def _remove(paths: Iterable[str], table: Table) -> None:
-    remove_files(paths, table.io)
+            remove_files(own_files(intent.change), intent.table.io)
 
 
 def _summary(snapshot: Snapshot) -> dict[str, str]:
