@@ -28,6 +28,8 @@ from floeplan.metadata.io import read_file
 _io: ContextVar[FileIO | None] = ContextVar("floeplan_metadata_io", default=None)
 _MOST_NAMED = 5
 _GZIP = b"\x1f\x8b"
+_NO_SNAPSHOT = -1
+"""How Java says that a table has no current snapshot."""
 
 
 @contextmanager
@@ -84,7 +86,7 @@ def check_lossless(location: str, io: FileIO) -> None:
 
 def losses(before: Any, after: Any, path: str = "") -> Iterator[str]:
     """Where one document says something that the other does not; null and empty say nothing."""
-    if before is None or before == after:
+    if before is None or before == after or (path == "current-snapshot-id" and before == _NO_SNAPSHOT):
         return
     if isinstance(before, dict) and isinstance(after, dict):
         for key, value in before.items():
