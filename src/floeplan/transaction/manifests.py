@@ -3,9 +3,7 @@
 Rule: every manifest holds entries of one spec and one kind, and says so in its header; what a snapshot adds is ADDED,
 what it removes is DELETED, what it carries over is EXISTING with the snapshot id and sequence numbers it had.
 
-Fail-safe: a manifest whose entries have another status than the writer was asked for is not written. New data under
-a spec whose source columns no schema has any more is refused, since nobody could say what its partition values mean;
-old files of such a spec can still be carried over, deleted from and removed.
+Fail-safe: a manifest whose entries have another status than the writer was asked for is not written.
 """
 
 from __future__ import annotations
@@ -83,19 +81,14 @@ class SnapshotManifests:
     ) -> list[ManifestListTable]:
         """New data files, one manifest per spec, more where it would outgrow the target size."""
         _require(files, Status.ADDED)
-        written: list[ManifestListTable] = []
-        for spec_id, group in group_files_by_spec(files).items():
-            find_compatible_schema(shape.metadata, shape.specs[spec_id])
-            written += self._rolled(group, spec_id, shape, DATA, target_bytes)
-        return written
+        return self._per_spec(files, shape, DATA, target_bytes)
 
     def write_delete_manifest(
         self, files: EntriesTable, shape: TableShape, target_bytes: int
     ) -> list[ManifestListTable]:
         """New delete files, likewise."""
         _require(files, Status.ADDED)
-        groups = group_files_by_spec(files).items()
-        return [row for spec_id, group in groups for row in self._rolled(group, spec_id, shape, DELETES, target_bytes)]
+        return self._per_spec(files, shape, DELETES, target_bytes)
 
     def write_deleted_data_manifest(
         self, entries: EntriesTable, shape: TableShape, content: int = DATA
@@ -133,6 +126,12 @@ class SnapshotManifests:
             snapshot_id=self.snapshot_id,
             io=self.io,
         )
+
+    def _per_spec(
+        self, files: EntriesTable, shape: TableShape, content: int, target_bytes: int
+    ) -> list[ManifestListTable]:
+        groups = group_files_by_spec(files).items()
+        return [row for spec_id, group in groups for row in self._rolled(group, spec_id, shape, content, target_bytes)]
 
     def _rolled(
         self, group: EntriesTable, spec_id: int, shape: TableShape, content: int, target_bytes: int

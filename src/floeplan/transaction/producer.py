@@ -10,8 +10,8 @@
 Rule: manifests that need not change are listed as they are and not even read. The snapshot id is given once and kept:
 when another writer commits first, ``produce`` is called again with the newer head and writes only what differs.
 
-Fail-safe: everything that can be refused is refused before the first file is written, and nothing refers to the written
-files until the snapshot is committed. ``Produced.written`` names them all.
+Fail-safe: what is wrong with a change itself is refused before the first file is written, and nothing refers to the
+written files until the snapshot is committed. ``written`` names them all.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ from floeplan.transaction.filter_manifests import Filtered, ManifestFilter, hint
 from floeplan.transaction.manifests import ManifestWritten, SnapshotManifests, TableShape
 from floeplan.transaction.merge_manifests import ManifestMerger, MergeOptions
 from floeplan.transaction.removal import Wanted, live_manifests, wanted_keys
+from floeplan.transaction.spec_groups import with_spec_ids
 from floeplan.transaction.validate_change import validate_change, validate_replacement
 
 
@@ -147,7 +148,7 @@ class SnapshotProducer:
 
     def _added_entries(self, shape: TableShape) -> EntriesTable:
         given = [files for files in (self.change.added_data, self.change.added_deletes) if files is not None]
-        added = concat_entries(given, shape.union)
+        added = with_spec_ids(concat_entries(given, shape.union))
         return with_status(added, added.status, np.full(len(added), self.snapshot_id))
 
     def _added_manifests(

@@ -42,11 +42,16 @@ def validate_added_data_files(files: EntriesTable, specs: Iterable[int]) -> None
 
 def group_files_by_spec(files: EntriesTable) -> dict[int, EntriesTable]:
     """New files by spec id, in rising order; a file without a spec id is of spec 0."""
-    if files.array("spec_id").null_count:
-        at = files.table.schema.get_field_index("spec_id")
-        filled = pa.array(_spec_ids(files), pa.int32())
-        files = EntriesTable(files.table.set_column(at, "spec_id", filled), files.partition_types)
-    return group_entries_by_spec(files)
+    return group_entries_by_spec(with_spec_ids(files))
+
+
+def with_spec_ids(files: EntriesTable) -> EntriesTable:
+    """The same files, those without a spec id as of spec 0."""
+    if not files.array("spec_id").null_count:
+        return files
+    at = files.table.schema.get_field_index("spec_id")
+    filled = pa.array(_spec_ids(files), pa.int32())
+    return EntriesTable(files.table.set_column(at, "spec_id", filled), files.partition_types)
 
 
 def group_entries_by_spec(entries: EntriesTable) -> dict[int, EntriesTable]:

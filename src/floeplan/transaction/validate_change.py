@@ -3,6 +3,9 @@
 Rule: every added file is whole, ADDED, of a spec the table has and of the kind it is given as. Format 1 has no deletes,
 format 2 no deletion vectors, and format 3 takes no new position delete files but vectors. An append removes nothing,
 and a replacement adds no rows.
+
+Fail-safe: new data under a spec whose source columns no schema has any more is refused, since nobody could say what its
+partition values mean. Old files of such a spec can still be carried over, deleted from and removed.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from floeplan.metadata.entries import Content, EntriesTable
 from floeplan.predicate.stats import to_mask
 from floeplan.transaction.change import Operation, SnapshotChange
 from floeplan.transaction.manifests import TableShape
-from floeplan.transaction.spec_groups import validate_added_data_files
+from floeplan.transaction.spec_groups import find_compatible_schema, validate_added_data_files
 
 
 def validate_change(change: SnapshotChange, added: EntriesTable, shape: TableShape) -> None:
@@ -28,6 +31,8 @@ def validate_change(change: SnapshotChange, added: EntriesTable, shape: TableSha
     if change.operation is Operation.APPEND and (removes or change.added_deletes is not None):
         raise BadInputError("an append adds data files and nothing else: state another operation")
     _validate_deletes(added, shape.metadata.format_version)
+    for spec_id in np.unique(added.spec_id[added.content == Content.DATA]).tolist():
+        find_compatible_schema(shape.metadata, shape.specs[spec_id])
 
 
 def validate_replacement(change: SnapshotChange, added: EntriesTable, removed: EntriesTable) -> None:
