@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from floeplan.scan.plan import plan_scan
     from floeplan.scan.scan_plan import ScanPlan
     from floeplan.scan.summary import ScanPlanSummary
+    from floeplan.spark.reader import ReadOptions, ReadPlan, plan_read, read
 
 __all__ = [
     "CompileResult",
@@ -29,6 +30,8 @@ __all__ = [
     "FileScan",
     "FilterStats",
     "FloeplanError",
+    "ReadOptions",
+    "ReadPlan",
     "RewriteDataFilesPlan",
     "RewriteDataFilesPlanner",
     "RewriteDataFilesPlanningResult",
@@ -40,8 +43,10 @@ __all__ = [
     "compile_predicate",
     "delete",
     "load_table",
+    "plan_read",
     "plan_scan",
     "prune",
+    "read",
     "update",
 ]
 
@@ -51,6 +56,8 @@ _HOMES = {
     "FileScan": "floeplan.scan.model",
     "FilterStats": "floeplan.rewrite.filter",
     "FloeplanError": "floeplan.errors",
+    "ReadOptions": "floeplan.spark.reader",
+    "ReadPlan": "floeplan.spark.reader",
     "RewriteDataFilesPlan": "floeplan.rewrite.plan",
     "RewriteDataFilesPlanner": "floeplan.rewrite.planner",
     "RewriteDataFilesPlanningResult": "floeplan.rewrite.plan",
@@ -62,7 +69,9 @@ _HOMES = {
     "compile_predicate": "floeplan.predicate.compile",
     "delete": "floeplan.dml.changing",
     "load_table": "floeplan.catalog",
+    "plan_read": "floeplan.spark.reader",
     "plan_scan": "floeplan.scan.plan",
+    "read": "floeplan.spark.reader",
     "update": "floeplan.dml.changing",
 }
 

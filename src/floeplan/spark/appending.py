@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -26,6 +27,7 @@ from pyiceberg.transforms import (
 )
 from pyiceberg.types import BinaryType, DecimalType, StringType
 
+from floeplan.dml.outcome import discard_entries
 from floeplan.dml.runner import RESULT_SCHEMA, answer_batch, new_attempt, unpickled
 from floeplan.errors import InvalidOptionError
 from floeplan.metadata.entries import EntriesTable
@@ -54,7 +56,8 @@ def write_frame(frame: DataFrame, target: WriteTarget) -> list[EntriesTable]:
 
     conform(to_arrow_schema(frame.schema).empty_table(), target.stored_schema)
     answers = distributed(frame, target).mapInArrow(_writer(target), RESULT_SCHEMA).toArrow()
-    return [entries for entries in unpickled(answers) if len(entries)]
+    found = unpickled(answers, partial(discard_entries, io=target.io))
+    return [entries for entries in found if len(entries)]
 
 
 def distributed(frame: DataFrame, target: WriteTarget) -> DataFrame:

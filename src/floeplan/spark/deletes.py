@@ -1,0 +1,104 @@
+"""Deletes as Spark expressions: positions as bits of a constant, keys as anti-joins.
+
+Positions: the rows of all files with position deletes or deletion vectors are numbered one after the other, each file
+starting at a multiple of 64, and the deleted ones are bits of one ``array<bigint>`` that a scalar subquery yields. A
+row asks for its bit by ``_metadata.row_index``; nothing is joined.
+
+Keys: the delete files are read natively too and anti-joined on the key columns, null equal to null, NaN equal to NaN
+and -0.0 apart from 0.0, as Iceberg compares keys. A delete row counts only for the data files the plan matched its
+delete file with (sequence number, partition); where that is all of them nothing is asked.
+
+Delete files are read in this process while they are small, and by Spark tasks otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyiceberg.io import FileIO
+from pyspark.sql import Column
+from pyspark.sql import functions as F  # noqa: N812
+
+from floeplan.metadata.delete_index import DeleteKind
+from floeplan.metadata.entries import Content
+from floeplan.scan.delete_files import DeleteFileReader
+from floeplan.scan.model import DeleteScan, FileScan, PlannedFiles
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Ints = npt.NDArray[np.int64]
+
+SMALL_DELETES = 32 * 2**20
+"""Bytes of position deletes that are read in this process; more are read by Spark tasks."""
+BYTES_PER_TASK = 64 * 2**20
+WORD = 64
+_WORDS = "first long, words array<bigint>"
+_EQUALITY = (DeleteKind.EQUALITY_GLOBAL, DeleteKind.EQUALITY_PARTITION)
+
+
+def word_offsets(rows: Ints) -> Ints:
+    """Where the bits of each file start, in words, and after the last one the number of words."""
+    offsets = np.zeros(len(rows) + 1, dtype=np.int64)
+    np.cumsum(-(-rows // WORD), out=offsets[1:])
+    return offsets
+
+
+def deleted_bit(words: Column, first_word: Column) -> Column:
+    """The bit of a row in a file whose bits start at a word: 1 when it is deleted."""
+    row = F.col("_metadata.row_index")
+    word = F.get(words, (first_word + F.shiftright(row, 6)).cast("int"))
+    return F.getbit(word, row.bitwiseAND(F.lit(WORD - 1)).cast("int"))
+
+
+def deleted_words(spark: SparkSession, files: PlannedFiles, rows: Ints, offsets: Ints, io: FileIO) -> Column:
+    """The bits of all deleted positions of these files of a plan, as a constant."""
+    matched = np.unique(np.concatenate([files.matches.of(int(row)) for row in rows]))
+    sizes = files.deletes.ints("content_size_in_bytes")
+    sizes = np.where(sizes >= 0, sizes, files.deletes.ints("file_size_in_bytes"))[matched]
+    total = int(sizes[files.deletes.content[matched] == Content.POSITION_DELETES].sum())
+    scans = [files[int(row)] for row in rows]
+    if total <= SMALL_DELETES:
+        words = np.concatenate([np.zeros(0, dtype=np.int64), *_words(scans, io)])
+        table = pa.table({"words": pa.ListArray.from_arrays(pa.array([0, len(words)], pa.int32()), pa.array(words))})
+        return spark.createDataFrame(table).scalar()
+    slices = np.array_split(np.arange(len(rows)), min(len(rows), -(-total // BYTES_PER_TASK)))
+    parts = [(int(offsets[part[0]]), [scans[i] for i in part]) for part in slices]
+    frame = spark.range(0, len(parts), 1, len(parts)).mapInArrow(_words_task(parts, io), _WORDS)
+    in_order = F.array_sort(F.collect_list(F.struct("first", "words")))
+    return frame.select(F.flatten(F.transform(in_order, lambda part: part["words"]))).scalar()
+
+
+def _words_task(
+    parts: Sequence[tuple[int, list[FileScan]]], io: FileIO
+) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                first, scans = parts[number]
+                words = np.concatenate(list(_words(scans, io)))
+                listed = pa.ListArray.from_arrays(pa.array([0, len(words)], pa.int32()), pa.array(words))
+                yield pa.RecordBatch.from_arrays([pa.array([first]), listed], names=["first", "words"])
+
+    return run
+
+
+def _words(scans: Sequence[FileScan], io: FileIO) -> Iterator[Ints]:
+    """The bits of each file in words, the lowest bit first."""
+    reader = DeleteFileReader(io)
+    for scan in scans:
+        deleted = np.zeros(-(-scan.record_count // WORD) * WORD, dtype=np.bool_)
+        for delete in scan.deletes:
+            if delete.kind not in _EQUALITY:
+                positions = reader.positions(delete, scan.path)
+                deleted[positions[positions < len(deleted)]] = True
+        yield np.packbits(deleted, bitorder="little").view(np.int64)
+
+
+def is_positional(delete: DeleteScan) -> bool:
+    """Whether a delete lists positions and not keys."""
+    return delete.kind not in _EQUALITY

@@ -1,0 +1,99 @@
+"""The files of a plan as a folder that Spark opens without listing or looking at a single one of them.
+
+Spark keeps a log of the files a stream has written (``_spark_metadata``) and, where it finds one, reads exactly the
+files named there. A log written by hand therefore costs nothing per file, and the time of modification it states for a
+file comes back with every row: it carries a number of ours, the file's *tag*.
+
+Only the process that plans the query reads the log, so a local folder will do, except where that process is on another
+machine (Spark Connect): then the folder must be one that both can reach, or the files are named one by one, without
+tags.
+"""
+
+from __future__ import annotations
+
+import atexit
+import tempfile
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame, DataFrameReader
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import StructType
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_SAFE_IN_URL = "/:=+,@!$&'()*;~"
+_UNSAFE = r"[^A-Za-z0-9/:=+,@!$&'()*;~._-]"
+_OPTIONS = {
+    "recursiveFileLookup": "true",
+    "__globPaths__": "false",
+    "ignoreMissingFiles": "false",
+    "ignoreCorruptFiles": "false",
+    "mergeSchema": "false",
+    "datetimeRebaseMode": "CORRECTED",
+    "int96RebaseMode": "CORRECTED",
+}
+"""No guessing of partitions from paths, no globs, no file left out in silence, no calendar but today's."""
+
+_folders: list[tempfile.TemporaryDirectory[str]] = []
+
+
+def read_logged(
+    spark: SparkSession, schema: StructType, paths: pa.Array, sizes: npt.NDArray[np.int64], tags: npt.NDArray[np.int64]
+) -> DataFrame:
+    """Rows of these Parquet files in the columns of a schema with field ids; ``tag()`` is the file's number."""
+    folder = Path(_process_folder()) / uuid.uuid4().hex
+    log = folder / "_spark_metadata" / "0"
+    log.parent.mkdir(parents=True)
+    log.write_text("v1\n" + _lines(paths, sizes, tags))
+    return _reader(spark, schema).load(folder.as_uri())
+
+
+def read_named(spark: SparkSession, schema: StructType, paths: Sequence[str]) -> DataFrame:
+    """The same without tags, the files named one by one: Spark looks at each."""
+    return _reader(spark, schema).load(list(paths))
+
+
+def tag() -> Column:
+    """The number the log gave to the file of a row."""
+    return F.unix_millis(F.col("_metadata.file_modification_time"))
+
+
+def _reader(spark: SparkSession, schema: StructType) -> DataFrameReader:
+    return spark.read.format("parquet").schema(schema).options(**_OPTIONS)
+
+
+def _lines(paths: pa.Array, sizes: npt.NDArray[np.int64], tags: npt.NDArray[np.int64]) -> str:
+    urls = _urls(paths.cast(pa.string()))
+    head = '{"isDir":false,"blockReplication":1,"blockSize":134217728,"action":"add","path":"'
+    lines = pc.binary_join_element_wise(
+        head, urls, '","size":', pa.array(sizes).cast(pa.string()), ',"modificationTime":',
+        pa.array(tags).cast(pa.string()), "}", "",
+    )  # fmt: skip
+    return "\n".join(lines.to_pylist())
+
+
+def _urls(paths: pa.Array) -> pa.Array:
+    """Locations as URLs: what is no plain character is escaped, a path without a scheme is a local file."""
+    local = pc.starts_with(paths, "/")
+    if pc.any(local).as_py():
+        paths = pc.if_else(local, pc.binary_join_element_wise("file://", paths, ""), paths)
+    if not pc.any(pc.match_substring_regex(paths, _UNSAFE)).as_py():
+        return paths
+    return pa.array([quote(path, safe=_SAFE_IN_URL) for path in paths.to_pylist()], pa.string())
+
+
+def _process_folder() -> str:
+    """One folder a process; plans are looked at again whenever they run, so logs stay until the process ends."""
+    if not _folders:
+        _folders.append(tempfile.TemporaryDirectory(prefix="floeplan-read-", ignore_cleanup_errors=True))
+        atexit.register(_folders[0].cleanup)
+    return _folders[0].name

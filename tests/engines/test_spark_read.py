@@ -1,0 +1,58 @@
+"""What ``fp.read`` shows on Spark is what Iceberg's own Spark reader shows, whichever way the files are read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.sql import functions as F  # noqa: N812
+
+from floeplan.scan.options import ScanOptions
+from floeplan.spark.reader import ReadOptions, read
+from tests.engines.test_scan_matches_spark import canonical, chosen_predicates, load
+from tests.support.matrix import TABLES, Matrix, interpreted
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.table import Table
+
+pytestmark = pytest.mark.engines
+
+PATHS = ("auto", "arrow")
+
+
+def options(path: str) -> ReadOptions:
+    return ReadOptions(path=path, scan=ScanOptions(footers=path == "arrow", report=False))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("name", TABLES)
+def test_all_rows_and_columns_equal_iceberg(name: str, path: str, matrix: Matrix, local_catalog: SqlCatalog) -> None:
+    made = matrix.table(name)
+    with interpreted(matrix.spark):
+        shown = read(matrix.spark, load(made, local_catalog), options=options(path)).toArrow()
+    assert canonical(shown) == canonical(made.rows())
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_predicate_selects_the_rows_of_iceberg(name: str, matrix: Matrix, local_catalog: SqlCatalog) -> None:
+    made = matrix.table(name)
+    table = load(made, local_catalog)
+    expected = made.matches(chosen_predicates(made))
+    assert keys(matrix, table, list(expected)) == expected
+
+
+def keys(matrix: Matrix, table: Table, predicates: Sequence[str], path: str = "auto") -> dict[str, list[int]]:
+    """The ``pk`` of the rows each predicate selects, all predicates in one query."""
+    frames = [
+        read(matrix.spark, table, where, columns=["pk"], options=options(path)).select(F.lit(i).alias("i"), "pk")
+        for i, where in enumerate(predicates)
+    ]
+    with interpreted(matrix.spark):
+        rows = reduce(lambda left, right: left.unionAll(right), frames).toArrow()
+    found: dict[str, list[int]] = {where: [] for where in predicates}
+    for number, pk in zip(rows["i"].to_pylist(), rows["pk"].to_pylist(), strict=True):
+        found[predicates[number]].append(pk)
+    return {where: sorted(pks) for where, pks in found.items()}
