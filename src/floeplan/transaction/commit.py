@@ -33,7 +33,7 @@ from pyiceberg.table.update import (
     update_table_metadata,
 )
 
-from floeplan.errors import CommitConflictError, FloeplanError, UnknownSnapshotError
+from floeplan.errors import BadInputError, CommitConflictError, FloeplanError, UnknownSnapshotError
 from floeplan.transaction.change import Check, SnapshotChange, Validation
 from floeplan.transaction.cleanup import own_files, remove_files
 from floeplan.transaction.compatible import check_compatible
@@ -165,6 +165,11 @@ class _SnapshotIntent:
                     f"table has no branch {self.branch}; it has: {known}", context={"ref": self.branch}
                 )
             at = branch_head(metadata, MAIN_BRANCH)
+            if at is None:
+                raise BadInputError(
+                    f"cannot create branch {self.branch}: the table has no snapshot yet, commit to {MAIN_BRANCH} first",
+                    context={"ref": self.branch},
+                )
         return None if at is None else metadata.snapshot_by_id(at)
 
     def _proposal(self, table: Table, at: int | None, snapshot: Snapshot) -> Proposal:
