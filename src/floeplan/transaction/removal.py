@@ -76,10 +76,10 @@ class Wanted:
     def candidates(self, manifests: ManifestListTable, union: UnionPartitionType, missing: pa.Array) -> Mask:
         """The manifests that may hold what is missing, or vectors of removed data files."""
         keys = entry_keys(self.hints)
-        known = pc.all(pc.is_in(missing, value_set=keys)).as_py()
-        sought = to_mask(pc.is_in(keys, value_set=missing))
-        may = may_hold(manifests, union, self.hints.filter(sought)) if known else np.ones(len(manifests), np.bool_)
-        return may | may_hold(manifests, union, self.vectors_of)
+        if not to_mask(pc.is_in(missing, value_set=keys)).all():
+            return np.ones(len(manifests), dtype=np.bool_)
+        sought = self.hints.filter(to_mask(pc.is_in(keys, value_set=missing)))
+        return may_hold(manifests, union, sought) | may_hold(manifests, union, self.vectors_of)
 
 
 def wanted_keys(change: SnapshotChange) -> tuple[pa.Array, pa.Array]:
