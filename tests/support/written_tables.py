@@ -91,13 +91,14 @@ class Layout:
     def metadata(self, folder: Path, manifest_list: Path, next_row_id: int | None) -> dict[str, Any]:
         snapshot: dict[str, Any] = {
             "snapshot-id": SNAPSHOT_ID,
-            "sequence-number": SEQUENCE_NUMBER,
             "timestamp-ms": 1_700_000_000_000,
             "manifest-list": str(manifest_list),
             "summary": {"operation": "append"},
             "schema-id": self.schema.schema_id,
         }
         rows = {}
+        if self.version > 1:
+            snapshot["sequence-number"] = SEQUENCE_NUMBER
         if self.version > 2:
             snapshot |= {"first-row-id": 0, "added-rows": next_row_id}
             rows = {"next-row-id": next_row_id}

@@ -1,9 +1,9 @@
 """The statistics of a data file as its manifest entry states them.
 
-Sizes and counts come from the Parquet footer, NaN counts from the writer. Bounds are the smallest and largest of the
-row groups' bounds without NaN, cut to the width the table wants: a lower bound is cut, an upper bound is cut and
-raised in its last place, skipping what is no character, and left out when nothing is above it. Zeros of floating point
-are widened to -0.0 and +0.0. Columns inside lists and maps have counts, and no bounds.
+Sizes and counts come from the Parquet footer; what it does not tell, or not right, from the writer. Bounds are the
+smallest and largest of the row groups' bounds without NaN, cut to the width the table wants: a lower bound is cut, an
+upper bound is cut and raised in its last place, skipping what is no character, and left out when nothing is above it.
+Zeros of floating point are widened to -0.0 and +0.0. Of columns inside lists and maps only the size is stated.
 
 Fail-safe: a row group whose values have no bounds leaves the file without one.
 """
@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.conversions import to_bytes
@@ -28,6 +29,8 @@ from floeplan.partition.transforms import from_physical
 from floeplan.predicate.stats import Bound
 from floeplan.write.metrics_modes import MetricsMode, MetricsModes
 from floeplan.write.parquet_file import GroupFacts
+
+Counts: TypeAlias = npt.NDArray[np.int64]
 
 _LAST_CODE_POINT = 0x10FFFF
 _SURROGATES = range(0xD800, 0xE000)
@@ -81,33 +84,41 @@ class _Column:
     groups: Sequence[GroupFacts]
 
     @property
-    def nans(self) -> np.ndarray[Any, np.dtype[np.int64]] | None:
-        """NaN in each row group; zero for other types, ``None`` where nobody counted."""
-        if not isinstance(self.type, FloatType | DoubleType):
-            return np.zeros(1, dtype=np.int64)
-        if not self.groups:
-            return None
-        return np.array([group.nan_counts.get(self.field_id, 0) for group in self.groups], dtype=np.int64)
+    def is_float(self) -> bool:
+        """Whether NaN has to be thought of."""
+        return isinstance(self.type, FloatType | DoubleType)
+
+    def nulls(self, claimed: Counts) -> Counts:
+        """Nulls in each row group, -1 where that is not known."""
+        seen = [group.null_counts.get(self.field_id, -1) for group in self.groups]
+        return np.array(seen, dtype=np.int64) if seen else claimed
+
+    def nans(self, groups: int) -> Counts:
+        """NaN in each row group, -1 where nobody counted."""
+        if not self.is_float:
+            return np.zeros(groups, dtype=np.int64)
+        seen = [group.nan_counts.get(self.field_id, -1) for group in self.groups]
+        return np.array(seen or [-1] * groups, dtype=np.int64)
 
 
 def _add(metrics: FileMetrics, footer: ParquetFooter, leaf: LeafColumn, column: _Column) -> None:
     chunks, key = footer.chunks(leaf), column.field_id
-    metrics.column_sizes[key] = int(chunks.total_compressed_size.sum())
     if not column.mode.counts:
         return
-    metrics.value_counts[key] = int(chunks.num_values.sum())
-    claims = usable_claims(footer, chunks)
-    nulls = np.zeros_like(chunks.num_values) if leaf.max_def == 0 else claims.null_count
+    metrics.column_sizes[key] = int(chunks.total_compressed_size.sum())
     if leaf.max_rep:
-        nulls = chunks.null_count
+        return
+    claims = usable_claims(footer, chunks)
+    nulls = column.nulls(np.zeros_like(chunks.num_values) if leaf.max_def == 0 else claims.null_count)
+    nans = column.nans(footer.num_row_groups)
+    metrics.value_counts[key] = int(chunks.num_values.sum())
     if (nulls >= 0).all():
         metrics.null_value_counts[key] = int(nulls.sum())
-    nans = column.nans
-    if nans is not None and isinstance(column.type, FloatType | DoubleType):
+    if column.is_float and (nans >= 0).all():
         metrics.nan_value_counts[key] = int(nans.sum())
-    if not column.mode.bounds or leaf.max_rep or not comparable(leaf, column.type):
+    if not column.mode.bounds or not comparable(leaf, column.type):
         return
-    ordinary = (nulls < 0) | (chunks.num_values > nulls + (0 if nans is None else nans))
+    ordinary = (nulls < 0) | (chunks.num_values > nulls + np.maximum(nans, 0))
     for side, raw, found in (
         (Side.LOWER, claims.lower, metrics.lower_bounds),
         (Side.UPPER, claims.upper, metrics.upper_bounds),
@@ -118,7 +129,7 @@ def _add(metrics: FileMetrics, footer: ParquetFooter, leaf: LeafColumn, column: 
             found[key] = bound
 
 
-def _reduced(column: _Column, side: Side, bound: Bound, ordinary: np.ndarray[Any, np.dtype[np.bool_]]) -> Any:
+def _reduced(column: _Column, side: Side, bound: Bound, ordinary: npt.NDArray[np.bool_]) -> Any:
     """The smallest or largest of the row groups' bounds; ``None`` unless every row group with values has one."""
     at = 0 if side is Side.LOWER else 1
     seen = [group.long_bounds[column.field_id][at] for group in column.groups if column.field_id in group.long_bounds]

@@ -1,7 +1,7 @@
 """One Parquet file being written: one row group at a time, and what its footer will not tell.
 
-Statistics in a footer count no NaN, and leave out bounds of long values. Both are gathered here, row group by row
-group, so that the entry of the file can have them.
+Statistics in a footer count no NaN, miscount nulls inside of structs, and leave out bounds of long values. All three
+are gathered here, row group by row group, so that the entry of the file can have them.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ _LONGEST_STATISTIC = 4096
 
 @dataclass(frozen=True, slots=True)
 class GroupFacts:
-    """What was seen of one row group: NaN by field id, and the bounds of columns with long values."""
+    """What was seen of one row group by field id: nulls, NaN, and the bounds of columns with long values."""
 
+    null_counts: Mapping[int, int]
     nan_counts: Mapping[int, int]
     long_bounds: Mapping[int, tuple[Any, Any]]
 
@@ -123,32 +124,28 @@ def _footer(metadata: Any, path: str, size: int) -> ParquetFooter:
 
 
 def _facts(rows: pa.Table) -> GroupFacts:
+    null_counts: dict[int, int] = {}
     nan_counts: dict[int, int] = {}
     long_bounds: dict[int, tuple[Any, Any]] = {}
     for field, column in zip(rows.schema, rows.columns, strict=True):
-        for key, values, repeated in _leaves(field, column, False):
+        for key, values in _leaves(field, column):
+            null_counts[key] = values.null_count
             if pt.is_floating(values.type):
                 nan_counts[key] = pc.sum(pc.is_nan(values)).as_py() or 0
-            elif not repeated and _has_long_values(values):
+            elif _has_long_values(values):
                 found = pc.min_max(values).as_py()
                 long_bounds[key] = found["min"], found["max"]
-    return GroupFacts(nan_counts, long_bounds)
+    return GroupFacts(null_counts, nan_counts, long_bounds)
 
 
-def _leaves(field: pa.Field, values: pa.ChunkedArray, repeated: bool) -> Iterator[tuple[int, pa.ChunkedArray, bool]]:
-    """Leaves with a field id, and whether they are inside of a list or map; what a null struct holds is null."""
-    type_, key = field.type, field_id(field)
-    if pt.is_struct(type_):
-        for at in range(type_.num_fields):
-            yield from _leaves(type_.field(at), pc.struct_field(values, [at]), repeated)
-    elif pt.is_large_list(type_):
-        yield from _leaves(type_.value_field, pc.list_flatten(values), True)
-    elif pt.is_map(type_):
-        entries = pc.list_flatten(values.cast(pa.list_(pa.struct([type_.key_field, type_.item_field]))))
-        yield from _leaves(type_.key_field, pc.struct_field(entries, [0]), True)
-        yield from _leaves(type_.item_field, pc.struct_field(entries, [1]), True)
-    elif key is not None:
-        yield key, values, repeated
+def _leaves(field: pa.Field, values: pa.ChunkedArray) -> Iterator[tuple[int, pa.ChunkedArray]]:
+    """Leaves with a field id outside of lists and maps; what a null struct holds is null."""
+    key = field_id(field)
+    if pt.is_struct(field.type):
+        for at in range(field.type.num_fields):
+            yield from _leaves(field.type.field(at), pc.struct_field(values, [at]))
+    elif key is not None and not pt.is_nested(field.type):
+        yield key, values
 
 
 def _has_long_values(values: pa.ChunkedArray) -> bool:
