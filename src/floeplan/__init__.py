@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from floeplan.catalog import load_table
     from floeplan.dml.append import append
     from floeplan.dml.changing import delete, update
+    from floeplan.dml.merge import merge
+    from floeplan.dml.overwrite import overwrite
     from floeplan.dml.result import DmlResult
     from floeplan.errors import FloeplanError
     from floeplan.predicate.compile import CompileResult, compile_predicate
@@ -69,6 +71,8 @@ _HOMES = {
     "compile_predicate": "floeplan.predicate.compile",
     "delete": "floeplan.dml.changing",
     "load_table": "floeplan.catalog",
+    "merge": "floeplan.dml.merge",
+    "overwrite": "floeplan.dml.overwrite",
     "plan_read": "floeplan.spark.reader",
     "plan_scan": "floeplan.scan.plan",
     "read": "floeplan.spark.reader",

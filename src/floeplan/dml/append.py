@@ -10,12 +10,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyiceberg.table import Table
 
-from floeplan.dml.outcome import Commit, Outcome, commit_outcome
+from floeplan.dml.outcome import Commit, Outcome, commit_outcome, discard_entries
 from floeplan.dml.result import DmlResult
 from floeplan.dml.runner import new_attempt, run_tasks
 from floeplan.dml.sources import ParquetRows, arrow_batches, is_data_frame, parquet_paths
@@ -80,7 +81,10 @@ def write_rows(
     if paths is None:
         return [write_data_files(writer, arrow_batches(data), file_name_token=new_attempt(), sort=True)]
     sizes = [open_source(path, writer.io).size for path in paths]
-    return run_tasks(WriteParquetRows(writer), paths, spark, weights=sizes, description="floeplan append")
+    discard = partial(discard_entries, io=writer.io)
+    return run_tasks(
+        WriteParquetRows(writer), paths, spark, weights=sizes, description="floeplan append", discard=discard
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,7 +19,7 @@ from pyiceberg.table import Table
 from floeplan.dml.assign import Assignments, compile_assignments
 from floeplan.dml.coverage import arrow_evaluates
 from floeplan.dml.fates import Clause, Decision, Matching
-from floeplan.dml.outcome import Commit, Outcome, commit_outcome
+from floeplan.dml.outcome import Commit, Outcome, commit_outcome, discard_result, undone_on_failure
 from floeplan.dml.planning import drop_proven, plan_rows, weights, works
 from floeplan.dml.result import DmlResult
 from floeplan.dml.row_task import FileWork, RowTask
@@ -68,7 +69,8 @@ def delete(
     plan = plan_rows(target, where, spark, case_sensitive)
     outcome = Outcome(planned=plan.files)
     proven = drop_proven(plan.files, outcome)
-    change_matching(target, where, plan, works(plan.files, ~proven), outcome, spark)
+    with undone_on_failure(outcome, target):
+        change_matching(target, where, plan, works(plan.files, ~proven), outcome, spark)
     how = Commit(plan.compiled.predicate, isolation=target.isolation, summary=summary or {}, options=options)
     return commit_outcome(target, outcome, how)
 
@@ -105,7 +107,8 @@ def update(
     plan = plan_rows(target, where, spark, case_sensitive)
     outcome = Outcome(planned=plan.files)
     everything = np.ones(len(plan.files), dtype=np.bool_)
-    change_matching(target, where, plan, works(plan.files, everything), outcome, spark, assignments)
+    with undone_on_failure(outcome, target):
+        change_matching(target, where, plan, works(plan.files, everything), outcome, spark, assignments)
     how = Commit(plan.compiled.predicate, isolation=target.isolation, summary=summary or {}, options=options)
     return commit_outcome(target, outcome, how)
 
@@ -122,8 +125,7 @@ def change_matching(
     """Delete the rows of these files that match the plan's predicate, or update them."""
     if not chosen:
         return
-    assigned = () if assignments is None else (assignments,)
-    covered = arrow_evaluates(target.schema, (plan.compiled.predicate,), assigned)
+    covered = arrow_evaluates((target.schema,), (plan.compiled.predicate,), (assignments,))
     if spark is None or covered or not isinstance(where, str):
         run_decision(target, chosen, Matching(target.schema, Clause(assignments)), outcome, spark)
         return
@@ -136,4 +138,5 @@ def run_decision(
     """Run a decision over files in tasks."""
     task = RowTask(TableRows.of(target.table, target.schema), WriteTarget.of(target.table), decision, target.copies)
     description = f"floeplan {target.command} on {'.'.join(target.table.name())}"
-    outcome.add(run_tasks(task, chosen, spark, weights=weights(chosen), description=description))
+    discard = partial(discard_result, io=target.table.io)
+    outcome.add(run_tasks(task, chosen, spark, weights=weights(chosen), description=description, discard=discard))

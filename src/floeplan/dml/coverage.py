@@ -6,25 +6,31 @@ not fit, is for the rows themselves to find out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import pyarrow as pa
+from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 
 from floeplan.dml.assign import Assignments
 from floeplan.errors import FloeplanError, UnsupportedError
-from floeplan.predicate.arrow_columns import typed_columns_of
 from floeplan.predicate.ir import IrExpr
 from floeplan.predicate.rows import evaluate_rows
-from floeplan.scan.projection import arrow_schema
 
 
-def arrow_evaluates(schema: Schema, conditions: Iterable[IrExpr], assigned: Iterable[Assignments] = ()) -> bool:
-    """Whether these can be evaluated on Arrow rows of a schema."""
-    row = pa.table([pa.nulls(1, field.type) for field in arrow_schema(schema)], names=[f.name for f in schema.fields])
-    resolve = typed_columns_of(row, schema)
-    asked = [_Question(evaluate_rows, condition, row, schema) for condition in conditions]
-    asked += [_Question(item.value.evaluate, 1, resolve) for group in assigned for item in group.items]
+def arrow_evaluates(
+    schemas: Sequence[Schema], conditions: Iterable[IrExpr], assigned: Iterable[Assignments | None] = ()
+) -> bool:
+    """Whether these can be evaluated on Arrow rows with the columns of some schemas."""
+    row = pa.table({"row": pa.nulls(1)})
+
+    def nulls(field_id: int) -> pa.ChunkedArray:
+        schema = next(schema for schema in schemas if field_id in schema._lazy_id_to_field)
+        return pa.chunked_array([pa.nulls(1, schema_to_pyarrow(schema.find_type(field_id)))])
+
+    asked = [_Question(evaluate_rows, condition, row, nulls) for condition in conditions]
+    groups = [group for group in assigned if group is not None]
+    asked += [_Question(item.value.evaluate, 1, nulls) for group in groups for item in group.items]
     return all(question() for question in asked)
 
 

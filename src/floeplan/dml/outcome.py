@@ -7,11 +7,13 @@ added deletes for a removed file matters only when rows of it live on in new fil
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyiceberg.io import FileIO
 from pyroaring import BitMap64
 
 from floeplan.dml.result import DmlResult, ManifestSummary
@@ -111,6 +113,30 @@ class Commit:
     summary: Mapping[str, str] = field(default_factory=dict)
     options: CommitOptions | None = None
     owns_files: bool = True
+
+
+def discard_entries(entries: EntriesTable | None, io: FileIO) -> None:
+    """Remove files that were written and will not be committed; one that cannot be removed stays as an orphan."""
+    for path in set() if entries is None else set(entries.path.to_pylist()):
+        with suppress(OSError):
+            io.delete(path)
+
+
+def discard_result(result: RowTaskResult, io: FileIO) -> None:
+    """Remove what a task wrote."""
+    discard_entries(result.added_data, io)
+    discard_entries(result.added_deletes, io)
+
+
+@contextmanager
+def undone_on_failure(outcome: Outcome, target: DmlTarget) -> Iterator[None]:
+    """When an error ends the work before anything is committed, the files written for it go."""
+    try:
+        yield
+    except BaseException:
+        for entries in (*outcome.data, *outcome.deletes):
+            discard_entries(entries, target.table.io)
+        raise
 
 
 def commit_outcome(target: DmlTarget, outcome: Outcome, how: Commit) -> DmlResult:

@@ -31,19 +31,28 @@ if TYPE_CHECKING:
 
 
 def plan_rows(
-    target: DmlTarget, where: PredicateSource | None, spark: SparkSession | None, case_sensitive: bool = True
+    target: DmlTarget,
+    where: PredicateSource | None,
+    spark: SparkSession | None,
+    case_sensitive: bool = True,
+    recover: bool = False,
 ) -> ScanPlan:
-    """Plan the files that may hold rows to change."""
+    """Plan the files that may hold rows to change; ``recover`` reads what proves their partitions under other specs."""
     planning = None if spark is None else SparkPlanning(spark)
-    options = ScanOptions(page_index=True, report=False, planning=planning)
+    options = ScanOptions(page_index=True, report=False, planning=planning, recover=recover)
     return plan_scan(target.table, where, ref=target.ref, case_sensitive=case_sensitive, options=options)
 
 
 def drop_proven(files: PlannedFiles, outcome: Outcome) -> Mask:
-    """Drop the files that go by metadata alone; which files those are."""
+    """Drop the files of which every row matches, as far as metadata suffices; which files those are."""
+    return drop_files(files, files.states == TriState.TRUE, outcome)
+
+
+def drop_files(files: PlannedFiles, whole: Mask, outcome: Outcome) -> Mask:
+    """Drop those of some files whose live rows can be counted without reading; which files those are."""
     vector_only = _has_one_vector(files)
     counted = (files.matches.counts == 0) | vector_only
-    proven: Mask = (files.states == TriState.TRUE) & counted & (files.entries.record_count >= 0)
+    proven: Mask = whole & counted & (files.entries.record_count >= 0)
     outcome.removed_data.update(files.entries.path.filter(pa.array(proven)).to_pylist())
     outcome.rows_deleted += int(files.entries.record_count[proven].sum())
     vectors = files.deletes.take(files.matches.deletes[files.matches.offsets[:-1][proven & vector_only]])

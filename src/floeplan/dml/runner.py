@@ -43,6 +43,7 @@ def run_tasks(
     *,
     weights: Sequence[int] | None = None,
     description: str = "",
+    discard: Callable[[Result], None] | None = None,
 ) -> list[Result]:
     """Run a task over all descriptors.
 
@@ -52,6 +53,7 @@ def run_tasks(
         spark: A session; ``None`` runs in this process.
         weights: Bytes of work in each descriptor, by which packs are balanced; equal when not given.
         description: What a Spark user interface shows.
+        discard: Called with what tasks returned when another one failed.
 
     Returns:
         One result for each pack.
@@ -60,8 +62,9 @@ def run_tasks(
         return []
     sizes = np.ones(len(descriptors)) * TASK_BYTES if weights is None else np.asarray(weights, dtype=np.float64)
     if spark is None:
-        return _run_here(task, _packs(descriptors, sizes, os.cpu_count() or 1))
-    return _run_on_spark(task, _packs(descriptors, sizes, 2 * _parallelism(spark)), spark, description)
+        return _run_here(task, _packs(descriptors, sizes, os.cpu_count() or 1), discard)
+    packs = _packs(descriptors, sizes, 2 * _parallelism(spark))
+    return _run_on_spark(task, packs, spark, description, discard)
 
 
 def new_attempt() -> str:
@@ -69,15 +72,22 @@ def new_attempt() -> str:
     return uuid.uuid4().hex[:16]
 
 
-def _run_here(task: Task[Work, Result], packs: list[list[Work]]) -> list[Result]:
-    if len(packs) == 1:
-        return [task(packs[0], new_attempt())]
+def _run_here(
+    task: Task[Work, Result], packs: list[list[Work]], discard: Callable[[Result], None] | None
+) -> list[Result]:
     with ThreadPoolExecutor(len(packs), "floeplan-task") as pool:
-        return list(pool.map(lambda pack: task(pack, new_attempt()), packs))
+        running = [pool.submit(task, pack, new_attempt()) for pack in packs]
+        errors = [future.exception() for future in running]
+    results = [future.result() if error is None else None for error, future in zip(errors, running, strict=True)]
+    return _all_good(errors, results, discard)
 
 
 def _run_on_spark(
-    task: Task[Work, Result], packs: list[list[Work]], spark: SparkSession, description: str
+    task: Task[Work, Result],
+    packs: list[list[Work]],
+    spark: SparkSession,
+    description: str,
+    discard: Callable[[Result], None] | None,
 ) -> list[Result]:
     _describe(spark, description)
     try:
@@ -85,16 +95,28 @@ def _run_on_spark(
         answers = frame.toArrow().sort_by("pack")
     finally:
         _describe(spark, None)
-    return unpickled(answers)
+    return unpickled(answers, discard)
 
 
-def unpickled(answers: pa.Table) -> list[Any]:
+def unpickled(answers: pa.Table, discard: Callable[[Result], None] | None) -> list[Result]:
     """What tasks returned; the first error is raised."""
     values = [pickle.loads(answer.as_buffer()) for answer in answers.column("answer")]
-    for failed, value in zip(answers.column("failed").to_pylist(), values, strict=True):
-        if failed:
-            raise value
-    return values
+    failed = answers.column("failed").to_pylist()
+    errors = [value if bad else None for bad, value in zip(failed, values, strict=True)]
+    return _all_good(errors, values, discard)
+
+
+def _all_good(
+    errors: Sequence[BaseException | None], values: Sequence[Result | None], discard: Callable[[Result], None] | None
+) -> list[Result]:
+    """The results, or the first error once the others' results are discarded."""
+    first = next((error for error in errors if error is not None), None)
+    if first is None:
+        return cast("list[Result]", list(values))
+    for error, value in zip(errors, values, strict=True):
+        if error is None and discard is not None:
+            discard(cast("Result", value))
+    raise first
 
 
 def spark_task(

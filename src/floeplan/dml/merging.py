@@ -1,0 +1,157 @@
+"""Carrying a merge out: source made ready, files joined in tasks, new rows written, all committed at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+from pyiceberg.schema import Schema
+
+from floeplan.dml.changing import run_decision
+from floeplan.dml.coverage import arrow_evaluates
+from floeplan.dml.keys import KeyIndex, Rows, key_values, meeting_type
+from floeplan.dml.merge import Clauses, Merge, When, compile_clauses, condition_text
+from floeplan.dml.merge_condition import MergeCondition, compile_condition, key_predicate
+from floeplan.dml.merge_join import Joined, MergeSource, true_mask
+from floeplan.dml.merge_names import MergeNames, source_schema
+from floeplan.dml.outcome import Commit, Outcome, commit_outcome, discard_entries, undone_on_failure
+from floeplan.dml.planning import plan_rows, works
+from floeplan.dml.result import DmlResult
+from floeplan.dml.runner import run_tasks
+from floeplan.dml.sources import arrow_table, is_data_frame
+from floeplan.dml.target import DmlTarget
+from floeplan.metadata.entries import EntriesTable
+from floeplan.predicate.arrow_columns import typed_columns_of
+from floeplan.predicate.build import and_
+from floeplan.predicate.ir import TRUE, Column, IrExpr
+from floeplan.predicate.names import Names
+from floeplan.scan.projection import arrow_schema
+from floeplan.write.data_files import write_data_files
+from floeplan.write.target import WriteTarget
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+INSERT_ROWS = 500_000
+"""New rows that one task writes; fewer are written in this process."""
+
+
+class Merging:
+    """One run of a merge."""
+
+    def __init__(self, target: DmlTarget, merge: Merge) -> None:
+        self.target, self.merge = target, merge
+        self.spark: SparkSession | None = merge.spark
+        if self.spark is None and is_data_frame(merge.source):
+            self.spark = merge.source.sparkSession
+
+    def run(self) -> DmlResult:
+        """Join, write and commit."""
+        rows = self._source_rows()
+        source = source_schema(rows.schema)
+        rows = rows.cast(pa.schema([f.remove_metadata() for f in arrow_schema(source)]))
+        names = MergeNames(self.target.schema, self.merge.case_sensitive, source, *self.merge.qualifiers)
+        condition = compile_condition(condition_text(self.merge.on, names), names)
+        clauses = compile_clauses(self.merge, self.target.schema, source)
+        self._check_coverage(condition, clauses, source)
+        ready = self._indexed(rows, source, condition)
+        return self._run(ready, condition, clauses)
+
+    def _source_rows(self) -> pa.Table:
+        return arrow_table(self.merge.source, self.target.table.io)
+
+    def _check_coverage(self, condition: MergeCondition, clauses: Clauses, source: Schema) -> None:
+        conditions = [condition.target_only, condition.source_only, condition.pairs]
+        conditions += [when.condition for when in clauses.all]
+        arrow_evaluates((self.target.schema, source), conditions, [when.assignments for when in clauses.all])
+
+    def _indexed(self, rows: pa.Table, schema: Schema, condition: MergeCondition) -> MergeSource:
+        of_source = typed_columns_of(rows, schema)
+        usable = true_mask(condition.source_only, rows.num_rows, of_source)
+        types, keys = [], []
+        for key in condition.keys:
+            column = of_source(key.source)
+            types.append(meeting_type(_type_of(self.target.schema, key.target), column.type))
+            keys.append(key_values(column, types[-1]))
+        index = KeyIndex.build(keys, [key.null_safe for key in condition.keys], usable)
+        return MergeSource(rows, schema, index, tuple(types))
+
+    def _run(self, source: MergeSource, condition: MergeCondition, clauses: Clauses) -> DmlResult:
+        wanted = TRUE if clauses.by_source else self._predicate(source, condition)
+        plan = plan_rows(self.target, wanted, self.spark)
+        outcome = Outcome(planned=plan.files)
+        with undone_on_failure(outcome, self.target):
+            chosen = works(plan.files, np.ones(len(plan.files), dtype=np.bool_))
+            decision = Joined(self.target.schema, source, condition, clauses.matched, clauses.by_source)
+            run_decision(self.target, chosen, decision, outcome, self.spark)
+            for entries in self._inserted(source, clauses.not_matched, outcome):
+                outcome.insert(entries)
+        how = Commit(wanted, isolation=self.target.isolation, summary=self.merge.summary, options=self.merge.options)
+        return commit_outcome(self.target, outcome, how)
+
+    def _predicate(self, source: MergeSource, condition: MergeCondition) -> IrExpr:
+        """What every target row that meets a source row satisfies."""
+        parts = [condition.target_only]
+        of_source = typed_columns_of(source.rows, source.schema)
+        usable = pa.array(np.sort(source.index.order))
+        for key, type_ in zip(condition.keys, source.key_types, strict=True):
+            column = _column(self.target.schema, key.target)
+            if column is not None and not key.null_safe and not pa.types.is_floating(type_):
+                parts.append(key_predicate(column, key_values(of_source(key.source).take(usable), type_)))
+        return and_(*parts)
+
+    def _inserted(self, source: MergeSource, whens: Sequence[When], outcome: Outcome) -> list[EntriesTable]:
+        """Files of the source rows that met nothing."""
+        if not whens:
+            return []
+        met = np.array(outcome.met_sources, dtype=np.int64)
+        new = np.setdiff1d(np.arange(source.rows.num_rows), met, assume_unique=True)
+        parts = [new[at : at + INSERT_ROWS] for at in range(0, len(new), INSERT_ROWS)]
+        task = InsertRows(WriteTarget.of(self.target.table), source.rows, source.schema, tuple(whens))
+        spark = self.spark if len(parts) > 1 else None
+        return run_tasks(task, parts, spark, discard=partial(discard_entries, io=self.target.table.io))
+
+
+@dataclass(frozen=True, slots=True)
+class InsertRows:
+    """Writes source rows as the first insert clause that applies says."""
+
+    target: WriteTarget
+    rows: pa.Table
+    schema: Schema
+    whens: tuple[When, ...]
+
+    def __call__(self, parts: Sequence[Rows], attempt: str) -> EntriesTable:
+        """Write the rows with these numbers."""
+        return write_data_files(self.target, self._new_rows(parts), file_name_token=attempt, sort=True)
+
+    def _new_rows(self, parts: Sequence[Rows]) -> Iterator[pa.Table]:
+        for part in parts:
+            left = self.rows.take(pa.array(part))
+            for when in self.whens:
+                mask = true_mask(when.condition, left.num_rows, typed_columns_of(left, self.schema))
+                mine, left = left.filter(pa.array(mask)), left.filter(pa.array(~mask))
+                if mine.num_rows and when.assignments is not None:
+                    resolve = typed_columns_of(mine, self.schema)
+                    yield when.assignments.insert(mine.num_rows, resolve, self.target.arrow_schema)
+
+
+def _type_of(schema: Schema, field_id: int) -> pa.DataType:
+    from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+    return schema_to_pyarrow(schema.find_type(field_id))
+
+
+def _column(schema: Schema, field_id: int) -> Column | None:
+    """A column of single values."""
+    from pyiceberg.types import PrimitiveType
+
+    type_ = schema.find_type(field_id)
+    name = schema.find_column_name(field_id)
+    if not isinstance(type_, PrimitiveType) or name is None:
+        return None
+    return Names(schema).find_id(field_id, name)
