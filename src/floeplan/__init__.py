@@ -45,6 +45,8 @@ __all__ = [
     "compile_predicate",
     "delete",
     "load_table",
+    "merge",
+    "overwrite",
     "plan_read",
     "plan_scan",
     "prune",
