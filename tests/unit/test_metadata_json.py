@@ -1,0 +1,124 @@
+"""Metadata of every format through PyIceberg's catalogs: nothing is lost, or nothing is written."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.io import FileIO, load_file_io
+from pyiceberg.table import Table
+from pyiceberg.table.update import SetPropertiesUpdate
+
+from floeplan.errors import UnsupportedError
+from floeplan.transaction.metadata_json import check_lossless, losses, writable_metadata
+from tests.support.tables import catalog as new_catalog
+from tests.unit.test_snapshot_producer import V1, V2, V3, data
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> SqlCatalog:
+    return new_catalog(tmp_path)
+
+
+@pytest.fixture
+def io() -> FileIO:
+    return load_file_io({})
+
+
+def document(folder: Path, version: int = 3) -> dict[str, Any]:
+    layout = {1: V1, 2: V2, 3: V3}[version]
+    layout.write_table(folder, layout.entries([data("a.parquet", 1), data("b.parquet", 2)]))
+    found: dict[str, Any] = json.loads((folder / "v1.metadata.json").read_text())
+    if version == 1:
+        del found["last-sequence-number"]
+    return found
+
+
+def registered(catalog: SqlCatalog, folder: Path, content: dict[str, Any]) -> Table:
+    path = folder / "00000-00000000-0000-4000-8000-000000000000.metadata.json"
+    path.write_text(json.dumps(content))
+    return catalog.register_table("db.t", str(path))
+
+
+def set_property(table: Table) -> None:
+    with writable_metadata(table.io):
+        table.catalog.commit_table(table, (), (SetPropertiesUpdate(updates={"k": "v"}),))
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_a_commit_keeps_everything_in_the_metadata(version: int, catalog: SqlCatalog, tmp_path: Path) -> None:
+    before = document(tmp_path / "t", version)
+    table = registered(catalog, tmp_path / "t", before)
+    set_property(table)
+    location = catalog.load_table("db.t").metadata_location
+    after = json.loads(Path(location.removeprefix("file://")).read_text())
+    assert after.pop("properties") == {"k": "v"}
+    for name in ("last-updated-ms", "schema", "partition-spec"):
+        del before[name]
+    assert list(losses(before, after)) == []
+    assert after["format-version"] == version
+
+
+@pytest.mark.parametrize(
+    ("where", "key"),
+    [
+        ((), "encryption-keys"),
+        (("snapshots", 0), "key-id"),
+        (("schemas", 0, "fields", 0), "of-a-later-format"),
+    ],
+)
+def test_what_the_models_do_not_know_stops_the_commit(
+    where: tuple[Any, ...], key: str, catalog: SqlCatalog, tmp_path: Path
+) -> None:
+    content = document(tmp_path / "t")
+    part: Any = content
+    for step in where:
+        part = part[step]
+    part[key] = [{"key-id": "k1"}] if key == "encryption-keys" else "k1"
+    table = registered(catalog, tmp_path / "t", content)
+    with pytest.raises(UnsupportedError, match=f"losing .*{key}"):
+        set_property(table)
+    assert catalog.load_table("db.t").metadata_location == table.metadata_location
+
+
+def test_outside_of_the_context_pyiceberg_refuses_as_ever(catalog: SqlCatalog, tmp_path: Path) -> None:
+    table = registered(catalog, tmp_path / "t", document(tmp_path / "t"))
+    set_property(table)
+    with pytest.raises(NotImplementedError):
+        catalog.commit_table(table, (), (SetPropertiesUpdate(updates={"k": "w"}),))
+
+
+def test_compressed_metadata_are_read(tmp_path: Path, io: FileIO) -> None:
+    path = tmp_path / "00000-x.gz.metadata.json"
+    content = document(tmp_path / "t")
+    path.write_bytes(gzip.compress(json.dumps(content).encode()))
+    check_lossless(str(path), io)
+    path.write_bytes(gzip.compress(json.dumps(content | {"novel": 1}).encode()))
+    with pytest.raises(UnsupportedError, match="novel"):
+        check_lossless(str(path), io)
+
+
+def test_a_table_without_a_snapshot_loses_nothing(catalog: SqlCatalog, tmp_path: Path) -> None:
+    empty = {"snapshots": [], "refs": {}, "current-snapshot-id": -1}
+    set_property(registered(catalog, tmp_path / "t", document(tmp_path / "t", 2) | empty))
+    assert catalog.load_table("db.t").properties == {"k": "v"}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "lost"),
+    [
+        ({"a": None, "b": [], "c": {}}, {}, []),
+        ({"a": 1}, {"a": 1, "b": 2}, []),
+        ({"a": {"b": 1}}, {"a": {}}, ["a.b"]),
+        ({"a": [1, {"b": 2}]}, {"a": [1, {"b": 3}]}, ["a[1].b"]),
+        ({"a": [1, 2]}, {"a": [1]}, ["a"]),
+    ],
+)
+def test_losses_are_named_by_their_path(before: Any, after: Any, lost: list[str]) -> None:
+    assert list(losses(before, after)) == lost
