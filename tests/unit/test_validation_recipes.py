@@ -1,0 +1,44 @@
+"""Which checks a command makes: the table of Iceberg's Spark commands, and that files to be removed are there."""
+
+from __future__ import annotations
+
+import pytest
+
+from floeplan.transaction.change import Check, IsolationLevel
+from floeplan.transaction.recipes import Command, Mode, validation_for
+
+pytestmark = pytest.mark.unit
+
+SNAPSHOT, SERIALIZABLE = IsolationLevel.SNAPSHOT, IsolationLevel.SERIALIZABLE
+REWRITE = {Check.REMOVED_FILES_EXIST, Check.NO_NEW_DELETES_FOR_REMOVED}
+DELTA = {Check.REMOVED_FILES_EXIST, Check.NO_NEW_DVS}
+OVERWRITE = REWRITE | DELTA | {Check.REFERENCED_FILES_EXIST}
+
+
+@pytest.mark.parametrize(
+    ("command", "mode", "checks"),
+    [
+        ("delete", "copy-on-write", REWRITE),
+        ("update", "copy-on-write", REWRITE),
+        ("merge", "copy-on-write", REWRITE),
+        ("delete", "merge-on-read", DELTA | {Check.REFERENCED_FILES_EXIST}),
+        ("update", "merge-on-read", DELTA | {Check.REFERENCED_FILES_NOT_DELETED, Check.NO_NEW_DELETES}),
+        ("merge", "merge-on-read", DELTA | {Check.REFERENCED_FILES_NOT_DELETED, Check.NO_NEW_DELETES}),
+        ("overwrite", "copy-on-write", OVERWRITE | {Check.NO_NEW_DELETES, Check.NO_REMOVED_DATA}),
+        ("replace_partitions", "copy-on-write", OVERWRITE | {Check.NO_NEW_DELETES, Check.NO_REMOVED_DATA}),
+    ],
+)
+def test_serializable_adds_that_no_matching_data_came(command: Command, mode: Mode, checks: set[Check]) -> None:
+    assert validation_for(command, mode, SNAPSHOT) == checks
+    assert validation_for(command, mode, SERIALIZABLE) == checks | {Check.NO_NEW_DATA}
+    assert validation_for(command, mode) == checks | {Check.NO_NEW_DATA}
+
+
+@pytest.mark.parametrize("isolation", [None, SNAPSHOT, SERIALIZABLE])
+def test_appends_and_rewrites_know_no_isolation(isolation: IsolationLevel | None) -> None:
+    assert validation_for("append", isolation=isolation) == set()
+    assert validation_for("rewrite", isolation=isolation) == REWRITE
+
+
+def test_an_overwrite_without_isolation_looks_at_no_rows_of_others() -> None:
+    assert validation_for("overwrite", isolation=None) == OVERWRITE
