@@ -1,0 +1,192 @@
+"""Metrics modes, and bounds at their edges."""
+
+from __future__ import annotations
+
+import io
+import math
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.conversions import from_bytes
+from pyiceberg.schema import Schema
+from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrder
+from pyiceberg.transforms import BucketTransform, IdentityTransform
+from pyiceberg.types import (
+    BinaryType,
+    DoubleType,
+    FixedType,
+    IntegerType,
+    ListType,
+    LongType,
+    NestedField,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from floeplan.metadata.entry_columns import STAT_MAPS
+from floeplan.parquet.footer import read_footer
+from floeplan.parquet.source import open_source
+from floeplan.parquet.values import Side
+from floeplan.write.data_files import write_data_files
+from floeplan.write.metrics import file_metrics, single_value
+from floeplan.write.metrics_modes import COUNTS, FULL, NONE, TRUNCATE_16, MetricsMode, MetricsModes
+from tests.unit.test_write_data_files import target
+
+pytestmark = pytest.mark.unit
+
+NESTED = Schema(
+    NestedField(1, "s", StructType(NestedField(5, "a", LongType()), NestedField(6, "b", LongType()))),
+    NestedField(2, "x", LongType()),
+    NestedField(3, "l", ListType(7, LongType(), False)),
+    NestedField(4, "y", LongType()),
+)
+MODES = "write.metadata.metrics."
+
+
+def modes(properties: dict[str, str], order: SortOrder | None = None) -> dict[int, MetricsMode]:
+    found = MetricsModes.from_properties({MODES + name: value for name, value in properties.items()}, NESTED, order)
+    return {field_id: found.of(field_id) for field_id in (2, 4, 5, 6, 7)}
+
+
+def test_the_default_is_to_cut_after_16() -> None:
+    assert modes({}) == dict.fromkeys((2, 4, 5, 6, 7), TRUNCATE_16)
+
+
+def test_of_a_wide_table_only_the_first_columns_have_a_default_those_of_a_struct_before_inner_ones() -> None:
+    assert modes({"max-inferred-column-defaults": "3"}) == {2: TRUNCATE_16, 4: TRUNCATE_16, 5: TRUNCATE_16} | {
+        6: NONE,
+        7: NONE,
+    }
+
+
+def test_a_configured_default_is_for_all_columns_and_a_column_of_its_own_wins() -> None:
+    found = modes({"default": "counts", "max-inferred-column-defaults": "1", "column.s.b": "full", "column.x": "none"})
+    assert found == {2: NONE, 4: COUNTS, 5: COUNTS, 6: FULL, 7: COUNTS}
+
+
+@pytest.mark.parametrize("default", ["none", "counts"])
+def test_columns_of_the_sort_order_have_bounds(default: str) -> None:
+    keys = [(2, IdentityTransform()), (4, BucketTransform(4)), (5, IdentityTransform())]
+    order = SortOrder(*(SortField(i, t, SortDirection.ASC, NullOrder.NULLS_FIRST) for i, t in keys), order_id=1)
+    found = modes({"default": default, "column.s.a": "none"}, order)
+    assert (found[2], found[4].bounds, found[5]) == (TRUNCATE_16, False, NONE)
+
+
+@pytest.mark.parametrize(
+    ("value", "width", "lower", "upper"),
+    [
+        ("abc", 3, "abc", "abc"),
+        ("abcd", 3, "abc", "abd"),
+        ("éé😀x", 3, "éé😀", "éé😁"),
+        ("a\ud7ffx".encode("utf-16", "surrogatepass").decode("utf-16"), 2, "a\ud7ff", "a\ue000"),
+        ("a\U0010ffffx", 2, "a\U0010ffff", "b"),
+        ("\U0010ffff\U0010ffffx", 2, "\U0010ffff\U0010ffff", None),
+        ("", 1, "", ""),
+    ],
+)
+def test_text_is_cut_between_characters_and_raised_to_the_next_one(
+    value: str, width: int, lower: str, upper: str | None
+) -> None:
+    assert single_value(StringType(), value, Side.LOWER, width) == lower.encode()
+    assert single_value(StringType(), value, Side.UPPER, width) == (None if upper is None else upper.encode())
+    assert single_value(StringType(), value, Side.UPPER, None) == value.encode()
+
+
+@pytest.mark.parametrize(
+    ("value", "lower", "upper"),
+    [(b"ab", b"ab", b"ab"), (b"abc", b"ab", b"ac"), (b"a\xffc", b"a\xff", b"b"), (b"\xff\xff\xff", b"\xff\xff", None)],
+)
+def test_bytes_are_cut_and_raised(value: bytes, lower: bytes, upper: bytes | None) -> None:
+    assert single_value(BinaryType(), value, Side.LOWER, 2) == lower
+    assert single_value(BinaryType(), value, Side.UPPER, 2) == upper
+    assert single_value(FixedType(3), b"abc", Side.UPPER, 2) == b"abc"
+
+
+@pytest.mark.parametrize("zero", [0.0, -0.0])
+def test_zeros_are_widened(zero: float) -> None:
+    lower, upper = (single_value(DoubleType(), zero, side, None) for side in (Side.LOWER, Side.UPPER))
+    assert lower is not None
+    assert upper is not None
+    assert math.copysign(1, from_bytes(DoubleType(), lower)) == -1
+    assert math.copysign(1, from_bytes(DoubleType(), upper)) == 1
+
+
+def stated(folder: Path, schema: Schema, *groups: dict[str, Any], **properties: str) -> dict[str, dict[int, Any]]:
+    """The statistics of one file of several row groups."""
+    place = target(folder, schema, **{"write.parquet.row-group-size-bytes": "1", **properties})
+    entries = write_data_files(place, [pa.table(group, place.arrow_schema) for group in groups], file_name_token="t")
+    (row,) = entries.table.to_pylist()
+    return {name: {pair["key"]: pair["value"] for pair in row[name]} for name in STAT_MAPS}
+
+
+FLOATS = Schema(NestedField(1, "f", DoubleType()))
+
+
+@pytest.mark.parametrize(
+    ("groups", "nulls", "nans", "bounds"),
+    [
+        ([[1.0, math.nan], [None, -2.0]], 1, 1, (-2.0, 1.0)),
+        ([[math.nan], [5.0]], 0, 1, (5.0, 5.0)),
+        ([[None], [5.0]], 1, 0, (5.0, 5.0)),
+        ([[math.nan], [None]], 1, 1, None),
+        ([[-math.inf], [math.inf]], 0, 0, (-math.inf, math.inf)),
+    ],
+)
+def test_a_file_sums_up_its_row_groups(
+    tmp_path: Path, groups: list[list[float | None]], nulls: int, nans: int, bounds: tuple[float, float] | None
+) -> None:
+    found = stated(tmp_path, FLOATS, *({"f": group} for group in groups))
+    assert found["value_counts"] == {1: sum(map(len, groups))}
+    assert found["null_value_counts"] == {1: nulls}
+    assert found["nan_value_counts"] == {1: nans}
+    ends = [from_bytes(DoubleType(), found[name][1]) for name in ("lower_bounds", "upper_bounds") if found[name]]
+    assert ends == list(bounds or ())
+
+
+def test_long_text_has_bounds_although_the_footer_has_none(tmp_path: Path) -> None:
+    schema = Schema(NestedField(1, "t", StringType()))
+    found = stated(tmp_path, schema, {"t": ["m" * 5000, "z" * 6000]}, {"t": ["b" * 20]}, {"t": ["c", None]})
+    assert (found["lower_bounds"], found["upper_bounds"]) == ({1: b"b" * 16}, {1: b"z" * 15 + b"{"})
+    whole = stated(tmp_path / "full", schema, {"t": ["m" * 5000]}, **{"write.metadata.metrics.default": "full"})
+    assert whole["upper_bounds"] == {1: b"m" * 5000}
+
+
+def test_nulls_of_structs_count_for_their_fields(tmp_path: Path) -> None:
+    inner = StructType(NestedField(2, "a", StringType()), NestedField(3, "b", LongType(), required=True))
+    found = stated(tmp_path, Schema(NestedField(1, "s", inner)), {"s": [None, {"a": None, "b": 1}, {"a": "x", "b": 2}]})
+    assert found["null_value_counts"] == {2: 2, 3: 1}
+
+
+def footer_of(table: pa.Table) -> Any:
+    sink = io.BytesIO()
+    pq.write_table(table, sink)
+    return read_footer(open_source(sink.getvalue()))
+
+
+def test_nothing_is_said_of_nan_in_files_of_others() -> None:
+    field = pa.field("f", pa.float64(), metadata={"PARQUET:field_id": "1"})
+    metrics = file_metrics(
+        footer_of(pa.table([[1.0, math.nan]], schema=pa.schema([field]))), FLOATS, MetricsModes({}, FULL)
+    )
+    assert metrics.nan_value_counts == {}
+    assert from_bytes(DoubleType(), metrics.upper_bounds[1]) == 1.0
+    all_nan = footer_of(pa.table([[math.nan]], schema=pa.schema([field])))
+    assert file_metrics(all_nan, FLOATS, MetricsModes({}, FULL)).lower_bounds == {}
+
+
+def test_bounds_are_stated_in_the_type_of_the_table() -> None:
+    fields = [
+        pa.field("n", pa.int32(), metadata={"PARQUET:field_id": "1"}),
+        pa.field("t", pa.timestamp("ms"), metadata={"PARQUET:field_id": "2"}),
+    ]
+    schema = Schema(NestedField(1, "n", LongType()), NestedField(2, "t", TimestampType()))
+    metrics = file_metrics(footer_of(pa.table([[7], [3]], schema=pa.schema(fields))), schema, MetricsModes({}, FULL))
+    assert from_bytes(LongType(), metrics.lower_bounds[1]) == 7
+    assert from_bytes(TimestampType(), metrics.lower_bounds[2]) == 3000
+    other = Schema(NestedField(1, "n", StringType()), NestedField(3, "gone", IntegerType()))
+    refused = file_metrics(footer_of(pa.table([[7], [3]], schema=pa.schema(fields))), other, MetricsModes({}, FULL))
+    assert refused.lower_bounds == {}
