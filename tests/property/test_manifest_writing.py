@@ -212,7 +212,7 @@ def test_manifests_read_as_they_were_written(table: tuple[Layout, list[dict[str,
 
 def check_summaries(layout: Layout, manifests: Any, read: Any) -> None:
     """Nothing that an entry holds is outside of what the manifest list says of its manifest."""
-    said, held = manifest_stats(manifests, layout.union), partition_stats(read, layout.union)
+    said, held = manifest_stats(manifests, layout.union.fields), partition_stats(read, layout.union.fields)
     at = read.ints("manifest")
     for field_id, entry in held.columns.items():
         manifest = said.columns[field_id]

@@ -62,6 +62,27 @@ def test_the_last_of_two_equal_keys_counts(decoder: type) -> None:
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
+def test_keys_may_come_in_any_order(decoder: type) -> None:
+    keys = (5, 9, 1, 5, 3, 7, 2, 9)
+    items = b"".join(varint(key) + varint(1) + bytes([at]) for at, key in enumerate(keys))
+    rows = decode(decoder, record(A_MAP), Fields(((0, Keyed("m", (1, 3, 5, 7, 8))),)), varint(8) + items + varint(0))
+    assert rows == {"m1": [b"\2"], "m3": [b"\4"], "m5": [b"\3"], "m7": [b"\5"], "m8": [None]}
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+@pytest.mark.parametrize("wide", [0, 63, 64, 2**20, -(2**34), 2**55, -(2**62), 2**63 - 1])
+@pytest.mark.parametrize("at", range(9))
+def test_numbers_of_every_width_are_stepped_over(decoder: type, wide: int, at: int) -> None:
+    """Maps that nobody wants are not decoded: only the ends of their numbers are looked for."""
+    numbers = [1] * 9
+    numbers[at] = wide
+    avro = json.loads(json.dumps(A_MAP).replace('"bytes"', '"long"'))
+    items = b"".join(varint(key) + varint(number) for key, number in enumerate(numbers))
+    data = varint(9) + items + varint(0) + varint(-42)
+    assert decode(decoder, record(avro, "long"), Fields(((1, Scalar("after")),)), data) == {"after": [-42]}
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
 def test_a_value_in_a_map_may_be_optional(decoder: type) -> None:
     avro = json.loads(json.dumps(A_MAP).replace('"bytes"', '["long", "null"]'))
     data = varint(2) + varint(1) + varint(0) + varint(9) + varint(2) + varint(1) + varint(0)

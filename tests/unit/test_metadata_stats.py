@@ -73,7 +73,7 @@ def test_summaries_are_found_by_spec_and_position() -> None:
         {"partition_spec_id": 1, "partitions": [summary(low=b"bad"), summary(null=True, low=b"us")]},
     ]
     manifests = parse_manifest_list(WRITER.manifest_list([row | {"manifest_path": "m"} for row in listed]), "l")
-    stats = manifest_stats(manifests, UNION)
+    stats = manifest_stats(manifests, UNION.fields)
     region, day_stats, v = (stats.columns[field_id] for field_id in (1000, 1001, 1002))
     assert flags(region) == ["v", "n", "nNv", "nNv", "nv"]
     assert lowers(region) == ["eu", None, None, None, "us"]
@@ -90,7 +90,7 @@ def test_a_float_summary_without_bounds_is_all_null_only_when_nan_is_known_absen
         summary(nan=True),
     ]
     listed = [{"manifest_path": "m", "partition_spec_id": 2, "partitions": [case, summary()]} for case in cases]
-    stats = manifest_stats(parse_manifest_list(WRITER.manifest_list(listed), "l"), UNION)
+    stats = manifest_stats(parse_manifest_list(WRITER.manifest_list(listed), "l"), UNION.fields)
     assert flags(stats.columns[1002]) == ["nNv", "nNv", "n", "Nv"]
 
 
@@ -118,7 +118,7 @@ def test_partition_values_are_exact_and_unknown_under_other_specs(tmp_path: Path
         {"spec_id": 2, "partition": {"v": float("nan"), "region": None}},
         {"spec_id": 2, "partition": {"v": 0.5, "region": None}, "record_count": 0},
     )
-    stats = partition_stats(table, UNION)
+    stats = partition_stats(table, UNION.fields)
     assert flags(stats.columns[1000]) == ["v", "n", "v", "nNv", "nNv"]
     assert lowers(stats.columns[1000]) == ["eu", None, "us", None, None]
     assert flags(stats.columns[1001]) == ["nNv", "nNv", "v", "nNv", "nNv"]

@@ -34,6 +34,9 @@ cdef enum:
 cdef enum:
     KIND_BYTES = 2
 
+cdef uint64_t LAST_BYTES = 0x8080808080808080   # clear in the last byte of a variable-length number
+cdef uint64_t LOWEST_BITS = 0x0101010101010101
+
 cdef enum:
     FAILED = -1
     TRUNCATED = 0
@@ -206,12 +209,39 @@ cdef inline int read_varint(State *s, int64_t *value) noexcept nogil:
     return 0
 
 
-cdef inline int skip_varint(State *s) noexcept nogil:
+cdef inline const uint8_t *take_varint(State *s, const uint8_t *p, int64_t *value) noexcept nogil:
+    """As ``read_varint``, but from ``p``, which hot loops keep to themselves; what comes after it, or NULL."""
+    if p < s.end and p[0] < 0x80:
+        value[0] = (p[0] >> 1) ^ -(<int64_t> (p[0] & 1))
+        return p + 1
+    s.p = p
+    return s.p if read_varint(s, value) == 0 else NULL
+
+
+cdef int skip_varints(State *s, int64_t count) noexcept nogil:
+    """Step over numbers, by their last bytes eight at a time; longer ones are read."""
+    cdef const uint8_t *p = s.p
     cdef int64_t unused
-    if s.p < s.end and s.p[0] < 0x80:
-        s.p += 1
-        return 0
-    return read_varint(s, &unused)
+    cdef uint64_t word
+    cdef int ended, size
+    while count:
+        ended = 0
+        if s.end - p >= 8:
+            memcpy(&word, p, 8)
+            ended = <int> ((((~word & LAST_BYTES) >> 7) * LOWEST_BITS) >> 56)
+        if ended == 0 or ended > count:
+            p = take_varint(s, p, &unused)
+            if p == NULL:
+                return FAILED
+            count -= 1
+        else:
+            size = 8
+            while p[size - 1] >= 0x80:
+                size -= 1
+            p += size
+            count -= ended
+    s.p = p
+    return 0
 
 
 cdef inline int read_length(State *s, int64_t *length) noexcept nogil:
@@ -254,27 +284,20 @@ cdef inline int read_branch(State *s, int64_t branches, int64_t *branch) noexcep
 
 
 cdef inline int sink_for(const int32_t *keys, int count, int64_t key, int *cursor) noexcept nogil:
-    """The position of a key, or -1; writers sort keys, so the one after the last hit is tried first."""
-    cdef int low = 0, high = count, middle
-    if cursor[0] < count and keys[cursor[0]] == key:
-        low = cursor[0]
-    else:
-        while low < high:
-            middle = (low + high) >> 1
-            if keys[middle] < key:
-                low = middle + 1
-            else:
-                high = middle
-        if low == count or keys[low] != key:
-            return -1
-    cursor[0] = low + 1
-    return low
+    """The position of a key, or -1; writers sort keys, so the search goes on where the last one ended."""
+    cdef int at = cursor[0]
+    if at and keys[at - 1] >= key:
+        at = 0
+    while at < count and keys[at] < key:
+        at += 1
+    cursor[0] = at
+    return at if at < count and keys[at] == key else -1
 
 
 cdef int read_keyed(State *s, const int32_t *operands, bint is_bytes) noexcept nogil:
     """A map with integer keys, of which some are wanted."""
-    cdef int keys = operands[0], null_branch = operands[1], cursor = 0, position, sink
-    cdef int64_t count, size, key, value, branch, item
+    cdef int keys = operands[0], null_branch = operands[1], cursor = 0
+    cdef int64_t count, size
     while True:
         if read_count(s, &count, &size) < 0:
             return FAILED
@@ -282,28 +305,47 @@ cdef int read_keyed(State *s, const int32_t *operands, bint is_bytes) noexcept n
             return 0
         if keys == 0 and size >= 0:
             s.p += size
-            continue
-        for item in range(count):
-            if read_varint(s, &key) < 0:
+        elif keys == 0 and not is_bytes and null_branch < 0:
+            if skip_varints(s, 2 * count) < 0:
                 return FAILED
-            if null_branch >= 0:
-                if read_branch(s, 2, &branch) < 0:
-                    return FAILED
-                if branch == null_branch:
-                    continue
-            position = sink_for(operands + 2, keys, key, &cursor)
-            sink = operands[2 + keys + position] if position >= 0 else -1
-            if is_bytes:
-                if read_length(s, &value) < 0:
-                    return FAILED
-                if sink >= 0 and put_bytes(s, sink, s.p, value) < 0:
-                    return FAILED
-                s.p += value
-            elif sink < 0:
-                if skip_varint(s) < 0:
-                    return FAILED
-            elif read_varint(s, &value) < 0 or put_number(s, sink, value) < 0:
+        elif read_pairs(s, operands, count, &cursor, is_bytes) < 0:
+            return FAILED
+
+
+cdef int read_pairs(State *s, const int32_t *operands, int64_t count, int *cursor, bint is_bytes) noexcept nogil:
+    """Some pairs of a map; ``cursor`` is that of ``sink_for``."""
+    cdef int keys = operands[0], null_branch = operands[1], position, sink
+    cdef int64_t key, value, branch, item
+    cdef const uint8_t *p = s.p
+    cdef const uint8_t *after
+    for item in range(count):
+        p = take_varint(s, p, &key)
+        if p == NULL:
+            return FAILED
+        if null_branch >= 0:
+            s.p = p
+            if read_branch(s, 2, &branch) < 0:
                 return FAILED
+            p = s.p
+            if branch == null_branch:
+                continue
+        position = sink_for(operands + 2, keys, key, cursor)
+        sink = operands[2 + keys + position] if position >= 0 else -1
+        after = take_varint(s, p, &value)
+        if after == NULL:
+            return FAILED
+        if is_bytes:
+            if value < 0 or value > s.end - after:
+                s.p = p
+                return fail(s, BAD_LENGTH)
+            if sink >= 0 and put_bytes(s, sink, after, value) < 0:
+                return FAILED
+            after += value
+        elif sink >= 0 and put_number(s, sink, value) < 0:
+            return FAILED
+        p = after
+    s.p = p
+    return 0
 
 
 cdef int read_list(State *s, const int32_t *operands) noexcept nogil:
@@ -363,23 +405,29 @@ cdef int run(State *s, const int32_t *pc) noexcept nogil:
     """Run code up to its END."""
     cdef int op
     cdef int64_t value
+    cdef const uint8_t *p
+    cdef const uint8_t *after
     while True:
         op = pc[0]
+        p = s.p
         if op == END:
             return 0
         elif op == VARINT:
-            if pc[1] < 0:
-                if skip_varint(s) < 0:
-                    return FAILED
-            elif read_varint(s, &value) < 0 or put_number(s, pc[1], value) < 0:
+            after = take_varint(s, p, &value)
+            if after == NULL or (pc[1] >= 0 and put_number(s, pc[1], value) < 0):
                 return FAILED
+            s.p = after
             pc += 2
         elif op == BYTES:
-            if read_length(s, &value) < 0:
+            after = take_varint(s, p, &value)
+            if after == NULL:
                 return FAILED
-            if pc[1] >= 0 and put_bytes(s, pc[1], s.p, value) < 0:
+            if value < 0 or value > s.end - after:
+                s.p = p
+                return fail(s, BAD_LENGTH)
+            if pc[1] >= 0 and put_bytes(s, pc[1], after, value) < 0:
                 return FAILED
-            s.p += value
+            s.p = after + value
             pc += 2
         elif op == OPTIONAL:
             if read_branch(s, 2, &value) < 0:

@@ -29,7 +29,7 @@ from pyiceberg.types import (
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
 from floeplan.errors import CorruptMetadataError
-from floeplan.metadata.bounds import big_endian_decimals, lengths
+from floeplan.metadata.bounds import as_text, big_endian_decimals, lengths
 from floeplan.metadata.decoder import Ints, Mask, RawColumn, validity_bitmap
 from floeplan.metadata.entries import Content, EntriesTable
 from floeplan.metadata.entry_columns import EntryColumns, partition_column
@@ -181,7 +181,7 @@ class _Columns:
 
     def _utf8(self, name: str, raw: pa.Array) -> pa.Array:
         try:
-            return raw.cast(pa.large_string())
+            return as_text(raw)
         except pa.ArrowInvalid as error:
             raise CorruptMetadataError(f"a manifest has a {name} that is not UTF-8", context={"field": name}) from error
 
@@ -288,7 +288,5 @@ def _still_there(before: pa.Array, after: pa.Array) -> Mask:
 
 def _capitals(formats: pa.Array) -> pa.Array:
     """Formats are few: look at the distinct ones, and rewrite the column only when one is not in capitals."""
-    distinct = pc.unique(formats)
-    if distinct.equals(pc.utf8_upper(distinct)):
-        return formats
-    return pc.utf8_upper(formats)
+    distinct = pc.unique(formats).to_pylist()
+    return formats if all(name is None or name == name.upper() for name in distinct) else pc.utf8_upper(formats)

@@ -93,6 +93,13 @@ def valid_mask(array: pa.Array) -> Mask:
     return np.asarray(array.is_valid().to_numpy(zero_copy_only=False))
 
 
+def as_text(raw: pa.Array) -> pa.Array:
+    """``large_binary`` as ``large_string`` over the same memory; bytes that are not UTF-8 raise ``ArrowInvalid``."""
+    text = raw.view(pa.large_string())
+    text.validate(full=True)
+    return text
+
+
 def big_endian_decimals(type_: DecimalType, raw: pa.Array) -> pa.Array:
     """Two's-complement big-endian numbers as unscaled ``int64`` or as an Arrow decimal; null where they do not fit."""
     bound = _decimals(type_, raw)
@@ -124,7 +131,7 @@ def _by_length(raw: pa.Array) -> Iterator[tuple[int, Ints | slice, Bytes]]:
     offsets, data = _offsets_and_data(raw)
     sizes = np.diff(offsets)
     valid = valid_mask(raw)
-    for length in np.unique(sizes[valid]).tolist():
+    for length in _distinct(sizes[valid]):
         if length == 0:
             continue
         chosen = valid & (sizes == length)
@@ -134,6 +141,14 @@ def _by_length(raw: pa.Array) -> Iterator[tuple[int, Ints | slice, Bytes]]:
             yield length, rows, data[offsets[0] : offsets[-1]].reshape(count, length)
         else:
             yield length, rows, data[offsets[:-1][rows][:, None] + np.arange(length)]
+
+
+def _distinct(sizes: Ints) -> list[int]:
+    """The lengths there are: nearly always one."""
+    if len(sizes) and sizes.min() == sizes.max():
+        return [int(sizes[0])]
+    found: list[int] = np.unique(sizes).tolist()
+    return found
 
 
 def _integers(raw: pa.Array, scale_by_length: dict[int, int]) -> Bound:
@@ -193,7 +208,7 @@ def _decimals(type_: DecimalType, raw: pa.Array) -> Bound:
 
 def _strings(raw: pa.Array) -> Bound:
     try:
-        return Bound(raw.cast(pa.large_string()), valid_mask(raw))
+        return Bound(as_text(raw), valid_mask(raw))
     except pa.ArrowInvalid:
         readable = [value if value is not None and _is_utf8(value) else None for value in raw.to_pylist()]
         return _strings(pa.array(readable, pa.large_binary()))

@@ -19,6 +19,7 @@ from pyiceberg.io import FileIO
 
 from floeplan.errors import CorruptMetadataError
 from floeplan.metadata.avro_file import AvroReader
+from floeplan.metadata.bounds import as_text
 from floeplan.metadata.decoder import DECODER, ColumnReader, Decoder, Ints, Mask, RawColumn
 from floeplan.metadata.io import MAX_WORKERS, read_file, read_files
 from floeplan.metadata.program import Fields, Items, Present, Scalar, compile_program
@@ -213,7 +214,7 @@ def _text(column: RawColumn | None, location: str) -> pa.Array:
     if not column.valid.all():
         raise CorruptMetadataError(f"{location} lacks the path of a manifest", context={"file": location})
     try:
-        return column.to_arrow().cast(pa.large_string())
+        return as_text(column.to_arrow())
     except pa.ArrowInvalid as error:
         raise CorruptMetadataError(f"{location} has a path that is not UTF-8", context={"file": location}) from error
 

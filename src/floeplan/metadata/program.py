@@ -183,7 +183,7 @@ class _Compiler:
 
     def __init__(self) -> None:
         self.code: list[int] = []
-        self.sinks: list[SinkSpec] = []
+        self.sinks: dict[SinkSpec, int] = {}
         self.domains: list[str] = [""]
         self.sink_operands: list[int] = []
         self.domain_operands: list[int] = []
@@ -257,11 +257,9 @@ class _Compiler:
             self.code.append(size)
 
     def _sink(self, name: str, kind: Kind, domain: str, avro: Any) -> None:
-        spec = SinkSpec(name, kind, domain, avro)
-        if spec not in self.sinks:
-            self.sinks.append(spec)
+        position = self.sinks.setdefault(SinkSpec(name, kind, domain, avro), len(self.sinks))
         self.sink_operands.append(len(self.code))
-        self.code.append(self.sinks.index(spec))
+        self.code.append(position)
 
     def _record(self, avro: Mapping[str, Any], want: Want | None, domain: str, depth: int) -> None:
         if want is not None and not isinstance(want, Fields):

@@ -4,8 +4,9 @@
 - ``partition_stats``: one container per entry, the same columns, exact values.
 - ``file_stats``: one container per entry, columns are the table's, with bounds and counts.
 
-Rule for partition columns: a container whose spec does not have the field knows nothing of it. Fail-safe everywhere:
-what was not written, or cannot be read under the column's type, is unknown, and unknown keeps.
+Rule for partition columns: a container whose spec does not have the field knows nothing of it; a field that no
+container has is left out. Fail-safe everywhere: what was not written, or cannot be read under the column's type, is
+unknown, and unknown keeps.
 """
 
 from __future__ import annotations
@@ -21,32 +22,36 @@ from floeplan.metadata.bounds import decode_bounds, valid_mask
 from floeplan.metadata.decoder import Ints
 from floeplan.metadata.entries import EntriesTable
 from floeplan.metadata.entry_columns import partition_column
-from floeplan.metadata.manifest_list import ManifestListTable
-from floeplan.partition.union import UnionField, UnionPartitionType
+from floeplan.metadata.manifest_list import ManifestListTable, Summaries
+from floeplan.partition.union import UnionField
 from floeplan.predicate.ir import Column
-from floeplan.predicate.stats import Bound, ColumnStats, StatsTable, Vector, trusted
+from floeplan.predicate.stats import Bound, ColumnStats, StatsTable, Vector
 from floeplan.predicate.tristate import Mask
 
 _NOT_THERE = -1
 
 
-def manifest_stats(manifests: ManifestListTable, union: UnionPartitionType) -> StatsTable:
+def manifest_stats(manifests: ManifestListTable, fields: Iterable[UnionField]) -> StatsTable:
     """What the partition summaries say of each manifest, by union field id."""
     columns = {}
-    for field in union.fields:
-        if not isinstance(field.bound.column.type, UnknownType):
-            columns[field.id] = _summary_stats(manifests, field)
+    for field in fields:
+        if isinstance(field.bound.column.type, UnknownType):
+            continue
+        at = _summary_positions(manifests, field)
+        if (at != _NOT_THERE).any():
+            columns[field.id] = _summary_stats(manifests.summaries, field.bound.column.type, at)
     return StatsTable(len(manifests), columns)
 
 
-def partition_stats(entries: EntriesTable, union: UnionPartitionType) -> StatsTable:
+def partition_stats(entries: EntriesTable, fields: Iterable[UnionField]) -> StatsTable:
     """The exact partition value of each entry, by union field id."""
     spec_id = entries.spec_id
     columns = {}
-    for field in union.fields:
+    for field in fields:
         name = partition_column(field.id)
-        if name in entries and not pa.types.is_null(entries.array(name).type):
-            columns[field.id] = _exact_stats(entries.array(name), np.isin(spec_id, list(field.positions)))
+        member = np.logical_or.reduce([spec_id == which for which in field.positions])
+        if member.any() and name in entries and not pa.types.is_null(entries.array(name).type):
+            columns[field.id] = _exact_stats(entries.array(name), member)
     return StatsTable(len(entries), columns, entries.record_count != 0)
 
 
@@ -82,10 +87,8 @@ def _exact_stats(column: pa.Array, member: Mask) -> ColumnStats:
     return ColumnStats(~valid | ~member, is_nan | ~member, (valid & ~is_nan) | ~member, bound, bound)
 
 
-def _summary_stats(manifests: ManifestListTable, field: UnionField) -> ColumnStats:
+def _summary_stats(summaries: Summaries, type_: PrimitiveType, at: Ints) -> ColumnStats:
     """A manifest without ordinary values has a null but no lower bound; for floats NaN must be known absent too."""
-    summaries, type_ = manifests.summaries, field.bound.column.type
-    at = _summary_positions(manifests, field)
     there = at != _NOT_THERE
     indices = pa.array(at, mask=~there)
     lower_bytes, upper_bytes = pc.take(summaries.lower, indices), pc.take(summaries.upper, indices)
@@ -95,7 +98,7 @@ def _summary_stats(manifests: ManifestListTable, field: UnionField) -> ColumnSta
     if isinstance(type_, FloatType | DoubleType):
         contains_nan = _pick(summaries.contains_nan != 0, at, there)
         only_null &= ~contains_nan
-    lower, upper = trusted(*decode_bounds(type_, lower_bytes, upper_bytes))
+    lower, upper = decode_bounds(type_, lower_bytes, upper_bytes)
     return ColumnStats(contains_null | ~there, contains_nan | ~there, ~only_null, lower, upper)
 
 

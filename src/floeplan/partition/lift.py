@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any
 
 from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform, TruncateTransform
@@ -81,8 +82,12 @@ class Lifted:
     reason: str = ""
 
 
+@lru_cache(maxsize=256)
 def lift(expr: IrExpr, field: BoundField) -> Lifted:
-    """Lift a leaf on the source column of a field, or any combination of such leaves."""
+    """Lift a leaf on the source column of a field, or any combination of such leaves.
+
+    A plan asks for the same leaf at every pass and again to explain itself, so the last answers are remembered.
+    """
     match _plain(push_not(expr)):
         case And(operands):
             return _combined([lift(operand, field) for operand in operands], and_)

@@ -93,6 +93,10 @@ class SpecProjection:
         """Both projections of a predicate, and a note on every leaf."""
         return project(expr, self.fields)
 
+    def notes(self, expr: IrExpr) -> tuple[LiftNote, ...]:
+        """What became of every leaf of a predicate."""
+        return lift_notes(push_not(expr), self.fields)
+
     def answer(self, leaf: IrExpr, stats: StatsTable) -> Tri:
         """What the partition values in ``stats`` say about one leaf."""
         return partition_answer(leaf, self.fields, stats)
@@ -101,17 +105,21 @@ class SpecProjection:
 def project(expr: IrExpr, fields: Sequence[BoundField]) -> Projection:
     """Project a predicate onto partition fields; negations are pushed to the leaves first."""
     pushed = push_not(expr)
-    notes = dict.fromkeys(_note(leaf, fields) for leaf in _negated_leaves(pushed))
     inclusive = _rebuild(pushed, lambda leaf: and_(*(part.expr for _, part in _lifts(leaf, fields))))
     strict = _rebuild(pushed, lambda leaf: or_(*(_strict(leaf, field) for field in _fields_of(leaf, fields))))
-    return Projection(inclusive, strict, tuple(notes))
+    return Projection(inclusive, strict, lift_notes(pushed, fields))
+
+
+def lift_notes(pushed: IrExpr, fields: Sequence[BoundField]) -> tuple[LiftNote, ...]:
+    """A note on every leaf, in the order of the predicate; negations are pushed to the leaves already."""
+    return tuple(dict.fromkeys(_note(leaf, fields) for leaf in _negated_leaves(pushed)))
 
 
 def partition_answer(leaf: IrExpr, fields: Sequence[BoundField], stats: StatsTable) -> Tri:
     """Which of TRUE, FALSE and NULL the partition values leave possible, for every container of the table."""
     answer = Tri.unknown(stats.nonempty)
     for field in _fields_of(leaf, fields):
-        if field.obstacle:
+        if field.obstacle or field.column.field_id not in stats.columns:
             continue
         may_null = np.zeros_like(stats.nonempty)
         if yields_null(leaf):

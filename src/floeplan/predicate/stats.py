@@ -121,6 +121,8 @@ class StatsTable:
 
 def trusted(lower: Bound | None, upper: Bound | None) -> tuple[Bound | None, Bound | None]:
     """Drop bounds that cannot be true: NaN on either side, or a lower above its upper."""
+    if lower is upper:
+        return (_without_nan(lower),) * 2
     if lower is None or upper is None:
         return _without_nan(lower), _without_nan(upper)
     both = lower.valid & upper.valid
@@ -144,7 +146,9 @@ def _plain(values: Vector) -> Vector:
 
 
 def _without_nan(bound: Bound | None) -> Bound | None:
-    return None if bound is None else Bound(bound.values, bound.valid & ~_is_nan(bound))
+    if bound is None or not _is_nan(bound).any():
+        return bound
+    return Bound(bound.values, bound.valid & ~_is_nan(bound))
 
 
 def _is_nan(bound: Bound) -> Mask:

@@ -85,15 +85,19 @@ def kleene(expr: IrExpr, nonempty: Mask, answer: Callable[[IrExpr], Tri]) -> Tri
             return _fold(operands, nonempty, answer, Tri.__or__)
         case Not(operand):
             return ~kleene(operand, nonempty, answer)
+        case TrueExpr() | FalseExpr() | NullExpr():
+            return _constant(expr, nonempty)
+    return answer(expr)
+
+
+def _constant(expr: IrExpr, nonempty: Mask) -> Tri:
     nothing = np.zeros_like(nonempty)
     match expr:
         case TrueExpr():
             return Tri(nonempty, nothing, nothing)
         case FalseExpr():
             return Tri(nothing, nonempty, nothing)
-        case NullExpr():
-            return Tri(nothing, nothing, nonempty)
-    return answer(expr)
+    return Tri(nothing, nothing, nonempty)
 
 
 def _fold(

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from floeplan.metadata.delete_index import DataFiles, DeleteFiles, DeleteKind, DeleteMatches, match_deletes
 from floeplan.metadata.entries import POSITION_DELETE_PATH, Content, EntriesTable
 from floeplan.metadata.entry_columns import EntryColumns
+from floeplan.metadata.new_entries import new_entries
 from floeplan.metadata.stats import file_stats
 from floeplan.partition.fields import SourceTypes
 from floeplan.partition.key import partition_codes
@@ -33,6 +34,12 @@ class ScanDeletes:
     entries: EntriesTable
     kinds: npt.NDArray[np.int8]
     equality_ids: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def none(cls, union: UnionPartitionType) -> ScanDeletes:
+        """No delete files."""
+        entries = new_entries({"file_path": pa.array([], pa.large_string())}, union)
+        return cls(entries, np.zeros(0, dtype=np.int8), ())
 
     @property
     def key_columns(self) -> frozenset[int]:

@@ -22,7 +22,7 @@ from floeplan.metadata.stats import file_stats, manifest_stats, partition_stats
 from floeplan.partition.fields import fields_on
 from floeplan.partition.lift import Exactness, lift
 from floeplan.partition.projection import partition_answer
-from floeplan.partition.union import UnionPartitionType
+from floeplan.partition.union import UnionField, UnionPartitionType
 from floeplan.predicate.build import column_of
 from floeplan.predicate.evaluate import answer_leaf
 from floeplan.predicate.ir import Cmp, CmpOp, Column, InList, IrExpr, Not, Opaque, Or, StartsWith
@@ -38,20 +38,25 @@ class Predicate:
     columns: Mapping[int, Column]
     union: UnionPartitionType
 
+    @property
+    def fields(self) -> tuple[UnionField, ...]:
+        """The partition fields that know anything about its columns."""
+        return tuple(field for field in self.union.fields if field.bound.source_id in self.columns)
+
 
 def judge_manifests(predicate: Predicate, manifests: ManifestListTable) -> Verdict:
     """Pass 1: partition summaries of all specs; manifests without live files hold nothing."""
     live = ~((manifests.added_files == 0) & (manifests.existing_files == 0))
-    stats = replace(manifest_stats(manifests, predicate.union), nonempty=live)
-    fields = [field.bound for field in predicate.union.fields]
+    stats = replace(manifest_stats(manifests, predicate.fields), nonempty=live)
+    fields = [field.bound for field in predicate.fields]
     return judge(predicate.expr, live, lambda leaf: partition_answer(leaf, fields, stats))
 
 
 def judge_entries(predicate: Predicate, entries: EntriesTable) -> Verdict:
     """Pass 2: union partition tuples and column bounds, all specs at once; files without rows hold nothing."""
     bounds = file_stats(entries, predicate.columns.values())
-    partitions = partition_stats(entries, predicate.union)
-    fields = [field.bound for field in predicate.union.fields]
+    partitions = partition_stats(entries, predicate.fields)
+    fields = [field.bound for field in predicate.fields]
 
     def answer(leaf: IrExpr) -> Tri:
         return answer_leaf(leaf, bounds).refine(partition_answer(leaf, fields, partitions))

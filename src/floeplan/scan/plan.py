@@ -153,6 +153,8 @@ class _Planner:
 
     def _read_deletes(self, manifests: ManifestListTable, keep: Mask) -> ScanDeletes:
         rows = np.flatnonzero(keep & is_delete_manifest(manifests))
+        if not len(rows):
+            return ScanDeletes.none(self.union)
         return read_deletes(lambda columns: self._entries(manifests, rows, columns), self.union)
 
     def _entries(self, manifests: ManifestListTable, rows: Any, columns: EntryColumns) -> EntriesTable:

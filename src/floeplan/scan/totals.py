@@ -103,7 +103,7 @@ def _summary_number(run: Totals, key: str) -> int | None:
 def _spec_summary(run: Totals, files: PlannedFiles, sizes: npt.NDArray[np.int64], spec: PartitionSpec) -> SpecSummary:
     of_spec = ~is_delete_manifest(run.manifests) & (run.manifests.spec_id == spec.spec_id)
     kept = files.entries.spec_id == spec.spec_id
-    projection = run.union.spec(spec.spec_id).project(run.compiled.predicate)
+    notes = run.union.spec(spec.spec_id).notes(run.compiled.predicate)
     return SpecSummary(
         spec_id=spec.spec_id,
         spec=describe(spec, run),
@@ -113,7 +113,7 @@ def _spec_summary(run: Totals, files: PlannedFiles, sizes: npt.NDArray[np.int64]
         files_kept=int(kept.sum()),
         bytes_kept=int(sizes[kept].sum()),
         recovered=_recovered(run, files.entries.filter(kept), spec.spec_id) if run.recover else None,
-        notes=tuple(LeafNote(str(n.leaf), n.field, n.exactness.value, n.reason) for n in projection.notes),
+        notes=tuple(LeafNote(str(n.leaf), n.field, n.exactness.value, n.reason) for n in notes),
     )
 
 

@@ -18,6 +18,9 @@ from floeplan.predicate.ir import IrExpr
 from floeplan.predicate.tristate import Mask, Tri, kleene
 from floeplan.scan.summary import ConjunctEffect
 
+_AT_A_TIME = 31
+"""Operands folded together: their bits and the number of a pattern fit 64 bits."""
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -59,11 +62,16 @@ def judge(expr: IrExpr, nonempty: Mask, answer: Callable[[IrExpr], Tri]) -> Verd
 def residuals(operands: tuple[IrExpr, ...], proven: Mask) -> tuple[tuple[IrExpr, ...], npt.NDArray[np.intp]]:
     """The distinct residuals of containers and, for each container, which it needs.
 
-    The pattern of proven conjuncts is folded into one number per container, operand by operand.
+    The pattern of proven conjuncts is folded into one number per container, a bit for each operand, some at a time.
     """
     codes = np.zeros(len(proven), dtype=np.intp)
     patterns: list[tuple[IrExpr, ...]] = [()]
-    for position, operand in enumerate(operands):
-        known, codes = np.unique(2 * codes + ~proven[:, position], return_inverse=True)
-        patterns = [patterns[code // 2] + ((operand,) if code % 2 else ()) for code in known.tolist()]
+    for start in range(0, len(operands), _AT_A_TIME):
+        some = operands[start : start + _AT_A_TIME]
+        bits = ~proven[:, start : start + _AT_A_TIME] @ (1 << np.arange(len(some)))
+        known, codes = np.unique((codes << len(some)) + bits, return_inverse=True)
+        patterns = [
+            patterns[code >> len(some)] + tuple(operand for at, operand in enumerate(some) if code >> at & 1)
+            for code in known.tolist()
+        ]
     return tuple(and_(*pattern) for pattern in patterns), codes
