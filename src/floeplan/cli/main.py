@@ -22,7 +22,19 @@ from typer.core import TyperGroup
 from floeplan.cli.common import print_json
 from floeplan.errors import BadInputError, FloeplanError, InvalidOptionError, UnknownOptionError
 
-COMMANDS: tuple[str, ...] = ("plan", "scan", "entries", "prune", "rewrite", "demo")
+COMMANDS: tuple[str, ...] = (
+    "plan",
+    "scan",
+    "entries",
+    "prune",
+    "append",
+    "delete",
+    "update",
+    "merge",
+    "sql",
+    "rewrite",
+    "demo",
+)
 """Commands in the order of `--help`; `a-b` is the function `a_b` of the module `floeplan.cli.a_b`."""
 
 

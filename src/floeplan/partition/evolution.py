@@ -28,11 +28,10 @@ from pyiceberg.transforms import (
     UnknownTransform,
     VoidTransform,
 )
-from pyiceberg.types import PrimitiveType
 
 from floeplan.errors import BadInputError, TypeMismatchError, UnsupportedError
 from floeplan.partition.transforms import Transform, can_apply
-from floeplan.predicate.names import Names, not_comparable
+from floeplan.predicate.names import Names
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,16 +216,13 @@ class _Evolving:
         return PartitionField(source_id, self.last_id, transform, name)
 
     def _source_id(self, term: Term) -> int:
-        reference = self.names.find(term.column)
-        type_ = reference.field.field_type
-        if not isinstance(type_, PrimitiveType):
-            raise not_comparable(reference)
-        if not can_apply(term.transform, type_):
+        column = self.names.find_dotted(".".join(term.column))
+        if not can_apply(term.transform, column.type):
             raise TypeMismatchError(
-                f"{term.transform} cannot be applied to column {reference.name} of type {type_}",
-                context={"column": reference.name, "transform": str(term.transform)},
+                f"{term.transform} cannot be applied to column {column} of type {column.type}",
+                context={"column": str(column), "transform": str(term.transform)},
             )
-        return reference.field.field_id
+        return column.field_id
 
     def _slot_named(self, name: str) -> _Slot | None:
         return next((slot for slot in self.slots if slot.field.name == name), None)

@@ -63,3 +63,11 @@ def assignments_of(
         if not cursor.sees_symbol(TokenType.COMMA):
             return tuple(found)
         cursor.at += 1
+
+
+def parse_assignments(text: str, what: str) -> tuple[Assignment, ...]:
+    """``column = expression, …`` as a text of its own."""
+    cursor, names = Cursor(text), Qualifiers({})
+    found = assignments_of(cursor, names, names, lambda _: False, what)
+    cursor.expect_end()
+    return found

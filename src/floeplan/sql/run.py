@@ -1,0 +1,247 @@
+"""Running a statement: names become tables, queries become rows, and the change is made by the function that makes it.
+
+In SQL text names of columns match whatever their capitals are, as in Spark. Nothing is read or written before the whole
+statement has been understood, and Spark is asked only for what Arrow cannot do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.transforms import IdentityTransform
+
+from floeplan.dml.append import append
+from floeplan.dml.changing import delete, update
+from floeplan.dml.merge import merge
+from floeplan.dml.result import DmlResult
+from floeplan.errors import BadInputError, UnsupportedError
+from floeplan.partition.evolution import DropField, SpecChange, Term
+from floeplan.predicate.names import Names
+from floeplan.sql.inserting import Columns, columns_of, static_filter, value_rows
+from floeplan.sql.parse import parse_statement
+from floeplan.sql.relations import query_frame, quoted, views
+from floeplan.sql.session import SparkOnDemand
+from floeplan.sql.sources import local_source, named, source_frame
+from floeplan.sql.statements import (
+    SOURCE,
+    TARGET,
+    AlterPartitioning,
+    Assignment,
+    Clause,
+    Delete,
+    DeleteRow,
+    Insert,
+    Merge,
+    Statement,
+    TableName,
+    Update,
+)
+from floeplan.sql.tables import open_table
+from floeplan.transaction.evolve_spec import EvolveResult, evolve_spec
+from floeplan.transaction.exchange import CommitOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+StatementResult: TypeAlias = DmlResult | EvolveResult
+
+
+@dataclass(frozen=True, slots=True)
+class StatementOptions:
+    """What a statement itself does not say.
+
+    Attributes:
+        catalog: The catalog in which names without one are looked up.
+        branch: The branch to change, unless the name of the table ends with one.
+        mode: ``copy-on-write`` or ``merge-on-read`` instead of what the table's properties say.
+        isolation: ``serializable`` or ``snapshot`` instead of what the table's properties say.
+        case_sensitive: Whether names of columns must match exactly.
+        commit: How the commit is made.
+    """
+
+    catalog: str | Catalog | None = None
+    branch: str | None = None
+    mode: str | None = None
+    isolation: str | None = None
+    case_sensitive: bool = False
+    commit: CommitOptions = field(default_factory=CommitOptions)
+
+    def branch_of(self, name: TableName) -> str | None:
+        """The branch a statement changes."""
+        if self.branch is not None and name.branch is not None and self.branch != name.branch:
+            raise BadInputError(f"the statement changes branch {name.branch}, and branch {self.branch} is asked for")
+        return name.branch or self.branch
+
+    def for_rows(self, name: TableName) -> dict[str, Any]:
+        """The arguments of a row-level change."""
+        return {
+            "branch": self.branch_of(name),
+            "mode": self.mode,
+            "isolation": self.isolation,
+            "case_sensitive": self.case_sensitive,
+            "options": self.commit,
+        }
+
+
+def sql(
+    spark: SparkSession | None,
+    statement: str,
+    *,
+    catalog: str | Catalog | None = None,
+    branch: str | None = None,
+    mode: str | None = None,
+    isolation: str | None = None,
+) -> StatementResult:
+    """Run one INSERT, DELETE, UPDATE, MERGE or ALTER TABLE … PARTITION FIELD in Spark's dialect.
+
+    Args:
+        spark: A session for the work, and for queries; ``None`` runs what Arrow can do in this process.
+        statement: The text.
+        catalog: The catalog in which names without one are looked up.
+        branch: The branch to change, unless the name of the table ends with one (``db.t.branch_b``).
+        mode: ``copy-on-write`` or ``merge-on-read``; as the table's properties say when not given.
+        isolation: ``serializable`` or ``snapshot``; as the table's properties say when not given.
+
+    Raises:
+        BadInputError: The statement is not one of these, or cannot be parsed.
+    """
+    options = StatementOptions(catalog, branch, mode, isolation)
+    return run_text(statement, SparkOnDemand(spark), options)
+
+
+def run_text(text: str, spark: SparkOnDemand, options: StatementOptions) -> StatementResult:
+    """Run the text of a statement."""
+    statement = parse_statement(text)
+    return run_statement(statement, open_table(statement.table.parts, options.catalog), spark, options)
+
+
+def run_statement(
+    statement: Statement, table: Table, spark: SparkOnDemand, options: StatementOptions
+) -> StatementResult:
+    """Run a parsed statement on its table."""
+    match statement:
+        case AlterPartitioning():
+            changes = [_as_written(change, table.schema()) for change in statement.changes]
+            return evolve_spec(table, changes, options=options.commit)
+        case Delete():
+            return _delete(statement, table, spark, options)
+        case Update():
+            return _update(statement, table, spark, options)
+        case Insert():
+            return _insert(statement, table, spark, options)
+        case Merge():
+            return _merge(statement, table, spark, options)
+
+
+def _delete(statement: Delete, table: Table, spark: SparkOnDemand, options: StatementOptions) -> DmlResult:
+    how = options.for_rows(statement.table)
+    return _with_session(lambda session: delete(table, statement.where or "TRUE", spark=session, **how), spark)
+
+
+def _update(statement: Update, table: Table, spark: SparkOnDemand, options: StatementOptions) -> DmlResult:
+    how, assigned = options.for_rows(statement.table), assigned_texts(statement.assignments)
+    where = statement.where or "TRUE"
+    return _with_session(lambda session: update(table, assigned, where, spark=session, **how), spark)
+
+
+def _with_session(run: Callable[[SparkSession | None], DmlResult], spark: SparkOnDemand) -> DmlResult:
+    """Run with the session that is there, or in this process; what is not possible there is run again with Spark."""
+    if spark.session is None:
+        try:
+            return run(None)
+        except UnsupportedError:
+            if not spark.can_be_opened:
+                raise
+    return run(spark.needed("this statement"))
+
+
+def _insert(statement: Insert, table: Table, spark: SparkOnDemand, options: StatementOptions) -> DmlResult:
+    columns = columns_of(statement, table)
+    if spark.session is None:
+        try:
+            rows = value_rows(statement, columns, table.schema())
+        except UnsupportedError:
+            rows = None
+        if rows is not None:
+            return _store(statement, table, columns, rows, spark, options)
+    session = spark.needed("a query as the source of INSERT")
+    with views(session) as made:
+        frame = query_frame(statement.query.text, made, options.catalog)
+        return _store(statement, table, columns, _as_stored(frame, columns, table), spark, options)
+
+
+def _as_stored(frame: DataFrame, columns: Columns, table: Table) -> DataFrame:
+    from floeplan.spark.storing import stored_frame
+
+    names = columns.for_query(frame.columns, Names(table.schema(), case_sensitive=False))
+    return stored_frame(frame, names, columns.constants, table.schema())
+
+
+def _store(
+    statement: Insert,
+    table: Table,
+    columns: Columns,
+    rows: object,
+    spark: SparkOnDemand,
+    options: StatementOptions,
+) -> DmlResult:
+    how = options.for_rows(statement.table)
+    if not statement.overwrite and statement.replace_where is None:
+        return append(table, rows, spark=spark.session, branch=how["branch"], options=options.commit)
+    raise UnsupportedError(f"INSERT that replaces rows ({static_filter(statement, columns)}) is not supported")
+
+
+def _merge(statement: Merge, table: Table, spark: SparkOnDemand, options: StatementOptions) -> DmlResult:
+    found = local_source(statement.source, table, options.catalog) if spark.session is None else None
+    if found is not None:
+        rows = named(found, statement.source_columns)
+        return _with_session(lambda session: _merged(statement, table, rows, session, options), spark)
+    session = spark.needed("a query or a table of Spark's as the source of MERGE")
+    with views(session) as made:
+        frame = source_frame(statement.source, made, options.catalog)
+        return _merged(statement, table, named(frame, statement.source_columns), session, options)
+
+
+def _merged(
+    statement: Merge, table: Table, rows: object, session: SparkSession | None, options: StatementOptions
+) -> DmlResult:
+    how = options.for_rows(statement.table)
+    begun = merge(table, rows, statement.on, spark=session, target_alias=TARGET, source_alias=SOURCE, **how)
+    for clause in statement.matched:
+        if isinstance(clause.action, DeleteRow):
+            begun = begun.when_matched_delete(clause.condition)
+        else:
+            begun = begun.when_matched_update(_values(clause), clause.condition)
+    for clause in statement.not_matched:
+        begun = begun.when_not_matched_insert(_values(clause), clause.condition)
+    for clause in statement.not_matched_by_source:
+        if isinstance(clause.action, DeleteRow):
+            begun = begun.when_not_matched_by_source_delete(clause.condition)
+        else:
+            begun = begun.when_not_matched_by_source_update(_values(clause) or {}, clause.condition)
+    return begun.execute()
+
+
+def _values(clause: Clause) -> dict[str, object] | None:
+    """What a clause assigns; ``None`` for all columns."""
+    if isinstance(clause.action, DeleteRow) or clause.action.assignments is None:
+        return None
+    return assigned_texts(clause.action.assignments)
+
+
+def assigned_texts(assignments: tuple[Assignment, ...]) -> dict[str, object]:
+    """Assignments by the SQL name of their column."""
+    return {".".join(map(quoted, one.column)): one.value for one in assignments}
+
+
+def _as_written(change: SpecChange, schema: Schema) -> SpecChange:
+    """A plain name that is no column is the name of a partition field, as Spark has it."""
+    match change:
+        case DropField(Term((name,), IdentityTransform())) if name not in schema.column_names:
+            return DropField(name)
+    return change

@@ -1,0 +1,125 @@
+"""Partitioning evolved by SQL text is what Spark's own ALTER TABLE makes of a twin table, in every format."""
+
+from __future__ import annotations
+
+import random
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from py4j.protocol import Py4JJavaError
+from pyiceberg.catalog.sql import SqlCatalog
+from pyspark.errors import PySparkException
+
+from floeplan.errors import FloeplanError
+from floeplan.sql.parse_alter import parse_term
+from floeplan.sql.run import sql
+from tests.support.iceberg_java import load_table, spec_texts
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.engines
+
+COLUMNS = "id BIGINT, name STRING, ts TIMESTAMP, d DATE, v DOUBLE, s STRUCT<city: STRING, zip: INT>"
+TERMS = ("id", "name", "s.city", "bucket(4, id)", "bucket(8, id)", "truncate(3, name)", "days(ts)", "hours(ts)")
+NAMES = ("", "", " AS a", " AS b", " AS id", " AS ts_day")
+_numbers = count()
+
+
+class Twins:
+    """Two tables of one kind: Spark changes one, Floeplan the other."""
+
+    def __init__(self, spark: SparkSession, catalog: SqlCatalog, version: int) -> None:
+        self.spark, self.catalog = spark, catalog
+        number = next(_numbers)
+        spark.sql("CREATE NAMESPACE IF NOT EXISTS local.alter")
+        self.theirs, self.ours = f"alter.spark_{number}", f"alter.floeplan_{number}"
+        for name in (self.theirs, self.ours):
+            spark.sql(
+                f"CREATE TABLE local.{name} ({COLUMNS}) USING iceberg TBLPROPERTIES ('format-version'='{version}')"
+            )
+
+    def alter(self, change: str) -> None:
+        """Make a change to both; either both make it or both refuse."""
+        spark_refused = floeplan_refused = ""
+        try:
+            self.spark.sql(f"ALTER TABLE local.{self.theirs} {change}")
+        except (PySparkException, Py4JJavaError) as error:
+            spark_refused = str(error)
+        try:
+            sql(None, f"ALTER TABLE local.{self.ours} {change}", catalog=self.catalog)
+        except FloeplanError as error:
+            floeplan_refused = error.message
+        assert bool(spark_refused) == bool(floeplan_refused), (change, spark_refused, floeplan_refused)
+        assert self.partitioning(self.ours) == self.partitioning(self.theirs), change
+
+    def partitioning(self, name: str) -> dict[str, Any]:
+        metadata = self.catalog.load_table(name).metadata
+        return {
+            "specs": [(spec.spec_id, [str(field) for field in spec.fields]) for spec in metadata.partition_specs],
+            "default": metadata.default_spec_id,
+            "last": metadata.last_partition_id,
+        }
+
+    def fields(self) -> list[Any]:
+        return list(self.catalog.load_table(self.ours).spec().fields)
+
+    def is_ambiguous(self, term: str) -> bool:
+        """Whether the table has had several fields of a term, of which Iceberg takes any when no name is given."""
+        metadata = self.catalog.load_table(self.ours).metadata
+        parsed = parse_term(term)
+        source = metadata.schema().find_field(".".join(parsed.column)).field_id
+        fields = {f for spec in metadata.partition_specs for f in spec.fields if f.source_id == source}
+        return len({(f.name, f.field_id) for f in fields if str(f.transform) == str(parsed.transform)}) > 1
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+@pytest.mark.parametrize("seed", range(2))
+def test_chains_of_changes(spark: SparkSession, local_catalog: SqlCatalog, version: int, seed: int) -> None:
+    twins = Twins(spark, local_catalog, version)
+    chance = random.Random(10 * seed + version)
+    for _ in range(14):
+        twins.alter(random_change(twins, chance))
+    java = spec_texts(load_table(spark, f"local.{twins.ours}"))
+    assert java == spec_texts(load_table(spark, f"local.{twins.theirs}"))
+
+
+def random_change(twins: Twins, chance: random.Random) -> str:
+    term, name = chance.choice(TERMS), chance.choice(NAMES)
+    if not name and twins.is_ambiguous(term):
+        name = " AS a"
+    live = [field.name for field in twins.fields() if str(field.transform) != "void"]
+    which = f"`{chance.choice(live)}`" if live and chance.random() < 0.7 else chance.choice(TERMS)
+    kind = chance.random()
+    if kind < 0.5 or not live:
+        return f"ADD PARTITION FIELD {term}{name}"
+    return f"DROP PARTITION FIELD {which}" if kind < 0.75 else f"REPLACE PARTITION FIELD {which} WITH {term}{name}"
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_single_changes(spark: SparkSession, local_catalog: SqlCatalog, version: int) -> None:
+    twins = Twins(spark, local_catalog, version)
+    for change in (
+        "ADD PARTITION FIELD days(ts)",
+        "ADD PARTITION FIELD hours(ts)",
+        "ADD PARTITION FIELD days(ts)",
+        "ADD PARTITION FIELD years(d) AS y",
+        "ADD PARTITION FIELD truncate(name, 4)",
+        "ADD PARTITION FIELD bucket(16, s.zip) AS shard",
+        "ADD PARTITION FIELD bucket(3, id) AS id",
+        "ADD PARTITION FIELD bucket(3, id) AS name",
+        "ADD PARTITION FIELD bucket(16, v)",
+        "ADD PARTITION FIELD days(name)",
+        "ADD PARTITION FIELD nope",
+        "ADD PARTITION FIELD s",
+        "DROP PARTITION FIELD ts_day",
+        "DROP PARTITION FIELD ts_day",
+        "ADD PARTITION FIELD days(ts)",
+        "DROP PARTITION FIELD days(ts)",
+        "REPLACE PARTITION FIELD y WITH months(d) AS y",
+        "REPLACE PARTITION FIELD shard WITH bucket(16, s.zip) AS shards",
+        "REPLACE PARTITION FIELD nope WITH id",
+        "ADD PARTITION FIELD days(ts) AS id",
+    ):
+        twins.alter(change)
