@@ -1,0 +1,289 @@
+"""Every change on every evolved table: the rows afterwards are those computed by hand, as Spark reads them.
+
+A cell is a change; for each table of the matrix every cell is run on a fork of its own. What Spark then reads, all rows
+and with filters that prune, must be what plain Python makes of the rows before; which rows a condition holds for, Spark
+says without pruning. All forks of a table are read in one query.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from pyiceberg.table import Table
+
+import floeplan as fp
+from floeplan.dml.result import DmlResult
+from floeplan.metadata.manifest import read_entries
+from floeplan.metadata.manifest_list import read_manifest_list
+from floeplan.partition.union import UnionPartitionType
+from floeplan.scan.options import ScanOptions
+from tests.support.dml_oracle import Row, partition_of
+from tests.support.matrix import TABLES, Matrix, MatrixTable, interpreted
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog.sql import SqlCatalog
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.engines
+
+COPY, MERGE = "copy-on-write", "merge-on-read"
+MARCH = datetime(2024, 3, 1, tzinfo=UTC)
+
+
+class Facts:
+    """A table before it is changed: rows, names of columns that a chain may rename, and rows a condition holds for."""
+
+    def __init__(self, made: MatrixTable, table: Table) -> None:
+        self.made, self.table = made, table
+        self.before: pa.Table = made.rows()
+        self.rows: list[Row] = self.before.to_pylist()
+        self.time = next(name for name in ("ts", "at", "happened") if name in self.before.column_names)
+        self.region = next(name for name in ("region", "area") if name in self.before.column_names)
+
+    @property
+    def conditions(self) -> dict[str, str]:
+        return {
+            "month": f"{self.time} >= TIMESTAMP '2024-03-01' AND {self.time} < TIMESTAMP '2024-04-01'",
+            "old partition": f"{self.region} = 'eu'",
+            "days": f"{self.time} >= TIMESTAMP '2024-03-02' AND {self.time} < TIMESTAMP '2024-03-05'",
+            "ids": "id IN (1, 7, 25, 30, 44)",
+            "value": "v > 10.0",
+            "file": "pk >= 2000 AND pk < 3000",
+            "opaque": "n % 3 = 1 OR flag",
+            "all": "TRUE",
+            "nothing": "pk < 0",
+        }
+
+    @cached_property
+    def matches(self) -> dict[str, set[int]]:
+        found = self.made.matches(list(self.conditions.values()))
+        return {name: set(found[text]) for name, text in self.conditions.items()}
+
+    def without(self, name: str) -> list[Row]:
+        return [row for row in self.rows if row["pk"] not in self.matches[name]]
+
+    @cached_property
+    def new(self) -> pa.Table:
+        """Five rows of the table again, as new ones."""
+        some = self.before.slice(2, 5)
+        position = some.schema.get_field_index("pk")
+        return some.set_column(position, some.schema.field(position), pa.array(range(90_000, 90_005), pa.int32()))
+
+    @cached_property
+    def source(self) -> pa.Table:
+        """Keys of the table, a key nobody has and no key, with values."""
+        keys = sorted({row["pk"] for row in self.rows})[::7]
+        columns = {
+            "pk": pa.array([*keys, 70_000, None], pa.int32()),
+            "n": pa.array([*range(len(keys)), 5, 6], pa.int32()),
+            "gone": pa.array([*(i % 3 == 0 for i in range(len(keys))), False, True]),
+        }
+        return pa.table(columns)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A change and what it makes of the rows."""
+
+    name: str
+    run: Callable[[Table, Facts], DmlResult]
+    expect: Callable[[Facts], list[Row]]
+
+
+def updated(facts: Facts, name: str) -> list[Row]:
+    return [row | changed(row) if row["pk"] in facts.matches[name] else row for row in facts.rows]
+
+
+def changed(row: Row) -> Row:
+    return {"n": row["pk"] + 1, "flag": None if row["flag"] is None else not row["flag"]}
+
+
+def upserted(facts: Facts) -> list[Row]:
+    source = {row["pk"]: row for row in facts.source.to_pylist() if row["pk"] is not None}
+    kept = [row | {"n": source[row["pk"]]["n"]} if row["pk"] in source else row for row in facts.rows]
+    return [*kept, dict.fromkeys(facts.before.column_names) | defaults(facts) | {"pk": 70_000, "n": 5}]
+
+
+def defaults(facts: Facts) -> Row:
+    """Values that columns take which an insert does not name."""
+    return {f.name: f.write_default for f in facts.table.schema().fields if f.write_default is not None}
+
+
+def merged(facts: Facts) -> list[Row]:
+    source = {row["pk"]: row for row in facts.source.to_pylist() if row["pk"] is not None}
+    result: list[Row] = []
+    for row in facts.rows:
+        met = source.get(row["pk"])
+        if met is None:
+            if row["pk"] % 1000 >= 18:
+                continue
+            result.append(row | {"flag": True} if row["pk"] % 1000 == 17 else row)
+        elif not met["gone"]:
+            result.append(row | {"n": met["n"] + 100})
+    return [*result, dict.fromkeys(facts.before.column_names) | defaults(facts) | {"pk": 70_000, "n": 5}]
+
+
+def replaced_partitions(facts: Facts) -> list[Row]:
+    """Rows of the logical partitions that the new rows lie in are gone."""
+    spec, schema = facts.table.spec(), facts.table.schema()
+    new = facts.new.to_pylist()
+    gone = {partition_of(row, spec, schema) for row in new}
+    return [*(row for row in facts.rows if partition_of(row, spec, schema) not in gone), *new]
+
+
+def deleting(name: str, mode: str) -> Cell:
+    return Cell(
+        f"delete {name} {mode}",
+        lambda table, facts: fp.delete(table, facts.conditions[name], mode=mode),
+        lambda facts: facts.without(name),
+    )
+
+
+def updating(name: str, mode: str) -> Cell:
+    return Cell(
+        f"update {name} {mode}",
+        lambda table, facts: fp.update(table, {"n": "pk + 1", "flag": "NOT flag"}, facts.conditions[name], mode=mode),
+        lambda facts: updated(facts, name),
+    )
+
+
+def overwriting(name: str, mode: str) -> Cell:
+    return Cell(
+        f"overwrite {name} {mode}",
+        lambda table, facts: fp.overwrite(table, facts.new, facts.conditions[name], mode=mode),
+        lambda facts: [*facts.without(name), *facts.new.to_pylist()],
+    )
+
+
+def by_mode(mode: str) -> Iterator[Cell]:
+    yield from (deleting(name, mode) for name in ("month", "old partition", "days", "ids", "value", "file", "opaque"))
+    yield from (updating(name, mode) for name in ("days", "opaque"))
+    yield overwriting("month", mode)
+    yield Cell(
+        f"dynamic overwrite {mode}",
+        lambda table, facts: fp.overwrite(table, facts.new, dynamic=True, mode=mode),
+        replaced_partitions,
+    )
+    yield Cell(
+        f"upsert {mode}",
+        lambda table, facts: (
+            fp.merge(table, facts.source, "target.pk = source.pk", mode=mode)
+            .when_matched_update({"n": "source.n"})
+            .when_not_matched_insert({"pk": "pk", "n": "n"}, condition="pk IS NOT NULL")
+            .execute()
+        ),
+        upserted,
+    )
+    yield Cell(
+        f"merge {mode}",
+        lambda table, facts: (
+            fp.merge(table, facts.source, ["pk"], mode=mode)
+            .when_matched_delete("source.gone")
+            .when_matched_update({"n": "s.n + 100"})
+            .when_not_matched_insert({"pk": "pk", "n": "n"}, condition="pk IS NOT NULL")
+            .when_not_matched_by_source_update({"flag": "TRUE"}, condition="pk % 1000 = 17")
+            .when_not_matched_by_source_delete("pk % 1000 >= 18")
+            .execute()
+        ),
+        merged,
+    )
+
+
+EITHER_WAY = (
+    Cell(
+        "append",
+        lambda table, facts: fp.append(table, facts.new, fast=True),
+        lambda facts: [*facts.rows, *facts.new.to_pylist()],
+    ),
+    Cell(
+        "merge append",
+        lambda table, facts: fp.append(table, facts.new),
+        lambda facts: [*facts.rows, *facts.new.to_pylist()],
+    ),
+    deleting("all", COPY),
+    overwriting("all", COPY),
+)
+
+
+def cells(version: int) -> list[Cell]:
+    return [*EITHER_WAY, *by_mode(COPY), *(by_mode(MERGE) if version > 1 else ())]
+
+
+class Forks:
+    """Copies of one table, one for each cell."""
+
+    def __init__(self, made: MatrixTable, catalog: SqlCatalog) -> None:
+        self.made, self.catalog = made, catalog
+        self.names: list[str] = []
+
+    def fork(self) -> Table:
+        location = self.catalog.load_table(self.made.identifier).metadata_location
+        name = f"{self.made.identifier}_dml_{len(self.names)}"
+        self.names.append(name)
+        return self.catalog.register_table(name, location)
+
+    def read(self, spark: SparkSession, where: str = "TRUE") -> list[list[str]]:
+        """What Spark reads of every fork, as sorted texts."""
+        queries = [f"SELECT {n} AS cell, * FROM local.{name} WHERE {where}" for n, name in enumerate(self.names)]
+        with interpreted(spark):
+            answered = spark.sql(" UNION ALL ".join(queries)).toArrow().to_pylist()
+        found: list[list[str]] = [[] for _ in self.names]
+        for row in answered:
+            found[row.pop("cell")].append(text(row))
+        return [sorted(rows) for rows in found]
+
+
+def text(row: Row) -> str:
+    """A row to compare: NaN equals itself, -0.0 is not 0.0."""
+    return repr(sorted(row.items()))
+
+
+def texts(rows: Sequence[Row]) -> list[str]:
+    return sorted(map(text, rows))
+
+
+def check_manifests(table: Table) -> None:
+    """Each manifest holds files of one spec, and its counts are those of its entries."""
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    listed = read_manifest_list(snapshot.manifest_list, table.io)
+    union = UnionPartitionType.of_table(table.metadata)
+    entries = read_entries(listed, union, io=table.io)
+    for row, spec_id in enumerate(listed.spec_id.tolist()):
+        mine = entries.ints("manifest") == row
+        assert set(entries.spec_id[mine].tolist()) <= {spec_id}
+        counts = [int((entries.status[mine] == status).sum()) for status in (0, 1, 2)]
+        assert counts == [listed.existing_files[row], listed.added_files[row], listed.deleted_files[row]]
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_rows_after_every_change(name: str, matrix: Matrix, local_catalog: SqlCatalog, spark: SparkSession) -> None:
+    made = matrix.table(name)
+    table = local_catalog.load_table(made.identifier)
+    facts, forks = Facts(made, table), Forks(made, local_catalog)
+    done = cells(table.metadata.format_version)
+    expected: list[list[Row]] = []
+    for cell in done:
+        fork = forks.fork()
+        result = cell.run(fork, facts)
+        expected.append(cell.expect(facts))
+        fork = local_catalog.load_table(forks.names[-1])
+        mine = fp.plan_scan(fork, options=ScanOptions(report=False)).to_arrow().to_pylist()
+        assert texts(mine) == texts(expected[-1]), cell.name
+        assert len(expected[-1]) == len(facts.rows) + result.rows_inserted - result.rows_deleted, cell.name
+        check_manifests(fork)
+    filters: dict[str, Callable[[Row], bool]] = {
+        "TRUE": lambda row: True,
+        f"{facts.time} >= TIMESTAMP '2024-03-01'": lambda row: row[facts.time] is not None and row[facts.time] >= MARCH,
+        "id = 7": lambda row: row["id"] == 7,
+    }
+    for where, keep in filters.items():
+        found = forks.read(spark, where)
+        for cell, rows, seen in zip(done, expected, found, strict=True):
+            assert seen == texts([row for row in rows if keep(row)]), f"{cell.name}, read where {where}"
