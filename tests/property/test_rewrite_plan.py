@@ -1,0 +1,149 @@
+"""Plans of rewrites of random tables: evolved, deleted from, with honest and careless statistics.
+
+The judge knows every row of every file. A filter may leave a file out only when none of its rows matches, every file
+has exactly one fate, and a partition that a plan calls proven is that of every row.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyiceberg.table import StaticTable
+
+from floeplan.errors import StrictModeError
+from floeplan.partition.key import PartitionKey
+from floeplan.partition.transforms import apply
+from floeplan.partition.union import UnionPartitionType
+from floeplan.rewrite.options import KEEP, JobOrder, RewriteOptions
+from floeplan.rewrite.plan import RewriteDataFilesPlanningResult, RewriteFileGroup
+from floeplan.rewrite.planner import RewriteDataFilesPlanner
+from tests.support.histories import histories
+from tests.support.history_truth import File, History
+from tests.support.oracle import evaluate_row
+from tests.support.predicates import predicates
+
+pytestmark = pytest.mark.property
+
+QUESTIONS = 4
+LEFT_BY_FILTER = {"outside-filter", "no-matching-rows"}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("histories")
+
+
+@st.composite
+def rewrite_options(draw: st.DrawFn, history: History) -> RewriteOptions:
+    dataset = history.dataset(history.snapshots[-1], history.schema)
+    maybe = st.none() | predicates(dataset, max_leaves=3)
+    target = draw(st.sampled_from((1000, 3000, 100_000)))
+    return RewriteOptions(
+        partition_filter=draw(maybe),
+        where=draw(maybe),
+        spec=draw(st.sampled_from((KEEP, "current", *history.specs))),
+        target_file_size_bytes=target,
+        rewrite_all=draw(st.booleans()),
+        min_input_files=draw(st.integers(1, 3)),
+        max_file_group_size_bytes=draw(st.sampled_from((2000, 10_000, 10**9))),
+        max_file_group_input_files=draw(st.integers(1, 5)),
+        delete_file_threshold=draw(st.integers(0, 3)),
+        max_files_to_rewrite=draw(st.none() | st.integers(1, 6)),
+        rewrite_job_order=draw(st.sampled_from(JobOrder)),
+    )
+
+
+@given(st.data())
+def test_plans_tell_the_truth(root: Path, data: st.DataObject) -> None:
+    history = data.draw(histories(root))
+    table = StaticTable.from_metadata(str(history.metadata))
+    for _ in range(QUESTIONS):
+        options = data.draw(rewrite_options(history))
+        result = RewriteDataFilesPlanner(table, options, cache=False).plan_with_stats()
+        check_fates(history, result)
+        check_filters(history, options, result)
+        check_groups(history, options, result)
+        check_strict(table, options, result)
+        json.dumps(result.to_dict(), allow_nan=False)
+
+
+def files_of(history: History) -> dict[str, File]:
+    return {file.path: file for file in history.snapshots[-1].files(0)}
+
+
+def check_fates(history: History, result: RewriteDataFilesPlanningResult) -> None:
+    """Every live file was looked at or pruned with its manifest, and is in one group or left for one reason."""
+    plan, table = result.plan, result.plan.decisions.to_pydict()
+    pruned = plan.skipped.get("pruned-manifest", 0)
+    assert len(set(table["file_path"])) == len(table["file_path"]) == len(files_of(history)) - pruned
+    grouped = {file.path: g.group_id for g in plan.groups for file in plan.group_files(g)}
+    told = zip(table["file_path"], table["group_id"], strict=True)
+    assert {path: group for path, group in told if group is not None} == grouped
+    assert sum(plan.skipped.values()) + len(grouped) == len(files_of(history))
+    assert all(table["decision"])
+
+
+def check_filters(history: History, options: RewriteOptions, result: RewriteDataFilesPlanningResult) -> None:
+    """A file is left out by the filters only when not one of its rows matches."""
+    table = result.plan.decisions.to_pydict()
+    decided = dict(zip(table["file_path"], table["decision"], strict=True))
+    filters = [f for f in (options.partition_filter, options.where) if f is not None]
+    for path, file in files_of(history).items():
+        if decided.get(path, "outside-filter") in LEFT_BY_FILTER:
+            rows = history.rows(history.snapshots[-1], file, history.schema)
+            assert not all(any(evaluate_row(f, row) is True for row in rows) for f in filters), path
+
+
+def check_groups(history: History, options: RewriteOptions, result: RewriteDataFilesPlanningResult) -> None:
+    plan, files = result.plan, files_of(history)
+    union = UnionPartitionType.of_table(plan.target.metadata)
+    limit = options.max_files_to_rewrite
+    assert limit is None or sum(len(group.rows) for group in plan.groups) <= limit
+    assert sorted(group.group_id for group in plan.groups) == list(range(len(plan.groups)))
+    for group in plan.groups:
+        scans = plan.group_files(group)
+        assert len(scans) <= options.max_file_group_input_files
+        assert len(scans) == 1 or group.bytes <= options.max_file_group_size_bytes
+        assert group.source_spec_ids == tuple(sorted({scan.spec_id for scan in scans}))
+        sources = [files[scan.path] for scan in scans]
+        if not group.proven or options.spec == KEEP:
+            own = {PartitionKey.from_tuple(union.spec(file.spec_id), file.partition) for file in sources}
+            assert own == {group.key}
+        if options.spec == KEEP:
+            assert group.source_spec_ids == (group.output_spec_id,)
+        elif group.proven:
+            check_proven(history, group, [file for file in sources if file.spec_id != group.output_spec_id])
+
+
+def check_proven(history: History, group: RewriteFileGroup, moved: list[File]) -> None:
+    """Every row of a file that moves is in the partition of its group."""
+    fields = history.specs[group.output_spec_id].fields
+    types = {f.field_id: f.field_type for s in history.snapshots for f in s.schema.fields}
+    types |= {f.field_id: f.field_type for f in history.schema.fields}
+    for file in moved:
+        for row in file.rows:
+            values = tuple(_partition_value(field, types, file, row) for field in fields)
+            assert group.key == PartitionKey(group.output_spec_id, values if group.key.partition else None)
+
+
+def _partition_value(field: Any, types: dict[int, Any], file: File, row: dict[int, Any]) -> Any:
+    value = row.get(field.source_id, file.constants.get(field.source_id))
+    return apply(field.transform, types[field.source_id], value)
+
+
+def check_strict(table: Any, options: RewriteOptions, result: RewriteDataFilesPlanningResult) -> None:
+    """Strict mode refuses exactly the plans that have a warning about something undecided."""
+    kinds = {"unevaluable-spec", "evaluation-error", "not-lifted"}
+    undecided = any(warning.kind in kinds for warning in result.warnings)
+    strict = RewriteOptions(**{name: getattr(options, name) for name in options.__slots__} | {"strict": True})
+    try:
+        RewriteDataFilesPlanner(table, strict, cache=False).plan()
+    except StrictModeError:
+        assert undecided
+    else:
+        assert not undecided
