@@ -25,10 +25,13 @@ if TYPE_CHECKING:
     from floeplan.scan.scan_plan import ScanPlan
     from floeplan.scan.summary import ScanPlanSummary
     from floeplan.spark.reader import ReadOptions, ReadPlan, plan_read, read
+    from floeplan.sql_text.run import sql
+    from floeplan.transaction.evolve_spec import EvolveResult
 
 __all__ = [
     "CompileResult",
     "DmlResult",
+    "EvolveResult",
     "FileScan",
     "FilterStats",
     "FloeplanError",
@@ -51,12 +54,14 @@ __all__ = [
     "plan_scan",
     "prune",
     "read",
+    "sql",
     "update",
 ]
 
 _HOMES = {
     "CompileResult": "floeplan.predicate.compile",
     "DmlResult": "floeplan.dml.result",
+    "EvolveResult": "floeplan.transaction.evolve_spec",
     "FileScan": "floeplan.scan.model",
     "FilterStats": "floeplan.rewrite.filter",
     "FloeplanError": "floeplan.errors",
@@ -78,6 +83,7 @@ _HOMES = {
     "plan_read": "floeplan.spark.reader",
     "plan_scan": "floeplan.scan.plan",
     "read": "floeplan.spark.reader",
+    "sql": "floeplan.sql_text.run",
     "update": "floeplan.dml.changing",
 }
 

@@ -12,8 +12,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.errors import PySparkException
 
 from floeplan.errors import FloeplanError
-from floeplan.sql.parse_alter import parse_term
-from floeplan.sql.run import sql
+from floeplan.sql_text.parse_alter import parse_term
+from floeplan.sql_text.run import sql
 from tests.support.iceberg_java import load_table, spec_texts
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from pyiceberg.transforms import (
 
 from floeplan.errors import BadInputError
 from floeplan.partition.evolution import AddField, DropField, Term
-from floeplan.sql.parse import parse_statement
-from floeplan.sql.parse_alter import parse_term
-from floeplan.sql.statements import (
+from floeplan.sql_text.parse import parse_statement
+from floeplan.sql_text.parse_alter import parse_term
+from floeplan.sql_text.statements import (
     AlterPartitioning,
     Assignment,
     Clause,

@@ -17,8 +17,8 @@ from rich.text import Text
 from floeplan.catalog import load_table
 from floeplan.dml.result import DmlResult
 from floeplan.errors import BadInputError
-from floeplan.sql.run import StatementOptions, StatementResult
-from floeplan.sql.session import SparkOnDemand
+from floeplan.sql_text.run import StatementOptions, StatementResult
+from floeplan.sql_text.session import SparkOnDemand
 from floeplan.text import counted, human_bytes, human_count
 from floeplan.transaction.evolve_spec import EvolveResult
 

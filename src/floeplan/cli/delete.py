@@ -22,8 +22,8 @@ from floeplan.cli.changes import (
 from floeplan.cli.common import CatalogOption, JsonOption, show
 from floeplan.cli.dry_run import dry_delete
 from floeplan.cli.scan_options import CaseOption
-from floeplan.sql.run import run_statement
-from floeplan.sql.statements import Delete, TableName
+from floeplan.sql_text.run import run_statement
+from floeplan.sql_text.statements import Delete, TableName
 
 DeletedWhereOption = Annotated[
     str, typer.Option("--where", metavar="EXPR", help="A Spark-SQL boolean expression; TRUE deletes every row.")

@@ -17,8 +17,8 @@ from floeplan.dml.target import Command, DmlTarget, resolve
 from floeplan.predicate.names import Names
 from floeplan.predicate.tristate import Mask
 from floeplan.scan.scan_plan import ScanPlan
-from floeplan.sql.run import StatementOptions, assigned_texts
-from floeplan.sql.statements import Update
+from floeplan.sql_text.run import StatementOptions, assigned_texts
+from floeplan.sql_text.statements import Update
 
 
 def dry_delete(table: Table, where: str, options: StatementOptions) -> DryRun:

@@ -22,9 +22,9 @@ from floeplan.cli.changes import (
 from floeplan.cli.common import CatalogOption, JsonOption, show
 from floeplan.cli.scan_options import CaseOption
 from floeplan.errors import InvalidOptionError
-from floeplan.sql.parse_names import parse_assignments
-from floeplan.sql.run import run_statement
-from floeplan.sql.statements import Assignment, Clause, DeleteRow, InsertRow, Merge, Relation, TableName, UpdateRow
+from floeplan.sql_text.parse_names import parse_assignments
+from floeplan.sql_text.run import run_statement
+from floeplan.sql_text.statements import Assignment, Clause, DeleteRow, InsertRow, Merge, Relation, TableName, UpdateRow
 
 SourceOption = Annotated[
     str, typer.Option("--source", metavar="PATH|TABLE", help="Parquet files, a folder of them, or namespace.name.")

@@ -17,7 +17,7 @@ from floeplan.cli.changes import (
     statement_options,
 )
 from floeplan.cli.common import CatalogOption, JsonOption, show
-from floeplan.sql.run import run_text
+from floeplan.sql_text.run import run_text
 
 StatementArgument = Annotated[
     str,

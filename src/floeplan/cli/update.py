@@ -22,9 +22,9 @@ from floeplan.cli.changes import (
 from floeplan.cli.common import CatalogOption, JsonOption, show
 from floeplan.cli.dry_run import dry_update
 from floeplan.cli.scan_options import CaseOption
-from floeplan.sql.parse_names import parse_assignments
-from floeplan.sql.run import run_statement
-from floeplan.sql.statements import TableName, Update
+from floeplan.sql_text.parse_names import parse_assignments
+from floeplan.sql_text.run import run_statement
+from floeplan.sql_text.statements import TableName, Update
 
 SetOption = Annotated[
     list[str],

@@ -18,16 +18,17 @@ from pyiceberg.transforms import IdentityTransform
 from floeplan.dml.append import append
 from floeplan.dml.changing import delete, update
 from floeplan.dml.merge import merge
+from floeplan.dml.overwrite import overwrite
 from floeplan.dml.result import DmlResult
 from floeplan.errors import BadInputError, UnsupportedError
 from floeplan.partition.evolution import DropField, SpecChange, Term
 from floeplan.predicate.names import Names
-from floeplan.sql.inserting import Columns, columns_of, static_filter, value_rows
-from floeplan.sql.parse import parse_statement
-from floeplan.sql.relations import query_frame, quoted, views
-from floeplan.sql.session import SparkOnDemand
-from floeplan.sql.sources import local_source, named, source_frame
-from floeplan.sql.statements import (
+from floeplan.sql_text.inserting import Columns, columns_of, replaces_partitions, static_filter, value_rows
+from floeplan.sql_text.parse import parse_statement
+from floeplan.sql_text.relations import query_frame, quoted, views
+from floeplan.sql_text.session import SparkOnDemand
+from floeplan.sql_text.sources import local_source, named, source_frame
+from floeplan.sql_text.statements import (
     SOURCE,
     TARGET,
     AlterPartitioning,
@@ -41,7 +42,7 @@ from floeplan.sql.statements import (
     TableName,
     Update,
 )
-from floeplan.sql.tables import open_table
+from floeplan.sql_text.tables import open_table
 from floeplan.transaction.evolve_spec import EvolveResult, evolve_spec
 from floeplan.transaction.exchange import CommitOptions
 
@@ -193,7 +194,10 @@ def _store(
     how = options.for_rows(statement.table)
     if not statement.overwrite and statement.replace_where is None:
         return append(table, rows, spark=spark.session, branch=how["branch"], options=options.commit)
-    raise UnsupportedError(f"INSERT that replaces rows ({static_filter(statement, columns)}) is not supported")
+    if statement.overwrite and replaces_partitions(spark.session):
+        return overwrite(table, rows, dynamic=True, spark=spark.session, **how)
+    where = statement.replace_where or static_filter(columns)
+    return _with_session(lambda session: overwrite(table, rows, where, spark=session, **how), spark)
 
 
 def _merge(statement: Merge, table: Table, spark: SparkOnDemand, options: StatementOptions) -> DmlResult:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from sqlglot.tokenizer_core import Token, TokenType
 
 from floeplan.errors import BadInputError
-from floeplan.sql.tokens import Piece, is_name, is_word
+from floeplan.sql_text.tokens import Piece, is_name, is_word
 from floeplan.text import excerpt
 
 _QUERIES = ("SELECT", "VALUES", "WITH", "TABLE", "FROM")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from sqlglot.tokenizer_core import TokenType
 
 from floeplan.errors import BadInputError
-from floeplan.sql.parse_names import table_name
-from floeplan.sql.qualifiers import Qualifiers
-from floeplan.sql.statements import Insert, PartitionValue, Query
-from floeplan.sql.tokens import Cursor, Piece, is_name, is_word
+from floeplan.sql_text.parse_names import table_name
+from floeplan.sql_text.qualifiers import Qualifiers
+from floeplan.sql_text.statements import Insert, PartitionValue, Query
+from floeplan.sql_text.tokens import Cursor, Piece, is_name, is_word
 
 _QUERY_WORDS = ("SELECT", "VALUES", "WITH", "TABLE", "FROM")
 

@@ -16,8 +16,8 @@ from floeplan.dml.sources import arrow_table
 from floeplan.errors import BadInputError
 from floeplan.scan.options import ScanOptions
 from floeplan.scan.plan import plan_scan
-from floeplan.sql.relations import Views, find_table, query_frame, quoted
-from floeplan.sql.statements import Relation, Source
+from floeplan.sql_text.relations import Views, find_table, query_frame, quoted
+from floeplan.sql_text.statements import Relation, Source
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -25,9 +25,9 @@ from sqlglot.tokenizer_core import TokenType
 from floeplan.errors import BadInputError
 from floeplan.partition.evolution import AddField, DropField, SpecChange, Term, replace_field
 from floeplan.partition.transforms import Transform
-from floeplan.sql.parse_names import table_name
-from floeplan.sql.statements import AlterPartitioning
-from floeplan.sql.tokens import Cursor, Piece, whole_name
+from floeplan.sql_text.parse_names import table_name
+from floeplan.sql_text.statements import AlterPartitioning
+from floeplan.sql_text.tokens import Cursor, Piece, whole_name
 from floeplan.text import excerpt
 
 _PLAIN: dict[str, Callable[[], Transform]] = {

@@ -21,8 +21,8 @@ from pyiceberg.table import Table
 from sqlglot.tokenizer_core import Token, TokenType
 
 from floeplan.errors import BadInputError, UnknownCatalogError, UnknownTableError
-from floeplan.sql.tables import open_table
-from floeplan.sql.tokens import Cursor, is_name, is_word
+from floeplan.sql_text.tables import open_table
+from floeplan.sql_text.tokens import Cursor, is_name, is_word
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyiceberg.schema import Schema
@@ -24,8 +25,13 @@ from floeplan.errors import BadInputError
 from floeplan.predicate.arrow_columns import typed_columns_of
 from floeplan.predicate.names import Names
 from floeplan.scan.projection import arrow_schema
-from floeplan.sql.statements import Insert
-from floeplan.sql.tokens import Cursor
+from floeplan.sql_text.statements import Insert
+from floeplan.sql_text.tokens import Cursor
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_OVERWRITE_MODE = "spark.sql.sources.partitionOverwriteMode"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +76,12 @@ def columns_of(statement: Insert, table: Table) -> Columns:
     return Columns(listed, constants)
 
 
-def static_filter(statement: Insert, columns: Columns) -> str:
+def replaces_partitions(spark: SparkSession | None) -> bool:
+    """Whether INSERT OVERWRITE replaces the partitions of the new rows, as the session says; by default it does not."""
+    return spark is not None and str(spark.conf.get(_OVERWRITE_MODE, "static")).lower() == "dynamic"
+
+
+def static_filter(columns: Columns) -> str:
     """The rows that INSERT OVERWRITE replaces: those of the static partitions, or all."""
     return " AND ".join(f"`{name}` <=> {value}" for name, value in columns.constants.items()) or "TRUE"
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from sqlglot.tokenizer_core import TokenType
 
 from floeplan.errors import BadInputError
-from floeplan.sql.parse_alter import parse_alter
-from floeplan.sql.parse_insert import parse_insert
-from floeplan.sql.parse_merge import parse_merge
-from floeplan.sql.parse_names import alias_of, assignments_of, condition_of, table_name
-from floeplan.sql.qualifiers import Qualifiers
-from floeplan.sql.statements import Delete, Statement, Update
-from floeplan.sql.tokens import Cursor
+from floeplan.sql_text.parse_alter import parse_alter
+from floeplan.sql_text.parse_insert import parse_insert
+from floeplan.sql_text.parse_merge import parse_merge
+from floeplan.sql_text.parse_names import alias_of, assignments_of, condition_of, table_name
+from floeplan.sql_text.qualifiers import Qualifiers
+from floeplan.sql_text.statements import Delete, Statement, Update
+from floeplan.sql_text.tokens import Cursor
 from floeplan.text import excerpt
 
 _READS = ("SELECT", "FROM", "VALUES", "TABLE", "SHOW", "DESCRIBE", "DESC", "EXPLAIN")

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from sqlglot.tokenizer_core import TokenType
 
 from floeplan.errors import BadInputError
-from floeplan.sql.qualifiers import Qualifiers
-from floeplan.sql.statements import Assignment, TableName
-from floeplan.sql.tokens import Cursor, is_name, is_word
+from floeplan.sql_text.qualifiers import Qualifiers
+from floeplan.sql_text.statements import Assignment, TableName
+from floeplan.sql_text.tokens import Cursor, is_name, is_word
 
 _BRANCH, _TAG = "branch_", "tag_"
 _NOT_A_TARGET = ("snapshot_id_", "at_timestamp_", _TAG)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from sqlglot.tokenizer_core import TokenType
 
 from floeplan.errors import BadInputError
-from floeplan.sql.parse_names import alias_of, assignments_of, table_name
-from floeplan.sql.qualifiers import Qualifiers
-from floeplan.sql.statements import (
+from floeplan.sql_text.parse_names import alias_of, assignments_of, table_name
+from floeplan.sql_text.qualifiers import Qualifiers
+from floeplan.sql_text.statements import (
     SOURCE,
     TARGET,
     Assignment,
@@ -20,7 +20,7 @@ from floeplan.sql.statements import (
     Source,
     UpdateRow,
 )
-from floeplan.sql.tokens import Cursor
+from floeplan.sql_text.tokens import Cursor
 
 
 def parse_merge(cursor: Cursor) -> Merge:
