@@ -7,12 +7,13 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 from pyspark.sql import functions as F  # noqa: N812
 
 from floeplan.scan.options import ScanOptions
 from floeplan.spark.reader import ReadOptions, read
 from tests.engines.test_scan_matches_spark import canonical, chosen_predicates, load
-from tests.support.matrix import TABLES, Matrix, interpreted
+from tests.support.matrix import TABLES, Matrix, MatrixTable, interpreted
 
 if TYPE_CHECKING:
     from pyiceberg.catalog.sql import SqlCatalog
@@ -40,8 +41,14 @@ def test_all_rows_and_columns_equal_iceberg(name: str, path: str, matrix: Matrix
 def test_every_predicate_selects_the_rows_of_iceberg(name: str, matrix: Matrix, local_catalog: SqlCatalog) -> None:
     made = matrix.table(name)
     table = load(made, local_catalog)
-    expected = made.matches(chosen_predicates(made))
+    expected = made.matches(few_predicates(made))
     assert keys(matrix, table, list(expected)) == expected
+
+
+def few_predicates(made: MatrixTable) -> list[str]:
+    """A sixth of what planning is asked; the long profile asks all."""
+    chosen = chosen_predicates(made)
+    return chosen if settings.get_current_profile_name() == "long" else chosen[::6]
 
 
 def keys(matrix: Matrix, table: Table, predicates: Sequence[str], path: str = "auto") -> dict[str, list[int]]:

@@ -1,0 +1,177 @@
+"""``incremental``: what happened to a table between two snapshots, as a DataFrame.
+
+Appended rows go the way of every read. A changelog is made in Python tasks: each reads the files whose rows changed,
+and of a file that stayed only the rows that its new deletes removed. Rows that a rewrite carried over unchanged into
+another file cancel out, unless they are asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.types import DoubleType, FloatType, MapType
+
+from floeplan.catalog import load_table
+from floeplan.errors import UnsupportedError
+from floeplan.parquet.selection import RowSelection
+from floeplan.predicate.compile import PredicateSource
+from floeplan.scan.file_rows import FileRows, TableRows
+from floeplan.scan.incremental import FileChange, plan_appends, plan_changes
+from floeplan.scan.model import FileScan
+from floeplan.scan.read import PlanReader
+from floeplan.scan.target import select
+from floeplan.spark.arrow_path import ROWS_PER_BATCH
+from floeplan.spark.columns import walk
+from floeplan.spark.filters import quoted
+from floeplan.spark.reader import read_plan_of
+from floeplan.spark.types import spark_schema, to_spark_arrow
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+INSERT, DELETE = "INSERT", "DELETE"
+CHANGES_PER_TASK = 32
+
+
+def incremental(
+    spark: SparkSession,
+    table: Table | str,
+    from_snapshot: int | None,
+    to_snapshot: int | None = None,
+    *,
+    where: PredicateSource | None = None,
+    columns: Sequence[str] | None = None,
+    changelog: bool = False,
+    carryovers: bool = False,
+) -> DataFrame:
+    """The rows appended after one snapshot, up to and including another; or all changes of rows.
+
+    Args:
+        spark: A session, classic or Connect.
+        table: A PyIceberg table, ``namespace.name``, or the path of a ``*.metadata.json``.
+        from_snapshot: Where to start, itself not included; ``None`` for the beginning of the table.
+        to_snapshot: Where to end; the current snapshot when not given.
+        where: Which rows; all when not given.
+        columns: Columns to show; all when not given.
+        changelog: Show every inserted and deleted row, with ``_change_type`` (``INSERT`` or ``DELETE``),
+            ``_change_ordinal`` (0 for the first snapshot that changed rows) and ``_commit_snapshot_id``. Without it
+            only the rows of append snapshots are shown.
+        carryovers: Show also the rows that a rewrite deleted from one file and inserted into another unchanged.
+
+    Raises:
+        BadInputError: The first snapshot is no ancestor of the last.
+    """
+    loaded = load_table(table)
+    if not changelog:
+        plan = plan_appends(loaded, from_snapshot, to_snapshot, where, columns)
+        return read_plan_of(spark, plan).dataframe()
+    schema = loaded.schema() if columns is None else select(loaded.schema(), columns)
+    changes = plan_changes(loaded, from_snapshot, to_snapshot, where)
+    frame = _changed_rows(spark, changes, ChangeReading(TableRows.of(loaded, loaded.schema()), schema))
+    return frame if carryovers else _without_carryovers(frame, schema)
+
+
+def _changed_rows(spark: SparkSession, changes: list[FileChange], reading: ChangeReading) -> DataFrame:
+    from pyspark.sql.types import IntegerType, LongType, StringType
+
+    shape = spark_schema(reading.schema)
+    shape = shape.add("_change_type", StringType()).add("_change_ordinal", IntegerType())
+    shape = shape.add("_commit_snapshot_id", LongType())
+    if not changes:
+        return spark.createDataFrame([], shape)
+    parts = [changes[i : i + CHANGES_PER_TASK] for i in range(0, len(changes), CHANGES_PER_TASK)]
+    return spark.range(0, len(parts), 1, len(parts)).mapInArrow(_task(parts, reading), shape)
+
+
+def _task(
+    parts: list[list[FileChange]], reading: ChangeReading
+) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from reading.batches(parts[number])
+
+    return run
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeReading:
+    """Reads changed files; small enough to send to every task."""
+
+    table: TableRows
+    schema: Schema
+
+    def batches(self, changes: Sequence[FileChange]) -> Iterator[pa.RecordBatch]:
+        """The inserted and deleted rows."""
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        reader, files = PlanReader(self.table, self.schema), FileRows(self.table)
+        shape = to_arrow_schema(spark_schema(self.schema))
+        for change in changes:
+            for kind, scan in _sides(change, files):
+                rows = to_spark_arrow(reader.read(scan), shape)
+                yield from _labelled(rows, kind, change).to_batches(ROWS_PER_BATCH)
+
+
+def _labelled(rows: pa.Table, kind: str, change: FileChange) -> pa.Table:
+    count = rows.num_rows
+    rows = rows.append_column("_change_type", pa.repeat(pa.scalar(kind), count))
+    rows = rows.append_column("_change_ordinal", pa.repeat(pa.scalar(change.ordinal, pa.int32()), count))
+    return rows.append_column("_commit_snapshot_id", pa.repeat(pa.scalar(change.snapshot_id, pa.int64()), count))
+
+
+def _sides(change: FileChange, files: FileRows) -> Iterator[tuple[str, FileScan]]:
+    """What to read of a file, and as what."""
+    if change.before is None and change.after is not None:
+        yield INSERT, change.after
+    elif change.after is None and change.before is not None:
+        yield DELETE, change.before
+    elif change.before is not None and change.after is not None:
+        was, is_ = _alive(change.before, files), _alive(change.after, files)
+        yield DELETE, replace(change.before, row_selection=was.difference(is_), deletes=())
+        yield INSERT, replace(change.after, row_selection=is_.difference(was), deletes=())
+
+
+def _alive(file: FileScan, files: FileRows) -> RowSelection:
+    """The rows of a file that no delete removes."""
+    opened = files.open(file)
+    selection = opened.undeleted(opened.planned())
+    _, live = opened.read(Schema(), selection)
+    return selection if live.all() else RowSelection.from_runs(selection.to_rows()[live], np.ones(int(live.sum())))
+
+
+def _without_carryovers(frame: DataFrame, schema: Schema) -> DataFrame:
+    """Rows that one snapshot both deleted and inserted cancel out, one for one."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    for field in schema.fields:
+        if any(isinstance(inner.field_type, MapType) for inner in walk(field)):
+            raise UnsupportedError(
+                f"rows with maps cannot be compared (column {field.name}); use carryovers=True or other columns",
+                context={"column": field.name},
+            )
+    names = [quoted(field.name) for field in schema.fields]
+    labels = ["_change_ordinal", "_commit_snapshot_id"]
+    exact = [
+        F.col(quoted(field.name)).cast("string").alias(f"__exact{field.field_id}")
+        for field in schema.fields
+        if isinstance(field.field_type, FloatType | DoubleType)
+    ]
+    sign = F.when(F.col("_change_type") == INSERT, 1).otherwise(-1)
+    plain = [quoted(f.name) for f in schema.fields if not isinstance(f.field_type, FloatType | DoubleType)]
+    floats = [
+        F.first(F.col(quoted(f.name))).alias(f.name)
+        for f in schema.fields
+        if isinstance(f.field_type, FloatType | DoubleType)
+    ]
+    net = frame.groupBy(*plain, *labels, *exact).agg(F.sum(sign).alias("__net"), *floats).where("__net <> 0")
+    kind = F.when(F.col("__net") > 0, F.lit(INSERT)).otherwise(F.lit(DELETE)).alias("_change_type")
+    copies = F.explode(F.sequence(F.lit(1), F.abs("__net"))).alias("__copy")
+    shown = net.select(*names, kind, *labels, copies)
+    return shown.select(*names, "_change_type", *labels)

@@ -1,0 +1,213 @@
+"""The ways in which Spark's Parquet reader gives wrong answers without a word, and that ``fp.read`` takes none of them.
+
+Where a fault of Spark's is the reason for a guard, the fault itself is shown: when it is gone, so may the guard.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from floeplan.scan.options import ScanOptions
+from floeplan.scan.plan import plan_scan
+from floeplan.spark.columns import FIELD_ID
+from floeplan.spark.reader import ReadOptions, plan_read, read, read_plan_of
+from floeplan.spark.routing import FIELD_ID_CONF, MISSING_IDS_CONF
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.table import Table
+    from pyspark.sql import DataFrame, SparkSession
+
+    from floeplan.scan.scan_plan import ScanPlan
+
+pytestmark = pytest.mark.spark
+
+NUMBERS = count()
+OPTIONS = ReadOptions(scan=ScanOptions(footers=False, report=False))
+NATIVE = ReadOptions(path="native", scan=OPTIONS.scan)
+
+
+@pytest.fixture
+def name(local_catalog: SqlCatalog) -> str:
+    local_catalog.create_namespace_if_not_exists("traps")
+    return f"traps.table_{next(NUMBERS)}"
+
+
+@pytest.fixture
+def setting(spark: SparkSession) -> Iterator[None]:
+    before = spark.conf.get(MISSING_IDS_CONF)
+    yield
+    spark.conf.set(MISSING_IDS_CONF, before)
+
+
+def rows(frame: DataFrame) -> list[dict[str, object]]:
+    return sorted(frame.toArrow().to_pylist(), key=repr)
+
+
+def naive(spark: SparkSession, table: Table, ids: dict[str, int]) -> DataFrame:
+    """The table's files read with field ids in the schema and no guard at all."""
+    from pyspark.sql.types import LongType, StructField, StructType
+
+    spark.conf.set(FIELD_ID_CONF, "true")
+    schema = StructType([StructField(name, LongType(), True, {FIELD_ID: i}) for name, i in ids.items()])
+    paths = [file.path for file in plan_scan(table, options=OPTIONS.scan).files]
+    return spark.read.schema(schema).parquet(*paths)
+
+
+def test_swapped_names(spark: SparkSession, local_catalog: SqlCatalog, name: str) -> None:
+    data = pa.table({"a": pa.array([1, 2, 3]), "b": pa.array([10, 20, 30])})
+    table = local_catalog.create_table(name, data.schema)
+    table.append(data)
+    for old, new in (("a", "c"), ("b", "a"), ("c", "b")):
+        with table.update_schema() as update:
+            update.rename_column(old, new)
+    expected = [{"b": 2, "a": 20}]
+    assert rows(read(spark, table, "a = 20", options=NATIVE)) == expected
+    assert rows(read(spark, table, options=NATIVE).where("a = 20")) == expected
+    assert naive(spark, table, {"b": 1, "a": 2}).where("a = 20").toArrow().to_pylist() != expected
+
+
+def test_dropped_and_added_again(spark: SparkSession, local_catalog: SqlCatalog, name: str) -> None:
+    table = local_catalog.create_table(name, pa.schema({"a": pa.int64(), "b": pa.int64()}))
+    table.append(pa.table({"a": [1, 2], "b": [10, 20]}))
+    with table.update_schema() as update:
+        update.delete_column("b")
+    with table.update_schema() as update:
+        update.add_column("b", table.schema().find_field("a").field_type)
+    table.append(pa.table({"a": [3], "b": [20]}))
+    assert rows(read(spark, table, options=NATIVE).where("b = 20")) == [{"a": 3, "b": 20}]
+    assert rows(read(spark, table, "b IS NULL", columns=["a"], options=NATIVE)) == [{"a": 1}, {"a": 2}]
+
+
+def test_names_differing_in_case_only(spark: SparkSession, local_catalog: SqlCatalog, name: str) -> None:
+    table = local_catalog.create_table(name, pa.schema({"a": pa.int64(), "b": pa.int64()}))
+    table.append(pa.table({"a": [1, 2], "b": [10, 20]}))
+    with table.update_schema() as update:
+        update.rename_column("a", "c")
+    with table.update_schema() as update:
+        update.rename_column("b", "A")
+    assert rows(read(spark, table, options=NATIVE).where("A = 20")) == [{"c": 2, "A": 20}]
+
+
+def test_plainly_renamed_and_promoted_columns(spark: SparkSession, local_catalog: SqlCatalog, name: str) -> None:
+    table = local_catalog.create_table(name, pa.schema({"a": pa.int32(), "f": pa.float32()}))
+    table.append(pa.table({"a": pa.array([1, 2], pa.int32()), "f": pa.array([0.5, 1.5], pa.float32())}))
+    from pyiceberg.types import DoubleType, LongType
+
+    with table.update_schema() as update:
+        update.update_column("a", LongType())
+        update.update_column("f", DoubleType())
+        update.rename_column("a", "long")
+    table.append(pa.table({"long": pa.array([2**40]), "f": pa.array([0.1])}))
+    expected = [{"long": 2, "f": 1.5}, {"long": 2**40, "f": 0.1}]
+    assert rows(read(spark, table, options=NATIVE).where("long > 1")) == sorted(expected, key=repr)
+
+
+def test_renamed_fields_of_structs_are_not_pruned_to_nulls(
+    spark: SparkSession, local_catalog: SqlCatalog, name: str
+) -> None:
+    struct = pa.struct([("x", pa.int64()), ("y", pa.int64())])
+    data = pa.table({"s": pa.array([{"x": 1, "y": 2}, {"x": 3, "y": 4}, None], struct)})
+    table = local_catalog.create_table(name, data.schema)
+    table.append(data)
+    for old, new in (("s.x", "z"), ("s.y", "x"), ("s.z", "y")):
+        with table.update_schema() as update:
+            update.rename_column(old, new)
+    shown = read(spark, table, options=NATIVE)
+    assert rows(shown.selectExpr("s.x AS v").where("v IS NOT NULL")) == [{"v": 2}, {"v": 4}]
+    assert rows(shown.where("s.y = 3").select("s.x")) == [{"x": 4}]
+    assert rows(read(spark, table, "s.x = 2", columns=["s.x"], options=OPTIONS)) == [{"s": {"x": 2}}]
+
+
+def test_files_without_ids_are_not_read_as_nulls(
+    spark: SparkSession, local_catalog: SqlCatalog, name: str, tmp_path: Path, setting: None
+) -> None:
+    import pyarrow.parquet as pq
+
+    path = tmp_path / "plain.parquet"
+    pq.write_table(pa.table({"a": [1, 2]}), path)
+    table = local_catalog.create_table(name, pa.schema({"a": pa.int64()}))
+    table.append(pa.table({"a": [3]}))
+    table.add_files([str(path)])
+    spark.conf.set(MISSING_IDS_CONF, "false")
+    plan = plan_read(spark, table, options=OPTIONS)
+    assert [len(branch.rows) for branch in plan.branches] == [1]
+    assert plan.route.reasons == (("they carry no field ids", 1),)
+    assert rows(plan.dataframe()) == [{"a": 1}, {"a": 2}, {"a": 3}]
+    spark.conf.set(MISSING_IDS_CONF, "true")
+    careless = plan_read(spark, table, options=OPTIONS)
+    assert MISSING_IDS_CONF in careless.explain()
+    assert rows(careless.dataframe()) == [{"a": 1}, {"a": 2}, {"a": 3}]
+
+
+def moved(table: Table, file_name: str) -> tuple[ScanPlan, Path]:
+    """The plan of a table of one file, with that file under another name."""
+    plan = plan_scan(table, options=OPTIONS.scan)
+    place = Path(plan.files[0].path.removeprefix("file://"))
+    target = place.parent / file_name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(place, target)
+    entries = plan.files.entries
+    column = entries.table.schema.get_field_index("file_path")
+    renamed = entries.table.set_column(column, "file_path", pa.array([str(target)], pa.large_string()))
+    return replace(plan, files=replace(plan.files, entries=replace(entries, table=renamed))), target
+
+
+@pytest.mark.parametrize("hidden", ["_x.parquet", ".x.parquet"])
+def test_files_with_hidden_names_are_read(
+    spark: SparkSession, local_catalog: SqlCatalog, name: str, hidden: str
+) -> None:
+    table = local_catalog.create_table(name, pa.schema({"a": pa.int64()}))
+    table.append(pa.table({"a": [1]}))
+    plan, path = moved(table, hidden)
+    chosen = read_plan_of(spark, plan)
+    assert "leave them out" in chosen.explain()
+    assert rows(chosen.dataframe()) == [{"a": 1}]
+    assert spark.read.schema("a long").parquet(str(path)).count() == 0, "Spark no longer hides such files"
+
+
+def test_paths_are_taken_literally(spark: SparkSession, local_catalog: SqlCatalog, name: str) -> None:
+    table = local_catalog.create_table(name, pa.schema({"a": pa.int64()}))
+    table.append(pa.table({"a": [1]}))
+    plan, _ = moved(table, "k=[a] {b,c}/*?#&;%41 +é\\\"'x.parquet")
+    assert rows(read_plan_of(spark, plan, "native").dataframe()) == [{"a": 1}]
+
+
+def test_floats_keep_the_rows_pushed_filters_lose(spark: SparkSession, local_catalog: SqlCatalog, name: str) -> None:
+    values = [float("nan"), -0.0, 0.0, 1.0, None]
+    struct = pa.array([{"g": value} for value in values], pa.struct([("g", pa.float64())]))
+    data = pa.table({"k": pa.array(range(5)), "f": pa.array(values, pa.float64()), "s": struct})
+    table = local_catalog.create_table(name, data.schema)
+    table.append(data)
+
+    def found(frame: DataFrame) -> list[object]:
+        return sorted(frame.toArrow()["k"].to_pylist())
+
+    for column in ("f", "s.g"):
+        for where, expected in ((f"{column} > 24", [0]), (f"{column} = 0.0D", [1, 2]), (f"{column} < 1", [1, 2])):
+            assert found(read(spark, table, where, options=NATIVE)) == expected
+            assert found(read(spark, table, options=NATIVE).where(where)) == expected
+    path = plan_scan(table, options=OPTIONS.scan).files[0].path
+    assert spark.read.parquet(path).where("f > 24").count() == 0, "Spark's pushdown no longer loses NaN"
+
+
+def test_every_column_is_veiled_when_a_schema_of_the_past_is_gone(
+    spark: SparkSession, local_catalog: SqlCatalog, name: str
+) -> None:
+    table = local_catalog.create_table(name, pa.schema({"a": pa.int64(), "b": pa.int64()}))
+    table.append(pa.table({"a": [1, 2], "b": [10, 20]}))
+    for old, new in (("a", "c"), ("b", "a"), ("c", "b")):
+        with table.update_schema() as update:
+            update.rename_column(old, new)
+    last = table.metadata.schemas[-1]
+    table.metadata = table.metadata.model_copy(update={"schemas": [last]})
+    assert rows(read(spark, table, options=NATIVE).where("a = 20")) == [{"b": 2, "a": 20}]
