@@ -2,7 +2,7 @@
 
 A transform is a step function: it sends every value to the label of the *unit* it lies in. Time transforms and numeric
 truncation round toward minus infinity, on plain integers (days, microseconds, nanoseconds, unscaled decimals);
-string truncation counts code points; bucket hashes, with PyIceberg's murmur3. Null goes to null, and only void sends
+string truncation counts code points; bucket hashes, with murmur3. Null goes to null, and only void sends
 a value to null.
 
 What the specification asks for is computed here. What faulty writers stored instead is the business of
@@ -26,6 +26,7 @@ from pyiceberg.types import (
     DateType,
     DecimalType,
     DoubleType,
+    FixedType,
     FloatType,
     IcebergType,
     IntegerType,
@@ -38,10 +39,12 @@ from pyiceberg.types import (
     TimestamptzType,
     TimeType,
     UnknownType,
+    UUIDType,
 )
 from pyiceberg.utils.decimal import decimal_to_unscaled, unscaled_to_decimal
 
 from floeplan.errors import UnsupportedError
+from floeplan.partition.murmur import Hashes, hash_bytes, hash_integers
 from floeplan.predicate.literals import Value
 from floeplan.predicate.stats import Vector
 
@@ -52,6 +55,7 @@ _INT32 = (-(2**31), 2**31 - 1)
 _INT64 = (-(2**63), 2**63 - 1)
 _MICROS, _NANOS = (TimestampType, TimestamptzType), (TimestampNanoType, TimestamptzNanoType)
 TIMESTAMPS = (*_MICROS, *_NANOS)
+_HASHED_AS_INTEGERS = (IntegerType, LongType, DateType, TimeType, *_MICROS)
 _HOURS_PER_DAY = 24
 _TICKS_PER_HOUR = {**dict.fromkeys(_MICROS, 3_600_000_000), **dict.fromkeys(_NANOS, 3_600_000_000_000)}
 _CALENDAR = {pt.YearTransform: "datetime64[Y]", pt.MonthTransform: "datetime64[M]"}
@@ -142,8 +146,8 @@ def apply_vector(transform: Transform, source: PrimitiveType, values: Vector) ->
 
     Integer truncation wraps within one width of the smallest 64-bit integer, as it does in Java; for narrower types
     the caller checks the limits. A decimal of more than 18 digits that truncation pushes out of its type becomes null.
-    Buckets, which have no nulls here, and truncation of such decimals cost a Python step per *distinct* value;
-    everything else is arithmetic on whole columns.
+    Buckets of decimals and nanoseconds, and truncation of such decimals, cost a Python step per *distinct* value;
+    everything else is arithmetic on whole columns. For buckets there are no nulls.
     """
     _require(transform, source)
     match transform:
@@ -181,6 +185,10 @@ def _time_units(transform: Transform, source: PrimitiveType, values: Ints) -> In
 
 
 def _buckets_of_vector(transform: pt.BucketTransform[Any], source: PrimitiveType, values: Vector) -> Ints:
+    if isinstance(source, _HASHED_AS_INTEGERS) and isinstance(values, np.ndarray):
+        return _in_buckets(hash_integers(values.astype(np.int64, copy=False)), transform)
+    if isinstance(source, StringType | BinaryType | FixedType | UUIDType) and not isinstance(values, np.ndarray):
+        return _in_buckets(hash_bytes(values), transform)
     if isinstance(values, np.ndarray):
         distinct, where = np.unique(values, return_inverse=True)
         listed = [from_physical(source, value) for value in distinct.tolist()]
@@ -188,6 +196,10 @@ def _buckets_of_vector(transform: pt.BucketTransform[Any], source: PrimitiveType
         encoded = values.dictionary_encode()
         listed, where = encoded.dictionary.to_pylist(), encoded.indices.to_numpy(zero_copy_only=False)
     return np.array(buckets(transform, source, listed), dtype=np.int64)[where]
+
+
+def _in_buckets(hashes: Hashes, transform: pt.BucketTransform[Any]) -> Ints:
+    return ((hashes & np.uint32(_INT32[1])) % np.uint32(transform.num_buckets)).astype(np.int64)
 
 
 def _truncate_wide_decimals(transform: pt.TruncateTransform[Any], source: PrimitiveType, values: pa.Array) -> pa.Array:
