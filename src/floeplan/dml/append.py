@@ -26,6 +26,7 @@ from floeplan.metadata.entries import EntriesTable
 from floeplan.parquet.source import open_source
 from floeplan.transaction.exchange import CommitOptions
 from floeplan.write.data_files import write_data_files
+from floeplan.write.imported import import_files
 from floeplan.write.target import WriteTarget
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def append(
     spark: SparkSession | None = None,
     branch: str | None = None,
     add_files: bool = False,
+    hive_partitions: bool = False,
     spec_id: int | None = None,
     fast: bool = False,
     summary: Mapping[str, str] | None = None,
@@ -52,6 +54,7 @@ def append(
         spark: A session that reads Parquet files and writes; a DataFrame brings its own.
         branch: The branch to append to instead of ``main``.
         add_files: Register Parquet files where they are instead of writing their rows again.
+        hive_partitions: Of files that are registered: believe ``name=value`` folders where statistics prove nothing.
         spec_id: The spec of the new files; the table's default when not given.
         fast: Leave small manifests as they are instead of merging them on the way.
         summary: Further properties of the snapshot.
@@ -60,7 +63,7 @@ def append(
     target = resolve(table, Command.APPEND, branch=branch)
     outcome = Outcome(merge_manifests=not fast)
     if add_files:
-        outcome.register(_registered(target, data, spec_id))
+        outcome.register(_registered(target, data, spec_id, hive_partitions))
     else:
         for entries in write_rows(target, data, spark, spec_id):
             outcome.insert(entries)
@@ -102,10 +105,8 @@ class WriteParquetRows:
             yield from ParquetRows(path, self.target.io).tables()
 
 
-def _registered(target: DmlTarget, data: object, spec_id: int | None) -> EntriesTable:
-    from floeplan.write.imported import import_files
-
+def _registered(target: DmlTarget, data: object, spec_id: int | None, hive_partitions: bool) -> EntriesTable:
     paths = parquet_paths(data)
     if paths is None:
         raise BadInputError("only Parquet files can be added as they are; give their paths")
-    return import_files(target.table, paths, spec_id=spec_id)
+    return import_files(target.table, paths, spec_id=spec_id, hive_partitions=hive_partitions)

@@ -9,8 +9,8 @@ column are errors that name the column, before anything is committed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import date, datetime
 from decimal import Decimal
 
@@ -52,6 +52,10 @@ class Assignments:
         """Top-level columns that get a value."""
         return tuple(dict.fromkeys(item.path[0] for item in self.items))
 
+    def reworded(self, change: Callable[[str], str]) -> Assignments:
+        """The same assignments with the text of their expressions changed, for an engine that reads it."""
+        return Assignments(tuple(replace(item, value=item.value.reworded(change)) for item in self.items))
+
     def update(self, rows: pa.Table, resolve: Resolver) -> pa.Table:
         """The rows with their new values."""
         changed = rows
@@ -59,8 +63,7 @@ class Assignments:
             position = rows.schema.get_field_index(item.path[0])
             column = rows.schema.field(position)
             values = self._values(item, _type_at(column.type, item.path[1:]), rows.num_rows, resolve)
-            array = changed.column(position).combine_chunks()
-            changed = changed.set_column(position, column, _replaced(array, item.path[1:], values))
+            changed = replace_value(changed, item.path, values)
         return changed
 
     def insert(self, rows: int, resolve: Resolver, schema: pa.Schema) -> pa.Table:
@@ -136,6 +139,15 @@ def top_fields(schema: Schema, ids: Iterable[int]) -> Schema:
     """The top-level columns that hold any of these fields."""
     wanted = frozenset(ids)
     return Schema(*(f for f in schema.fields if not wanted.isdisjoint(Schema(f)._lazy_id_to_field)))
+
+
+def replace_value(rows: pa.Table, path: Sequence[str], values: pa.Array) -> pa.Table:
+    """The rows with one column, or one field within its structs, replaced; values are cast to its type."""
+    position = rows.schema.get_field_index(path[0])
+    column = rows.schema.field(position)
+    wanted = values.cast(_type_at(column.type, path[1:]))
+    array = rows.column(position).combine_chunks()
+    return rows.set_column(position, column, _replaced(array, path[1:], wanted))
 
 
 def _type_at(type_: pa.DataType, path: Sequence[str]) -> pa.DataType:

@@ -18,13 +18,14 @@ from pyiceberg.table import Table
 
 from floeplan.dml.assign import Assignments, compile_assignments
 from floeplan.dml.coverage import arrow_evaluates
-from floeplan.dml.fates import Clause, Decision, Matching
+from floeplan.dml.fates import Clause, Decision, Given, Matching
 from floeplan.dml.outcome import Commit, Outcome, commit_outcome, discard_result, undone_on_failure
 from floeplan.dml.planning import drop_proven, plan_rows, weights, works
 from floeplan.dml.result import DmlResult
 from floeplan.dml.row_task import FileWork, RowTask
 from floeplan.dml.runner import run_tasks
 from floeplan.dml.target import Command, DmlTarget, Mode, resolve
+from floeplan.predicate.build import field_ids
 from floeplan.predicate.compile import PredicateSource
 from floeplan.predicate.names import Names
 from floeplan.scan.file_rows import TableRows
@@ -35,6 +36,8 @@ from floeplan.write.target import WriteTarget
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from floeplan.spark.row_changes import FoundRows
 
 
 def delete(
@@ -129,7 +132,26 @@ def change_matching(
     if spark is None or covered or not isinstance(where, str):
         run_decision(target, chosen, Matching(target.schema, Clause(assignments)), outcome, spark)
         return
-    raise NotImplementedError
+    from floeplan.spark.row_changes import SparkClause, TargetRows, apply_clauses, first_clause
+
+    writer, rows = WriteTarget.of(target.table), TargetRows.of(target.table, target.schema, chosen)
+    asked = {*field_ids(plan.compiled.predicate), *(() if assignments is None else assignments.field_ids)}
+    clauses = [SparkClause(assignments)]
+    found = apply_clauses(rows.frame(spark, asked), first_clause([(0, where)]), clauses, rows, writer)
+    take_found(target, chosen, found, outcome, spark)
+
+
+def take_found(
+    target: DmlTarget, chosen: list[FileWork], found: FoundRows, outcome: Outcome, spark: SparkSession | None
+) -> None:
+    """Delete the rows that Spark found, and take in the new ones it computed."""
+    outcome.data += [entries for entries in found.entries if len(entries)]
+    outcome.rewrote |= found.updated > 0
+    changed = [work for work in chosen if work.file.path in found.positions]
+    run_decision(target, changed, Given(found.positions), outcome, spark)
+    outcome.rows_deleted -= found.updated
+    outcome.rows_updated += found.updated
+    outcome.rows_inserted += found.inserted
 
 
 def run_decision(

@@ -16,10 +16,12 @@ from itertools import count
 import pyarrow as pa
 from pyiceberg.io.pyarrow import _pyarrow_to_schema_without_ids
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
+from sqlglot.tokenizer_core import TokenType
 
 from floeplan.errors import UnknownColumnError
 from floeplan.predicate.ir import path_text
 from floeplan.predicate.names import Names, Reference
+from floeplan.predicate.sql_skeleton import tokens_of
 
 FIRST_SOURCE_ID = 1_500_000_000
 TARGET_QUALIFIERS, SOURCE_QUALIFIERS = ("target", "t"), ("source", "s")
@@ -68,3 +70,18 @@ class MergeNames(Names):
         if self.case_sensitive:
             return any(field.name == name for field in schema.fields)
         return any(field.name.lower() == name.lower() for field in schema.fields)
+
+
+def canonical_text(text: str, names: MergeNames) -> str:
+    """An expression with every qualifier spelt as the first of its side, as an engine knows them."""
+    tokens = tokens_of(text)
+    parts, end = [], 0
+    for at, token in enumerate(tokens[:-1]):
+        follows_dot = at > 0 and tokens[at - 1].token_type is TokenType.DOT
+        if tokens[at + 1].token_type is not TokenType.DOT or follows_dot or not token.text:
+            continue
+        for qualifiers in (names.target_qualifiers, names.source_qualifiers):
+            if token.text.lower() in (qualifier.lower() for qualifier in qualifiers):
+                parts += [text[end : token.start], path_text(qualifiers[:1])]
+                end = token.end + 1
+    return "".join([*parts, text[end:]])

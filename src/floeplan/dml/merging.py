@@ -5,28 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
+from pyiceberg.types import PrimitiveType
 
-from floeplan.dml.changing import run_decision
+from floeplan.dml.changing import run_decision, take_found
 from floeplan.dml.coverage import arrow_evaluates
 from floeplan.dml.keys import KeyIndex, Rows, key_values, meeting_type
-from floeplan.dml.merge import Clauses, Merge, When, compile_clauses, condition_text
-from floeplan.dml.merge_condition import MergeCondition, compile_condition, key_predicate
+from floeplan.dml.merge import SHIPPED_ROWS, Clauses, Merge, When, compile_clauses, condition_text
+from floeplan.dml.merge_condition import Key, MergeCondition, compile_condition, key_predicate
 from floeplan.dml.merge_join import Joined, MergeSource, true_mask
 from floeplan.dml.merge_names import MergeNames, source_schema
 from floeplan.dml.outcome import Commit, Outcome, commit_outcome, discard_entries, undone_on_failure
 from floeplan.dml.planning import plan_rows, works
 from floeplan.dml.result import DmlResult
 from floeplan.dml.runner import run_tasks
-from floeplan.dml.sources import arrow_table, is_data_frame
+from floeplan.dml.sources import arrow_table, frame_rows, frame_schema, is_data_frame
 from floeplan.dml.target import DmlTarget
+from floeplan.errors import UnsupportedError
 from floeplan.metadata.entries import EntriesTable
 from floeplan.predicate.arrow_columns import typed_columns_of
-from floeplan.predicate.build import and_
+from floeplan.predicate.build import and_, field_ids
 from floeplan.predicate.ir import TRUE, Column, IrExpr
 from floeplan.predicate.names import Names
 from floeplan.scan.projection import arrow_schema
@@ -34,7 +37,7 @@ from floeplan.write.data_files import write_data_files
 from floeplan.write.target import WriteTarget
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 INSERT_ROWS = 500_000
 """New rows that one task writes; fewer are written in this process."""
@@ -51,23 +54,52 @@ class Merging:
 
     def run(self) -> DmlResult:
         """Join, write and commit."""
-        rows = self._source_rows()
-        source = source_schema(rows.schema)
-        rows = rows.cast(pa.schema([f.remove_metadata() for f in arrow_schema(source)]))
+        given = self.merge.source
+        frame = given if is_data_frame(given) else None
+        rows: Any = arrow_table(given, self.target.table.io) if frame is None else None
+        source = source_schema(rows.schema if frame is None else frame_schema(frame))
         names = MergeNames(self.target.schema, self.merge.case_sensitive, source, *self.merge.qualifiers)
-        condition = compile_condition(condition_text(self.merge.on, names), names)
+        on = condition_text(self.merge.on, names)
+        condition = compile_condition(on, names)
         clauses = compile_clauses(self.merge, self.target.schema, source)
-        self._check_coverage(condition, clauses, source)
-        ready = self._indexed(rows, source, condition)
-        return self._run(ready, condition, clauses)
+        covered = self._covered(condition, clauses, source)
+        if frame is not None and covered:
+            rows = frame_rows(frame, SHIPPED_ROWS)
+        if self.spark is not None and (rows is None or not covered or rows.num_rows > SHIPPED_ROWS):
+            ready = frame if frame is not None else self.spark.createDataFrame(rows)
+            return self._run_on_spark(ready, names, on, condition, clauses)
+        rows = rows.cast(pa.schema([f.remove_metadata() for f in arrow_schema(source)]))
+        return self._run(self._indexed(rows, source, condition), condition, clauses)
 
-    def _source_rows(self) -> pa.Table:
-        return arrow_table(self.merge.source, self.target.table.io)
-
-    def _check_coverage(self, condition: MergeCondition, clauses: Clauses, source: Schema) -> None:
+    def _covered(self, condition: MergeCondition, clauses: Clauses, source: Schema) -> bool:
         conditions = [condition.target_only, condition.source_only, condition.pairs]
         conditions += [when.condition for when in clauses.all]
-        arrow_evaluates((self.target.schema, source), conditions, [when.assignments for when in clauses.all])
+        schemas = (self.target.schema, source)
+        return arrow_evaluates(schemas, conditions, [when.assignments for when in clauses.all]) and all(
+            _joinable(self.target.schema, source, key) for key in condition.keys
+        )
+
+    def _run_on_spark(
+        self, source: DataFrame, names: MergeNames, on: str, condition: MergeCondition, clauses: Clauses
+    ) -> DmlResult:
+        from floeplan.spark.merge_join import SparkMerge
+        from floeplan.spark.row_changes import TargetRows
+
+        assert self.spark is not None
+        wanted = TRUE if clauses.by_source else condition.target_only
+        plan = plan_rows(self.target, wanted, self.spark)
+        outcome = Outcome(planned=plan.files)
+        with undone_on_failure(outcome, self.target):
+            chosen = works(plan.files, np.ones(len(plan.files), dtype=np.bool_))
+            join = SparkMerge(self.merge, clauses, names, on, _fields(condition, clauses))
+            rows = TargetRows.of(self.target.table, self.target.schema, chosen)
+            found = join.run(self.spark, source, rows, WriteTarget.of(self.target.table))
+            take_found(self.target, chosen, found, outcome, self.spark)
+        return self._commit(outcome, wanted)
+
+    def _commit(self, outcome: Outcome, wanted: IrExpr) -> DmlResult:
+        how = Commit(wanted, isolation=self.target.isolation, summary=self.merge.summary, options=self.merge.options)
+        return commit_outcome(self.target, outcome, how)
 
     def _indexed(self, rows: pa.Table, schema: Schema, condition: MergeCondition) -> MergeSource:
         of_source = typed_columns_of(rows, schema)
@@ -90,8 +122,7 @@ class Merging:
             run_decision(self.target, chosen, decision, outcome, self.spark)
             for entries in self._inserted(source, clauses.not_matched, outcome):
                 outcome.insert(entries)
-        how = Commit(wanted, isolation=self.target.isolation, summary=self.merge.summary, options=self.merge.options)
-        return commit_outcome(self.target, outcome, how)
+        return self._commit(outcome, wanted)
 
     def _predicate(self, source: MergeSource, condition: MergeCondition) -> IrExpr:
         """What every target row that meets a source row satisfies."""
@@ -140,16 +171,29 @@ class InsertRows:
                     yield when.assignments.insert(mine.num_rows, resolve, self.target.arrow_schema)
 
 
-def _type_of(schema: Schema, field_id: int) -> pa.DataType:
-    from pyiceberg.io.pyarrow import schema_to_pyarrow
+def _fields(condition: MergeCondition, clauses: Clauses) -> frozenset[int]:
+    """All fields, of both sides, that a merge names."""
+    asked = [condition.target_only, condition.source_only, condition.pairs, *(when.condition for when in clauses.all)]
+    found = {field_id for expr in asked for field_id in field_ids(expr)}
+    found |= {field_id for key in condition.keys for field_id in (key.target, key.source)}
+    return frozenset(found.union(*(when.assignments.field_ids for when in clauses.all if when.assignments)))
 
+
+def _joinable(target: Schema, source: Schema, key: Key) -> bool:
+    """Whether keys of these columns can be compared outside Spark."""
+    try:
+        meeting_type(_type_of(target, key.target), _type_of(source, key.source))
+    except UnsupportedError:
+        return False
+    return True
+
+
+def _type_of(schema: Schema, field_id: int) -> pa.DataType:
     return schema_to_pyarrow(schema.find_type(field_id))
 
 
 def _column(schema: Schema, field_id: int) -> Column | None:
     """A column of single values."""
-    from pyiceberg.types import PrimitiveType
-
     type_ = schema.find_type(field_id)
     name = schema.find_column_name(field_id)
     if not isinstance(type_, PrimitiveType) or name is None:

@@ -79,13 +79,14 @@ def overwrite(
         if dynamic:
             how = _replace_partitions(target, outcome, same_spec_only, spark)
         else:
-            how = _replace_matching(target, TRUE if where is None else where, outcome, spark, case_sensitive)
+            how = replace_matching(target, TRUE if where is None else where, outcome, spark, case_sensitive)
     return commit_outcome(target, outcome, replace(how, isolation=level, summary=summary or {}, options=options))
 
 
-def _replace_matching(
+def replace_matching(
     target: DmlTarget, where: PredicateSource, outcome: Outcome, spark: SparkSession | None, case_sensitive: bool
 ) -> Commit:
+    """Let the rows that match go, by metadata where that can be."""
     plan = plan_rows(target, where, spark, case_sensitive)
     outcome.planned = plan.files
     proven = drop_proven(plan.files, outcome)

@@ -76,17 +76,36 @@ class RowTask:
         return _Run(self, attempt).run(works)
 
 
+class WholeRows:
+    """Reads rows in all columns, in format 3 with their identity."""
+
+    def __init__(self, target: WriteTarget, files: FileRows) -> None:
+        self._files = files
+        self._lineage = target.format_version >= 3
+        extra = (ROW_ID, LAST_UPDATED) if self._lineage else ()
+        self.schema = Schema(*target.stored_schema.fields, *extra)
+
+    def read(self, work: FileWork, opened: OpenFile, selection: RowSelection) -> pa.Table:
+        """Live rows at these positions."""
+        rows, live = opened.read(self.schema, selection)
+        if self._lineage:
+            rows = _with_lineage(rows, work, selection.to_rows())
+        return rows if live.all() else rows.filter(pa.array(live))
+
+    def touched(self, work: FileWork, selection: RowSelection) -> pa.Table:
+        """Rows at these positions as they are before new values are put in."""
+        return touched(self.read(work, self._files.open(work.file), selection))
+
+
 class _Run:
     """One run of a task."""
 
     def __init__(self, task: RowTask, attempt: str) -> None:
         self.task, self.attempt = task, attempt
         self.files = FileRows(task.table)
+        self.whole = WholeRows(task.target, self.files)
         self.deletes = NewDeletes(task.target, self.files)
         self.result = RowTaskResult()
-        self.lineage = task.target.format_version >= 3
-        extra = (ROW_ID, LAST_UPDATED) if self.lineage else ()
-        self.whole_rows = Schema(*task.target.stored_schema.fields, *extra)
 
     def run(self, works: Sequence[FileWork]) -> RowTaskResult:
         rows = (table for work in works for table in self._change(work) if table.num_rows)
@@ -142,7 +161,7 @@ class _Run:
         for first, rows in zip(footer.first_rows.tolist(), footer.row_group_rows.tolist(), strict=True):
             part = stay.intersect(RowSelection.from_runs(np.array([first]), np.array([rows])))
             if part:
-                yield self._whole(work, opened, part)
+                yield self.whole.read(work, opened, part)
 
     def _updated(self, work: FileWork, opened: OpenFile, selection: RowSelection, fates: Fates) -> Iterator[pa.Table]:
         """The new values of updated rows."""
@@ -150,17 +169,10 @@ class _Run:
             mine = fates.clause == number
             if clause.assignments is None or not mine.any():
                 continue
-            rows = self._whole(work, opened, selection.narrow(mine))
+            rows = self.whole.read(work, opened, selection.narrow(mine))
             source = None if fates.source is None else fates.source[mine]
-            resolve = self.task.decision.resolver(rows, self.whole_rows, source)
-            yield _touched(clause.assignments.update(rows, resolve))
-
-    def _whole(self, work: FileWork, opened: OpenFile, selection: RowSelection) -> pa.Table:
-        """Live rows at these positions in all columns, with their identity."""
-        rows, live = opened.read(self.whole_rows, selection)
-        if self.lineage:
-            rows = _with_lineage(rows, work, selection.to_rows())
-        return rows if live.all() else rows.filter(pa.array(live))
+            resolve = self.task.decision.resolver(rows, self.whole.schema, source)
+            yield touched(clause.assignments.update(rows, resolve))
 
 
 def _with_lineage(rows: pa.Table, work: FileWork, positions: npt.NDArray[np.int64]) -> pa.Table:
@@ -178,7 +190,7 @@ def _filled(rows: pa.Table, name: str, values: pa.Array | pa.Scalar) -> pa.Table
     return rows.set_column(position, rows.schema.field(position), pc.coalesce(column, values))
 
 
-def _touched(rows: pa.Table) -> pa.Table:
+def touched(rows: pa.Table) -> pa.Table:
     """Rows whose last update is the commit that is being made."""
     position = rows.schema.get_field_index(LAST_UPDATED.name)
     if position < 0:

@@ -37,6 +37,19 @@ def is_data_frame(data: object) -> TypeGuard[DataFrame]:
     return hasattr(data, "mapInArrow") and hasattr(data, "toArrow")
 
 
+def frame_schema(frame: DataFrame) -> pa.Schema:
+    """The columns of a DataFrame as Arrow has them."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return to_arrow_schema(frame.schema)
+
+
+def frame_rows(frame: DataFrame, most: int) -> pa.Table | None:
+    """The rows of a DataFrame; ``None`` when there are more than so many."""
+    rows = frame.limit(most + 1).toArrow()
+    return without_ids(rows) if rows.num_rows <= most else None
+
+
 def parquet_paths(data: object) -> list[str] | None:
     """The files meant by a path, a folder or several of them; ``None`` when this is something else."""
     given = [data] if isinstance(data, str | os.PathLike) else data
@@ -56,10 +69,8 @@ def arrow_batches(data: object) -> Iterator[pa.Table]:
             yield without_ids(table)
 
 
-def arrow_table(data: object, io: FileIO, schema_only: bool = False) -> pa.Table:
-    """All rows of a source as one table: Arrow data, a DataFrame, a table or its name, Parquet files."""
-    if is_data_frame(data):
-        return without_ids(data.toArrow())
+def arrow_table(data: object, io: FileIO) -> pa.Table:
+    """All rows of a source as one table: Arrow data, a table or its name, Parquet files."""
     if isinstance(data, Table) or (isinstance(data, str) and _is_table_name(data)):
         return without_ids(plan_scan(load_table(data), options=ScanOptions(report=False)).to_arrow())
     paths = parquet_paths(data)

@@ -10,7 +10,8 @@ evaluate raises ``UnsupportedError``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -33,6 +34,10 @@ class ValueExpression:
 
     expression: SqlExpression
     field_ids: tuple[int, ...]
+
+    def reworded(self, change: Callable[[str], str]) -> ValueExpression:
+        """The same expression with its text changed, for an engine that reads the text."""
+        return replace(self, expression=replace(self.expression, text=change(self.expression.text)))
 
     def evaluate(self, rows: int, resolve: Resolver) -> pa.Array:
         """Its value on every row, in the evaluator's type."""

@@ -28,7 +28,7 @@ def stored_frame(frame: DataFrame, names: Sequence[str], constants: Mapping[str,
     types = [field.dataType for field in given.schema.fields]
     wanted = [spark_type(schema.find_type(name), name) for name in names]
     for name, type_, target in zip(names, types, wanted, strict=True):
-        if not _assignable(type_, target):
+        if not assignable(type_, target):
             raise TypeMismatchError(
                 f"column {name} is {target.simpleString()}, and the query has {type_.simpleString()} there; cast it",
                 context={"column": name, "type": target.simpleString(), "found": type_.simpleString()},
@@ -41,7 +41,7 @@ def stored_frame(frame: DataFrame, names: Sequence[str], constants: Mapping[str,
     return given.select(*columns, *fixed)
 
 
-def _assignable(source: DataType, target: DataType) -> bool:
+def assignable(source: DataType, target: DataType) -> bool:
     from pyspark.sql import types
 
     days = (types.DateType, types.TimestampType, types.TimestampNTZType)
@@ -52,11 +52,11 @@ def _assignable(source: DataType, target: DataType) -> bool:
             return True
         case types.StructType(), types.StructType():
             pairs = zip(source.fields, target.fields, strict=False)
-            return len(source) == len(target) and all(_assignable(a.dataType, b.dataType) for a, b in pairs)
+            return len(source) == len(target) and all(assignable(a.dataType, b.dataType) for a, b in pairs)
         case types.ArrayType(), types.ArrayType():
-            return _assignable(source.elementType, target.elementType)
+            return assignable(source.elementType, target.elementType)
         case types.MapType(), types.MapType():
-            return _assignable(source.keyType, target.keyType) and _assignable(source.valueType, target.valueType)
+            return assignable(source.keyType, target.keyType) and assignable(source.valueType, target.valueType)
         case types.AtomicType(), types.StringType():
             return not isinstance(source, types.BinaryType)
     return isinstance(source, days) and isinstance(target, days)

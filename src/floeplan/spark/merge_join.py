@@ -1,0 +1,83 @@
+"""A merge joined by Spark: for conditions only Spark can evaluate, and for sources too large to be sent along."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from floeplan.dml.assign import Assignments
+from floeplan.dml.merge import Clauses, Merge, When, WhenText
+from floeplan.dml.merge_names import MergeNames, canonical_text, is_source
+from floeplan.spark.row_changes import FILE, FoundRows, SparkClause, TargetRows, apply_clauses, first_clause
+from floeplan.write.target import WriteTarget
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+_SOURCE = "_fp_source"
+
+
+@dataclass(frozen=True, slots=True)
+class SparkMerge:
+    """One merge with its clauses numbered: matched, not matched by source, not matched."""
+
+    merge: Merge
+    clauses: Clauses
+    names: MergeNames
+    on: str
+    fields: frozenset[int]
+    """The fields, of both sides, that the condition and the clauses name."""
+
+    def run(self, spark: SparkSession, source: DataFrame, rows: TargetRows, target: WriteTarget) -> FoundRows:
+        """Join and let the sinks write."""
+        of_target = [field_id for field_id in self.fields if not is_source(field_id)]
+        joined = self._joined(rows.frame(spark, of_target), source)
+        return apply_clauses(joined, self._clause(), self._numbered(), rows, target)
+
+    def _joined(self, target: DataFrame, source: DataFrame) -> DataFrame:
+        from pyspark.sql import functions
+
+        left = target.alias(self.names.target_qualifiers[0])
+        right = source.withColumn(_SOURCE, functions.lit(True)).alias(self.names.source_qualifiers[0])
+        kinds = {(False, False): "inner", (True, False): "left", (False, True): "right", (True, True): "full"}
+        how = kinds[bool(self.merge.by_source), bool(self.merge.not_matched)]
+        return left.join(right, functions.expr(canonical_text(self.on, self.names)), how)
+
+    def _clause(self) -> Column:
+        from pyspark.sql import functions
+
+        matched, by_source, not_matched = self._texts()
+        in_target, in_source = functions.col(FILE).isNotNull(), functions.col(_SOURCE).isNotNull()
+        return (
+            functions.when(in_target & in_source, first_clause(matched))
+            .when(in_target, first_clause(by_source))
+            .otherwise(first_clause(not_matched))
+        )
+
+    def _texts(self) -> list[list[tuple[int, str | None]]]:
+        """The conditions of each kind, numbered over all of them."""
+        found, number = [], 0
+        for kind in (self.merge.matched, self.merge.by_source, self.merge.not_matched):
+            found.append([(number + at, self._condition(when)) for at, when in enumerate(kind)])
+            number += len(kind)
+        return found
+
+    def _condition(self, when: WhenText) -> str | None:
+        return None if when.condition is None else canonical_text(when.condition, self.names)
+
+    def _numbered(self) -> list[SparkClause]:
+        only_delete = len(self.merge.matched) == 1 and self.clauses.matched[0] == When()
+        return [
+            *self._clauses(self.clauses.matched, single=not only_delete),
+            *self._clauses(self.clauses.by_source),
+            *self._clauses(self.clauses.not_matched, inserts=True),
+        ]
+
+    def _clauses(self, whens: Sequence[When], single: bool = True, inserts: bool = False) -> list[SparkClause]:
+        return [SparkClause(self._reworded(when.assignments), inserts, single) for when in whens]
+
+    def _reworded(self, assignments: Assignments | None) -> Assignments | None:
+        if assignments is None:
+            return None
+        return assignments.reworded(lambda text: canonical_text(text, self.names))
