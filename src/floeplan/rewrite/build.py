@@ -16,6 +16,7 @@ from floeplan.predicate.tristate import TriState
 from floeplan.rewrite.candidates import Selection
 from floeplan.rewrite.groups import Groups, at_most, delete_counts, job_order, pack, worth_rewriting
 from floeplan.rewrite.options import RewriteOptions
+from floeplan.rewrite.orders import SortKey
 from floeplan.rewrite.output import OutputPartitions, output_partitions
 from floeplan.rewrite.plan import RewriteDataFilesPlan, RewriteFileGroup
 from floeplan.rewrite.reasons import Skip, decision_texts, reason_counts, skip_counts
@@ -35,6 +36,7 @@ class PlanBuilder:
     target: ScanTarget
     options: RewriteOptions
     sizes: FileSizes
+    order: tuple[SortKey, ...]
     output_spec_id: int | None
     union: UnionPartitionType
 
@@ -49,6 +51,7 @@ class PlanBuilder:
             target=self.target,
             options=self.options,
             sizes=self.sizes,
+            order=self.order,
             output_spec_id=self.output_spec_id,
             groups=tuple(described[number] for number in order.tolist()),
             files=files,

@@ -36,6 +36,7 @@ from floeplan.predicate.tristate import Mask
 from floeplan.rewrite.build import PlanBuilder
 from floeplan.rewrite.candidates import Selection, candidate_reasons, unreadable
 from floeplan.rewrite.options import RewriteOptions
+from floeplan.rewrite.orders import rewrite_order
 from floeplan.rewrite.output import needed_stats
 from floeplan.rewrite.plan import RewriteDataFilesPlan, RewriteDataFilesPlanningResult
 from floeplan.rewrite.reasons import PRUNED_MANIFEST, Skip
@@ -75,6 +76,7 @@ class RewriteDataFilesPlanner:
         self.sources = source_types(self.target.schema, metadata.schemas)
         self.sizes = FileSizes.of(self.options, metadata.properties)
         self.output_spec_id = self.options.output_spec_id(metadata)
+        self.order = rewrite_order(self.options, self.target.table)
         self._cache = cache
 
     def plan(self) -> RewriteDataFilesPlan:
@@ -103,7 +105,7 @@ class RewriteDataFilesPlanner:
         selection = self._select(entries, screened, deletes)
         self._report_undecided(screening.undecided(entries, screened, selection.candidates), warnings)
         _report_unreadable(selection.skip, warnings)
-        builder = PlanBuilder(self.target, self.options, self.sizes, self.output_spec_id, self.union)
+        builder = PlanBuilder(self.target, self.options, self.sizes, self.order, self.output_spec_id, self.union)
         plan = builder.build(selection, deletes, _pruned(manifests, keep))
         data = ~is_delete_manifest(manifests)
         return RewriteDataFilesPlanningResult(

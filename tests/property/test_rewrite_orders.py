@@ -1,0 +1,137 @@
+"""Orders of rows against Python's own sorting, for values of every type; curves against what makes them curves."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyiceberg.types import LongType
+
+from floeplan.predicate.ir import Column
+from floeplan.rewrite.curves import bits_per_column, curve_rows, hilbert_axes, interleave, rank_codes
+from floeplan.rewrite.order_bytes import order_bytes
+from floeplan.rewrite.orders import SortKey, sorted_rows
+from tests.support.datasets import to_arrow
+from tests.support.values import TYPES, values
+
+pytestmark = pytest.mark.property
+
+ANY = Column(1, LongType(), ("any",))
+
+
+@st.composite
+def columns(draw: st.DrawFn, rows: int) -> tuple[list[Any], pa.Array]:
+    """Canonical values of some type with nulls among them, and the same as Arrow."""
+    type_ = draw(st.sampled_from(TYPES))
+    listed = draw(st.lists(st.none() | values(type_), min_size=rows, max_size=rows))
+    return listed, to_arrow(type_, listed)
+
+
+def standing(value: Any) -> Any:
+    """A value as something that Python sorts as Spark does."""
+    if isinstance(value, float):
+        return (1, 0.0) if math.isnan(value) else (0, value + 0.0)
+    return value.encode() if isinstance(value, str) else value
+
+
+def python_order(listed: list[list[Any]], keys: list[SortKey]) -> list[int]:
+    """Stable sorts from the last key to the first."""
+    rows = list(range(len(listed[0])))
+    for column, key in reversed(list(zip(listed, keys, strict=True))):
+        absent = [row for row in rows if column[row] is None]
+        present = [row for row in rows if column[row] is not None]
+        present.sort(key=lambda row: standing(column[row]), reverse=key.descending)
+        rows = absent + present if key.nulls_first else present + absent
+    return rows
+
+
+sort_keys = st.builds(SortKey, st.just(ANY), st.booleans(), st.booleans())
+
+
+@given(st.data(), st.integers(1, 3), st.integers(0, 12))
+def test_rows_are_sorted_as_python_sorts_them(data: st.DataObject, width: int, rows: int) -> None:
+    drawn = [data.draw(columns(rows)) for _ in range(width)]
+    keys = [data.draw(sort_keys) for _ in range(width)]
+    found = sorted_rows([pa.chunked_array([array]) for _, array in drawn], keys)
+    assert found.to_pylist() == python_order([listed for listed, _ in drawn], keys)
+
+
+@given(st.data(), st.integers(1, 3), st.integers(1, 12))
+def test_bytes_order_rows_as_their_values_do(data: st.DataObject, width: int, rows: int) -> None:
+    """Of several columns joined, too; and equal bytes mean equal values."""
+    drawn = [data.draw(columns(rows)) for _ in range(width)]
+    keys = [data.draw(sort_keys) for _ in range(width)]
+    made = [
+        order_bytes(array, descending=key.descending, nulls_first=key.nulls_first)
+        for (_, array), key in zip(drawn, keys, strict=True)
+    ]
+    joined = [b"".join(parts) for parts in zip(*(part.to_pylist() for part in made), strict=True)]
+    listed = [values_ for values_, _ in drawn]
+    assert sorted(range(rows), key=joined.__getitem__) == python_order(listed, keys)
+    for left, right in itertools.combinations(range(rows), 2):
+        same = all(_same(column[left], column[right]) for column in listed)
+        assert (joined[left] == joined[right]) == same
+
+
+def _same(left: Any, right: Any) -> bool:
+    if left is None or right is None:
+        return left is right
+    return bool(standing(left) == standing(right))
+
+
+@given(st.data(), st.integers(1, 30), st.integers(1, 16))
+def test_codes_of_a_curve_keep_the_order_of_every_column(data: st.DataObject, rows: int, bits: int) -> None:
+    listed, array = data.draw(columns(rows))
+    codes = rank_codes(array, bits).tolist()
+    assert all(0 <= code < 1 << bits for code in codes)
+    order = python_order([listed], [SortKey(ANY, nulls_first=False)])
+    assert [codes[row] for row in order] == sorted(codes)
+    distinct = len({repr(standing(value)) if value is not None else None for value in listed})
+    if distinct <= 1 << bits:
+        assert len(set(codes)) == distinct
+
+
+@pytest.mark.parametrize(("axes", "bits"), [(1, 4), (2, 1), (2, 2), (2, 5), (3, 3), (4, 2), (5, 2)])
+def test_the_hilbert_curve_visits_every_cell_once_and_never_jumps(axes: int, bits: int) -> None:
+    cells = np.array(list(itertools.product(range(1 << bits), repeat=axes)), dtype=np.uint64)
+    (place,) = interleave(hilbert_axes([cells[:, axis] for axis in range(axes)], bits), bits)
+    path = cells[np.argsort(place)].astype(np.int64)
+    assert len(np.unique(place)) == len(cells)
+    assert (np.abs(np.diff(path, axis=0)).sum(axis=1) == 1).all()
+
+
+@given(st.lists(st.integers(0, 255), min_size=1, max_size=9))
+def test_bits_are_interleaved_first_column_first(codes: list[int]) -> None:
+    words = interleave([np.array([code], dtype=np.uint64) for code in codes], 8)
+    text = "".join(f"{int(word[0]):064b}" for word in words)[: 8 * len(codes)]
+    assert text == "".join(f"{code:08b}"[bit] for bit in range(8) for code in codes)
+
+
+@pytest.mark.parametrize("columns_", [1, 2, 5, 33, 70])
+@pytest.mark.parametrize("curve", ["zorder", "hilbert"])
+def test_any_number_of_columns_makes_a_curve(columns_: int, curve: str) -> None:
+    rng = np.random.default_rng(columns_)
+    data = [pa.chunked_array([rng.integers(0, 9, 20)]) for _ in range(columns_)]
+    assert sorted(curve_rows(data, curve).tolist()) == list(range(20))
+    assert bits_per_column(columns_) >= 1
+
+
+@pytest.mark.parametrize("curve", ["zorder", "hilbert"])
+def test_a_curve_brings_rows_together_that_are_close_in_both_columns(curve: str) -> None:
+    """Files cut out of the curve are read by a filter on both columns far less often than files in order of arrival."""
+    rng = np.random.default_rng(7)
+    x, y = rng.normal(size=64_000), rng.integers(0, 10**6, 64_000)
+    text = pc.binary_join_element_wise(pa.scalar("key-with-a-long-prefix-"), pa.array(y).cast(pa.string()), "")
+    rows = curve_rows([pa.chunked_array([pa.array(x)]), pa.chunked_array([text])], curve)
+    texts = text.take(pa.array(rows)).to_numpy(zero_copy_only=False).reshape(400, -1)
+    numbers = x[rows].reshape(400, -1)
+    low, high = "key-with-a-long-prefix-30", "key-with-a-long-prefix-32"
+    read = (numbers.min(1) <= 0.1) & (numbers.max(1) >= 0) & (texts.min(1) <= high) & (texts.max(1) >= low)
+    assert np.count_nonzero(read) <= 400 // 10

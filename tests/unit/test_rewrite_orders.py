@@ -1,0 +1,85 @@
+"""What to sort by: texts, the table's own order, and what cannot be meant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrder
+from pyiceberg.transforms import BucketTransform, IdentityTransform
+from pyiceberg.types import LongType, NestedField, StringType, StructType
+
+from floeplan.errors import InvalidOptionError, TypeMismatchError, UnknownColumnError, UnsupportedError
+from floeplan.rewrite.options import RewriteOptions
+from floeplan.rewrite.orders import parse_order, rewrite_order
+from floeplan.rewrite.planner import RewriteDataFilesPlanner
+from tests.support.tables import catalog
+
+pytestmark = pytest.mark.unit
+
+SCHEMA = Schema(
+    NestedField(1, "id", LongType(), required=False),
+    NestedField(2, "name", StructType(NestedField(3, "last", StringType(), required=False)), required=False),
+)
+
+
+def parsed(term: str) -> tuple[int, bool, bool]:
+    (key,) = parse_order([term], SCHEMA)
+    return key.column.field_id, key.descending, key.nulls_first
+
+
+@pytest.mark.parametrize(
+    ("term", "expected"),
+    [
+        ("id", (1, False, True)),
+        ("id asc", (1, False, True)),
+        ("id DESC", (1, True, False)),
+        ("id desc nulls first", (1, True, True)),
+        ("id NULLS LAST", (1, False, False)),
+        ("name.last asc nulls last", (3, False, False)),
+    ],
+)
+def test_terms_name_a_column_a_direction_and_a_place_for_nulls(term: str, expected: tuple[int, bool, bool]) -> None:
+    assert parsed(term) == expected
+
+
+@pytest.mark.parametrize(
+    ("term", "error"),
+    [
+        ("", InvalidOptionError),
+        ("id sideways", InvalidOptionError),
+        ("id desc nulls", InvalidOptionError),
+        ("nope", UnknownColumnError),
+        ("name", TypeMismatchError),
+    ],
+)
+def test_what_cannot_be_sorted_by_is_refused(term: str, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        parsed(term)
+
+
+def sorted_table(folder: Path, *fields: SortField) -> Table:
+    return catalog(folder).create_table("db.t", SCHEMA, sort_order=SortOrder(*fields))
+
+
+def test_a_sort_takes_the_order_of_the_table(tmp_path: Path) -> None:
+    field = SortField(1, IdentityTransform(), SortDirection.DESC, NullOrder.NULLS_FIRST)
+    table = sorted_table(tmp_path, field)
+    (key,) = rewrite_order(RewriteOptions(strategy="sort"), table)
+    assert (str(key.column), key.descending, key.nulls_first) == ("id", True, True)
+    (chosen,) = rewrite_order(RewriteOptions(strategy="sort", by=("name.last",)), table)
+    assert str(chosen.column) == "name.last"
+    assert rewrite_order(RewriteOptions(), table) == ()
+
+
+def test_a_sort_without_an_order_is_refused_when_it_is_planned(tmp_path: Path) -> None:
+    with pytest.raises(InvalidOptionError, match="no sort order"):
+        RewriteDataFilesPlanner(sorted_table(tmp_path), RewriteOptions(strategy="sort"))
+
+
+def test_an_order_by_a_transform_is_refused(tmp_path: Path) -> None:
+    table = sorted_table(tmp_path, SortField(1, BucketTransform(4)))
+    with pytest.raises(UnsupportedError, match=r"bucket\[4\]"):
+        rewrite_order(RewriteOptions(strategy="sort"), table)
