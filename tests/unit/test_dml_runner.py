@@ -1,0 +1,95 @@
+"""Tasks in packs: balanced, in order, under tokens of their own, and with errors that arrive as what they were."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Sequence
+from functools import partial
+
+import pyarrow as pa
+import pytest
+
+from floeplan.dml.runner import TASK_BYTES, answer_batch, run_tasks, spark_task, unpickled
+from floeplan.errors import BadInputError
+
+pytestmark = pytest.mark.unit
+
+
+def echo(pack: Sequence[int], attempt: str) -> tuple[list[int], str]:
+    return list(pack), attempt
+
+
+def test_no_work_runs_nothing() -> None:
+    assert run_tasks(echo, []) == []
+
+
+def test_every_descriptor_is_done_once_and_packs_keep_its_order() -> None:
+    results = run_tasks(echo, range(100), weights=[TASK_BYTES] * 100)
+    assert sorted(number for pack, _ in results for number in pack) == list(range(100))
+    assert all(pack == sorted(pack) for pack, _ in results)
+
+
+def test_little_work_is_one_pack() -> None:
+    assert len(run_tasks(echo, range(100), weights=[10] * 100)) == 1
+
+
+def test_packs_are_balanced_by_weight(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("floeplan.dml.runner.os.cpu_count", lambda: 2)
+    heavy, light = 10 * TASK_BYTES, TASK_BYTES
+    results = run_tasks(echo, range(11), weights=[heavy, *[light] * 10])
+    assert sorted(len(pack) for pack, _ in results) == [1, 10]
+
+
+def test_attempts_have_tokens_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("floeplan.dml.runner.os.cpu_count", lambda: 4)
+    results = run_tasks(echo, range(8), weights=[TASK_BYTES] * 8)
+    assert len({attempt for _, attempt in results}) == len(results) == 4
+
+
+def test_a_failed_task_raises_its_error_and_the_others_are_discarded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("floeplan.dml.runner.os.cpu_count", lambda: 3)
+    together = threading.Barrier(3, timeout=30)
+
+    def task(pack: Sequence[int], attempt: str) -> list[int]:
+        together.wait()
+        if 1 in pack:
+            raise BadInputError("one is not wanted")
+        return list(pack)
+
+    dropped: list[list[int]] = []
+    with pytest.raises(BadInputError, match="one is not wanted"):
+        run_tasks(task, range(3), weights=[TASK_BYTES] * 3, discard=dropped.append)
+    assert sorted(dropped) == [[0], [2]]
+
+
+def refuse(pack: Sequence[int], attempt: str) -> None:
+    raise BadInputError("no such column", kind="unknown-column", context={"column": "x"}) from ValueError("inner")
+
+
+def test_errors_of_spark_tasks_arrive_whole() -> None:
+    batches = [pa.record_batch([pa.array([0], pa.int64())], names=["id"])]
+    answers = pa.Table.from_batches(list(spark_task(refuse, [[1]])(batches)))
+    with pytest.raises(BadInputError, match="no such column") as caught:
+        unpickled(answers, None)
+    assert caught.value.kind == "unknown-column"
+    assert caught.value.context == {"column": "x"}
+
+
+def test_results_of_spark_tasks_are_unpickled_and_discarded_when_another_failed() -> None:
+    good = answer_batch(0, partial(str, "done"))
+    assert unpickled(pa.Table.from_batches([good]), None) == ["done"]
+    bad = answer_batch(1, partial(refuse, [], ""))
+    dropped: list[str] = []
+    with pytest.raises(BadInputError):
+        unpickled(pa.Table.from_batches([good, bad]), dropped.append)
+    assert dropped == ["done"]
+
+
+def test_other_errors_fail_the_job_so_that_spark_tries_again() -> None:
+    with pytest.raises(ZeroDivisionError):
+        answer_batch(0, lambda: 1 / 0)
+
+
+def test_tasks_pickle() -> None:
+    assert pickle.loads(pickle.dumps(echo))([1], "a") == ([1], "a")
