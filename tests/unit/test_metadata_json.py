@@ -87,6 +87,12 @@ def test_what_the_models_do_not_know_stops_the_commit(
     assert catalog.load_table("db.t").metadata_location == table.metadata_location
 
 
+def test_a_new_table_of_format_3_has_a_next_row_id(catalog: SqlCatalog, io: FileIO) -> None:
+    with writable_metadata(io):
+        catalog.create_table("db.new", V3.schema, properties={"format-version": "3"})
+    assert catalog.load_table("db.new").metadata.next_row_id == 0
+
+
 def test_outside_of_the_context_pyiceberg_refuses_as_ever(catalog: SqlCatalog, tmp_path: Path) -> None:
     table = registered(catalog, tmp_path / "t", document(tmp_path / "t"))
     set_property(table)

@@ -62,12 +62,21 @@ def _guard(model: type[IcebergBaseModel]) -> None:
             return usual(self, *args, **kwargs)
         if self.metadata_log:
             check_lossless(self.metadata_log[-1].metadata_file, io)
+        whole = with_next_row_id(self) if isinstance(self, TableMetadataV3) else self
         try:
-            return usual(self, *args, **kwargs)
+            return usual(whole, *args, **kwargs)
         except NotImplementedError:
-            return IcebergBaseModel.model_dump_json(self, *args, **kwargs)
+            return IcebergBaseModel.model_dump_json(whole, *args, **kwargs)
 
     model.model_dump_json = dump  # type: ignore[method-assign]
+
+
+def with_next_row_id(metadata: TableMetadataV3) -> TableMetadataV3:
+    """Format 3 demands the next row id; PyIceberg makes tables without one, and then never counts."""
+    if metadata.next_row_id is not None:
+        return metadata
+    ends = ((snapshot.first_row_id or 0) + (snapshot.added_rows or 0) for snapshot in metadata.snapshots)
+    return metadata.model_copy(update={"next_row_id": max(ends, default=0)})
 
 
 def check_lossless(location: str, io: FileIO) -> None:
