@@ -327,12 +327,21 @@ def test_a_bloom_filter_is_written_for_the_columns_that_ask_for_one(tmp_path: Pa
     assert with_filter == {"text", "tags.list.element"}
 
 
+def test_values_that_hardly_repeat_have_no_dictionary(tmp_path: Path) -> None:
+    rows = events(3000)
+    (file,) = files(write_data_files(target(tmp_path, EVENTS), [rows], file_name_token="t"))
+    group = file.metadata.row_group(0)
+    encoded = {group.column(at).path_in_schema: group.column(at).has_dictionary_page for at in range(4)}
+    assert encoded == {"id": False, "region": True, "ts": True, "v": True}
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
         ("write.target-file-size-bytes", "0"),
         ("write.parquet.compression-codec", "lzo"),
         ("write.parquet.compression-level", "high"),
+        ("write.parquet.compression-level", "99"),
         ("write.parquet.bloom-filter-enabled.column.id", "yes"),
         ("write.parquet.bloom-filter-fpp.column.id", "1"),
         ("write.metadata.metrics.default", "truncate(0)"),

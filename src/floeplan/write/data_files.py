@@ -212,7 +212,7 @@ class DataFileWriter:
             self._close(is_open[0])
         self._begun += 1
         location = self._target.new_location(f"{self._name}-{self._begun:05d}.parquet", slot.partition.key)
-        slot.file = ParquetFile(self._target.io, location, rows.schema, self._target.options, rows.num_rows)
+        slot.file = ParquetFile(self._target.io, location, self._target.options, rows)
         return slot.file
 
     def _close(self, slot: _Slot) -> None:

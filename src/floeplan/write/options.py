@@ -7,9 +7,13 @@ it, before a file is written.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
+
+import pyarrow as pa
 
 from floeplan.errors import InvalidOptionError
 
@@ -87,7 +91,7 @@ class WriteOptions:
             page_rows=read("write.parquet.page-row-limit", _positive, 20_000),
             dictionary_size=read("write.parquet.dict-size-bytes", _positive, 2 * _MIB),
             codec=codec,
-            level=read("write.parquet.compression-level", _level, None) if codec in _WITH_LEVEL else None,
+            level=read("write.parquet.compression-level", partial(_level, codec), None),
             bloom=_bloom(properties, read),
             bloom_max_bytes=read(f"{_BLOOM}-max-bytes", _positive, _MIB),
             delete_per_file=read("write.delete.granularity", _granularity, True),
@@ -129,13 +133,14 @@ def _positive(text: str) -> int:
     return int(text)
 
 
-def _level(text: str) -> int | None:
-    if text.lower() == "null":
+def _level(codec: str, text: str) -> int | None:
+    """A level the codec has; codecs without levels take none."""
+    if text.lower() == "null" or codec not in _WITH_LEVEL:
         return None
-    try:
-        return int(text)
-    except ValueError:
-        raise ValueError("must be a whole number") from None
+    lowest, highest = (getattr(pa.Codec, f"{end}_compression_level")(codec.lower()) for end in ("minimum", "maximum"))
+    if not re.fullmatch(r"-?\d+", text) or not lowest <= int(text) <= highest:
+        raise ValueError(f"must be a whole number from {lowest} to {highest} for {codec.lower()}")
+    return int(text)
 
 
 def _probability(text: str) -> float:

@@ -23,6 +23,8 @@ from floeplan.write.options import WriteOptions
 
 _LONGEST_STATISTIC = 4096
 """Bytes of a value up to which pyarrow writes it as a statistic."""
+_SAMPLE, _FEW, _MOSTLY = 1 << 17, 1 << 10, 0.9
+"""Rows looked at to tell whether values repeat, rows too few to tell, and the share of different ones that says no."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +49,15 @@ class WrittenFile:
 class ParquetFile:
     """A file that takes tables of one schema, each as a row group."""
 
-    def __init__(self, io: FileIO, path: str, schema: pa.Schema, options: WriteOptions, first_rows: int) -> None:
+    def __init__(self, io: FileIO, path: str, options: WriteOptions, first: pa.Table) -> None:
+        """Open a file; ``first`` are the rows of its first row group, which are yet to be written."""
         self.path = path
         self._io = io
         self._groups: list[GroupFacts] = []
         self._metadata: list[Any] = []
         self._sink = io.new_output(path).create()
-        settings = _settings(options, schema, first_rows)
-        self._writer = pq.ParquetWriter(self._sink, schema, metadata_collector=self._metadata, **settings)
+        settings = _settings(options, first)
+        self._writer = pq.ParquetWriter(self._sink, first.schema, metadata_collector=self._metadata, **settings)
 
     @property
     def size(self) -> int:
@@ -81,10 +84,11 @@ class ParquetFile:
         self._io.delete(self.path)
 
 
-def _settings(options: WriteOptions, schema: pa.Schema, first_rows: int) -> dict[str, Any]:
-    paths = {name: path for field in schema for name, path in _paths(field, "", "")}
+def _settings(options: WriteOptions, first: pa.Table) -> dict[str, Any]:
+    paths = {name: path for field in first.schema for name, path in _paths(field, "", "")}
+    without = {name for name, column in zip(first.column_names, first.columns, strict=True) if _hardly_repeats(column)}
     bloom = {
-        paths[name]: {"fpp": wanted.fpp, "ndv": wanted.distinct_values(first_rows, options.bloom_max_bytes)}
+        paths[name]: {"fpp": wanted.fpp, "ndv": wanted.distinct_values(first.num_rows, options.bloom_max_bytes)}
         for name, wanted in options.bloom.items()
         if name in paths
     }
@@ -93,12 +97,21 @@ def _settings(options: WriteOptions, schema: pa.Schema, first_rows: int) -> dict
         "compression_level": options.level,
         "data_page_size": options.page_size,
         "max_rows_per_page": options.page_rows,
+        "use_dictionary": [path for name, path in paths.items() if name not in without],
         "dictionary_pagesize_limit": options.dictionary_size,
         "write_page_index": True,
         "store_decimal_as_integer": True,
         "store_schema": False,
         "bloom_filter_options": bloom or None,
     }
+
+
+def _hardly_repeats(column: pa.ChunkedArray) -> bool:
+    """Whether the values of a plain column are nearly all different, so that a dictionary would only add to them."""
+    if pt.is_nested(column.type) or pt.is_boolean(column.type) or isinstance(column.type, pa.BaseExtensionType):
+        return False
+    sample = column.slice(0, _SAMPLE)
+    return bool(pc.count_distinct(sample).as_py() > _MOSTLY * len(sample)) if len(sample) >= _FEW else False
 
 
 def _paths(field: pa.Field, name: str, path: str) -> Iterator[tuple[str, str]]:

@@ -160,7 +160,7 @@ def _write(target: WriteTarget, location: str, paths: list[str], sets: list[BitM
     names = pa.DictionaryArray.from_arrays(pa.array(np.repeat(np.arange(len(paths)), counts)), pa.array(paths))
     rows = np.concatenate([np.frombuffer(found.to_array(), dtype=np.uint64) for found in sets])
     table = pa.table([names.cast(pa.string()), pa.array(rows.astype(np.int64))], schema=_SCHEMA)
-    file = ParquetFile(target.io, location, _SCHEMA, target.delete_options, table.num_rows)
+    file = ParquetFile(target.io, location, target.delete_options, table)
     file.write(table)
     return file.close()
 
