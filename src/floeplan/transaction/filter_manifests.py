@@ -25,6 +25,8 @@ from floeplan.transaction.entry_tables import carried_over, concat_entries
 from floeplan.transaction.manifests import SnapshotManifests, TableShape
 from floeplan.transaction.removal import IDENTITY, Wanted, entry_keys, live_manifests, rows_of_paths
 
+_WHOLE = EntryColumns(WHOLE)
+
 
 @dataclass(frozen=True, slots=True)
 class Filtered:
@@ -56,65 +58,84 @@ _UNTOUCHED = _Rewritten(None, None)
 
 @dataclass(slots=True)
 class ManifestFilter:
-    """Removes files from manifests of one kind, again and again on newer heads."""
+    """Removes files from manifests of one kind, again and again on newer heads.
+
+    ``known`` says what became of a manifest, by all that this depends on beside the change itself, then by location.
+    """
 
     writer: SnapshotManifests
-    known: dict[tuple[object, ...], _Rewritten] = field(default_factory=dict)
+    known: dict[tuple[object, ...], dict[str, _Rewritten]] = field(default_factory=dict)
 
     def apply(self, manifests: ManifestListTable, wanted: Wanted, shape: TableShape, first: pa.Array) -> Filtered:
         """Remove what is wanted; ``first`` names the manifests where it is likely to be."""
-        visit = _Visit(self, manifests, wanted, shape)
+        circumstances = wanted.older_than, wanted.vector_paths, shape.key
+        visit = _Visit(self.writer, self.known.setdefault(circumstances, {}), manifests, wanted, shape)
         live = live_manifests(manifests)
         if not wanted.nothing:
-            visit.look_into(np.intersect1d(rows_of_paths(manifests, first), np.flatnonzero(live)))
-            visit.look_into(np.flatnonzero(live & wanted.candidates(manifests, shape.union, visit.missing())))
+            visit.look_into(np.intersect1d(rows_of_paths(manifests, first), np.flatnonzero(live)), _WHOLE)
+            visit.look_into(np.flatnonzero(live & wanted.candidates(manifests, shape.union, visit.missing())), IDENTITY)
         if shape.metadata.format_version > 1:
             visit.rewrite(np.setdiff1d(np.flatnonzero(_uncounted(manifests)), visit.rewritten_rows()))
-        changed = visit.rewritten_rows()
-        rows = {row: written for row in changed if (written := visit.found[row].row) is not None}
-        return Filtered(_replaced(manifests, live, rows), visit.removed(), len(changed), visit.missing())
+        rows = {row: written for row in visit.rewritten_rows() if (written := visit.found[row].row) is not None}
+        return Filtered(_replaced(manifests, live, rows), visit.removed(), len(rows), visit.missing())
 
 
 @dataclass(slots=True)
 class _Visit:
     """One search through the manifests of a head; ``found`` says what became of the rows that were looked into."""
 
-    memory: ManifestFilter
+    writer: SnapshotManifests
+    known: dict[str, _Rewritten]
     manifests: ManifestListTable
     wanted: Wanted
     shape: TableShape
     found: dict[int, _Rewritten] = field(default_factory=dict)
 
-    def look_into(self, rows: Ints) -> None:
-        """Look for removed files in these manifests, and write those again that have some."""
-        unseen = np.setdiff1d(rows, list(self.found))
-        paths = self.manifests.path.take(pa.array(unseen)).to_pylist()
-        known = {row: self.memory.known.get(self._key(path)) for row, path in zip(unseen.tolist(), paths, strict=True)}
-        self.found |= {row: found for row, found in known.items() if found is not None}
-        unread = np.array([row for row, found in known.items() if found is None], dtype=np.int64)
+    def look_into(self, rows: Ints, columns: EntryColumns) -> None:
+        """Look for removed files in these manifests, and write those again that have some.
+
+        Args:
+            rows: The manifests.
+            columns: What to read at once: everything where files are likely to be found.
+        """
+        unread = self._unread(rows)
         if not len(unread):
             return
-        io = self.memory.writer.io
-        entries = read_entries(self.manifests, self.shape.union, IDENTITY, rows=unread, io=io)
+        entries = self._read(unread, columns)
         hit = np.unique(entries.ints("manifest")[self.wanted.hits(entries)])
         for row in np.setdiff1d(unread, hit).tolist():
             self._remember(row, _UNTOUCHED)
-        self.rewrite(hit)
+        if columns is _WHOLE:
+            self._write(hit, entries)
+        else:
+            self.rewrite(hit)
 
     def rewrite(self, rows: Ints) -> None:
         """Write these manifests again, without what is removed."""
-        if not len(rows):
-            return
-        writer = self.memory.writer
-        entries = read_entries(self.manifests, self.shape.union, EntryColumns(WHOLE), rows=rows, io=writer.io)
+        if len(rows):
+            self._write(rows, self._read(rows, _WHOLE))
+
+    def _write(self, rows: Ints, entries: EntriesTable) -> None:
         gone = self.wanted.hits(entries) | self.wanted.outdated(entries)
         manifest = entries.ints("manifest")
         for row in rows.tolist():
-            here, removed = entries.filter(manifest == row), gone[manifest == row]
-            kept = carried_over(here, removed, writer.snapshot_id)
+            places = np.arange(*np.searchsorted(manifest, [row, row + 1]))
+            here, removed = entries.take(places), gone[places]
+            kept = carried_over(here, removed, self.writer.snapshot_id)
             spec_id, content = int(self.manifests.spec_id[row]), int(self.manifests.content[row])
-            written = writer.write_added_manifest(kept, spec_id, self.shape, content)
+            written = self.writer.write_added_manifest(kept, spec_id, self.shape, content)
             self._remember(row, _Rewritten(written, here.filter(removed)))
+
+    def _unread(self, rows: Ints) -> Ints:
+        """The rows that neither this visit nor an earlier attempt knows anything about, in rising order."""
+        unseen = np.setdiff1d(rows, list(self.found))
+        paths = self.manifests.path.take(pa.array(unseen)).to_pylist()
+        known = {row: self.known.get(path) for row, path in zip(unseen.tolist(), paths, strict=True)}
+        self.found |= {row: found for row, found in known.items() if found is not None}
+        return np.array([row for row, found in known.items() if found is None], dtype=np.int64)
+
+    def _read(self, rows: Ints, columns: EntryColumns) -> EntriesTable:
+        return read_entries(self.manifests, self.shape.union, columns, rows=rows, io=self.writer.io)
 
     def rewritten_rows(self) -> list[int]:
         """The rows whose manifest was written again."""
@@ -131,11 +152,7 @@ class _Visit:
         return self.wanted.keys.filter(pc.invert(pc.is_in(self.wanted.keys, value_set=found)))
 
     def _remember(self, row: int, found: _Rewritten) -> None:
-        self.found[row] = self.memory.known[self._key(self.manifests.path[row].as_py())] = found
-
-    def _key(self, path: str) -> tuple[object, ...]:
-        """What becomes of a manifest depends on nothing else, beside the change itself."""
-        return path, self.wanted.older_than, self.wanted.vector_paths, self.shape.key
+        self.found[row] = self.known[self.manifests.path[row].as_py()] = found
 
 
 def _uncounted(manifests: ManifestListTable) -> Mask:
