@@ -87,10 +87,14 @@ class WholeRows:
 
     def read(self, work: FileWork, opened: OpenFile, selection: RowSelection) -> pa.Table:
         """Live rows at these positions."""
+        return self.located(work, opened, selection)[0]
+
+    def located(self, work: FileWork, opened: OpenFile, selection: RowSelection) -> tuple[pa.Table, RowSelection]:
+        """Live rows at these positions, and which of the positions those are."""
         rows, live = opened.read(self.schema, selection)
         if self._lineage:
             rows = _with_lineage(rows, work, selection.to_rows())
-        return rows if live.all() else rows.filter(pa.array(live))
+        return (rows, selection) if live.all() else (rows.filter(pa.array(live)), selection.narrow(live))
 
     def touched(self, work: FileWork, selection: RowSelection) -> pa.Table:
         """Rows at these positions as they are before new values are put in."""
