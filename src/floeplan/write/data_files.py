@@ -26,7 +26,7 @@ from floeplan.partition.key import PartitionKey
 from floeplan.write.conform import Rows, conform
 from floeplan.write.entry_rows import FileEntry, entries_of
 from floeplan.write.metrics import file_metrics
-from floeplan.write.parquet_file import ParquetFile, WrittenFile
+from floeplan.write.parquet_file import ParquetFile, WrittenFile, hardly_repeating
 from floeplan.write.partitioning import FilePartition, sort_rows, split
 from floeplan.write.target import WriteTarget
 
@@ -114,6 +114,7 @@ class DataFileWriter:
         self._buffered = 0
         self._encoded = self._taken = 0
         self._begun = 0
+        self._plain: frozenset[str] | None = None
         self._finished: list[tuple[WrittenFile, FilePartition]] = []
 
     def __enter__(self) -> Self:
@@ -212,7 +213,9 @@ class DataFileWriter:
             self._close(is_open[0])
         self._begun += 1
         location = self._target.new_location(f"{self._name}-{self._begun:05d}.parquet", slot.partition.key)
-        slot.file = ParquetFile(self._target.io, location, self._target.options, rows)
+        if self._plain is None:
+            self._plain = hardly_repeating(rows)
+        slot.file = ParquetFile(self._target.io, location, self._target.options, rows, self._plain)
         return slot.file
 
     def _close(self, slot: _Slot) -> None:

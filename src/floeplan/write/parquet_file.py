@@ -49,14 +49,24 @@ class WrittenFile:
 class ParquetFile:
     """A file that takes tables of one schema, each as a row group."""
 
-    def __init__(self, io: FileIO, path: str, options: WriteOptions, first: pa.Table) -> None:
-        """Open a file; ``first`` are the rows of its first row group, which are yet to be written."""
+    def __init__(
+        self, io: FileIO, path: str, options: WriteOptions, first: pa.Table, plain: frozenset[str] = frozenset()
+    ) -> None:
+        """Open a file.
+
+        Args:
+            io: The table's FileIO.
+            path: Where to write.
+            options: How to write.
+            first: The rows of the first row group, which are yet to be written.
+            plain: Columns without a dictionary.
+        """
         self.path = path
         self._io = io
         self._groups: list[GroupFacts] = []
         self._metadata: list[Any] = []
         self._sink = io.new_output(path).create()
-        settings = _settings(options, first)
+        settings = _settings(options, first, plain)
         self._writer = pq.ParquetWriter(self._sink, first.schema, metadata_collector=self._metadata, **settings)
 
     @property
@@ -84,9 +94,20 @@ class ParquetFile:
         self._io.delete(self.path)
 
 
-def _settings(options: WriteOptions, first: pa.Table) -> dict[str, Any]:
+def hardly_repeating(rows: pa.Table) -> frozenset[str]:
+    """Plain columns whose values are nearly all different, so that a dictionary would only add to them."""
+    columns = zip(rows.column_names, rows.columns, strict=True)
+    return frozenset(name for name, column in columns if _hardly_repeats(column.slice(0, _SAMPLE)))
+
+
+def _hardly_repeats(sample: pa.ChunkedArray) -> bool:
+    if pt.is_nested(sample.type) or pt.is_boolean(sample.type) or isinstance(sample.type, pa.BaseExtensionType):
+        return False
+    return len(sample) >= _FEW and pc.count_distinct(sample).as_py() > _MOSTLY * len(sample)
+
+
+def _settings(options: WriteOptions, first: pa.Table, plain: frozenset[str]) -> dict[str, Any]:
     paths = {name: path for field in first.schema for name, path in _paths(field, "", "")}
-    without = {name for name, column in zip(first.column_names, first.columns, strict=True) if _hardly_repeats(column)}
     bloom = {
         paths[name]: {"fpp": wanted.fpp, "ndv": wanted.distinct_values(first.num_rows, options.bloom_max_bytes)}
         for name, wanted in options.bloom.items()
@@ -97,21 +118,13 @@ def _settings(options: WriteOptions, first: pa.Table) -> dict[str, Any]:
         "compression_level": options.level,
         "data_page_size": options.page_size,
         "max_rows_per_page": options.page_rows,
-        "use_dictionary": [path for name, path in paths.items() if name not in without],
+        "use_dictionary": [path for name, path in paths.items() if name not in plain],
         "dictionary_pagesize_limit": options.dictionary_size,
         "write_page_index": True,
         "store_decimal_as_integer": True,
         "store_schema": False,
         "bloom_filter_options": bloom or None,
     }
-
-
-def _hardly_repeats(column: pa.ChunkedArray) -> bool:
-    """Whether the values of a plain column are nearly all different, so that a dictionary would only add to them."""
-    if pt.is_nested(column.type) or pt.is_boolean(column.type) or isinstance(column.type, pa.BaseExtensionType):
-        return False
-    sample = column.slice(0, _SAMPLE)
-    return bool(pc.count_distinct(sample).as_py() > _MOSTLY * len(sample)) if len(sample) >= _FEW else False
 
 
 def _paths(field: pa.Field, name: str, path: str) -> Iterator[tuple[str, str]]:

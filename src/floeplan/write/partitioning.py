@@ -78,7 +78,8 @@ def split(
     if len(keys) == 1:
         yield keys[0], rows
         return
-    order = np.argsort(codes, kind="stable")
+    narrow = codes.astype(np.min_scalar_type(len(keys)))  # numbers of 16 bits are sorted by counting
+    order = np.argsort(narrow, kind="stable")
     cuts = np.searchsorted(codes[order], np.arange(1, len(keys)))
     for key, part in zip(keys, np.split(order, cuts), strict=True):
         yield key, rows.take(pa.array(part))
