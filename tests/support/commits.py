@@ -238,12 +238,10 @@ def reachable(table: Table) -> set[str]:
     newest = table.catalog.load_table(table.name())
     metadata = newest.metadata
     found = {newest.metadata_location, *(entry.metadata_file for entry in metadata.metadata_log)}
-    for snapshot in metadata.snapshots:
-        found.add(snapshot.manifest_list)
-        manifests = snapshot.manifests(newest.io)
-        found |= {manifest.manifest_path for manifest in manifests}
-        for manifest in manifests:
-            found |= {entry.data_file.file_path for entry in manifest.fetch_manifest_entry(newest.io)}
+    manifests = {m.manifest_path: m for snapshot in metadata.snapshots for m in snapshot.manifests(newest.io)}
+    found |= {*manifests, *(snapshot.manifest_list for snapshot in metadata.snapshots)}
+    for manifest in manifests.values():
+        found |= {entry.data_file.file_path for entry in manifest.fetch_manifest_entry(newest.io)}
     return found
 
 
