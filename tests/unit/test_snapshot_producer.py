@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadataUtil
 from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType
 
 from floeplan.errors import BadInputError, CorruptMetadataError, FloeplanError, UnknownSpecError, UnsupportedError
 from floeplan.metadata.entries import EntriesTable, Status
-from floeplan.metadata.manifest_list import DATA, DELETES
+from floeplan.metadata.manifest_list import DATA, DELETES, UNKNOWN
+from floeplan.metadata.manifest_list_writer import ListedSnapshot, write_manifest_list
 from floeplan.transaction.change import DeleteFileId, Operation, SnapshotChange
 from floeplan.transaction.manifests import SnapshotManifests, TableShape
 from tests.support.producing import Line, new_files
@@ -199,6 +201,13 @@ def test_deletes_of_all_kinds_lie_apart_from_data_and_in_manifests_of_their_spec
         (V2, replace(removing(A), operation=Operation.APPEND), BadInputError, "an append adds data files"),
         (V2, appending(V2, data(A, status=0)), CorruptMetadataError, "a.parquet is not ADDED"),
         (V2, replace(appending(V2, data(A)), operation=Operation.REPLACE), BadInputError, "cannot add 10"),
+        (V2, appending(V2, data(A), data(B), data(A, 1)), UnsupportedError, "a.parquet: it is added twice"),
+        (
+            V3,
+            deleting(V3, vector("v.puffin", 4, A), vector("v.puffin", 44, B), vector("w.puffin", 4, A)),
+            UnsupportedError,
+            "w.puffin: its data file gets two deletion vectors",
+        ),
     ],
 )
 def test_what_cannot_be_added_is_refused(
@@ -261,6 +270,20 @@ def test_a_file_of_format_1_without_a_spec_id_is_of_spec_0(tmp_path: Path) -> No
     line.commit(appending(V1, data(A) | {"spec_id": None}, data(B, 1)))
     assert line.told("spec_id") == {A: 0, B: 1}
     assert line.head.summary["changed-partition-count"] == "2"
+
+
+def test_manifests_of_format_1_without_counts_are_written_again_in_later_formats(tmp_path: Path) -> None:
+    line = Line.start(V1, tmp_path)
+    line.commit(appending(V1, data(A), data(B, 1)))
+    uncounted = replace(line.manifests(), deleted_rows=np.array([UNKNOWN, UNKNOWN]))
+    write_manifest_list(str(tmp_path / "old.avro"), uncounted, ListedSnapshot(1, 100, None, 0))
+    document = line.metadata.model_dump() | {"format-version": 2, "last-sequence-number": 0}
+    document["snapshots"][0]["manifest-list"] = str(tmp_path / "old.avro")
+    line = Line(V2, TableMetadataUtil.parse_obj(document))
+    line.commit(appending(V2, data(C)))
+    assert statuses(line.entries()) == {A: ("EXISTING", 100), B: ("EXISTING", 100), C: ("ADDED", 101)}
+    assert line.told("sequence_number") == {A: 0, B: 0, C: 1}
+    assert line.manifests().deleted_rows.tolist() == [0, 0, 0]
 
 
 def test_an_empty_change_makes_a_snapshot_with_the_same_manifests(tmp_path: Path) -> None:

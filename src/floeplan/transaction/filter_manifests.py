@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from floeplan.metadata.decoder import Ints, Mask
-from floeplan.metadata.entries import EntriesTable
+from floeplan.metadata.entries import EntriesTable, Status
 from floeplan.metadata.entry_columns import WHOLE, EntryColumns
 from floeplan.metadata.manifest import read_entries
 from floeplan.metadata.manifest_list import UNKNOWN, ManifestListTable, concat_manifest_lists
@@ -156,8 +156,9 @@ class _Visit:
 
 
 def _uncounted(manifests: ManifestListTable) -> Mask:
-    """Manifests of format 1 that say nothing of their files: later formats demand it."""
-    return np.asarray((manifests.added_files == UNKNOWN) | (manifests.existing_files == UNKNOWN))
+    """Manifests of format 1 that do not say how many files or rows they have: later formats demand it."""
+    names = (f"{status.name.lower()}_{what}" for status in Status for what in ("files", "rows"))
+    return np.asarray(np.logical_or.reduce([getattr(manifests, name) == UNKNOWN for name in names]))
 
 
 def _replaced(manifests: ManifestListTable, live: Mask, changed: dict[int, ManifestListTable]) -> ManifestListTable:

@@ -1,6 +1,7 @@
 """What is wrong with a change whatever the table's head is, found before anything is written.
 
-Rule: every added file is whole, ADDED, of a spec the table has and of the kind it is given as. Format 1 has no deletes,
+Rule: every added file is added once, of a spec the table has and of the kind it is given as, and a data file gets one
+deletion vector. Format 1 has no deletes,
 format 2 no deletion vectors, and format 3 takes no new position delete files but vectors. An append removes nothing,
 and a replacement adds no rows.
 
@@ -11,6 +12,7 @@ partition values mean. Old files of such a spec can still be carried over, delet
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from floeplan.errors import BadInputError, UnsupportedError
@@ -19,12 +21,15 @@ from floeplan.metadata.entries import Content, EntriesTable
 from floeplan.predicate.stats import to_mask
 from floeplan.transaction.change import Operation, SnapshotChange
 from floeplan.transaction.manifests import TableShape
+from floeplan.transaction.removal import entry_keys
 from floeplan.transaction.spec_groups import find_compatible_schema, validate_added_data_files
 
 
 def validate_change(change: SnapshotChange, added: EntriesTable, shape: TableShape) -> None:
     """Refuse what no head could take."""
     validate_added_data_files(added, shape.specs)
+    _refuse(added, _repeated(entry_keys(added)), "it is added twice")
+    _refuse(added, _repeated(_vector_targets(added)), "its data file gets two deletion vectors")
     _refuse_kind(change.added_data, Content.DATA, expected=True, what="no data file")
     _refuse_kind(change.added_deletes, Content.DATA, expected=False, what="no delete file")
     removes = change.removed_data or change.removed_deletes
@@ -58,6 +63,19 @@ def _validate_deletes(added: EntriesTable, version: int) -> None:
 def _refuse_kind(files: EntriesTable | None, kind: Content, *, expected: bool, what: str) -> None:
     if files is not None:
         _refuse(files, (files.content == kind) != expected, f"it is {what}")
+
+
+def _repeated(values: pa.Array) -> Mask:
+    """Values that are not the first of their kind; nulls are no values."""
+    codes = values.dictionary_encode().indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    first = np.zeros(len(codes), dtype=np.bool_)
+    first[np.unique(codes, return_index=True)[1]] = True
+    return np.asarray(~first & (codes >= 0))
+
+
+def _vector_targets(added: EntriesTable) -> pa.Array:
+    is_vector = pc.equal(added.array("file_format"), "PUFFIN")
+    return pc.if_else(is_vector, added.array("referenced_data_file"), pa.scalar(None, pa.large_string()))
 
 
 def _refuse(files: EntriesTable, wrong: Mask, why: str) -> None:
