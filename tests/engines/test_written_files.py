@@ -94,6 +94,18 @@ def test_spark_leaves_out_the_deleted_rows(spark: SparkSession, tmp_path: Path, 
     assert sorted(row.id for row in spark.table(name).select("id").collect()) == [1, 2, 3]
 
 
+def test_spark_sees_the_row_ids_that_were_written(spark: SparkSession, tmp_path: Path) -> None:
+    layout = LAYOUT[3]
+    target = WriteTarget.of(layout.write_table(tmp_path / "empty", layout.entries([])), spec_id=0)
+    rows = every_column.rows(every_column.SPARK_SCHEMA)
+    rows = rows.append_column("_row_id", pa.array([70, None, 60]))
+    rows = rows.append_column("_last_updated_sequence_number", pa.array([5, None, None], pa.int64()))
+    table = layout.write_table(tmp_path / "full", write_data_files(target, [rows], file_name_token="t"))
+    name = registered(spark, "lineage", table)
+    found = spark.sql(f"SELECT id, _row_id, _last_updated_sequence_number AS updated FROM {name} ORDER BY id").collect()
+    assert [tuple(row) for row in found] == [(1, 70, 5), (2, 1, 9), (3, 60, 9)]
+
+
 def statistics(entries: EntriesTable) -> dict[str, dict[int, Any]]:
     (row,) = entries.table.to_pylist()
     return {name: {pair["key"]: pair["value"] for pair in row[name] or ()} for name in STAT_MAPS}

@@ -192,3 +192,10 @@ def test_a_required_field_may_be_absent_inside_of_a_null_struct() -> None:
     conformed = conform(given, SCHEMA)
     assert conformed.column("point").to_pylist() == [None, {"x": 1, "y": None}]
     assert conformed.column("point").chunk(0).field(0).null_count == 0
+
+
+@pytest.mark.parametrize("given", [rows(), rows(point=pa.nulls(2))])
+def test_structs_of_required_fields_can_be_written_when_nobody_gives_them(given: pa.Table) -> None:
+    point = conform(given, SCHEMA).column("point")
+    assert point.to_pylist() == [None, None]
+    assert point.chunk(0).field(0).null_count == 0

@@ -21,7 +21,7 @@ from pyiceberg.transforms import (
     TruncateTransform,
     VoidTransform,
 )
-from pyiceberg.types import DoubleType, LongType, NestedField, StringType, TimestampType
+from pyiceberg.types import DoubleType, LongType, NestedField, StringType, StructType, TimestampType, UnknownType
 
 from floeplan.errors import InvalidOptionError, TypeMismatchError, UnknownSpecError
 from floeplan.metadata.entries import EntriesTable
@@ -304,6 +304,38 @@ def test_row_lineage_is_written_in_format_3_when_the_rows_carry_it(tmp_path: Pat
     assert file.read().column("_row_id").to_pylist() == [5, None, 7]
     assert "field_id=2147483540 _row_id" in str(file.schema)
     assert "field_id=2147483539 _last_updated_sequence_number" in str(file.schema)
+
+
+def test_columns_of_unknown_type_are_in_no_file(tmp_path: Path) -> None:
+    inner = StructType(NestedField(4, "u", UnknownType()), NestedField(5, "x", LongType()))
+    schema = Schema(
+        NestedField(1, "id", LongType()), NestedField(2, "nothing", UnknownType()), NestedField(3, "s", inner)
+    )
+    rows = pa.table({"id": [1], "nothing": pa.nulls(1), "s": [{"u": None, "x": 2}], "_row_id": [9]})
+    (file,) = files(write_data_files(target(tmp_path, schema), [rows], file_name_token="t"))
+    assert file.read().to_pylist() == [{"id": 1, "s": {"x": 2}, "_row_id": 9}]
+    with pytest.raises(TypeMismatchError, match="column nothing is unknown"):
+        write_data_files(target(tmp_path / "b", schema), [rows.set_column(1, "nothing", [[1]])], file_name_token="t")
+
+
+def test_a_field_of_a_struct_can_partition(tmp_path: Path) -> None:
+    inner = StructType(NestedField(3, "x", LongType()))
+    spec = PartitionSpec(PartitionField(3, 1000, TruncateTransform(10), "x10"), spec_id=0)
+    place = target(tmp_path, Schema(NestedField(1, "id", LongType()), NestedField(2, "s", inner)), spec)
+    rows = pa.table({"id": [1, 2, 3, 4], "s": [{"x": 5}, None, {"x": 7}, {"x": -1}]})
+    entries = write_data_files(place, [rows], file_name_token="t")
+    assert entries.array("partition.1000").to_pylist() == [0, None, -10]
+    assert entries.record_count.tolist() == [2, 1, 1]
+
+
+def test_pyiceberg_reads_what_is_written(tmp_path: Path) -> None:
+    spec = PartitionSpec(PartitionField(11, 1000, DayTransform(), "at_day"), spec_id=0)
+    place = target(tmp_path, every_column.SPARK_SCHEMA, spec, version=2)
+    rows = every_column.rows(every_column.SPARK_SCHEMA).drop_columns(["path", "point"])
+    layout = Layout(every_column.SPARK_SCHEMA, (spec,))
+    table = layout.write_table(tmp_path / "read", write_data_files(place, [rows], file_name_token="t"))
+    found = table.scan(selected_fields=tuple(rows.column_names)).to_arrow()
+    assert comparable(found.cast(rows.schema)) == comparable(rows)
 
 
 def test_a_bloom_filter_is_written_for_the_columns_that_ask_for_one(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
@@ -104,7 +105,7 @@ def _default(wanted: NestedField, type_: pa.DataType, rows: int, path: tuple[str
         raise BadInputError(
             f"column {name} is required, and the {rows} rows to be written do not have it", context={"column": name}
         )
-    return pa.nulls(rows, type_)
+    return _nulls(rows, type_)
 
 
 def _conformed(array: pa.Array, wanted: NestedField, type_: pa.DataType, path: tuple[str, ...]) -> pa.Array:
@@ -129,7 +130,7 @@ def _conformed(array: pa.Array, wanted: NestedField, type_: pa.DataType, path: t
 
 def _struct(array: pa.Array, fields: Sequence[NestedField], type_: pa.DataType, path: tuple[str, ...]) -> pa.Array:
     if pt.is_null(array.type):
-        return pa.nulls(len(array), type_)
+        return _nulls(len(array), type_)
     if not pt.is_struct(array.type):
         raise _mismatch(path, type_, array.type)
     found = _matched(list(array.type), fields, path)
@@ -155,7 +156,16 @@ def _without_nulls(array: pa.Array) -> pa.Array:
     if not array.null_count:
         return array
     with_blank = pa.concat_arrays([array, _blanks(array.type)])
-    return with_blank.take(pc.if_else(array.is_valid(), pa.array(range(len(array))), len(array)))
+    return with_blank.take(pc.if_else(array.is_valid(), pa.array(np.arange(len(array))), len(array)))
+
+
+def _nulls(rows: int, type_: pa.DataType) -> pa.Array:
+    """Nulls of a type; what is required inside of null structs is blank."""
+    if not pt.is_struct(type_):
+        return pa.nulls(rows, type_)
+    every = pa.array(np.zeros(rows, dtype=np.int64))
+    children = [_nulls(rows, field.type) if field.nullable else _blanks(field.type).take(every) for field in type_]
+    return pa.StructArray.from_arrays(children, fields=list(type_), mask=pa.array(np.ones(rows, dtype=np.bool_)))
 
 
 def _blanks(type_: pa.DataType) -> pa.Array:
@@ -163,7 +173,7 @@ def _blanks(type_: pa.DataType) -> pa.Array:
     if isinstance(type_, pa.BaseExtensionType):
         return pa.ExtensionArray.from_storage(type_, _blanks(type_.storage_type))
     if pt.is_struct(type_):
-        children = [pa.nulls(1, field.type) if field.nullable else _blanks(field.type) for field in type_]
+        children = [_nulls(1, field.type) if field.nullable else _blanks(field.type) for field in type_]
         return pa.StructArray.from_arrays(children, fields=list(type_))
     if pt.is_nested(type_):
         return pa.array([[]], type_)
@@ -176,7 +186,7 @@ def _blanks(type_: pa.DataType) -> pa.Array:
 
 def _list(array: pa.Array, element: NestedField, type_: pa.DataType, path: tuple[str, ...]) -> pa.Array:
     if pt.is_null(array.type):
-        return pa.nulls(len(array), type_)
+        return _nulls(len(array), type_)
     if not (pt.is_list(array.type) or pt.is_large_list(array.type) or pt.is_fixed_size_list(array.type)):
         raise _mismatch(path, type_, array.type)
     if pt.is_fixed_size_list(array.type):
@@ -189,7 +199,7 @@ def _list(array: pa.Array, element: NestedField, type_: pa.DataType, path: tuple
 
 def _map(array: pa.Array, key: NestedField, value: NestedField, type_: pa.DataType, path: tuple[str, ...]) -> pa.Array:
     if pt.is_null(array.type):
-        return pa.nulls(len(array), type_)
+        return _nulls(len(array), type_)
     if not pt.is_map(array.type):
         raise _mismatch(path, type_, array.type)
     as_list = array.cast(pa.list_(pa.struct([array.type.key_field, array.type.item_field])))

@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from floeplan.metadata.entries import EntriesTable
 from floeplan.partition.key import PartitionKey
+from floeplan.scan.projection import project
 from floeplan.write.conform import Rows, conform
 from floeplan.write.entry_rows import FileEntry, entries_of
 from floeplan.write.metrics import file_metrics
@@ -130,8 +131,7 @@ class DataFileWriter:
         """Take rows."""
         if not rows.num_rows:
             return
-        ready = conform(rows, self._target.stored_schema, lineage=self._target.format_version > 2)
-        for key, part in self._split(ready):
+        for key, part in self._split(self._ready(rows)):
             self._add(key, part)
 
     def finish(self) -> EntriesTable:
@@ -145,10 +145,20 @@ class DataFileWriter:
         for slot in self._slots.values():
             if slot.file is not None:
                 slot.file.discard()
-        for file, _ in self._finished:
-            self._target.io.delete(file.path)
+        self._target.remove(file.path for file, _ in self._finished)
         self._slots.clear()
         self._finished.clear()
+
+    def _ready(self, rows: Rows) -> pa.Table:
+        """The rows as files hold them: in layout, and without columns of unknown type."""
+        whole, stored = self._target.schema, self._target.stored_schema
+        ready = conform(rows, whole, lineage=self._target.format_version > 2)
+        if stored is whole:
+            return ready
+        kept = project(ready, stored, {}, "the rows")
+        for name in ready.column_names[len(whole.fields) :]:
+            kept = kept.append_column(ready.schema.field(name), ready.column(name))
+        return kept
 
     def _split(self, rows: pa.Table) -> Iterator[tuple[PartitionKey, pa.Table]]:
         if self._partition is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -87,11 +88,10 @@ class ParquetFile:
         return WrittenFile(self.path, size, _footer(self._metadata[0], self.path, size), tuple(self._groups))
 
     def discard(self) -> None:
-        """Give up and remove the file; a writer that failed may fail again when closed."""
-        with suppress(Exception):
-            self._writer.close()
-        self._sink.close()
-        self._io.delete(self.path)
+        """Give up and remove the file; what failed before may fail again when closed."""
+        for step in (self._writer.close, self._sink.close, partial(self._io.delete, self.path)):
+            with suppress(Exception):
+                step()
 
 
 def hardly_repeating(rows: pa.Table) -> frozenset[str]:

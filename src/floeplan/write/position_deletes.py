@@ -81,10 +81,14 @@ def write_position_deletes(
     partitions = partitions_of(data, target.union)
     sets = [merge_positions(found) for found in positions]
     name, entries = target.file_name(file_name_token), []
-    for number, rows in enumerate(_together(target, partitions, paths, sets, alone)):
-        location = target.new_location(f"{name}-{number + 1:05d}-deletes.parquet", partitions[rows[0]].key)
-        written = _write(target, location, [paths[row] for row in rows], [sets[row] for row in rows])
-        entries.append(_entry(written, partitions[rows[0]], [(paths[row], sets[row]) for row in rows]))
+    try:
+        for number, rows in enumerate(_together(target, partitions, paths, sets, alone)):
+            location = target.new_location(f"{name}-{number + 1:05d}-deletes.parquet", partitions[rows[0]].key)
+            written = _write(target, location, [paths[row] for row in rows], [sets[row] for row in rows])
+            entries.append(_entry(written, partitions[rows[0]], [(paths[row], sets[row]) for row in rows]))
+    except BaseException:
+        target.remove(entry.path for entry in entries)
+        raise
     return entries_of(entries, target.union, data.partition_types)
 
 
@@ -161,8 +165,12 @@ def _write(target: WriteTarget, location: str, paths: list[str], sets: list[BitM
     rows = np.concatenate([np.frombuffer(found.to_array(), dtype=np.uint64) for found in sets])
     table = pa.table([names.cast(pa.string()), pa.array(rows.astype(np.int64))], schema=_SCHEMA)
     file = ParquetFile(target.io, location, target.delete_options, table)
-    file.write(table)
-    return file.close()
+    try:
+        file.write(table)
+        return file.close()
+    except BaseException:
+        file.discard()
+        raise
 
 
 def _entry(file: WrittenFile, partition: FilePartition, deletes: list[tuple[str, BitMap64]]) -> FileEntry:

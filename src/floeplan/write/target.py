@@ -7,7 +7,8 @@ the table, so that rows can be written under an old one.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, cast
@@ -109,7 +110,9 @@ class WriteTarget:
 
     @cached_property
     def stored_schema(self) -> Schema:
-        """The schema without columns of unknown type, which no file holds."""
+        """The schema without columns of unknown type, which no file holds; the schema itself when it has none."""
+        if not _has_unknown(self.schema.fields):
+            return self.schema
         return Schema(*_stored(self.schema.fields), schema_id=self.schema.schema_id)
 
     @cached_property
@@ -128,6 +131,12 @@ class WriteTarget:
     def file_name(self, token: str) -> str:
         """The beginning of the names of one attempt's files: never the same twice."""
         return f"{token}-{uuid.uuid4().hex[:12]}-{self.operation_id}"
+
+    def remove(self, paths: Iterable[str]) -> None:
+        """Delete files of an attempt that failed; one that cannot be deleted stays behind as an orphan."""
+        for path in paths:
+            with suppress(OSError):
+                self.io.delete(path)
 
     def __getstate__(self) -> dict[str, Any]:
         """Only what the target was made of: the rest is derived again."""
