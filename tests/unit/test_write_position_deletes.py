@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.table.deletion_vector import deletion_vectors_from_puffin_file
 from pyiceberg.table.puffin import PuffinFile
@@ -182,6 +183,36 @@ def test_a_format_takes_only_its_own_deletes(tmp_path: Path, version: int, write
     target, entries = data(tmp_path, version)
     with pytest.raises(UnsupportedError, match=f"the table has format {version}"):
         write(target, entries, [np.array([0])] * len(entries), file_name_token="d")
+
+
+class FullStore(PyArrowFileIO):
+    """A store that takes so many files and no more."""
+
+    room = 2
+
+    def new_output(self, location: str) -> PyArrowFile:
+        if self.room == 0:
+            raise OSError("no space left")
+        self.room -= 1
+        return super().new_output(location)
+
+
+def test_data_files_written_before_a_failure_are_removed(tmp_path: Path) -> None:
+    target, _ = data(tmp_path, 2)
+    before = set(tmp_path.rglob("*.parquet"))
+    full = WriteTarget(**{**target.__getstate__(), "io": FullStore(), "spec_id": 1})
+    with pytest.raises(OSError, match="no space left"):
+        write_data_files(full, [events(200)], file_name_token="t")
+    assert set(tmp_path.rglob("*.parquet")) == before
+
+
+def test_delete_files_written_before_a_failure_are_removed(tmp_path: Path) -> None:
+    target, entries = data(tmp_path, 2)
+    before = set(tmp_path.rglob("*.parquet"))
+    full = WriteTarget(**{**target.__getstate__(), "io": FullStore()})
+    with pytest.raises(OSError, match="no space left"):
+        write_position_deletes(full, entries, [np.array([0])] * len(entries), file_name_token="d")
+    assert set(tmp_path.rglob("*.parquet")) == before
 
 
 def test_positions_are_merged_beyond_32_bits() -> None:
