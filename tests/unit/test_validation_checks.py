@@ -24,7 +24,8 @@ from floeplan.transaction.change import Check, DeleteFileId, IsolationLevel, Ope
 from floeplan.transaction.commit import commit_change
 from floeplan.transaction.metadata_json import writable_metadata
 from floeplan.transaction.refs import rollback_to
-from floeplan.transaction.validate import SHOWN_FILES, Situation, validate
+from floeplan.transaction.situation import Situation
+from floeplan.transaction.validate import SHOWN_FILES, validate
 from tests.support.commits import (
     NO_SCAN_EXTRAS,
     append,
@@ -208,6 +209,11 @@ def test_deletes_of_a_partition_meet_the_files_in_it(catalog: SqlCatalog, conten
     assert conflicts(table, check, in_a)
     assert not conflicts(table, check, in_b)
     assert not conflicts(table, check, OVERWRITE)
+    told = plan_scan(table, options=NO_SCAN_EXTRAS).files.entries
+    assert conflicts(table, check, replace(in_a, removed_entries=told))
+    assert not conflicts(table, check, replace(in_b, removed_entries=told))
+    unknown = replace(in_b, removed_data=in_b.removed_data | {"of an earlier time.parquet"})
+    assert not conflicts(table, check, replace(unknown, removed_entries=told))
 
 
 def test_rows_that_keep_their_age_keep_newer_equality_deletes(catalog: SqlCatalog) -> None:

@@ -62,7 +62,7 @@ def match(data: EntriesTable, deletes: ScanDeletes, union: UnionPartitionType, s
     if not len(deletes.entries) or not len(data):
         return DeleteMatches.none(len(data))
     columns = [Column(i, sources[i][0], (str(i),)) for i in sorted(deletes.key_columns & sources.keys())]
-    codes = _partition_codes(union, data, deletes.entries)
+    codes = joint_partition_codes(union, data, deletes.entries)
     return match_deletes(
         DataFiles(data.path, data.sequence_number, codes[: len(data)], file_stats(data, columns).columns),
         DeleteFiles(
@@ -77,11 +77,13 @@ def match(data: EntriesTable, deletes: ScanDeletes, union: UnionPartitionType, s
     )
 
 
-def _partition_codes(union: UnionPartitionType, data: EntriesTable, deletes: EntriesTable) -> npt.NDArray[np.int64]:
-    """One number per distinct (spec id, partition tuple), over data and delete files together."""
-    left, right = data.partition_columns(), deletes.partition_columns()
+def joint_partition_codes(
+    union: UnionPartitionType, first: EntriesTable, second: EntriesTable
+) -> npt.NDArray[np.int64]:
+    """One number per distinct (spec id, partition tuple) over the files of two tables, one table after the other."""
+    left, right = first.partition_columns(), second.partition_columns()
     both = {i: _one_column(left[i], right[i]) for i in left.keys() & right.keys()}
-    return partition_codes(union, np.concatenate([data.spec_id, deletes.spec_id]), both)
+    return partition_codes(union, np.concatenate([first.spec_id, second.spec_id]), both)
 
 
 def _one_column(left: pa.Array, right: pa.Array) -> pa.Array:

@@ -41,7 +41,8 @@ from floeplan.transaction.exchange import CommitOptions, Exchange, Proposal
 from floeplan.transaction.manifests import ManifestWritten
 from floeplan.transaction.producer import Produced, SnapshotProducer
 from floeplan.transaction.refs import branch_head, moved_branch, set_ref_update, table_and_ref
-from floeplan.transaction.validate import SHOWN_FILES, Situation, validate
+from floeplan.transaction.situation import Situation
+from floeplan.transaction.validate import SHOWN_FILES, validate
 
 _NO_CHECKS = Validation()
 _DEFAULTS = CommitOptions()

@@ -29,68 +29,26 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.io import FileIO
-from pyiceberg.table.metadata import TableMetadata
 
 from floeplan.errors import BadInputError, CommitConflictError
 from floeplan.metadata.entries import POSITION_DELETE_PATH, Content, EntriesTable, Status
 from floeplan.metadata.entry_columns import EntryColumns
 from floeplan.metadata.manifest_list import DATA, DELETES
-from floeplan.partition.key import partition_codes
 from floeplan.partition.union import UnionPartitionType
-from floeplan.predicate.build import columns as predicate_columns
 from floeplan.predicate.stats import to_mask
 from floeplan.predicate.tristate import Mask
-from floeplan.scan.passes import Predicate, judge_entries
-from floeplan.transaction.change import Check, Operation, SnapshotChange, Validation
+from floeplan.scan.deletes import joint_partition_codes
+from floeplan.scan.passes import judge_entries
+from floeplan.transaction.change import Check, Operation, SnapshotChange
 from floeplan.transaction.delete_conflicts import among, deletes_meeting
 from floeplan.transaction.history import Committed, committed_entries, operation_of, snapshots_since, with_operations
 from floeplan.transaction.removal import entry_keys, wanted_keys
+from floeplan.transaction.situation import VECTOR, Situation, targets_of
 
 SHOWN_FILES = 5
 """Conflicting files that an error names; the others are counted."""
 
 _DELETE_NAMES = frozenset({"snapshot_id", "equality_ids", "referenced_data_file", "content_offset"})
-_VECTOR = "PUFFIN"
-
-
-@dataclass(frozen=True, slots=True)
-class Situation:
-    """A change, and the table it is to be applied to.
-
-    Attributes:
-        metadata: The table as it is now.
-        head: The snapshot the change would follow.
-        change: What is to be committed.
-        validation: What must not have happened.
-        union: The partition fields of the table's specs.
-        io: Where the table's files are.
-    """
-
-    metadata: TableMetadata
-    head: int | None
-    change: SnapshotChange
-    validation: Validation
-    union: UnionPartitionType
-    io: FileIO
-
-    @classmethod
-    def of(
-        cls, metadata: TableMetadata, head: int | None, change: SnapshotChange, validation: Validation, io: FileIO
-    ) -> Situation:
-        """The situation of a change on a branch whose newest snapshot is ``head``."""
-        return cls(metadata, head, change, validation, UnionPartitionType.of_table(metadata), io)
-
-    @property
-    def predicate(self) -> Predicate:
-        """The rows the change depends on."""
-        expr = self.validation.conflict_filter
-        return Predicate(expr, predicate_columns(expr), self.union)
-
-    @property
-    def referenced(self) -> frozenset[str]:
-        """Data files the new deletes refer to, as far as it is known."""
-        return self.validation.referenced_data_files | _targets(self.change.added_deletes)
 
 
 def validate(situation: Situation) -> None:
@@ -142,8 +100,8 @@ class _Rule:
 
 
 def _apply(check: Check, rule: _Rule, situation: Situation, committed: Committed) -> None:
-    asked = set(with_operations(committed.snapshots, rule.operations))
-    concerned = np.array([snapshot in asked for snapshot in committed.snapshots], dtype=np.bool_)
+    asked = {snapshot.snapshot_id for snapshot in with_operations(committed.snapshots, rule.operations)}
+    concerned = np.array([snapshot.snapshot_id in asked for snapshot in committed.snapshots], dtype=np.bool_)
     of_rule = committed.filter(concerned[committed.snapshot] & (committed.entries.status == rule.status))
     if not len(of_rule.entries):
         return
@@ -184,17 +142,10 @@ def _may_match(situation: Situation, entries: EntriesTable) -> Mask:
 
 def _in_partitions(union: UnionPartitionType, entries: EntriesTable, partitions: EntriesTable) -> Mask:
     """Whether entries lie in one of the partitions; tuples of other specs cannot be compared, so they may."""
-    left, right = entries.partition_columns(), partitions.partition_columns()
-    both = {key: _stacked(left[key], right[key]) for key in left.keys() & right.keys()}
-    codes = partition_codes(union, np.concatenate([entries.spec_id, partitions.spec_id]), both)
+    codes = joint_partition_codes(union, entries, partitions)
     own, wanted = codes[: len(entries)], codes[len(entries) :]
     comparable: Mask = np.isin(entries.spec_id, partitions.spec_id)
     return ~comparable | np.isin(own, wanted)
-
-
-def _stacked(left: pa.Array, right: pa.Array) -> pa.Array:
-    type_ = right.type if pa.types.is_null(left.type) else left.type
-    return pa.concat_arrays([left.cast(type_), right.cast(type_)])
 
 
 def _deletes_removed(situation: Situation, entries: EntriesTable) -> Mask:
@@ -206,14 +157,7 @@ def _deletes_removed(situation: Situation, entries: EntriesTable) -> Mask:
     keeps_age = added is not None and len(added) > 0 and bool(added.valid("sequence_number").all())
     asked = entries.content == Content.POSITION_DELETES if keeps_age else np.ones(len(entries), dtype=np.bool_)
     found = np.zeros(len(entries), dtype=np.bool_)
-    found[asked] = deletes_meeting(
-        entries.filter(asked),
-        situation.change.removed_data,
-        situation.metadata,
-        situation.validation.starting_snapshot_id,
-        situation.union,
-        situation.io,
-    )
+    found[asked] = deletes_meeting(situation, entries.filter(asked))
     return found
 
 
@@ -230,18 +174,8 @@ def _is_removed_delete(situation: Situation, entries: EntriesTable) -> Mask:
 
 
 def _same_vector_target(situation: Situation, entries: EntriesTable) -> Mask:
-    is_vector = to_mask(pc.equal(entries.array("file_format"), _VECTOR))
-    return is_vector & among(entries.delete_targets(), _targets(situation.change.added_deletes, vectors=True))
-
-
-def _targets(deletes: EntriesTable | None, *, vectors: bool = False) -> frozenset[str]:
-    """Data files that new delete files name."""
-    if deletes is None or not len(deletes):
-        return frozenset()
-    named = deletes.array("referenced_data_file")
-    if vectors:
-        named = named.filter(pc.equal(deletes.array("file_format"), _VECTOR))
-    return frozenset(named.drop_null().to_pylist())
+    is_vector = to_mask(pc.equal(entries.array("file_format"), VECTOR))
+    return is_vector & among(entries.delete_targets(), targets_of(situation.change.added_deletes, vectors=True))
 
 
 _APPEND, _OVERWRITE, _REPLACE, _DELETE = (
