@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.table import Table
 
 from floeplan.catalog import open_catalog
@@ -199,7 +200,8 @@ def test_append_under_another_spec(shell: Shell) -> None:
 
 
 def test_add_files_registers_them(shell: Shell) -> None:
-    path = str(Path(parquet(events(300, 303).slice(0, 1))).absolute())
+    rows = events(300, 301).cast(schema_to_pyarrow(shell.table.schema()))
+    path = str(Path(parquet(rows)).absolute())
     document = shell.document("append", "db.events", path, "--add-files", "--spec", "0")
     assert document["rows_inserted"] == 1
     assert 300 in shell.ids()
@@ -237,8 +239,8 @@ def test_sql(shell: Shell) -> None:
     assert (document["operation"], document["rows_inserted"]) == ("append", 2)
     assert (shell.column("region")[701], shell.column("v")[700]) == ("EU", None)
     shell.catalog.create_table("db.news", events(0, 1).schema).append(events(9, 10))
-    merged = shell.document("sql", "MERGE INTO db.events t USING db.news n ON t.id = n.id WHEN MATCHED THEN DELETE")
-    assert merged["rows_deleted"] == 1
+    merging = "MERGE INTO db.events t USING db.news n(a, b, c, d) ON t.id = n.a WHEN MATCHED THEN DELETE"
+    assert shell.document("sql", merging)["rows_deleted"] == 1
     assert not {7, 9} & set(shell.ids())
 
 
@@ -293,6 +295,7 @@ def test_results_for_people(shell: Shell) -> None:
         (["merge", "db.events", "--source", "nope.parquet", "--on", "id"], "invalid-option"),
         (["sql", "SELECT * FROM db.events"], "bad-input"),
         (["sql", "DELETE FROM db.nope"], "unknown-table"),
+        (["sql", "MERGE INTO db.events t USING db.events n(a) ON t.id = n.a WHEN MATCHED THEN DELETE"], "bad-input"),
         (["sql", "INSERT INTO db.events VALUES (1)"], "bad-input"),
         (["sql", "INSERT INTO db.events PARTITION (v = 1) VALUES (1, 'eu', NULL)"], "bad-input"),
         (["sql", "INSERT INTO db.events (id, nope) VALUES (1, 2)"], "unknown-column"),

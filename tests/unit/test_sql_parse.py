@@ -255,6 +255,7 @@ def test_alter() -> None:
         ("DELETE FROM db.t WHERE EXISTS (VALUES (1))", "subquery"),
         ("DELETE FROM db.t WHERE id = ?", "parameter"),
         ("DELETE FROM db.t AS x WHERE exists(a, x -> x.b > 1)", "variable of a lambda"),
+        ("DELETE FROM db.t AS x WHERE aggregate(a, 0, (y, X) -> y + 1) > 1", "variable of a lambda"),
         ("UPDATE db.t SET WHERE a = 1", "'=' is expected"),
         ("UPDATE db.t SET a = 1, a = 2", "assigns a twice"),
         ("UPDATE db.t x SET x.a = 1, a = 2", "assigns a twice"),

@@ -10,7 +10,7 @@ subquery with names of its own) is refused.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlglot.tokenizer_core import Token, TokenType
@@ -41,13 +41,13 @@ class Qualifiers:
     def expression(self, piece: Piece, what: str) -> str:
         """The text of an expression with its qualifiers replaced; ``what`` says where it stands, for errors."""
         _refuse(piece, what)
+        self._refuse_lambda(piece, what)
         edits: list[tuple[int, int, str]] = []
         tokens = piece.tokens
         for index, token in enumerate(tokens):
             if is_name(token) and not (index and tokens[index - 1].token_type is TokenType.DOT):
                 chain = _chain(tokens, index)
                 edits.extend(self._edits(chain, is_call=_is_call(tokens, index + 2 * len(chain) - 1)))
-                self._refuse_lambda(token, chain, piece, what)
         text = piece.text
         for start, end, replacement in reversed(edits):
             text = text[: start - piece.start] + replacement + text[end - piece.start :]
@@ -73,13 +73,24 @@ class Qualifiers:
         quoted = [] if plain else [(column.start, column.end + 1, f"`{column.text}`")]
         return [(chain[0].start, column.start, f"{replacement}." if replacement else ""), *quoted]
 
-    def _refuse_lambda(self, token: Token, chain: list[Token], piece: Piece, what: str) -> None:
-        alone = len(chain) == 1 and (str(token.text).lower(),) in self.replacements
-        if alone and any(other.token_type is TokenType.ARROW for other in piece.tokens):
-            raise BadInputError(
-                f"{what}: {token.text} is a table and the variable of a lambda; rename one: {excerpt(piece.text)}",
-                context={"text": piece.text},
-            )
+    def _refuse_lambda(self, piece: Piece, what: str) -> None:
+        for variable in _lambda_variables(piece.tokens):
+            if (variable.lower(),) in self.replacements:
+                raise BadInputError(
+                    f"{what}: {variable} is a table and the variable of a lambda; rename one: {excerpt(piece.text)}",
+                    context={"text": piece.text},
+                )
+
+
+def _lambda_variables(tokens: Sequence[Token]) -> Iterator[str]:
+    """What stands before ``->``: a name, or names in parentheses."""
+    for arrow, token in enumerate(tokens):
+        if token.token_type is TokenType.ARROW and arrow:
+            first = last = arrow - 1
+            if tokens[last].token_type is TokenType.R_PAREN:
+                while first and tokens[first].token_type is not TokenType.L_PAREN:
+                    first -= 1
+            yield from (str(one.text) for one in tokens[first : last + 1] if is_name(one))
 
 
 def _chain(tokens: Sequence[Token], index: int) -> list[Token]:
