@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,20 @@ from pyiceberg.transforms import (
     TruncateTransform,
     VoidTransform,
 )
-from pyiceberg.types import DoubleType, LongType, NestedField, StringType, StructType, TimestampType, UnknownType
+from pyiceberg.types import (
+    DecimalType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    NestedField,
+    PrimitiveType,
+    StringType,
+    StructType,
+    TimestampType,
+    UnknownType,
+)
 
-from floeplan.errors import InvalidOptionError, TypeMismatchError, UnknownSpecError
+from floeplan.errors import InvalidOptionError, TypeMismatchError, UnknownSpecError, UnsupportedError
 from floeplan.metadata.entries import EntriesTable
 from floeplan.metadata.io import local_path
 from floeplan.partition.key import PartitionKey
@@ -326,6 +338,29 @@ def test_a_field_of_a_struct_can_partition(tmp_path: Path) -> None:
     entries = write_data_files(place, [rows], file_name_token="t")
     assert entries.array("partition.1000").to_pylist() == [0, None, -10]
     assert entries.record_count.tolist() == [2, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("type_", "value", "label"),
+    [
+        (IntegerType(), -(2**31), 2**31 - 2),
+        (LongType(), -(2**63), 2**63 - 2),
+        (DecimalType(9, 0), Decimal(-999_999_999), None),
+        (DecimalType(38, 0), Decimal(1 - 10**38), None),
+    ],
+)
+def test_truncation_at_the_end_of_a_type_wraps_or_is_refused(
+    tmp_path: Path, type_: PrimitiveType, value: int | Decimal, label: int | None
+) -> None:
+    spec = PartitionSpec(PartitionField(1, 1000, TruncateTransform(10), "t"), spec_id=0)
+    place = target(tmp_path, Schema(NestedField(1, "n", type_)), spec)
+    rows = pa.table({"n": pa.array([value], place.arrow_schema.field("n").type)})
+    if label is None:
+        with pytest.raises(UnsupportedError, match="1 rows have a decimal"):
+            write_data_files(place, [rows], file_name_token="t")
+    else:
+        written = write_data_files(place, [rows], file_name_token="t")
+        assert written.array("partition.1000").to_pylist() == [label]
 
 
 def test_pyiceberg_reads_what_is_written(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.schema import Schema
 from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrder
-from pyiceberg.transforms import VoidTransform
-from pyiceberg.types import PrimitiveType
+from pyiceberg.transforms import TruncateTransform, UnknownTransform, VoidTransform
+from pyiceberg.types import DecimalType, IntegerType, PrimitiveType
 
 from floeplan.errors import UnknownColumnError, UnsupportedError
 from floeplan.metadata.assemble import number_array, partition_arrow_type
@@ -26,7 +26,7 @@ from floeplan.metadata.entries import EntriesTable
 from floeplan.metadata.typed_values import to_physical
 from floeplan.partition.fields import BoundField
 from floeplan.partition.key import PartitionKey, group_codes
-from floeplan.partition.transforms import Transform, apply_vector, result_type
+from floeplan.partition.transforms import Transform, apply_vector, integer_limits, result_type
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.arrow_columns import columns_of, decoded
 from floeplan.predicate.evaluate import physical
@@ -93,9 +93,10 @@ def partition_values(rows: pa.Table, schema: Schema, field: BoundField) -> pa.Ar
             "schema no longer has; write to a spec without it",
             context={"field": field.column.path[0], "source-id": field.source_id},
         )
-    if field.obstacle in ("unknown transform",):
+    if isinstance(field.transform, UnknownTransform):
         raise UnsupportedError(
-            f"partition field {field.column.path[0]} has a transform that is not known", context={"field": str(field)}
+            f"partition field {field.column.path[0]} has a transform that is not known: {field.transform}",
+            context={"field": field.column.path[0]},
         )
     return transformed(rows, schema, field.source_id, field.transform)
 
@@ -108,12 +109,26 @@ def transformed(rows: pa.Table, schema: Schema, source_id: int, transform: Trans
     if isinstance(transform, VoidTransform):
         return pa.nulls(rows.num_rows, result)
     values = _physical_column(rows, schema, source_id, source)
-    labels = apply_vector(transform, source, _vector(values.drop_null()))
-    found = number_array(labels, None) if isinstance(labels, np.ndarray) else labels
+    found = _within_type(apply_vector(transform, source, _vector(values.drop_null())), transform, source)
     if values.null_count:
         valid = valid_mask(values)
         found = found.take(pa.array(np.cumsum(valid) - 1, mask=~valid))
     return found if found.type == result else found.cast(result)
+
+
+def _within_type(labels: Vector, transform: Transform, source: PrimitiveType) -> pa.Array:
+    """Labels within their type: truncated integers wrap as they do in Java, decimals that leave it are an error."""
+    limits = integer_limits(source)
+    if isinstance(source, IntegerType) and isinstance(labels, np.ndarray):
+        labels = labels.astype(np.int32).astype(np.int64)
+    elif isinstance(source, DecimalType) and isinstance(transform, TruncateTransform) and limits is not None:
+        lost = labels.null_count if isinstance(labels, pa.Array) else int((labels < limits[0]).sum())
+        if lost:
+            raise UnsupportedError(
+                f"{lost} rows have a {source} whose partition value under {transform} is beyond that type",
+                context={"type": str(source), "transform": str(transform)},
+            )
+    return number_array(labels, None) if isinstance(labels, np.ndarray) else labels
 
 
 def _physical_column(rows: pa.Table, schema: Schema, source_id: int, type_: PrimitiveType) -> pa.Array:

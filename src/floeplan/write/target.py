@@ -21,7 +21,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.sorting import SortOrder
-from pyiceberg.types import NestedField, PrimitiveType, StructType, UnknownType, UUIDType
+from pyiceberg.types import NestedField, StructType, UnknownType, UUIDType
 
 from floeplan.partition.fields import BoundField
 from floeplan.partition.key import PartitionKey
@@ -189,9 +189,5 @@ def _stored(fields: tuple[NestedField, ...]) -> list[NestedField]:
 
 
 def _has_unknown(fields: tuple[NestedField, ...]) -> bool:
-    return any(
-        isinstance(field.field_type, UnknownType)
-        if isinstance(field.field_type, PrimitiveType)
-        else isinstance(field.field_type, StructType) and _has_unknown(field.field_type.fields)
-        for field in fields
-    )
+    types = [field.field_type for field in fields]
+    return any(isinstance(t, UnknownType) or (isinstance(t, StructType) and _has_unknown(t.fields)) for t in types)
