@@ -24,7 +24,11 @@ if TYPE_CHECKING:
     from floeplan.scan.plan import plan_scan
     from floeplan.scan.scan_plan import ScanPlan
     from floeplan.scan.summary import ScanPlanSummary
+    from floeplan.spark.datasource import register
+    from floeplan.spark.incremental import incremental
+    from floeplan.spark.metadata_tables import metadata_table
     from floeplan.spark.reader import ReadOptions, ReadPlan, plan_read, read
+    from floeplan.spark.shipping import ship
     from floeplan.sql_text.run import sql
     from floeplan.transaction.evolve_spec import EvolveResult
 
@@ -47,13 +51,17 @@ __all__ = [
     "append",
     "compile_predicate",
     "delete",
+    "incremental",
     "load_table",
     "merge",
+    "metadata_table",
     "overwrite",
     "plan_read",
     "plan_scan",
     "prune",
     "read",
+    "register",
+    "ship",
     "sql",
     "update",
 ]
@@ -77,12 +85,16 @@ _HOMES = {
     "append": "floeplan.dml.append",
     "compile_predicate": "floeplan.predicate.compile",
     "delete": "floeplan.dml.changing",
+    "incremental": "floeplan.spark.incremental",
     "load_table": "floeplan.catalog",
     "merge": "floeplan.dml.merge",
+    "metadata_table": "floeplan.spark.metadata_tables",
     "overwrite": "floeplan.dml.overwrite",
     "plan_read": "floeplan.spark.reader",
     "plan_scan": "floeplan.scan.plan",
     "read": "floeplan.spark.reader",
+    "register": "floeplan.spark.datasource",
+    "ship": "floeplan.spark.shipping",
     "sql": "floeplan.sql_text.run",
     "update": "floeplan.dml.changing",
 }

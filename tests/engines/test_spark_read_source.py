@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from floeplan.spark.datasource import FloeplanReader
+from floeplan.spark.source_batch import FloeplanReader
 from floeplan.spark.streaming import BATCH_ID, QUERY_ID
 
 if TYPE_CHECKING:

@@ -33,7 +33,8 @@ from floeplan.scan.file_rows import TableRows
 from floeplan.scan.incremental import plan_appends, snapshots_between
 from floeplan.scan.target import select
 from floeplan.spark.arrow_path import FileReading, share_files
-from floeplan.spark.datasource import Share, SourceOptions, WrittenFiles, written
+from floeplan.spark.source_batch import Share, WrittenFiles, written
+from floeplan.spark.source_options import SourceOptions
 from floeplan.write.data_files import write_data_files
 from floeplan.write.target import WriteTarget
 

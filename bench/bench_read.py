@@ -1,0 +1,165 @@
+"""Reading on Spark: ``fp.read`` against ``spark.read.parquet`` and Iceberg's own reader, in one session.
+
+Six columns sorted by ``id``: all of them, two of them, a range of ``id`` of a thousandth; the same with 5 % of the rows
+deleted by position and by key; and opening many files. CPU seconds of the whole tree of processes, planning included;
+contenders take turns, and the best turn of each counts.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyiceberg.table import Table
+
+import floeplan as fp
+from bench.read_tables import make_tables
+from scripts.fetch_jars import ensure_jars
+from tests.support.lake import NAME, Lake
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SIZES = {"small": (8, 250_000, 1_000), "default": (32, 750_000, 10_000), "large": (64, 750_000, 10_000)}
+"""Data files, rows in each, and files of the table of many files."""
+TURNS = 3
+
+Read = Callable[[str | None], "DataFrame"]
+Act = Callable[["DataFrame"], object]
+
+
+def run(size: str) -> list[dict[str, Any]]:
+    files, rows, many = SIZES[size]
+    with tempfile.TemporaryDirectory() as folder:
+        lake = Lake(Path(folder))
+        tables = make_tables(lake.open_catalog(), files, rows, many)
+        spark = _session(lake)
+        try:
+            return _Bench(spark, tables, files * rows, many).rows()
+        finally:
+            spark.stop()
+
+
+def _session(lake: Lake) -> SparkSession:
+    """As a user would start it, with Iceberg's jar beside."""
+    from pyspark.sql import SparkSession
+
+    catalog = f"spark.sql.catalog.{NAME}"
+    settings = {
+        "spark.jars": ",".join(map(str, ensure_jars())),
+        "spark.driver.memory": "4g",
+        "spark.ui.enabled": "false",
+        "spark.log.level": "ERROR",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        catalog: "org.apache.iceberg.spark.SparkCatalog",
+        f"{catalog}.type": "jdbc",
+        f"{catalog}.uri": f"jdbc:sqlite:{lake.database}",
+        f"{catalog}.jdbc.schema-version": "V1",
+        f"{catalog}.warehouse": lake.warehouse.as_uri(),
+        f"{catalog}.cache-enabled": "false",
+    }
+    builder = SparkSession.builder.master("local[2]").appName("floeplan bench")
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+class _Bench:
+    def __init__(self, spark: SparkSession, tables: dict[str, Table], rows: int, many: int) -> None:
+        self.spark, self.tables, self.total, self.many = spark, tables, rows, many
+
+    def rows(self) -> list[dict[str, Any]]:
+        middle, width = self.total // 2, self.total // 1000
+        narrow = f"id >= {middle} AND id < {middle + width}"
+        found = []
+        for case, act, where, bar in (
+            ("all columns", _all_columns, None, 1.0),
+            ("sum of 2 of 6 columns", _two_columns, None, 1.0),
+            ("a thousandth of the rows", _two_columns, narrow, 0.7),
+        ):
+            ours, floor, iceberg = self._turns(act, where, self._ours("clean"), self._parquet, self._iceberg("clean"))
+            found.append(_row(case, "spark.read.parquet", ours, floor, None if where else 1.05))
+            found.append(_row(case, "Iceberg", ours, iceberg, bar))
+        for name, case, act, bar in (
+            ("positions", "5 % deleted by position, all columns", _all_columns, 0.8),
+            ("positions", "5 % deleted by position, sum of 2 columns", _two_columns, 1.1),
+            ("keys", "5 % deleted by key, all columns", _all_columns, 0.8),
+        ):
+            ours, iceberg = self._turns(act, None, self._ours(name), self._iceberg(name))
+            found.append(_row(case, "Iceberg", ours, iceberg, bar))
+        return [*found, self._opening()]
+
+    def _opening(self) -> dict[str, Any]:
+        paths = [file.path for file in fp.plan_scan(self.tables["many"]).files]
+        ours, listed = self._turns(
+            lambda frame: frame.schema, None, self._ours("many"), lambda _: self.spark.read.parquet(*paths)
+        )
+        return _row(f"opening {self.many:,} files", "spark.read.parquet", ours, listed, 0.1)
+
+    def _turns(self, act: Act, where: str | None, *contenders: Read) -> list[float]:
+        """The best turn of each contender; all must come to the same result."""
+        best = [float("inf")] * len(contenders)
+        results: list[object] = [None] * len(contenders)
+        for _ in range(TURNS):
+            for number, read in enumerate(contenders):
+                before = cpu_seconds()
+                results[number] = act(read(where))
+                best[number] = min(best[number], cpu_seconds() - before)
+        assert act is not _two_columns or all(result == results[0] for result in results), results
+        return best
+
+    def _ours(self, name: str) -> Read:
+        return lambda where: fp.read(self.spark, self.tables[name], where)
+
+    def _iceberg(self, name: str) -> Read:
+        def read(where: str | None) -> DataFrame:
+            frame = self.spark.table(f"{NAME}.read.{name}")
+            return frame if where is None else frame.where(where)
+
+        return read
+
+    def _parquet(self, where: str | None) -> DataFrame:
+        frame = self.spark.read.parquet(*(file.path for file in fp.plan_scan(self.tables["clean"]).files))
+        return frame if where is None else frame.where(where)
+
+
+def _all_columns(frame: DataFrame) -> None:
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def _two_columns(frame: DataFrame) -> object:
+    return frame.selectExpr("sum(id)", "sum(qty)").collect()
+
+
+def _row(case: str, peer: str, ours: float, theirs: float, bar: float | None) -> dict[str, Any]:
+    ratio = ours / theirs
+    verdict = "" if bar is None else f"≤ {bar} {'ok' if ratio <= bar else 'missed'}"
+    return {
+        "suite": "read",
+        "case": case,
+        "metric": f"CPU s against {peer}",
+        "ours": ours,
+        "peer": theirs,
+        "ratio": ratio,
+        "bar": verdict,
+    }
+
+
+def cpu_seconds() -> float:
+    """User and system time of this process and of all that descend from it, those that have ended included."""
+    ticks: dict[int, tuple[int, int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            ticks[int(entry.name)] = int(fields[1]), sum(map(int, fields[11:15]))
+    family = {os.getpid()}
+    while more := {pid for pid, (parent, _) in ticks.items() if parent in family} - family:
+        family |= more
+    return sum(ticks[pid][1] for pid in family) / os.sysconf("SC_CLK_TCK")

@@ -1,0 +1,157 @@
+"""Metadata tables, appended rows and changelogs on Spark against Iceberg's own, and against the rows themselves."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from floeplan.errors import BadInputError, UnknownOptionError, UnknownSnapshotError
+from floeplan.spark.incremental import incremental
+from floeplan.spark.metadata_tables import metadata_rows, metadata_table
+from tests.engines.test_scan_matches_spark import canonical, load
+from tests.support.matrix import Matrix, MatrixTable, interpreted
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyiceberg.catalog.sql import SqlCatalog
+
+pytestmark = pytest.mark.engines
+
+COMPARED = {
+    "snapshots": ("committed_at", "snapshot_id", "parent_id", "operation", "manifest_list"),
+    "history": ("made_current_at", "snapshot_id", "parent_id", "is_current_ancestor"),
+    "refs": ("name", "type", "snapshot_id"),
+    "manifests": (
+        "content",
+        "path",
+        "length",
+        "partition_spec_id",
+        "added_snapshot_id",
+        "added_data_files_count",
+        "existing_data_files_count",
+        "deleted_data_files_count",
+        "added_delete_files_count",
+        "existing_delete_files_count",
+        "deleted_delete_files_count",
+    ),
+    "files": (
+        "content",
+        "file_path",
+        "file_format",
+        "spec_id",
+        "record_count",
+        "file_size_in_bytes",
+        "column_sizes",
+        "value_counts",
+        "null_value_counts",
+        "nan_value_counts",
+        "lower_bounds",
+        "upper_bounds",
+        "split_offsets",
+        "equality_ids",
+    ),
+    "entries": ("status", "snapshot_id", "sequence_number", "file_sequence_number"),
+    "partitions": (
+        "spec_id",
+        "record_count",
+        "file_count",
+        "total_data_file_size_in_bytes",
+        "position_delete_record_count",
+        "position_delete_file_count",
+        "equality_delete_record_count",
+        "equality_delete_file_count",
+        "last_updated_at",
+        "last_updated_snapshot_id",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ["evolving_v2_position_file", "evolving_v3_equality", "voids_v1"])
+def test_metadata_tables_equal_those_of_iceberg(name: str, matrix: Matrix, local_catalog: SqlCatalog) -> None:
+    made = matrix.table(name)
+    table = load(made, local_catalog)
+    for of, columns in COMPARED.items():
+        ours, theirs = metadata_table(matrix.spark, table, of).toArrow(), made.metadata(of)
+        assert canonical(_comparable(ours, columns)) == canonical(_comparable(theirs, columns)), of
+
+
+def _comparable(rows: pa.Table, columns: tuple[str, ...]) -> pa.Table:
+    return rows.select(list(columns))
+
+
+def test_partitions_of_different_specs_stay_apart(matrix: Matrix, local_catalog: SqlCatalog) -> None:
+    rows = metadata_rows(load(matrix.table("evolving_v2"), local_catalog), "partitions")
+    assert len(set(rows["spec_id"].to_pylist())) > 2
+    of_region = [row for row in rows.to_pylist() if row["spec_id"] == 1]
+    assert {row["partition"]["region"] for row in of_region} >= {"eu", "us"}
+    assert all(row["partition"]["ts_day"] is None for row in of_region)
+
+
+def test_unknown_names_are_one_clear_line(matrix: Matrix, local_catalog: SqlCatalog) -> None:
+    table = load(matrix.table("evolving_v2"), local_catalog)
+    with pytest.raises(UnknownOptionError, match="no metadata table 'filez'; there are snapshots"):
+        metadata_rows(table, "filez")
+    with pytest.raises(UnknownSnapshotError):
+        incremental(matrix.spark, table, None, 1)
+    with pytest.raises(BadInputError, match="is no ancestor of"):
+        incremental(matrix.spark, table, 1)
+
+
+@pytest.mark.parametrize("name", ["evolving_v2", "evolving_v3_vectors"])
+def test_appended_rows_equal_those_of_iceberg(name: str, matrix: Matrix, local_catalog: SqlCatalog) -> None:
+    made = matrix.table(name)
+    table, history = load(made, local_catalog), main_line(made, local_catalog)
+    for start, end in ((history[0], history[-1]), (history[1], history[4])):
+        reader = matrix.spark.read.format("iceberg").option("start-snapshot-id", start).option("end-snapshot-id", end)
+        theirs = reader.load(made.name).toArrow()
+        assert theirs.num_rows
+        assert canonical(incremental(matrix.spark, table, start, end).toArrow()) == canonical(theirs)
+        few = incremental(matrix.spark, table, start, end, where="region = 'eu'", columns=["pk"]).toArrow()
+        assert canonical(few) == canonical(theirs.filter(_is_eu(theirs)).select(["pk"]))
+
+
+def _is_eu(rows: pa.Table) -> Any:
+    import pyarrow.compute as pc
+
+    return pc.equal(rows["region"], "eu")
+
+
+def main_line(made: MatrixTable, catalog: SqlCatalog) -> list[int]:
+    """The snapshots the current one descends from, oldest first."""
+    log = load(made, catalog).metadata.snapshot_log
+    return [entry.snapshot_id for entry in log]
+
+
+def test_the_changelog_equals_that_of_iceberg(matrix: Matrix, local_catalog: SqlCatalog) -> None:
+    made = matrix.table("evolving_v2")
+    table, history = load(made, local_catalog), main_line(made, local_catalog)
+    options = f"map('start-snapshot-id', '{history[1]}', 'end-snapshot-id', '{history[-1]}')"
+    call = f"create_changelog_view(table => '{made.name}', options => {options}, changelog_view => 'theirs')"
+    matrix.spark.sql(f"CALL local.system.{call}")
+    shown = ["pk", "region", "f", "_change_type", "_change_ordinal", "_commit_snapshot_id"]
+    theirs = matrix.spark.table("theirs").select(*shown).toArrow()
+    ours = incremental(matrix.spark, table, history[1], columns=["pk", "region", "f"], changelog=True).toArrow()
+    assert Counter(theirs["_change_type"].to_pylist()).keys() == {"INSERT", "DELETE"}
+    assert canonical(ours) == canonical(theirs)
+
+
+@pytest.mark.parametrize(
+    "name", ["evolving_v2_position_file", "evolving_v3_equality", "evolving_v2_to_v3_vectors", "voids_v1"]
+)
+def test_the_changelog_is_the_difference_of_the_rows(name: str, matrix: Matrix, local_catalog: SqlCatalog) -> None:
+    made = matrix.table(name)
+    table, history = load(made, local_catalog), main_line(made, local_catalog)
+    shown = ["pk", "region", "n", "f"]
+    with interpreted(matrix.spark):
+        ours = incremental(matrix.spark, table, None, columns=shown, changelog=True).toArrow().to_pylist()
+    states = [Counter[str]()] + [
+        Counter(map(repr, made.rows(snapshot_id=at).select(shown).to_pylist())) for at in history
+    ]
+    for number, snapshot_id in enumerate(history):
+        before, after = states[number], states[number + 1]
+        changes = [row for row in ours if row["_commit_snapshot_id"] == snapshot_id]
+        for kind, expected in (("INSERT", after - before), ("DELETE", before - after)):
+            found = Counter(repr({c: row[c] for c in shown}) for row in changes if row["_change_type"] == kind)
+            assert found == expected, (snapshot_id, kind)
