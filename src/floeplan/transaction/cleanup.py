@@ -7,21 +7,31 @@ left; an orphan costs storage, and the outcome of the commit is certain by then.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
 
 from pyiceberg.io import FileIO
 
 from floeplan.transaction.change import SnapshotChange
 
+_AT_A_TIME = 16
+
 
 def remove_files(paths: Iterable[str], io: FileIO) -> tuple[str, ...]:
-    """Remove files as far as possible; returns those that are gone."""
-    gone = []
-    for path in sorted(set(paths)):
-        with suppress(Exception):
-            io.delete(path)
-            gone.append(path)
-    return tuple(gone)
+    """Remove files as far as possible, several at a time; returns those that are gone."""
+    wanted = sorted(set(paths))
+    if not wanted:
+        return ()
+    with ThreadPoolExecutor(min(_AT_A_TIME, len(wanted)), "floeplan-cleanup") as pool:
+        gone = list(pool.map(lambda path: _remove(path, io), wanted))
+    return tuple(path for path, done in zip(wanted, gone, strict=True) if done)
+
+
+def _remove(path: str, io: FileIO) -> bool:
+    try:
+        io.delete(path)
+    except Exception:
+        return False
+    return True
 
 
 def own_files(change: SnapshotChange) -> set[str]:
