@@ -90,6 +90,28 @@ def test_a_value_in_a_map_may_be_optional(decoder: type) -> None:
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
+def test_dropped_records_leave_nothing_behind(decoder: type) -> None:
+    """Their values may neither stay as those of the next record nor count as items of a list."""
+    schema = record(["null", "string"], "int", ["null", {"type": "array", "items": "long"}])
+    want = Fields(((0, Scalar("s")), (1, Scalar("status")), (2, Items("l", Scalar("l[]")))))
+    text, numbers = varint(1) + varint(3) + b"abc", varint(1) + varint(2) + varint(7) + varint(8) + varint(0)
+    gone, kept = text + varint(2) + numbers, text + varint(1) + numbers
+    without = varint(0) + varint(2) + varint(0), varint(0) + varint(1) + varint(0)
+    reader = ColumnReader(decoder, drop=("status", 2))
+    blocks = [gone + without[1], kept + gone, without[0] + gone, gone + kept + without[1] + gone]
+    for block, count in zip(blocks, (2, 2, 2, 4), strict=True):
+        reader.read(compile_program(schema, want), Block(block, count, 0), "x.avro")
+    assert reader.records == 4
+    found = {name: column.to_arrow().to_pylist() for name, column in reader.finish().items()}
+    assert found == {
+        "s": [None, b"abc", b"abc", None],
+        "status": [1, 1, 1, 1],
+        "l": [None, 2, 2, None],
+        "l[]": [7, 8, 7, 8],
+    }
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
 def test_lists_nulls_and_marks(decoder: type) -> None:
     schema = record(["null", {"type": "array", "items": "long"}], ["null", "bytes"], "null", ["int", "string", "null"])
     want = Fields(((0, Items("l", Scalar("l[]"))), (1, Present("p")), (2, Scalar("n")), (3, Scalar("u"))))

@@ -131,6 +131,18 @@ cdef int pad(Sink *sink, int64_t row) noexcept nogil:
     return 0
 
 
+cdef inline void cut(Sink *sink, int64_t row) noexcept nogil:
+    """Forget ``row`` and all after it."""
+    if sink.rows > row:
+        sink.rows = row
+        if sink.kind == KIND_BYTES:
+            sink.data_size = sink.values[row]
+
+
+cdef inline bint has_value(const Sink *sink, int64_t row, int64_t value) noexcept nogil:
+    return sink.rows > row and sink.valid[row] and sink.values[row] == value
+
+
 cdef inline int claim(Sink *sink, int64_t row) noexcept nogil:
     """Make ``row`` the last row and mark it valid; a row that was already written is written anew."""
     if row >= sink.capacity and grow(sink, row + 1) < 0:
@@ -482,6 +494,7 @@ cdef class Decoder:
 
     cdef Sink *sinks
     cdef int64_t *rows
+    cdef int64_t *before   # the same, when the record being decoded began
     cdef int sink_count
     cdef int domain_count
 
@@ -496,6 +509,7 @@ cdef class Decoder:
             free(self.sinks[number].data)
         free(self.sinks)
         free(self.rows)
+        free(self.before)
 
     def add_domain(self):
         """A new row space; returns its number."""
@@ -503,6 +517,10 @@ cdef class Decoder:
         if moved == NULL:
             raise MemoryError
         self.rows = <int64_t *> moved
+        moved = realloc(self.before, (self.domain_count + 1) * sizeof(int64_t))
+        if moved == NULL:
+            raise MemoryError
+        self.before = <int64_t *> moved
         self.rows[self.domain_count] = 0
         self.domain_count += 1
         return self.domain_count - 1
@@ -527,12 +545,19 @@ cdef class Decoder:
             raise IndexError(domain)
         return self.rows[domain]
 
-    def decode(self, const int32_t[::1] code, const uint8_t[::1] data, int64_t count):
-        """Append ``count`` records; the block must hold exactly those."""
+    def decode(
+        self, const int32_t[::1] code, const uint8_t[::1] data, int64_t count, int drop_sink=-1, int64_t drop_value=0
+    ):
+        """Append ``count`` records; the block must hold exactly those.
+
+        Records that have ``drop_value`` in ``drop_sink``, if one is given, leave nothing behind.
+        """
         cdef State s
         cdef int64_t record
         cdef int outcome = 0
         cdef const uint8_t *start = &data[0] if data.shape[0] else NULL
+        if drop_sink >= self.sink_count:
+            raise IndexError(drop_sink)
         s.p = start
         s.end = start + data.shape[0]
         s.sinks = self.sinks
@@ -543,16 +568,26 @@ cdef class Decoder:
                 outcome = fail(&s, BAD_COUNT)
             else:
                 for record in range(count):
+                    memcpy(self.before, self.rows, self.domain_count * sizeof(int64_t))
                     outcome = run(&s, &code[0])
                     if outcome < 0:
                         break
-                    s.rows[0] += 1
+                    if drop_sink >= 0 and has_value(self.sinks + drop_sink, s.rows[0], drop_value):
+                        self.forget_record()
+                    else:
+                        s.rows[0] += 1
                 if outcome == 0 and s.p != s.end:
                     outcome = fail(&s, LEFT_OVER)
         if outcome < 0:
             if s.error == NO_MEMORY:
                 raise MemoryError
             raise BadAvro(s.error, s.p - start)
+
+    cdef void forget_record(self) noexcept nogil:
+        cdef int number
+        memcpy(self.rows, self.before, self.domain_count * sizeof(int64_t))
+        for number in range(self.sink_count):
+            cut(self.sinks + number, self.rows[self.sinks[number].domain])
 
     def finish(self):
         """Every sink's (values, validity, data) as buffers; the decoder is empty afterwards."""

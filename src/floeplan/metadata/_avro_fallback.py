@@ -45,6 +45,17 @@ class _Sink:
             self.values.extend([len(self.data) if self.is_bytes else 0] * missing)
             self.rows = row
 
+    def cut(self, row: int) -> None:
+        """Forget ``row`` and all after it."""
+        if self.rows > row:
+            if self.is_bytes:
+                del self.data[int(self.values[row]) :]
+            del self.values[row + self.is_bytes :], self.valid[row:]
+            self.rows = row
+
+    def has(self, row: int, value: int) -> bool:
+        return self.rows > row and bool(self.valid[row]) and self.values[row] == value
+
     def put(self, row: int, value: float) -> None:
         if self.rows > row:
             self.values[row] = value
@@ -92,15 +103,31 @@ class Decoder:
         """Rows so far."""
         return self._rows[domain]
 
-    def decode(self, code: npt.NDArray[np.int32], data: bytes | bytearray | memoryview, count: int) -> None:
-        """Append ``count`` records; the block must hold exactly those."""
+    def decode(
+        self,
+        code: npt.NDArray[np.int32],
+        data: bytes | bytearray | memoryview,
+        count: int,
+        drop_sink: int = -1,
+        drop_value: int = 0,
+    ) -> None:
+        """Append ``count`` records; the block must hold exactly those.
+
+        Records that have ``drop_value`` in ``drop_sink``, if one is given, leave nothing behind.
+        """
         self._data, self._end, self._at = memoryview(data), len(data), 0
         self._code = code.tolist()
         if count < 0 or count > self._end:
             raise BadAvro(BAD_COUNT, 0)
         for _ in range(count):
+            before = list(self._rows)
             self._run(0)
-            self._rows[0] += 1
+            if drop_sink >= 0 and self._sinks[drop_sink].has(self._rows[0], drop_value):
+                self._rows = before
+                for sink in self._sinks:
+                    sink.cut(before[sink.domain])
+            else:
+                self._rows[0] += 1
         if self._at != self._end:
             raise BadAvro(LEFT_OVER, self._at)
 

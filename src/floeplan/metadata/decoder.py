@@ -32,7 +32,9 @@ class Decoder(Protocol):
     def add_domain(self) -> int: ...
     def add_sink(self, kind: int, domain: int) -> int: ...
     def row_count(self, domain: int) -> int: ...
-    def decode(self, code: npt.NDArray[np.int32], data: Buffer, count: int) -> None: ...
+    def decode(
+        self, code: npt.NDArray[np.int32], data: Buffer, count: int, drop_sink: int = -1, drop_value: int = 0
+    ) -> None: ...
     def finish(self) -> Sequence[tuple[Buffer, Buffer, Buffer]]: ...
 
 
@@ -87,11 +89,13 @@ def validity_bitmap(valid: Mask) -> tuple[pa.Buffer | None, int]:
 class ColumnReader:
     """Decodes blocks of many files into one set of named columns.
 
-    Programs of different schemas share columns by name; a column some file does not have is null there.
+    Programs of different schemas share columns by name; a column some file does not have is null there. With ``drop``,
+    a column and a value, records that have it are left out.
     """
 
-    def __init__(self, decoder: type[Decoder] = DECODER) -> None:
+    def __init__(self, decoder: type[Decoder] = DECODER, drop: tuple[str, int] | None = None) -> None:
         self._decoder = decoder()
+        self._drop_column, self._drop_value = drop or ("", 0)
         self._sinks: dict[str, int] = {}
         self._specs: list[SinkSpec] = []
         self._domains: dict[str, int] = {"": 0}
@@ -99,7 +103,7 @@ class ColumnReader:
 
     @property
     def records(self) -> int:
-        """Records decoded so far."""
+        """Records decoded so far and not dropped."""
         return self._decoder.row_count(0)
 
     def read(self, program: Program, block: Block, path: str) -> None:
@@ -108,8 +112,10 @@ class ColumnReader:
         Raises:
             CorruptMetadataError: The block does not follow the program's schema; the reader must be dropped.
         """
+        code = self._code(program, path)
+        drop_sink = self._sinks.get(self._drop_column, -1)
         try:
-            self._decoder.decode(self._code(program, path), block.data, block.count)
+            self._decoder.decode(code, block.data, block.count, drop_sink, self._drop_value)
         except BadAvro as error:
             raise corrupt(path, block.offset, str(error)) from error
 

@@ -15,7 +15,7 @@ from floeplan.errors import CorruptMetadataError, UnsupportedError
 from floeplan.metadata.assemble import Origin, assemble
 from floeplan.metadata.avro_file import AvroReader, Header, corrupt
 from floeplan.metadata.decoder import DECODER, ColumnReader, Decoder, Ints
-from floeplan.metadata.entries import EntriesTable
+from floeplan.metadata.entries import EntriesTable, Status
 from floeplan.metadata.entry_columns import REQUIRED, STAT_MAPS, EntryColumns, partition_column
 from floeplan.metadata.io import MAX_WORKERS, read_files
 from floeplan.metadata.manifest_list import ManifestListTable
@@ -34,8 +34,9 @@ def read_entries(
     io: FileIO | None = None,
     max_workers: int = MAX_WORKERS,
     decoder: type[Decoder] = DECODER,
+    live: bool = False,
 ) -> EntriesTable:
-    """Read the entries of the manifests, all or those of the given rows, deleted entries included.
+    """Read the entries of the manifests, all or those of the given rows.
 
     Args:
         manifests: The manifest list; ``manifest`` in the result counts its rows.
@@ -45,12 +46,13 @@ def read_entries(
         io: Where the manifests are; local files need none.
         max_workers: Files fetched at the same time from a remote store.
         decoder: The decoder to use.
+        live: Leave out the entries of deleted files; ``ordinal`` then counts the others only.
     """
     chosen = np.arange(len(manifests)) if rows is None else np.asarray(rows, dtype=np.int64)
     if manifests.has_key_metadata[chosen].any():
         path = manifests.path[int(chosen[np.argmax(manifests.has_key_metadata[chosen])])].as_py()
         raise UnsupportedError(f"{path} is encrypted, which Floeplan does not read", context={"file": path})
-    reader = ManifestReader(partition, columns, decoder)
+    reader = ManifestReader(partition, columns, decoder, live)
     paths = manifests.path.take(pa.array(chosen)).to_pylist()
     spec_ids, lengths = manifests.spec_id[chosen].tolist(), manifests.length[chosen].tolist()
     counts = [
@@ -65,9 +67,11 @@ def read_entries(
 class ManifestReader:
     """Collects the entries of manifests, of whatever spec and format version."""
 
-    def __init__(self, partition: UnionPartitionType, columns: EntryColumns, decoder: type[Decoder]) -> None:
+    def __init__(
+        self, partition: UnionPartitionType, columns: EntryColumns, decoder: type[Decoder], live: bool = False
+    ) -> None:
         self._avro = AvroReader()
-        self._reader = ColumnReader(decoder)
+        self._reader = ColumnReader(decoder, ("status", Status.DELETED) if live else None)
         self._partition = partition
         self._columns = columns
         self._programs: dict[tuple[int, int], tuple[Header, Program]] = {}

@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -158,7 +159,7 @@ class _Planner:
         return read_deletes(lambda columns: self._entries(manifests, rows, columns), self.union)
 
     def _entries(self, manifests: ManifestListTable, rows: Any, columns: EntryColumns) -> EntriesTable:
-        read = EntriesCache().read_entries if self.options.cache else read_entries
+        read = EntriesCache().read_entries if self.options.cache else partial(read_entries, live=True)
         if self.root is not None:
             read = self.root.read_entries
         io, workers = self.target.table.io, self.options.concurrency
