@@ -16,6 +16,7 @@
     │   ├── CorruptFileError       corrupt-file
     │   └── CorruptMetadataError   corrupt-metadata
     ├── UnsupportedError           unsupported            exit 1
+    ├── EvaluationError            evaluation-failed      exit 1   a row has a value the expression cannot be asked of
     ├── StrictModeError            strict-mode            exit 4   undecided, and fail-open was not allowed
     └── CommitError                commit-failed          exit 1
         ├── CommitConflictError    commit-conflict        exit 3   retryable; the table is as the other writer left it
@@ -185,6 +186,13 @@ class UnsupportedError(FloeplanError):
     """Well-formed input that Floeplan does not handle; refused before anything was committed."""
 
     default_kind = "unsupported"
+    default_safe_to_clean = True
+
+
+class EvaluationError(FloeplanError):
+    """An expression that is right in itself fails on a value of a row: an overflow, a cast, a division by zero."""
+
+    default_kind = "evaluation-failed"
     default_safe_to_clean = True
 
 

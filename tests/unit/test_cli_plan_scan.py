@@ -183,6 +183,14 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert (error["kind"], error["committed"]) == (kind, False)
 
 
+def test_value_that_a_row_has_is_no_bad_input(run: Any) -> None:
+    """The expression is right and rows were read: it fails on them, with exit code 1."""
+    assert run("plan", "--where", "CAST(region AS INT) = 1")[0] == 0
+    code, out, _ = run("scan", "--where", "CAST(region AS INT) = 1", "--json")
+    assert (code, json.loads(out)["error"]["kind"]) == (1, "evaluation-failed")
+    assert run("scan", "--where", "id = CAST('x' AS INT)")[0] == 2
+
+
 @pytest.mark.parametrize("command", ["plan", "scan"])
 def test_unknown_table_is_bad_input(command: str, floeplan_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([command, "db.nothing", "--json"]) == 2

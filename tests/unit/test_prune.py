@@ -224,6 +224,7 @@ def test_a_bitmap_numbers_the_rows_of_the_file() -> None:
     assert list(result.roaring_bitmap) == list(range(600, 650))
     assert prune("id = 610").roaring_bitmap is None
     assert prune("id = 610").roaring_skipped is None
+    assert prune("id = 610").to_dict()["roaring_skipped"] is None
 
 
 def test_a_file_with_more_rows_than_32_bits_has_no_bitmap_and_says_so() -> None:
@@ -236,6 +237,7 @@ def test_a_file_with_more_rows_than_32_bits_has_no_bitmap_and_says_so() -> None:
     result = build_result(giant, compiled, segments, (0, 0), IoCounters(), (), emit_roaring=True)
     assert result.roaring_bitmap is None
     assert "4294967296 rows" in str(result.roaring_skipped)
+    assert result.to_dict()["roaring_skipped"] == result.roaring_skipped
     assert result.file_selection.to_pairs() == [[0, 2**32]]
 
 

@@ -9,7 +9,7 @@ import pytest
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import StaticTable
-from pyiceberg.transforms import IdentityTransform
+from pyiceberg.transforms import IdentityTransform, VoidTransform
 from pyiceberg.types import LongType, NestedField
 
 from floeplan.scan.options import ScanOptions
@@ -67,3 +67,13 @@ def test_delete_manifests_of_other_partitions_are_not_opened(files: Files) -> No
     files.keys([{"id": 8}], NOW, [1], **filed(1, 8))
     summary = plan_scan(forgetful(files), "id = 7").summary
     assert (summary.delete_manifests_kept, summary.delete_manifests_total, summary.deletes_total) == (0, 1, 1)
+
+
+def test_keys_deleted_under_void_fields_alone_are_deleted_everywhere(files: Files) -> None:
+    """A spec whose fields are all void partitions nothing: its equality deletes know no partition either."""
+    by_id = PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "id"), spec_id=0)
+    dropped = PartitionSpec(PartitionField(1, 1000, VoidTransform(), "id"), spec_id=1)
+    files.data([{"id": 7}], NOW, spec_id=0, **{"partition.1000": 7})
+    files.data([{"id": 7}, {"id": 8}], NOW, spec_id=1)
+    files.keys([{"id": 7}], NOW, [1], spec_id=1)
+    assert plan_scan(files.table(Layout(NOW, (by_id, dropped)))).to_arrow().to_pylist() == [{"id": 8}]

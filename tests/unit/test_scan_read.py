@@ -224,6 +224,17 @@ def test_predicate_that_names_no_column_is_counted_as_it_is_read(files: Files) -
     assert ids(table, "concat('a', 'b') LIKE 'b%'") == []
 
 
+def test_rows_without_a_column_are_still_rows(files: Files) -> None:
+    files.data(ROWS, SCHEMA)
+    files.data(ROWS, SCHEMA)
+    table = files.table(Layout(SCHEMA, (PLAIN,)))
+    for where, rows in ((None, 12), ("id >= 4", 4), ("id > 99", 0)):
+        plan = plan_scan(table, where)
+        assert (plan.to_arrow(columns=[]).num_rows, plan.to_arrow(columns=[]).num_columns) == (rows, 0)
+        assert plan.to_arrow(columns=[], limit=3).num_rows == min(rows, 3)
+        assert plan_scan(table, where, columns=[]).to_arrow().num_rows == rows
+
+
 def test_part_of_a_struct_while_another_part_decides(files: Files) -> None:
     inner = StructType(NestedField(5, "a", LongType()), NestedField(6, "b", LongType()))
     schema = Schema(ID, NestedField(4, "s", inner, required=False), schema_id=0)

@@ -86,6 +86,7 @@ class PruneResult:
             "pages_total": self.pages_total,
             "pages_kept": self.pages_kept,
             "row_selection": self.file_selection.to_pairs(),
+            "roaring_skipped": self.roaring_skipped,
             "compile": self.compile_result.to_dict(),
             "bytes_read": self.bytes_read,
             "requests": self.requests,

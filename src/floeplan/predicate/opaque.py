@@ -4,7 +4,8 @@ Rule: the answer on every row is Spark's, with NULL as null. AND, OR, CASE, IF a
 only on the rows that get there, so that ``b <> 0 AND a / b > 1`` does not divide by zero. Time zones are UTC.
 
 Fail-safe: a function outside the known set, or a case where the result could differ from Spark's, raises
-``UnsupportedError`` naming it; an overflow or a malformed value raises ``BadInputError``. No row is ever guessed.
+``UnsupportedError`` naming it; an overflow or a malformed value raises ``EvaluationError`` where a row has it and
+``BadInputError`` where the expression itself has. No row is ever guessed.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 from sqlglot import exp
 
-from floeplan.errors import BadInputError, TypeMismatchError, UnsupportedError
+from floeplan.errors import BadInputError, EvaluationError, TypeMismatchError, UnsupportedError
 from floeplan.predicate.intervals import Interval
 from floeplan.predicate.opaque_nodes import Resolve, Rows, evaluate
 from floeplan.predicate.opaque_types import BOOLEAN, Vector
@@ -54,7 +55,8 @@ def evaluate_sql(expression: SqlExpression, rows: Rows) -> Vector | Interval:
         raise
     except (BadInputError, pa.ArrowInvalid) as error:
         reason = str(error).partition("\n")[0]
-        raise BadInputError(
+        at_fault = BadInputError if expression.tree.find(exp.Placeholder) is None else EvaluationError
+        raise at_fault(
             f"cannot evaluate {excerpt(expression.text)}: {reason}", context={"text": expression.text}
         ) from error
     except pa.ArrowNotImplementedError as error:

@@ -37,7 +37,7 @@ def project(
     target = arrow_schema(schema)
     length = table.num_rows if rows is None else rows
     if not schema.fields:
-        return pa.table({"none": pa.nulls(length)}).select([])
+        return without_columns(length)
     by_id = {field_id(field): position for position, field in enumerate(table.schema)}
     columns = []
     for wanted, field in zip(schema.fields, target, strict=True):
@@ -48,6 +48,11 @@ def project(
         chunks = [_project(chunk, wanted, field.type, path) for chunk in table.column(position).chunks]
         columns.append(pa.chunked_array(chunks, type=field.type))
     return pa.Table.from_arrays(columns, schema=target)
+
+
+def without_columns(rows: int) -> pa.Table:
+    """A table of rows that nobody wants to see anything of."""
+    return pa.table({"none": pa.nulls(rows)}).select([])
 
 
 def field_id(field: pa.Field) -> int | None:

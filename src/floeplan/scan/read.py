@@ -22,7 +22,7 @@ from floeplan.predicate.rows import filter_rows
 from floeplan.predicate.tristate import TriState
 from floeplan.scan.file_rows import EQUALITY, FileRows, TableRows
 from floeplan.scan.model import FileScan
-from floeplan.scan.projection import arrow_schema
+from floeplan.scan.projection import arrow_schema, without_columns
 from floeplan.scan.scan_plan import ScanPlan
 
 READ_THREADS = 8
@@ -39,6 +39,8 @@ def read_plan(plan: ScanPlan, schema: Schema, limit: int | None = None) -> pa.Ta
             wanted -= tables[-1].num_rows
             if wanted <= 0:
                 break
+    if not schema.fields:
+        return without_columns(sum(table.num_rows for table in tables))
     return pa.concat_tables(tables) if tables else shape.empty_table()
 
 
