@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from threading import Semaphore
 from typing import Any
 
 import numpy as np
@@ -188,12 +189,13 @@ def test_a_format_takes_only_its_own_deletes(tmp_path: Path, version: int, write
 class FullStore(PyArrowFileIO):
     """A store that takes so many files and no more."""
 
-    room = 2
+    def __init__(self) -> None:
+        super().__init__()
+        self.room = Semaphore(2)
 
     def new_output(self, location: str) -> PyArrowFile:
-        if self.room == 0:
+        if not self.room.acquire(blocking=False):
             raise OSError("no space left")
-        self.room -= 1
         return super().new_output(location)
 
 

@@ -40,11 +40,11 @@ class WriterLimits:
     """What a writer may hold.
 
     Attributes:
-        buffered_bytes: Rows in memory over all partitions. Defaults to 256 MiB.
+        buffered_bytes: Rows in memory over all partitions. Defaults to 192 MiB.
         open_files: Files being written at once. Defaults to 100.
     """
 
-    buffered_bytes: int = 256 * 1024 * 1024
+    buffered_bytes: int = 192 * 1024 * 1024
     open_files: int = 100
 
 

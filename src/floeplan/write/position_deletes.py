@@ -12,7 +12,9 @@ for them is an error before anything is written.
 from __future__ import annotations
 
 import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -44,6 +46,7 @@ _SCHEMA = pa.schema(
     ]
 )
 _BYTES_PER_POSITION = 8
+_THREADS = 8
 
 
 def merge_positions(*parts: Positions) -> BitMap64:
@@ -80,16 +83,27 @@ def write_position_deletes(
     paths: list[str] = data.path.to_pylist()
     partitions = partitions_of(data, target.union)
     sets = [merge_positions(found) for found in positions]
-    name, entries = target.file_name(file_name_token), []
-    try:
-        for number, rows in enumerate(_together(target, partitions, paths, sets, alone)):
-            location = target.new_location(f"{name}-{number + 1:05d}-deletes.parquet", partitions[rows[0]].key)
-            written = _write(target, location, [paths[row] for row in rows], [sets[row] for row in rows])
-            entries.append(_entry(written, partitions[rows[0]], [(paths[row], sets[row]) for row in rows]))
-    except BaseException:
-        target.remove(entry.path for entry in entries)
-        raise
+    name = target.file_name(file_name_token)
+
+    def write(number: int, rows: list[int]) -> FileEntry:
+        location = target.new_location(f"{name}-{number:05d}-deletes.parquet", partitions[rows[0]].key)
+        deletes = [(paths[row], sets[row]) for row in rows]
+        return _entry(_write(target, location, deletes), partitions[rows[0]], deletes)
+
+    groups = list(_together(target, partitions, paths, sets, alone))
+    entries = _all_or_none(target, [partial(write, at + 1, rows) for at, rows in enumerate(groups)])
     return entries_of(entries, target.union, data.partition_types)
+
+
+def _all_or_none(target: WriteTarget, jobs: Sequence[Callable[[], FileEntry]]) -> list[FileEntry]:
+    """The entries of all jobs, several at a time; when one fails the files of the others are removed."""
+    with ThreadPoolExecutor(_THREADS, "floeplan-deletes") as pool:
+        futures = [pool.submit(job) for job in jobs]
+        failed = next((future for future in futures if future.exception() is not None), None)
+    if failed is not None:
+        target.remove(future.result().path for future in futures if future.exception() is None)
+        failed.result()
+    return [future.result() for future in futures]
 
 
 def write_deletion_vectors(
@@ -159,10 +173,11 @@ def _together(
         yield group
 
 
-def _write(target: WriteTarget, location: str, paths: list[str], sets: list[BitMap64]) -> WrittenFile:
-    counts = np.array([len(found) for found in sets])
-    names = pa.DictionaryArray.from_arrays(pa.array(np.repeat(np.arange(len(paths)), counts)), pa.array(paths))
-    rows = np.concatenate([np.frombuffer(found.to_array(), dtype=np.uint64) for found in sets])
+def _write(target: WriteTarget, location: str, deletes: list[tuple[str, BitMap64]]) -> WrittenFile:
+    counts = np.array([len(found) for _, found in deletes])
+    which = pa.array(np.repeat(np.arange(len(deletes)), counts))
+    names = pa.DictionaryArray.from_arrays(which, pa.array([path for path, _ in deletes]))
+    rows = np.concatenate([np.frombuffer(found.to_array(), dtype=np.uint64) for _, found in deletes])
     table = pa.table([names.cast(pa.string()), pa.array(rows.astype(np.int64))], schema=_SCHEMA)
     file = ParquetFile(target.io, location, target.delete_options, table)
     try:
