@@ -190,8 +190,12 @@ def test_the_demo_tells_the_story_twice_alike(floeplan_home: Path, capsys: pytes
     assert [step["result"]["rows_matched"] for step in first["steps"]] == [1, 3, 1]
     assert [step["result"]["row_groups_kept"] for step in first["steps"]] == [[2], list(range(8)), [2]]
     assert all(step["result"]["bytes_read"] < step["full_read_bytes"] / 5 for step in first["steps"])
-    text = run(capsys, "demo")
+    changes = [(step["operation"], step["rows_inserted"], step["rows_deleted"]) for step in first["changes"]]
+    assert changes == [("append", 4, 0), ("alter", 0, 0), ("append", 3, 0), ("delete", 0, 3), ("update", 0, 0)]
+    assert first["changes"][3]["data_files_removed"] == 2
+    text = run(capsys, "demo", "--catalog", "local")
     assert text.count("--read") == 3
+    assert text.count("--catalog local") == 5
 
 
 def test_a_command_of_the_demo_can_be_typed(

@@ -130,7 +130,8 @@ def _draw_change(result: DmlResult) -> RenderableType:
     for one in result.manifests_written:
         drawn.add_row("manifest", f"spec {one.spec_id}, {one.content}, {counted(one.entries, 'file')}")
     drawn.add_row("snapshot", f"{result.snapshot_id}, after {counted(result.attempts, 'attempt')}")
-    return Group(Text(f"{result.operation} ({result.mode})", style="bold"), drawn)
+    how = "" if result.operation == "append" else f" ({result.mode})"
+    return Group(Text(f"{result.operation}{how}", style="bold"), drawn)
 
 
 def _draw_spec(result: EvolveResult) -> RenderableType:

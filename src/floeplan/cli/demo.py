@@ -1,4 +1,4 @@
-"""`floeplan demo`: pruning one Parquet file and planning over an archive, as a story that can be asked again by hand.
+"""`floeplan demo`: pruning a file, planning over an archive and changing a table, as a story to be told again by hand.
 
 The file and the archive are made once, the same every time, in the home of the embedded default; a second run finds
 them there. The archive has metadata only: planning needs no more.
@@ -21,7 +21,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from floeplan.catalog import embedded_home
-from floeplan.cli.common import JsonOption, show
+from floeplan.cli.common import CatalogOption, JsonOption, show
+from floeplan.cli.demo_changes import Change, draw_changes, make_changes
 from floeplan.cli.prune import Answer, render
 from floeplan.parquet.reader import read
 from floeplan.parquet.source import open_source
@@ -72,6 +73,7 @@ class Story:
     chapters: tuple[Chapter, ...]
     plan: ScanPlan
     plan_command: str
+    changes: tuple[Change, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON document of the demo."""
@@ -81,16 +83,18 @@ class Story:
             for one in self.chapters
         ]
         plan = {"command": self.plan_command, "summary": self.plan.summary.to_dict()}
-        return {"file": self.file, "steps": steps, "plan": plan}
+        changes = [change.to_dict() for change in self.changes]
+        return {"file": self.file, "steps": steps, "plan": plan, "changes": changes}
 
 
-def demo(json: JsonOption = False) -> None:
-    """Prune one Parquet file three ways, plan a scan of an archive, and say what to look at."""
+def demo(catalog: CatalogOption = None, json: JsonOption = False) -> None:
+    """Prune one Parquet file three ways, plan a scan of an archive, change a table, and say what to look at."""
     file = write_readings(embedded_home() / "demo" / "readings.parquet")
     archive = write_archive(embedded_home() / "demo" / "artemis")
     command = f'{program()} plan {shlex.quote(str(archive))} --where "{WEEK}" --no-footers --explain'
     plan = plan_scan(str(archive), WEEK, options=ScanOptions(footers=False, report=False))
-    show(Story(str(file), tuple(_tell(step, file) for step in steps()), plan, command), tell, as_json=json)
+    changes = make_changes(catalog, program())
+    show(Story(str(file), tuple(_tell(step, file) for step in steps()), plan, command, changes), tell, as_json=json)
 
 
 def steps() -> list[Step]:
@@ -149,6 +153,9 @@ def tell(story: Story) -> RenderableType:
         Text(),
         Text("  The manifest list alone ruled out all but a handful of manifests, and their entries all other files."),
         Text(),
+        Text(f"{len(story.chapters) + 2}. A table that changes its mind about partitioning", style="bold"),
+        Text(),
+        draw_changes(story.changes),
     ]
     commands = [*(chapter.command for chapter in story.chapters), story.plan_command]
     return Group(*parts, Text("Ask again, or something else:", style="bold"), *(Text(f"  {one}") for one in commands))
