@@ -337,6 +337,23 @@ def test_a_start_that_was_left_behind_cannot_be_judged(table: Table) -> None:
         judge(newer, Check.NO_NEW_DATA, where="part = 'b'")
 
 
+def test_what_an_earlier_attempt_judged_is_not_read_again(table: Table) -> None:
+    judged = add(table, 100)
+    now = add(judged, 200, "b")
+    check = frozenset({Check.NO_NEW_DATA})
+
+    def situation(where: str, up_to: int | None) -> Situation:
+        expr = compile_predicate(where, now.schema()).predicate
+        validation = Validation(table.metadata.current_snapshot_id, check, expr)
+        head = now.metadata.current_snapshot_id
+        return Situation.of(now.metadata, head, OVERWRITE, validation, now.io, up_to)
+
+    validate(situation("id = 102", judged.metadata.current_snapshot_id))
+    for where, up_to in [("id = 102", None), ("id = 202", judged.metadata.current_snapshot_id), ("id = 102", 7)]:
+        with pytest.raises(CommitConflictError):
+            validate(situation(where, up_to))
+
+
 def test_without_a_start_the_whole_history_is_looked_at(table: Table) -> None:
     assert conflicts(table, Check.NO_NEW_DATA, starting_snapshot_id=None, where="id = 3")
     assert not conflicts(table, Check.NO_NEW_DATA, starting_snapshot_id=None, where="id = 333")

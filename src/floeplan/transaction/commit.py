@@ -130,6 +130,7 @@ class _SnapshotIntent:
     extra_updates: tuple[TableUpdate, ...]
     extra_requirements: tuple[ValidatableTableRequirement, ...]
     produced: dict[str, Produced] = field(default_factory=dict)
+    judged: int | None = None
     producer: SnapshotProducer = field(init=False)
 
     def __post_init__(self) -> None:
@@ -149,7 +150,8 @@ class _SnapshotIntent:
         head = self._head(metadata, at)
         check_compatible(self.change, self.table.metadata, metadata)
         head_id = None if head is None else head.snapshot_id
-        validate(Situation.of(metadata, head_id, self.change, self.validation, table.io))
+        validate(Situation.of(metadata, head_id, self.change, self.validation, table.io, self.judged))
+        self.judged = head_id
         self.options.step("validated")
         produced = self.producer.produce(_with_updates(metadata, self.extra_updates), head)
         self.produced[produced.manifest_list] = produced

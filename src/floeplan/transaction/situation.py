@@ -29,6 +29,7 @@ class Situation:
         validation: What must not have happened.
         union: The partition fields of the table's specs.
         io: Where the table's files are.
+        judged: A snapshot up to which an earlier attempt found nothing against the change.
     """
 
     metadata: TableMetadata
@@ -37,13 +38,20 @@ class Situation:
     validation: Validation
     union: UnionPartitionType
     io: FileIO
+    judged: int | None = None
 
     @classmethod
     def of(
-        cls, metadata: TableMetadata, head: int | None, change: SnapshotChange, validation: Validation, io: FileIO
+        cls,
+        metadata: TableMetadata,
+        head: int | None,
+        change: SnapshotChange,
+        validation: Validation,
+        io: FileIO,
+        judged: int | None = None,
     ) -> Situation:
         """The situation of a change on a branch whose newest snapshot is ``head``."""
-        return cls(metadata, head, change, validation, UnionPartitionType.of_table(metadata), io)
+        return cls(metadata, head, change, validation, UnionPartitionType.of_table(metadata), io, judged)
 
     @property
     def predicate(self) -> Predicate:

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 
 import numpy as np
 import pyarrow as pa
@@ -62,7 +63,8 @@ def validate(situation: Situation) -> None:
     checks = [check for check in Check if check in situation.validation.checks]
     if not checks or situation.head == situation.validation.starting_snapshot_id:
         return
-    since = snapshots_since(situation.metadata, situation.head, situation.validation.starting_snapshot_id)
+    history = snapshots_since(situation.metadata, situation.head, situation.validation.starting_snapshot_id)
+    since = list(takewhile(lambda snapshot: snapshot.snapshot_id != situation.judged, history))
     rules = [(check, rule) for check in checks for rule in _RULES[check]]
     for content in (DATA, DELETES):
         of_content = [(check, rule) for check, rule in rules if rule.content == content]
