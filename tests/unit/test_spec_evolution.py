@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -77,6 +78,13 @@ def test_format_1_keeps_a_dropped_field_as_void_and_takes_its_name_back(make: Ma
     assert look(table) == [("id", "void", 1000), ("ts_day", "day", 1001)]
     table = evolve(table, add("id"))
     assert look(table) == [("id_1000", "void", 1000), ("ts_day", "day", 1001), ("id", "identity", 1002)]
+
+
+def test_format_1_repeats_the_spec_under_its_old_name(make: MakeTable) -> None:
+    table = evolve(evolve(make(1), add("id"), add("days(ts)")), drop("id"))
+    written = json.loads(Path(table.metadata_location.removeprefix("file://")).read_text())
+    assert written["partition-spec"] == written["partition-specs"][-1]["fields"]
+    assert [field["transform"] for field in written["partition-spec"]] == ["void", "day"]
 
 
 def test_format_2_removes_a_dropped_field_and_gives_it_its_id_again(make: MakeTable) -> None:

@@ -62,13 +62,29 @@ def _guard(model: type[IcebergBaseModel]) -> None:
             return usual(self, *args, **kwargs)
         if self.metadata_log:
             check_lossless(self.metadata_log[-1].metadata_file, io)
-        whole = with_next_row_id(self) if isinstance(self, TableMetadataV3) else self
+        whole = _complete(self)
         try:
             return usual(whole, *args, **kwargs)
         except NotImplementedError:
             return IcebergBaseModel.model_dump_json(whole, *args, **kwargs)
 
     model.model_dump_json = dump  # type: ignore[method-assign]
+
+
+def _complete(metadata: Any) -> Any:
+    """The metadata with what its format demands and PyIceberg leaves out."""
+    match metadata:
+        case TableMetadataV1():
+            return with_old_names(metadata)
+        case TableMetadataV3():
+            return with_next_row_id(metadata)
+    return metadata
+
+
+def with_old_names(metadata: TableMetadataV1) -> TableMetadataV1:
+    """Format 1 repeats the current schema and spec under names from before there were several; PyIceberg never does."""
+    fields = [field.model_dump() for field in metadata.spec().fields]
+    return metadata.model_copy(update={"partition_spec": fields, "schema_": metadata.schema()})
 
 
 def with_next_row_id(metadata: TableMetadataV3) -> TableMetadataV3:
