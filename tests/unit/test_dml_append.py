@@ -54,9 +54,10 @@ def test_rows_in_any_wrapping(wrapping: str, table: Table) -> None:
 
 def test_new_files_take_the_default_spec_and_one_manifest(table: Table) -> None:
     result = fp.append(table, events(300, 330))
-    assert result.data_files_added == 3
+    assert (result.data_files_added, result.mode) == (3, "merge-append")
+    assert fp.append(table, events(330, 331), fast=True).mode == "fast-append"
     assert [(m.spec_id, m.content, m.entries) for m in result.manifests_written] == [(1, "data", 3)]
-    assert len(ids(table, "region = 'eu' AND id >= 300")) == 10
+    assert len(ids(table, "region = 'eu' AND id >= 300 AND id < 330")) == 10
 
 
 def test_parquet_files_are_written_again_and_field_ids_of_others_mean_nothing(table: Table, tmp_path: Path) -> None:
@@ -79,7 +80,7 @@ def test_files_can_be_registered_where_they_are(table: Table, tmp_path: Path) ->
     with pytest.raises(FloeplanError, match="region"):
         fp.append(table, [tmp_path / "all.parquet"], add_files=True)
     result = fp.append(table, tmp_path / "eu.parquet", add_files=True)
-    assert (result.rows_inserted, result.data_files_added) == (4, 1)
+    assert (result.rows_inserted, result.data_files_added, result.mode) == (4, 1, "metadata")
     assert fp.append(table, [tmp_path / "all.parquet"], add_files=True, spec_id=0).rows_inserted == 10
     assert len(ids(table)) == 314
     assert (tmp_path / "all.parquet").exists()

@@ -194,6 +194,12 @@ class TestUpdate:
         fp.update(table, {"ts": moment, "v": None, "region": "'o''k'"}, "id = 100", mode=mode)
         assert rows(table)[100] == {"id": 100, "region": "o'k", "ts": moment, "v": None}
 
+    def test_the_moment_of_the_statement(self, table: Table, mode: str) -> None:
+        fp.update(table, {"ts": "localtimestamp()"}, "id < 200 AND ts < current_timestamp()", mode=mode)
+        moments = {row["ts"] for i, row in rows(table).items() if i < 200}
+        assert len(moments) == 1
+        assert moments.pop().year >= 2026
+
     def test_every_row(self, table: Table, mode: str) -> None:
         assert fp.update(table, {"v": "1.5"}, mode=mode).rows_updated == 300
         assert {row["v"] for row in rows(table).values()} == {1.5}

@@ -19,6 +19,7 @@ from pyiceberg.table import Table
 from floeplan.dml.assign import Assignments, compile_assignments
 from floeplan.dml.coverage import arrow_evaluates
 from floeplan.dml.fates import Clause, Decision, Given, Matching
+from floeplan.dml.moment import all_at_moment, at_moment, statement_moment
 from floeplan.dml.outcome import Commit, Outcome, commit_outcome, discard_result, undone_on_failure
 from floeplan.dml.planning import drop_proven, plan_rows, weights, works
 from floeplan.dml.result import DmlResult
@@ -69,6 +70,7 @@ def delete(
         What was done; ``snapshot_id`` is ``None`` when no row matched, and then nothing was committed.
     """
     target = resolve(table, Command.DELETE, branch=branch, mode=mode, isolation=isolation)
+    where = at_moment(where, statement_moment())
     plan = plan_rows(target, where, spark, case_sensitive)
     outcome = Outcome(planned=plan.files)
     proven = drop_proven(plan.files, outcome)
@@ -106,7 +108,9 @@ def update(
         options: How the commit is retried.
     """
     target = resolve(table, Command.UPDATE, branch=branch, mode=mode, isolation=isolation)
-    assignments = compile_assignments(set, target.schema, Names(target.schema, case_sensitive))
+    moment = statement_moment()
+    where, values = at_moment(where, moment), all_at_moment(set, moment)
+    assignments = compile_assignments(values, target.schema, Names(target.schema, case_sensitive))
     plan = plan_rows(target, where, spark, case_sensitive)
     outcome = Outcome(planned=plan.files)
     everything = np.ones(len(plan.files), dtype=np.bool_)
@@ -132,12 +136,13 @@ def change_matching(
     if spark is None or covered or not isinstance(where, str):
         run_decision(target, chosen, Matching(target.schema, Clause(assignments)), outcome, spark)
         return
-    from floeplan.spark.row_changes import SparkClause, TargetRows, apply_clauses, first_clause
+    from floeplan.spark.row_changes import SparkClause, TargetRows, apply_clauses, first_clause, in_utc
 
     writer, rows = WriteTarget.of(target.table), TargetRows.of(target.table, target.schema, chosen)
     asked = {*field_ids(plan.compiled.predicate), *(() if assignments is None else assignments.field_ids)}
     clauses = [SparkClause(assignments)]
-    found = apply_clauses(rows.frame(spark, asked), first_clause([(0, where)]), clauses, rows, writer)
+    with in_utc(spark):
+        found = apply_clauses(rows.frame(spark, asked), first_clause([(0, where)]), clauses, rows, writer)
     take_found(target, chosen, found, outcome, spark)
 
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from pyiceberg.schema import Schema
@@ -25,6 +26,7 @@ from pyiceberg.table import Table
 
 from floeplan.dml.assign import Assignments, compile_assignments
 from floeplan.dml.merge_names import SOURCE_QUALIFIERS, TARGET_QUALIFIERS, MergeNames
+from floeplan.dml.moment import all_at_moment, at_moment, statement_moment
 from floeplan.dml.result import DmlResult
 from floeplan.dml.target import Command, Mode, resolve
 from floeplan.errors import BadInputError, UnknownColumnError
@@ -138,7 +140,29 @@ class Merge:
 
         if not (self.matched or self.not_matched or self.by_source):
             raise BadInputError("a merge without a clause does nothing; say what to do when rows match or do not")
-        return Merging(resolve(self.table, Command.MERGE, **self.arguments), self).run()
+        target = resolve(self.table, Command.MERGE, **self.arguments)
+        return Merging(target, self._at(statement_moment())).run()
+
+    def _at(self, moment: datetime) -> Merge:
+        """The same merge with the moment it runs at written out."""
+
+        def fixed(whens: tuple[WhenText, ...]) -> tuple[WhenText, ...]:
+            return tuple(
+                replace(
+                    when,
+                    condition=at_moment(when.condition, moment),
+                    values=None if when.values is None else all_at_moment(when.values, moment),
+                )
+                for when in whens
+            )
+
+        return replace(
+            self,
+            on=at_moment(self.on, moment),
+            matched=fixed(self.matched),
+            not_matched=fixed(self.not_matched),
+            by_source=fixed(self.by_source),
+        )
 
 
 @dataclass(frozen=True, slots=True)

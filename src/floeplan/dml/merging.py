@@ -24,7 +24,7 @@ from floeplan.dml.outcome import Commit, Outcome, commit_outcome, discard_entrie
 from floeplan.dml.planning import plan_rows, works
 from floeplan.dml.result import DmlResult
 from floeplan.dml.runner import run_tasks
-from floeplan.dml.sources import arrow_table, frame_rows, frame_schema, is_data_frame
+from floeplan.dml.sources import arrow_table, frame_rows, frame_schema, is_data_frame, source_frame
 from floeplan.dml.target import DmlTarget
 from floeplan.errors import UnsupportedError
 from floeplan.metadata.entries import EntriesTable
@@ -66,7 +66,7 @@ class Merging:
         if frame is not None and covered:
             rows = frame_rows(frame, SHIPPED_ROWS)
         if self.spark is not None and (rows is None or not covered or rows.num_rows > SHIPPED_ROWS):
-            ready = frame if frame is not None else self.spark.createDataFrame(rows)
+            ready = frame if frame is not None else source_frame(self.spark, rows, source)
             return self._run_on_spark(ready, names, on, condition, clauses)
         rows = rows.cast(pa.schema([f.remove_metadata() for f in arrow_schema(source)]))
         return self._run(self._indexed(rows, source, condition), condition, clauses)

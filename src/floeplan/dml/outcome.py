@@ -209,7 +209,7 @@ def _result(
 ) -> DmlResult:
     return DmlResult(
         operation=target.command.value,
-        mode=target.mode.value if outcome.opened else "metadata",
+        mode=_mode(target, outcome),
         snapshot_id=snapshot_id,
         rows_deleted=outcome.rows_deleted,
         rows_inserted=outcome.rows_inserted,
@@ -221,3 +221,11 @@ def _result(
         manifests_written=manifests,
         attempts=attempts,
     )
+
+
+def _mode(target: DmlTarget, outcome: Outcome) -> str:
+    if not outcome.opened:
+        return "metadata"
+    if target.command is Command.APPEND:
+        return "merge-append" if outcome.merge_manifests else "fast-append"
+    return target.mode.value

@@ -26,7 +26,8 @@ class DmlResult:
 
     Attributes:
         operation: The command.
-        mode: ``copy-on-write`` or ``merge-on-read``; ``metadata`` when no data file was opened or written.
+        mode: ``copy-on-write`` or ``merge-on-read``, of an append ``merge-append`` or ``fast-append``; ``metadata``
+            when no data file was opened or written.
         snapshot_id: The snapshot that was committed; ``None`` when nothing had to change, so nothing was committed.
         rows_deleted: Live rows that are gone.
         rows_inserted: New rows.

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import numpy as np
 import pyarrow as pa
 from pyiceberg.io import FileIO
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
 from floeplan.catalog import load_table
@@ -27,7 +28,7 @@ from floeplan.scan.options import ScanOptions
 from floeplan.scan.plan import plan_scan
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 BATCH_ROWS = 1 << 18
 
@@ -48,6 +49,13 @@ def frame_rows(frame: DataFrame, most: int) -> pa.Table | None:
     """The rows of a DataFrame; ``None`` when there are more than so many."""
     rows = frame.limit(most + 1).toArrow()
     return without_ids(rows) if rows.num_rows <= most else None
+
+
+def source_frame(spark: SparkSession, rows: pa.Table, schema: Schema) -> DataFrame:
+    """Arrow rows as a DataFrame of exactly their types: timestamps without a zone stay without one."""
+    from floeplan.spark.types import spark_schema
+
+    return spark.createDataFrame(rows, schema=spark_schema(schema))
 
 
 def parquet_paths(data: object) -> list[str] | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from floeplan.dml.assign import Assignments
 from floeplan.dml.merge import Clauses, Merge, When, WhenText
 from floeplan.dml.merge_names import MergeNames, canonical_text, is_source
-from floeplan.spark.row_changes import FILE, FoundRows, SparkClause, TargetRows, apply_clauses, first_clause
+from floeplan.spark.row_changes import FILE, FoundRows, SparkClause, TargetRows, apply_clauses, first_clause, in_utc
 from floeplan.write.target import WriteTarget
 
 if TYPE_CHECKING:
@@ -32,8 +32,9 @@ class SparkMerge:
     def run(self, spark: SparkSession, source: DataFrame, rows: TargetRows, target: WriteTarget) -> FoundRows:
         """Join and let the sinks write."""
         of_target = [field_id for field_id in self.fields if not is_source(field_id)]
-        joined = self._joined(rows.frame(spark, of_target), source)
-        return apply_clauses(joined, self._clause(), self._numbered(), rows, target)
+        with in_utc(spark):
+            joined = self._joined(rows.frame(spark, of_target), source)
+            return apply_clauses(joined, self._clause(), self._numbered(), rows, target)
 
     def _joined(self, target: DataFrame, source: DataFrame) -> DataFrame:
         from pyspark.sql import functions

@@ -13,6 +13,7 @@ comes back is positions and entries; the rows are then deleted at their position
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from typing import TYPE_CHECKING
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 FILE, POSITION, CLAUSE, VALUE = "_fp_file", "_fp_position", "_fp_clause", "_fp_value_"
+_ZONE = "spark.sql.session.timeZone"
 ROWS_PER_BATCH = 65_536
 FILES_PER_TASK_BYTES = 64 * 2**20
 
@@ -113,6 +115,20 @@ def apply_clauses(
             found.positions[path] = found.positions.get(path, BitMap64()) | positions
     _check_single(parts, found, target)
     return found
+
+
+@contextmanager
+def in_utc(spark: SparkSession) -> Iterator[None]:
+    """Expressions mean times in UTC, as planning takes them; the session's own zone is set back afterwards."""
+    own = spark.conf.get(_ZONE)
+    if own == "UTC":
+        yield
+        return
+    spark.conf.set(_ZONE, "UTC")
+    try:
+        yield
+    finally:
+        spark.conf.set(_ZONE, str(own))
 
 
 def first_clause(clauses: Sequence[tuple[int, str | None]]) -> Column:
@@ -230,6 +246,8 @@ class _Sink:
     def take(self, decided: pa.Table) -> _SinkResult:
         """Everything Spark decided about in this task."""
         self._gather(decided)
+        if self.result.repeated:
+            return self.result
         self.result.entries = write_data_files(
             self.target, self._new_rows(decided), file_name_token=new_attempt(), sort=True
         )

@@ -1,0 +1,69 @@
+"""``current_timestamp()`` and its kin in a statement: one moment for the whole statement, written as a literal.
+
+Tasks run at different times and may run twice, so the moment is fixed before anything is planned. Everything else whose
+value changes with every run (``rand()``, ``uuid()``) stays refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import TypeVar
+
+from sqlglot.tokenizer_core import Token, TokenType
+
+from floeplan.errors import PredicateSyntaxError
+from floeplan.predicate.sql_skeleton import tokens_of
+
+Given = TypeVar("Given")
+
+_INSTANTS = ("current_timestamp", "now")
+_LOCAL = "localtimestamp"
+_DAYS = ("current_date", "curdate")
+
+
+def at_moment(given: Given, moment: datetime) -> Given:
+    """SQL text with the moment written out; anything that is no text as it is."""
+    return _written(given, moment) if isinstance(given, str) else given  # type: ignore[return-value]
+
+
+def all_at_moment(given: Mapping[str, object], moment: datetime) -> dict[str, object]:
+    """Assignments with the moment written out."""
+    return {name: at_moment(value, moment) for name, value in given.items()}
+
+
+def statement_moment() -> datetime:
+    """The time a statement begins at."""
+    return datetime.now(UTC)
+
+
+def _written(text: str, moment: datetime) -> str:
+    try:
+        tokens = tokens_of(text)
+    except PredicateSyntaxError:
+        return text
+    parts, end = [], 0
+    for at, token in enumerate(tokens):
+        literal = _literal(token.text.lower(), moment)
+        if literal is None or token.token_type is TokenType.STRING or token.start < end or _is_name(tokens, at):
+            continue
+        called = [other.token_type for other in tokens[at + 1 : at + 3]] == [TokenType.L_PAREN, TokenType.R_PAREN]
+        if not called and token.text.lower() in ("now", "curdate"):
+            continue
+        parts += [text[end : token.start], literal]
+        end = (tokens[at + 2] if called else token).end + 1
+    return "".join([*parts, text[end:]])
+
+
+def _literal(name: str, moment: datetime) -> str | None:
+    if name in _INSTANTS:
+        return f"TIMESTAMP '{moment.isoformat(sep=' ', timespec='microseconds').replace('+00:00', 'Z')}'"
+    if name == _LOCAL:
+        return f"TIMESTAMP_NTZ '{moment.replace(tzinfo=None).isoformat(sep=' ', timespec='microseconds')}'"
+    return f"DATE '{moment.date().isoformat()}'" if name in _DAYS else None
+
+
+def _is_name(tokens: list[Token], at: int) -> bool:
+    """Whether this is a part of a column's name, or quoted as one."""
+    dots = [tokens[n].token_type is TokenType.DOT for n in (at - 1, at + 1) if 0 <= n < len(tokens)]
+    return any(dots) or tokens[at].token_type is TokenType.IDENTIFIER

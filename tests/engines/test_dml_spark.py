@@ -1,0 +1,170 @@
+"""Changes with a Spark session: descriptor jobs, DataFrames, and expressions and joins that only Spark evaluates.
+
+The table is evolved and of format 3 or 2; what Spark with Iceberg reads afterwards is the judge.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.table import Table
+
+import floeplan as fp
+from floeplan.errors import BadInputError, TypeMismatchError
+from tests.support.matrix import Matrix, MatrixTable
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog.sql import SqlCatalog
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.engines
+
+TABLES = ("evolving_v2_position_file", "evolving_v3_vectors")
+MODES = ("copy-on-write", "merge-on-read")
+
+
+@pytest.fixture(params=TABLES)
+def made(request: pytest.FixtureRequest, matrix: Matrix) -> MatrixTable:
+    return matrix.fork(request.param)
+
+
+@pytest.fixture
+def table(made: MatrixTable, local_catalog: SqlCatalog) -> Table:
+    return local_catalog.load_table(made.identifier)
+
+
+def by_key(made: MatrixTable) -> dict[int, dict[str, Any]]:
+    found = made.rows().to_pylist()
+    assert len({row["pk"] for row in found}) == len(found)
+    return {row["pk"]: row for row in found}
+
+
+def same(left: dict[int, dict[str, Any]], right: dict[int, dict[str, Any]]) -> None:
+    assert {key: repr(row) for key, row in left.items()} == {key: repr(row) for key, row in right.items()}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_descriptor_jobs_change_what_this_process_would(
+    mode: str, made: MatrixTable, table: Table, spark: SparkSession
+) -> None:
+    before = by_key(made)
+    deleted = fp.delete(table, "pk % 4 = 0", spark=spark, mode=mode)
+    updated = fp.update(table, {"n": "pk"}, "pk % 4 = 1", spark=spark, mode=mode)
+    source = pa.table({"pk": pa.array([2, 3, 80_000], pa.int32()), "n": pa.array([-1, -2, -3], pa.int32())})
+    merged = (
+        fp.merge(table, source, "pk", spark=spark, mode=mode)
+        .when_matched_update({"n": "s.n"})
+        .when_not_matched_insert({"pk": "pk", "n": "n"})
+        .execute()
+    )
+    expected = {pk: row | {"n": pk} if pk % 4 == 1 else row for pk, row in before.items() if pk % 4}
+    assert deleted.rows_deleted == len(before) - len(expected)
+    assert updated.rows_updated == sum(pk % 4 == 1 for pk in before)
+    met = [pk for pk in (2, 3) if pk in expected]
+    assert (merged.rows_updated, merged.rows_inserted) == (len(met), 1)
+    expected |= {pk: expected[pk] | {"n": 1 - pk} for pk in met}
+    expected[80_000] = dict.fromkeys(before[next(iter(before))]) | {"pk": 80_000, "n": -3}
+    same(by_key(made), expected)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_expressions_only_spark_evaluates(mode: str, made: MatrixTable, table: Table, spark: SparkSession) -> None:
+    before = by_key(made)
+    where = "crc32(CAST(pk AS STRING)) % 2 = 0 AND pk < 4000"
+    chosen = {row[0] for row in spark.table(made.name).where(where).select("pk").collect()}
+    updated = fp.update(
+        table, {"s": "soundex(region)", "n": "pk + 1", "nested.b": "md5(s)"}, where, spark=spark, mode=mode
+    )
+    assert updated.rows_updated == len(chosen) > 0
+    after = by_key(made)
+    assert after.keys() == before.keys()
+    for pk, row in after.items():
+        if pk not in chosen:
+            assert repr(row) == repr(before[pk])
+            continue
+        was = before[pk]
+        assert row["n"] == pk + 1
+        assert {k: repr(v) for k, v in row.items() if k not in ("s", "n", "nested")} == {
+            k: repr(v) for k, v in was.items() if k not in ("s", "n", "nested")
+        }
+        assert row["nested"]["a"] == (was["nested"] or {}).get("a")
+        assert (row["nested"]["b"] is None) == (was["s"] is None)
+    deleted = fp.delete(table, where, spark=spark, mode=mode)
+    assert deleted.rows_deleted == len(chosen)
+    same(by_key(made), {pk: row for pk, row in after.items() if pk not in chosen})
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_joins_only_spark_makes(mode: str, made: MatrixTable, table: Table, spark: SparkSession) -> None:
+    before = by_key(made)
+    source = spark.sql("SELECT id AS k, CAST(id * 10 AS INT) AS w FROM range(1, 30, 3)")
+    result = (
+        fp.merge(table, source, "soundex(t.s) IS NOT NULL AND t.pk = s.k * 100 + 1", mode=mode)
+        .when_matched_delete("s.k = 10")
+        .when_matched_update({"n": "s.w", "s": "concat('m', source.k)"})
+        .when_not_matched_insert({"pk": "CAST(90000 + k AS INT)", "n": "w"}, condition="k > 20")
+        .when_not_matched_by_source_delete("t.pk = 3")
+        .execute()
+    )
+    meets = {k * 100 + 1: k for k in range(1, 30, 3) if before.get(k * 100 + 1, {}).get("s") is not None}
+    expected = {}
+    for pk, row in before.items():
+        if pk in meets:
+            if meets[pk] != 10:
+                expected[pk] = row | {"n": meets[pk] * 10, "s": f"m{meets[pk]}"}
+        elif pk != 3:
+            expected[pk] = row
+    inserted = [k for k in (22, 25, 28) if k * 100 + 1 not in meets]
+    for k in inserted:
+        expected[90_000 + k] = dict.fromkeys(before[next(iter(before))]) | {"pk": 90_000 + k, "n": k * 10}
+    assert result.rows_inserted == len(inserted)
+    same(by_key(made), expected)
+
+
+def test_two_source_rows_for_one_are_refused_by_spark_too(table: Table, spark: SparkSession) -> None:
+    source = pa.table({"k": [1002, 1002], "at": pa.nulls(2, pa.timestamp("us"))})
+    before = len(table.metadata.snapshots)
+    merge = fp.merge(table, source, "soundex(t.s) <=> soundex(t.s) AND t.pk = s.k", spark=spark)
+    merge = merge.when_matched_update({"ts_ntz": "s.at"})
+    with pytest.raises(BadInputError, match="several source rows"):
+        merge.execute()
+    with pytest.raises(TypeMismatchError, match="cannot be stored in column n"):
+        fp.update(table, {"n": "soundex(s)"}, spark=spark)
+    assert len(table.refresh().metadata.snapshots) == before
+
+
+def test_data_frames_are_appended_and_overwrite(made: MatrixTable, table: Table, spark: SparkSession) -> None:
+    before = by_key(made)
+    new = spark.table(made.name).where("pk < 1000").selectExpr("* EXCEPT (pk)", "pk + 50000 AS pk")
+    count = new.count()
+    result = fp.append(table, new)
+    assert (result.rows_inserted, result.data_files_removed) == (count, 0)
+    added = {pk + 50_000: row | {"pk": pk + 50_000} for pk, row in before.items() if pk < 1000}
+    same(by_key(made), before | added)
+    frame = spark.table(made.name).where("pk IN (1002, 1003, 1004)")
+    replaced = fp.overwrite(table, frame, "pk >= 0")
+    assert (replaced.rows_inserted, replaced.rows_deleted) == (3, len(before) + count)
+    assert len(by_key(made)) == 3
+
+
+def test_parquet_files_are_read_in_tasks(made: MatrixTable, table: Table, spark: SparkSession, tmp_path: Path) -> None:
+    before = by_key(made)
+    folder = str(tmp_path / "given")
+    spark.sql("SELECT CAST(60000 + id AS INT) AS pk, 'x' AS region FROM range(20)").write.parquet(folder)
+    assert fp.append(table, folder, spark=spark).rows_inserted == 20
+    assert by_key(made).keys() == before.keys() | set(range(60_000, 60_020))
+
+
+def test_rows_keep_their_identity_in_format_3(matrix: Matrix, local_catalog: SqlCatalog, spark: SparkSession) -> None:
+    for mode in MODES:
+        made = matrix.fork("evolving_v3_vectors")
+        table = local_catalog.load_table(made.identifier)
+        query = f"SELECT pk, _row_id, _last_updated_sequence_number FROM {made.name}"
+        before = {pk: (row, seq) for pk, row, seq in spark.sql(query).collect()}
+        fp.update(table, {"n": "1"}, "pk % 3 = 0", mode=mode)
+        newest = table.refresh().metadata.last_sequence_number
+        after = {pk: (row, seq) for pk, row, seq in spark.sql(query).collect()}
+        assert after == {pk: (row, newest if pk % 3 == 0 else seq) for pk, (row, seq) in before.items()}

@@ -1,0 +1,38 @@
+"""The moment of a statement is one literal, and nothing else of the text changes."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from floeplan.dml.moment import all_at_moment, at_moment
+
+pytestmark = pytest.mark.unit
+
+MOMENT = datetime(2026, 11, 15, 14, 5, 6, 7, tzinfo=UTC)
+INSTANT = "TIMESTAMP '2026-11-15 14:05:06.000007Z'"
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("current_timestamp()", INSTANT),
+        ("CURRENT_TIMESTAMP", INSTANT),
+        ("now() - INTERVAL 1 DAY", f"{INSTANT} - INTERVAL 1 DAY"),
+        ("ts < current_timestamp() AND d = current_date", f"ts < {INSTANT} AND d = DATE '2026-11-15'"),
+        ("localtimestamp()", "TIMESTAMP_NTZ '2026-11-15 14:05:06.000007'"),
+        ("`current_date` = 1", "`current_date` = 1"),
+        ("t.current_date = 'now()'", "t.current_date = 'now()'"),
+        ("now = 1", "now = 1"),
+        ("a + 1", "a + 1"),
+        ("'unfinished", "'unfinished"),
+    ],
+)
+def test_text(text: str, written: str) -> None:
+    assert at_moment(text, MOMENT) == written
+
+
+def test_what_is_no_text_stays() -> None:
+    assert at_moment(5, MOMENT) == 5
+    assert all_at_moment({"a": None, "b": "now()"}, MOMENT) == {"a": None, "b": INSTANT}
