@@ -318,6 +318,13 @@ def test_row_lineage_is_written_in_format_3_when_the_rows_carry_it(tmp_path: Pat
     assert "field_id=2147483539 _last_updated_sequence_number" in str(file.schema)
 
 
+def test_rows_with_and_without_lineage_go_to_different_files(tmp_path: Path) -> None:
+    rows = events(3)
+    batches = [rows, rows.append_column("_row_id", pa.array([5, 6, 7])), rows]
+    entries = write_data_files(target(tmp_path, EVENTS), batches, file_name_token="t")
+    assert ["_row_id" in file.schema.names for file in files(entries)] == [False, True, False]
+
+
 def test_columns_of_unknown_type_are_in_no_file(tmp_path: Path) -> None:
     inner = StructType(NestedField(4, "u", UnknownType()), NestedField(5, "x", LongType()))
     schema = Schema(

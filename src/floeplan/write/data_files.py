@@ -116,6 +116,7 @@ class DataFileWriter:
         self._encoded = self._taken = 0
         self._begun = 0
         self._plain: frozenset[str] | None = None
+        self._layout: pa.Schema | None = None
         self._finished: list[tuple[WrittenFile, FilePartition]] = []
 
     def __enter__(self) -> Self:
@@ -131,13 +132,16 @@ class DataFileWriter:
         """Take rows."""
         if not rows.num_rows:
             return
-        for key, part in self._split(self._ready(rows)):
+        ready = self._ready(rows)
+        if ready.schema != self._layout:  # rows with and without row lineage do not share a file
+            self._close_all()
+            self._layout = ready.schema
+        for key, part in self._split(ready):
             self._add(key, part)
 
     def finish(self) -> EntriesTable:
         """Close all files; the entries of every file written."""
-        for slot in list(self._slots.values()):
-            self._close(slot)
+        self._close_all()
         return entries_of([self._entry(file, partition) for file, partition in self._finished], self._target.union)
 
     def abort(self) -> None:
@@ -181,8 +185,8 @@ class DataFileWriter:
 
     def _slot(self, key: PartitionKey) -> _Slot:
         if key not in self._slots:
-            for other in list(self._slots.values()) if self._clustered else []:
-                self._close(other)
+            if self._clustered:
+                self._close_all()
             self._slots[key] = _Slot(FilePartition.of(self._target.union, key))
         self._slots.move_to_end(key)
         return self._slots[key]
@@ -227,6 +231,10 @@ class DataFileWriter:
             self._plain = hardly_repeating(rows)
         slot.file = ParquetFile(self._target.io, location, self._target.options, rows, self._plain)
         return slot.file
+
+    def _close_all(self) -> None:
+        for slot in list(self._slots.values()):
+            self._close(slot)
 
     def _close(self, slot: _Slot) -> None:
         if slot.waiting:
