@@ -31,18 +31,10 @@ _BEFORE = ("FROM", "JOIN", "TABLE")
 _FILES = ("parquet", "orc", "json", "csv", "text", "avro", "delta")
 _REFS = ("branch_", "tag_")
 _ENDS_FROM = (
-    "SELECT",
-    "WHERE",
-    "GROUP",
-    "HAVING",
-    "ORDER",
-    "SORT",
-    "CLUSTER",
-    "DISTRIBUTE",
-    "LIMIT",
-    "WINDOW",
-    "UNION",
+    *("SELECT", "WHERE", "GROUP BY", "HAVING", "ORDER BY", "SORT BY", "CLUSTER BY", "DISTRIBUTE BY", "LIMIT", "WINDOW"),
+    *("GROUP", "ORDER", "SORT", "CLUSTER", "DISTRIBUTE", "UNION", "EXCEPT", "INTERSECT", "MINUS"),
 )
+"""Words after which commas separate no tables; the tokenizer takes some of them in pairs."""
 
 
 @dataclass(frozen=True, slots=True)

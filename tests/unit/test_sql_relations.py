@@ -1,0 +1,131 @@
+"""Which names of a query are looked up in the catalog, and when a Spark session is opened."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+
+import floeplan as fp
+from floeplan.errors import BadInputError, UnknownTableError
+from floeplan.sql_text import session
+from floeplan.sql_text.relations import find_table, places
+from floeplan.sql_text.run import StatementOptions, run_text
+from floeplan.sql_text.session import SparkOnDemand
+from floeplan.sql_text.tables import open_table
+from tests.support.tables import catalog, two_spec_table
+
+pytestmark = pytest.mark.unit
+
+
+def replaced(text: str) -> str:
+    """The query with each name in angle brackets, and with a star where it needs an alias."""
+    for place in reversed(list(places(text))):
+        name = text[place.start : place.end]
+        text = f"{text[: place.start]}<{name}>{'*' if place.needs_alias else ''}{text[place.end :]}"
+    return text
+
+
+@pytest.mark.parametrize(
+    "marked",
+    [
+        "SELECT * FROM <db.t>*",
+        "SELECT * FROM <db.t> x",
+        "SELECT * FROM <db.t> AS x WHERE x.a IN (SELECT b.c FROM <db.`odd name`>*)",
+        "SELECT a.b, c.d FROM <db.t> a, <db.u> c, v",
+        "SELECT a.b, (SELECT max(x.y) FROM <db.t> x), a.c FROM <local.db.u.branch_b> a",
+        "WITH n AS (SELECT * FROM <db.t>*) SELECT n.* FROM n JOIN <db.u>* ON n.id = u.id WHERE n.a = 1",
+        "SELECT extract(YEAR FROM ts), id FROM t GROUP BY a.b, c.d",
+        "TABLE <db.t>",
+        "SELECT * FROM <db.t>* UNION ALL TABLE <db.u>",
+        "FROM <db.t> x SELECT x.a, x.b",
+        "SELECT * FROM <parquet.`/a/b`>*",
+        "SELECT * FROM db.f(1)",
+        "SELECT 'FROM db.t' AS a",
+        "VALUES (a.b, c.d)",
+        "SELECT * FROM <db.t> x LEFT JOIN <db.u> y USING (id) LATERAL VIEW explode(x.l) z AS w",
+    ],
+)
+def test_names_where_a_table_is_expected(marked: str) -> None:
+    plain = marked.replace("<", "").replace(">*", "").replace(">", "")
+    assert replaced(plain) == marked
+
+
+def test_a_snapshot_of_a_source_is_refused() -> None:
+    with pytest.raises(BadInputError, match="VERSION AS OF is not supported"):
+        list(places("SELECT * FROM db.t VERSION AS OF 5"))
+
+
+def test_names_are_looked_up_with_catalog_and_branch(tmp_path: Path) -> None:
+    table = two_spec_table(tmp_path)
+    local = catalog(tmp_path)
+    assert _found(("db", "events"), local) == (table.name(), None)
+    assert _found(("local", "db", "events"), local) == (table.name(), None)
+    assert _found(("db", "events", "branch_b"), local) == (table.name(), "b")
+    assert _found(("local", "db", "events", "tag_v1"), local) == (table.name(), "v1")
+    assert _found(("db", "nope"), local) is None
+    assert _found(("nope", "db", "events"), local) is None
+    assert _found(("events",), local) is None
+    assert _found(("parquet", "/a/b"), local) is None
+    with pytest.raises(UnknownTableError):
+        open_table(("db", "nope"), local)
+    with pytest.raises(BadInputError, match="dot"):
+        open_table(("db", "a.b"), local)
+
+
+def _found(parts: tuple[str, ...], local: SqlCatalog) -> tuple[object, str | None] | None:
+    found = find_table(parts, local)
+    return None if found is None else (found[0].name(), found[1])
+
+
+class OpenedError(Exception):
+    """A session was asked for."""
+
+
+@pytest.fixture
+def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    def opened(url: str) -> None:
+        raise OpenedError(url)
+
+    monkeypatch.setattr(session, "open_session", opened)
+
+
+@pytest.mark.usefixtures("no_spark")
+def test_spark_is_opened_only_for_what_arrow_cannot_do(tmp_path: Path) -> None:
+    two_spec_table(tmp_path)
+    options = StatementOptions(catalog=catalog(tmp_path))
+
+    def run(statement: str) -> object:
+        return run_text(statement, SparkOnDemand(url="local[1]"), options)
+
+    for alone in (
+        "DELETE FROM db.events WHERE region = 'eu' AND id > 250",
+        "UPDATE db.events SET v = abs(v) + 1 WHERE id < 3",
+        "INSERT INTO db.events (id, v) VALUES (1, 2.5 + 1)",
+        "INSERT OVERWRITE db.events PARTITION (region = 'us') (id) VALUES (7)",
+        "MERGE INTO db.events t USING db.events s ON t.id = s.id AND s.id = 5 WHEN MATCHED THEN DELETE",
+    ):
+        run(alone)
+    for together in (
+        "DELETE FROM db.events WHERE soundex(region) = 'E000'",
+        "UPDATE db.events SET region = soundex(region)",
+        "INSERT INTO db.events SELECT * FROM db.events",
+        "INSERT INTO db.events (region) VALUES (soundex('x'))",
+        "MERGE INTO db.events t USING (SELECT 1 AS id) s ON t.id = s.id WHEN MATCHED THEN DELETE",
+        "MERGE INTO db.events t USING a_view s ON t.id = s.id WHEN MATCHED THEN DELETE",
+    ):
+        with pytest.raises(OpenedError, match=r"local\[1\]"):
+            run(together)
+
+
+def test_without_a_session_what_needs_one_says_so(tmp_path: Path) -> None:
+    two_spec_table(tmp_path)
+    for text in (
+        "INSERT INTO db.events SELECT 1",
+        "MERGE INTO db.events t USING v ON t.id = 1 WHEN MATCHED THEN DELETE",
+    ):
+        with pytest.raises(BadInputError, match="needs a Spark session"):
+            fp.sql(None, text, catalog=catalog(tmp_path))
+    with pytest.raises(fp.FloeplanError, match="outside Spark"):
+        fp.sql(None, "DELETE FROM db.events WHERE soundex(region) = 'x'", catalog=catalog(tmp_path))
