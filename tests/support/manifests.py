@@ -182,11 +182,12 @@ def write_manifests(
     return str(target)
 
 
-def recode(data: bytes, codec: str) -> bytes:
-    """The same file with its blocks compressed otherwise."""
+def recode(data: bytes, codec: str, schema: str | None = None) -> bytes:
+    """The same file with its blocks compressed otherwise, and perhaps with another schema before the same blocks."""
     reader = AvroReader()
     header = reader.header(data, "")
     properties = dict(header.metadata) | {"avro.codec": codec.encode()}
+    properties["avro.schema"] = (schema or header.schema).encode()
     items = b"".join(varint(len(part)) + part for pair in properties.items() for part in map(as_bytes, pair))
     sync = data[header.size : header.size + SYNC_SIZE]
     made = MAGIC + varint(len(properties)) + items + varint(0) + sync

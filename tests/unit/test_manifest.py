@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransfor
 from pyiceberg.types import (
     DecimalType,
     DoubleType,
+    FixedType,
     LongType,
     NestedField,
     StringType,
@@ -29,7 +31,7 @@ from floeplan.metadata.manifest import read_entries
 from floeplan.metadata.manifest_list import inline_manifest_list, read_manifest_list
 from floeplan.partition.fields import source_types
 from floeplan.partition.union import UnionPartitionType
-from tests.support.manifests import COMPRESS, Writer, write_manifests
+from tests.support.manifests import COMPRESS, Writer, recode, write_manifests
 
 pytestmark = pytest.mark.unit
 
@@ -108,6 +110,29 @@ def test_unknown_fields_are_stepped_over_and_unions_may_have_any_order(
     assert second["file_path"] == "b"
     assert all(second[name] is None for name in ("content_offset", "equality_ids", "lower.1", "column_size.1"))
     assert second["key_metadata"] is None
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+@pytest.mark.parametrize("with_lengths", [True, False])
+@pytest.mark.parametrize("values", [[b"abc", None, b"\x06bc"], [None, None], [b"\x06\x06\x06"] * 3])
+def test_fixed_values_may_have_a_length_that_the_schema_does_not_mention(
+    tmp_path: Path, values: list[bytes | None], with_lengths: bool, decoder: type
+) -> None:
+    """Iceberg Java writes them so; other writers follow the schema."""
+    writer = Writer()
+    types = {"type": "fixed", "size": 3, "name": "fixed_3"}, "fixed_3"
+    fields = [writer.field(f"p{at}", 1000 + at, "bytes" if with_lengths else avro) for at, avro in enumerate(types)]
+    tuples = [{"p0": value, "p1": value} for value in values]
+    data = writer.manifest([writer.entry(partition=pair, record_count=6) for pair in tuples], fields)
+    if with_lengths:
+        schema = json.dumps(writer.entry_schema([writer.field(f"p{at}", 1000 + at, t) for at, t in enumerate(types)]))
+        data = recode(data, "null", schema)
+    identities = [PartitionField(8 + at, 1000 + at, IdentityTransform(), f"p{at}") for at in range(2)]
+    sources = {8 + at: (FixedType(3),) for at in range(2)}
+    both = UnionPartitionType.of([PartitionSpec(*identities, spec_id=0)], sources)
+    table = read(write_manifests(tmp_path, [(data, {})], writer), both, decoder=decoder).table
+    assert table.column("partition.1000").to_pylist() == table.column("partition.1001").to_pylist() == values
+    assert table.column("record_count").to_pylist() == [6] * len(values)
 
 
 @pytest.mark.parametrize("decoder", DECODERS)

@@ -7,6 +7,8 @@ naming it; a plan made without it would lose rows.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 from pyiceberg.io import FileIO
@@ -17,6 +19,7 @@ from floeplan.metadata.avro_file import AvroReader, Header, corrupt
 from floeplan.metadata.decoder import DECODER, ColumnReader, Decoder, Ints
 from floeplan.metadata.entries import EntriesTable, Status
 from floeplan.metadata.entry_columns import REQUIRED, STAT_MAPS, EntryColumns, partition_column
+from floeplan.metadata.fixed_values import written_schema
 from floeplan.metadata.io import MAX_WORKERS, read_files
 from floeplan.metadata.manifest_list import ManifestListTable
 from floeplan.metadata.program import Program, compile_program
@@ -71,6 +74,7 @@ class ManifestReader:
         self, partition: UnionPartitionType, columns: EntryColumns, decoder: type[Decoder], live: bool = False
     ) -> None:
         self._avro = AvroReader()
+        self._kind = decoder
         self._reader = ColumnReader(decoder, ("status", Status.DELETED) if live else None)
         self._partition = partition
         self._columns = columns
@@ -81,13 +85,13 @@ class ManifestReader:
         if len(data) < length:
             raise corrupt(path, len(data), f"the file ends here, the manifest list says it has {length} bytes")
         header = self._avro.header(data, path)
-        program = self._program(header, spec_id, path)
+        program = self._program(header, data, spec_id, path)
         before = self._reader.records
         for block in self._avro.blocks(data, header, path):
             self._reader.read(program, block, path)
         return self._reader.records - before
 
-    def _program(self, header: Header, spec_id: int, path: str) -> Program:
+    def _program(self, header: Header, data: bytes, spec_id: int, path: str) -> Program:
         known = self._programs.get((id(header), spec_id))
         if known is not None:
             return known[1]
@@ -97,8 +101,11 @@ class ManifestReader:
         names = {
             field.field_id: partition_column(field.id) for field in self._partition.fields if spec_id in field.positions
         }
+        want = self._columns.want(names)
+        trial = replace(self._columns, partition=True).want(names)
+        schema, certain = written_schema(header.schema, trial, self._avro.blocks(data, header, path), self._kind)
         try:
-            program = compile_program(header.schema, self._columns.want(names))
+            program = compile_program(schema, want)
         except CorruptMetadataError as error:
             raise corrupt(path, 0, error.message) from error
         expected = REQUIRED | (set(names.values()) if self._columns.partition else set())
@@ -106,7 +113,8 @@ class ManifestReader:
         missing = expected - program.found
         if missing:
             raise corrupt(path, 0, f"its schema lacks {', '.join(sorted(missing))}")
-        self._programs[id(header), spec_id] = (header, program)
+        if certain:
+            self._programs[id(header), spec_id] = (header, program)
         return program
 
     def finish(self, manifests: ManifestListTable, rows: Ints, counts: Ints) -> EntriesTable:
