@@ -295,6 +295,8 @@ def test_results_for_people(shell: Shell) -> None:
         (["merge", "db.events", "--source", "nope.parquet", "--on", "id"], "invalid-option"),
         (["sql", "SELECT * FROM db.events"], "bad-input"),
         (["sql", "DELETE FROM db.nope"], "unknown-table"),
+        (["sql", "INSERT INTO db.events (id) VALUES (1)", "--mode", "merge-on-read"], "bad-input"),
+        (["sql", "ALTER TABLE db.events ADD PARTITION FIELD id", "--branch", "b"], "bad-input"),
         (["sql", "MERGE INTO db.events t USING db.events n(a) ON t.id = n.a WHEN MATCHED THEN DELETE"], "bad-input"),
         (["sql", "INSERT INTO db.events VALUES (1)"], "bad-input"),
         (["sql", "INSERT INTO db.events PARTITION (v = 1) VALUES (1, 'eu', NULL)"], "bad-input"),

@@ -129,6 +129,7 @@ def test_merge_with_every_kind_of_clause() -> None:
             "target.id = source.id",
         ),
         ("news AS t ON db.t.id = 1", Relation(("news",)), None, "target.id = 1"),
+        ("news ON flag", Relation(("news",)), None, "(flag)"),
         (
             "(VALUES (1, 'a')) AS s(id, v) ON t.id = s.id",
             Query("VALUES (1, 'a')"),

@@ -39,12 +39,17 @@ def parse_merge(cursor: Cursor) -> Merge:
     target = (table.parts, target_alias, TARGET)
     both = Qualifiers.of(target, (source_name, source_alias, SOURCE))
     cursor.expect("ON")
-    on = both.expression(cursor.until(_at_when), "the condition of MERGE")
+    on = _condition(both.expression(cursor.until(_at_when), "the condition of MERGE"))
     clauses = _Clauses(cursor, Qualifiers.of(target), both)
     clauses.parse()
     return Merge(
         table, source, on, tuple(clauses.matched), tuple(clauses.not_matched), tuple(clauses.by_source), columns
     )
+
+
+def _condition(text: str) -> str:
+    """A bare name is a boolean column, as in SQL, and not the name of a key."""
+    return f"({text})" if text.isidentifier() else text
 
 
 def _source(cursor: Cursor) -> Source:

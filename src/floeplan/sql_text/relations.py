@@ -20,7 +20,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 from sqlglot.tokenizer_core import Token, TokenType
 
-from floeplan.errors import BadInputError, UnknownCatalogError, UnknownTableError
+from floeplan.errors import BadInputError, FloeplanError, UnknownCatalogError, UnknownTableError
 from floeplan.sql_text.tables import open_table
 from floeplan.sql_text.tokens import Cursor, is_name, is_word
 
@@ -79,21 +79,36 @@ def query_frame(text: str, made: Views, catalog: str | Catalog | None) -> DataFr
     Raises:
         BadInputError: Spark cannot make sense of it.
     """
-    from pyspark.errors import AnalysisException, ParseException
-
     for place in reversed(list(places(text))):
         found = find_table(place.parts, catalog)
         if found is not None:
             view = made.make(read_table(made.spark, *found))
             alias = f" AS `{place.parts[-1]}`" if place.needs_alias else ""
             text = text[: place.start] + view + alias + text[place.end :]
-    try:
+    with failures_of_spark():
         frame = made.spark.sql(text)
         frame.schema  # noqa: B018 - Spark Connect looks at a query only now
         return frame
+
+
+@contextmanager
+def failures_of_spark() -> Iterator[None]:
+    """What Spark refuses is bad input, and what fails while it runs is a failure; both in one line."""
+    from pyspark.errors import AnalysisException, ParseException, PySparkException
+
+    try:
+        yield
     except (AnalysisException, ParseException) as error:
-        reason = " ".join(str(error).partition("\n")[0].split())
-        raise BadInputError(f"Spark cannot run the query: {reason}", context={"query": text}) from error
+        raise BadInputError(f"Spark cannot run the query: {_reason(error)}") from error
+    except PySparkException as error:
+        raise FloeplanError(
+            f"Spark failed, and nothing was committed: {_reason(error)}", kind="spark-failed"
+        ) from error
+
+
+def _reason(error: Exception) -> str:
+    lines = (" ".join(line.split()) for line in str(error).splitlines())
+    return next((line for line in lines if line), type(error).__name__)
 
 
 def quoted(name: str) -> str:

@@ -25,7 +25,7 @@ from floeplan.partition.evolution import DropField, SpecChange, Term
 from floeplan.predicate.names import Names
 from floeplan.sql_text.inserting import Columns, columns_of, replaces_partitions, static_filter, value_rows
 from floeplan.sql_text.parse import parse_statement
-from floeplan.sql_text.relations import query_frame, quoted, views
+from floeplan.sql_text.relations import failures_of_spark, query_frame, quoted, views
 from floeplan.sql_text.session import SparkOnDemand
 from floeplan.sql_text.sources import local_source, named, source_frame
 from floeplan.sql_text.statements import (
@@ -78,6 +78,12 @@ class StatementOptions:
             raise BadInputError(f"the statement changes branch {name.branch}, and branch {self.branch} is asked for")
         return name.branch or self.branch
 
+    def refuse(self, statement: str, *names: str) -> None:
+        """Options that mean nothing to a statement are an error."""
+        for name in names:
+            if getattr(self, name) is not None:
+                raise BadInputError(f"{statement} knows no {name}; leave it out", context={"option": name})
+
     def for_rows(self, name: TableName) -> dict[str, Any]:
         """The arguments of a row-level change."""
         return {
@@ -127,6 +133,7 @@ def run_statement(
     """Run a parsed statement on its table."""
     match statement:
         case AlterPartitioning():
+            options.refuse("ALTER TABLE", "branch", "mode", "isolation")
             changes = [_as_written(change, table.schema()) for change in statement.changes]
             return evolve_spec(table, changes, options=options.commit)
         case Delete():
@@ -173,7 +180,8 @@ def _insert(statement: Insert, table: Table, spark: SparkOnDemand, options: Stat
     session = spark.needed("a query as the source of INSERT")
     with views(session) as made:
         frame = query_frame(statement.query.text, made, options.catalog)
-        return _store(statement, table, columns, _as_stored(frame, columns, table), spark, options)
+        with failures_of_spark():
+            return _store(statement, table, columns, _as_stored(frame, columns, table), spark, options)
 
 
 def _as_stored(frame: DataFrame, columns: Columns, table: Table) -> DataFrame:
@@ -193,6 +201,7 @@ def _store(
 ) -> DmlResult:
     how = options.for_rows(statement.table)
     if not statement.overwrite and statement.replace_where is None:
+        options.refuse("INSERT INTO", "mode", "isolation")
         return append(table, rows, spark=spark.session, branch=how["branch"], options=options.commit)
     if statement.overwrite and replaces_partitions(spark.session):
         return overwrite(table, rows, dynamic=True, spark=spark.session, **how)
@@ -208,7 +217,8 @@ def _merge(statement: Merge, table: Table, spark: SparkOnDemand, options: Statem
     session = spark.needed("a query or a table of Spark's as the source of MERGE")
     with views(session) as made:
         frame = source_frame(statement.source, made, options.catalog)
-        return _merged(statement, table, named(frame, statement.source_columns), session, options)
+        with failures_of_spark():
+            return _merged(statement, table, named(frame, statement.source_columns), session, options)
 
 
 def _merged(
