@@ -26,7 +26,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from floeplan.metadata.delete_index import DeleteKind
 from floeplan.metadata.entries import Content
 from floeplan.scan.delete_files import DeleteFileReader
-from floeplan.scan.model import DeleteScan, FileScan, PlannedFiles
+from floeplan.scan.model import FileScan, PlannedFiles
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -97,8 +97,3 @@ def _words(scans: Sequence[FileScan], io: FileIO) -> Iterator[Ints]:
                 positions = reader.positions(delete, scan.path)
                 deleted[positions[positions < len(deleted)]] = True
         yield np.packbits(deleted, bitorder="little").view(np.int64)
-
-
-def is_positional(delete: DeleteScan) -> bool:
-    """Whether a delete lists positions and not keys."""
-    return delete.kind not in _EQUALITY

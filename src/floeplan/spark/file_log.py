@@ -18,14 +18,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, DataFrameReader
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.types import StructType
+from pyspark.sql.types import LongType, StructField, StructType
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,6 +45,7 @@ _OPTIONS = {
 }
 """No guessing of partitions from paths, no globs, no file left out in silence, no calendar but today's."""
 
+_seen: WeakKeyDictionary[SparkSession, bool] = WeakKeyDictionary()
 _folders: list[tempfile.TemporaryDirectory[str]] = []
 
 
@@ -55,6 +58,20 @@ def read_logged(
     log.parent.mkdir(parents=True)
     log.write_text("v1\n" + _lines(paths, sizes, tags))
     return _reader(spark, schema).load(folder.as_uri())
+
+
+def sees_logs(spark: SparkSession) -> bool:
+    """Whether the process that plans queries sees this one's folders; only Spark Connect can be elsewhere."""
+    if not type(spark).__module__.startswith("pyspark.sql.connect"):
+        return True
+    if spark not in _seen:
+        nothing, none = np.zeros(0, dtype=np.int64), pa.array([], pa.string())
+        try:
+            read_logged(spark, StructType([StructField("nothing", LongType())]), none, nothing, nothing).schema  # noqa: B018
+            _seen[spark] = True
+        except AnalysisException:
+            _seen[spark] = False
+    return _seen[spark]
 
 
 def read_named(spark: SparkSession, schema: StructType, paths: Sequence[str]) -> DataFrame:

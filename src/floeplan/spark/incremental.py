@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 INSERT, DELETE = "INSERT", "DELETE"
 CHANGES_PER_TASK = 32
+_LABELS = ("_change_type", "_change_ordinal", "_commit_snapshot_id")
 
 
 def incremental(
@@ -71,10 +72,13 @@ def incremental(
     if not changelog:
         plan = plan_appends(loaded, from_snapshot, to_snapshot, where, columns)
         return read_plan_of(spark, plan).dataframe()
-    schema = loaded.schema() if columns is None else select(loaded.schema(), columns)
+    shown = loaded.schema() if columns is None else select(loaded.schema(), columns)
+    whole = shown if carryovers else loaded.schema()
     changes = plan_changes(loaded, from_snapshot, to_snapshot, where)
-    frame = _changed_rows(spark, changes, ChangeReading(TableRows.of(loaded, loaded.schema()), schema))
-    return frame if carryovers else _without_carryovers(frame, schema)
+    frame = _changed_rows(spark, changes, ChangeReading(TableRows.of(loaded, loaded.schema()), whole))
+    if carryovers:
+        return frame
+    return _without_carryovers(frame, whole).select(*(quoted(field.name) for field in shown.fields), *_LABELS)
 
 
 def _changed_rows(spark: SparkSession, changes: list[FileChange], reading: ChangeReading) -> DataFrame:
@@ -147,31 +151,21 @@ def _alive(file: FileScan, files: FileRows) -> RowSelection:
 
 
 def _without_carryovers(frame: DataFrame, schema: Schema) -> DataFrame:
-    """Rows that one snapshot both deleted and inserted cancel out, one for one."""
+    """Rows that one snapshot both deleted and inserted, equal in every column, cancel out one for one."""
     from pyspark.sql import functions as F  # noqa: N812
 
     for field in schema.fields:
         if any(isinstance(inner.field_type, MapType) for inner in walk(field)):
             raise UnsupportedError(
-                f"rows with maps cannot be compared (column {field.name}); use carryovers=True or other columns",
+                f"rows with maps cannot be compared (column {field.name}); use carryovers=True",
                 context={"column": field.name},
             )
-    names = [quoted(field.name) for field in schema.fields]
-    labels = ["_change_ordinal", "_commit_snapshot_id"]
-    exact = [
-        F.col(quoted(field.name)).cast("string").alias(f"__exact{field.field_id}")
-        for field in schema.fields
-        if isinstance(field.field_type, FloatType | DoubleType)
-    ]
-    sign = F.when(F.col("_change_type") == INSERT, 1).otherwise(-1)
-    plain = [quoted(f.name) for f in schema.fields if not isinstance(f.field_type, FloatType | DoubleType)]
-    floats = [
-        F.first(F.col(quoted(f.name))).alias(f.name)
-        for f in schema.fields
-        if isinstance(f.field_type, FloatType | DoubleType)
-    ]
-    net = frame.groupBy(*plain, *labels, *exact).agg(F.sum(sign).alias("__net"), *floats).where("__net <> 0")
-    kind = F.when(F.col("__net") > 0, F.lit(INSERT)).otherwise(F.lit(DELETE)).alias("_change_type")
-    copies = F.explode(F.sequence(F.lit(1), F.abs("__net"))).alias("__copy")
-    shown = net.select(*names, kind, *labels, copies)
-    return shown.select(*names, "_change_type", *labels)
+    floats = [field for field in schema.fields if isinstance(field.field_type, FloatType | DoubleType)]
+    plain = [quoted(field.name) for field in schema.fields if field not in floats]
+    exact = [F.col(quoted(field.name)).cast("string").alias(f"__exact{field.field_id}") for field in floats]
+    kept = [F.first(F.col(quoted(field.name))).alias(field.name) for field in floats]
+    net = F.sum(F.when(F.col("_change_type") == INSERT, 1).otherwise(-1)).alias("__net")
+    grouped = frame.groupBy(*plain, *exact, "_change_ordinal", "_commit_snapshot_id").agg(net, *kept)
+    kind = F.when(F.col("__net") > 0, F.lit(INSERT)).otherwise(F.lit(DELETE))
+    copies = F.explode(F.sequence(F.lit(1), F.abs("__net")))
+    return grouped.where("__net <> 0").withColumn("_change_type", kind).withColumn("__copy", copies)

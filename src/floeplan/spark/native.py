@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, reduce
+from operator import and_
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,7 +35,7 @@ from floeplan.scan.model import PlannedFiles
 from floeplan.scan.scan_plan import ScanPlan
 from floeplan.spark.columns import NameHistory, ReadColumn
 from floeplan.spark.deletes import deleted_bit, deleted_words, word_offsets
-from floeplan.spark.file_log import read_logged, tag
+from floeplan.spark.file_log import read_logged, read_named, sees_logs, tag
 from floeplan.spark.filters import quoted, spark_sql
 from floeplan.spark.types import spark_type
 
@@ -63,8 +64,12 @@ class Branch:
 
     def describe(self) -> str:
         """The treatment in words."""
-        deletes = [word for word, on in (("position bits", self.positional), ("key anti-join", self.equality)) if on]
-        return " and ".join(deletes) or "plain"
+        treatments = (
+            ("position bits", self.positional),
+            ("key anti-join", self.equality),
+            ("partition values where a column is missing", bool(self.constants)),
+        )
+        return ", ".join(words for words, on in treatments if on) or "plain"
 
 
 @dataclass(frozen=True)
@@ -101,6 +106,14 @@ class NativeReading:
             shown = shown.where(spark_sql(self.plan.compiled.predicate))
         return shown.select(*(F.col(quoted(field.name)) for field in self.plan.schema.fields))
 
+    @property
+    def tagged(self) -> npt.NDArray[np.bool_]:
+        """Which files of the plan have rows that must know their file."""
+        mask = np.zeros(len(self.plan.files), dtype=np.bool_)
+        for branch in self.branches(np.arange(len(mask))):
+            mask[branch.rows] = branch.tagged
+        return mask
+
     @cached_property
     def history(self) -> NameHistory:
         """The names of the table's columns, now and then."""
@@ -135,6 +148,8 @@ class NativeReading:
         entries = self.plan.files.entries.take(branch.rows)
         tags = self._offsets(branch)[:-1] if _only_positional(branch) else np.arange(len(branch.rows))
         schema = StructType([column.asked for column in columns.values()])
+        if not sees_logs(self.spark):
+            return read_named(self.spark, schema, entries.path.to_pylist())
         return read_logged(self.spark, schema, entries.path, entries.ints("file_size_in_bytes"), tags)
 
     def _offsets(self, branch: Branch) -> Ints:
@@ -213,7 +228,7 @@ class NativeReading:
             matches.append(F.array_contains(F.get(of_file, F.col(self._tag)), F.col(f"{prefix}tag")))
         if sizes.sum() <= BROADCAST_BYTES:
             listed = F.broadcast(listed)
-        return rows.join(listed, reduce(Column.__and__, matches), "left_anti")
+        return rows.join(listed, reduce(and_, matches), "left_anti")
 
     def _matched_deletes(self, data: Ints, deletes: Ints) -> Column:
         """For each data file the deletes that apply to it."""

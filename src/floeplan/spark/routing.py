@@ -30,7 +30,8 @@ from floeplan.predicate.tristate import Mask
 from floeplan.scan.options import DEFAULT_CONCURRENCY
 from floeplan.scan.scan_plan import ScanPlan
 from floeplan.spark.columns import DEFAULTED, walk
-from floeplan.spark.native import delete_masks, equality_ids, key_field, matched_pairs, needed_fields
+from floeplan.spark.file_log import sees_logs
+from floeplan.spark.native import NativeReading, delete_masks, equality_ids, key_field, matched_pairs, needed_fields
 from floeplan.spark.types import NANOSECONDS
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def route(spark: SparkSession, plan: ScanPlan) -> Route:
         return Route(none, everything, ((obstacle, len(plan.files)),))
     refused = np.zeros(len(plan.files), dtype=np.bool_)
     reasons = []
-    for reason, mask in _file_obstacles(plan):
+    for reason, mask in _file_obstacles(spark, plan):
         if count := int((mask & ~refused).sum()):
             reasons.append((reason, count))
         refused |= mask
@@ -138,8 +139,10 @@ def _failure(spark: SparkSession, path: str) -> str | None:
     return None
 
 
-def _file_obstacles(plan: ScanPlan) -> Iterator[tuple[str, Mask]]:
+def _file_obstacles(spark: SparkSession, plan: ScanPlan) -> Iterator[tuple[str, Mask]]:
     files = plan.files
+    if not sees_logs(spark):
+        yield "Spark plans on another machine, which does not see this one's folders", NativeReading(spark, plan).tagged
     hidden = _hidden(files.entries.path)
     yield "their names begin with _ or . and Spark would leave them out", hidden
     yield "they carry no field ids", _without_ids(plan)
