@@ -23,9 +23,11 @@ from tests.support.commits import (
     Write,
     appending,
     copy_on_write_delete,
+    copy_on_write_update,
     create_table,
     fork,
     merge_on_read_delete,
+    merge_on_read_update,
     open_catalog,
     patient,
     read_rows,
@@ -49,7 +51,8 @@ def catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqlCatalog]:
 
 
 @st.composite
-def deletes(draw: st.DrawFn, merge_on_read: bool) -> Write:
+def row_changes(draw: st.DrawFn) -> Write:
+    """Deletes and updates of a few rows, in both modes."""
     ids = draw(st.sets(st.integers(0, 45), min_size=1, max_size=4))
     part = draw(st.sampled_from(PARTS))
     of_part = draw(st.booleans())
@@ -59,7 +62,10 @@ def deletes(draw: st.DrawFn, merge_on_read: bool) -> Write:
     def matches(row: tuple[int, str]) -> bool:
         return row[0] in ids and (row[1] == part or not of_part)
 
-    return (merge_on_read_delete if merge_on_read else copy_on_write_delete)(where, matches)
+    if draw(st.booleans()):
+        return draw(st.sampled_from([copy_on_write_delete, merge_on_read_delete]))(where, matches)
+    update = draw(st.sampled_from([copy_on_write_update, merge_on_read_update]))
+    return update(where, matches, draw(st.sampled_from(PARTS)))
 
 
 @st.composite
@@ -68,9 +74,7 @@ def appends(draw: st.DrawFn) -> Write:
     return appending(rows_of(first, first + 3, draw(st.sampled_from(PARTS))))
 
 
-WRITES = st.one_of(
-    appends(), deletes(False), deletes(True), st.sampled_from(PARTS[:2]).map(lambda part: replacing(f"part = '{part}'"))
-)
+WRITES = st.one_of(appends(), row_changes(), st.sampled_from(PARTS[:2]).map(lambda part: replacing(f"part = '{part}'")))
 
 
 @dataclass(frozen=True)

@@ -130,27 +130,49 @@ def appending(rows: Rows) -> Write:
     return Write("append", plan, lambda before: sorted(before + rows))
 
 
-def copy_on_write_delete(where: str, matches: Callable[[tuple[int, str]], bool]) -> Write:
+Matches = Callable[[tuple[int, str]], bool]
+
+
+def copy_on_write_delete(where: str, matches: Matches) -> Write:
     """Files with matching rows are replaced by files without them."""
+    return _copy_on_write("delete", where, lambda row: [] if matches(row) else [row])
+
+
+def copy_on_write_update(where: str, matches: Matches, part: str) -> Write:
+    """Files with matching rows are replaced by files in which those have another part."""
+    return _copy_on_write("update", where, lambda row: [(row[0], part)] if matches(row) else [row])
+
+
+def merge_on_read_delete(where: str, matches: Matches) -> Write:
+    """Deletion vectors in format 3, position delete files before."""
+    return _merge_on_read("delete", where, matches, lambda row: [])
+
+
+def merge_on_read_update(where: str, matches: Matches, part: str) -> Write:
+    """Matching rows are deleted likewise and written anew with another part."""
+    return _merge_on_read("update", where, matches, lambda row: [(row[0], part)])
+
+
+def _copy_on_write(command: Command, where: str, becomes: Callable[[tuple[int, str]], Rows]) -> Write:
+    def of_rows(before: Rows) -> Rows:
+        return [new for row in before for new in becomes(row)]
 
     def plan(table: Table, isolation: IsolationLevel) -> Planned:
         scan = plan_scan(table, where, options=NO_SCAN_EXTRAS)
         paths = frozenset(scan.files.entries.path.to_pylist())
-        survivors = [row for row in _rows_of_files(table, paths) if not matches(row)]
-        added = write_rows(table, survivors) if survivors else None
-        operation = Operation.OVERWRITE if survivors else Operation.DELETE
-        change = SnapshotChange(operation, added_data=added, removed_data=paths)
-        return Planned(table, change, _validation(table, "delete", "copy-on-write", isolation, where))
+        rows = of_rows(_rows_of_files(table, paths))
+        operation = Operation.OVERWRITE if rows else Operation.DELETE
+        change = SnapshotChange(operation, added_data=write_rows(table, rows) if rows else None, removed_data=paths)
+        return Planned(table, change, _validation(table, command, "copy-on-write", isolation, where))
 
-    return Write("copy-on-write", plan, lambda before: [row for row in before if not matches(row)])
+    return Write(f"copy-on-write {command}", plan, of_rows)
 
 
-def merge_on_read_delete(where: str, matches: Callable[[tuple[int, str]], bool]) -> Write:
-    """Deletion vectors in format 3, position delete files before."""
-
+def _merge_on_read(command: Command, where: str, matches: Matches, becomes: Callable[[tuple[int, str]], Rows]) -> Write:
     def plan(table: Table, isolation: IsolationLevel) -> Planned:
         files = plan_scan(table, where, options=NO_SCAN_EXTRAS).files
         paths = files.entries.path.to_pylist()
+        new = [row for old in _rows_of_files(table, frozenset(paths)) if matches(old) for row in becomes(old)]
         positions = [_positions(table, path, matches) for path in paths]
         target = WriteTarget.of(table)
         replaced: frozenset[DeleteFileId] = frozenset()
@@ -160,10 +182,18 @@ def merge_on_read_delete(where: str, matches: Callable[[tuple[int, str]], bool])
             deletes = write_deletion_vectors(target, files.entries, positions, file_name_token="test")
         else:
             deletes = write_position_deletes(target, files.entries, positions, file_name_token="test", per_file=True)
-        change = SnapshotChange(Operation.DELETE, added_deletes=deletes, removed_deletes=replaced)
-        return Planned(table, change, _validation(table, "delete", "merge-on-read", isolation, where))
+        change = SnapshotChange(
+            Operation.OVERWRITE if new else Operation.DELETE,
+            added_data=write_rows(table, new) if new else None,
+            added_deletes=deletes,
+            removed_deletes=replaced,
+        )
+        return Planned(table, change, _validation(table, command, "merge-on-read", isolation, where))
 
-    return Write("merge-on-read", plan, lambda before: [row for row in before if not matches(row)])
+    def of_rows(before: Rows) -> Rows:
+        return [new for row in before for new in (becomes(row) if matches(row) else [row])]
+
+    return Write(f"merge-on-read {command}", plan, of_rows)
 
 
 def replacing(where: str) -> Write:
