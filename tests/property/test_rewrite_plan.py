@@ -17,13 +17,12 @@ from pyiceberg.table import StaticTable
 
 from floeplan.errors import StrictModeError
 from floeplan.partition.key import PartitionKey
-from floeplan.partition.transforms import apply
 from floeplan.partition.union import UnionPartitionType
 from floeplan.rewrite.options import KEEP, JobOrder, RewriteOptions
 from floeplan.rewrite.plan import RewriteDataFilesPlanningResult, RewriteFileGroup
 from floeplan.rewrite.planner import RewriteDataFilesPlanner
 from tests.support.histories import histories
-from tests.support.history_truth import File, History
+from tests.support.history_truth import File, History, moved_partition
 from tests.support.oracle import evaluate_row
 from tests.support.predicates import predicates
 
@@ -122,18 +121,10 @@ def check_groups(history: History, options: RewriteOptions, result: RewriteDataF
 
 def check_proven(history: History, group: RewriteFileGroup, moved: list[File]) -> None:
     """Every row of a file that moves is in the partition of its group."""
-    fields = history.specs[group.output_spec_id].fields
-    types = {f.field_id: f.field_type for s in history.snapshots for f in s.schema.fields}
-    types |= {f.field_id: f.field_type for f in history.schema.fields}
     for file in moved:
         for row in file.rows:
-            values = tuple(_partition_value(field, types, file, row) for field in fields)
+            values = moved_partition(history, file, row, group.output_spec_id)
             assert group.key == PartitionKey(group.output_spec_id, values if group.key.partition else None)
-
-
-def _partition_value(field: Any, types: dict[int, Any], file: File, row: dict[int, Any]) -> Any:
-    value = row.get(field.source_id, file.constants.get(field.source_id))
-    return apply(field.transform, types[field.source_id], value)
 
 
 def check_strict(table: Any, options: RewriteOptions, result: RewriteDataFilesPlanningResult) -> None:

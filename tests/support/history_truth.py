@@ -14,6 +14,7 @@ from pyiceberg.types import (
     PrimitiveType,
 )
 
+from floeplan.partition.transforms import apply
 from tests.support.datasets import Dataset
 
 Row = dict[int, Any]
@@ -130,6 +131,19 @@ class History:
     def _key_values(self, file: File, position: int, keys: tuple[int, ...]) -> list[Any]:
         fields = {f.field_id: f for s in self.snapshots for f in s.schema.fields}
         return [_shown(file, file.rows[position], fields[key]) for key in keys]
+
+
+def moved_partition(history: History, file: File, row: Row, spec_id: int) -> tuple[Any, ...]:
+    """The partition of a row of a file under a spec: what the file says where its spec has the field too."""
+    columns = {f.field_id: f for s in history.snapshots for f in s.schema.fields}
+    columns |= {f.field_id: f for f in history.schema.fields}
+    own = dict(zip(history.specs[file.spec_id].fields, file.partition, strict=True))
+    return tuple(
+        own[f]
+        if f in own
+        else apply(f.transform, columns[f.source_id].field_type, _shown(file, row, columns[f.source_id]))
+        for f in history.specs[spec_id].fields
+    )
 
 
 def _shown(file: File, row: Row, column: NestedField) -> Any:

@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.types import DecimalType, PrimitiveType
+from pyiceberg.types import BooleanType, DecimalType, PrimitiveType
 
 from floeplan.predicate.ir import (
     Between,
@@ -160,10 +160,13 @@ class _Position:
 
 
 def physical(type_: PrimitiveType, value: Value) -> Value:
-    """A canonical literal in the domain its column's bounds are kept in: decimals of 18 digits or fewer unscaled."""
+    """A canonical literal in the domain its column's bounds are kept in.
+
+    Booleans are numbers there, and decimals of 18 digits or fewer unscaled.
+    """
     if isinstance(type_, DecimalType) and type_.precision <= 18:
         return int(value.scaleb(type_.scale))  # type: ignore[union-attr]
-    return value
+    return int(value) if isinstance(type_, BooleanType) else value
 
 
 def in_domain(stats: ColumnStats, value: Value) -> Value | pa.Scalar:

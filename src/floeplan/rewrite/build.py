@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from pyiceberg.table.sorting import SortOrder
 
 from floeplan.metadata.entry_columns import partition_column
 from floeplan.partition.union import UnionPartitionType
@@ -15,8 +16,7 @@ from floeplan.predicate.ir import TRUE
 from floeplan.predicate.tristate import TriState
 from floeplan.rewrite.candidates import Selection
 from floeplan.rewrite.groups import Groups, at_most, delete_counts, job_order, pack, worth_rewriting
-from floeplan.rewrite.options import RewriteOptions
-from floeplan.rewrite.orders import SortKey
+from floeplan.rewrite.options import STITCHING, RewriteOptions
 from floeplan.rewrite.output import OutputPartitions, output_partitions
 from floeplan.rewrite.plan import RewriteDataFilesPlan, RewriteFileGroup
 from floeplan.rewrite.reasons import Skip, decision_texts, reason_counts, skip_counts
@@ -26,8 +26,6 @@ from floeplan.scan.model import PlannedFiles
 from floeplan.scan.partition_values import PartitionNames
 from floeplan.scan.target import ScanTarget
 
-_KEEPS_BYTES = ("binpack", "stitch")
-
 
 @dataclass(frozen=True, slots=True)
 class PlanBuilder:
@@ -36,7 +34,7 @@ class PlanBuilder:
     target: ScanTarget
     options: RewriteOptions
     sizes: FileSizes
-    order: tuple[SortKey, ...]
+    order: SortOrder
     output_spec_id: int | None
     union: UnionPartitionType
 
@@ -121,7 +119,7 @@ class PlanBuilder:
 
     def _after(self, size: int) -> int:
         """Expected bytes of the new files: sorting and clustering may change them."""
-        factor = 1.0 if self.options.strategy in _KEEPS_BYTES else self.options.compression_factor
+        factor = 1.0 if self.options.strategy in STITCHING else self.options.compression_factor
         return max(1, int(size * factor)) if factor != 1.0 else size
 
 

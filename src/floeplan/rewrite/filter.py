@@ -18,7 +18,6 @@ from itertools import groupby
 import numpy as np
 import pyarrow as pa
 from pyiceberg.schema import Schema
-from pyiceberg.types import BooleanType
 
 from floeplan.metadata.assemble import partition_arrow_type
 from floeplan.partition.fields import BoundField, fields_on
@@ -214,8 +213,6 @@ def _exact(spec: SpecProjection, keys: Sequence[PartitionKey]) -> StatsTable:
 def _column_stats(field: BoundField, values: Sequence[Value | None]) -> ColumnStats:
     type_ = field.column.type
     listed = [None if value is None else physical(type_, value) for value in values]
-    if isinstance(type_, BooleanType):
-        listed = [None if value is None else int(value) for value in listed]
     array = pa.array(listed, partition_arrow_type(type_))
     is_null = array.is_null().to_numpy(zero_copy_only=False)
     if pa.types.is_integer(array.type) or pa.types.is_floating(array.type):

@@ -20,6 +20,8 @@ from floeplan.predicate.compile import PredicateSource
 KEEP, CURRENT = "keep", "current"
 STRATEGIES = ("binpack", "sort", "zorder", "hilbert", "stitch")
 CLUSTERING = ("zorder", "hilbert")
+STITCHING = ("binpack", "stitch")
+"""Strategies that leave the order of rows alone, so that row groups may be copied as they are."""
 
 
 class JobOrder(StrEnum):

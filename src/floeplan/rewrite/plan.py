@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from pyiceberg.table.sorting import SortOrder
 
 from floeplan.partition.key import PartitionKey
 from floeplan.rewrite.filter import FilterStats
 from floeplan.rewrite.options import RewriteOptions
-from floeplan.rewrite.orders import SortKey
 from floeplan.rewrite.sizes import FileSizes
 from floeplan.scan.model import FileScan, PlannedFiles
 from floeplan.scan.summary import PlanWarning
@@ -86,7 +86,7 @@ class RewriteDataFilesPlan:
         target: The table and the snapshot the plan is made on.
         options: What was asked for.
         sizes: The sizes that follow from the options and the table.
-        order: The columns the rows are sorted or clustered by, if they are.
+        order: What the rows are sorted or clustered by; unsorted when they are not.
         output_spec_id: The spec of all new files, or ``None`` when each group keeps its own.
         groups: What is rewritten, in the order of the job.
         files: The files that passed the filters, with the deletes that apply to them.
@@ -98,7 +98,7 @@ class RewriteDataFilesPlan:
     target: ScanTarget
     options: RewriteOptions
     sizes: FileSizes
-    order: tuple[SortKey, ...]
+    order: SortOrder
     output_spec_id: int | None
     groups: tuple[RewriteFileGroup, ...]
     files: PlannedFiles

@@ -21,7 +21,9 @@ import time
 
 import numpy as np
 import numpy.typing as npt
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyiceberg.types import DoubleType, FloatType
 
 from floeplan.catalog import load_table
 from floeplan.errors import StrictModeError
@@ -35,7 +37,7 @@ from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.tristate import Mask
 from floeplan.rewrite.build import PlanBuilder
 from floeplan.rewrite.candidates import Selection, candidate_reasons, unreadable
-from floeplan.rewrite.options import RewriteOptions
+from floeplan.rewrite.options import STITCHING, RewriteOptions
 from floeplan.rewrite.orders import rewrite_order
 from floeplan.rewrite.output import needed_stats
 from floeplan.rewrite.plan import RewriteDataFilesPlan, RewriteDataFilesPlanningResult
@@ -137,6 +139,8 @@ class RewriteDataFilesPlanner:
         self, manifests: ManifestListTable, keep: Mask, screening: Screening, deletes: ScanDeletes
     ) -> EntriesTable:
         stats = screening.stat_columns | deletes.key_columns | needed_stats(self.union, self.output_spec_id)
+        if self.options.strategy in STITCHING:
+            stats |= _floats(self.target.schema)
         rows = np.flatnonzero(keep & ~is_delete_manifest(manifests))
         return self._entries(manifests, rows, EntryColumns(_DATA_NAMES, stats=stats)).live()
 
@@ -160,6 +164,12 @@ class RewriteDataFilesPlanner:
                 + "; ".join(found.message for found in undecided),
                 context={"undecided": [found.to_dict() for found in undecided]},
             )
+
+
+def _floats(schema: Schema) -> frozenset[int]:
+    """Columns whose NaN only manifests count: a file stitched together of others has the sum of theirs."""
+    fields = schema._lazy_id_to_field.items()
+    return frozenset(i for i, field in fields if isinstance(field.field_type, FloatType | DoubleType))
 
 
 def _pruned(manifests: ManifestListTable, keep: Mask) -> dict[str, int]:

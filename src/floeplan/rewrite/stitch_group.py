@@ -1,0 +1,96 @@
+"""Stitching one group: the row groups of its files copied as they are, as many files into one as make a good file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from types import TracebackType
+
+import numpy as np
+from pyiceberg.io import FileIO
+
+from floeplan.metadata.entries import EntriesTable
+from floeplan.rewrite.compaction_map import runs_of
+from floeplan.rewrite.group_run import GroupRun
+from floeplan.rewrite.options import STITCHING
+from floeplan.rewrite.stitch import MIN_ROW_GROUP_BYTES, StitchedFile, misfit, stitch
+from floeplan.write.entry_rows import FileEntry, entries_of
+from floeplan.write.metrics import file_metrics
+from floeplan.write.partitioning import FilePartition
+
+
+def not_stitchable(run: GroupRun) -> str:
+    """Why row groups cannot be copied as they are: because of what is asked for, or because of the files."""
+    work = run.work
+    if run.strategy not in STITCHING:
+        return f"strategy {run.strategy} orders rows"
+    if work.partition is None:
+        return "it takes the rows to tell their partitions"
+    if any(one.file.file_size > work.most_bytes for one in work.files):
+        return "a file is too large"
+    row_ids = any(one.first_row_id is not None for one in work.files)
+    smallest = 0 if run.strategy == "stitch" else MIN_ROW_GROUP_BYTES
+    if sum(one.file.file_size for one in work.files) < smallest:
+        return "row groups are better put together"
+    files = [run.files.open(one.file) for one in work.files]
+    return misfit(files, run.target.stored_schema, row_ids=row_ids, min_row_group=smallest)
+
+
+class GroupStitcher:
+    """Copies the row groups of a group into new files."""
+
+    def __init__(self, run: GroupRun, partition: FilePartition) -> None:
+        self.run, self.partition = run, partition
+
+    def write(self, written: ExitStack) -> EntriesTable:
+        """The entries of the new files; ``written`` removes them when it is left by an exception."""
+        target = self.run.target
+        parts = []
+        for number, places in enumerate(self._portions()):
+            opened = [self.run.files.open(self.run.work.files[place].file) for place in places]
+            name = f"{target.file_name(f'{self.run.token}-{number}')}.parquet"
+            path = target.new_location(name, self.partition.key)
+            written.push(_removing(target.io, path))
+            made = stitch(opened, target.io, path)
+            numbers = [
+                self.run.moved.read(place, np.array([0]), np.array([file.footer.num_rows]))
+                for place, file in zip(places, opened, strict=True)
+            ]
+            self.run.moved.wrote([path], [made.footer.num_rows], [runs_of(rows) for rows in numbers])
+            parts.append(self._entry(made, places))
+        return entries_of(parts, target.union)
+
+    def _portions(self) -> list[list[int]]:
+        """Neighbouring files, by the portion that the middle of each lies in."""
+        sizes = np.array([one.file.file_size for one in self.run.work.files], dtype=np.float64)
+        middle = (np.cumsum(sizes) - sizes / 2) / max(1.0, float(sizes.sum()))
+        portion = (middle * self.run.work.outputs).astype(np.int64)
+        return [np.flatnonzero(portion == number).tolist() for number in np.unique(portion).tolist()]
+
+    def _entry(self, made: StitchedFile, places: Sequence[int]) -> FileEntry:
+        """The entry of a new file; footers do not count NaN, so what the entries of the old files say is summed."""
+        target = self.run.target
+        metrics = file_metrics(made.footer, target.schema, target.metrics_modes)
+        counts = [self.run.work.nan_counts[place] for place in places]
+        for field_id in set.intersection(*map(set, counts)) & metrics.value_counts.keys():
+            metrics.nan_value_counts[field_id] = sum(count[field_id] for count in counts)
+        return FileEntry(
+            path=made.path,
+            partition=self.partition,
+            record_count=made.footer.num_rows,
+            size=made.size,
+            metrics=metrics,
+            split_offsets=made.footer.chunks(0).start.tolist(),
+            sort_order_id=0,
+        )
+
+
+def _removing(io: FileIO, path: str) -> Callable[..., None]:
+    """What a context calls when it is left: an exception takes the file along."""
+
+    def leave(kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if kind is not None:
+            with suppress(OSError):
+                io.delete(path)
+
+    return leave

@@ -1,0 +1,81 @@
+"""Rewriting groups of files: what one task does, on a Spark executor or in this process.
+
+Live rows of all files of a group come out in the table's current schema, with all deletes applied and in format 3 with
+their identity, in new files under the output spec. Row groups that are good as they are, are copied instead
+(``stitch_group``); otherwise rows are written anew (``write_group``).
+
+Fail-safe: names carry the attempt, and a group that fails removes what it wrote. Only what is named in a
+``GroupResult`` is committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+from pyiceberg.table.sorting import SortOrder
+
+from floeplan.dml.deletes import own_deletes
+from floeplan.rewrite.compaction_map import MapBuilder
+from floeplan.rewrite.group_run import GroupRun
+from floeplan.rewrite.plan import RewriteDataFilesPlan
+from floeplan.rewrite.stitch_group import GroupStitcher, not_stitchable
+from floeplan.rewrite.work import GroupResult, GroupWork
+from floeplan.rewrite.write_group import GroupWriter
+from floeplan.scan.file_rows import FileRows, TableRows
+from floeplan.write.partitioning import FilePartition
+from floeplan.write.target import WriteTarget
+
+_TARGET_SIZE = "write.target-file-size-bytes"
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteTask:
+    """Rewrites groups of files; pickled and sent to where it runs."""
+
+    table: TableRows
+    target: WriteTarget
+    strategy: str
+    order: SortOrder
+
+    @classmethod
+    def of(cls, plan: RewriteDataFilesPlan, operation_id: str | None = None) -> RewriteTask:
+        """The task for the groups of a plan."""
+        table, schema = plan.target.table, plan.target.schema
+        target = WriteTarget.of(table, schema=schema, operation_id=operation_id)
+        return cls(TableRows.of(table, schema), target, plan.options.strategy, plan.order)
+
+    def __call__(self, works: Sequence[GroupWork], attempt: str) -> list[GroupResult]:
+        """Rewrite some groups, one after the other."""
+        return [_rewritten(self._run(work, attempt)) for work in works]
+
+    def _run(self, work: GroupWork, attempt: str) -> GroupRun:
+        properties = {**self.target.properties, _TARGET_SIZE: str(work.most_bytes)}
+        return GroupRun(
+            work=work,
+            target=replace(self.target, spec_id=work.output_spec_id, properties=properties),
+            strategy=self.strategy,
+            order=self.order,
+            token=f"{attempt}-{work.group_id:05d}",
+            files=FileRows(self.table),
+            moved=MapBuilder([one.file.path for one in work.files]),
+        )
+
+
+def _rewritten(run: GroupRun) -> GroupResult:
+    files = [one.file for one in run.work.files]
+    not_stitched = not_stitchable(run)
+    with ExitStack() as written:
+        if run.work.partition is None or not_stitched:
+            added = GroupWriter(run).write(written)
+        else:
+            added = GroupStitcher(run, FilePartition.of(run.target.union, run.work.partition)).write(written)
+        return GroupResult(
+            group_id=run.work.group_id,
+            added=added,
+            removed_data=tuple(file.path for file in files),
+            removed_deletes=tuple(dict.fromkeys(delete for file in files for delete in own_deletes(file))),
+            moved=run.moved.finish(),
+            not_stitched=not_stitched,
+        )

@@ -1,0 +1,148 @@
+"""Writing the rows of one group anew: read, deletes applied, put in order if there is one, and shared out over files.
+
+The bytes of the old files are shared out evenly over the expected number of new ones. Sorting and clustering order the
+whole group, so that new files follow each other.
+
+Memory: without an order rows stream through, row group by row group; with one the group is held in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
+
+import numpy as np
+import pyarrow as pa
+from pyiceberg.schema import Schema
+
+from floeplan.dml.row_task import WholeRows
+from floeplan.metadata.entries import EntriesTable
+from floeplan.parquet.selection import RowSelection
+from floeplan.partition.key import PartitionKey
+from floeplan.predicate.arrow_columns import columns_of, decoded
+from floeplan.rewrite.compaction_map import Ints, Runs, runs_of
+from floeplan.rewrite.curves import curve_rows
+from floeplan.rewrite.group_run import GroupRun
+from floeplan.rewrite.options import CLUSTERING
+from floeplan.rewrite.orders import NOT_OF_THE_TABLE
+from floeplan.transaction.entry_tables import concat_entries
+from floeplan.write.data_files import DataFileWriter
+from floeplan.write.partitioning import partitions_of, sort_rows, split
+
+_NUMBER = "floeplan.row-number"
+
+
+class GroupWriter:
+    """Writes the live rows of a group as new files."""
+
+    def __init__(self, run: GroupRun) -> None:
+        self.run = run
+        self.work, self.target, self.moved = run.work, run.target, run.moved
+        self.whole = WholeRows(run.target, run.files)
+
+    def write(self, written: ExitStack) -> EntriesTable:
+        """The entries of the new files; ``written`` removes them when it is left by an exception."""
+        stream = self._rows() if self.run.order.is_unsorted else iter([self._ordered()])
+        portions = groupby(_shared_out(stream, self.work.outputs), key=itemgetter(0))
+        parts = [self._write_portion(written, number, (b for _, b in portion)) for number, portion in portions]
+        return self._stating_order(concat_entries(parts, self.target.union))
+
+    def _rows(self) -> Iterator[_Batch]:
+        """Live rows, row group by row group."""
+        total = max(1, self.work.bytes)
+        for place, work in enumerate(self.work.files):
+            opened = self.run.files.open(work.file)
+            footer = opened.footer
+            live = opened.undeleted(RowSelection.all_rows(footer.num_rows))
+            for first, count in zip(footer.first_rows.tolist(), footer.row_group_rows.tolist(), strict=True):
+                part = live.intersect(RowSelection.from_runs([first], [count]))
+                share = work.file.file_size * count / max(1, footer.num_rows) / total
+                rows, found = self.whole.located(work, opened, part)
+                yield _Batch(rows, self.moved.read(place, found.starts, found.counts), share)
+
+    def _ordered(self) -> _Batch:
+        """All rows of the group in one order."""
+        batches = list(self._rows())
+        numbers = pa.array(np.concatenate([batch.numbers for batch in batches]))
+        rows = pa.concat_tables([batch.rows for batch in batches]).append_column(_NUMBER, numbers)
+        if self.run.strategy in CLUSTERING:
+            column = columns_of(rows, self.whole.schema)
+            chosen = [decoded(column(field.source_id)) for field in self.run.order.fields]
+            rows = rows.take(pa.array(curve_rows(chosen, self.run.strategy)))
+        else:
+            rows = sort_rows(rows, self.whole.schema, self.run.order)
+        return _Batch(rows.drop_columns([_NUMBER]), np.asarray(rows.column(_NUMBER)), 1.0)
+
+    def _write_portion(self, written: ExitStack, number: int, batches: Iterator[_Batch]) -> EntriesTable:
+        """Write the rows of one portion and note where each went."""
+        writer = written.enter_context(
+            DataFileWriter(self.target, file_name_token=f"{self.run.token}-{number}", partition=self.work.partition)
+        )
+        runs: dict[PartitionKey, list[Runs]] = {}
+        for batch in batches:
+            for key, numbers in self._numbers(batch):
+                runs.setdefault(key, []).append(runs_of(numbers))
+            writer.write(batch.rows)
+        added = writer.finish()
+        self._note(added, runs)
+        return added
+
+    def _numbers(self, batch: _Batch) -> Iterator[tuple[PartitionKey, Ints]]:
+        """The numbers of the rows of each partition."""
+        if self.work.partition is not None:
+            return iter([(self.work.partition, batch.numbers)])
+        schema, union = self.target.stored_schema, self.target.union
+        sources = {field.source_id for field in union.spec(self.work.output_spec_id).fields}
+        tops = [top.name for top in schema.fields if not sources.isdisjoint(Schema(top)._lazy_id_to_field)]
+        numbered = batch.rows.select(tops).append_column(_NUMBER, pa.array(batch.numbers))
+        parts = split(numbered, schema, union, self.work.output_spec_id)
+        return ((key, np.asarray(part.column(_NUMBER))) for key, part in parts)
+
+    def _note(self, added: EntriesTable, runs: Mapping[PartitionKey, Sequence[Runs]]) -> None:
+        """A partition's files hold its rows one after the other."""
+        paths, counts = added.path.to_pylist(), added.record_count.tolist()
+        files: dict[PartitionKey, list[int]] = {}
+        for place, partition in enumerate(partitions_of(added, self.target.union)):
+            files.setdefault(partition.key, []).append(place)
+        for key, places in files.items():
+            self.moved.wrote([paths[at] for at in places], [counts[at] for at in places], runs[key])
+
+    def _stating_order(self, added: EntriesTable) -> EntriesTable:
+        """Files in the table's own order say so."""
+        if self.run.strategy != "sort" or self.run.order.order_id == NOT_OF_THE_TABLE:
+            return added
+        at = added.table.schema.get_field_index("sort_order_id")
+        column = pa.array([self.run.order.order_id] * len(added), added.table.schema.field(at).type)
+        return EntriesTable(added.table.set_column(at, "sort_order_id", column), added.partition_types)
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """Rows, their numbers in the order of reading, and the share of all bytes of the group that they are."""
+
+    rows: pa.Table
+    numbers: Ints
+    share: float
+
+    def slice(self, first: int, count: int) -> _Batch:
+        return _Batch(self.rows.slice(first, count), self.numbers[first : first + count], 0.0)
+
+
+def _shared_out(stream: Iterable[_Batch], portions: int) -> Iterator[tuple[int, _Batch]]:
+    """Batches cut so that every portion gets the same share, each with the number of its portion, ascending."""
+    done = 0.0
+    for batch in stream:
+        start, width, rows = done * portions, batch.share * portions, batch.rows.num_rows
+        done += batch.share
+        cut = 0
+        for portion in range(min(int(start), portions - 1), portions):
+            whole = portion == portions - 1 or start + width <= portion + 1
+            end = rows if whole else max(cut, int(rows * (portion + 1 - start) / width))
+            if end > cut:
+                yield portion, batch.slice(cut, end - cut)
+            cut = end
+            if whole:
+                break

@@ -1,0 +1,94 @@
+"""Parquet files as the stitcher takes them, and what must be the same before and after."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pyiceberg.io.pyarrow import PyArrowFileIO
+
+from floeplan.parquet.footer import ParquetFooter, read_footer
+from floeplan.parquet.page_index import read_page_indexes
+from floeplan.parquet.source import ByteSource, open_source
+from floeplan.predicate.ir import TRUE
+from floeplan.predicate.tristate import TriState
+from floeplan.scan.file_rows import FileRows, OpenFile, TableRows
+from floeplan.scan.model import FileScan
+
+IO = PyArrowFileIO()
+
+
+def opened(path: Path, **more: Any) -> OpenFile:
+    """A file of a table, opened."""
+    scan: dict[str, Any] = {
+        "path": str(path),
+        "format": "PARQUET",
+        "spec_id": 0,
+        "partition": {},
+        "record_count": -1,
+        "file_size": path.stat().st_size,
+        "sequence_number": 1,
+        "row_groups": None,
+        "row_selection": None,
+        "deletes": (),
+        "residual": TRUE,
+        "tri_state": TriState.TRUE,
+        "encrypted": False,
+    }
+    return FileRows(TableRows((), None, IO)).open(FileScan(**(scan | more)))
+
+
+def facts(source: ByteSource, footer: ParquetFooter) -> list[dict[str, Any]]:
+    """For every row group and column all that does not depend on where it is, and what its places point to."""
+    groups = range(footer.num_row_groups)
+    pages = read_page_indexes(source, footer, footer.leaves, groups)
+    found = []
+    for leaf in footer.leaves:
+        chunks, index = footer.chunks(leaf), pages[leaf.index]
+        for group in groups:
+            mine = index.row_group == group
+            found.append(
+                {
+                    "group": group,
+                    "column": leaf.path,
+                    "statistics": (chunks.min_value[group], chunks.max_value[group], int(chunks.null_count[group])),
+                    "codec": int(chunks.codec[group]),
+                    "located": bool(index.located[group]),
+                    "described": bool(index.described[group]),
+                    "rows": (index.first_row[mine].tolist(), index.row_count[mine].tolist()),
+                    "bounds": [(index.lower[at], index.upper[at]) for at in np.flatnonzero(mine)],
+                    "bytes": _bytes(source, chunks.start[group], chunks.total_compressed_size[group]),
+                    "pages": [_bytes(source, index.offset[at], index.size[at]) for at in np.flatnonzero(mine)],
+                    "bloom": _bytes(source, chunks.bloom_offset[group], chunks.bloom_length[group]),
+                }
+            )
+    return found
+
+
+def facts_of(path: Path) -> list[dict[str, Any]]:
+    source = open_source(str(path), IO)
+    return facts(source, read_footer(source))
+
+
+def _bytes(source: ByteSource, at: Any, size: Any) -> bytes:
+    return bytes(source.read_ranges([(int(at), int(size))])[0]) if at >= 0 and size > 0 else b""
+
+
+def expected_facts(paths: list[Path]) -> list[dict[str, Any]]:
+    """Those of all files, their row groups counted on; row groups without rows are not counted."""
+    found: list[dict[str, Any]] = []
+    first = 0
+    for path in paths:
+        of_file = [fact for fact in facts_of(path) if fact["rows"] != ([0], [0])]
+        found += [fact | {"group": fact["group"] + first} for fact in of_file]
+        first = max((fact["group"] for fact in found), default=-1) + 1
+    return sorted(found, key=_place)
+
+
+def _place(fact: dict[str, Any]) -> tuple[Any, ...]:
+    return fact["column"], fact["group"]
+
+
+def same_place(fact: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(fact, key=_place)
