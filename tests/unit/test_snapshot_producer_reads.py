@@ -5,14 +5,19 @@ Manifests that nothing may read are listed but do not exist: reading one is an e
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
+from threading import Barrier
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyiceberg.io import FileIO
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadataUtil
@@ -25,6 +30,7 @@ from floeplan.metadata.manifest_list import DATA, ManifestListTable, Summaries, 
 from floeplan.metadata.manifest_list_writer import ListedSnapshot, write_manifest_list
 from floeplan.metadata.manifest_writer import write_manifest
 from floeplan.transaction.change import DeleteFileId, Operation, SnapshotChange
+from floeplan.transaction.producer import SnapshotProducer
 from tests.support.producing import Line, new_files
 from tests.support.written_tables import Layout
 
@@ -204,6 +210,45 @@ def test_files_are_written_again_after_the_format_was_upgraded(tmp_path: Path) -
     line = Line(replace(LAYOUT, version=3), TableMetadataUtil.parse_obj(upgraded))
     line.accept(producer.produce(line.metadata, line.head))
     assert sorted(line.told("first_row_id").values()) == list(range(0, 90, 10))
+
+
+class Meeting(FileIO):
+    """A remote store in memory, whose manifests are written only when two writes of them meet."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+        self.files: dict[str, bytes] = {}
+        self.barrier = Barrier(2)
+
+    def new_output(self, location: str) -> Any:
+        return SimpleNamespace(create=lambda: self._create(location))
+
+    def new_input(self, location: str) -> Any:
+        return SimpleNamespace(open=lambda: BytesIO(self.files[location]))
+
+    def delete(self, location: Any) -> None:
+        del self.files[location]
+
+    @contextmanager
+    def _create(self, location: str) -> Iterator[BytesIO]:
+        if "snap-" not in location:
+            self.barrier.wait(timeout=60)
+        stream = BytesIO()
+        yield stream
+        self.files[location] = stream.getvalue()
+
+
+def test_a_remote_store_gets_many_manifests_at_the_same_time(tmp_path: Path) -> None:
+    line = Line.start(LAYOUT, tmp_path)
+    line.metadata = line.metadata.model_copy(update={"location": "mem://lake/t"})
+    io = Meeting()
+    rows = [day("day.parquet", 0), day("other.parquet", 1), region("region.parquet", "eu"), region("r.parquet", "us")]
+    change = SnapshotChange(Operation.APPEND, added_data=new_files(LAYOUT, rows))
+    line.accept(SnapshotProducer(change, 100, io).produce(line.metadata, None))
+    removal = SnapshotChange(Operation.DELETE, removed_data=frozenset({"day.parquet", "region.parquet"}))
+    produced = SnapshotProducer(removal, 101, io).produce(line.metadata, line.head)
+    assert [manifest.entries for manifest in produced.manifests_written] == [2, 2]
+    assert set(produced.written) <= io.files.keys()
 
 
 def test_a_vector_is_looked_for_where_its_data_file_was(tmp_path: Path) -> None:

@@ -118,13 +118,16 @@ class _Visit:
     def _write(self, rows: Ints, entries: EntriesTable) -> None:
         gone = self.wanted.hits(entries) | self.wanted.outdated(entries)
         manifest = entries.ints("manifest")
+        again, removed = [], []
         for row in rows.tolist():
             places = np.arange(*np.searchsorted(manifest, [row, row + 1]))
-            here, removed = entries.take(places), gone[places]
-            kept = carried_over(here, removed, self.writer.snapshot_id)
-            spec_id, content = int(self.manifests.spec_id[row]), int(self.manifests.content[row])
-            written = self.writer.write_added_manifest(kept, spec_id, self.shape, content)
-            self._remember(row, _Rewritten(written, here.filter(removed)))
+            here = entries.take(places)
+            kept = carried_over(here, gone[places], self.writer.snapshot_id)
+            again.append((kept, int(self.manifests.spec_id[row]), int(self.manifests.content[row])))
+            removed.append(here.filter(gone[places]))
+        written = self.writer.write_each(again, self.shape)
+        for row, manifest_row, without in zip(rows.tolist(), written, removed, strict=True):
+            self._remember(row, _Rewritten(manifest_row, without))
 
     def _unread(self, rows: Ints) -> Ints:
         """The rows that neither this visit nor an earlier attempt knows anything about, in rising order."""

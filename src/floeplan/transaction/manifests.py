@@ -8,8 +8,10 @@ Fail-safe: a manifest whose entries have another status than the writer was aske
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 from pyiceberg.io import FileIO
@@ -19,7 +21,9 @@ from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.metadata import TableMetadata
 
 from floeplan.errors import CorruptMetadataError, UnknownSpecError
+from floeplan.metadata.decoder import Ints
 from floeplan.metadata.entries import EntriesTable, Status
+from floeplan.metadata.io import MAX_WORKERS, local_path
 from floeplan.metadata.manifest_list import DATA, DELETES, ManifestListTable
 from floeplan.metadata.manifest_writer import write_manifest
 from floeplan.partition.union import UnionPartitionType
@@ -37,6 +41,10 @@ class ManifestWritten:
     spec_id: int
     content: int
     entries: int
+
+
+ManifestOfSpec: TypeAlias = tuple[EntriesTable, int, int]
+"""Entries that are to be a manifest, their spec id and their content."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,18 +114,33 @@ class SnapshotManifests:
 
     def write_manifests(self, entries: EntriesTable, shape: TableShape, content: int) -> list[ManifestListTable]:
         """Entries of any status, one manifest per spec."""
-        groups = group_entries_by_spec(entries)
-        return [self.write_added_manifest(group, spec_id, shape, content) for spec_id, group in groups.items()]
+        return self.write_each(
+            [(group, spec_id, content) for spec_id, group in group_entries_by_spec(entries).items()], shape
+        )
 
-    def write_added_manifest(
+    def write_each(self, manifests: Sequence[ManifestOfSpec], shape: TableShape) -> list[ManifestListTable]:
+        """Several manifests, each of entries of one spec; in a remote store many are written at the same time."""
+        named = [(self._new_location(entries, shape), spec_id, content) for entries, spec_id, content in manifests]
+        if len(named) < 2 or local_path(named[0][0]) is not None:
+            return [self._write(shape, *manifest) for manifest in named]
+        with ThreadPoolExecutor(min(MAX_WORKERS, len(named)), thread_name_prefix="floeplan-manifests") as pool:
+            return list(pool.map(lambda manifest: self._write(shape, *manifest), named))
+
+    def write_manifest_for_spec(
         self, entries: EntriesTable, spec_id: int, shape: TableShape, content: int
     ) -> ManifestListTable:
-        """One manifest, which the snapshot adds, of entries of one spec."""
+        """One manifest of entries of one spec."""
+        return self._write(shape, self._new_location(entries, shape), spec_id, content)
+
+    def _new_location(self, entries: EntriesTable, shape: TableShape) -> str:
         location = shape.location_of(f"{self.commit_uuid}-m{len(self.written)}.avro")
         self.written[location] = entries
+        return location
+
+    def _write(self, shape: TableShape, location: str, spec_id: int, content: int) -> ManifestListTable:
         return write_manifest(
             location,
-            entries,
+            self.written[location],
             shape.specs[spec_id],
             _header_schema(shape, spec_id),
             union=shape.union,
@@ -130,18 +153,22 @@ class SnapshotManifests:
     def _per_spec(
         self, files: EntriesTable, shape: TableShape, content: int, target_bytes: int
     ) -> list[ManifestListTable]:
-        groups = group_files_by_spec(files).items()
-        return [row for spec_id, group in groups for row in self._rolled(group, spec_id, shape, content, target_bytes)]
+        groups = group_files_by_spec(files)
+        heads, rests = {}, {}
+        for spec_id, group in groups.items():
+            heads[spec_id], rests[spec_id] = np.split(np.arange(len(group)), [_FIRST_MANIFEST_ENTRIES])
+        firsts = self.write_each([(groups[spec].take(rows), spec, content) for spec, rows in heads.items()], shape)
+        others = [
+            (groups[spec_id].take(rows), spec_id, content)
+            for (spec_id, rest), first in zip(rests.items(), firsts, strict=True)
+            for rows in _runs(rest, _FIRST_MANIFEST_ENTRIES * target_bytes // int(first.length[0]))
+        ]
+        return firsts + self.write_each(others, shape)
 
-    def _rolled(
-        self, group: EntriesTable, spec_id: int, shape: TableShape, content: int, target_bytes: int
-    ) -> Iterator[ManifestListTable]:
-        head, rest = np.split(np.arange(len(group)), [_FIRST_MANIFEST_ENTRIES])
-        first = self.write_added_manifest(group.take(head), spec_id, shape, content)
-        yield first
-        each = max(1, len(head) * target_bytes // int(first.length[0]))
-        for rows in np.array_split(rest, -(-len(rest) // each)) if len(rest) else ():
-            yield self.write_added_manifest(group.take(rows), spec_id, shape, content)
+
+def _runs(rows: Ints, each: int) -> list[Ints]:
+    """The rows in runs of about equal size, none longer than ``each``."""
+    return np.array_split(rows, -(-len(rows) // max(1, each))) if len(rows) else []
 
 
 def _require(entries: EntriesTable, status: Status) -> None:

@@ -70,7 +70,7 @@ class ManifestMerger:
             entries = self._entries(sources, shape)
             nothing = np.zeros(len(entries), dtype=np.bool_)
             carried = carried_over(entries, nothing, self.writer.snapshot_id)
-            self._merged[key] = self.writer.write_added_manifest(carried, spec_id, shape, content)
+            self._merged[key] = self.writer.write_manifest_for_spec(carried, spec_id, shape, content)
         return self._merged[key]
 
     def _entries(self, sources: ManifestListTable, shape: TableShape) -> EntriesTable:
