@@ -168,3 +168,25 @@ def test_rows_keep_their_identity_in_format_3(matrix: Matrix, local_catalog: Sql
         newest = table.refresh().metadata.last_sequence_number
         after = {pk: (row, seq) for pk, row, seq in spark.sql(query).collect()}
         assert after == {pk: (row, newest if pk % 3 == 0 else seq) for pk, (row, seq) in before.items()}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_spark_goes_on_where_floeplan_stopped_and_the_other_way_round(
+    mode: str, made: MatrixTable, table: Table, spark: SparkSession
+) -> None:
+    """Deletes of one are merged into those of the other, and nobody loses or revives a row."""
+    before = by_key(made)
+    fp.delete(table, "pk % 6 = 0", mode=mode)
+    spark.sql(f"DELETE FROM {made.name} WHERE pk % 6 = 2")
+    fp.update(table, {"n": "7"}, "pk % 6 = 3", mode=mode)
+    spark.sql(f"UPDATE {made.name} SET n = 8 WHERE pk % 6 = 4")
+    expected = {
+        pk: row | {3: {"n": 7}, 4: {"n": 8}}.get(pk % 6, {}) for pk, row in before.items() if pk % 6 not in (0, 2)
+    }
+    same(by_key(made), expected)
+    mine = fp.plan_scan(table.refresh()).to_arrow().to_pylist()
+    same({row["pk"]: row for row in mine}, expected)
+    spark.sql(f"CALL local.system.rewrite_manifests('{made.name}')")
+    spark.sql(f"CALL local.system.rewrite_data_files(table => '{made.name}', options => map('rewrite-all', 'true'))")
+    fp.delete(table, "pk % 6 = 1", mode=mode)
+    same(by_key(made), {pk: row for pk, row in expected.items() if pk % 6 != 1})

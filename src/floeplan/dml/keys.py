@@ -8,7 +8,7 @@ number of columns may make one; with none, every row meets every other.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -17,10 +17,12 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from floeplan.errors import TypeMismatchError, UnsupportedError
+from floeplan.parquet.selection import distinct
 from floeplan.predicate.opaque_types import cast, common_type, entering
 
 Rows = npt.NDArray[np.int64]
 NO_MATCH = -1
+_DENSE = 8
 
 
 def meeting_type(left: pa.DataType, right: pa.DataType) -> pa.DataType:
@@ -46,23 +48,42 @@ def key_values(column: pa.ChunkedArray | pa.Array, type_: pa.DataType) -> pa.Arr
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """The values of one key column, and which combinations with the columns before it there are."""
+    """The values of one key column, and which combinations with the columns before it there are, ascending."""
 
     values: pa.Array
     null_safe: bool
     combinations: Rows
 
+    @classmethod
+    def learn(cls, column: pa.Array, null_safe: bool, before: Rows) -> tuple[_Step, Rows]:
+        """The step of a column of the source, and the codes of its rows."""
+        step = cls(pc.unique(column).drop_null(), null_safe, np.zeros(0, dtype=np.int64))
+        pairs = step._pairs(column, before)
+        learnt = replace(step, combinations=distinct(pairs[pairs >= 0]))
+        return learnt, learnt._places(pairs)
+
     def codes(self, keys: pa.Array, before: Rows) -> Rows:
         """The combinations of rows whose earlier columns have these codes."""
-        found = pc.index_in(keys, value_set=self.values).fill_null(NO_MATCH)
-        code = np.asarray(found, dtype=np.int64)
+        return self._places(self._pairs(keys, before))
+
+    def _pairs(self, keys: pa.Array, before: Rows) -> Rows:
+        code = np.asarray(pc.index_in(keys, value_set=self.values).fill_null(NO_MATCH), dtype=np.int64)
         if self.null_safe:
             code = np.where(np.asarray(keys.is_null()), len(self.values), code)
-        pairs = np.where((code < 0) | (before < 0), NO_MATCH, before * (len(self.values) + 1) + code)
-        place = np.searchsorted(self.combinations, pairs)
-        known = (place < len(self.combinations)) & (pairs >= 0)
-        known[known] = self.combinations[place[known]] == pairs[known]
-        return np.where(known, place, NO_MATCH)
+        return np.where((code < 0) | (before < 0), NO_MATCH, before * (len(self.values) + 1) + code)
+
+    def _places(self, pairs: Rows) -> Rows:
+        """Where the combinations of rows are among those there are: by a table when they are dense, else by search."""
+        known = self.combinations
+        if not len(known):
+            return np.full(len(pairs), NO_MATCH, dtype=np.int64)
+        if known[-1] < _DENSE * len(known):
+            table = np.full(int(known[-1]) + 1, NO_MATCH, dtype=np.int64)
+            table[known] = np.arange(len(known))
+            inside = (pairs >= 0) & (pairs < len(table))
+            return np.where(inside, table[np.where(inside, pairs, 0)], NO_MATCH)
+        place = np.minimum(np.searchsorted(known, pairs), len(known) - 1)
+        return np.where(known[place] == pairs, place, NO_MATCH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +101,7 @@ class KeyIndex:
         codes = np.where(usable, 0, NO_MATCH)
         steps = []
         for column, safe in zip(keys, null_safe, strict=True):
-            step = _first_step(column, safe, codes)
-            codes = step.codes(column, codes)
+            step, codes = _Step.learn(column, safe, codes)
             steps.append(step)
         order = np.argsort(codes, kind="stable")
         order = order[np.searchsorted(codes[order], 0) :]
@@ -99,13 +119,3 @@ class KeyIndex:
         counts = self.counts[found]
         within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
         return np.repeat(target, counts), self.order[np.repeat(self.first[found], counts) + within]
-
-
-def _first_step(column: pa.Array, null_safe: bool, before: Rows) -> _Step:
-    """Learn the values and combinations of one more key column."""
-    values = pc.unique(column).drop_null()
-    code = np.asarray(pc.index_in(column, value_set=values).fill_null(NO_MATCH), dtype=np.int64)
-    if null_safe:
-        code = np.where(np.asarray(column.is_null()), len(values), code)
-    pairs = before * (len(values) + 1) + code
-    return _Step(values, null_safe, np.unique(pairs[(code >= 0) & (before >= 0)]))
