@@ -88,6 +88,9 @@ def histories(draw: st.DrawFn, root: Path, max_steps: int = 5) -> History:
     """Any history, in a folder of its own."""
     builder = _Builder(root / uuid.uuid4().hex, draw)
     builder.commit([builder.append])
+    if builder.version > 1 and draw(st.booleans()):
+        builder.drop_partitioning()
+        builder.commit([builder.delete_keys])
     for _ in range(draw(st.integers(1, max_steps))):
         for change in draw(st.lists(st.sampled_from(builder.changes()), max_size=2)):
             change()
@@ -117,7 +120,8 @@ class _Builder(HistoryFiles):
 
     def changes(self) -> list[Any]:
         """What may become different before the next commit."""
-        return [self.change_spec, self.change_spec, self.change_schema, self.change_schema, self.upgrade]
+        spec = [self.change_spec, self.change_spec, self.drop_partitioning]
+        return [*spec, self.change_schema, self.change_schema, self.upgrade]
 
     def parts(self) -> list[Any]:
         """What may be part of the next commit."""
@@ -153,6 +157,12 @@ class _Builder(HistoryFiles):
             if (source_id, str(transform)) not in taken:
                 kept.append(PartField(self._part_id(source_id, transform, kept), source_id, transform))
         self.specs[spec_id] = Spec(spec_id, tuple(kept))
+
+    def drop_partitioning(self) -> None:
+        """As format 1 does it: the fields keep their places and are void, which partitions nothing."""
+        void, spec_id = pt.VoidTransform(), max(self.specs) + 1
+        fields = self.spec.fields or (PartField(self._part_id(ROW_ID, void, []), ROW_ID, void),)
+        self.specs[spec_id] = Spec(spec_id, tuple(replace(f, transform=void) for f in fields))
 
     def _part_id(self, source_id: int, transform: Any, kept: list[PartField]) -> int:
         """By position as early tables count, or the id the same field had before, or a new one; once in every spec."""
@@ -383,8 +393,9 @@ class _Builder(HistoryFiles):
             return
         one = self.draw(st.sampled_from(targets))
         everywhere = [spec for spec in self.specs.values() if spec.unpartitioned]
-        if everywhere and self.draw(st.booleans()):
-            spec = self.draw(st.sampled_from(everywhere))
+        everywhere.sort(key=lambda spec: (not spec.fields, -spec.spec_id))
+        if everywhere and self.draw(st.integers(0, 2)):
+            spec = everywhere[0] if self.draw(st.booleans()) else self.draw(st.sampled_from(everywhere))
             one = replace(one, spec_id=spec.spec_id, partition=(None,) * len(spec.fields))
         columns = self.draw(st.lists(st.sampled_from(self.columns), min_size=1, max_size=2, unique_by=lambda c: c.name))
         types = {column.field_id: self._type(column.field_id) for column in columns}
