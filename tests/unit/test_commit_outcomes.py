@@ -19,13 +19,17 @@ from floeplan.errors import (
     UnknownTableError,
     UnsupportedError,
 )
+from floeplan.transaction.change import IsolationLevel
 from floeplan.transaction.commit import CommitResult, commit_change
 from floeplan.transaction.exchange import CommitOptions
 from floeplan.transaction.retry import RetryPolicy
 from tests.support.commits import (
     append,
+    copy_on_write_delete,
     create_table,
+    files_under,
     leftovers,
+    merge_on_read_delete,
     no_retry,
     open_catalog,
     patient,
@@ -179,11 +183,48 @@ def test_an_outcome_nobody_knows_is_said_to_be_unknown(table: Table, applied: bo
 
 
 @pytest.mark.parametrize("applied", [True, False])
+def test_a_commit_of_unknown_outcome_is_made_again_under_its_id(table: Table, applied: bool) -> None:
+    change = append(table, NEW)
+    broken = unreliable(table, (LOST,) if applied else LOST, unreachable=99)
+    with pytest.raises(CommitStateUnknownError) as error:
+        commit_change(broken, change, options=patient())
+    broken.catalog.close()
+    snapshot_id = error.value.context["snapshot_id"]
+    result = commit_change(table, change, options=patient(snapshot_id=snapshot_id))
+    assert result.snapshot_id == snapshot_id
+    assert len(result.manifests_written) == (0 if applied else 1)
+    assert result.summary["added-records"] == "3"
+    assert read_rows(table) == BEFORE + NEW
+
+
+@pytest.mark.parametrize("applied", [True, False])
 def test_the_outcome_is_asked_for_until_the_catalog_is_back(table: Table, applied: bool) -> None:
     result = commit(unreliable(table, (LOST,) if applied else LOST, unreachable=3))
     assert result.attempts == (1 if applied else 2)
     assert read_rows(table) == BEFORE + NEW
     assert not leftovers(table)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_change_that_is_committed_again_does_not_lose_its_files(catalog: SqlCatalog, version: int) -> None:
+    """The first commit happened and its answer was lost; the second conflicts with it, and cleans up after itself."""
+    table = create_table(catalog, version)
+    for write in (
+        copy_on_write_delete("id = 3", lambda row: row[0] == 3),
+        merge_on_read_delete("part = 'b' AND id = 14", lambda row: row[0] == 14),
+    ):
+        planned = write.plan(table.refresh(), IsolationLevel.SERIALIZABLE)
+        rows = write.of_rows(read_rows(table))
+        broken = unreliable(table, (LOST,), unreachable=99)
+        with pytest.raises(CommitStateUnknownError):
+            replace(planned, table=broken).commit()
+        broken.catalog.close()
+        before = files_under(table)
+        if write.name.startswith("copy-on-write") or version > 2:
+            with pytest.raises(CommitConflictError):
+                planned.commit()
+            assert files_under(table) == before
+        assert read_rows(table) == rows
 
 
 def test_a_commit_that_is_not_allowed_is_not_repeated(table: Table) -> None:

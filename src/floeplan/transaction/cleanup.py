@@ -10,10 +10,17 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 from pyiceberg.io import FileIO
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import ancestors_of
 
+from floeplan.metadata.entry_columns import EntryColumns
+from floeplan.metadata.manifest_list import DATA, DELETES
+from floeplan.partition.union import UnionPartitionType
 from floeplan.transaction.change import SnapshotChange
+from floeplan.transaction.history import committed_entries
 
 _AT_A_TIME = 16
+_PATHS = EntryColumns(frozenset({"snapshot_id"}), partition=False)
 
 
 def remove_files(paths: Iterable[str], io: FileIO) -> tuple[str, ...]:
@@ -34,7 +41,18 @@ def _remove(path: str, io: FileIO) -> bool:
     return True
 
 
-def own_files(change: SnapshotChange) -> set[str]:
-    """The data and delete files a change adds."""
+def unused_files(change: SnapshotChange, metadata: TableMetadata, start: int | None, io: FileIO) -> set[str]:
+    """The data and delete files a change adds, without those that a snapshot has.
+
+    They can be in use although the change failed: it may have been committed before, when the answer was lost. They
+    were written after the change was planned, so no snapshot up to the starting one has them.
+    """
     added = [files for files in (change.added_data, change.added_deletes) if files is not None]
-    return {path for files in added for path in files.path.to_pylist()}
+    paths = {path for files in added for path in files.path.to_pylist()}
+    first = None if start is None else metadata.snapshot_by_id(start)
+    older = {snapshot.snapshot_id for snapshot in ancestors_of(first, metadata)}
+    newer = [snapshot for snapshot in metadata.snapshots if snapshot.snapshot_id not in older]
+    union = UnionPartitionType.of_table(metadata)
+    for content in (DATA, DELETES):
+        paths -= set(committed_entries(newer, content, union, _PATHS, io).entries.path.to_pylist())
+    return paths

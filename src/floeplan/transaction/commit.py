@@ -16,6 +16,7 @@ attempts, after a definite failure all that were written for the commit. After a
 from __future__ import annotations
 
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -33,9 +34,15 @@ from pyiceberg.table.update import (
     update_table_metadata,
 )
 
-from floeplan.errors import BadInputError, CommitConflictError, FloeplanError, UnknownSnapshotError
+from floeplan.errors import (
+    BadInputError,
+    CommitConflictError,
+    CommitStateUnknownError,
+    FloeplanError,
+    UnknownSnapshotError,
+)
 from floeplan.transaction.change import Check, SnapshotChange, Validation
-from floeplan.transaction.cleanup import own_files, remove_files
+from floeplan.transaction.cleanup import remove_files, unused_files
 from floeplan.transaction.compatible import check_compatible
 from floeplan.transaction.exchange import CommitOptions, Exchange, Proposal
 from floeplan.transaction.manifests import ManifestWritten
@@ -56,7 +63,7 @@ class CommitResult:
         snapshot_id: The new snapshot.
         attempts: How many times the catalog was asked.
         summary: The summary of the snapshot, its operation included.
-        manifests_written: Manifests the snapshot added.
+        manifests_written: Manifests the snapshot added; none if an earlier call had committed it.
         table: The table with the snapshot.
     """
 
@@ -104,16 +111,17 @@ def commit_change(
     options.step("committed")
     snapshot = committed.metadata.snapshot_by_id(intent.snapshot_id)
     assert snapshot is not None, "the table has the snapshot"
-    produced = intent.produced[snapshot.manifest_list]
+    produced = intent.produced.get(snapshot.manifest_list)
+    written = () if produced is None else produced.manifests_written
     if options.clean:
-        needed = {produced.manifest_list, *(manifest.path for manifest in produced.manifests_written)}
+        needed = {snapshot.manifest_list, *(manifest.path for manifest in written)}
         remove_files(set(intent.producer.written) - needed, table.io)
         options.step("cleaned")
     return CommitResult(
         snapshot_id=intent.snapshot_id,
         attempts=exchange.attempts,
         summary=_summary(snapshot),
-        manifests_written=produced.manifests_written,
+        manifests_written=written,
         table=committed,
     )
 
@@ -134,7 +142,7 @@ class _SnapshotIntent:
     producer: SnapshotProducer = field(init=False)
 
     def __post_init__(self) -> None:
-        snapshot_id = _new_snapshot_id(self.table.metadata)
+        snapshot_id = self.options.snapshot_id or _new_snapshot_id(self.table.metadata)
         self.producer = SnapshotProducer(self.change, snapshot_id, self.table.io, on_step=self.options.step)
 
     @property
@@ -227,7 +235,9 @@ def _check_nothing_missing(change: SnapshotChange, produced: Produced) -> None:
 
 
 def _clean_after_failure(error: Exception, exchange: Exchange, intent: _SnapshotIntent) -> None:
-    """Remove what was written if nobody can refer to it; otherwise the error says that it must stay."""
+    """Remove what was written if nobody can refer to it; otherwise the error says that it must stay, and why."""
+    if isinstance(error, CommitStateUnknownError):
+        error.context["snapshot_id"] = intent.snapshot_id
     refused = not isinstance(error, FloeplanError) or error.safe_to_clean
     if not (refused and exchange.settled):
         if isinstance(error, FloeplanError):
@@ -236,7 +246,14 @@ def _clean_after_failure(error: Exception, exchange: Exchange, intent: _Snapshot
     if intent.options.clean:
         remove_files(intent.producer.written, intent.table.io)
         if intent.options.owns_files:
-            remove_files(own_files(intent.change), intent.table.io)
+            _remove_own_files(exchange.newest, intent)
+
+
+def _remove_own_files(newest: Table, intent: _SnapshotIntent) -> None:
+    """As far as the table can be asked whether it has them; the failure itself is what the caller is to hear of."""
+    with suppress(Exception):
+        start = intent.validation.starting_snapshot_id
+        remove_files(unused_files(intent.change, newest.metadata, start, newest.io), newest.io)
 
 
 def _summary(snapshot: Snapshot) -> dict[str, str]:

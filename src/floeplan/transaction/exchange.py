@@ -55,6 +55,8 @@ class CommitOptions:
         clean: Whether files that turn out to be referred to by nobody are removed.
         owns_files: Whether the data and delete files a change adds were written for it, so that they are removed when
             it definitely failed.
+        snapshot_id: The id of the new snapshot, for a commit whose outcome was unknown and which is made again: if the
+            table has the snapshot already, nothing is done. A new id when not given.
         create_branch: Whether a branch that is not there is created from the head of main.
         on_step: Called with the name of each step of the protocol, in order.
         timing: Where time and chance come from.
@@ -64,6 +66,7 @@ class CommitOptions:
     status_check: RetryPolicy | None = None
     clean: bool = True
     owns_files: bool = False
+    snapshot_id: int | None = None
     create_branch: bool = False
     on_step: Callable[[str], None] | None = None
     timing: Timing = field(default_factory=Timing)
@@ -93,7 +96,7 @@ class Intent(Protocol):
 
 
 class Exchange:
-    """One intent and its way into the catalog."""
+    """One intent and its way into the catalog; ``newest`` is the table as it was seen last."""
 
     def __init__(self, table: Table, intent: Intent, options: CommitOptions) -> None:
         if isinstance(table, StaticTable):
@@ -105,7 +108,7 @@ class Exchange:
         self._intent = intent
         self._options = options
         self._unanswered: list[Proposal] = []
-        self._newest = table
+        self.newest = table
         self._status_policy = options.status_check or RetryPolicy.for_status_checks(table.metadata.properties)
         self._repetition = Repetition(
             options.retry or RetryPolicy.for_commits(table.metadata.properties), options.timing
@@ -119,7 +122,7 @@ class Exchange:
     @property
     def settled(self) -> bool:
         """Whether no request is under way any more that could still be granted."""
-        return not any(_may_hold(proposal, self._newest.metadata) for proposal in self._unanswered)
+        return not any(_may_hold(proposal, self.newest.metadata) for proposal in self._unanswered)
 
     def run(self) -> Table:
         """Commit.
@@ -141,7 +144,7 @@ class Exchange:
             self._options.step("before-commit")
             failure = self._commit(current, proposal)
             if failure is None:
-                return self._newest
+                return self.newest
             if not self._repetition.again():
                 raise self._exhausted(failure)
 
@@ -162,7 +165,7 @@ class Exchange:
         except Exception as lost:
             self._unanswered.append(proposal)
             return None if self._has_landed(lost) else lost
-        self._newest = Table(
+        self.newest = Table(
             current.name(),
             response.metadata,
             response.metadata_location,
@@ -190,15 +193,15 @@ class Exchange:
 
     def _refresh(self) -> Table:
         try:
-            self._newest = self._planned.catalog.load_table(self._planned.name())
+            self.newest = self._planned.catalog.load_table(self._planned.name())
         except NoSuchTableError as gone:
             raise self._gone() from gone
-        if self._newest.metadata.table_uuid != self._planned.metadata.table_uuid:
+        if self.newest.metadata.table_uuid != self._planned.metadata.table_uuid:
             raise CommitError(
                 f"table {self._name} was dropped and created again since the change was planned; run it again",
                 context=self._context(),
             )
-        return self._newest
+        return self.newest
 
     def _gone(self) -> UnknownTableError:
         return UnknownTableError(
