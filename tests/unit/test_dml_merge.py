@@ -226,5 +226,13 @@ def test_refused_with_nothing_committed_and_nothing_left_behind(
     assert set(tmp_path.rglob("*")) == files
 
 
+def test_columns_nobody_names_are_left_out(table: Table) -> None:
+    given = source(1, 2, unused=[[1], None])
+    assert fp.merge(table, given, "id").when_matched_delete().execute().rows_deleted == 2
+    one = given.slice(0, 1)
+    every = fp.merge(table, one, "TRUE").when_matched_delete("t.id < 5").when_not_matched_by_source_delete().execute()
+    assert every.rows_deleted == 3
+
+
 def test_deleting_twice_is_deleting(table: Table) -> None:
     assert fp.merge(table, source(7, 7, 7), "id").when_matched_delete().execute().rows_deleted == 1

@@ -98,7 +98,18 @@ def compile_assignments(given: Mapping[str, object], schema: Schema, names: Name
 
 def _assignment(column: str, value: object, schema: Schema, names: Names) -> Assignment:
     found = Names(schema, names.case_sensitive).find(column_path(column, schema))
+    if isinstance(value, str) and value.strip().upper() == "DEFAULT":
+        value = default_text(found.field)
     return Assignment(found.path, found.field, compile_value(literal_text(value), names))
+
+
+def default_text(field: NestedField) -> str:
+    """``DEFAULT`` as SQL text: the value new rows take when none is given."""
+    value = field.write_default
+    if not isinstance(value, str):
+        return literal_text(value)
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
 
 
 def column_path(name: str, schema: Schema) -> tuple[str, ...]:

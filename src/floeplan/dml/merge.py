@@ -38,8 +38,8 @@ from floeplan.transaction.exchange import CommitOptions
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SHIPPED_ROWS = 5_000_000
-"""Sources of more rows are not sent to every task but joined by Spark, when there is a session."""
+SHIPPED_ROWS, SHIPPED_BYTES = 5_000_000, 512 * 2**20
+"""Larger sources are not sent to every task but joined by Spark, when there is a session."""
 
 
 def merge(

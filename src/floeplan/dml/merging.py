@@ -13,10 +13,11 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 from pyiceberg.types import PrimitiveType
 
+from floeplan.dml.assign import top_fields
 from floeplan.dml.changing import run_decision, take_found
 from floeplan.dml.coverage import arrow_evaluates
 from floeplan.dml.keys import KeyIndex, Rows, key_values, meeting_type
-from floeplan.dml.merge import SHIPPED_ROWS, Clauses, Merge, When, compile_clauses, condition_text
+from floeplan.dml.merge import SHIPPED_BYTES, SHIPPED_ROWS, Clauses, Merge, When, compile_clauses, condition_text
 from floeplan.dml.merge_condition import Key, MergeCondition, compile_condition, key_predicate
 from floeplan.dml.merge_join import Joined, MergeSource, true_mask
 from floeplan.dml.merge_names import MergeNames, source_schema
@@ -64,12 +65,13 @@ class Merging:
         clauses = compile_clauses(self.merge, self.target.schema, source)
         covered = self._covered(condition, clauses, source)
         if frame is not None and covered:
-            rows = frame_rows(frame, SHIPPED_ROWS)
-        if self.spark is not None and (rows is None or not covered or rows.num_rows > SHIPPED_ROWS):
+            rows = frame_rows(frame.select(*_columns(condition, clauses, source)), SHIPPED_ROWS)
+        if self.spark is not None and (rows is None or not covered or not _can_be_shipped(rows)):
             ready = frame if frame is not None else source_frame(self.spark, rows, source)
             return self._run_on_spark(ready, names, on, condition, clauses)
-        rows = rows.cast(pa.schema([f.remove_metadata() for f in arrow_schema(source)]))
-        return self._run(self._indexed(rows, source, condition), condition, clauses)
+        needed = top_fields(source, _fields(condition, clauses))
+        rows = _only(rows, needed)
+        return self._run(self._indexed(rows, needed, condition), condition, clauses)
 
     def _covered(self, condition: MergeCondition, clauses: Clauses, source: Schema) -> bool:
         conditions = [condition.target_only, condition.source_only, condition.pairs]
@@ -177,6 +179,24 @@ def _fields(condition: MergeCondition, clauses: Clauses) -> frozenset[int]:
     found = {field_id for expr in asked for field_id in field_ids(expr)}
     found |= {field_id for key in condition.keys for field_id in (key.target, key.source)}
     return frozenset(found.union(*(when.assignments.field_ids for when in clauses.all if when.assignments)))
+
+
+def _columns(condition: MergeCondition, clauses: Clauses, source: Schema) -> list[str]:
+    """The columns of a source that a merge names, quoted; at least one, so that rows can be counted."""
+    named = top_fields(source, _fields(condition, clauses)).fields or source.fields[:1]
+    return [f"`{field.name.replace('`', '``')}`" for field in named]
+
+
+def _only(rows: pa.Table, needed: Schema) -> pa.Table:
+    """Some columns of the source in the types their schema says."""
+    if not needed.fields:
+        return pa.table({"none": pa.nulls(rows.num_rows)})
+    shape = pa.schema([field.remove_metadata() for field in arrow_schema(needed)])
+    return rows.select([field.name for field in needed.fields]).cast(shape)
+
+
+def _can_be_shipped(rows: pa.Table) -> bool:
+    return bool(rows.num_rows <= SHIPPED_ROWS and rows.nbytes <= SHIPPED_BYTES)
 
 
 def _joinable(target: Schema, source: Schema, key: Key) -> bool:
