@@ -76,6 +76,11 @@ class Line:
         return set(self.entries().live().path.to_pylist())
 
 
+def superseded(produced: Produced) -> set[str]:
+    """Written files that the snapshot does not need: left by other attempts or merged into other manifests."""
+    return set(produced.written) - {produced.manifest_list, *(m.path for m in produced.manifests_written)}
+
+
 def new_files(layout: Layout, rows: Sequence[dict[str, Any]]) -> EntriesTable:
     """Files as writers hand them over: whatever a snapshot gives them is open."""
     return layout.entries([{"snapshot_id": None} | row for row in rows])

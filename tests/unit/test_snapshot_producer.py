@@ -20,7 +20,7 @@ from floeplan.metadata.manifest_list import DATA, DELETES, UNKNOWN
 from floeplan.metadata.manifest_list_writer import ListedSnapshot, write_manifest_list
 from floeplan.transaction.change import DeleteFileId, Operation, SnapshotChange
 from floeplan.transaction.manifests import SnapshotManifests, TableShape
-from tests.support.producing import Line, new_files
+from tests.support.producing import Line, new_files, superseded
 from tests.support.written_tables import Layout
 
 pytestmark = pytest.mark.unit
@@ -81,7 +81,7 @@ def test_added_files_get_one_manifest_per_spec_in_rising_order(layout: Layout, t
     assert [(m.spec_id, m.content, m.entries) for m in produced.manifests_written] == [(0, 0, 1), (1, 0, 1), (2, 0, 2)]
     assert line.manifests().spec_id.tolist() == [0, 1, 2]
     assert line.told("spec_id") == {A: 2, B: 0, C: 1, D: 2}
-    assert produced.superseded == frozenset()
+    assert superseded(produced) == set()
 
 
 @pytest.mark.parametrize("layout", ALL)

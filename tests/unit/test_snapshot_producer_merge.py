@@ -16,7 +16,7 @@ from floeplan.errors import InvalidOptionError
 from floeplan.metadata.entries import Status
 from floeplan.transaction.change import Operation, SnapshotChange
 from floeplan.transaction.merge_manifests import MergeOptions, due_bin, pack_from_the_end
-from tests.support.producing import Line, new_files
+from tests.support.producing import Line, new_files, superseded
 from tests.support.written_tables import Layout
 from tests.unit.test_snapshot_producer import V1, V2, V3, appending, data, deleting, positions, removing
 
@@ -48,7 +48,7 @@ def test_small_manifests_are_merged_when_enough_have_gathered(layout: Layout, tm
     assert [Status(s).name for s in entries.status] == ["ADDED", "EXISTING", "EXISTING"]
     assert entries.ints("snapshot_id").tolist() == [102, 101, 100]
     assert entries.sequence_number.tolist() == ([0, 0, 0] if layout is V1 else [3, 2, 1])
-    assert len(produced.superseded) == 1, "the manifest that was merged at once"
+    assert len(superseded(produced)) == 1, "the manifest that was merged at once"
     assert {name: produced.snapshot.summary[f"manifests-{name}"] for name in ("created", "kept", "replaced")} == {
         "created": "1",
         "kept": "0",

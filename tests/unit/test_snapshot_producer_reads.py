@@ -31,7 +31,7 @@ from floeplan.metadata.manifest_list_writer import ListedSnapshot, write_manifes
 from floeplan.metadata.manifest_writer import write_manifest
 from floeplan.transaction.change import DeleteFileId, Operation, SnapshotChange
 from floeplan.transaction.producer import SnapshotProducer
-from tests.support.producing import Line, new_files
+from tests.support.producing import Line, new_files, superseded
 from tests.support.written_tables import Layout
 
 pytestmark = pytest.mark.unit
@@ -177,7 +177,7 @@ def test_a_second_attempt_writes_only_what_differs(tmp_path: Path) -> None:
     line.commit(SnapshotChange(Operation.APPEND, added_data=new_files(LAYOUT, [day("theirs.parquet", 7)])))
     second = producer.produce(line.metadata, line.head)
     assert len(second.written) == 5, "one manifest list more"
-    assert second.superseded == {first.manifest_list}
+    assert superseded(second) == {first.manifest_list}
     assert {m.path for m in second.manifests_written} == {m.path for m in first.manifests_written}
     line.accept(second)
     expected = {f"{kind}{number}.parquet" for kind in ("day", "region") for number in range(4)}
@@ -198,7 +198,7 @@ def test_a_manifest_that_another_writer_rewrote_is_filtered_anew(tmp_path: Path)
     assert first.missing_data == set()
     line.accept(second)
     assert line.live() == {"c.parquet"}
-    assert second.superseded > {first.manifest_list}
+    assert superseded(second) > {first.manifest_list}
 
 
 def test_files_are_written_again_after_the_format_was_upgraded(tmp_path: Path) -> None:

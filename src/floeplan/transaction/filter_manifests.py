@@ -35,13 +35,11 @@ class Filtered:
     Attributes:
         manifests: Those to list, in their order.
         removed: The entries that were removed, as they were.
-        replaced: Manifests written again.
         missing: Keys of files that no manifest holds.
     """
 
     manifests: ManifestListTable
     removed: EntriesTable
-    replaced: int
     missing: pa.Array
 
 
@@ -77,7 +75,7 @@ class ManifestFilter:
         if shape.metadata.format_version > 1:
             visit.rewrite(np.setdiff1d(np.flatnonzero(_uncounted(manifests)), visit.rewritten_rows()))
         rows = {row: written for row in visit.rewritten_rows() if (written := visit.found[row].row) is not None}
-        return Filtered(_replaced(manifests, live, rows), visit.removed(), len(rows), visit.missing())
+        return Filtered(_replaced(manifests, live, rows), visit.removed(), visit.missing())
 
 
 @dataclass(slots=True)

@@ -73,11 +73,6 @@ class Produced:
     missing_data: frozenset[str]
     missing_deletes: frozenset[DeleteFileId]
 
-    @property
-    def superseded(self) -> frozenset[str]:
-        """Written files that the snapshot does not need: left by other attempts or merged into other manifests."""
-        return frozenset(self.written) - {self.manifest_list, *(m.path for m in self.manifests_written)}
-
 
 @dataclass(slots=True)
 class SnapshotProducer:

@@ -8,6 +8,7 @@ step leaves, and a file found nowhere is reported as missing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,8 +28,9 @@ from floeplan.predicate.build import and_, or_
 from floeplan.predicate.evaluate import evaluate
 from floeplan.predicate.ir import FALSE, TRUE, InList, IrExpr, IsNaN, IsNull
 from floeplan.predicate.stats import to_mask
-from floeplan.transaction.change import DeleteFileId, SnapshotChange
+from floeplan.transaction.change import SnapshotChange
 
+_BETWEEN = pa.scalar("\0", pa.large_string())
 IDENTITY = EntryColumns(frozenset({"referenced_data_file", "content_offset"}), partition=False)
 """What tells files apart, and tells which data file a deletion vector belongs to."""
 
@@ -84,21 +86,21 @@ class Wanted:
 
 def wanted_keys(change: SnapshotChange) -> tuple[pa.Array, pa.Array]:
     """The keys of the data files and of the delete files that a change removes."""
-    data = [DeleteFileId(path) for path in change.removed_data]
-    return _keys(data), _keys(change.removed_deletes)
+    deletes = list(change.removed_deletes)
+    offsets = pa.array([file.content_offset for file in deletes], pa.int64())
+    nowhere = pa.nulls(len(change.removed_data), pa.int64())
+    return _keys(list(change.removed_data), nowhere), _keys([file.path for file in deletes], offsets)
 
 
-def _keys(files: frozenset[DeleteFileId] | list[DeleteFileId]) -> pa.Array:
-    named = sorted(f"{file.path}\0{'' if file.content_offset is None else file.content_offset}" for file in files)
-    return pa.array(named, pa.large_string())
+def _keys(paths: pa.Array | Sequence[str], offsets: pa.Array) -> pa.Array:
+    named = pa.array(paths, pa.large_string())
+    return pc.binary_join_element_wise(named, offsets.cast(pa.large_string()).fill_null(""), _BETWEEN)
 
 
 def entry_keys(entries: EntriesTable) -> pa.Array:
     """Path and, of a deletion vector, its offset: what tells files apart."""
     nowhere = pa.nulls(len(entries), pa.int64())
-    offset = entries.array("content_offset") if "content_offset" in entries else nowhere
-    offset = pc.cast(offset, pa.large_string()).fill_null("")
-    return pc.binary_join_element_wise(entries.path, offset, pa.scalar("\0", pa.large_string()))
+    return _keys(entries.path, entries.array("content_offset") if "content_offset" in entries else nowhere)
 
 
 def live_manifests(manifests: ManifestListTable) -> Mask:
