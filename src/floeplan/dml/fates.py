@@ -102,12 +102,17 @@ class Given:
 
     def decide(self, file: FileScan, rows: pa.Table, positions: npt.NDArray[np.int64]) -> Fates:
         """Look the positions up."""
-        gone = np.array(self.positions[file.path], dtype=np.int64)
+        gone = rows_of(self.positions[file.path])
         return Fates(np.where(np.isin(positions, gone), 0, STAYS).astype(np.int16))
 
     def resolver(self, rows: pa.Table, schema: Schema, source: npt.NDArray[np.int64] | None) -> Resolver:
         """Columns of the row itself."""
         return typed_columns_of(rows, schema)
+
+
+def rows_of(numbers: BitMap64) -> npt.NDArray[np.int64]:
+    """The numbers of a bitmap, ascending."""
+    return np.frombuffer(numbers.to_array(), dtype=np.uint64).astype(np.int64)
 
 
 def _constant(file: FileScan, rows: int) -> npt.NDArray[np.bool_]:

@@ -16,6 +16,7 @@ from pyiceberg.types import PrimitiveType
 from floeplan.dml.assign import top_fields
 from floeplan.dml.changing import run_decision, take_found
 from floeplan.dml.coverage import arrow_evaluates
+from floeplan.dml.fates import rows_of
 from floeplan.dml.keys import KeyIndex, Rows, key_values, meeting_type
 from floeplan.dml.merge import SHIPPED_BYTES, SHIPPED_ROWS, Clauses, Merge, When, compile_clauses, condition_text
 from floeplan.dml.merge_condition import Key, MergeCondition, compile_condition, key_predicate
@@ -141,8 +142,9 @@ class Merging:
         """Files of the source rows that met nothing."""
         if not whens:
             return []
-        met = np.array(outcome.met_sources, dtype=np.int64)
-        new = np.setdiff1d(np.arange(source.rows.num_rows), met, assume_unique=True)
+        is_new = np.ones(source.rows.num_rows, dtype=np.bool_)
+        is_new[rows_of(outcome.met_sources)] = False
+        new = np.flatnonzero(is_new)
         parts = [new[at : at + INSERT_ROWS] for at in range(0, len(new), INSERT_ROWS)]
         task = InsertRows(WriteTarget.of(self.target.table), source.rows, source.schema, tuple(whens))
         spark = self.spark if len(parts) > 1 else None

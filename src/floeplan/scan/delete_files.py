@@ -79,7 +79,7 @@ class DeleteFileReader:
                 f"{delete.record_count}",
                 context={"file": delete.path},
             )
-        return np.array(vector, dtype=np.int64)
+        return np.frombuffer(vector.to_array(), dtype=np.uint64).astype(np.int64)
 
     def _by_path(self, delete: DeleteScan) -> Mapping[str, Positions]:
         table = self._read(delete, (PATH_ID, POSITION_ID))
