@@ -24,6 +24,7 @@ from floeplan.transaction.commit import CommitResult, commit_change
 from floeplan.transaction.exchange import CommitOptions
 from floeplan.transaction.retry import RetryPolicy
 from tests.support.commits import (
+    NO_WAITING,
     append,
     copy_on_write_delete,
     create_table,
@@ -148,6 +149,38 @@ def test_a_refusal_of_what_has_happened_meanwhile_is_success(table: Table) -> No
     first = waiting[0][2][0].snapshot
     assert result.table.metadata.snapshot_by_id(result.snapshot_id) == first
     assert not leftovers(table), "what the first attempt wrote is needed, what the second wrote is not"
+
+
+def test_a_refusal_is_not_believed_before_the_table_was_asked(table: Table) -> None:
+    """Somebody between here and the catalog repeated the request, and handed on the answer to the repetition."""
+    result = commit(unreliable(table, (REFUSED,)), no_retry())
+    assert result.attempts == 1
+    assert read_rows(table) == BEFORE + NEW
+    assert not leftovers(table)
+
+
+def test_a_table_that_cannot_be_loaded_is_not_committed_to(table: Table) -> None:
+    broken = unreliable(table)
+    change = append(table, NEW)
+    broken.catalog.down = 1  # type: ignore[attr-defined]
+    with pytest.raises(CommitError, match=r"cannot load table db\.t to commit to it: ConnectionError") as error:
+        commit_change(broken, change, options=patient())
+    broken.catalog.close()
+    assert error.value.retryable
+    assert not error.value.committed
+    assert not leftovers(table)
+
+
+def test_a_table_that_cannot_be_loaded_after_a_lost_answer_is_in_doubt(table: Table) -> None:
+    broken = unreliable(table, LOST)
+
+    def goes_away(seconds: float) -> None:
+        broken.catalog.down = 1  # type: ignore[attr-defined]
+
+    with pytest.raises(CommitStateUnknownError, match="cannot load") as error:
+        commit(broken, patient(timing=replace(NO_WAITING, sleep=goes_away)))
+    assert not error.value.retryable
+    assert len(leftovers(table)) == 3
 
 
 def test_requests_that_may_still_arrive_keep_their_files(table: Table) -> None:

@@ -3,9 +3,10 @@
 Rule: refresh, propose, commit. A refusal is repeated on the newer table, with the same intent, until the limits are
 reached. An answer that was lost is no refusal: the table is loaded and asked whether the commit is there.
 
-Fail-safe: when the table cannot be loaded either, the outcome is unknown and is said to be. A request whose answer was
-lost may still arrive late; it is harmless only once the table has moved on so that its requirements cannot hold
-(``settled``), and until then nothing it needs may be removed.
+Fail-safe: a refusal is final only after the table was asked as well, for it may have met the request's own echo. When
+the table cannot be loaded either, the outcome is unknown and is said to be. A request whose answer was lost may still
+arrive late; it is harmless only once the table has moved on so that its requirements cannot hold (``settled``), and
+until then nothing it needs may be removed.
 """
 
 from __future__ import annotations
@@ -136,7 +137,7 @@ class Exchange:
             CommitError: The catalog refused for another reason.
         """
         while True:
-            current = self._refresh()
+            current = self._load()
             self._options.step("refreshed")
             if self._intent.landed(current.metadata):
                 return current
@@ -146,6 +147,8 @@ class Exchange:
             if failure is None:
                 return self.newest
             if not self._repetition.again():
+                if self._has_landed(failure):
+                    return self.newest
                 raise self._exhausted(failure)
 
     def _commit(self, current: Table, proposal: Proposal) -> Exception | None:
@@ -190,6 +193,17 @@ class Exchange:
                         f"({_reason(failure)}): it may have been committed; look at the table before running it again",
                         context=self._context(),
                     ) from lost
+
+    def _load(self) -> Table:
+        """The table to try next."""
+        try:
+            return self._refresh()
+        except FloeplanError:
+            raise
+        except Exception as failure:
+            error = CommitError if self.settled else CommitStateUnknownError
+            message = f"cannot load table {self._name} to commit to it: {_reason(failure)}"
+            raise error(message, context=self._context(), retryable=self.settled) from failure
 
     def _refresh(self) -> Table:
         try:
