@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.logger import PySparkLogger
 
 import floeplan as fp
 from floeplan.errors import BadInputError, UnknownTableError
 from floeplan.sql_text import session
-from floeplan.sql_text.relations import find_table, places
+from floeplan.sql_text.relations import failures_of_spark, find_table, places
 from floeplan.sql_text.run import StatementOptions, run_text
 from floeplan.sql_text.session import SparkOnDemand
 from floeplan.sql_text.tables import open_table
@@ -117,6 +119,18 @@ def test_spark_is_opened_only_for_what_arrow_cannot_do(tmp_path: Path) -> None:
     ):
         with pytest.raises(OpenedError, match=r"local\[1\]"):
             run(together)
+
+
+def test_what_spark_says_is_one_line_and_said_once() -> None:
+    logger = PySparkLogger.getLogger("SQLQueryContextLogger")
+    with failures_of_spark():
+        assert logger.disabled
+    with pytest.raises(BadInputError) as refused, failures_of_spark():
+        raise AnalysisException("\n[NO] no\nsuch thing\n at java")
+    assert refused.value.message == "Spark cannot run the query: [NO] no"
+    with pytest.raises(fp.FloeplanError, match="nothing was committed: late") as failed, failures_of_spark():
+        raise PySparkException("late\n at java")
+    assert (failed.value.exit_code, failed.value.kind, logger.disabled) == (1, "spark-failed", False)
 
 
 def test_without_a_session_what_needs_one_says_so(tmp_path: Path) -> None:

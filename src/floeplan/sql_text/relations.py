@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _BEFORE = ("FROM", "JOIN", "TABLE")
 _FILES = ("parquet", "orc", "json", "csv", "text", "avro", "delta")
+_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 _REFS = ("branch_", "tag_")
 _ENDS_FROM = (
     *("SELECT", "WHERE", "GROUP BY", "HAVING", "ORDER BY", "SORT BY", "CLUSTER BY", "DISTRIBUTE BY", "LIMIT", "WINDOW"),
@@ -93,17 +94,33 @@ def query_frame(text: str, made: Views, catalog: str | Catalog | None) -> DataFr
 
 @contextmanager
 def failures_of_spark() -> Iterator[None]:
-    """What Spark refuses is bad input, and what fails while it runs is a failure; both in one line."""
+    """What Spark refuses is bad input, and what fails while it runs is a failure; both in one line, and only once."""
     from pyspark.errors import AnalysisException, ParseException, PySparkException
 
     try:
-        yield
+        with _quiet_loggers():
+            yield
     except (AnalysisException, ParseException) as error:
         raise BadInputError(f"Spark cannot run the query: {_reason(error)}") from error
     except PySparkException as error:
         raise FloeplanError(
             f"Spark failed, and nothing was committed: {_reason(error)}", kind="spark-failed"
         ) from error
+
+
+@contextmanager
+def _quiet_loggers() -> Iterator[None]:
+    """PySpark logs every error with its Java stack besides raising it."""
+    from pyspark.logger import PySparkLogger
+
+    loggers = [logger for name in _LOGGERS if not (logger := PySparkLogger.getLogger(name)).disabled]
+    for logger in loggers:
+        logger.disabled = True
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.disabled = False
 
 
 def _reason(error: Exception) -> str:
