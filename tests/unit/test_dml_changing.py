@@ -14,6 +14,7 @@ from pyiceberg.table import StaticTable, Table
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType, StructType
 
 import floeplan as fp
+from floeplan.dml.assign import compile_assignments
 from floeplan.errors import (
     BadInputError,
     FloeplanError,
@@ -23,7 +24,14 @@ from floeplan.errors import (
     UnknownSnapshotError,
     UnsupportedError,
 )
+from floeplan.metadata.entries import EntriesTable
+from floeplan.predicate.arrow_columns import typed_columns_of
+from floeplan.predicate.names import Names
 from floeplan.scan.options import ScanOptions
+from floeplan.transaction.change import Operation, SnapshotChange
+from floeplan.transaction.commit import commit_change
+from floeplan.write.data_files import write_data_files
+from floeplan.write.target import WriteTarget
 from tests.support.tables import catalog, events, two_spec_table
 
 pytestmark = pytest.mark.unit
@@ -312,3 +320,38 @@ def test_result_has_the_keys_of_the_contract(table: Table) -> None:
     assert snapshot is not None
     assert snapshot.summary is not None
     assert snapshot.summary["reason"] == "asked"
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "named"), [("file_format", "ORC", "ORC"), ("key_metadata", b"k", "encrypted")]
+)
+@pytest.mark.parametrize("mode", MODES)
+def test_files_that_cannot_be_read_can_only_be_dropped(
+    column: str, value: object, named: str, mode: str, table: Table
+) -> None:
+    target = WriteTarget.of(table)
+    entries = write_data_files(target, [events(500, 600)], file_name_token="t")
+    position = entries.table.schema.get_field_index(column)
+    changed = pa.array([value] * len(entries), entries.table.schema.field(position).type)
+    foreign = EntriesTable(entries.table.set_column(position, column, changed), entries.partition_types)
+    commit_change(table, SnapshotChange(Operation.APPEND, added_data=foreign))
+    before = snapshots(table)
+    with pytest.raises(UnsupportedError, match=named):
+        fp.delete(table, "id % 50 = 7", mode=mode)
+    with pytest.raises(UnsupportedError, match=named):
+        fp.merge(table, pa.table({"id": [510]}), "id", mode=mode).when_matched_delete().execute()
+    assert snapshots(table) == before
+    assert fp.delete(table, "id >= 500", mode=mode).rows_deleted == 100
+    assert fp.delete(table, "id % 50 = 7", mode=mode).rows_deleted == 6
+
+
+def test_default_is_what_a_new_row_would_have(tmp_path: Path) -> None:
+    schema = Schema(
+        NestedField(1, "id", LongType(), required=False),
+        NestedField(2, "name", StringType(), required=False, write_default="it's \\ new", initial_default="old"),
+        NestedField(3, "n", IntegerType(), required=False),
+    )
+    made = compile_assignments({"name": "default", "n": "DEFAULT"}, schema, Names(schema))
+    rows_before = pa.table({"id": [1], "name": ["x"], "n": pa.array([5], pa.int32())})
+    changed = made.update(rows_before, typed_columns_of(rows_before, schema))
+    assert changed.to_pylist() == [{"id": 1, "name": "it's \\ new", "n": None}]
