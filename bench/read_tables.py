@@ -64,7 +64,7 @@ def _batch(first: int, rows: int) -> pa.Table:
             pa.array(ids),
             pa.array(1_600_000_000_000_000 + ids * 1_000_000).cast(SCHEMA.field("ts").type),
             pa.array(np.array(["eu", "us", "ap", "af"])[random.integers(0, 4, rows)]),
-            pa.array(random.integers(0, 10**9, rows)).cast(pa.decimal128(12, 0)).cast(SCHEMA.field("amount").type),
+            pa.array(random.integers(0, 10**9, rows)).cast(pa.decimal128(19, 0)).cast(SCHEMA.field("amount").type),
             pa.array(random.integers(0, 1000, rows), pa.int32()),
             pa.array(np.char.add("note ", random.integers(0, 10**9, rows).astype(str))),
         ],
