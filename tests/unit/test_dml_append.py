@@ -102,7 +102,8 @@ def test_rows_are_sorted_by_the_order_of_the_table(table: Table) -> None:
     with table.update_sort_order() as order:
         order.desc("id", IdentityTransform())
     fp.append(table, events(300, 330))
-    plan = fp.plan_scan(table, "id >= 300", options=ScanOptions(report=False))
+    fp.update(table, {"v": "0.5"}, "id IN (50, 310)", mode="copy-on-write")
+    plan = fp.plan_scan(table, "id < 100 OR id >= 300", options=ScanOptions(report=False))
     for file in plan.files:
         found = pq.read_table(file.path.removeprefix("file://"))["id"].to_pylist()
         assert found == sorted(found, reverse=True)

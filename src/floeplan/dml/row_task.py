@@ -113,7 +113,7 @@ class _Run:
 
     def run(self, works: Sequence[FileWork]) -> RowTaskResult:
         rows = (table for work in works for table in self._change(work) if table.num_rows)
-        self.result.added_data = write_data_files(self.task.target, rows, file_name_token=self.attempt)
+        self.result.added_data = write_data_files(self.task.target, rows, file_name_token=self.attempt, sort=True)
         self.result.added_deletes = self.deletes.write(self.attempt)
         self.result.removed_deletes += self.deletes.replaced
         return self.result
