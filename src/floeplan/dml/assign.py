@@ -47,11 +47,6 @@ class Assignments:
         """Columns the expressions read."""
         return frozenset(field_id for item in self.items for field_id in item.value.field_ids)
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Top-level columns that get a value."""
-        return tuple(dict.fromkeys(item.path[0] for item in self.items))
-
     def reworded(self, change: Callable[[str], str]) -> Assignments:
         """The same assignments with the text of their expressions changed, for an engine that reads it."""
         return Assignments(tuple(replace(item, value=item.value.reworded(change)) for item in self.items))

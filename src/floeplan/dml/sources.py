@@ -30,8 +30,6 @@ from floeplan.scan.plan import plan_scan
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-BATCH_ROWS = 1 << 18
-
 
 def is_data_frame(data: object) -> TypeGuard[DataFrame]:
     """Whether this is a DataFrame of Spark, classic or Connect."""
