@@ -104,7 +104,7 @@ def check_map(history: History, result: GroupResult) -> None:
     sources = {file.path: file for file in history.snapshots[-1].files(0)}
     new = {path: [row[ROW_ID] for row in rows_of(path)] for path in moved.targets}
     assert set(moved.targets) == set(result.added.path.to_pylist())
-    assert moved.count.sum() == sum(map(len, new.values()))
+    assert moved.count.sum() == sum(map(len, new.values())) == moved.target_rows.sum()
     for source, path in enumerate(moved.sources):
         of_source = np.flatnonzero(moved.source == source)
         positions = [p for i in of_source for p in range(moved.source_start[i], moved.source_start[i] + moved.count[i])]

@@ -1,15 +1,18 @@
-"""Where the rows of rewritten files went: runs of rows of old files, and the runs of new files they became.
+"""Where the rows of rewritten files went, so that what happens to a row of an old file can happen to it in a new one.
 
-A run of ``count`` rows from position ``source_start`` of an old file is found, in the same order, from position
-``target_start`` of a new one. Rows that were deleted before the rewrite are in no run. With the map, deletes that
-another writer adds to the old files while they are being replaced are carried over to the new ones.
+Live rows of the old files are numbered in the order in which they are read; rows that were deleted before have no
+number. The new files together hold all of them, one after the other: the *place* of a row counts over all new files.
+A map is runs of positions that were read, and runs of numbers with the place each begins at; where rows were
+shuffled, it is the place of every number.
+
+With the map, deletes that another writer adds to the old files while they are being replaced are carried over.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -17,42 +20,67 @@ import numpy.typing as npt
 from floeplan.errors import FloeplanError
 
 Ints: TypeAlias = npt.NDArray[np.int64]
+Runs: TypeAlias = tuple[Ints, Ints]
+"""Starts and lengths of runs of numbers, in any order."""
+
+_SHUFFLED = 4
+"""With fewer rows than this to a run on average, a place for every number is smaller than the runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionMap:
-    """Runs in the order of the old files and their rows; files by their place in ``sources`` and ``targets``."""
+    """The way of rows from old files to new ones.
+
+    Attributes:
+        sources: The old files.
+        targets: The new files.
+        target_rows: Rows of each new file.
+        source: For each run of positions that was read, its old file.
+        source_start: Its first position.
+        count: Its rows; numbers count on from run to run.
+        first: The first number of each run that was written, ascending; ``None`` when every number has its own place.
+        place: The place of each of these.
+    """
 
     sources: tuple[str, ...]
     targets: tuple[str, ...]
+    target_rows: Ints
     source: Ints
     source_start: Ints
-    target: Ints
-    target_start: Ints
     count: Ints
-
-    def __len__(self) -> int:
-        return len(self.count)
+    first: Ints | None
+    place: npt.NDArray[np.integer[Any]]
 
     def remap(self, path: str, positions: npt.ArrayLike) -> dict[str, Ints]:
-        """Positions in an old file as sorted positions in new files; rows that had been deleted before are gone.
+        """Positions in an old file as sorted positions in new files; rows that had been deleted before are left out.
 
         Costs a search of the runs per position, all at once.
         """
-        wanted = np.asarray(positions, dtype=np.int64)
-        first, last = np.searchsorted(self.source, self.sources.index(path) + np.array([0, 1]))
-        starts = self.source_start[first:last]
-        run = np.searchsorted(starts, wanted, side="right") - 1
-        known = run >= 0
-        known[known] = (wanted[known] - starts[run[known]]) < self.count[first:last][run[known]]
-        at = first + run[known]
-        moved = self.target_start[at] + wanted[known] - self.source_start[at]
-        target = self.target[at]
-        return {self.targets[i]: np.sort(moved[target == i]) for i in np.unique(target).tolist()}
+        place = np.sort(self._places(self._numbers(self.sources.index(path), np.asarray(positions, dtype=np.int64))))
+        ends = np.cumsum(self.target_rows)
+        cuts = np.searchsorted(place, ends)
+        starts = np.concatenate(([0], cuts[:-1]))
+        return {
+            self.targets[i]: place[starts[i] : cuts[i]] - (ends[i] - self.target_rows[i])
+            for i in np.flatnonzero(cuts > starts).tolist()
+        }
 
+    def _numbers(self, source: int, positions: Ints) -> Ints:
+        """The numbers of the rows at some positions of an old file."""
+        low, high = np.searchsorted(self.source, [source, source + 1])
+        starts, count = self.source_start[low:high], self.count[low:high]
+        run = np.searchsorted(starts, positions, side="right") - 1
+        positions, run = positions[run >= 0], run[run >= 0]
+        inside = positions - starts[run]
+        read = inside < count[run]
+        numbers = (np.cumsum(self.count) - self.count)[low:high]
+        return np.asarray(numbers[run[read]] + inside[read])
 
-Runs: TypeAlias = tuple[Ints, Ints]
-"""Starts and lengths of runs of numbers, in any order."""
+    def _places(self, numbers: Ints) -> Ints:
+        if self.first is None:
+            return self.place[numbers].astype(np.int64)
+        run = np.searchsorted(self.first, numbers, side="right") - 1
+        return np.asarray(self.place[run] + numbers - self.first[run])
 
 
 def runs_of(numbers: Ints) -> Runs:
@@ -63,13 +91,14 @@ def runs_of(numbers: Ints) -> Runs:
 
 @dataclass(slots=True)
 class MapBuilder:
-    """Follows rows on their way: read from old files in some order, numbered as they come, written by their numbers."""
+    """Follows rows on their way: read from old files in their order, numbered so, and written by their numbers."""
 
     sources: Sequence[str]
     rows: int = 0
     _targets: list[str] = field(default_factory=list)
+    _target_rows: list[int] = field(default_factory=list)
     _read: list[tuple[Ints, Ints, Ints]] = field(default_factory=list)
-    _written: list[tuple[Ints, Ints, Ints, Ints]] = field(default_factory=list)
+    _written: list[Runs] = field(default_factory=list)
 
     def read(self, source: int, starts: Ints, counts: Ints) -> Ints:
         """Rows at these runs of positions of a source were read; their numbers."""
@@ -80,46 +109,35 @@ class MapBuilder:
 
     def wrote(self, targets: Sequence[str], rows: Sequence[int], numbers: Sequence[Runs]) -> None:
         """New files hold, one after the other and so many rows each, the rows of these numbers in this order."""
-        starts, counts = (np.concatenate([part[i] for part in numbers] or [_NONE]) for i in range(2))
-        place = np.cumsum(counts) - counts
-        file_end = np.cumsum(rows)
-        if int(counts.sum()) != sum(rows):
-            raise FloeplanError(f"{int(counts.sum())} rows were read and {sum(rows)} written; nothing is committed")
-        edges = np.union1d(place, file_end[:-1])
-        run = np.searchsorted(place, edges, side="right") - 1
-        file = np.searchsorted(file_end, edges, side="right")
-        size = np.diff(np.append(edges, file_end[-1]))
-        at = edges - (file_end - np.asarray(rows))[file]
-        self._written.append((file + len(self._targets), at, starts[run] + edges - place[run], size))
+        read = sum(int(counts.sum()) for _, counts in numbers)
+        if read != sum(rows):
+            raise FloeplanError(f"{read} rows were read and {sum(rows)} written; nothing is committed")
         self._targets += targets
+        self._target_rows += rows
+        self._written += numbers
 
     def finish(self) -> CompactionMap:
-        """The map; every run of numbers is cut where a run of positions ends."""
-        source, position, size = (np.concatenate([part[i] for part in self._read] or [_NONE]) for i in range(3))
-        file, at, number, rows = (np.concatenate([part[i] for part in self._written] or [_NONE]) for i in range(4))
-        first = np.cumsum(size) - size
-        piece, run = _overlaps(first, number, rows)
-        start = np.maximum(first[run], number[piece])
-        end = np.minimum((first + size)[run], (number + rows)[piece])
-        old = position[run] + start - first[run]
-        order = np.lexsort((old, source[run]))
-        return CompactionMap(
-            tuple(self.sources),
-            tuple(self._targets),
-            source[run][order],
-            old[order],
-            file[piece][order],
-            (at[piece] + start - number[piece])[order],
-            (end - start)[order],
-        )
+        """The map."""
+        if self.rows != sum(self._target_rows):
+            raise FloeplanError(f"{self.rows} rows were read and {sum(self._target_rows)} written")
+        source, position, size = (_joined([part[i] for part in self._read]) for i in range(3))
+        start, count = (_joined([part[i] for part in self._written]) for i in range(2))
+        place = np.cumsum(count) - count
+        if _SHUFFLED * len(start) > self.rows:
+            first, place = None, self._every_place(start, count, place)
+        else:
+            order = np.argsort(start)
+            first, place = start[order], place[order]
+        rows = np.array(self._target_rows, dtype=np.int64)
+        return CompactionMap(tuple(self.sources), tuple(self._targets), rows, source, position, size, first, place)
+
+    def _every_place(self, start: Ints, count: Ints, place: Ints) -> npt.NDArray[Any]:
+        """The place of every number, in as few bytes as hold it."""
+        places = np.empty(self.rows, dtype=np.uint32 if self.rows < 2**32 else np.int64)
+        written = np.arange(self.rows)
+        places[np.repeat(start - place, count) + written] = written
+        return places
 
 
-_NONE = np.zeros(0, dtype=np.int64)
-
-
-def _overlaps(first: Ints, number: Ints, rows: Ints) -> tuple[Ints, Ints]:
-    """For runs of numbers, the runs in which these were read: pairs of both, run by run."""
-    low = np.searchsorted(first, number, side="right") - 1
-    count = np.searchsorted(first, number + rows, side="left") - low
-    piece = np.repeat(np.arange(len(number)), count)
-    return piece, np.arange(len(piece)) - np.repeat(np.cumsum(count) - count, count) + low[piece]
+def _joined(parts: Sequence[Ints]) -> Ints:
+    return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)

@@ -78,6 +78,18 @@ class RewriteOptions:
     """Which groups come first."""
     compression_factor: float = 1.0
     """Expected change of size by sorting and clustering."""
+    partial_progress_enabled: bool = False
+    """Commit groups as they are done, instead of all of them at the end."""
+    partial_progress_max_commits: int = 10
+    """Commits of partial progress at most."""
+    partial_progress_max_failed_commits: int | None = None
+    """Give up after more failed commits than this; as many as there may be commits when not given."""
+    max_concurrent_file_group_rewrites: int = 5
+    """Jobs that Spark is given at a time; a job holds one large group or several small ones."""
+    use_starting_sequence_number: bool = True
+    """New files have the age of the snapshot the plan was made on, so that newer equality deletes still meet them."""
+    remove_dangling_deletes: bool = True
+    """Delete files that apply to nothing any more leave the table in the same commit."""
 
     def __post_init__(self) -> None:
         if self.target_spec_id is not None:
@@ -144,12 +156,14 @@ _POSITIVE = (
     "max_file_group_input_files",
     "max_files_to_rewrite",
     "compression_factor",
+    "partial_progress_max_commits",
+    "max_concurrent_file_group_rewrites",
 )
-_NOT_NEGATIVE = ("min_file_size_bytes", "delete_file_threshold")
+_NOT_NEGATIVE = ("min_file_size_bytes", "delete_file_threshold", "partial_progress_max_failed_commits")
 
 
 def _kebab(name: str) -> str:
-    return name.replace("_", "-")
+    return name.replace("_", "-").replace("partial-progress-", "partial-progress.")
 
 
 def _spec(spec: str | int) -> str | int:
