@@ -12,8 +12,10 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.errors import PySparkException
 
 from floeplan.errors import FloeplanError
+from floeplan.partition.evolution import AddField, RenameField
 from floeplan.sql_text.parse_alter import parse_term
 from floeplan.sql_text.run import sql
+from floeplan.transaction.evolve_spec import add_spec, evolve_spec
 from tests.support.iceberg_java import load_table, spec_texts
 
 if TYPE_CHECKING:
@@ -123,3 +125,30 @@ def test_single_changes(spark: SparkSession, local_catalog: SqlCatalog, version:
         "ADD PARTITION FIELD days(ts) AS id",
     ):
         twins.alter(change)
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_renaming(spark: SparkSession, local_catalog: SqlCatalog, version: int) -> None:
+    """There is no statement for it: Java's API is the judge."""
+    twins = Twins(spark, local_catalog, version)
+    for change in ("ADD PARTITION FIELD days(ts)", "ADD PARTITION FIELD id", "DROP PARTITION FIELD days(ts)"):
+        twins.alter(change)
+    for name, new_name in (("id", "key"), ("key", "ts_day"), ("ts_day", "id")):
+        load_table(spark, f"local.{twins.theirs}").updateSpec().renameField(name, new_name).commit()
+        evolve_spec(local_catalog.load_table(twins.ours), [RenameField(name, new_name)])
+        assert twins.partitioning(twins.ours) == twins.partitioning(twins.theirs), (name, new_name)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_spec_beside_the_default_is_known_to_java(
+    spark: SparkSession, local_catalog: SqlCatalog, version: int
+) -> None:
+    twins = Twins(spark, local_catalog, version)
+    twins.alter("ADD PARTITION FIELD id")
+    tier = [AddField(parse_term("days(ts)")), AddField(parse_term("bucket(4, name)"))]
+    added = add_spec(local_catalog.load_table(twins.ours), tier)
+    java = load_table(spark, f"local.{twins.ours}")
+    assert java.spec().specId() == 1
+    assert spec_texts(java)[added.spec.spec_id] == "[ 1001: ts_day: day(3) 1002: name_bucket_4: bucket[4](2) ]"
+    spark.sql(f"ALTER TABLE local.{twins.ours} ADD PARTITION FIELD days(ts)")
+    assert [field.field_id for field in twins.fields()] == [1000, 1001]
