@@ -353,3 +353,24 @@ def test_an_error_for_people_is_one_line(unchanged: Shell) -> None:
     assert (code, out) == (2, "")
     assert err.startswith("floeplan: DROP is not supported")
     assert err.count("\n") == 1
+
+
+def test_rows_another_writer_added_meanwhile_are_a_conflict(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit = SqlCatalog.commit_table
+    calls: list[int] = []
+
+    def second(catalog: SqlCatalog, *arguments: Any) -> Any:
+        calls.append(len(calls))
+        if len(calls) == 1:
+            shell.table.append(events(5, 6))
+        return commit(catalog, *arguments)
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", second)
+    code, out, _ = shell("delete", "db.events", "--where", "id = 5", "--json")
+    error = json.loads(out)["error"]
+    assert (code, error["kind"], error["retryable"]) == (3, "commit-conflict", True)
+    assert shell.ids().count(5) == 2
+    calls.clear()
+    document = shell.document("delete", "db.events", "--where", "id = 6", "--isolation", "snapshot")
+    assert (document["rows_deleted"], document["attempts"]) == (1, 2)
+    assert shell.ids().count(5) == 3
