@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from floeplan.errors import BadInputError
 from floeplan.sql_text.parse import parse_statement
 from floeplan.sql_text.statements import (
     Assignment,
@@ -209,3 +210,71 @@ def test_update_and_delete_are_read_back(alias: str, assigned: Assigned, value: 
     assert parse_statement(f"DELETE FROM db.t {quoted(alias)} WHERE {condition}") == Delete(
         TableName(("db", "t")), bare(where)
     )
+
+
+VOCABULARY = (
+    *(
+        "MERGE INTO",
+        "INSERT",
+        "INTO",
+        "OVERWRITE",
+        "DELETE FROM",
+        "UPDATE",
+        "ALTER TABLE",
+        "USING",
+        "ON",
+        "WHEN",
+        "NOT",
+    ),
+    *(
+        "MATCHED",
+        "BY",
+        "SOURCE",
+        "THEN",
+        "SET",
+        "VALUES",
+        "PARTITION",
+        "FIELD",
+        "ADD",
+        "DROP",
+        "REPLACE",
+        "WHERE",
+        "AS",
+    ),
+    *(
+        "SELECT",
+        "FROM",
+        "WITH",
+        "NAME",
+        "CASE",
+        "END",
+        "db.t",
+        "t",
+        "`q r`",
+        "1",
+        "2L",
+        "'s'",
+        "(",
+        ")",
+        ",",
+        ".",
+        "=",
+        "*",
+    ),
+    *("->", "[", "]", "AND", ";", "-- c\n", "/* c */", "?", "bucket(4, id)"),
+)
+
+
+@given(st.lists(st.sampled_from(VOCABULARY), max_size=14).map(" ".join) | st.text(max_size=30))
+def test_any_text_is_a_statement_or_bad_input(text: str) -> None:
+    message = refusal(text)
+    assert message
+    assert "\n" not in message
+
+
+def refusal(text: str) -> str:
+    try:
+        parse_statement(text)
+    except BadInputError as error:
+        return error.message
+    return "none"

@@ -77,7 +77,7 @@ class Qualifiers:
         for variable in _lambda_variables(piece.tokens):
             if (variable.lower(),) in self.replacements:
                 raise BadInputError(
-                    f"{what}: {variable} is a table and the variable of a lambda; rename one: {excerpt(piece.text)}",
+                    f"{what}: {variable} is a table and the variable of a lambda; rename one: {_shown(piece)}",
                     context={"text": piece.text},
                 )
 
@@ -106,14 +106,18 @@ def _is_call(tokens: Sequence[Token], after: int) -> bool:
     return after < len(tokens) and tokens[after].token_type is TokenType.L_PAREN
 
 
+def _shown(piece: Piece) -> str:
+    return excerpt(" ".join(piece.text.split()))
+
+
 def _refuse(piece: Piece, what: str) -> None:
     for index, token in enumerate(piece.tokens):
         opened = index > 0 and piece.tokens[index - 1].token_type is TokenType.L_PAREN
         if is_word(token, "SELECT") or (opened and is_word(token, *_QUERIES)):
             raise BadInputError(
                 f"{what} has a subquery, which is not supported; use MERGE with the subquery as its source: "
-                f"{excerpt(piece.text)}",
+                f"{_shown(piece)}",
                 context={"text": piece.text},
             )
         if token.token_type in _PARAMETERS:
-            raise BadInputError(f"{what} has a parameter; write its value: {excerpt(piece.text)}")
+            raise BadInputError(f"{what} has a parameter; write its value: {_shown(piece)}")
