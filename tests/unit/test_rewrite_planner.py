@@ -15,7 +15,13 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import StaticTable, Table
 from pyiceberg.types import LongType, NestedField, StringType, TimestampType
 
-from floeplan.errors import CorruptMetadataError, StrictModeError, UnknownColumnError, UnknownSpecError
+from floeplan.errors import (
+    CorruptMetadataError,
+    InvalidOptionError,
+    StrictModeError,
+    UnknownColumnError,
+    UnknownSpecError,
+)
 from floeplan.partition.key import PartitionKey
 from floeplan.rewrite.filter import FilterStats
 from floeplan.rewrite.options import RewriteOptions
@@ -392,6 +398,18 @@ class TestSpecs:
     def test_everything_fits_into_the_unpartitioned_spec(self, make: Any) -> None:
         (group,) = plan(make(*EVOLVED), spec=0).groups
         assert (group.proven, len(group.rows), group.source_spec_ids) == (True, 8, (0, 1, 2))
+
+    def test_a_spec_that_rows_cannot_be_partitioned_by_is_refused(self, make: Any) -> None:
+        gone = spec(5, (1005, 77, IDENTITY))
+        layout = Layout(
+            SCHEMA, (PLAIN, UNKNOWN, gone), older_schemas=(Schema(NestedField(77, "x", LongType()), schema_id=7),)
+        )
+        table = make(file(0), layout=layout)
+        with pytest.raises(InvalidOptionError, match="spec 4: of its field p1003 unknown cannot be computed"):
+            plan(table, spec=4)
+        with pytest.raises(InvalidOptionError, match="spec 5: of its field p1005 the column it is made of is gone"):
+            plan(table, spec=5)
+        assert plan(table, spec=0, rewrite_all=True).groups
 
     def test_nulls_are_a_partition_where_they_are_proven(self, make: Any) -> None:
         only_nulls = {"value_counts": {2: 10}, "null_value_counts": {2: 10}}

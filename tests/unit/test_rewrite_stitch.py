@@ -109,20 +109,13 @@ def test_notes_of_the_writers_stay_when_they_agree(tmp_path: Path) -> None:
 
 
 class TestMisfits:
-    """Files that do not fit together, or whose rows would have to change, are refused with the reason."""
+    """Files that do not fit together are refused with the reason."""
 
     def schema(self, file: Path) -> Schema:
         return opened(file).footer.schema
 
     def test_files_that_fit(self, files: list[Path]) -> None:
         assert misfit([opened(file) for file in files], self.schema(files[0]), min_row_group=0) == ""
-
-    def test_deletes(self, files: list[Path]) -> None:
-        with_delete = opened(files[0], deletes=(object(),))
-        assert "has deletes" in misfit([with_delete], self.schema(files[0]), min_row_group=0)
-
-    def test_row_ids_by_place(self, files: list[Path]) -> None:
-        assert "ids" in misfit([opened(files[0])], self.schema(files[0]), row_ids=True, min_row_group=0)
 
     def test_small_row_groups(self, files: list[Path]) -> None:
         assert "better put together" in misfit([opened(file) for file in files], self.schema(files[0]))

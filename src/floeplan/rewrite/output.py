@@ -15,11 +15,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyiceberg.schema import Schema
 
+from floeplan.errors import InvalidOptionError
 from floeplan.metadata.assemble import partition_arrow_type
 from floeplan.metadata.entries import EntriesTable
 from floeplan.metadata.stats import file_stats
-from floeplan.partition.recover import Recovered, recover
+from floeplan.partition.fields import transform_name
+from floeplan.partition.recover import Obstacle, Recovered, recover
+from floeplan.partition.transforms import can_apply
 from floeplan.partition.union import UnionField, UnionPartitionType
 from floeplan.predicate.ir import Column
 from floeplan.predicate.tristate import Mask
@@ -29,31 +33,53 @@ from floeplan.predicate.tristate import Mask
 class OutputPartitions:
     """Per file the spec and, by union field id, the partition values it is grouped by.
 
-    ``proven`` says whether they are those of the new file; otherwise they are those of the old one.
+    ``proven`` says whether they are those of the new file; otherwise they are those of the old one, and ``obstacle``
+    says what stands against the first field that is not proven, as a value of ``Obstacle``.
     """
 
     spec_id: npt.NDArray[np.int64]
     columns: Mapping[int, pa.Array]
-    proven: Mask
+    obstacle: npt.NDArray[np.int8]
+
+    @property
+    def proven(self) -> Mask:
+        """Whether the partition is that of the new file."""
+        return np.asarray(self.obstacle == Obstacle.NONE)
 
 
 def output_partitions(entries: EntriesTable, union: UnionPartitionType, output_spec_id: int | None) -> OutputPartitions:
     """Where files go; their bounds of the columns ``needed_stats`` must have been read."""
     own, columns = entries.spec_id, entries.partition_columns()
     if output_spec_id is None or (own == output_spec_id).all():
-        return OutputPartitions(own, columns, np.ones(len(entries), dtype=np.bool_))
+        return OutputPartitions(own, columns, np.zeros(len(entries), dtype=np.int8))
     fields = [field for field in union.fields if output_spec_id in field.positions]
     found = {field.id: _recovered(entries, field) for field in fields}
     has_own = {field.id: np.isin(own, list(field.positions)) for field in fields}
     moving = own != output_spec_id
-    proven = np.ones(len(entries), dtype=np.bool_)
+    obstacle = np.zeros(len(entries), dtype=np.int8)
     for field_id, recovered in found.items():
-        proven &= ~moving | has_own[field_id] | recovered.recovered
+        asked = moving & ~has_own[field_id] & (obstacle == Obstacle.NONE)
+        obstacle[asked] = recovered.obstacle[asked]
+    proven = np.asarray(obstacle == Obstacle.NONE)
     filled = {
         field.id: _fill(columns[field.id], found[field.id], moving & proven & ~has_own[field.id], field)
         for field in fields
     }
-    return OutputPartitions(np.where(proven, output_spec_id, own), {**columns, **filled}, proven)
+    return OutputPartitions(np.where(proven, output_spec_id, own), {**columns, **filled}, obstacle)
+
+
+def check_writable(union: UnionPartitionType, schema: Schema, output_spec_id: int | None) -> None:
+    """Refuse a spec that rows cannot be partitioned by any more: its column is gone, or its transform unknown."""
+    for field in () if output_spec_id is None else union.spec(output_spec_id).fields:
+        gone = field.source_id not in schema._lazy_id_to_field
+        if not field.is_void and (gone or not can_apply(field.transform, field.source_type)):
+            why = (
+                "the column it is made of is gone" if gone else f"{transform_name(field.transform)} cannot be computed"
+            )
+            raise InvalidOptionError(
+                f"files cannot be moved to spec {output_spec_id}: of its field {field.column} {why}",
+                context={"spec-id": output_spec_id, "field": str(field.column)},
+            )
 
 
 def needed_stats(union: UnionPartitionType, output_spec_id: int | None) -> frozenset[int]:

@@ -39,7 +39,7 @@ from floeplan.rewrite.build import PlanBuilder
 from floeplan.rewrite.candidates import Selection, candidate_reasons, unreadable
 from floeplan.rewrite.options import STITCHING, RewriteOptions
 from floeplan.rewrite.orders import rewrite_order
-from floeplan.rewrite.output import needed_stats
+from floeplan.rewrite.output import check_writable, needed_stats
 from floeplan.rewrite.plan import RewriteDataFilesPlan, RewriteDataFilesPlanningResult
 from floeplan.rewrite.reasons import PRUNED_MANIFEST, Skip
 from floeplan.rewrite.screening import Screened, Screening, Undecided
@@ -78,6 +78,7 @@ class RewriteDataFilesPlanner:
         self.sources = source_types(self.target.schema, metadata.schemas)
         self.sizes = FileSizes.of(self.options, metadata.properties)
         self.output_spec_id = self.options.output_spec_id(metadata)
+        check_writable(self.union, self.target.schema, self.output_spec_id)
         self.order = rewrite_order(self.options, self.target.table)
         self._cache = cache
 

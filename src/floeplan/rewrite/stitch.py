@@ -10,13 +10,13 @@ in both is copied as it stands.
 
 Files fit together when their schemas are the same to the byte, field ids included, and the same program wrote them
 (readers work around faults of writers by its name); codecs and encodings may differ. ``misfit`` says why they do not.
-Fail-safe: a file whose rows would have to change on the way (deletes, a schema that is not the table's, row ids that
-are counted from the start of the file) is not for stitching.
+Whoever stitches sees to it that no row would have to change on the way: no deletes, no ids counted from the start of a
+file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -31,7 +31,7 @@ from floeplan.parquet.thrift import BINARY, I64, LIST, SCALAR, STRUCT, encode_st
 from floeplan.scan.file_rows import OpenFile
 
 MIN_ROW_GROUP_BYTES = 8 * 1024 * 1024
-"""Row groups that are smaller on average are better put together, which takes decoding them."""
+"""Row groups that are smaller on average are better put together."""
 
 _BLOCK = 8 * 1024 * 1024
 _MAGIC = b"PAR1"
@@ -47,29 +47,31 @@ class StitchedFile:
     footer: ParquetFooter
 
 
-def misfit(
-    files: Sequence[OpenFile], schema: Schema, *, row_ids: bool = False, min_row_group: int = MIN_ROW_GROUP_BYTES
-) -> str:
-    """Why files cannot, or should not, be stitched; empty when they can.
+def misfit(files: Iterable[OpenFile], schema: Schema, min_row_group: int = MIN_ROW_GROUP_BYTES) -> str:
+    """Why files cannot, or should not, be stitched; empty when they can. Files are looked at one by one.
 
     Args:
         files: The files.
         schema: The schema of the table.
-        row_ids: Whether rows take their ids from their place in a file.
         min_row_group: The mean size of row groups below which they are better put together.
     """
-    if row_ids:
-        return "rows take their ids from their place in a file"
+    wanted, likeness = _types(schema), set()
+    groups = size = 0
     for opened in files:
-        if opened.file.deletes:
-            return f"{opened.file.path} has deletes"
-        if not opened.footer.has_own_ids or _types(opened.footer.schema) != _types(schema):
+        if not opened.footer.has_own_ids or _types(opened.footer.schema) != wanted:
             return f"the columns of {opened.file.path} are not those of the table"
-    if len({_likeness(opened) for opened in files}) > 1:
-        return "the files have different schemas or writers"
-    groups = max(1, sum(opened.footer.num_row_groups for opened in files))
-    size = sum(opened.file.file_size for opened in files)
-    return f"row groups of {size // groups} bytes are better put together" if size / groups < min_row_group else ""
+        likeness.add(_likeness(opened))
+        if len(likeness) > 1:
+            return "the files have different schemas or writers"
+        groups += opened.footer.num_row_groups
+        size += opened.file.file_size
+    return small_row_groups(size, groups, min_row_group)
+
+
+def small_row_groups(size: int, groups: int, min_row_group: int) -> str:
+    """Whether row groups are better put together, which takes decoding them: the reason, or nothing."""
+    mean = size // max(1, groups)
+    return f"row groups of {mean} bytes are better put together" if mean < min_row_group else ""
 
 
 def stitch(files: Sequence[OpenFile], io: FileIO, path: str) -> StitchedFile:

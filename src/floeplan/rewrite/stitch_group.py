@@ -13,27 +13,31 @@ from floeplan.metadata.entries import EntriesTable
 from floeplan.rewrite.compaction_map import runs_of
 from floeplan.rewrite.group_run import GroupRun
 from floeplan.rewrite.options import STITCHING
-from floeplan.rewrite.stitch import MIN_ROW_GROUP_BYTES, StitchedFile, misfit, stitch
+from floeplan.rewrite.stitch import MIN_ROW_GROUP_BYTES, StitchedFile, misfit, small_row_groups, stitch
 from floeplan.write.entry_rows import FileEntry, entries_of
 from floeplan.write.metrics import file_metrics
 from floeplan.write.partitioning import FilePartition
 
 
 def not_stitchable(run: GroupRun) -> str:
-    """Why row groups cannot be copied as they are: because of what is asked for, or because of the files."""
-    work = run.work
+    """Why row groups cannot be copied as they are: because of what is asked for, or because of the files.
+
+    Files are opened only when all that is known without that speaks for it.
+    """
+    work, files = run.work, [one.file for one in run.work.files]
+    smallest = 0 if run.strategy == "stitch" else MIN_ROW_GROUP_BYTES
     if run.strategy not in STITCHING:
         return f"strategy {run.strategy} orders rows"
     if work.partition is None:
         return "it takes the rows to tell their partitions"
-    if any(one.file.file_size > work.most_bytes for one in work.files):
+    if any(one.first_row_id is not None for one in work.files):
+        return "rows take their ids from their place in a file"
+    if any(file.file_size > work.most_bytes for file in files):
         return "a file is too large"
-    row_ids = any(one.first_row_id is not None for one in work.files)
-    smallest = 0 if run.strategy == "stitch" else MIN_ROW_GROUP_BYTES
-    if sum(one.file.file_size for one in work.files) < smallest:
-        return "row groups are better put together"
-    files = [run.files.open(one.file) for one in work.files]
-    return misfit(files, run.target.stored_schema, row_ids=row_ids, min_row_group=smallest)
+    if any(file.deletes for file in files):
+        return f"{next(file.path for file in files if file.deletes)} has deletes"
+    opened = (run.files.open(file) for file in files)
+    return small_row_groups(work.bytes, len(files), smallest) or misfit(opened, run.target.stored_schema, smallest)
 
 
 class GroupStitcher:
