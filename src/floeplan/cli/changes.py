@@ -122,7 +122,7 @@ def draw_result(result: StatementResult | DryRun) -> RenderableType:
 def _draw_change(result: DmlResult) -> RenderableType:
     if not result.committed:
         return Text(f"{result.operation}: no row was changed, so nothing was committed")
-    drawn = _pairs()
+    drawn = pairs()
     rows = {"deleted": result.rows_deleted, "updated": result.rows_updated, "inserted": result.rows_inserted}
     drawn.add_row("rows", ", ".join(f"{human_count(n)} {what}" for what, n in rows.items() if n) or "none")
     drawn.add_row("data files", _added_removed(result.data_files_added, result.data_files_removed))
@@ -135,7 +135,7 @@ def _draw_change(result: DmlResult) -> RenderableType:
 
 
 def _draw_spec(result: EvolveResult) -> RenderableType:
-    drawn = _pairs()
+    drawn = pairs()
     for one in result.spec.fields:
         drawn.add_row(one.name, f"{one.transform}, field {one.field_id}, of column {one.source_id}")
     what = "new" if result.is_new else "known before"
@@ -144,7 +144,7 @@ def _draw_spec(result: EvolveResult) -> RenderableType:
 
 
 def _draw_dry_run(result: DryRun) -> RenderableType:
-    drawn = _pairs()
+    drawn = pairs()
     drawn.add_row(
         "by metadata", f"{counted(result.files_by_metadata, 'file')}, {counted(result.rows_by_metadata, 'row')}"
     )
@@ -158,7 +158,8 @@ def _added_removed(added: int, removed: int) -> str:
     return f"{human_count(added)} added, {human_count(removed)} removed"
 
 
-def _pairs() -> Drawing:
+def pairs() -> Drawing:
+    """A table of names and what they are."""
     drawn = Drawing(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     drawn.add_column(style="dim")
     drawn.add_column()

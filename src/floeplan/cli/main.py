@@ -33,6 +33,7 @@ COMMANDS: tuple[str, ...] = (
     "merge",
     "sql",
     "rewrite",
+    "upgrade-spec",
     "demo",
 )
 """Commands in the order of `--help`; `a-b` is the function `a_b` of the module `floeplan.cli.a_b`."""

@@ -16,6 +16,7 @@ attempts, after a definite failure all that were written for the commit. After a
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal
@@ -83,6 +84,7 @@ def commit_change(
     options: CommitOptions = _DEFAULTS,
     extra_updates: tuple[TableUpdate, ...] = (),
     extra_requirements: tuple[ValidatableTableRequirement, ...] = (),
+    producer: Callable[..., SnapshotProducer] = SnapshotProducer,
 ) -> CommitResult:
     """Commit a change to a branch.
 
@@ -94,6 +96,7 @@ def commit_change(
         options: How to commit.
         extra_updates: Changes of the table's metadata that are made in the same commit, before the snapshot.
         extra_requirements: What must hold for those.
+        producer: What makes the snapshot of the change.
 
     Raises:
         CommitConflictError: Another writer's commit stands against the change, or won every race.
@@ -101,7 +104,7 @@ def commit_change(
         CommitError: The catalog refused the commit.
         BadInputError: The branch is a tag, or is not there.
     """
-    intent = _SnapshotIntent(table, change, branch, validation, options, extra_updates, extra_requirements)
+    intent = _SnapshotIntent(table, change, branch, validation, options, extra_updates, extra_requirements, producer)
     exchange = Exchange(table, intent, options)
     try:
         committed = exchange.run()
@@ -137,13 +140,14 @@ class _SnapshotIntent:
     options: CommitOptions
     extra_updates: tuple[TableUpdate, ...]
     extra_requirements: tuple[ValidatableTableRequirement, ...]
+    make: Callable[..., SnapshotProducer]
     produced: dict[str, Produced] = field(default_factory=dict)
     judged: int | None = None
     producer: SnapshotProducer = field(init=False)
 
     def __post_init__(self) -> None:
         snapshot_id = self.options.snapshot_id or _new_snapshot_id(self.table.metadata)
-        self.producer = SnapshotProducer(self.change, snapshot_id, self.table.io, on_step=self.options.step)
+        self.producer = self.make(self.change, snapshot_id, self.table.io, on_step=self.options.step)
 
     @property
     def snapshot_id(self) -> int:

@@ -1,0 +1,57 @@
+"""`floeplan upgrade-spec`: old files brought under another partition spec."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from floeplan.cli.changes import BranchOption, ChangedTableArgument, pairs, sign_of_life, writable_table
+from floeplan.cli.common import CatalogOption, JsonOption, show
+from floeplan.rewrite.spec_upgrade import CURRENT, SpecUpgradeResult, UpgradeOptions
+from floeplan.rewrite.spec_upgrade import upgrade_spec as upgrade
+from floeplan.text import counted
+
+
+def upgrade_spec(
+    table: ChangedTableArgument,
+    to: Annotated[str, typer.Option("--to", metavar="SPEC", help="current, or the id of a partition spec.")] = CURRENT,
+    metadata_only: Annotated[bool, typer.Option("--metadata-only", help="Rewrite no file.")] = False,
+    allow_coarser: Annotated[
+        bool, typer.Option("--allow-coarser", help="Move files even where that drops partition information.")
+    ] = False,
+    files_per_commit: Annotated[
+        int | None, typer.Option("--files-per-commit", metavar="N", help="Commit after every N files.")
+    ] = None,
+    grace: Annotated[
+        float, typer.Option("--grace", metavar="SECONDS", help="Look for deletes of writers in flight for so long.")
+    ] = 0.0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be moved; change nothing.")] = False,
+    branch: BranchOption = None,
+    catalog: CatalogOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Bring files under another partition spec by metadata alone, where their partition is proven.
+
+    floeplan upgrade-spec db.events --dry-run
+    """
+    options = UpgradeOptions(to, allow_coarser, files_per_commit, grace, dry_run)
+    with sign_of_life("moving files"):
+        result = upgrade(writable_table(table, catalog), branch=branch or "main", options=options)
+    show(result, draw_upgrade, as_json=json)
+
+
+def draw_upgrade(result: SpecUpgradeResult) -> RenderableType:
+    """What moved, what stayed and why, and what that means."""
+    done = "would move" if result.dry_run else "moved"
+    drawn = pairs()
+    drawn.add_row(done, f"{counted(result.files_by_metadata, 'file')} by metadata alone, of {result.files_total:,}")
+    drawn.add_row("deletes", f"{counted(result.deletes_carried, 'delete file')} with them")
+    for reason, files in result.reasons.items():
+        drawn.add_row("left", f"{counted(files, 'file')} {reason}")
+    for snapshot_id in result.snapshot_ids:
+        drawn.add_row("snapshot", str(snapshot_id))
+    notes = [Text(f"! {note}", style="yellow") for note in result.notes]
+    return Group(Text(f"to spec {result.target_spec_id}", style="bold"), drawn, *notes)

@@ -1,0 +1,227 @@
+"""``upgrade_spec``: old files brought under another partition spec, by metadata alone where that is proven.
+
+Rule: one ``replace`` snapshot (or several, ``files_per_commit`` at a time) files the entries under the new spec; no
+data file is opened or written. What cannot be proven, or what a delete forbids, is left with its reason. All is
+decided anew on every head, so a run that was interrupted is taken up by the next, and a second run finds nothing to do.
+
+Fail-safe: a merge-on-read writer that was in flight during the move commits its deletes under the old spec. The head is
+asked for such strays before the move, after it, and for ``grace_seconds`` more, and they are filed anew; ``doctor
+--repair`` does the same at any time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from pyiceberg.table import Table
+from pyiceberg.table.refs import MAIN_BRANCH
+
+from floeplan.catalog import load_table
+from floeplan.errors import InvalidOptionError, UnknownSpecError
+from floeplan.rewrite.delete_repair import repair_deletes
+from floeplan.rewrite.spec_move import SpecMove, plan_move
+from floeplan.text import counted
+from floeplan.transaction.exchange import CommitOptions
+from floeplan.transaction.refile import Head, Refiling, refile
+
+CURRENT = "current"
+_POLL_SECONDS = 1.0
+_MEANING = (
+    "a dynamic INSERT OVERWRITE will replace the moved files too, where it kept them before",
+    "writers that add equality deletes under an old spec must be stopped: their deletes would not meet moved files",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class UpgradeOptions:
+    """How files are brought under another spec.
+
+    Attributes:
+        to: The id of the spec, or ``current``.
+        allow_coarser: Whether files move where the new partition tells less than the old one did (day to month).
+        files_per_commit: Files to move in one commit; all of them when not given.
+        grace_seconds: How long to look for deletes of writers that were in flight, after the last move.
+        dry_run: Whether only to say what would be done.
+    """
+
+    to: int | str = CURRENT
+    allow_coarser: bool = False
+    files_per_commit: int | None = None
+    grace_seconds: float = 0.0
+    dry_run: bool = False
+
+    def __post_init__(self) -> None:
+        if self.files_per_commit is not None and self.files_per_commit < 1:
+            raise InvalidOptionError("files_per_commit must be at least 1", context={"value": self.files_per_commit})
+        if self.grace_seconds < 0:
+            raise InvalidOptionError("grace_seconds must not be negative", context={"value": self.grace_seconds})
+
+
+@dataclass(frozen=True, slots=True)
+class SpecUpgradeResult:
+    """What was moved, or would be, and why the rest was not.
+
+    Attributes:
+        target_spec_id: The spec files were to be brought under.
+        files_total: Live data files.
+        files_by_metadata: Files moved without being touched.
+        files_by_rewrite: Files whose rows were written anew under the spec.
+        files_left: Files that stay under another spec.
+        reasons: How many of them stay for which reason.
+        deletes_carried: Delete files that went along with their data files, or were brought after them.
+        snapshot_ids: The snapshots that were committed, oldest first.
+        notes: What will be different for whoever uses the table.
+        dry_run: Whether nothing was done.
+    """
+
+    target_spec_id: int
+    files_total: int
+    files_by_metadata: int
+    files_by_rewrite: int
+    files_left: int
+    reasons: Mapping[str, int]
+    deletes_carried: int
+    snapshot_ids: tuple[int, ...] = ()
+    notes: tuple[str, ...] = ()
+    dry_run: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON document."""
+        found: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__}
+        return found | {
+            "reasons": dict(self.reasons),
+            "snapshot_ids": list(self.snapshot_ids),
+            "notes": list(self.notes),
+        }
+
+
+def upgrade_spec(
+    table: Table | str,
+    to: int | str = CURRENT,
+    *,
+    branch: str = MAIN_BRANCH,
+    options: UpgradeOptions | None = None,
+    commit: CommitOptions | None = None,
+) -> SpecUpgradeResult:
+    """Bring the files of a branch under a partition spec.
+
+    Args:
+        table: The table, or its name.
+        to: The id of the spec, or ``current``; what ``options`` says when they are given.
+        branch: The branch to change.
+        options: How it is done.
+        commit: How snapshots are committed.
+
+    Raises:
+        UnknownSpecError: The table has no such spec.
+        CommitConflictError: Other writers were faster every time; what was committed before stays.
+    """
+    chosen = options or UpgradeOptions(to=to)
+    return _Upgrade(load_table(table), branch, chosen, commit or CommitOptions()).run()
+
+
+@dataclass(slots=True)
+class _Upgrade:
+    """One run."""
+
+    table: Table
+    branch: str
+    options: UpgradeOptions
+    commit: CommitOptions
+    moved: int = 0
+    carried: int = 0
+    snapshot_ids: list[int] = field(default_factory=list)
+    planned: SpecMove | None = None
+
+    def run(self) -> SpecUpgradeResult:
+        spec_id = target_spec_id(self.table, self.options.to)
+        if self.options.dry_run:
+            return self._result(self._plan(Head.of(self.table, self.branch), spec_id))
+        while self._step(spec_id):
+            pass
+        self._bring_strays()
+        assert self.planned is not None, "the last step found nothing to move"
+        return self._result(self.planned)
+
+    def _plan(self, head: Head, spec_id: int) -> SpecMove:
+        most = None if self.options.dry_run else self.options.files_per_commit
+        return plan_move(head, spec_id, allow_coarser=self.options.allow_coarser, most_files=most)
+
+    def _step(self, spec_id: int) -> bool:
+        """Move what can be moved now, at most as much as goes into one commit; false when there was nothing."""
+
+        def decide(head: Head) -> Refiling | None:
+            self.planned = self._plan(head, spec_id)
+            return self.planned.refiling()
+
+        summary = {"floeplan.operation": "upgrade-spec", "floeplan.target-spec-id": str(spec_id)}
+        done = refile(self.table, decide, branch=self.branch, summary=summary, options=replace(self.commit))
+        if done is None or self.planned is None:
+            return False
+        self.table = done.table
+        self.snapshot_ids.append(done.snapshot_id)
+        self.moved += int(np.count_nonzero(self.planned.moved))
+        self.carried += int(np.count_nonzero(self.planned.strays.stray))
+        return True
+
+    def _bring_strays(self) -> None:
+        """Deletes that others committed for moved files meanwhile."""
+        timing = self.commit.timing
+        until = timing.clock() + self.options.grace_seconds
+        while self.snapshot_ids and timing.clock() < until:
+            timing.sleep(min(_POLL_SECONDS, max(0.0, until - timing.clock())))
+            repaired = repair_deletes(self.table, branch=self.branch, options=self.commit)
+            self.carried += repaired.delete_files
+            self.snapshot_ids += [] if repaired.snapshot_id is None else [repaired.snapshot_id]
+
+    def _result(self, last: SpecMove) -> SpecUpgradeResult:
+        """``last`` is the plan when nothing was done, and what was found left over otherwise."""
+        dry, reasons = self.options.dry_run, last.reasons()
+        moved = int(np.count_nonzero(last.moved)) if dry else self.moved
+        return SpecUpgradeResult(
+            target_spec_id=target_spec_id(self.table, self.options.to),
+            files_total=len(last.data),
+            files_by_metadata=moved,
+            files_by_rewrite=0,
+            files_left=sum(reasons.values()),
+            reasons=reasons,
+            deletes_carried=int(np.count_nonzero(last.strays.stray)) if dry else self.carried,
+            snapshot_ids=tuple(self.snapshot_ids),
+            notes=_notes(last, moved),
+            dry_run=dry,
+        )
+
+
+def target_spec_id(table: Table, to: int | str) -> int:
+    """The id of the spec that is meant.
+
+    Raises:
+        UnknownSpecError: The table has no such spec.
+        InvalidOptionError: What is given is no id.
+    """
+    if to == CURRENT:
+        return table.metadata.default_spec_id
+    text = str(to)
+    if not text.isdecimal():
+        raise InvalidOptionError(f"{to!r} is no partition spec: give {CURRENT} or an id", context={"to": text})
+    known = sorted(table.metadata.specs())
+    if int(text) not in known:
+        listed = ", ".join(map(str, known))
+        raise UnknownSpecError(
+            f"the table has no partition spec {text}; it has {listed}", context={"spec_id": int(text)}
+        )
+    return int(text)
+
+
+def _notes(last: SpecMove, moved: int) -> tuple[str, ...]:
+    """What changes in meaning."""
+    if not moved:
+        return ()
+    coarser = last.reasons().get("coarser-target", 0)
+    hint = (
+        () if not coarser else (f"{counted(coarser, 'file')} would lose partition information: allow it to move them",)
+    )
+    return (*_MEANING, *hint)

@@ -1,0 +1,295 @@
+"""Files brought under another spec by metadata alone: which move, which stay, and that no row comes or goes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.table import Table
+from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform, MonthTransform, TruncateTransform
+from pyiceberg.types import LongType, TimestampType
+
+from floeplan.errors import InvalidOptionError, UnknownSpecError
+from floeplan.metadata.entries import Content, EntriesTable, Status
+from floeplan.partition.projection import SpecProjection
+from floeplan.partition.transforms import Transform
+from floeplan.rewrite.spec_move import is_coarser
+from floeplan.rewrite.spec_upgrade import UpgradeOptions, upgrade_spec
+from floeplan.transaction.change import Operation, SnapshotChange
+from floeplan.transaction.commit import commit_change
+from floeplan.transaction.metadata_json import writable_metadata
+from floeplan.write.data_files import write_data_files
+from floeplan.write.target import WriteTarget
+from tests.support.commits import append, arrow, files_under, leftovers, open_catalog, patient, read_rows, rows_of
+from tests.support.moves import (
+    ROWS,
+    data_specs,
+    delete_change,
+    delete_first_rows,
+    equality_delete,
+    evolved_table,
+    live_entries,
+    told,
+)
+
+pytestmark = pytest.mark.unit
+
+KEPT = ("sequence_number", "file_sequence_number", "snapshot_id", "first_row_id", "record_count", "lower_bounds")
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> SqlCatalog:
+    return open_catalog(tmp_path)
+
+
+def reloaded(table: Table) -> Table:
+    return table.catalog.load_table(table.name())
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_proven_files_move_and_nothing_else_about_them_changes(catalog: SqlCatalog, version: int) -> None:
+    table = evolved_table(catalog, version)
+    before, rows, files = told(table, *KEPT), read_rows(table), files_under(table)
+    result = upgrade_spec(table, commit=patient())
+    moved = reloaded(table)
+    assert (result.files_by_metadata, result.files_left, result.reasons) == (3, 1, {"spans-partitions": 1})
+    assert data_specs(moved) == [0, 1, 1, 1]
+    assert told(moved, *KEPT) == before
+    assert {status for spec, status in told(moved, "spec_id", "status").values() if spec == 1} == {Status.EXISTING}
+    assert read_rows(moved) == rows
+    assert sorted((row["id"], row["part"]) for row in moved.scan().to_arrow().to_pylist()) == rows
+    assert {path for path in files_under(table) - files if path.endswith(".parquet")} == set()
+    assert not leftovers(table)
+
+
+def test_there_is_one_manifest_a_partition(catalog: SqlCatalog) -> None:
+    table = evolved_table(catalog)
+    upgrade_spec(table, commit=patient())
+    manifests = reloaded(table).current_snapshot().manifests(table.io)  # type: ignore[union-attr]
+    assert sorted((m.partition_spec_id, m.existing_files_count) for m in manifests) == [(0, 0), (1, 1), (1, 2)]
+
+
+def test_the_snapshot_is_a_replacement_and_its_parent_can_still_be_read(catalog: SqlCatalog) -> None:
+    table = evolved_table(catalog)
+    start = table.current_snapshot()
+    result = upgrade_spec(table, commit=patient())
+    head = reloaded(table).current_snapshot()
+    assert start is not None
+    assert head is not None
+    assert head.snapshot_id == result.snapshot_ids[0]
+    assert head.summary is not None
+    assert head.summary.operation.value == "replace"
+    assert head.summary["total-data-files"] == "4"
+    assert head.parent_snapshot_id == start.snapshot_id
+    old = reloaded(table).scan(snapshot_id=start.snapshot_id).to_arrow()
+    assert old.num_rows == 40
+
+
+def test_a_second_run_does_nothing(catalog: SqlCatalog) -> None:
+    table = evolved_table(catalog)
+    upgrade_spec(table, commit=patient())
+    files = files_under(table)
+    again = upgrade_spec(reloaded(table), commit=patient())
+    assert (again.files_by_metadata, again.snapshot_ids, again.files_left) == (0, (), 1)
+    assert files_under(table) == files
+
+
+def test_a_dry_run_says_what_would_be_done_and_does_nothing(catalog: SqlCatalog) -> None:
+    table = evolved_table(catalog)
+    files = files_under(table)
+    planned = upgrade_spec(table, options=UpgradeOptions(dry_run=True))
+    assert planned.to_dict() | {"notes": []} == {
+        "target_spec_id": 1,
+        "files_total": 4,
+        "files_by_metadata": 3,
+        "files_by_rewrite": 0,
+        "files_left": 1,
+        "reasons": {"spans-partitions": 1},
+        "deletes_carried": 0,
+        "snapshot_ids": [],
+        "notes": [],
+        "dry_run": True,
+    }
+    assert "INSERT OVERWRITE" in planned.notes[0]
+    assert files_under(table) == files
+
+
+def test_files_are_moved_in_portions_and_an_interrupted_run_is_taken_up(catalog: SqlCatalog) -> None:
+    table = evolved_table(catalog)
+    commits = []
+
+    def stop_at_the_second(step: str) -> None:
+        commits.extend([step] if step == "committed" else [])
+        if step == "validated" and len(commits) == 1:
+            raise KeyboardInterrupt
+
+    options = UpgradeOptions(files_per_commit=1)
+    with pytest.raises(KeyboardInterrupt):
+        upgrade_spec(table, options=options, commit=patient(on_step=stop_at_the_second))
+    assert data_specs(reloaded(table)) == [0, 0, 0, 1]
+    result = upgrade_spec(reloaded(table), options=options, commit=patient())
+    assert (result.files_by_metadata, len(result.snapshot_ids)) == (2, 2)
+    assert read_rows(table) == sorted(row for rows in ROWS for row in rows)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_deletes_that_name_a_file_go_with_it(catalog: SqlCatalog, version: int) -> None:
+    table = delete_first_rows(evolved_table(catalog, version), slice(None))
+    rows = read_rows(table)
+    assert len(rows) == 36
+    result = upgrade_spec(table, commit=patient())
+    moved = reloaded(table)
+    entries = live_entries(moved)
+    assert (result.files_by_metadata, result.deletes_carried) == (3, 3)
+    assert sorted(entries.spec_id[entries.content != Content.DATA].tolist()) == [0, 1, 1, 1]
+    assert read_rows(moved) == rows
+    assert sorted((row["id"], row["part"]) for row in moved.scan().to_arrow().to_pylist()) == rows
+
+
+def test_files_stay_where_a_position_delete_of_several_files_reaches_them(catalog: SqlCatalog) -> None:
+    table = delete_first_rows(evolved_table(catalog), slice(0, 2), per_file=False)
+    late = commit_change(table, append(table, rows_of(40, 50, "a"))).table
+    rows = read_rows(late)
+    result = upgrade_spec(late, commit=patient())
+    assert result.reasons == {"position-deletes-of-old-partition": 3, "spans-partitions": 1}
+    assert result.files_by_metadata == 0
+    assert read_rows(late) == rows
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_deletes_of_a_writer_in_flight_are_brought_after_their_files(catalog: SqlCatalog, version: int) -> None:
+    table = evolved_table(catalog, version)
+    in_flight = delete_change(table, slice(None))
+    upgrade_spec(table, commit=patient())
+    stray = commit_change(table, in_flight, options=patient()).table
+    expected = np.setdiff1d(np.arange(40), [rows[0][0] for rows in ROWS]).tolist()
+    result = upgrade_spec(stray, commit=patient())
+    assert (result.files_by_metadata, result.deletes_carried) == (0, 3)
+    assert [row[0] for row in read_rows(stray)] == expected
+
+
+def test_a_commit_that_others_overtake_is_decided_anew(catalog: SqlCatalog) -> None:
+    table = evolved_table(catalog)
+    raced = []
+
+    def append_meanwhile(step: str) -> None:
+        if step == "before-commit" and not raced:
+            raced.append(step)
+            newest = reloaded(table)
+            commit_change(newest, append(newest, rows_of(40, 50, "c")))
+            commit_change(reloaded(table), delete_change(reloaded(table), slice(0, 1)), options=patient())
+
+    result = upgrade_spec(table, commit=patient(on_step=append_meanwhile))
+    assert result.files_by_metadata == 3
+    assert len(read_rows(table)) == 49
+    assert data_specs(reloaded(table)) == [0, 1, 1, 1, 1]
+    assert not leftovers(table)
+
+
+def test_global_equality_deletes_forbid_nothing_and_still_apply(catalog: SqlCatalog) -> None:
+    table = evolved_table(catalog)
+    table = commit_change(table, equality_delete(table, [3, 13, 33], spec_id=0)).table
+    result = upgrade_spec(table, commit=patient())
+    assert (result.files_by_metadata, result.deletes_carried) == (3, 0)
+    assert [row[0] for row in read_rows(table)] == np.setdiff1d(np.arange(40), [3, 13, 33]).tolist()
+
+
+def test_a_newer_equality_delete_of_the_new_partition_keeps_a_file_where_it_is(catalog: SqlCatalog) -> None:
+    table = evolved_table(catalog)
+    table = commit_change(table, equality_delete(table, [3], spec_id=1, part="a")).table
+    result = upgrade_spec(table, commit=patient())
+    assert result.reasons == {"spans-partitions": 1, "equality-deletes-of-new-partition": 2}
+    assert len(read_rows(table)) == 40
+
+
+def test_an_older_equality_delete_of_the_new_partition_is_none_of_its_business(catalog: SqlCatalog) -> None:
+    table = evolved_table(catalog, files=ROWS[:1])
+    table = commit_change(table, equality_delete(table, [43], spec_id=1, part="b")).table
+    table = commit_change(table, SnapshotChange(Operation.APPEND, added_data=_old_spec_rows(table))).table
+    result = upgrade_spec(table, commit=patient())
+    assert result.files_by_metadata == 2
+    assert len(read_rows(table)) == 20
+
+
+def _old_spec_rows(table: Table) -> EntriesTable:
+    rows = [arrow(rows_of(40, 50, "b"))]
+    return write_data_files(WriteTarget.of(table, spec_id=0), rows, file_name_token="test")
+
+
+def test_a_newer_equality_delete_of_the_old_partition_keeps_a_file_where_it_is(catalog: SqlCatalog) -> None:
+    table = evolved_table(catalog, files=())
+    for part in ("a", "b"):
+        table = commit_change(table, append(table, rows_of(ord(part), ord(part) + 10, part))).table
+    table = commit_change(table, equality_delete(table, [ord("a")], spec_id=1, part="a")).table
+    with writable_metadata(table.io), table.update_spec() as update:
+        update.add_field("id", TruncateTransform(1000), "id_trunc")
+    table = reloaded(table)
+    result = upgrade_spec(table, commit=patient())
+    assert (result.files_by_metadata, result.reasons) == (1, {"equality-deletes-of-old-partition": 1})
+    assert len(read_rows(table)) == 19
+
+
+def test_partition_information_is_dropped_only_when_asked_for(catalog: SqlCatalog) -> None:
+    table = evolved_table(catalog, files=ROWS[:3])
+    upgrade_spec(table, commit=patient())
+    rows = read_rows(table)
+    refused = upgrade_spec(reloaded(table), to=0, commit=patient())
+    assert (refused.files_by_metadata, refused.reasons) == (0, {"coarser-target": 3})
+    allowed = upgrade_spec(reloaded(table), options=UpgradeOptions(to=0, allow_coarser=True), commit=patient())
+    assert (allowed.files_by_metadata, data_specs(reloaded(table))) == (3, [0, 0, 0])
+    assert read_rows(table) == rows
+
+
+@pytest.mark.parametrize(("to", "error"), [(7, UnknownSpecError), ("newest", InvalidOptionError)])
+def test_a_spec_that_is_not_there_is_refused(catalog: SqlCatalog, to: int | str, error: type[Exception]) -> None:
+    with pytest.raises(error, match=str(to)):
+        upgrade_spec(evolved_table(catalog), to=to)
+
+
+def test_a_table_without_snapshots_has_nothing_to_move(catalog: SqlCatalog) -> None:
+    result = upgrade_spec(evolved_table(catalog, files=()), commit=patient())
+    assert (result.files_total, result.snapshot_ids) == (0, ())
+
+
+FIELDS = {
+    "id": IdentityTransform(),
+    "b16": BucketTransform(16),
+    "b4": BucketTransform(4),
+    "t10": TruncateTransform(10),
+    "t20": TruncateTransform(20),
+}
+
+
+@pytest.mark.parametrize(
+    ("target", "own", "coarser"),
+    [
+        ([], ["id"], True),
+        (["b4"], ["b16"], True),
+        (["b16"], ["b4"], False),
+        (["b16"], ["id"], True),
+        (["t20"], ["t10"], True),
+        (["t10"], ["t20"], False),
+        (["b4"], ["t10"], False),
+        (["b4"], ["b16", "t10"], True),
+        (["id"], ["id"], False),
+    ],
+)
+def test_a_spec_is_coarser_when_its_values_follow_from_the_other(
+    target: list[str], own: list[str], coarser: bool
+) -> None:
+    def spec(names: list[str]) -> SpecProjection:
+        fields = [PartitionField(1, 1000 + at, FIELDS[name], name) for at, name in enumerate(names)]
+        return SpecProjection.of(PartitionSpec(*fields), {1: (LongType(),)})
+
+    assert is_coarser(spec(target), spec(own)) is coarser
+
+
+def test_a_month_is_coarser_than_a_day() -> None:
+    def spec(transform: Transform) -> SpecProjection:
+        return SpecProjection.of(PartitionSpec(PartitionField(1, 1000, transform, "t")), {1: (TimestampType(),)})
+
+    assert is_coarser(spec(MonthTransform()), spec(DayTransform()))
+    assert not is_coarser(spec(DayTransform()), spec(MonthTransform()))
