@@ -13,11 +13,11 @@ from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownExcept
 from pyiceberg.table import StaticTable, Table
 
 from floeplan.errors import (
+    BadInputError,
     CommitConflictError,
     CommitError,
     CommitStateUnknownError,
     UnknownTableError,
-    UnsupportedError,
 )
 from floeplan.transaction.change import IsolationLevel
 from floeplan.transaction.commit import CommitResult, commit_change
@@ -307,7 +307,7 @@ def test_a_table_that_was_created_again_is_another_table(catalog: SqlCatalog, ta
 
 def test_a_table_without_a_catalog_is_read_only(table: Table) -> None:
     static = StaticTable.from_metadata(table.metadata_location)
-    with pytest.raises(UnsupportedError, match="read-only"):
+    with pytest.raises(BadInputError, match="read-only"):
         commit_change(static, append(table, NEW))
 
 

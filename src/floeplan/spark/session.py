@@ -1,11 +1,13 @@
 """Opening Spark sessions: local, on a cluster, or through Spark Connect.
 
+A failure is told once, by the error that is raised: Spark's own log stays off unless more logging is asked for.
 Workers must run the interpreter that runs the driver, or a task could not unpickle what it is sent; on this machine
 that is arranged here unless the environment already says otherwise.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from typing import TYPE_CHECKING
@@ -39,5 +41,9 @@ def open_session(url: str) -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     builder = SparkSession.builder.master(url).appName("floeplan").config("spark.ui.enabled", "false")
-    builder = builder.config("spark.ui.showConsoleProgress", sys.stderr.isatty()).config("spark.log.level", "ERROR")
-    return builder.getOrCreate()
+    builder = builder.config("spark.ui.showConsoleProgress", sys.stderr.isatty())
+    return builder.config("spark.log.level", _log_level()).getOrCreate()
+
+
+def _log_level() -> str:
+    return "ERROR" if logging.getLogger("floeplan").isEnabledFor(logging.INFO) else "OFF"

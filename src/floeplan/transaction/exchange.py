@@ -29,12 +29,12 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update import TableRequirement, TableUpdate, ValidatableTableRequirement
 
 from floeplan.errors import (
+    BadInputError,
     CommitConflictError,
     CommitError,
     CommitStateUnknownError,
     FloeplanError,
     UnknownTableError,
-    UnsupportedError,
 )
 from floeplan.transaction.metadata_json import writable_metadata
 from floeplan.transaction.retry import Repetition, RetryPolicy, Timing
@@ -101,7 +101,7 @@ class Exchange:
 
     def __init__(self, table: Table, intent: Intent, options: CommitOptions) -> None:
         if isinstance(table, StaticTable):
-            raise UnsupportedError(
+            raise BadInputError(
                 f"{table.metadata_location} was opened without a catalog and is read-only: name the table instead",
                 context={"table": table.metadata_location},
             )
