@@ -15,10 +15,13 @@ if TYPE_CHECKING:
     from floeplan.dml.result import DmlResult
     from floeplan.errors import FloeplanError
     from floeplan.predicate.compile import CompileResult, compile_predicate
+    from floeplan.rewrite.execute import rewrite_data_files
     from floeplan.rewrite.filter import FilterStats
     from floeplan.rewrite.options import RewriteOptions
     from floeplan.rewrite.plan import RewriteDataFilesPlan, RewriteDataFilesPlanningResult
     from floeplan.rewrite.planner import RewriteDataFilesPlanner
+    from floeplan.rewrite.result import RewriteResult
+    from floeplan.rewrite.spec_upgrade import SpecUpgradeResult, UpgradeOptions, upgrade_spec
     from floeplan.scan.model import FileScan
     from floeplan.scan.options import ScanOptions
     from floeplan.scan.plan import plan_scan
@@ -45,9 +48,12 @@ __all__ = [
     "RewriteDataFilesPlanner",
     "RewriteDataFilesPlanningResult",
     "RewriteOptions",
+    "RewriteResult",
     "ScanOptions",
     "ScanPlan",
     "ScanPlanSummary",
+    "SpecUpgradeResult",
+    "UpgradeOptions",
     "append",
     "compile_predicate",
     "delete",
@@ -61,9 +67,11 @@ __all__ = [
     "prune",
     "read",
     "register",
+    "rewrite_data_files",
     "ship",
     "sql",
     "update",
+    "upgrade_spec",
 ]
 
 _HOMES = {
@@ -79,9 +87,12 @@ _HOMES = {
     "RewriteDataFilesPlanner": "floeplan.rewrite.planner",
     "RewriteDataFilesPlanningResult": "floeplan.rewrite.plan",
     "RewriteOptions": "floeplan.rewrite.options",
+    "RewriteResult": "floeplan.rewrite.result",
     "ScanOptions": "floeplan.scan.options",
     "ScanPlan": "floeplan.scan.scan_plan",
     "ScanPlanSummary": "floeplan.scan.summary",
+    "SpecUpgradeResult": "floeplan.rewrite.spec_upgrade",
+    "UpgradeOptions": "floeplan.rewrite.spec_upgrade",
     "append": "floeplan.dml.append",
     "compile_predicate": "floeplan.predicate.compile",
     "delete": "floeplan.dml.changing",
@@ -94,9 +105,11 @@ _HOMES = {
     "plan_scan": "floeplan.scan.plan",
     "read": "floeplan.spark.reader",
     "register": "floeplan.spark.datasource",
+    "rewrite_data_files": "floeplan.rewrite.execute",
     "ship": "floeplan.spark.shipping",
     "sql": "floeplan.sql_text.run",
     "update": "floeplan.dml.changing",
+    "upgrade_spec": "floeplan.rewrite.spec_upgrade",
 }
 
 

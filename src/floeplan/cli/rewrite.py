@@ -1,7 +1,8 @@
-"""`floeplan rewrite`: which data files would be rewritten, into what, and why."""
+"""`floeplan rewrite`: which data files are rewritten, into what, and why."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -12,12 +13,17 @@ from rich.table import Table
 from rich.text import Text
 
 from floeplan.catalog import load_table
+from floeplan.cli.changes import writable_table
 from floeplan.cli.common import CatalogOption, JsonOption, TableArgument, WhereOption, show
 from floeplan.cli.scan_options import CaseOption, NoCacheOption, column_names
-from floeplan.errors import InvalidOptionError, UnsupportedError
+from floeplan.errors import InvalidOptionError
+from floeplan.rewrite.execute import run_rewrite
 from floeplan.rewrite.options import RewriteOptions
 from floeplan.rewrite.plan import RewriteDataFilesPlanningResult, RewriteFileGroup
 from floeplan.rewrite.planner import RewriteDataFilesPlanner
+from floeplan.rewrite.progress import NO_PROGRESS, BarProgress, JsonProgress, Progress
+from floeplan.rewrite.result import RewriteResult
+from floeplan.spark.session import open_session
 from floeplan.text import counted, human_bytes
 
 MOST_GROUPS = 60
@@ -43,6 +49,19 @@ OptionOption = Annotated[
     typer.Option("--option", metavar="k=v", help="An option of Iceberg's rewrite_data_files; may be repeated."),
 ]
 BranchOption = Annotated[str | None, typer.Option("--branch", metavar="NAME", help="The branch to rewrite.")]
+ProgressOption = Annotated[
+    str,
+    typer.Option("--progress", metavar="HOW", help="auto: a bar on a terminal; bar, json (lines on stderr) or none."),
+]
+SparkOption = Annotated[
+    str | None,
+    typer.Option(
+        "--spark",
+        metavar="URL",
+        envvar="FLOEPLAN_SPARK",
+        help="Rewrite on this Spark session; by default in this process, on all its cores.",
+    ),
+]
 
 
 def rewrite(
@@ -56,12 +75,14 @@ def rewrite(
     dry_run: DryRunOption = False,
     option: OptionOption = None,
     branch: BranchOption = None,
+    progress: ProgressOption = "auto",
+    spark: SparkOption = None,
     case_insensitive: CaseOption = False,
     no_cache: NoCacheOption = False,
     catalog: CatalogOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Plan the rewrite of small, large, deleted-from and old-spec files, partition by partition.
+    """Rewrite small, large, deleted-from and old-spec files, partition by partition.
 
     floeplan rewrite db.events --partition-filter "region = 'eu'" --spec current --dry-run
     """
@@ -74,10 +95,21 @@ def rewrite(
         by=tuple(column_names(by) or ()),
         spec=spec,
     ).with_options(_pairs(option or ()))
-    if not dry_run:
-        raise UnsupportedError("rewrite only plans; add --dry-run to see the plan")
-    planner = RewriteDataFilesPlanner(load_table(table, catalog), options, ref=branch, cache=not no_cache)
-    show(planner.plan_with_stats(), draw_plan, as_json=json)
+    if dry_run:
+        planner = RewriteDataFilesPlanner(load_table(table, catalog), options, ref=branch, cache=not no_cache)
+        show(planner.plan_with_stats(), draw_plan, as_json=json)
+        return
+    result = run_rewrite(
+        writable_table(table, catalog),
+        options,
+        spark=None if spark is None else open_session(spark),
+        branch=branch,
+        cache=not no_cache,
+        progress=_progress(progress),
+    )
+    show(result, draw_result, as_json=json)
+    if result.failures:
+        raise typer.Exit(1)
 
 
 def draw_plan(result: RewriteDataFilesPlanningResult) -> RenderableType:
@@ -93,6 +125,40 @@ def draw_plan(result: RewriteDataFilesPlanningResult) -> RenderableType:
     parts += [Text(f"left: {counted(count, 'file')} {reason}") for reason, count in plan.skipped.items()]
     parts += [Text(f"! {warning.message}", style="yellow") for warning in result.warnings]
     return Group(*parts)
+
+
+def draw_result(result: RewriteResult) -> RenderableType:
+    """What was done, as a small table, and what was left undone."""
+    if not result.snapshot_ids and not result.failures:
+        return Group(draw_plan(result.planning), Text("nothing to rewrite, so nothing was committed"))
+    drawn = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    drawn.add_column(style="dim")
+    drawn.add_column()
+    rewritten, added = human_bytes(result.bytes_rewritten), human_bytes(result.bytes_added)
+    drawn.add_row("files", f"{result.files_rewritten:,} ({rewritten}) into {result.files_added:,} ({added})")
+    drawn.add_row("delete files", f"{result.delete_files_removed:,} removed")
+    if result.deletes_carried:
+        drawn.add_row("carried over", f"{counted(result.deletes_carried, 'row')} deleted by others meanwhile")
+    drawn.add_row("stitched", f"{counted(result.groups_stitched, 'group')} of {len(result.planning.plan.groups):,}")
+    drawn.add_row("snapshots", ", ".join(map(str, result.snapshot_ids)))
+    failures = [Text(f"! group {one.group_id}: {one.error.message}", style="yellow") for one in result.failures]
+    warnings = [Text(f"! {warning.message}", style="yellow") for warning in result.planning.warnings]
+    return Group(Text(f"rewrite of {result.planning.plan.target.name}", style="bold"), drawn, *failures, *warnings)
+
+
+def _progress(how: str) -> Progress:
+    match how:
+        case "auto":
+            return BarProgress() if sys.stderr.isatty() else NO_PROGRESS
+        case "bar":
+            return BarProgress()
+        case "json":
+            return JsonProgress()
+        case "none":
+            return NO_PROGRESS
+    raise InvalidOptionError(
+        f"--progress is {how!r} but must be auto, bar, json or none", context={"option": "--progress"}
+    )
 
 
 def _groups(groups: Sequence[RewriteFileGroup]) -> Table:

@@ -7,7 +7,7 @@ added deletes for a removed file matters only when rows of it live on in new fil
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
@@ -152,7 +152,9 @@ def commit_outcome(target: DmlTarget, outcome: Outcome, how: Commit) -> DmlResul
         added_deletes=deletes,
         removed_data=frozenset(outcome.removed_data),
         removed_deletes=frozenset(outcome.removed_deletes),
-        removed_entries=_removed_entries(outcome),
+        removed_entries=None
+        if outcome.planned is None
+        else planned_entries(outcome.planned, outcome.removed_data, outcome.removed_deletes),
         planned_on=None if target.snapshot is None else target.snapshot.snapshot_id,
         merge_manifests=outcome.merge_manifests,
         summary=how.summary,
@@ -171,13 +173,13 @@ def commit_outcome(target: DmlTarget, outcome: Outcome, how: Commit) -> DmlResul
     return _result(target, outcome, done.snapshot_id, written, done.attempts)
 
 
-def _removed_entries(outcome: Outcome) -> EntriesTable | None:
-    """What the plan knows of the files that are removed."""
-    if outcome.planned is None:
-        return None
-    data, deletes = outcome.planned.entries, outcome.planned.deletes
-    gone = pa.array(sorted(outcome.removed_data), pa.large_string())
-    no_longer = pa.array(sorted({file.path for file in outcome.removed_deletes}), pa.large_string())
+def planned_entries(
+    planned: PlannedFiles, removed_data: Collection[str], removed_deletes: Collection[DeleteFileId]
+) -> EntriesTable | None:
+    """What a plan knows of files that are removed."""
+    data, deletes = planned.entries, planned.deletes
+    gone = pa.array(sorted(removed_data), pa.large_string())
+    no_longer = pa.array(sorted({file.path for file in removed_deletes}), pa.large_string())
     wanted = [(data, gone), (deletes, no_longer)]
     tables = [_hints(entries).filter(pc.is_in(entries.path, paths)) for entries, paths in wanted if len(entries)]
     if not tables:

@@ -138,7 +138,7 @@ class SnapshotProducer:
             written=self.written,
             removed=removed,
             missing_data=frozenset(key.partition("\0")[0] for key in data.missing.to_pylist()),
-            missing_deletes=frozenset(map(_delete_file_id, deletes.missing.to_pylist())),
+            missing_deletes=frozenset(map(delete_file_id, deletes.missing.to_pylist())),
         )
 
     def _added_entries(self, shape: TableShape) -> EntriesTable:
@@ -262,6 +262,7 @@ def _usable(hints: EntriesTable | None, shape: TableShape) -> EntriesTable | Non
     return EntriesTable(hints.table.select(plain), {})
 
 
-def _delete_file_id(key: str) -> DeleteFileId:
+def delete_file_id(key: str) -> DeleteFileId:
+    """The file that ``entry_keys`` gives a key."""
     path, _, offset = key.partition("\0")
     return DeleteFileId(path, int(offset) if offset else None)

@@ -1,0 +1,247 @@
+"""Committing rewritten groups: replacements that keep the age of rows, of any subset of the groups.
+
+::
+
+    groups ─► what others did since the plan ─► groups that cannot be committed any more drop out
+                          │
+                          └─► newer deletes carried over, dangling deletes found ─► one REPLACE commit
+                                        ▲                                                │
+                                        └────── others touched the same files ◄──────────┘
+
+Rule: each round judges the newest head and is valid from that head on, so nothing between plan and commit goes unseen.
+New files have the sequence number of the snapshot the plan was made on: equality deletes that were applied do not meet
+them again, newer ones do.
+
+Fail-safe: a group whose files left the table, or whose newer deletes cannot be carried over, fails alone. A refused
+commit leaves the table as it was and its files are removed; after a lost answer everything stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pyarrow as pa
+from pyiceberg.table import Table
+from pyiceberg.table.refs import MAIN_BRANCH
+
+from floeplan.dml.outcome import discard_entries, planned_entries
+from floeplan.dml.runner import new_attempt
+from floeplan.errors import CommitConflictError, FloeplanError
+from floeplan.metadata.entries import EntriesTable
+from floeplan.partition.union import UnionPartitionType
+from floeplan.rewrite.dangling import dangling_deletes
+from floeplan.rewrite.plan import RewriteDataFilesPlan
+from floeplan.rewrite.remap import Carried, DeleteCarrier
+from floeplan.rewrite.result import GroupFailure
+from floeplan.rewrite.since import Since, is_among
+from floeplan.rewrite.work import GroupResult
+from floeplan.text import counted
+from floeplan.transaction.change import Check, DeleteFileId, Operation, SnapshotChange, Validation
+from floeplan.transaction.commit import CommitResult, commit_change
+from floeplan.transaction.entry_tables import concat_entries
+from floeplan.transaction.exchange import CommitOptions
+from floeplan.transaction.refs import branch_head
+from floeplan.transaction.retry import Repetition, RetryPolicy
+from floeplan.transaction.validate import SHOWN_FILES
+from floeplan.write.target import WriteTarget
+
+_CHECKS = frozenset({Check.REMOVED_FILES_EXIST, Check.NO_NEW_DELETES_FOR_REMOVED})
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedGroups:
+    """What one commit did; ``snapshot_id`` is ``None`` when no group was left to commit."""
+
+    snapshot_id: int | None = None
+    groups: tuple[GroupResult, ...] = ()
+    failures: tuple[GroupFailure, ...] = ()
+    delete_files_removed: int = 0
+    deletes_carried: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Round:
+    """Groups as they stand before one head.
+
+    Attributes:
+        since: What others did up to that head.
+        groups: Groups that can be committed.
+        failures: Groups that cannot be any more.
+        added: New files of the former, with their age.
+        carried: Deletes of others for them.
+    """
+
+    since: Since
+    groups: tuple[GroupResult, ...]
+    failures: tuple[GroupFailure, ...]
+    added: EntriesTable
+    carried: Carried
+
+    @property
+    def removed_data(self) -> frozenset[str]:
+        return frozenset(path for group in self.groups for path in group.removed_data)
+
+
+@dataclass(slots=True)
+class CommitManager:
+    """Commits groups of one plan.
+
+    Attributes:
+        plan: The plan.
+        branch: The branch it was made on.
+        options: Retries, and who is told of steps.
+    """
+
+    plan: RewriteDataFilesPlan
+    branch: str = MAIN_BRANCH
+    options: CommitOptions = field(default_factory=CommitOptions)
+    _added: set[str] = field(default_factory=set)
+
+    def commit(self, results: Sequence[GroupResult]) -> CommittedGroups:
+        """Commit groups together, without those that cannot be committed any more; the files of these are removed.
+
+        Raises:
+            CommitConflictError: Other writers were faster every time; the files of all groups are removed.
+            CommitStateUnknownError: The groups may have been committed; their files stay.
+        """
+        pending, failures = tuple(results), list[GroupFailure]()
+        table = self.plan.target.table
+        policy = self.options.retry or RetryPolicy.for_commits(table.metadata.properties)
+        rounds = Repetition(policy, self.options.timing)
+        while pending:
+            judged = self._judge(pending, table)
+            failures += judged.failures
+            pending = judged.groups
+            done = self._commit(judged) if pending else None
+            if done is not None:
+                return self._committed(judged, done, failures)
+            if pending and not rounds.again():
+                self._discard(pending)
+                raise CommitConflictError(
+                    f"gave up committing {counted(len(pending), 'rewritten group')} after "
+                    f"{counted(rounds.tries, 'round')}: other writers changed the same files each time; "
+                    "run the rewrite again",
+                    context={"table": self.plan.target.name, "attempts": rounds.tries},
+                )
+        return CommittedGroups(failures=tuple(failures))
+
+    def _judge(self, groups: Sequence[GroupResult], table: Table) -> _Round:
+        """Look at the newest head: groups that can still be committed, and what goes with them."""
+        try:
+            return self._judged(groups, table)
+        except BaseException:
+            self._discard(groups)
+            raise
+
+    def _judged(self, groups: Sequence[GroupResult], table: Table) -> _Round:
+        now = table.catalog.load_table(table.name())
+        start = self.plan.target.snapshot
+        since = Since.of(now, branch_head(now.metadata, self.branch), None if start is None else start.snapshot_id)
+        carrier = DeleteCarrier(self.plan.files, since, self._keeps_age)
+        gone = frozenset(since.removed_data.to_pylist())
+        kept, failures, carried = list[GroupResult](), list[GroupFailure](), Carried()
+        for group in groups:
+            try:
+                _refuse_removed(group, gone)
+                carried.add(carrier.carry(group, self._aged(group.added)))
+            except FloeplanError as error:
+                failures.append(GroupFailure(group.group_id, error))
+                self._discard([group])
+            else:
+                kept.append(group)
+        union = UnionPartitionType.of_table(now.metadata)
+        added = self._aged(concat_entries([group.added for group in kept], union))
+        return _Round(since, tuple(kept), tuple(failures), added, carried)
+
+    def _commit(self, judged: _Round) -> CommitResult | None:
+        """Commit; ``None`` when another writer touched the same files after they were judged.
+
+        Only an error that says so lets files go: after any other it is not known whether the table refers to them.
+        """
+        since = judged.since
+        deletes = judged.carried.write(WriteTarget.of(since.table), judged.added, new_attempt())
+        try:
+            return commit_change(
+                since.table,
+                self._change(judged, deletes),
+                branch=self.branch,
+                validation=self._validation(judged),
+                options=replace(self.options, owns_files=False),
+            )
+        except FloeplanError as error:
+            again = isinstance(error, CommitConflictError) and "check" in error.context
+            if error.safe_to_clean:
+                discard_entries(deletes, since.table.io)
+                self._discard(() if again else judged.groups)
+            if again and error.safe_to_clean:
+                return None
+            raise
+
+    def _change(self, judged: _Round, deletes: EntriesTable | None) -> SnapshotChange:
+        removed, since = judged.removed_data, judged.since
+        gone: set[DeleteFileId] = {delete for group in judged.groups for delete in group.removed_deletes}
+        gone |= judged.carried.replaced
+        if self.plan.options.remove_dangling_deletes:
+            paths = pa.array(sorted(removed), pa.large_string())
+            gone |= dangling_deletes(self.plan.files, since, paths, frozenset(self._added))
+        gone -= since.removed_deletes
+        start = self.plan.target.snapshot
+        return SnapshotChange(
+            operation=Operation.REPLACE,
+            added_data=judged.added,
+            added_deletes=deletes,
+            removed_data=removed,
+            removed_deletes=frozenset(gone),
+            removed_entries=planned_entries(self.plan.files, removed, gone),
+            planned_on=None if start is None else start.snapshot_id,
+        )
+
+    def _validation(self, judged: _Round) -> Validation:
+        """Nothing may have happened since the head that was judged; to what moves, not even by equality."""
+        entries = self.plan.files.entries
+        old = entries.filter(is_among(entries.path, pa.array(sorted(judged.removed_data), pa.large_string())))
+        checks, partitions = _CHECKS, None
+        if self.plan.output_spec_id is not None and (old.spec_id != self.plan.output_spec_id).any():
+            checks |= {Check.NO_NEW_DELETES}
+            partitions = concat_entries([old, judged.added], UnionPartitionType.of_table(judged.since.table.metadata))
+        return Validation(starting_snapshot_id=judged.since.head, checks=checks, partitions=partitions)
+
+    @property
+    def _keeps_age(self) -> bool:
+        return self.plan.options.use_starting_sequence_number and self.plan.target.metadata.format_version > 1
+
+    def _aged(self, added: EntriesTable) -> EntriesTable:
+        """New files with the sequence number of the snapshot the plan was made on."""
+        start = self.plan.target.snapshot
+        if not self._keeps_age or start is None or start.sequence_number is None:
+            return added
+        ages = pa.array(np.full(len(added), start.sequence_number, dtype=np.int64))
+        at = added.table.schema.get_field_index("sequence_number")
+        return EntriesTable(added.table.set_column(at, "sequence_number", ages), added.partition_types)
+
+    def _committed(self, judged: _Round, done: CommitResult, failures: Sequence[GroupFailure]) -> CommittedGroups:
+        self._added |= set(judged.added.path.to_pylist())
+        return CommittedGroups(
+            snapshot_id=done.snapshot_id,
+            groups=judged.groups,
+            failures=tuple(failures),
+            delete_files_removed=int(done.summary.get("removed-delete-files", 0)),
+            deletes_carried=judged.carried.rows,
+        )
+
+    def _discard(self, groups: Sequence[GroupResult]) -> None:
+        for group in groups:
+            discard_entries(group.added, self.plan.target.table.io)
+
+
+def _refuse_removed(group: GroupResult, gone: frozenset[str]) -> None:
+    """A file that another writer removed cannot be replaced: its rows may live on elsewhere, or be deleted."""
+    missing = sorted(gone.intersection(group.removed_data))
+    if missing:
+        raise CommitConflictError(
+            f"another writer removed {missing[0]} while group {group.group_id} was being rewritten; "
+            "run the rewrite again",
+            context={"group_id": group.group_id, "files": missing[:SHOWN_FILES], "file_count": len(missing)},
+        )

@@ -1,0 +1,300 @@
+"""Rewrites committed in this process: rows stay, age stays, deletes of others are carried over, failures stay small."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.table import Table
+
+import floeplan as fp
+from floeplan.errors import CommitConflictError, FloeplanError
+from floeplan.metadata.io import local_path
+from floeplan.rewrite.progress import Progress
+from floeplan.rewrite.result import RewriteInterruptedError, RewriteResult
+from floeplan.transaction.exchange import CommitOptions
+from floeplan.transaction.metadata_json import writable_metadata
+from tests.support.tables import EVENTS, catalog, events, two_spec_table
+
+pytestmark = pytest.mark.unit
+
+ALL = {"rewrite-all": "true"}
+
+
+def six_files(folder: Path, **properties: str) -> Table:
+    """Ids 0–599 in six files of one partition."""
+    table = created(folder, properties)
+    for first in range(0, 600, 100):
+        fp.append(table, events(first, first + 100))
+    return table
+
+
+def in_regions(folder: Path, **properties: str) -> Table:
+    """Ids 0–299 in two files of each of three regions."""
+    table = created(folder, properties)
+    with table.update_spec() as update:
+        update.add_identity("region")
+    fp.append(table, events(0, 150))
+    fp.append(table, events(150, 300))
+    return table
+
+
+def created(folder: Path, properties: dict[str, str]) -> Table:
+    opened = catalog(folder)
+    with writable_metadata(opened._load_file_io(location=folder.as_uri())):
+        return opened.create_table("db.t", EVENTS, properties={"format-version": "2", **properties})
+
+
+def rows(table: Table) -> pa.Table:
+    return fp.plan_scan(table.refresh()).to_arrow().sort_by("id")
+
+
+def ids(table: Table) -> set[int]:
+    return set(rows(table)["id"].to_pylist())
+
+
+def data_files(folder: Path) -> set[Path]:
+    return set(folder.rglob("*.parquet")) | set(folder.rglob("*.puffin"))
+
+
+def live_files(table: Table) -> set[Path]:
+    files = fp.plan_scan(table.refresh()).files
+    listed = [file.path for file in files] + [delete.path for file in files for delete in file.deletes]
+    return {local(path) for path in listed}
+
+
+def local(path: str) -> Path:
+    found = local_path(path)
+    assert found is not None
+    return Path(found)
+
+
+def rewrite(table: Table, **asked: Any) -> RewriteResult:
+    return fp.rewrite_data_files(table, **asked)
+
+
+def at_step(step: str, do: Callable[[], object], times: int = 1) -> CommitOptions:
+    """Something that happens when a commit has come to a step, the first times it does."""
+    left = [times]
+
+    def on_step(name: str) -> None:
+        if name == step and left[0]:
+            left[0] -= 1
+            do()
+
+    return CommitOptions(on_step=on_step)
+
+
+def test_small_files_become_one_and_a_second_run_does_nothing(tmp_path: Path) -> None:
+    table = six_files(tmp_path)
+    before, start = rows(table), table.current_snapshot()
+    assert start is not None
+    result = rewrite(table)
+    assert rows(table).equals(before)
+    assert table.scan().to_arrow().sort_by("id").cast(before.schema).equals(before)
+    assert (result.files_rewritten, result.files_added, result.groups_failed) == (6, 1, 0)
+    assert result.bytes_rewritten > result.bytes_added > 0
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    assert result.snapshot_ids == (snapshot.snapshot_id,)
+    assert snapshot.summary is not None
+    assert snapshot.summary.operation.value == "replace"
+    (file,) = fp.plan_scan(table).files
+    assert file.sequence_number == start.sequence_number
+    assert fp.plan_scan(table, snapshot_id=start.snapshot_id).to_arrow().sort_by("id").equals(before)
+    again = rewrite(table)
+    assert (again.snapshot_ids, again.files_rewritten) == ((), 0)
+    assert table.current_snapshot() == snapshot
+
+
+def test_files_can_take_the_age_of_the_commit(tmp_path: Path) -> None:
+    table = six_files(tmp_path)
+    rewrite(table, options={"use-starting-sequence-number": "false"})
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    assert fp.plan_scan(table).files[0].sequence_number == snapshot.sequence_number
+
+
+@pytest.mark.parametrize("version", ["2", "3"])
+def test_deletes_are_applied_and_leave_the_table(tmp_path: Path, version: str) -> None:
+    table = six_files(tmp_path, **{"format-version": version, "write.delete.granularity": "partition"})
+    fp.delete(table, "id % 7 = 0", mode="merge-on-read")
+    before = rows(table)
+    result = rewrite(table, options={"delete-file-threshold": "1"})
+    assert rows(table).equals(before)
+    assert result.delete_files_removed == (1 if version == "2" else 6)
+    assert [file.deletes for file in fp.plan_scan(table).files] == [()]
+    summary = table.current_snapshot().summary  # type: ignore[union-attr]
+    assert summary is not None
+    assert summary["total-delete-files"] == "0"
+
+
+def test_a_delete_that_still_applies_stays(tmp_path: Path) -> None:
+    table = six_files(tmp_path, **{"write.delete.granularity": "partition"})
+    fp.delete(table, "id % 7 = 0", mode="merge-on-read")
+    before = rows(table)
+    result = rewrite(table, where="id < 250", options={**ALL, "remove-dangling-deletes": "true"})
+    assert result.files_rewritten == 3
+    assert result.delete_files_removed == 0
+    assert rows(table).equals(before)
+
+
+@pytest.mark.parametrize(
+    ("version", "granularity", "strategy", "step"),
+    [
+        ("2", "file", "binpack", "refreshed"),
+        ("2", "partition", "sort", "before-commit"),
+        ("2", "partition", "stitch", "validated"),
+        ("3", "file", "binpack", "before-commit"),
+        ("3", "file", "sort", "manifests-written"),
+        ("3", "file", "stitch", "refreshed"),
+    ],
+)
+def test_rows_deleted_meanwhile_stay_deleted(
+    tmp_path: Path, version: str, granularity: str, strategy: str, step: str
+) -> None:
+    table = six_files(tmp_path, **{"format-version": version, "write.delete.granularity": granularity})
+    fp.delete(table, "id % 10 = 3", mode="merge-on-read")
+    other = table.catalog.load_table(table.name())
+    commit = at_step(step, lambda: fp.delete(other, "id % 10 = 4 OR id BETWEEN 95 AND 105", mode="merge-on-read"))
+    by = {"by": ["id desc"]} if strategy == "sort" else {}
+    result = rewrite(table, strategy=strategy, options=ALL, commit=commit, **by)
+    gone = {i for i in range(600) if i % 10 in (3, 4) or 95 <= i <= 105}
+    assert ids(table) == set(range(600)) - gone
+    assert result.files_rewritten == 6
+    assert result.deletes_carried == len(gone) - 60
+    assert set(table.scan().to_arrow()["id"].to_pylist()) == ids(table)
+    assert live_files(table) <= data_files(tmp_path)
+
+
+def test_a_file_removed_meanwhile_fails_its_group_alone(tmp_path: Path) -> None:
+    table = in_regions(tmp_path)
+    other = table.catalog.load_table(table.name())
+    commit = at_step("before-commit", lambda: fp.delete(other, "region = 'eu' AND id < 100", mode="copy-on-write"))
+    result = rewrite(table, options=ALL, commit=commit)
+    assert ids(table) == {i for i in range(300) if i % 3 or i >= 100}
+    assert result.groups_failed == 1
+    assert result.files_rewritten == 4
+    assert isinstance(result.failures[0].error, CommitConflictError)
+    assert live_files(table) <= data_files(tmp_path)
+
+
+def test_an_append_meanwhile_is_no_matter(tmp_path: Path) -> None:
+    table = six_files(tmp_path)
+    other = table.catalog.load_table(table.name())
+    result = rewrite(table, commit=at_step("before-commit", lambda: other.append(events(600, 700))))
+    assert ids(table) == set(range(700))
+    assert (result.files_rewritten, result.groups_failed) == (6, 0)
+
+
+def test_another_rewrite_of_the_same_files_wins_and_nothing_is_doubled(tmp_path: Path) -> None:
+    table = six_files(tmp_path)
+    other = table.catalog.load_table(table.name())
+    with pytest.raises(CommitConflictError, match="another writer removed"):
+        rewrite(table, commit=at_step("before-commit", lambda: rewrite(other)))
+    assert rows(table).num_rows == 600
+    assert len(fp.plan_scan(table).files) == 1
+    assert len(data_files(tmp_path)) == 7, "what was written for the loser is removed"
+
+
+def test_partial_progress_commits_portions(tmp_path: Path) -> None:
+    table = in_regions(tmp_path)
+    before, snapshots = rows(table), len(table.snapshots())
+    result = rewrite(table, options={**ALL, "partial-progress.enabled": "true", "partial-progress.max-commits": "2"})
+    assert len(result.snapshot_ids) == 2
+    assert len(table.snapshots()) == snapshots + 2
+    assert result.files_rewritten == 6
+    assert rows(table).equals(before)
+
+
+def test_partial_progress_removes_deletes_with_the_last_group_they_apply_to(tmp_path: Path) -> None:
+    table = six_files(tmp_path, **{"write.delete.granularity": "partition"})
+    fp.delete(table, "id % 7 = 0", mode="merge-on-read")
+    before = rows(table)
+    result = rewrite(
+        table,
+        options={
+            **ALL,
+            "partial-progress.enabled": "true",
+            "partial-progress.max-commits": "3",
+            "max-file-group-input-files": "2",
+        },
+    )
+    assert len(result.snapshot_ids) == 3
+    assert result.delete_files_removed == 1
+    assert rows(table).equals(before)
+
+
+def test_a_run_that_was_cut_short_is_taken_up_by_the_next(tmp_path: Path) -> None:
+    table = in_regions(tmp_path)
+    options = {"min-input-files": "2", "partial-progress.enabled": "true", "partial-progress.max-commits": "3"}
+    calls: list[str] = []
+
+    def crash(step: str) -> None:
+        calls.append(step)
+        if calls.count("refreshed") == 2:
+            raise MemoryError("the machine is gone")
+
+    before = rows(table)
+    with pytest.raises(MemoryError):
+        rewrite(table, options=options, commit=CommitOptions(on_step=crash))
+    assert rows(table).equals(before)
+    assert len(fp.plan_scan(table).files) == 5
+    result = rewrite(table, options=options)
+    assert result.files_rewritten == 4
+    assert rows(table).equals(before)
+    assert rewrite(table, options=options).snapshot_ids == ()
+
+
+def test_a_group_that_cannot_be_read_fails_alone(tmp_path: Path) -> None:
+    table = in_regions(tmp_path)
+    (broken, *_) = [file.path for file in fp.plan_scan(table).files if file.partition == {"region": "us"}]
+    whole = local(broken).read_bytes()
+    local(broken).write_bytes(b"not a Parquet file, and too long to be taken for an empty one")
+    result = rewrite(table, options=ALL)
+    assert result.groups_failed == 1
+    assert result.files_rewritten == 4
+    assert result.to_dict()["failures"][0]["message"]
+    local(broken).write_bytes(whole)
+    assert ids(table) == set(range(300))
+
+
+def test_when_all_groups_fail_the_error_is_raised_and_nothing_is_left(tmp_path: Path) -> None:
+    table = six_files(tmp_path)
+    for file in fp.plan_scan(table).files[:1]:
+        local(file.path).unlink()
+    before = data_files(tmp_path)
+    with pytest.raises(FloeplanError):
+        rewrite(table)
+    assert data_files(tmp_path) == before
+
+
+def test_an_interrupt_says_what_was_committed_and_leaves_no_files(tmp_path: Path) -> None:
+    table = in_regions(tmp_path)
+    before = rows(table)
+
+    class Interrupting(Progress):
+        def committed(self, snapshot_id: int, groups: int) -> None:
+            raise KeyboardInterrupt
+
+    options = {**ALL, "partial-progress.enabled": "true", "partial-progress.max-commits": "3"}
+    with pytest.raises(RewriteInterruptedError, match="2 files rewritten in 1 commit stay committed") as caught:
+        rewrite(table, options=options, progress=Interrupting())
+    assert caught.value.exit_code == 130
+    assert caught.value.committed
+    assert rows(table).equals(before)
+    assert len(data_files(tmp_path)) == 7
+
+
+@pytest.mark.parametrize("spec", [0, 1, "current"])
+def test_files_move_to_the_spec_that_is_asked_for(tmp_path: Path, spec: int | str) -> None:
+    table = two_spec_table(tmp_path)
+    before = rows(table)
+    result = rewrite(table, spec=spec, options=ALL)
+    wanted = 1 if spec == "current" else spec
+    assert {file.spec_id for file in fp.plan_scan(table).files} == {wanted}
+    assert result.groups_failed == 0
+    assert rows(table).equals(before)
