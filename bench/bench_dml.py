@@ -1,11 +1,15 @@
 """Changing rows on Spark: ``fp.delete``, ``fp.update``, ``fp.merge`` and ``fp.append`` against Iceberg's own commands.
 
-One table, merge-on-read, same session. Every turn works on a fork of its own, so each contender changes the same rows;
-contenders take turns, and the best turn of each counts. CPU seconds of the whole tree of processes, and wall seconds.
+Evolved tables of formats 2 and 3, merge-on-read, one session, all checks on. Every turn works on a fork of its own, so
+each contender changes the same rows; contenders take turns, the one to begin changes, and the best turn of each counts.
+CPU seconds of the whole tree of processes, and wall seconds. After each case Spark reads both forks: they hold the same
+rows. Last, commits to a table of very many manifests: what they read and write, and how long that takes.
 """
 
 from __future__ import annotations
 
+import os
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -13,143 +17,150 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import pyarrow as pa
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
-import floeplan as fp
 from bench.bench_read import _session as start_session
 from bench.bench_read import cpu_seconds
+from bench.dml_contenders import Case, appends, deletes, many_manifests, merge, update
+from bench.dml_tables import evolved, listed, new_rows, source
 from tests.support.lake import NAME, Lake
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
-SIZES = {"small": (8, 250_000), "default": (16, 1_000_000), "large": (32, 1_000_000)}
-"""Data files, and rows in each."""
+ROWS = {"small": 600_000, "default": 6_000_000, "large": 24_000_000}
+MANIFESTS = {"small": 1_000, "default": 10_000, "large": 10_000}
+KEYS = (50_000, 1_000_000)
 TURNS = 3
-MERGE_ON_READ = {f"write.{command}.mode": "merge-on-read" for command in ("delete", "update", "merge")}
-
-Change = Callable[[Table, str], int | None]
+METRICS = ("CPU s", "wall s")
 
 
 def run(size: str) -> list[dict[str, Any]]:
-    files, rows = SIZES[size]
     with tempfile.TemporaryDirectory() as folder:
         lake = Lake(Path(folder))
         catalog = lake.open_catalog()
         catalog.create_namespace("dml")
-        table = catalog.create_table("dml.base", _rows(0, 1).schema, properties=MERGE_ON_READ)
-        for number in range(files):
-            fp.append(table, _rows(number * rows, rows))
+        os.environ["PYSPARK_PYTHON"] = sys.executable
         spark = start_session(lake)
         try:
-            return _Bench(spark, catalog, table, files * rows).rows()
+            bench = _Bench(spark, catalog)
+            found = bench.row_changes(Path(folder), ROWS[size])
+            return found + bench.commits(MANIFESTS[size])
         finally:
             spark.stop()
 
 
-def _rows(first: int, rows: int) -> pa.Table:
-    chance = np.random.default_rng(first)
-    return pa.table(
-        {
-            "id": np.arange(first, first + rows),
-            "customer": chance.integers(0, 1_000_000, rows),
-            "qty": chance.integers(0, 100, rows),
-            "price": chance.random(rows),
-            "note": pa.array(chance.integers(0, 5_000, rows)).cast(pa.string()),
-            "at": pa.array(chance.integers(0, 10**15, rows), pa.timestamp("us")),
-        }
-    )
-
-
 class _Bench:
-    def __init__(self, spark: SparkSession, catalog: SqlCatalog, table: Table, rows: int) -> None:
-        self.spark, self.catalog, self.table, self.total = spark, catalog, table, rows
+    def __init__(self, spark: SparkSession, catalog: SqlCatalog) -> None:
+        self.spark, self.catalog = spark, catalog
         self.forks = count()
 
-    def rows(self) -> list[dict[str, Any]]:
-        found = [
-            *self._measured(
-                "DELETE 5 % of the rows, all files",
-                lambda table, _: fp.delete(table, "customer % 20 = 3", spark=self.spark).rows_deleted,
-                lambda _, name: self._sql(f"DELETE FROM {name} WHERE customer % 20 = 3"),
-                0.2,
-            ),
-            *self._measured(
-                "UPDATE 1 % of the rows, all files",
-                lambda table, _: (
-                    fp.update(table, {"price": "price * 2"}, "customer % 100 = 3", spark=self.spark).rows_updated
-                ),
-                lambda _, name: self._sql(f"UPDATE {name} SET price = price * 2 WHERE customer % 100 = 3"),
-                0.2,
-            ),
+    def row_changes(self, folder: Path, rows: int) -> list[dict[str, Any]]:
+        new = rows // 4
+        cases = [
+            *deletes(self.spark, rows),
+            update(self.spark),
+            *(merge(self.spark, source(folder, min(keys, rows // 2), rows), keys) for keys in KEYS),
+            *appends(self.spark, new_rows(self.spark, folder, 2 * rows, new), new),
         ]
-        for keys in (50_000, 1_000_000):
-            found += self._merge(keys)
-        return [*found, *self._append()]
+        tables = {version: evolved(self.spark, self.catalog, version, rows) for version in (2, 3)}
+        return [
+            row
+            for version, table in tables.items()
+            for case in cases
+            for row in self._compared(case, table.metadata_location, f"v{version}: {case.name}", same_rows=True)
+        ]
 
-    def _merge(self, keys: int) -> list[dict[str, Any]]:
-        """A tenth of the keys are new."""
-        ids = np.unique(np.random.default_rng(keys).integers(0, int(self.total * 1.1), keys))
-        source = self.spark.createDataFrame(pa.table({"id": ids, "qty": ids % 7})).cache()
-        source.createOrReplaceTempView("bench_source")
-        source.count()
-        found = self._measured(
-            f"MERGE {keys:,} keys",
-            lambda table, _: self._merged(table, source),
-            lambda _, name: self._sql(
-                f"MERGE INTO {name} t USING bench_source s ON t.id = s.id WHEN MATCHED THEN UPDATE SET t.qty = s.qty "
-                "WHEN NOT MATCHED THEN INSERT (id, qty) VALUES (s.id, s.qty)"
-            ),
-            0.2,
-        )
-        source.unpersist()
+    def commits(self, manifests: int) -> list[dict[str, Any]]:
+        """Reads and writes are counted here only: Floeplan commits in this process."""
+        location = listed(manifests).as_uri()
+        found = []
+        for case in many_manifests(self.spark):
+            name = f"{manifests:,} manifests: {case.name}"
+            found += self._compared(case, location, name, same_rows=False)
+            table = self._fork(location)
+            with _Opened(Path(table.location().removeprefix("file://"))) as opened:
+                case.ours(table)
+            found += [
+                {"suite": "dml", "case": name, "metric": f"manifests {what}", "ours": number}
+                for what, number in (("read", opened.read), ("written", opened.written))
+            ]
         return found
 
-    def _merged(self, table: Table, source: DataFrame) -> int:
-        merge = fp.merge(table, source, "t.id = s.id").when_matched_update({"qty": "s.qty"})
-        return merge.when_not_matched_insert({"id": "id", "qty": "qty"}).execute().rows_updated
-
-    def _append(self) -> list[dict[str, Any]]:
-        frame = self.spark.table(f"{NAME}.dml.base").where(f"id < {self.total // 4}")
-        frame.createOrReplaceTempView("bench_rows")
-        return self._measured(
-            "INSERT a quarter of the rows from a DataFrame",
-            lambda table, _: fp.append(table, frame).rows_inserted,
-            lambda _, name: self._sql(f"INSERT INTO {name} SELECT * FROM bench_rows"),
-            1.0,
-        )
-
-    def _sql(self, text: str) -> None:
-        self.spark.sql(text)
-
-    def _measured(self, case: str, ours: Change, theirs: Change, bar: float) -> list[dict[str, Any]]:
-        best = {"CPU s": [float("inf")] * 2, "wall s": [float("inf")] * 2}
-        left: list[int] = [0, 0]
-        for _ in range(TURNS):
-            for number, change in enumerate((ours, theirs)):
-                name = f"dml.fork_{next(self.forks)}"
-                table = self.catalog.register_table(name, self.table.metadata_location)
+    def _compared(self, case: Case, location: str, name: str, *, same_rows: bool) -> list[dict[str, Any]]:
+        best = {metric: [float("inf")] * 2 for metric in METRICS}
+        contenders: list[Callable[[Table], object]] = [case.ours, lambda table: self._sql(case.statement, table)]
+        for turn in range(TURNS):
+            forks = [self._fork(location) for _ in contenders]
+            for which in (0, 1) if turn % 2 == 0 else (1, 0):
                 wall, cpu = time.perf_counter(), cpu_seconds()
-                change(table, f"{NAME}.{name}")
-                taken = {"CPU s": cpu_seconds() - cpu, "wall s": time.perf_counter() - wall}
-                for metric, value in taken.items():
-                    best[metric][number] = min(best[metric][number], value)
-                left[number] = fp.plan_scan(self.catalog.load_table(name)).count()
-        assert left[0] == left[1], (case, left)
-        return [_row(case, metric, *values, bar) for metric, values in best.items()]
+                contenders[which](forks[which])
+                taken = cpu_seconds() - cpu, time.perf_counter() - wall
+                for metric, value in zip(METRICS, taken, strict=True):
+                    best[metric][which] = min(best[metric][which], value)
+        if same_rows:
+            left = [self._fingerprint(fork) for fork in forks]
+            assert left[0] == left[1], (name, left)
+        return [_row(name, metric, ours, theirs, case.bar) for metric, (ours, theirs) in best.items()]
+
+    def _fork(self, location: str) -> Table:
+        return self.catalog.register_table(f"dml.fork_{next(self.forks)}", location)
+
+    def _sql(self, statement: str, table: Table) -> None:
+        self.spark.sql(statement.format(table=_name(table)))
+
+    def _fingerprint(self, table: Table) -> object:
+        """The number of rows, and a sum over all that is in them, as Iceberg reads them."""
+        columns = ", ".join(field.name for field in table.schema().fields)
+        hashed = f"sum(CAST(xxhash64({columns}) AS DECIMAL(38, 0)))"
+        return self.spark.sql(f"SELECT count(*), {hashed} FROM {_name(table)}").collect()
+
+
+class _Opened:
+    """Counts the manifests under a folder that this process reads and writes; each once."""
+
+    _listening: _Opened | None = None
+    _hooked = False
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = str(folder)
+        self._seen: dict[str, set[str]] = {"r": set(), "x": set()}
+
+    @property
+    def read(self) -> int:
+        return len(self._seen["r"])
+
+    @property
+    def written(self) -> int:
+        return len(self._seen["x"])
+
+    def __enter__(self) -> _Opened:
+        if not _Opened._hooked:
+            sys.addaudithook(_Opened._heard)
+            _Opened._hooked = True
+        _Opened._listening = self
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _Opened._listening = None
+
+    @staticmethod
+    def _heard(event: str, arguments: tuple[Any, ...]) -> None:
+        listening = _Opened._listening
+        if listening is None or event != "open" or not isinstance(arguments[0], str):
+            return
+        path, mode = arguments[0], str(arguments[1])[:1]
+        if path.startswith(listening._folder) and path.endswith(".avro") and mode in listening._seen:
+            listening._seen[mode].add(path)
+
+
+def _name(table: Table) -> str:
+    return ".".join((NAME, *table.name()))
 
 
 def _row(case: str, metric: str, ours: float, theirs: float, bar: float) -> dict[str, Any]:
     ratio = ours / theirs
-    return {
-        "suite": "dml",
-        "case": case,
-        "metric": metric,
-        "ours": ours,
-        "peer": theirs,
-        "ratio": ratio,
-        "bar": f"≤ {bar} {'ok' if ratio <= bar else 'missed'}",
-    }
+    verdict = f"≤ {bar} {'met' if ratio <= bar else 'MISSED'}"
+    shown = {"suite": "dml", "case": case, "metric": metric}
+    return shown | {"ours": ours, "peer": theirs, "ratio": ratio, "bar": verdict}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import date, datetime
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,11 @@ SOME = {
     pa.float64(): st.sampled_from([0.0, -0.0, 1.5, math.nan, -math.inf]),
     pa.string(): st.sampled_from(["", "a", "b", "é"]),
     pa.decimal128(9, 2): st.decimals(-3, 3, places=2),
-    pa.date32(): st.sampled_from([None]) | st.dates(),
+    pa.date32(): st.sampled_from([date(1969, 12, 31), date(2024, 2, 29), date(9999, 12, 31)]),
+    pa.timestamp("us"): st.sampled_from([datetime(1, 1, 1), datetime(2024, 2, 29, 1), datetime(9999, 12, 31)]),
+    pa.bool_(): st.booleans(),
+    pa.binary(2): st.sampled_from([b"ab", b"\0\0", b"\xff\xff"]),
+    pa.binary(): st.sampled_from([b"", b"a", b"\0"]),
 }
 TOGETHER = [
     (pa.int32(), pa.int32()),
@@ -35,6 +40,7 @@ TOGETHER = [
     (pa.float64(), pa.float64()),
     (pa.string(), pa.string()),
     (pa.decimal128(9, 2), pa.decimal128(9, 2)),
+    *((type_, type_) for type_ in (pa.date32(), pa.timestamp("us"), pa.bool_(), pa.binary(2), pa.binary())),
 ]
 
 

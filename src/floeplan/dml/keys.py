@@ -1,4 +1,4 @@
-"""Finding equal keys: a hash index over the source of a merge, asked with whole columns of the target.
+"""Finding equal keys: an index over the source of a merge, asked with whole columns of the target.
 
 Keys are equal as Spark's ``=`` says: NaN equals NaN, -0.0 equals 0.0, and NULL equals nothing; under ``<=>`` NULL
 equals NULL. Both sides are brought into the type they meet in. Any number of source rows may share a key, and any
@@ -46,44 +46,91 @@ def key_values(column: pa.ChunkedArray | pa.Array, type_: pa.DataType) -> pa.Arr
     return one_nan.view(pa.int64() if type_.bit_width == 64 else pa.int32())
 
 
+def _sortable(keys: pa.Array) -> pa.Array:
+    """Keys as integers or bytes: equal ones stay equal, and their order is any that stays the same."""
+    type_ = keys.type
+    if pt.is_boolean(type_):
+        return keys.cast(pa.int64())
+    if pt.is_integer(type_) or pt.is_date32(type_):
+        return (keys.cast(pa.int32()) if pt.is_date32(type_) else keys).cast(pa.int64())
+    if pt.is_timestamp(type_) or pt.is_time64(type_):
+        return keys.cast(pa.int64())
+    if pt.is_decimal(type_):
+        return keys.view(pa.binary(type_.byte_width)).cast(pa.large_binary())
+    return keys.cast(pa.large_binary())
+
+
+class _Places:
+    """Where keys are among sorted, distinct ones: by a table when those are dense integers, else by search.
+
+    The table is made when it is first asked, and not sent along.
+    """
+
+    def __init__(self, known: pa.Array) -> None:
+        self._known = known
+        self._table: npt.NDArray[np.int32] | None = None
+
+    @classmethod
+    def of(cls, keys: pa.Array) -> _Places:
+        """Of the distinct keys in a column, NULL left out."""
+        found = pc.unique(keys).drop_null()
+        return cls(found.take(pc.array_sort_indices(found)))
+
+    def __reduce__(self) -> tuple[type[_Places], tuple[pa.Array]]:
+        return _Places, (self._known,)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def find(self, keys: pa.Array) -> Rows:
+        """The place of each key; ``NO_MATCH`` for those that are not there, NULL among them."""
+        if not len(self._known):
+            return np.full(len(keys), NO_MATCH, dtype=np.int64)
+        if not pt.is_int64(keys.type):
+            place = pc.min_element_wise(pc.search_sorted(self._known, keys), len(self._known) - 1)
+            same = pc.equal(self._known.take(place), keys)
+            return np.asarray(pc.if_else(same, place, NO_MATCH).fill_null(NO_MATCH), dtype=np.int64)
+        known, numbers = np.asarray(self._known), np.asarray(keys.fill_null(0))
+        found = self._find_numbers(known, numbers)
+        return found if not keys.null_count else np.where(np.asarray(keys.is_null()), NO_MATCH, found)
+
+    def _find_numbers(self, known: Rows, numbers: Rows) -> Rows:
+        first, last = int(known[0]), int(known[-1])
+        if last - first >= _DENSE * len(known):
+            place = np.minimum(np.searchsorted(known, numbers), len(known) - 1)
+            return np.where(known[place] == numbers, place, NO_MATCH)
+        if self._table is None:
+            self._table = np.full(last - first + 1, NO_MATCH, dtype=np.int32)
+            self._table[known - first] = np.arange(len(known), dtype=np.int32)
+        inside = (numbers >= first) & (numbers <= last)
+        return np.where(inside, self._table[np.where(inside, numbers - first, 0)], NO_MATCH).astype(np.int64)
+
+
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """The values of one key column, and which combinations with the columns before it there are, ascending."""
+    """The values of one key column, and which combinations with the columns before it there are."""
 
-    values: pa.Array
+    values: _Places
     null_safe: bool
-    combinations: Rows
+    combinations: _Places
 
     @classmethod
     def learn(cls, column: pa.Array, null_safe: bool, before: Rows) -> tuple[_Step, Rows]:
         """The step of a column of the source, and the codes of its rows."""
-        step = cls(pc.unique(column).drop_null(), null_safe, np.zeros(0, dtype=np.int64))
+        step = cls(_Places.of(_sortable(column)), null_safe, _Places(pa.array([], pa.int64())))
         pairs = step._pairs(column, before)
-        learnt = replace(step, combinations=distinct(pairs[pairs >= 0]))
-        return learnt, learnt._places(pairs)
+        learnt = replace(step, combinations=_Places(pa.array(distinct(pairs[pairs >= 0]))))
+        return learnt, learnt.combinations.find(pa.array(pairs))
 
     def codes(self, keys: pa.Array, before: Rows) -> Rows:
         """The combinations of rows whose earlier columns have these codes."""
-        return self._places(self._pairs(keys, before))
+        return self.combinations.find(pa.array(self._pairs(keys, before)))
 
     def _pairs(self, keys: pa.Array, before: Rows) -> Rows:
-        code = np.asarray(pc.index_in(keys, value_set=self.values).fill_null(NO_MATCH), dtype=np.int64)
+        code = self.values.find(_sortable(keys))
         if self.null_safe:
             code = np.where(np.asarray(keys.is_null()), len(self.values), code)
         return np.where((code < 0) | (before < 0), NO_MATCH, before * (len(self.values) + 1) + code)
-
-    def _places(self, pairs: Rows) -> Rows:
-        """Where the combinations of rows are among those there are: by a table when they are dense, else by search."""
-        known = self.combinations
-        if not len(known):
-            return np.full(len(pairs), NO_MATCH, dtype=np.int64)
-        if known[-1] < _DENSE * len(known):
-            table = np.full(int(known[-1]) + 1, NO_MATCH, dtype=np.int64)
-            table[known] = np.arange(len(known))
-            inside = (pairs >= 0) & (pairs < len(table))
-            return np.where(inside, table[np.where(inside, pairs, 0)], NO_MATCH)
-        place = np.minimum(np.searchsorted(known, pairs), len(known) - 1)
-        return np.where(known[place] == pairs, place, NO_MATCH)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,109 @@
+"""The same change said twice: as Floeplan's call and as the statement for Iceberg's own Spark commands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+from pyiceberg.table import Table
+
+import floeplan as fp
+from floeplan.dml.result import DmlResult
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROW_BAR, APPEND_BAR = 0.2, 1.0
+IDS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A change; ``statement`` names the table as ``{table}``."""
+
+    name: str
+    bar: float
+    ours: Callable[[Table], DmlResult]
+    statement: str
+
+
+def deletes(spark: SparkSession, rows: int) -> list[Case]:
+    """Some rows of every file by their ids, and 5 % of all rows by a value."""
+    ids = np.sort(np.random.default_rng(1).choice(rows, IDS, replace=False)).tolist()
+    by_id, by_value = f"id IN ({', '.join(map(str, ids))})", "qty < 5"
+    return [
+        Case(
+            f"DELETE {what}",
+            ROW_BAR,
+            lambda table, where=where: fp.delete(table, where, spark=spark),  # type: ignore[misc]
+            f"DELETE FROM {{table}} WHERE {where}",
+        )
+        for what, where in ((f"{IDS:,} ids", by_id), ("5 % by value", by_value))
+    ]
+
+
+def update(spark: SparkSession) -> Case:
+    """New values for 1 % of all rows."""
+    return Case(
+        "UPDATE 1 % by value",
+        ROW_BAR,
+        lambda table: fp.update(table, {"price": "price + 1", "note": "'again'"}, "qty = 50", spark=spark),
+        "UPDATE {table} SET price = price + 1, note = 'again' WHERE qty = 50",
+    )
+
+
+def merge(spark: SparkSession, path: str, keys: int) -> Case:
+    """Rows that are there get a new value, the others are inserted."""
+    view = f"source_{keys}"
+    frame = spark.read.parquet(path)
+    frame.createOrReplaceTempView(view)
+
+    def ours(table: Table) -> DmlResult:
+        begun = fp.merge(table, frame, "t.id = s.id").when_matched_update({"qty": "s.new_qty"})
+        return begun.when_not_matched_insert({"id": "s.id", "qty": "s.new_qty"}).execute()
+
+    return Case(
+        f"MERGE {keys:,} keys",
+        ROW_BAR,
+        ours,
+        f"MERGE INTO {{table}} t USING {view} s ON t.id = s.id WHEN MATCHED THEN UPDATE SET t.qty = s.new_qty "
+        "WHEN NOT MATCHED THEN INSERT (id, qty) VALUES (s.id, s.new_qty)",
+    )
+
+
+def appends(spark: SparkSession, path: str, rows: int) -> list[Case]:
+    """New rows from Parquet files: as a DataFrame that Spark reads, and as the files themselves."""
+    frame = spark.read.parquet(path)
+    frame.createOrReplaceTempView("new_rows")
+    statement = "INSERT INTO {table} SELECT * FROM new_rows"
+    return [
+        Case(f"APPEND {rows:,} rows, a DataFrame", APPEND_BAR, lambda table: fp.append(table, frame), statement),
+        Case(
+            f"APPEND {rows:,} rows, Parquet files",
+            APPEND_BAR,
+            lambda table: fp.append(table, path, spark=spark),
+            statement,
+        ),
+    ]
+
+
+def many_manifests(spark: SparkSession) -> list[Case]:
+    """Changes that metadata alone decides, on the archive of events, whose data files are not there."""
+    where = "ts >= TIMESTAMP '2022-03-05 00:00:00' AND ts < TIMESTAMP '2022-03-06 00:00:00'"
+    return [
+        Case("DELETE a day", 1.0, lambda table: fp.delete(table, where), f"DELETE FROM {{table}} WHERE {where}"),
+        Case(
+            "APPEND a row",
+            1.0,
+            lambda table: fp.append(table, _event(table), fast=True),
+            "INSERT INTO {table} (id, region, ts) VALUES (1, 'eu', TIMESTAMP '2022-03-05 00:00:00')",
+        ),
+    ]
+
+
+def _event(table: Table) -> pa.Table:
+    columns = {"id": pa.array([1]), "region": pa.array(["eu"]), "ts": pa.array([1646438400_000000])}
+    return pa.table(columns).cast(table.schema().select("id", "region", "ts").as_arrow())
