@@ -238,6 +238,6 @@ def take_rows(column: pa.ChunkedArray, rows: RowSelection) -> pa.ChunkedArray:
     if rows.row_count == len(column):
         return column
     if len(rows) > _FEW_RUNS:
-        return column.filter(pa.array(rows.contains(np.arange(len(column)))))
+        return column.filter(pa.array(rows.to_mask(len(column))))
     slices = (column.slice(start, count) for start, count in rows.to_pairs())
     return pa.chunked_array([chunk for part in slices for chunk in part.chunks], type=column.type)

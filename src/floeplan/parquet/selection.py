@@ -160,6 +160,10 @@ class RowSelection:
 
     def relative_to(self, first_rows: Rows, row_counts: Rows) -> RowSelection:
         """Renumber over the given row groups laid end to end (ascending); rows outside of them are dropped."""
+        ends = first_rows + row_counts
+        seamless = len(ends) > 0 and bool((first_rows[1:] == ends[:-1]).all())
+        if seamless and self and self.starts[0] >= first_rows[0] and self.ends[-1] <= ends[-1]:
+            return RowSelection(self.starts - first_rows[0], self.counts)
         inside = self.intersect(RowSelection.from_runs(first_rows, row_counts))
         return inside._moved(first_rows, np.cumsum(row_counts) - row_counts)
 
@@ -182,6 +186,12 @@ class RowSelection:
         ranks = np.cumsum(self.counts) - self.counts
         return np.asarray(np.arange(self.row_count) + np.repeat(self.starts - ranks, self.counts))
 
+    def to_mask(self, total: int) -> Mask:
+        """One flag for each of ``total`` rows, none of which the selection goes beyond."""
+        mask = np.zeros(total, dtype=np.bool_)
+        mask[self.to_rows()] = True
+        return mask
+
     def to_bitmap(self) -> BitMap:
         """The same rows as a Roaring bitmap, built from ranges."""
         if self and int(self.ends[-1]) > ROARING_ROW_LIMIT:
@@ -200,5 +210,5 @@ class RowSelection:
 
 def distinct(numbers: Rows) -> Rows:
     """The different numbers, ascending; NumPy's own way imports its masked arrays, which costs more than a lookup."""
-    ordered = np.sort(numbers)
+    ordered = np.sort(numbers, kind="stable")
     return np.asarray(ordered[np.diff(ordered, prepend=ordered[:1] - 1) != 0])
