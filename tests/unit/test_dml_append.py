@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from pyiceberg.table import Table
 import floeplan as fp
 from floeplan.errors import BadInputError, FloeplanError, TypeMismatchError, UnknownColumnError, UnknownFileError
 from floeplan.scan.options import ScanOptions
-from tests.support.tables import events, two_spec_table
+from tests.support.tables import catalog, events, two_spec_table
 
 pytestmark = pytest.mark.unit
 
@@ -69,6 +70,15 @@ def test_parquet_files_are_written_again_and_field_ids_of_others_mean_nothing(ta
     assert fp.append(table, tmp_path / "in").rows_inserted == 20
     assert ids(table) == list(range(320))
     assert {row["region"] for row in table.scan().to_arrow().to_pylist()} == {"eu", "us", "ap"}
+
+
+def test_times_as_spark_writes_them_are_instants(tmp_path: Path) -> None:
+    moment = datetime(2024, 3, 1, 12, 30, 15, 7, tzinfo=UTC)
+    given = pa.table({"at": pa.array([moment, None], pa.timestamp("us", "UTC"))})
+    pq.write_table(given, tmp_path / "int96.parquet", use_deprecated_int96_timestamps=True)
+    table = catalog(tmp_path).create_table("db.times", given.schema)
+    fp.append(table, tmp_path / "int96.parquet")
+    assert table.scan().to_arrow()["at"].to_pylist() == [moment, None]
 
 
 def test_files_can_be_registered_where_they_are(table: Table, tmp_path: Path) -> None:

@@ -20,8 +20,9 @@ from pyiceberg.table import Table
 
 from floeplan.catalog import load_table
 from floeplan.errors import BadInputError, UnknownFileError
-from floeplan.parquet.footer import read_footer
+from floeplan.parquet.footer import ParquetFooter, read_footer
 from floeplan.parquet.reader import read_selected
+from floeplan.parquet.schema import Physical
 from floeplan.parquet.selection import RowSelection
 from floeplan.parquet.source import open_source
 from floeplan.scan.options import ScanOptions
@@ -90,7 +91,7 @@ def arrow_table(data: object, io: FileIO) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class ParquetRows:
-    """The rows of a Parquet file, some row groups at a time."""
+    """The rows of a Parquet file, some row groups at a time; INT96 times are instants, as Spark and Hive write them."""
 
     path: str
     io: FileIO
@@ -101,9 +102,18 @@ class ParquetRows:
         footer = read_footer(source)
         for first, count in zip(footer.first_rows.tolist(), footer.row_group_rows.tolist(), strict=True):
             rows = RowSelection.from_runs(np.array([first]), np.array([count]))
-            yield without_ids(read_selected(source, footer, None, rows))
+            yield without_ids(_with_instants(read_selected(source, footer, None, rows), footer))
         if not footer.num_row_groups:
-            yield without_ids(read_selected(source, footer, None))
+            yield without_ids(_with_instants(read_selected(source, footer, None), footer))
+
+
+def _with_instants(table: pa.Table, footer: ParquetFooter) -> pa.Table:
+    for leaf in footer.leaves:
+        if leaf.physical is Physical.INT96 and len(leaf.path) == 1:
+            position = table.schema.get_field_index(leaf.path[0])
+            column = table.column(position)
+            table = table.set_column(position, leaf.path[0], column.cast(pa.timestamp(column.type.unit, "UTC")))
+    return table
 
 
 def without_ids(table: pa.Table) -> pa.Table:
