@@ -45,6 +45,7 @@ SparkOption = Annotated[
 DryRunOption = Annotated[
     bool, typer.Option("--dry-run", help="Say what would be dropped and what would be read; change nothing.")
 ]
+YesOption = Annotated[bool, typer.Option("--yes", help="Do it; without this only say what would be done.")]
 
 
 @dataclass(frozen=True, slots=True)

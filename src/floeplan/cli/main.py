@@ -33,7 +33,11 @@ COMMANDS: tuple[str, ...] = (
     "merge",
     "sql",
     "rewrite",
+    "audit",
     "upgrade-spec",
+    "rewrite-manifests",
+    "expire",
+    "remove-orphans",
     "demo",
 )
 """Commands in the order of `--help`; `a-b` is the function `a_b` of the module `floeplan.cli.a_b`."""

@@ -1,0 +1,182 @@
+"""``remove_orphans``: files at the location of a table that nothing refers to, such as those of crashed commits.
+
+Rule: a file is an orphan when it lies under the table's location, is older than the age guard, and no snapshot and no
+metadata of the table name it. Files are listed first and the table is loaded after that, so that whatever was committed
+in between is known.
+
+Fail-safe: the age guard (three days unless said otherwise, never less than one) protects files of commits under way.
+Locations are compared as scheme, authority and path; when the table names a listed file under another scheme or
+authority nobody can tell whether it is the same file, and the run is refused. Names that begin with a dot or an
+underscore are left alone. Nothing is removed unless ``dry_run`` is off.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from urllib.parse import urlsplit
+
+from pyarrow.fs import FileSelector, FileSystem, FileType
+from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.table import StaticTable, Table
+
+from floeplan.catalog import load_table
+from floeplan.errors import CorruptMetadataError, InvalidOptionError, UnsupportedError
+from floeplan.maintain.expire import refuse_shared_files
+from floeplan.maintain.reachable import reachable_files
+from floeplan.transaction.cleanup import remove_files
+
+AGE_GUARD = timedelta(days=3)
+LEAST_AGE = timedelta(days=1)
+_SAME_SCHEME = {"s3a": "s3", "s3n": "s3", "": "file"}
+_KEPT_NAMES = frozenset({"version-hint.text"})
+
+
+@dataclass(frozen=True, slots=True)
+class OrphansResult:
+    """What was found and removed, or would be.
+
+    Attributes:
+        files_listed: Files at the location of the table.
+        files_reachable: Those that the table refers to.
+        files_too_young: Others that the age guard protects.
+        orphans: Files that nothing refers to.
+        bytes: Their size.
+        removed: Those that are gone.
+        dry_run: Whether nothing was removed.
+    """
+
+    files_listed: int
+    files_reachable: int
+    files_too_young: int
+    orphans: tuple[str, ...]
+    bytes: int
+    removed: tuple[str, ...]
+    dry_run: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON document."""
+        found = {name: getattr(self, name) for name in self.__slots__}
+        return found | {"orphans": list(self.orphans), "removed": list(self.removed)}
+
+
+def remove_orphans(
+    table: Table | str, *, older_than: timedelta = AGE_GUARD, dry_run: bool = True, now_s: float | None = None
+) -> OrphansResult:
+    """Find, and unless it is a dry run remove, files that a table does not refer to.
+
+    Args:
+        table: The table, or its name.
+        older_than: How old a file must be.
+        dry_run: Only say what would be removed.
+        now_s: The time it is, in seconds since 1970.
+
+    Raises:
+        InvalidOptionError: The age guard is less than a day.
+        UnsupportedError: The table's files may belong to others, or its store cannot be listed.
+        CorruptMetadataError: The table names a file under another scheme or authority than its location has.
+    """
+    if older_than < LEAST_AGE:
+        raise InvalidOptionError(
+            f"files younger than {LEAST_AGE.days} day may belong to a commit under way: raise the age",
+            context={"older_than_s": older_than.total_seconds()},
+        )
+    loaded = load_table(table)
+    refuse_shared_files(loaded.metadata, "remove orphans")
+    before = (time.time() if now_s is None else now_s) - older_than.total_seconds()
+    listed = _listed(loaded)
+    newest = loaded if isinstance(loaded, StaticTable) else loaded.catalog.load_table(loaded.name())
+    reachable = {_parts(path) for path in reachable_files(newest).to_pylist()}
+    _refuse_other_names(listed, reachable)
+    unknown = {parts: file for parts, file in listed.items() if parts not in reachable}
+    old = [file for file in unknown.values() if file.modified_s < before]
+    paths = tuple(sorted(file.path for file in old))
+    return OrphansResult(
+        files_listed=len(listed),
+        files_reachable=len(listed) - len(unknown),
+        files_too_young=len(unknown) - len(old),
+        orphans=paths,
+        bytes=sum(file.bytes for file in old),
+        removed=() if dry_run else remove_files(paths, newest.io),
+        dry_run=dry_run,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """A file that is there."""
+
+    path: str
+    modified_s: float
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Location:
+    """A location taken apart, with names that mean the same written the same way."""
+
+    scheme: str
+    authority: str
+    path: str
+
+
+def _parts(location: str) -> _Location:
+    if "://" not in location and not location.startswith("file:"):
+        return _Location("file", "", _one_slash(location))
+    split = urlsplit(location)
+    scheme = _SAME_SCHEME.get(split.scheme.lower(), split.scheme.lower())
+    authority = "" if scheme == "file" and split.netloc in ("", "localhost") else split.netloc
+    rest = location.split("://", 1)[-1].removeprefix(split.netloc) if "://" in location else split.path
+    return _Location(scheme, authority, _one_slash(rest))
+
+
+def _one_slash(path: str) -> str:
+    return "/" + "/".join(part for part in path.split("/") if part)
+
+
+def _listed(table: Table) -> Mapping[_Location, _Listed]:
+    """The files under the location of the table, named as the location is."""
+    home = table.metadata.location.rstrip("/")
+    system, folder = _file_system(table, home)
+    found = {}
+    for info in system.get_file_info(FileSelector(folder, allow_not_found=True, recursive=True)):
+        inside = info.path.removeprefix(folder.rstrip("/") + "/")
+        if info.type is not FileType.File or inside == info.path or _is_private(inside):
+            continue
+        path = f"{home}/{inside}"
+        found[_parts(path)] = _Listed(path, (info.mtime_ns or time.time_ns()) / 1e9, info.size or 0)
+    return found
+
+
+def _file_system(table: Table, home: str) -> tuple[FileSystem, str]:
+    if not isinstance(table.io, PyArrowFileIO):
+        raise UnsupportedError(
+            f"{type(table.io).__name__} cannot list files: set py-io-impl to {PyArrowFileIO.__module__}."
+            f"{PyArrowFileIO.__name__}",
+            context={"location": home},
+        )
+    scheme, authority, path = PyArrowFileIO.parse_location(home, table.io.properties)
+    return table.io.fs_by_scheme(scheme, authority), path
+
+
+def _is_private(inside: str) -> bool:
+    """Names that others keep for themselves; a partition folder may begin with an underscore."""
+    parts = inside.split("/")
+    hidden = any(part.startswith((".", "_")) and "=" not in part for part in parts)
+    return hidden or parts[-1] in _KEPT_NAMES
+
+
+def _refuse_other_names(listed: Iterable[_Location], reachable: Iterable[_Location]) -> None:
+    there = {location.path: location for location in listed}
+    for location in reachable:
+        found = there.get(location.path)
+        if found is not None and found != location:
+            named, seen = (f"{one.scheme}://{one.authority}{one.path}" for one in (location, found))
+            raise CorruptMetadataError(
+                f"the table names {named}, and {seen} is there: nobody can tell whether that is one file; "
+                "nothing was removed",
+                context={"file": named, "listed": seen},
+            )

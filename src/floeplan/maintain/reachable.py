@@ -1,0 +1,85 @@
+"""The files that snapshots of a table refer to.
+
+Rule: a file is reachable when a snapshot of the table has it, through its manifest list and manifests, or when the
+metadata name it. Every manifest is read once, however many snapshots list it.
+
+Fail-safe: a manifest that cannot be read is an error. Without it nobody can say what is reachable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from pyiceberg.io import FileIO
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
+
+from floeplan.metadata.entry_columns import EntryColumns
+from floeplan.metadata.io import read_files
+from floeplan.metadata.manifest import read_entries
+from floeplan.metadata.manifest_list import (
+    ManifestListTable,
+    concat_manifest_lists,
+    inline_manifest_list,
+    parse_manifest_list,
+)
+from floeplan.partition.union import UnionPartitionType
+
+_PATHS = EntryColumns(frozenset(), partition=False)
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotFiles:
+    """Files of some snapshots.
+
+    Attributes:
+        lists: Manifest lists.
+        manifests: Manifests, each once.
+    """
+
+    lists: frozenset[str]
+    manifests: ManifestListTable
+
+    @classmethod
+    def of(cls, snapshots: Iterable[Snapshot], io: FileIO) -> SnapshotFiles:
+        """The manifest lists and manifests of snapshots."""
+        locations = sorted({snapshot.manifest_list for snapshot in snapshots})
+        lists = [parse_manifest_list(data, at) for data, at in zip(read_files(locations, io), locations, strict=True)]
+        listed = concat_manifest_lists(lists) if lists else inline_manifest_list(())
+        first = np.unique(listed.path.dictionary_encode().indices.to_numpy(), return_index=True)[1]
+        return cls(frozenset(locations), listed.take(np.sort(first)))
+
+    @property
+    def manifest_paths(self) -> frozenset[str]:
+        """The manifests by their paths."""
+        return frozenset(self.manifests.path.to_pylist())
+
+    def without(self, others: SnapshotFiles) -> SnapshotFiles:
+        """What only these snapshots have."""
+        known = others.manifest_paths
+        rows = [row for row, path in enumerate(self.manifests.path.to_pylist()) if path not in known]
+        return SnapshotFiles(self.lists - others.lists, self.manifests.take(np.array(rows, dtype=np.int64)))
+
+    def content(self, metadata: TableMetadata, io: FileIO, *, live: bool) -> pa.Array:
+        """Data and delete files in the manifests; with ``live`` not those that a manifest only says were removed."""
+        union = UnionPartitionType.of_table(metadata)
+        return read_entries(self.manifests, union, _PATHS, io=io, live=live).path.unique()
+
+
+def metadata_files(table: Table) -> set[str]:
+    """Files that the metadata name themselves, apart from manifest lists."""
+    metadata = table.metadata
+    found = {table.metadata_location, *(entry.metadata_file for entry in metadata.metadata_log)}
+    return found | {one.statistics_path for one in (*metadata.statistics, *metadata.partition_statistics)}
+
+
+def reachable_files(table: Table) -> pa.Array:
+    """Every file that a table, as it was loaded, refers to."""
+    files = SnapshotFiles.of(table.metadata.snapshots, table.io)
+    named = metadata_files(table) | files.lists | files.manifest_paths
+    content = files.content(table.metadata, table.io, live=False)
+    return pa.concat_arrays([content, pa.array(sorted(named), content.type)]).unique()
