@@ -147,7 +147,7 @@ class CommitManager:
                 _refuse_removed(group, gone)
                 carried.add(carrier.carry(group, self._aged(group.added)))
             except FloeplanError as error:
-                failures.append(GroupFailure(group.group_id, error))
+                failures.append(GroupFailure(group.group_id, error, group.bytes))
                 self._discard([group])
             else:
                 kept.append(group)

@@ -33,8 +33,12 @@ def curve_rows(columns: Sequence[pa.ChunkedArray], curve: str) -> npt.NDArray[np
     """The numbers of the rows along a curve (``zorder`` or ``hilbert``); rows of one cell stay as they were."""
     bits = bits_per_column(len(columns))
     codes = [rank_codes(column.combine_chunks(), bits) for column in columns]
-    words = interleave(codes if curve == "zorder" else hilbert_axes(codes, bits), bits)
-    return np.lexsort(words[::-1])
+    return np.lexsort(curve_words(codes, bits, curve)[::-1])
+
+
+def curve_words(codes: Sequence[Words], bits: int, curve: str) -> list[Words]:
+    """The place on a curve of cells with these codes, in words of which the first leads."""
+    return interleave(codes if curve == "zorder" else hilbert_axes(codes, bits), bits)
 
 
 def bits_per_column(columns: int) -> int:

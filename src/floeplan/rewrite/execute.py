@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -33,7 +34,8 @@ from floeplan.rewrite.progress import NO_PROGRESS, Progress
 from floeplan.rewrite.result import GroupFailure, RewriteInterruptedError, RewriteResult
 from floeplan.rewrite.runner import GroupOutcome, GroupRunner, discard_outcomes
 from floeplan.rewrite.task import RewriteTask
-from floeplan.rewrite.work import GroupResult, GroupWork, group_works
+from floeplan.rewrite.task_memory import task_memory
+from floeplan.rewrite.work import GroupResult, GroupWork, group_works, portions
 from floeplan.transaction.exchange import CommitOptions
 
 if TYPE_CHECKING:
@@ -129,11 +131,11 @@ class _Run:
     def run(self) -> RewriteResult:
         """Rewrite all groups and commit them in portions."""
         plan, options = self.planned.plan, self.planned.plan.options
-        works, task = group_works(plan), RewriteTask.of(plan)
+        works = [part for work in group_works(plan) for part in portions(work, plan.order)]
+        task = RewriteTask.of(plan, memory=options.task_memory_bytes or task_memory(self.spark))
         runner = GroupRunner(task, self.spark, options.max_concurrent_file_group_rewrites, plan.target.name)
-        portion = len(works)
-        if options.partial_progress_enabled:
-            portion = -(-len(works) // options.partial_progress_max_commits)
+        commits = options.partial_progress_max_commits if options.partial_progress_enabled else 1
+        together = -(-len(works) // commits)
         meter = _Meter(works, self.progress)
         waiting = list[GroupResult]()
         try:
@@ -142,8 +144,8 @@ class _Run:
                     waiting += [outcome for outcome in outcomes if isinstance(outcome, GroupResult)]
                     self.failures += [outcome for outcome in outcomes if isinstance(outcome, GroupFailure)]
                     meter.count(outcomes)
-                    while len(waiting) >= portion:
-                        now, waiting = waiting[:portion], waiting[portion:]
+                    while len(waiting) >= together:
+                        now, waiting = waiting[:together], waiting[together:]
                         self._commit(now)
             last, waiting = waiting, []
             self._commit(last)
@@ -163,7 +165,7 @@ class _Run:
             with uninterrupted():
                 done = self.manager.commit(groups)
         except CommitError as error:
-            self.failures += [GroupFailure(group.group_id, error) for group in groups]
+            self.failures += [GroupFailure(group.group_id, error, group.bytes) for group in groups]
             self.failed_commits += 1
             limit = options.partial_progress_max_failed_commits
             if self.failed_commits > (options.partial_progress_max_commits if limit is None else limit):
@@ -182,39 +184,37 @@ class _Run:
         return result
 
     def _result(self) -> RewriteResult:
-        files = self.planned.plan.files.entries
-        sizes = dict(zip(files.path.to_pylist(), files.ints("file_size_in_bytes").tolist(), strict=True))
         groups = [group for done in self.committed for group in done.groups]
-        removed = [path for group in groups for path in group.removed_data]
         return RewriteResult(
             planning=self.planned,
             snapshot_ids=tuple(done.snapshot_id for done in self.committed if done.snapshot_id is not None),
-            files_rewritten=len(removed),
+            files_rewritten=sum(len(group.removed_data) for group in groups),
             files_added=sum(len(group.added) for group in groups),
-            bytes_rewritten=sum(sizes[path] for path in removed),
+            bytes_rewritten=sum(group.bytes for group in groups),
             bytes_added=sum(int(group.added.ints("file_size_in_bytes").sum()) for group in groups),
             delete_files_removed=sum(done.delete_files_removed for done in self.committed),
             deletes_carried=sum(done.deletes_carried for done in self.committed),
-            groups_stitched=sum(not group.not_stitched for group in groups),
+            groups_stitched=len({group.group_id for group in groups if not group.not_stitched}),
             failures=tuple(self.failures),
         )
 
 
 class _Meter:
-    """Counts groups and bytes as outcomes come."""
+    """Counts groups and bytes as outcomes come; a group counts when all its parts are done."""
 
     def __init__(self, works: Sequence[GroupWork], progress: Progress) -> None:
-        self._bytes = {work.group_id: work.bytes for work in works}
+        self._left = Counter(work.group_id for work in works)
+        self._groups = len(self._left)
         self._progress = progress
-        self._groups = self._done = self._failed = 0
-        progress.start(len(works), sum(self._bytes.values()))
+        self._done, self._failed = 0, set[int]()
+        progress.start(self._groups, sum(work.bytes for work in works))
 
     def count(self, outcomes: Sequence[GroupOutcome]) -> None:
         """Tell that these are done."""
-        self._groups += len(outcomes)
-        self._done += sum(self._bytes[outcome.group_id] for outcome in outcomes)
-        self._failed += sum(isinstance(outcome, GroupFailure) for outcome in outcomes)
-        self._progress.done(self._groups, self._done, self._failed)
+        self._left -= Counter(outcome.group_id for outcome in outcomes)
+        self._done += sum(outcome.bytes for outcome in outcomes)
+        self._failed |= {outcome.group_id for outcome in outcomes if isinstance(outcome, GroupFailure)}
+        self._progress.done(self._groups - len(self._left), self._done, len(self._failed))
 
 
 @contextmanager

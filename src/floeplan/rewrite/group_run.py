@@ -24,6 +24,7 @@ class GroupRun:
         token: The beginning of file names, which no other attempt has.
         files: Opens files of the table.
         moved: Notes where rows go.
+        memory: Bytes that putting rows in order may take.
     """
 
     work: GroupWork
@@ -33,3 +34,4 @@ class GroupRun:
     token: str
     files: FileRows
     moved: MapBuilder
+    memory: int

@@ -86,6 +86,8 @@ class RewriteOptions:
     """Give up after more failed commits than this; as many as there may be commits when not given."""
     max_concurrent_file_group_rewrites: int = 5
     """Jobs that Spark is given at a time; a job holds one large group or several small ones."""
+    task_memory_bytes: int | None = None
+    """Memory that putting the rows of a group in order may take; a task's share of its machine when not given."""
     use_starting_sequence_number: bool = True
     """New files have the age of the snapshot the plan was made on, so that newer equality deletes still meet them."""
     remove_dangling_deletes: bool = True
@@ -158,6 +160,7 @@ _POSITIVE = (
     "compression_factor",
     "partial_progress_max_commits",
     "max_concurrent_file_group_rewrites",
+    "task_memory_bytes",
 )
 _NOT_NEGATIVE = ("min_file_size_bytes", "delete_file_threshold", "partial_progress_max_failed_commits")
 

@@ -12,10 +12,11 @@ from floeplan.text import counted
 
 @dataclass(frozen=True, slots=True)
 class GroupFailure:
-    """A group that stays as it was, and why."""
+    """A group, or a part of one, that stays as it was, and why."""
 
     group_id: int
     error: FloeplanError
+    bytes: int
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""

@@ -47,7 +47,7 @@ class EachGroup:
         try:
             (result,) = self.task([work], attempt)
         except Exception as error:
-            return GroupFailure(work.group_id, _named(error))
+            return GroupFailure(work.group_id, _named(error), work.bytes)
         return result
 
 
@@ -94,7 +94,7 @@ class GroupRunner:
                 description=f"floeplan rewrite {self.name}: groups {groups}",
             )
         except Exception as error:
-            return [GroupFailure(work.group_id, _named(error)) for work in works]
+            return [GroupFailure(work.group_id, _named(error), work.bytes) for work in works]
         return [outcome for pack in results for outcome in pack]
 
     def _stop(

@@ -27,6 +27,9 @@ from floeplan.scan.file_rows import FileRows, TableRows
 from floeplan.write.partitioning import FilePartition
 from floeplan.write.target import WriteTarget
 
+DEFAULT_MEMORY = 1024**3
+"""Bytes that putting rows in order may take when nothing else is said."""
+
 _TARGET_SIZE = "write.target-file-size-bytes"
 
 
@@ -38,13 +41,16 @@ class RewriteTask:
     target: WriteTarget
     strategy: str
     order: SortOrder
+    memory: int = DEFAULT_MEMORY
 
     @classmethod
-    def of(cls, plan: RewriteDataFilesPlan, operation_id: str | None = None) -> RewriteTask:
-        """The task for the groups of a plan."""
+    def of(
+        cls, plan: RewriteDataFilesPlan, operation_id: str | None = None, memory: int = DEFAULT_MEMORY
+    ) -> RewriteTask:
+        """The task for the groups of a plan; ``memory`` is what putting rows in order may take."""
         table, schema = plan.target.table, plan.target.schema
         target = WriteTarget.of(table, schema=schema, operation_id=operation_id)
-        return cls(TableRows.of(table, schema), target, plan.options.strategy, plan.order)
+        return cls(TableRows.of(table, schema), target, plan.options.strategy, plan.order, memory)
 
     def __call__(self, works: Sequence[GroupWork], attempt: str) -> list[GroupResult]:
         """Rewrite some groups, one after the other."""
@@ -60,6 +66,7 @@ class RewriteTask:
             token=f"{attempt}-{work.group_id:05d}",
             files=FileRows(self.table),
             moved=MapBuilder([one.file.path for one in work.files]),
+            memory=self.memory,
         )
 
 
@@ -73,6 +80,7 @@ def _rewritten(run: GroupRun) -> GroupResult:
             added = GroupStitcher(run, FilePartition.of(run.target.union, run.work.partition)).write(written)
         return GroupResult(
             group_id=run.work.group_id,
+            bytes=run.work.bytes,
             added=added,
             removed_data=tuple(file.path for file in files),
             removed_deletes=tuple(dict.fromkeys(delete for file in files for delete in own_deletes(file))),

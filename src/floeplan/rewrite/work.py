@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
+from pyiceberg.table.sorting import SortOrder
 
 from floeplan.dml.planning import works
 from floeplan.dml.row_task import FileWork
@@ -49,12 +51,14 @@ class GroupWork:
 
 @dataclass(frozen=True, slots=True)
 class GroupResult:
-    """What became of a group: entries of new files, what they replace, and where each row went.
+    """What became of a group, or of a part of one: entries of new files, what they replace, and where each row went.
 
-    ``not_stitched`` says why row groups were not copied as they are; empty when they were.
+    ``bytes`` are those of the old files. ``not_stitched`` says why row groups were not copied as they are; it is empty
+    when they were.
     """
 
     group_id: int
+    bytes: int
     added: EntriesTable
     removed_data: tuple[str, ...]
     removed_deletes: tuple[DeleteFileId, ...]
@@ -65,6 +69,24 @@ class GroupResult:
 def group_works(plan: RewriteDataFilesPlan) -> list[GroupWork]:
     """The groups of a plan as work for tasks, in the order of the job."""
     return [_work(plan, group) for group in plan.groups]
+
+
+def portions(work: GroupWork, order: SortOrder) -> list[GroupWork]:
+    """The group in parts that can be rewritten apart, one for each new file; rows in order cannot be taken apart.
+
+    Files go to the part that the middle of each lies in. A group whose files are too large for that stays whole.
+    """
+    if work.partition is None or work.outputs == 1 or not order.is_unsorted:
+        return [work]
+    sizes = np.array([one.file.file_size for one in work.files], dtype=np.float64)
+    part = ((np.cumsum(sizes) - sizes / 2) / max(1.0, float(sizes.sum())) * work.outputs).astype(np.int64)
+    if len(np.unique(part)) < work.outputs or np.bincount(part, sizes).max() > work.most_bytes:
+        return [work]
+    cuts = np.searchsorted(part, np.arange(work.outputs + 1)).tolist()
+    return [
+        replace(work, files=work.files[low:high], nan_counts=work.nan_counts[low:high], outputs=1)
+        for low, high in pairwise(cuts)
+    ]
 
 
 def _work(plan: RewriteDataFilesPlan, group: RewriteFileGroup) -> GroupWork:

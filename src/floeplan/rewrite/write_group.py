@@ -3,15 +3,16 @@
 The bytes of the old files are shared out evenly over the expected number of new ones. Sorting and clustering order the
 whole group, so that new files follow each other.
 
-Memory: without an order rows stream through, row group by row group; with one the group is held in memory.
+Memory: without an order rows stream through, row group by row group; with one the group is held in memory if it fits
+the budget of the task, and put in order over local disk if not (``group_order``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
-from itertools import groupby
+from dataclasses import dataclass, replace
+from itertools import chain, groupby
 from operator import itemgetter
 
 import numpy as np
@@ -22,15 +23,13 @@ from floeplan.dml.row_task import WholeRows
 from floeplan.metadata.entries import EntriesTable
 from floeplan.parquet.selection import RowSelection
 from floeplan.partition.key import PartitionKey
-from floeplan.predicate.arrow_columns import columns_of, decoded
 from floeplan.rewrite.compaction_map import Ints, Runs, runs_of
-from floeplan.rewrite.curves import curve_rows
+from floeplan.rewrite.group_order import COPIES, SAMPLE_ROWS, GroupOrder
 from floeplan.rewrite.group_run import GroupRun
-from floeplan.rewrite.options import CLUSTERING
 from floeplan.rewrite.orders import NOT_OF_THE_TABLE
 from floeplan.transaction.entry_tables import concat_entries
 from floeplan.write.data_files import DataFileWriter
-from floeplan.write.partitioning import partitions_of, sort_rows, split
+from floeplan.write.partitioning import partitions_of, split
 
 _NUMBER = "floeplan.row-number"
 
@@ -45,7 +44,7 @@ class GroupWriter:
 
     def write(self, written: ExitStack) -> EntriesTable:
         """The entries of the new files; ``written`` removes them when it is left by an exception."""
-        stream = self._rows() if self.run.order.is_unsorted else iter([self._ordered()])
+        stream = self._rows() if self.run.order.is_unsorted else self._ordered()
         portions = groupby(_shared_out(stream, self.work.outputs), key=itemgetter(0))
         parts = [self._write_portion(written, number, (b for _, b in portion)) for number, portion in portions]
         return self._stating_order(concat_entries(parts, self.target.union))
@@ -63,18 +62,34 @@ class GroupWriter:
                 rows, found = self.whole.located(work, opened, part)
                 yield _Batch(rows, self.moved.read(place, found.starts, found.counts), share)
 
-    def _ordered(self) -> _Batch:
-        """All rows of the group in one order."""
-        batches = list(self._rows())
-        numbers = pa.array(np.concatenate([batch.numbers for batch in batches]))
-        rows = pa.concat_tables([batch.rows for batch in batches]).append_column(_NUMBER, numbers)
-        if self.run.strategy in CLUSTERING:
-            column = columns_of(rows, self.whole.schema)
-            chosen = [decoded(column(field.source_id)) for field in self.run.order.fields]
-            rows = rows.take(pa.array(curve_rows(chosen, self.run.strategy)))
-        else:
-            rows = sort_rows(rows, self.whole.schema, self.run.order)
-        return _Batch(rows.drop_columns([_NUMBER]), np.asarray(rows.column(_NUMBER)), 1.0)
+    def _ordered(self) -> Iterator[_Batch]:
+        """All rows of the group in one order, at once or range by range."""
+        order = GroupOrder(self.whole.schema, self.run.order, self.run.strategy)
+        rows = self._rows()
+        seen = list(_until_rows(rows))
+        read = sum(batch.share for batch in seen)
+        size = sum(batch.rows.nbytes for batch in seen) / read if read else 0
+        ranges = -(-int(size * COPIES) // self.run.memory)
+        tables = (batch.numbered() for batch in chain(seen, rows))
+        if ranges <= 1:
+            whole = list(tables)
+            yield from (_Batch.of(order.ordered(pa.concat_tables(whole)), 1.0) for _ in whole[:1])
+            return
+        total = max(1, sum(work.file.record_count for work in self.work.files))
+        for table in order.ordered_on_disk(tables, self._sample(order), ranges):
+            yield _Batch.of(table, table.num_rows / total)
+
+    def _sample(self, order: GroupOrder) -> pa.Table:
+        """Some rows of the key columns, evenly spread; deleted ones do no harm."""
+        schema, total = order.key_schema, sum(work.file.record_count for work in self.work.files)
+        every, parts = max(1, -(-total // SAMPLE_ROWS)), []
+        for work in self.work.files:
+            opened = self.run.files.open(replace(work.file, deletes=()))
+            footer = opened.footer
+            for first, count in zip(footer.first_rows.tolist(), footer.row_group_rows.tolist(), strict=True):
+                rows, _ = opened.read(schema, RowSelection.from_runs([first], [count]))
+                parts.append(rows.take(pa.array(np.arange(0, rows.num_rows, every))))
+        return pa.concat_tables(parts, promote_options="permissive")
 
     def _write_portion(self, written: ExitStack, number: int, batches: Iterator[_Batch]) -> EntriesTable:
         """Write the rows of one portion and note where each went."""
@@ -127,8 +142,26 @@ class _Batch:
     numbers: Ints
     share: float
 
+    @classmethod
+    def of(cls, numbered: pa.Table, share: float) -> _Batch:
+        """Rows whose numbers are a column."""
+        return cls(numbered.drop_columns([_NUMBER]), np.asarray(numbered.column(_NUMBER)), share)
+
+    def numbered(self) -> pa.Table:
+        """The rows with their numbers as a column."""
+        return self.rows.append_column(_NUMBER, pa.array(self.numbers))
+
     def slice(self, first: int, count: int) -> _Batch:
+        """Some of the rows."""
         return _Batch(self.rows.slice(first, count), self.numbers[first : first + count], 0.0)
+
+
+def _until_rows(stream: Iterator[_Batch]) -> Iterator[_Batch]:
+    """The first batches, up to one that has rows."""
+    for batch in stream:
+        yield batch
+        if batch.rows.num_rows:
+            return
 
 
 def _shared_out(stream: Iterable[_Batch], portions: int) -> Iterator[tuple[int, _Batch]]:

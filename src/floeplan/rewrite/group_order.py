@@ -1,0 +1,206 @@
+"""Putting the rows of one group in order, within a memory budget.
+
+A group whose rows fit is ordered in memory. A larger one takes the way over local disk: a sample of the key columns
+tells the ranges, each small enough to be held; rows stream by and each is put with its range; then range by range is
+read back and ordered. Every row is written to local disk once and read once.
+
+Rule: rows with equal keys are in one range, so that ranges one after the other are in order. Fail-safe: the files of
+ranges are in a folder of their own that goes with the work, whatever becomes of it.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.schema import Schema
+from pyiceberg.table.sorting import SortOrder
+
+from floeplan.predicate.arrow_columns import columns_of, decoded
+from floeplan.rewrite.curves import bits_per_column, curve_rows, curve_words
+from floeplan.rewrite.options import CLUSTERING
+from floeplan.rewrite.order_bytes import comparable
+from floeplan.write.partitioning import sort_rows
+
+COPIES = 3
+"""Rows, their sorted copy, and what writing them takes."""
+SAMPLE_ROWS = 1 << 16
+"""Rows that tell the ranges of a group."""
+
+_PLACE = "floeplan.place"
+_WORD = "floeplan.curve"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOrder:
+    """What rows are sorted or clustered by."""
+
+    schema: Schema
+    order: SortOrder
+    strategy: str
+
+    @property
+    def clusters(self) -> bool:
+        """Whether rows follow a curve instead of a sort order."""
+        return self.strategy in CLUSTERING
+
+    @property
+    def key_schema(self) -> Schema:
+        """The columns the order looks at."""
+        sources = {field.source_id for field in self.order.fields}
+        return Schema(*(top for top in self.schema.fields if not sources.isdisjoint(Schema(top)._lazy_id_to_field)))
+
+    def keys(self, rows: pa.Table) -> list[pa.ChunkedArray]:
+        """The values of each key column."""
+        column = columns_of(rows, self.schema)
+        return [decoded(column(field.source_id)) for field in self.order.fields]
+
+    def ordered(self, rows: pa.Table) -> pa.Table:
+        """All rows of a group in order, in memory."""
+        if self.clusters:
+            return rows.take(pa.array(curve_rows(self.keys(rows), self.strategy)))
+        return sort_rows(rows, self.schema, self.order)
+
+    def ordered_on_disk(self, rows: Iterable[pa.Table], sample: pa.Table, ranges: int) -> Iterator[pa.Table]:
+        """The rows of a group in order, range by range; ``sample`` has the columns of ``key_schema``."""
+        known = _curve_ranges(self, sample, ranges) if self.clusters else _sorted_ranges(self, sample, ranges)
+        with ExitStack() as stack:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="floeplan-rewrite-")))
+            files: dict[int, _RangeFile] = {}
+            for table in rows:
+                marked, range_of = known.place(table)
+                for number, part in _by_range(marked, range_of):
+                    if number not in files:
+                        files[number] = _RangeFile(folder / f"{number}.arrow", part.schema)
+                        stack.callback(files[number].close)
+                    files[number].write(part)
+            for number in sorted(files):
+                yield known.ordered(files[number].read())
+
+
+class _Ranges(Protocol):
+    """Ranges of an order."""
+
+    def place(self, rows: pa.Table) -> tuple[pa.Table, npt.NDArray[np.int64]]:
+        """The rows, with what it takes to order them later, and the range of each."""
+
+    def ordered(self, rows: pa.Table) -> pa.Table:
+        """The rows of one range in order, without what was added to them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _SortedRanges:
+    """Ranges between rows of a sample: the first rows of all ranges but the first."""
+
+    order: GroupOrder
+    firsts: pa.Table
+
+    def place(self, rows: pa.Table) -> tuple[pa.Table, npt.NDArray[np.int64]]:
+        keys = rows.select(self.firsts.schema.names).cast(self.firsts.schema)
+        both = pa.concat_tables([self.firsts, keys])
+        both = both.append_column(_PLACE, pa.array(np.arange(both.num_rows)))
+        place = np.asarray(sort_rows(both, self.order.schema, self.order.order).column(_PLACE))
+        is_first = place < self.firsts.num_rows
+        range_of = np.empty(len(place), dtype=np.int64)
+        range_of[place] = np.cumsum(is_first)
+        return rows, range_of[self.firsts.num_rows :]
+
+    def ordered(self, rows: pa.Table) -> pa.Table:
+        return sort_rows(rows, self.order.schema, self.order.order)
+
+
+def _sorted_ranges(order: GroupOrder, sample: pa.Table, ranges: int) -> _SortedRanges:
+    ordered = sort_rows(sample, order.schema, order.order)
+    cuts = np.linspace(0, ordered.num_rows, ranges, endpoint=False).astype(np.int64)[1:]
+    return _SortedRanges(order, ordered.take(pa.array(np.unique(cuts))).combine_chunks())
+
+
+@dataclass(frozen=True, slots=True)
+class _CurveRanges:
+    """Ranges of a curve whose cells are told by a sample: the distinct values of each column in it, and range ends."""
+
+    order: GroupOrder
+    levels: tuple[pa.Array, ...]
+    firsts: npt.NDArray[np.uint64]
+
+    def words(self, rows: pa.Table) -> list[npt.NDArray[np.uint64]]:
+        """The place of every row on the curve, in words of which the first leads."""
+        columns, bits = self.order.keys(rows), bits_per_column(len(self.levels))
+        pairs = zip(self.levels, columns, strict=True)
+        codes = [_codes(levels, comparable(column.combine_chunks()), bits) for levels, column in pairs]
+        return curve_words(codes, bits, self.order.strategy)
+
+    def place(self, rows: pa.Table) -> tuple[pa.Table, npt.NDArray[np.int64]]:
+        words = self.words(rows)
+        for number, word in enumerate(words):
+            rows = rows.append_column(f"{_WORD}{number}", pa.array(word))
+        return rows, np.searchsorted(self.firsts, words[0], side="right")
+
+    def ordered(self, rows: pa.Table) -> pa.Table:
+        names = [name for name in rows.schema.names if name.startswith(_WORD)]
+        order = np.lexsort([np.asarray(rows.column(name)) for name in reversed(names)])
+        return rows.drop_columns(names).take(pa.array(order))
+
+
+def _curve_ranges(order: GroupOrder, sample: pa.Table, ranges: int) -> _CurveRanges:
+    levels = tuple(_levels(comparable(column.combine_chunks())) for column in order.keys(sample))
+    words = np.sort(_CurveRanges(order, levels, np.zeros(0, dtype=np.uint64)).words(sample)[0])
+    cuts = np.linspace(0, len(words), ranges, endpoint=False).astype(np.int64)[1:]
+    return _CurveRanges(order, levels, np.unique(words[cuts]))
+
+
+def _levels(values: pa.Array) -> pa.Array:
+    distinct = pc.unique(values).drop_null()
+    return distinct.take(pc.sort_indices(distinct))
+
+
+def _codes(levels: pa.Array, values: pa.Array, bits: int) -> npt.NDArray[np.uint64]:
+    """Where values lie among the levels, scaled to so many bits; nulls are last."""
+    both = pa.concat_arrays([levels, values.cast(levels.type)])
+    ranks = pc.rank(both, tiebreaker="dense").to_numpy(zero_copy_only=False).astype(np.int64)
+    below = np.searchsorted(ranks[: len(levels)], ranks[len(levels) :], side="right").astype(np.uint64)
+    return np.asarray(below * np.uint64((1 << bits) - 1) // np.uint64(max(1, len(levels) + 1)))
+
+
+def _by_range(rows: pa.Table, range_of: npt.NDArray[np.int64]) -> Iterator[tuple[int, pa.Table]]:
+    """The rows of each range, in the order they have."""
+    order = np.argsort(range_of, kind="stable")
+    sorted_rows, found = rows.take(pa.array(order)), range_of[order]
+    starts = np.flatnonzero(np.diff(found, prepend=-1))
+    for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(found)], strict=True):
+        yield int(found[start]), sorted_rows.slice(start, end - start)
+
+
+class _RangeFile:
+    """The rows of one range on local disk."""
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        self._path = path
+        self._sink = pa.OSFile(str(path), "wb")
+        options = pa.ipc.IpcWriteOptions(compression="lz4")
+        self._writer = pa.ipc.new_stream(self._sink, schema, options=options)
+
+    def write(self, rows: pa.Table) -> None:
+        self._writer.write_table(rows)
+
+    def close(self) -> None:
+        """Nothing can be written after; may be called again."""
+        if not self._sink.closed:
+            self._writer.close()
+            self._sink.close()
+
+    def read(self) -> pa.Table:
+        """All rows."""
+        self.close()
+        with pa.OSFile(str(self._path), "rb") as source:
+            table = pa.ipc.open_stream(source).read_all()
+        self._path.unlink()
+        return table

@@ -1,0 +1,51 @@
+"""Positions of deleted rows carried from old files to new ones: right for every row, and fast."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from floeplan.rewrite.compaction_map import CompactionMap, MapBuilder, runs_of
+
+pytestmark = pytest.mark.unit
+
+
+def many_runs(runs: int, rows: int) -> CompactionMap:
+    """Two old files of equal length, cut into runs by deleted rows, whose runs are shuffled over three new files."""
+    rng = np.random.default_rng(11)
+    size = rows // runs
+    builder = MapBuilder(["a", "b"])
+    numbers = [
+        builder.read(source, np.arange(runs // 2) * size, np.full(runs // 2, size - 1)).reshape(runs // 2, size - 1)
+        for source in (0, 1)
+    ]
+    shuffled = np.concatenate(numbers)[rng.permutation(runs // 2 * 2)].ravel()
+    third = len(shuffled) // 3
+    builder.wrote(["x", "y", "z"], [third, third, len(shuffled) - 2 * third], [runs_of(shuffled)])
+    return builder.finish()
+
+
+def test_every_row_is_found_and_deleted_ones_are_not() -> None:
+    moved = many_runs(20, 2000)
+    seen = []
+    for path in ("a", "b"):
+        live = [p for p in range(1000) if p % 100 != 99]
+        found = moved.remap(path, live)
+        assert sum(map(len, found.values())) == len(live)
+        seen += [(target, p) for target, positions in found.items() for p in positions.tolist()]
+        assert moved.remap(path, [99, 199, 999]) == {}
+    assert len(seen) == len(set(seen)) == 20 * 99
+    assert {target for target, _ in seen} == {"x", "y", "z"}
+
+
+def test_a_million_deletes_through_ten_thousand_runs_take_half_a_second() -> None:
+    moved = many_runs(10_000, 20_000_000)
+    positions = np.sort(np.random.default_rng(3).choice(10_000_000, 500_000, replace=False))
+    cpu = time.process_time()
+    found = [moved.remap(path, positions) for path in ("a", "b")]
+    seconds = time.process_time() - cpu
+    gone = np.count_nonzero(positions % 2000 == 1999)
+    assert sum(len(part) for one in found for part in one.values()) == 1_000_000 - 2 * gone
+    assert seconds <= 0.5

@@ -1,0 +1,120 @@
+"""Rows of a group put in order over local disk: as in memory, in ranges, and nothing stays behind."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyiceberg.schema import Schema
+from pyiceberg.table.sorting import SortOrder
+from pyiceberg.types import DecimalType, DoubleType, LongType, NestedField, StringType, StructType
+
+import floeplan as fp
+from floeplan.rewrite.group_order import GroupOrder
+from floeplan.rewrite.orders import parse_order
+from tests.support.tables import EVENTS, catalog, events
+
+pytestmark = pytest.mark.unit
+
+SCHEMA = Schema(
+    NestedField(1, "id", LongType(), required=False),
+    NestedField(2, "name", StringType(), required=False),
+    NestedField(3, "v", DoubleType(), required=False),
+    NestedField(4, "s", StructType(NestedField(5, "d", DecimalType(12, 2), required=False)), required=False),
+)
+
+
+def made_rows(count: int, seed: int = 5) -> pa.Table:
+    rng = np.random.default_rng(seed)
+    v = rng.normal(size=count).round(1)
+    v[rng.random(count) < 0.05] = np.nan
+    d = pa.array(rng.integers(-999, 999, count).astype(np.int32)).cast(pa.decimal128(12, 2))
+    return pa.table(
+        {
+            "id": pa.array(np.arange(count), mask=rng.random(count) < 0.1),
+            "name": pa.array([f"n{i}" for i in rng.integers(0, 50, count)], mask=rng.random(count) < 0.1),
+            "v": pa.array(v, mask=rng.random(count) < 0.1),
+            "s": pa.StructArray.from_arrays([d], ["d"]),
+            "place": np.arange(count),
+        }
+    )
+
+
+def on_disk(order: GroupOrder, rows: pa.Table, ranges: int) -> list[pa.Table]:
+    names = [field.name for field in order.key_schema.fields]
+    sample = rows.select(names).take(pa.array(np.arange(0, rows.num_rows, 7)))
+    pieces = (rows.slice(first, 300) for first in range(0, rows.num_rows, 300))
+    return list(order.ordered_on_disk(pieces, sample, ranges))
+
+
+def order_of(strategy: str, *by: str) -> GroupOrder:
+    parsed: SortOrder = parse_order(by, SCHEMA)
+    return GroupOrder(SCHEMA, parsed, strategy)
+
+
+@pytest.mark.parametrize(
+    "by",
+    [("id",), ("v desc nulls last", "id"), ("name", "v desc"), ("s.d nulls last", "name desc nulls first")],
+)
+def test_a_sort_over_disk_is_the_sort_in_memory(by: tuple[str, ...]) -> None:
+    order, rows = order_of("sort", *by), made_rows(2000)
+    ranges = on_disk(order, rows, 6)
+    assert len(ranges) >= 4
+    assert pa.concat_tables(ranges)["place"].to_pylist() == order.ordered(rows)["place"].to_pylist()
+
+
+def test_rows_with_equal_keys_stay_in_one_range_in_their_order() -> None:
+    rows = made_rows(1000).set_column(1, "name", pa.array(["same"] * 1000))
+    ranges = on_disk(order_of("sort", "name"), rows, 4)
+    assert [table.num_rows for table in ranges] == [1000]
+    assert ranges[0]["place"].to_pylist() == list(range(1000))
+
+
+@pytest.mark.parametrize("curve", ["zorder", "hilbert"])
+def test_a_curve_over_disk_narrows_every_column_of_every_range(curve: str) -> None:
+    rng = np.random.default_rng(1)
+    rows = made_rows(8000).set_column(0, "id", pa.array(rng.permutation(8000)))
+    rows = rows.set_column(2, "v", pa.array(rng.random(8000)))
+    ranges = on_disk(order_of(curve, "id", "v"), rows, 16)
+    assert sorted(np.concatenate([table["place"] for table in ranges]).tolist()) == list(range(8000))
+    assert all(table.schema.names == rows.schema.names for table in ranges)
+    hit = [
+        min(table["id"].to_pylist()) <= 3000 <= max(table["id"].to_pylist())
+        and min(table["v"].to_pylist()) <= 0.4 <= max(table["v"].to_pylist())
+        for table in ranges
+    ]
+    assert len(ranges) >= 12
+    assert sum(hit) <= 4
+
+
+def test_nothing_stays_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    order, rows = order_of("sort", "id"), made_rows(1000)
+    assert len(on_disk(order, rows, 5)) == 5
+    assert not list(tmp_path.iterdir())
+    names = [field.name for field in order.key_schema.fields]
+    broken = order.ordered_on_disk(iter([rows, pa.table({"other": [1]})]), rows.select(names), 3)
+    with pytest.raises(KeyError):
+        list(broken)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("strategy", "by"), [("sort", ["v desc", "id"]), ("hilbert", ["id", "v"])])
+def test_a_group_that_does_not_fit_is_rewritten_all_the_same(tmp_path: Path, strategy: str, by: list[str]) -> None:
+    table = catalog(tmp_path).create_table("db.t", EVENTS)
+    for first in (2000, 0, 1000):
+        fp.append(table, events(first, first + 1000))
+    fp.delete(table, "id % 100 = 7", mode="merge-on-read")
+    before = fp.plan_scan(table).to_arrow().sort_by("id")
+    options = {"rewrite-all": "true", "task-memory-bytes": "60000"}
+    result = fp.rewrite_data_files(table, strategy=strategy, by=by, options=options)
+    assert result.files_added == 1
+    after = fp.plan_scan(table).to_arrow()
+    assert after.sort_by("id").equals(before)
+    if strategy == "sort":
+        by_v = sorted((i for i in before["id"].to_pylist() if i % 10), reverse=True)
+        nulls = [i for i in before["id"].to_pylist() if not i % 10]
+        assert after["id"].to_pylist() == by_v + nulls, "descending, so nulls are last"
