@@ -21,6 +21,7 @@ from floeplan.rewrite.spec_upgrade import UpgradeOptions, upgrade_spec
 from floeplan.transaction.change import Operation, SnapshotChange
 from floeplan.transaction.commit import commit_change
 from floeplan.transaction.metadata_json import writable_metadata
+from floeplan.transaction.retry import Timing
 from floeplan.write.data_files import write_data_files
 from floeplan.write.target import WriteTarget
 from tests.support.commits import append, arrow, files_under, leftovers, open_catalog, patient, read_rows, rows_of
@@ -37,6 +38,7 @@ from tests.support.moves import (
 
 pytestmark = pytest.mark.unit
 
+METADATA_ONLY = UpgradeOptions(metadata_only=True)
 KEPT = ("sequence_number", "file_sequence_number", "snapshot_id", "first_row_id", "record_count", "lower_bounds")
 
 
@@ -53,7 +55,7 @@ def reloaded(table: Table) -> Table:
 def test_proven_files_move_and_nothing_else_about_them_changes(catalog: SqlCatalog, version: int) -> None:
     table = evolved_table(catalog, version)
     before, rows, files = told(table, *KEPT), read_rows(table), files_under(table)
-    result = upgrade_spec(table, commit=patient())
+    result = upgrade_spec(table, options=METADATA_ONLY, commit=patient())
     moved = reloaded(table)
     assert (result.files_by_metadata, result.files_left, result.reasons) == (3, 1, {"spans-partitions": 1})
     assert data_specs(moved) == [0, 1, 1, 1]
@@ -67,7 +69,7 @@ def test_proven_files_move_and_nothing_else_about_them_changes(catalog: SqlCatal
 
 def test_there_is_one_manifest_a_partition(catalog: SqlCatalog) -> None:
     table = evolved_table(catalog)
-    upgrade_spec(table, commit=patient())
+    upgrade_spec(table, options=METADATA_ONLY, commit=patient())
     manifests = reloaded(table).current_snapshot().manifests(table.io)  # type: ignore[union-attr]
     assert sorted((m.partition_spec_id, m.existing_files_count) for m in manifests) == [(0, 0), (1, 1), (1, 2)]
 
@@ -75,7 +77,7 @@ def test_there_is_one_manifest_a_partition(catalog: SqlCatalog) -> None:
 def test_the_snapshot_is_a_replacement_and_its_parent_can_still_be_read(catalog: SqlCatalog) -> None:
     table = evolved_table(catalog)
     start = table.current_snapshot()
-    result = upgrade_spec(table, commit=patient())
+    result = upgrade_spec(table, options=METADATA_ONLY, commit=patient())
     head = reloaded(table).current_snapshot()
     assert start is not None
     assert head is not None
@@ -90,9 +92,9 @@ def test_the_snapshot_is_a_replacement_and_its_parent_can_still_be_read(catalog:
 
 def test_a_second_run_does_nothing(catalog: SqlCatalog) -> None:
     table = evolved_table(catalog)
-    upgrade_spec(table, commit=patient())
+    upgrade_spec(table, options=METADATA_ONLY, commit=patient())
     files = files_under(table)
-    again = upgrade_spec(reloaded(table), commit=patient())
+    again = upgrade_spec(reloaded(table), options=METADATA_ONLY, commit=patient())
     assert (again.files_by_metadata, again.snapshot_ids, again.files_left) == (0, (), 1)
     assert files_under(table) == files
 
@@ -100,7 +102,7 @@ def test_a_second_run_does_nothing(catalog: SqlCatalog) -> None:
 def test_a_dry_run_says_what_would_be_done_and_does_nothing(catalog: SqlCatalog) -> None:
     table = evolved_table(catalog)
     files = files_under(table)
-    planned = upgrade_spec(table, options=UpgradeOptions(dry_run=True))
+    planned = upgrade_spec(table, options=UpgradeOptions(dry_run=True, metadata_only=True))
     assert planned.to_dict() | {"notes": []} == {
         "target_spec_id": 1,
         "files_total": 4,
@@ -126,7 +128,7 @@ def test_files_are_moved_in_portions_and_an_interrupted_run_is_taken_up(catalog:
         if step == "validated" and len(commits) == 1:
             raise KeyboardInterrupt
 
-    options = UpgradeOptions(files_per_commit=1)
+    options = UpgradeOptions(files_per_commit=1, metadata_only=True)
     with pytest.raises(KeyboardInterrupt):
         upgrade_spec(table, options=options, commit=patient(on_step=stop_at_the_second))
     assert data_specs(reloaded(table)) == [0, 0, 0, 1]
@@ -140,7 +142,7 @@ def test_deletes_that_name_a_file_go_with_it(catalog: SqlCatalog, version: int) 
     table = delete_first_rows(evolved_table(catalog, version), slice(None))
     rows = read_rows(table)
     assert len(rows) == 36
-    result = upgrade_spec(table, commit=patient())
+    result = upgrade_spec(table, options=METADATA_ONLY, commit=patient())
     moved = reloaded(table)
     entries = live_entries(moved)
     assert (result.files_by_metadata, result.deletes_carried) == (3, 3)
@@ -153,7 +155,7 @@ def test_files_stay_where_a_position_delete_of_several_files_reaches_them(catalo
     table = delete_first_rows(evolved_table(catalog), slice(0, 2), per_file=False)
     late = commit_change(table, append(table, rows_of(40, 50, "a"))).table
     rows = read_rows(late)
-    result = upgrade_spec(late, commit=patient())
+    result = upgrade_spec(late, options=METADATA_ONLY, commit=patient())
     assert result.reasons == {"position-deletes-of-old-partition": 3, "spans-partitions": 1}
     assert result.files_by_metadata == 0
     assert read_rows(late) == rows
@@ -163,10 +165,10 @@ def test_files_stay_where_a_position_delete_of_several_files_reaches_them(catalo
 def test_deletes_of_a_writer_in_flight_are_brought_after_their_files(catalog: SqlCatalog, version: int) -> None:
     table = evolved_table(catalog, version)
     in_flight = delete_change(table, slice(None))
-    upgrade_spec(table, commit=patient())
+    upgrade_spec(table, options=METADATA_ONLY, commit=patient())
     stray = commit_change(table, in_flight, options=patient()).table
     expected = np.setdiff1d(np.arange(40), [rows[0][0] for rows in ROWS]).tolist()
-    result = upgrade_spec(stray, commit=patient())
+    result = upgrade_spec(stray, options=METADATA_ONLY, commit=patient())
     assert (result.files_by_metadata, result.deletes_carried) == (0, 3)
     assert [row[0] for row in read_rows(stray)] == expected
 
@@ -182,7 +184,7 @@ def test_a_commit_that_others_overtake_is_decided_anew(catalog: SqlCatalog) -> N
             commit_change(newest, append(newest, rows_of(40, 50, "c")))
             commit_change(reloaded(table), delete_change(reloaded(table), slice(0, 1)), options=patient())
 
-    result = upgrade_spec(table, commit=patient(on_step=append_meanwhile))
+    result = upgrade_spec(table, options=METADATA_ONLY, commit=patient(on_step=append_meanwhile))
     assert result.files_by_metadata == 3
     assert len(read_rows(table)) == 49
     assert data_specs(reloaded(table)) == [0, 1, 1, 1, 1]
@@ -192,7 +194,7 @@ def test_a_commit_that_others_overtake_is_decided_anew(catalog: SqlCatalog) -> N
 def test_global_equality_deletes_forbid_nothing_and_still_apply(catalog: SqlCatalog) -> None:
     table = evolved_table(catalog)
     table = commit_change(table, equality_delete(table, [3, 13, 33], spec_id=0)).table
-    result = upgrade_spec(table, commit=patient())
+    result = upgrade_spec(table, options=METADATA_ONLY, commit=patient())
     assert (result.files_by_metadata, result.deletes_carried) == (3, 0)
     assert [row[0] for row in read_rows(table)] == np.setdiff1d(np.arange(40), [3, 13, 33]).tolist()
 
@@ -200,7 +202,7 @@ def test_global_equality_deletes_forbid_nothing_and_still_apply(catalog: SqlCata
 def test_a_newer_equality_delete_of_the_new_partition_keeps_a_file_where_it_is(catalog: SqlCatalog) -> None:
     table = evolved_table(catalog)
     table = commit_change(table, equality_delete(table, [3], spec_id=1, part="a")).table
-    result = upgrade_spec(table, commit=patient())
+    result = upgrade_spec(table, options=METADATA_ONLY, commit=patient())
     assert result.reasons == {"spans-partitions": 1, "equality-deletes-of-new-partition": 2}
     assert len(read_rows(table)) == 40
 
@@ -209,7 +211,7 @@ def test_an_older_equality_delete_of_the_new_partition_is_none_of_its_business(c
     table = evolved_table(catalog, files=ROWS[:1])
     table = commit_change(table, equality_delete(table, [43], spec_id=1, part="b")).table
     table = commit_change(table, SnapshotChange(Operation.APPEND, added_data=_old_spec_rows(table))).table
-    result = upgrade_spec(table, commit=patient())
+    result = upgrade_spec(table, options=METADATA_ONLY, commit=patient())
     assert result.files_by_metadata == 2
     assert len(read_rows(table)) == 20
 
@@ -227,14 +229,14 @@ def test_a_newer_equality_delete_of_the_old_partition_keeps_a_file_where_it_is(c
     with writable_metadata(table.io), table.update_spec() as update:
         update.add_field("id", TruncateTransform(1000), "id_trunc")
     table = reloaded(table)
-    result = upgrade_spec(table, commit=patient())
+    result = upgrade_spec(table, options=METADATA_ONLY, commit=patient())
     assert (result.files_by_metadata, result.reasons) == (1, {"equality-deletes-of-old-partition": 1})
     assert len(read_rows(table)) == 19
 
 
 def test_partition_information_is_dropped_only_when_asked_for(catalog: SqlCatalog) -> None:
     table = evolved_table(catalog, files=ROWS[:3])
-    upgrade_spec(table, commit=patient())
+    upgrade_spec(table, options=METADATA_ONLY, commit=patient())
     rows = read_rows(table)
     refused = upgrade_spec(reloaded(table), to=0, commit=patient())
     assert (refused.files_by_metadata, refused.reasons) == (0, {"coarser-target": 3})
@@ -293,3 +295,44 @@ def test_a_month_is_coarser_than_a_day() -> None:
 
     assert is_coarser(spec(MonthTransform()), spec(DayTransform()))
     assert not is_coarser(spec(DayTransform()), spec(MonthTransform()))
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_what_cannot_be_moved_is_rewritten(catalog: SqlCatalog, version: int) -> None:
+    table = evolved_table(catalog, version)
+    rows, planned = read_rows(table), upgrade_spec(table, options=UpgradeOptions(dry_run=True))
+    result = upgrade_spec(table, commit=patient())
+    for found in (planned, result):
+        assert (found.files_by_metadata, found.files_by_rewrite, found.files_left) == (3, 1, 0)
+        assert found.reasons == {"spans-partitions": 1}
+    assert len(result.snapshot_ids) == 2
+    assert data_specs(reloaded(table)) == [1] * 5
+    assert read_rows(table) == rows
+    again = upgrade_spec(reloaded(table), commit=patient())
+    assert (again.files_by_metadata, again.files_by_rewrite, again.snapshot_ids) == (0, 0, ())
+
+
+def test_files_that_deletes_hold_back_are_rewritten(catalog: SqlCatalog) -> None:
+    table = delete_first_rows(evolved_table(catalog), slice(0, 2), per_file=False)
+    rows = read_rows(table)
+    result = upgrade_spec(table, commit=patient())
+    assert (result.files_by_metadata, result.files_by_rewrite) == (0, 4)
+    assert set(data_specs(reloaded(table))) == {1}
+    assert read_rows(table) == rows
+
+
+def test_deletes_of_a_writer_in_flight_are_found_within_the_grace_period(catalog: SqlCatalog) -> None:
+    table = evolved_table(catalog, files=ROWS[:3])
+    in_flight = delete_change(table, slice(None))
+    now = [0.0]
+
+    def wait(seconds: float) -> None:
+        now[0] += seconds
+        if now[0] == 2.0:
+            commit_change(table, in_flight, options=patient())
+
+    timing = Timing(clock=lambda: now[0], sleep=wait)
+    options = UpgradeOptions(grace_seconds=5)
+    result = upgrade_spec(table, options=options, commit=patient(timing=timing))
+    assert (result.deletes_carried, len(result.snapshot_ids)) == (3, 2)
+    assert len(read_rows(table)) == 27

@@ -8,17 +8,20 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from floeplan.cli.changes import BranchOption, ChangedTableArgument, pairs, sign_of_life, writable_table
+from floeplan.cli.changes import BranchOption, ChangedTableArgument, SparkOption, pairs, sign_of_life, writable_table
 from floeplan.cli.common import CatalogOption, JsonOption, show
 from floeplan.rewrite.spec_upgrade import CURRENT, SpecUpgradeResult, UpgradeOptions
 from floeplan.rewrite.spec_upgrade import upgrade_spec as upgrade
+from floeplan.spark.session import open_session
 from floeplan.text import counted
 
 
 def upgrade_spec(
     table: ChangedTableArgument,
     to: Annotated[str, typer.Option("--to", metavar="SPEC", help="current, or the id of a partition spec.")] = CURRENT,
-    metadata_only: Annotated[bool, typer.Option("--metadata-only", help="Rewrite no file.")] = False,
+    metadata_only: Annotated[
+        bool, typer.Option("--metadata-only", help="Leave what cannot be moved; rewrite no file.")
+    ] = False,
     allow_coarser: Annotated[
         bool, typer.Option("--allow-coarser", help="Move files even where that drops partition information.")
     ] = False,
@@ -30,16 +33,18 @@ def upgrade_spec(
     ] = 0.0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be moved; change nothing.")] = False,
     branch: BranchOption = None,
+    spark: SparkOption = None,
     catalog: CatalogOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Bring files under another partition spec by metadata alone, where their partition is proven.
+    """Bring files under another partition spec: by metadata alone where their partition is proven, else rewritten.
 
     floeplan upgrade-spec db.events --dry-run
     """
-    options = UpgradeOptions(to, allow_coarser, files_per_commit, grace, dry_run)
+    options = UpgradeOptions(to, allow_coarser, files_per_commit, grace, dry_run, metadata_only)
+    session = None if spark is None else open_session(spark)
     with sign_of_life("moving files"):
-        result = upgrade(writable_table(table, catalog), branch=branch or "main", options=options)
+        result = upgrade(writable_table(table, catalog), spark=session, branch=branch or "main", options=options)
     show(result, draw_upgrade, as_json=json)
 
 
@@ -49,8 +54,10 @@ def draw_upgrade(result: SpecUpgradeResult) -> RenderableType:
     drawn = pairs()
     drawn.add_row(done, f"{counted(result.files_by_metadata, 'file')} by metadata alone, of {result.files_total:,}")
     drawn.add_row("deletes", f"{counted(result.deletes_carried, 'delete file')} with them")
+    drawn.add_row("would rewrite" if result.dry_run else "rewrote", counted(result.files_by_rewrite, "file"))
+    drawn.add_row("left", counted(result.files_left, "file"))
     for reason, files in result.reasons.items():
-        drawn.add_row("left", f"{counted(files, 'file')} {reason}")
+        drawn.add_row("not moved", f"{counted(files, 'file')}: {reason}")
     for snapshot_id in result.snapshot_ids:
         drawn.add_row("snapshot", str(snapshot_id))
     notes = [Text(f"! {note}", style="yellow") for note in result.notes]

@@ -1,8 +1,9 @@
 """``upgrade_spec``: old files brought under another partition spec, by metadata alone where that is proven.
 
 Rule: one ``replace`` snapshot (or several, ``files_per_commit`` at a time) files the entries under the new spec; no
-data file is opened or written. What cannot be proven, or what a delete forbids, is left with its reason. All is
-decided anew on every head, so a run that was interrupted is taken up by the next, and a second run finds nothing to do.
+data file is opened or written. What cannot be proven, or what a delete forbids, has its reason, and is rewritten: its
+rows are read and shared out by the transforms of the spec. ``metadata_only`` leaves it instead. All is decided anew on
+every head, so a run that was interrupted is taken up by the next, and a second run finds nothing to do.
 
 Fail-safe: a merge-on-read writer that was in flight during the move commits its deletes under the old spec. The head is
 asked for such strays before the move, after it, and for ``grace_seconds`` more, and they are filed anew; ``doctor
@@ -12,8 +13,8 @@ asked for such strays before the move, after it, and for ``grace_seconds`` more,
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pyiceberg.table import Table
@@ -22,10 +23,15 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from floeplan.catalog import load_table
 from floeplan.errors import InvalidOptionError, UnknownSpecError
 from floeplan.rewrite.delete_repair import repair_deletes
-from floeplan.rewrite.spec_move import SpecMove, plan_move
+from floeplan.rewrite.execute import run_rewrite
+from floeplan.rewrite.options import RewriteOptions
+from floeplan.rewrite.spec_move import Fate, SpecMove, plan_move
 from floeplan.text import counted
 from floeplan.transaction.exchange import CommitOptions
 from floeplan.transaction.refile import Head, Refiling, refile
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 CURRENT = "current"
 _POLL_SECONDS = 1.0
@@ -45,6 +51,7 @@ class UpgradeOptions:
         files_per_commit: Files to move in one commit; all of them when not given.
         grace_seconds: How long to look for deletes of writers that were in flight, after the last move.
         dry_run: Whether only to say what would be done.
+        metadata_only: Whether files that cannot be moved are left, instead of being rewritten.
     """
 
     to: int | str = CURRENT
@@ -52,6 +59,7 @@ class UpgradeOptions:
     files_per_commit: int | None = None
     grace_seconds: float = 0.0
     dry_run: bool = False
+    metadata_only: bool = False
 
     def __post_init__(self) -> None:
         if self.files_per_commit is not None and self.files_per_commit < 1:
@@ -70,7 +78,7 @@ class SpecUpgradeResult:
         files_by_metadata: Files moved without being touched.
         files_by_rewrite: Files whose rows were written anew under the spec.
         files_left: Files that stay under another spec.
-        reasons: How many of them stay for which reason.
+        reasons: How many files could not be moved for which reason, those that were rewritten included.
         deletes_carried: Delete files that went along with their data files, or were brought after them.
         snapshot_ids: The snapshots that were committed, oldest first.
         notes: What will be different for whoever uses the table.
@@ -102,6 +110,7 @@ def upgrade_spec(
     table: Table | str,
     to: int | str = CURRENT,
     *,
+    spark: SparkSession | None = None,
     branch: str = MAIN_BRANCH,
     options: UpgradeOptions | None = None,
     commit: CommitOptions | None = None,
@@ -111,6 +120,7 @@ def upgrade_spec(
     Args:
         table: The table, or its name.
         to: The id of the spec, or ``current``; what ``options`` says when they are given.
+        spark: A session that rewrites what cannot be moved; without one this process does.
         branch: The branch to change.
         options: How it is done.
         commit: How snapshots are committed.
@@ -120,78 +130,99 @@ def upgrade_spec(
         CommitConflictError: Other writers were faster every time; what was committed before stays.
     """
     chosen = options or UpgradeOptions(to=to)
-    return _Upgrade(load_table(table), branch, chosen, commit or CommitOptions()).run()
+    return _Upgrade(load_table(table), branch, chosen, commit or CommitOptions(), spark).run()
 
 
 @dataclass(slots=True)
 class _Upgrade:
-    """One run."""
+    """One run; ``left`` is what the last look at the head found that could not be moved."""
 
     table: Table
     branch: str
     options: UpgradeOptions
     commit: CommitOptions
+    spark: SparkSession | None
     moved: int = 0
     carried: int = 0
+    rewritten: int = 0
     snapshot_ids: list[int] = field(default_factory=list)
-    planned: SpecMove | None = None
+    left: SpecMove | None = None
 
     def run(self) -> SpecUpgradeResult:
         spec_id = target_spec_id(self.table, self.options.to)
         if self.options.dry_run:
-            return self._result(self._plan(Head.of(self.table, self.branch), spec_id))
-        while self._step(spec_id):
+            return self._dry_result(self._plan(Head.of(self.table, self.branch), spec_id))
+        while self._move(spec_id):
             pass
+        assert self.left is not None, "the last look found nothing to move"
+        left = self.left
+        if self._rewritable(left):
+            self._rewrite(spec_id)
         self._bring_strays()
-        assert self.planned is not None, "the last step found nothing to move"
-        return self._result(self.planned)
+        return self._result(left)
 
     def _plan(self, head: Head, spec_id: int) -> SpecMove:
         most = None if self.options.dry_run else self.options.files_per_commit
         return plan_move(head, spec_id, allow_coarser=self.options.allow_coarser, most_files=most)
 
-    def _step(self, spec_id: int) -> bool:
+    def _move(self, spec_id: int) -> bool:
         """Move what can be moved now, at most as much as goes into one commit; false when there was nothing."""
 
         def decide(head: Head) -> Refiling | None:
-            self.planned = self._plan(head, spec_id)
-            return self.planned.refiling()
+            self.left = self._plan(head, spec_id)
+            return self.left.refiling()
 
         summary = {"floeplan.operation": "upgrade-spec", "floeplan.target-spec-id": str(spec_id)}
-        done = refile(self.table, decide, branch=self.branch, summary=summary, options=replace(self.commit))
-        if done is None or self.planned is None:
+        done = refile(self.table, decide, branch=self.branch, summary=summary, options=self.commit)
+        if done is None or self.left is None:
             return False
         self.table = done.table
         self.snapshot_ids.append(done.snapshot_id)
-        self.moved += int(np.count_nonzero(self.planned.moved))
-        self.carried += int(np.count_nonzero(self.planned.strays.stray))
+        self.moved += int(np.count_nonzero(self.left.moved))
+        self.carried += int(np.count_nonzero(self.left.strays.stray))
         return True
+
+    def _rewritable(self, left: SpecMove) -> int:
+        """How many of the files that cannot be moved are rewritten; none while some may not leave their partition."""
+        reasons = left.reasons()
+        keep = self.options.metadata_only or Fate.COARSER_TARGET.label in reasons
+        return 0 if keep else sum(reasons.values())
+
+    def _rewrite(self, spec_id: int) -> None:
+        options = RewriteOptions(spec=spec_id, min_file_size_bytes=0, delete_ratio_threshold=1.0)
+        done = run_rewrite(self.table, options, spark=self.spark, branch=self.branch, cache=False, commit=self.commit)
+        self.rewritten = done.files_rewritten
+        self.snapshot_ids += done.snapshot_ids
 
     def _bring_strays(self) -> None:
         """Deletes that others committed for moved files meanwhile."""
         timing = self.commit.timing
         until = timing.clock() + self.options.grace_seconds
-        while self.snapshot_ids and timing.clock() < until:
+        while self.moved and timing.clock() < until:
             timing.sleep(min(_POLL_SECONDS, max(0.0, until - timing.clock())))
             repaired = repair_deletes(self.table, branch=self.branch, options=self.commit)
             self.carried += repaired.delete_files
             self.snapshot_ids += [] if repaired.snapshot_id is None else [repaired.snapshot_id]
 
+    def _dry_result(self, planned: SpecMove) -> SpecUpgradeResult:
+        self.moved = int(np.count_nonzero(planned.moved))
+        self.carried = int(np.count_nonzero(planned.strays.stray))
+        self.rewritten = self._rewritable(planned)
+        return self._result(planned)
+
     def _result(self, last: SpecMove) -> SpecUpgradeResult:
-        """``last`` is the plan when nothing was done, and what was found left over otherwise."""
-        dry, reasons = self.options.dry_run, last.reasons()
-        moved = int(np.count_nonzero(last.moved)) if dry else self.moved
+        reasons = last.reasons()
         return SpecUpgradeResult(
             target_spec_id=target_spec_id(self.table, self.options.to),
             files_total=len(last.data),
-            files_by_metadata=moved,
-            files_by_rewrite=0,
-            files_left=sum(reasons.values()),
+            files_by_metadata=self.moved,
+            files_by_rewrite=self.rewritten,
+            files_left=max(0, sum(reasons.values()) - self.rewritten),
             reasons=reasons,
-            deletes_carried=int(np.count_nonzero(last.strays.stray)) if dry else self.carried,
+            deletes_carried=self.carried,
             snapshot_ids=tuple(self.snapshot_ids),
-            notes=_notes(last, moved),
-            dry_run=dry,
+            notes=_notes(last, self.moved + self.rewritten),
+            dry_run=self.options.dry_run,
         )
 
 
@@ -216,12 +247,10 @@ def target_spec_id(table: Table, to: int | str) -> int:
     return int(text)
 
 
-def _notes(last: SpecMove, moved: int) -> tuple[str, ...]:
-    """What changes in meaning."""
-    if not moved:
-        return ()
-    coarser = last.reasons().get("coarser-target", 0)
-    hint = (
-        () if not coarser else (f"{counted(coarser, 'file')} would lose partition information: allow it to move them",)
-    )
-    return (*_MEANING, *hint)
+def _notes(last: SpecMove, changed: int) -> tuple[str, ...]:
+    """What changes in meaning, and what is asked for before more can be done."""
+    meaning = _MEANING if changed else ()
+    coarser = last.reasons().get(Fate.COARSER_TARGET.label, 0)
+    if not coarser:
+        return meaning
+    return (*meaning, f"{counted(coarser, 'file')} would lose partition information: allow-coarser moves them too")
