@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from floeplan.scan.scan_plan import ScanPlan
 
-_CURES = {
+CURES = {
     "range over bucket": "bucket keeps no order: compare with = or IN, or partition by a range of the column",
     "no statistics": "no bounds were written: set write.metadata.metrics.column.<name> and rewrite the files",
     "!= excludes almost nothing": "say what is wanted with IN instead of what is not",
@@ -14,6 +14,7 @@ _CURES = {
     "values are spread over all files": "cluster the files by this column: rewrite with sort or zorder",
     "only rows can answer it": "compare the bare column with a literal, without functions around it",
 }
+"""What to do about each way in which pruning fails."""
 
 
 def advice(plan: ScanPlan) -> tuple[str, ...]:
@@ -24,8 +25,8 @@ def advice(plan: ScanPlan) -> tuple[str, ...]:
 def _lines(plan: ScanPlan) -> Iterator[str]:
     for step in plan.passes:
         for effect in step.effects:
-            if effect.why in _CURES:
-                yield f"{effect.predicate}: {effect.why}; {_CURES[effect.why]}"
+            if effect.why in CURES:
+                yield f"{effect.predicate}: {effect.why}; {CURES[effect.why]}"
     summary = plan.summary
     none_skipped = summary.manifests_total >= 10 and summary.manifests_kept == summary.manifests_total
     if none_skipped and _filters_files(plan) and _concerns_partitions(plan):

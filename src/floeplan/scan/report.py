@@ -13,8 +13,11 @@ from typing import Any
 import numpy as np
 
 from floeplan.metadata.delete_index import DeleteKind
+from floeplan.metadata.stats import file_stats
+from floeplan.predicate.build import columns as predicate_columns
 from floeplan.scan.expression_json import expression_json
 from floeplan.scan.scan_plan import ScanPlan
+from floeplan.scan.selectivity import selectivity
 
 _POSITIONAL = (DeleteKind.POSITION_FILE, DeleteKind.POSITION_PARTITION)
 _EQUALITY = (DeleteKind.EQUALITY_GLOBAL, DeleteKind.EQUALITY_PARTITION)
@@ -73,8 +76,16 @@ def _own_numbers(plan: ScanPlan) -> dict[str, Any]:
     return {
         "timestamp": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "predicate": str(plan.compiled.predicate),
+        "default_spec_id": plan.target.metadata.default_spec_id,
+        "selectivity": _selectivity(plan),
         "summary": plan.summary.to_dict(),
         "specs": [spec.to_dict() for spec in plan.specs],
         "passes": [step.to_dict() for step in plan.passes],
         "warnings": [warning.to_dict() for warning in plan.warnings[:20]],
     }
+
+
+def _selectivity(plan: ScanPlan) -> float | None:
+    predicate, entries, rows = plan.compiled.predicate, plan.files.entries, plan.summary.rows_total
+    bounds = file_stats(entries, predicate_columns(predicate).values())
+    return None if rows is None else selectivity(predicate, bounds, entries.record_count, rows)

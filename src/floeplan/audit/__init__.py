@@ -1,0 +1,1 @@
+"""What scan reports say about queries and tables: the audit job and the advisor."""

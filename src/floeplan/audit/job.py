@@ -1,0 +1,159 @@
+"""The audit job: from any number of scan reports to the queries worth a person's attention.
+
+::
+
+    reports ──► one row a report ──► query × day ──► query ──► flagged ──► driver
+               (reports.py)          sums            sums, days    thresholds, the worst only
+
+A query is flagged when it reads a large share of a table's files that the rows it is expected to want do not explain,
+when it reads very many bytes, or when delete files or small manifests weigh on it. Everything up to the last arrow runs
+on Spark with the DataFrame API only; the driver sees findings, never reports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import date
+from typing import TYPE_CHECKING, Any
+
+from floeplan.audit.findings import RATIOS, AuditResult, Finding
+from floeplan.audit.options import AuditOptions
+from floeplan.audit.reasons import DELETES, MANIFESTS, NO_FILTER, NO_PARTITION, OLD_SPEC, REASONS
+from floeplan.audit.reports import audited_columns, parsed_reports, report_lines
+from floeplan.scan.advice import CURES
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_QUERY = ("table", "shape", "opaque")
+_FOREIGN = """CASE WHEN shape RLIKE '"type":"or"| or ' THEN 'one side of OR matches everywhere'
+    WHEN shape NOT RLIKE '"type":"(eq|in|lt|gt|lt-eq|gt-eq|starts-with|is-null|is-nan)"|==|<|>|is_null'
+      THEN '!= excludes almost nothing'
+    ELSE 'values are spread over all files' END"""
+"""What a filter alone lets suspect, for reports that say nothing of its conjuncts."""
+
+
+def audit(
+    spark: SparkSession, reports: str, options: AuditOptions | None = None, *, catalog: str | None = None
+) -> AuditResult:
+    """Audit a store of scan reports.
+
+    Args:
+        spark: A session, classic or Connect.
+        reports: A folder of JSON lines, a file, or ``namespace.name`` of an Iceberg table of reports.
+        options: What counts as worth attention.
+        catalog: The catalog of the table of reports.
+
+    Raises:
+        BadInputError: There are no reports at that place.
+    """
+    chosen = options or AuditOptions()
+    scans = audited_columns(parsed_reports(report_lines(spark, reports, chosen.since, catalog)))
+    if chosen.since is not None:
+        scans = scans.where(f"time >= timestamp_millis({int(chosen.since.timestamp() * 1000)})")
+    queries = per_query(scans, chosen).persist()
+    try:
+        return _result(queries, chosen)
+    finally:
+        queries.unpersist()
+
+
+def per_query(scans: DataFrame, options: AuditOptions) -> DataFrame:
+    """Sums per query: first per day, which trends need, then over all days."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    tests = _reason_tests(options)
+    sums = {name: F.sum(name) for name in ("files_kept", "bytes_kept", "deletes_kept")}
+    for level in RATIOS:
+        sums[f"{level}_total"] = F.sum(f"{level}_total")
+        sums[f"{level}_known"] = F.sum(F.expr(f"CASE WHEN {level}_total IS NOT NULL THEN {level}_kept END"))
+    sums |= {"wanted": F.sum("selectivity"), "estimated": F.count("selectivity")}
+    sums |= {f"why_{at}": F.count_if(F.expr(tests[name])) for at, name in enumerate(REASONS)}
+    sums |= {"runs": F.count("*")}
+    daily = scans.groupBy(*_QUERY, F.to_date("time").alias("day")).agg(
+        F.min("time").alias("first_run"), F.max("time").alias("last_run"), *(sums[name].alias(name) for name in sums)
+    )
+    return daily.groupBy(*_QUERY).agg(
+        F.sort_array(F.collect_list(F.struct("day", "runs", "bytes_kept"))).alias("days"),
+        F.min("first_run").alias("first_run"),
+        F.max("last_run").alias("last_run"),
+        *(F.sum(name).alias(name) for name in sums),
+    )
+
+
+def _reason_tests(options: AuditOptions) -> dict[str, str]:
+    """For each reason the question whether a report has it."""
+    told = {reason: f"coalesce(array_contains(whys, '{reason}'), {_FOREIGN} = '{reason}')" for reason in CURES}
+    return told | {
+        OLD_SPEC: "old_spec_bytes * 2 >= bytes_kept AND partition_asked",
+        DELETES: f"files_kept > 0 AND deletes_kept >= {options.deletes_per_file} * files_kept",
+        MANIFESTS: f"manifests_kept >= {options.min_manifests}"
+        f" AND files_total < {options.files_per_manifest} * manifests_total",
+        NO_FILTER: "shape = 'true' AND opaque = ''",
+        NO_PARTITION: "NOT partition_asked AND (shape != 'true' OR opaque != '')",
+    }
+
+
+def _flagged(options: AuditOptions) -> str:
+    """The rule: much is read without need, or deletes or manifests weigh on it, or it is an alert by itself."""
+    ratio, wanted = "files_known / files_total", "coalesce(wanted / nullif(estimated, 0), 0)"
+    needless = f"{ratio} >= {options.min_ratio} AND {ratio} > {options.min_factor} * {wanted}"
+    number = {reason: f"why_{at} * 2 > runs" for at, reason in enumerate(REASONS)}
+    filtered = f"NOT ({number[NO_FILTER]})"
+    heavy = f"{number[DELETES]} OR {number[MANIFESTS]}"
+    large = f"files_kept >= {options.min_files} * runs AND bytes_kept >= {options.min_bytes} * runs"
+    alert = f"bytes_kept >= {options.alert_bytes} * runs"
+    return f"runs >= {options.min_runs} AND ({alert} OR {large} AND ({filtered} AND {needless} OR {heavy}))"
+
+
+def _result(queries: DataFrame, options: AuditOptions) -> AuditResult:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    known = F.col("table").isNotNull()
+    flagged = F.coalesce(F.expr(_flagged(options)), F.lit(False)) & known
+    totals = queries.agg(
+        F.count_if(known).alias("queries"),
+        F.sum(F.when(known, F.col("runs"))).alias("runs"),
+        F.sum(F.when(~known, F.col("runs"))).alias("unreadable"),
+        F.sum("bytes_kept").alias("bytes_kept"),
+        F.count_if(flagged).alias("flagged_total"),
+    ).collect()[0]
+    worst = queries.where(flagged).orderBy(F.desc("bytes_kept"), *_QUERY).limit(options.most)
+    counts = {name: int(value or 0) for name, value in totals.asDict().items()}
+    return AuditResult(flagged=tuple(_finding(row.asDict(recursive=True)) for row in worst.collect()), **counts)
+
+
+def _finding(row: dict[str, Any]) -> Finding:
+    return Finding(
+        table=row["table"],
+        shape=row["shape"],
+        opaque=row["opaque"],
+        runs=row["runs"],
+        ratios={level: _share(row[f"{level}_known"], row[f"{level}_total"]) for level in RATIOS},
+        bytes_kept=row["bytes_kept"] or 0,
+        bytes_per_run=(row["bytes_kept"] or 0) / row["runs"],
+        selectivity=_share(row["wanted"], row["estimated"]),
+        trend=trend([(day["day"], day["runs"], day["bytes_kept"] or 0) for day in row["days"]]),
+        first_run=row["first_run"].isoformat(),
+        last_run=row["last_run"].isoformat(),
+        reasons={name: row[f"why_{at}"] for at, name in enumerate(REASONS) if row[f"why_{at}"]},
+    )
+
+
+def _share(part: float | None, whole: float | None) -> float | None:
+    return None if part is None or not whole else part / whole
+
+
+def trend(days: Sequence[tuple[date, int, int]]) -> float | None:
+    """Bytes per run in the second half of the time over those in the first; ``None`` when all is on one day.
+
+    Args:
+        days: Day, runs and bytes, in order of days.
+    """
+    middle = days[0][0] + (days[-1][0] - days[0][0]) / 2
+    halves = [[day for day in days if day[0] <= middle], [day for day in days if day[0] > middle]]
+    runs = [sum(day[1] for day in half) for half in halves]
+    read = [sum(day[2] for day in half) for half in halves]
+    if not all(runs) or not read[0]:
+        return None
+    return (read[1] / runs[1]) / (read[0] / runs[0])

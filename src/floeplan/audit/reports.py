@@ -1,0 +1,159 @@
+"""Scan reports as a DataFrame: one row a report, whoever wrote it, with the numbers the audit adds up.
+
+Reports are lines of JSON in files, or the ``report`` column of an Iceberg table. Three kinds are understood: those of
+Floeplan; Iceberg's own JSON, as REST catalogs receive it, alone on a line or at the end of a log line; and the text
+Iceberg's logging reporter prints. Reports of others lack the numbers per spec and per conjunct: what their filter says
+has to do. Fail-safe: lines that are no report are counted, never an error.
+
+Only expressions of Spark are used: no Python worker sees a report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from floeplan.catalog import load_table
+from floeplan.errors import BadInputError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+_METRICS = (
+    "result-data-files",
+    "skipped-data-files",
+    "total-data-manifests",
+    "scanned-data-manifests",
+    "result-delete-files",
+    "total-file-size-in-bytes",
+    "total-delete-file-size-in-bytes",
+)
+_SUMMARY = (
+    "manifests_total",
+    "manifests_kept",
+    "files_total",
+    "files_kept",
+    "row_groups_total",
+    "row_groups_kept",
+    "rows_total",
+    "rows_kept",
+    "bytes_total",
+    "bytes_kept",
+    "deletes_kept",
+)
+_OWN = f"""STRUCT<
+    timestamp: STRING, default_spec_id: INT, selectivity: DOUBLE,
+    summary: STRUCT<{", ".join(f"{name}: BIGINT" for name in _SUMMARY)}>,
+    specs: ARRAY<STRUCT<spec_id: INT, bytes_kept: BIGINT, notes: ARRAY<STRUCT<field: STRING>>>>,
+    passes: ARRAY<STRUCT<effects: ARRAY<STRUCT<why: STRING>>>>,
+    warnings: ARRAY<STRUCT<kind: STRING, context: STRUCT<text: STRING>>>>"""
+REPORT = f"""`report-type` STRING, `table-name` STRING, filter STRING,
+    metrics STRUCT<{", ".join(f"`{name}`: STRUCT<value: BIGINT>" for name in _METRICS)}>, floeplan {_OWN}"""
+"""The parts of a report that are read; ``filter`` stays text, because expressions nest without end."""
+
+_LITERAL = r'"(values?)"\s*:\s*(?:\[(?:[^\]"]|"(?:\\.|[^"\\])*")*\]|"(?:\\.|[^"\\])*"|[^,}\]]+)'
+"""A key and its literal: a list, a string or a bare word. A string never holds such a key: its quotes are escaped."""
+
+_SQL_LITERAL = r"'(?:[^']|'')*'|\b[0-9]+(?:\.[0-9]+)?\b"
+_HIDDEN_LITERAL = r'"?\((?:\d+-digit|hash-|date|time)[^)"]*\)"?'
+"""What Iceberg's log shows instead of a literal: its kind."""
+
+
+def report_lines(
+    spark: SparkSession, source: str, since: datetime | None = None, catalog: str | None = None
+) -> DataFrame:
+    """The reports of a folder, a file or a table, as text with the time at which they were stored.
+
+    Raises:
+        BadInputError: There is neither such a folder nor such a table.
+    """
+    local = Path(source)
+    if "://" in source or local.exists():
+        place = source if "://" in source else local.resolve().as_uri()
+        lines = spark.read.text(place, recursiveFileLookup=True)
+        return lines.selectExpr("_metadata.file_modification_time AS stored", "value AS line")
+    if "/" in source or "." not in source:
+        raise BadInputError(f"there are no reports at {source}", context={"reports": source})
+    from floeplan.spark.reader import read
+
+    where = None if since is None else f"timestamp >= TIMESTAMP '{since.astimezone(UTC):%Y-%m-%d %H:%M:%S}+00:00'"
+    return read(spark, load_table(source, catalog), where, columns=["timestamp", "report"]).toDF("stored", "line")
+
+
+def parsed_reports(lines: DataFrame) -> DataFrame:
+    """One row a line that is neither empty nor a commit report; nulls where a line is no report at all."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    line = F.col("line")
+    json = F.when(line.startswith("{"), line).otherwise(F.regexp_extract("line", r'(\{".*\})\s*$', 1))
+    parsed = lines.where(F.trim("line") != "").select(
+        "stored",
+        F.from_json(json, REPORT).alias("report"),
+        F.when(line.contains("ScanReport{tableName="), line).alias("logged"),
+    )
+    other = "report.`report-type` IS NULL OR report.`report-type` = 'scan-report'"
+    return parsed.where(other).select("stored", "report.*", *_logged_columns())
+
+
+def _logged_columns() -> list[Column]:
+    """The numbers in the text of Iceberg's logging reporter."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    def found(pattern: str) -> Column:
+        return F.nullif(F.regexp_extract("logged", pattern, 1), F.lit(""))
+
+    def number(name: str) -> Column:
+        first, *rest = name.split("-")
+        java = first + "".join(map(str.capitalize, rest))
+        value = found(rf"\b{java}=CounterResult\{{unit=\w+, value=(\d+)\}}")
+        return F.struct(value.cast("long").alias("value")).alias(name)
+
+    return [
+        found(r"ScanReport\{tableName=([^,]+),").alias("logged_table"),
+        F.regexp_replace(found(r", filter=(.*), schemaId="), _HIDDEN_LITERAL, "?").alias("logged_filter"),
+        F.struct(*map(number, _METRICS)).alias("logged_metrics"),
+    ]
+
+
+def audited_columns(parsed: DataFrame) -> DataFrame:
+    """The numbers of every report by the same names, whoever wrote it; ``table`` is null for a line that is none."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    metric = {name: f"coalesce(metrics.`{name}`.value, logged_metrics.`{name}`.value)" for name in _METRICS}
+    shape = F.regexp_replace(F.coalesce("filter", "logged_filter"), _LITERAL, r'"$1":"?"')
+    unanswered = "transform(filter(floeplan.warnings, w -> w.kind = 'not-compiled'), w -> w.context.text)"
+    opaque = F.regexp_replace(F.expr(f"array_join({unanswered}, ' AND ')"), _SQL_LITERAL, "?")
+    old = "filter(floeplan.specs, s -> s.spec_id != floeplan.default_spec_id)"
+    numbers = _numbers(metric)
+    return parsed.select(
+        F.expr("coalesce(to_timestamp(floeplan.timestamp), stored)").alias("time"),
+        F.expr(f"CASE WHEN {numbers['files_kept']} IS NOT NULL THEN coalesce(`table-name`, logged_table) END").alias(
+            "table"
+        ),
+        F.coalesce(shape, F.lit("true")).alias("shape"),
+        F.coalesce(opaque, F.lit("")).alias("opaque"),
+        *(F.expr(text).alias(name) for name, text in numbers.items()),
+        F.expr("floeplan.selectivity").alias("selectivity"),
+        F.expr(f"aggregate({old}, 0L, (sum, s) -> sum + s.bytes_kept)").alias("old_spec_bytes"),
+        F.expr("exists(floeplan.specs, s -> exists(s.notes, n -> n.field IS NOT NULL))").alias("partition_asked"),
+        F.expr("array_distinct(flatten(transform(floeplan.passes, p -> p.effects.why)))").alias("whys"),
+    )
+
+
+def _numbers(metric: Mapping[str, str]) -> dict[str, str]:
+    """Totals and kept parts per level. Iceberg counts skipped files in opened manifests only: the rest is estimated."""
+    manifests, scanned, files = (
+        metric[name] for name in ("total-data-manifests", "scanned-data-manifests", "result-data-files")
+    )
+    seen = f"({files} + coalesce({metric['skipped-data-files']}, 0))"
+    others = {
+        "manifests_total": manifests,
+        "manifests_kept": scanned,
+        "files_total": f"CAST({seen} * coalesce({manifests} / nullif({scanned}, 0), 1) AS BIGINT)",
+        "files_kept": files,
+        "bytes_kept": metric["total-file-size-in-bytes"],
+        "deletes_kept": metric["result-delete-files"],
+    }
+    return {name: f"coalesce(floeplan.summary.{name}, {others.get(name, 'NULL')})" for name in _SUMMARY}

@@ -1,0 +1,153 @@
+"""The audit on Spark: queries by shape, the flags and their reasons, reports of every writer, and where findings go."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from floeplan.audit.findings import AuditResult, Finding
+from floeplan.audit.findings_table import store_findings
+from floeplan.audit.job import audit
+from floeplan.audit.options import AuditOptions
+from floeplan.catalog import load_table
+from floeplan.errors import BadInputError
+from floeplan.scan.options import ScanOptions
+from floeplan.scan.plan import plan_scan
+from floeplan.scan.report_store import JsonLinesReportStore, TableReportStore
+from tests.support.scan_reports import foreign_report, leaf, own_report, write_lines
+from tests.support.tables import catalog, two_spec_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+SPREAD = "values are spread over all files"
+
+
+def by_filter(result: AuditResult) -> dict[str, Finding]:
+    return {finding.filter: finding for finding in result.flagged}
+
+
+def test_queries_are_flagged_with_their_reasons(spark: SparkSession, tmp_path: Path) -> None:
+    folder = write_lines(
+        tmp_path / "reports/scan.jsonl",
+        [
+            own_report(leaf("eq", "user", 7), kept=90, total=100, why=SPREAD, when="2024-03-01T00:00:00+00:00"),
+            own_report(leaf("eq", "user", 812), kept=100, total=100, why=SPREAD, when="2024-03-05T00:00:00+00:00"),
+            own_report(leaf("eq", "region", "eu"), kept=2, total=100, partition_field="region"),
+            own_report(leaf("gt", "id"), kept=99, total=100, why="range over bucket", partition_field="id"),
+            own_report(leaf("lt", "age"), kept=80, total=100, why=SPREAD, selectivity=0.75),
+            own_report(leaf("lt", "score"), kept=80, total=100, why=SPREAD, selectivity=0.01),
+            own_report(leaf("not-eq", "kind"), kept=100, total=100, why="!= excludes almost nothing"),
+            own_report(leaf("in", "day", [1, 2]), kept=50, total=100, partition_field="day", old_spec_kept=45),
+            own_report(leaf("eq", "late"), kept=5, total=100, deletes=9, partition_field="late"),
+            own_report(leaf("eq", "tiny"), kept=5, total=100, manifests=(60, 90), partition_field="tiny"),
+            own_report(leaf("eq", "name"), kept=60, total=100, opaque=["upper(name) = 'A'"], why="no statistics"),
+            own_report(True, kept=100, total=100),
+            own_report(True, kept=100, total=100, table="db.huge", file_size=2**36),
+            "",
+            "this line is no report",
+            json.dumps({"report-type": "commit-report", "table-name": "db.events", "metrics": {}}),
+        ],
+    )
+    result = audit(spark, str(folder))
+    found = by_filter(result)
+    assert {text: finding.reason for text, finding in found.items()} == {
+        "user = ?": SPREAD,
+        "id > ?": "range over bucket",
+        "score < ?": SPREAD,
+        "kind != ?": "!= excludes almost nothing",
+        "day IN (?)": "old-spec files",
+        "late = ?": "delete files",
+        "tiny = ?": "many small manifests",
+        "name = ? AND upper(name) = ?": "no statistics",
+        "true": "no filter",
+    }
+    assert found["true"].table == "db.huge"
+    assert (result.queries, result.runs, result.unreadable) == (12, 13, 1)
+    user = found["user = ?"]
+    assert user.runs == 2
+    assert user.ratios["files"] == pytest.approx(0.95)
+    assert user.ratios["row_groups"] is None
+    assert user.bytes_kept == 190_000
+    assert user.trend == pytest.approx(100 / 90)
+    assert all(finding.advice for finding in result.flagged)
+    assert [f.bytes_kept for f in result.flagged] == sorted((f.bytes_kept for f in result.flagged), reverse=True)
+    json.dumps(result.to_dict(), allow_nan=False)
+    few = audit(spark, str(folder), AuditOptions(most=1, since=datetime(2024, 3, 2, tzinfo=UTC)))
+    assert (few.runs, few.flagged_total, len(few.flagged)) == (1, 1, 1)
+
+
+def test_reports_of_iceberg_are_audited_with_what_they_carry(spark: SparkSession, tmp_path: Path) -> None:
+    both = {"type": "or", "left": leaf("eq", "a"), "right": leaf("gt", "b")}
+    logged = (
+        "26/11/15 INFO LoggingMetricsReporter: Received metrics report: ScanReport{tableName=local.db.t, snapshotId=3, "
+        'filter=ref(name="id") == "(2-digit-int)", schemaId=0, projectedFieldIds=[1], projectedFieldNames=[id], '
+        "scanMetrics=ScanMetricsResult{totalPlanningDuration=TimerResult{timeUnit=NANOSECONDS, totalDuration=PT1S, "
+        "count=1}, resultDataFiles=CounterResult{unit=COUNT, value=8}, totalDataManifests=CounterResult{unit=COUNT, "
+        "value=1}, scannedDataManifests=CounterResult{unit=COUNT, value=1}, totalFileSizeInBytes=CounterResult{"
+        "unit=BYTES, value=4096}, skippedDataFiles=CounterResult{unit=COUNT, value=2}}, metadata={}}"
+    )
+    folder = write_lines(
+        tmp_path / "logs/node1.log",
+        [
+            foreign_report(both, kept=9, skipped=1),
+            "26/11/15 12:00:00 INFO reporter: " + json.dumps(foreign_report(leaf("not-eq", "c"), kept=10, skipped=0)),
+            foreign_report(leaf("eq", "d"), kept=10, skipped=0, scanned=1, manifests=100),
+            logged,
+            logged.replace("2-digit", "5-digit"),
+        ],
+    )
+    result = audit(spark, str(folder))
+    found = by_filter(result)
+    assert {text: finding.reason for text, finding in found.items()} == {
+        "a = ? OR b > ?": "one side of OR matches everywhere",
+        "c != ?": "!= excludes almost nothing",
+        'ref(name="id") == ?': SPREAD,
+    }
+    assert found['ref(name="id") == ?'].runs == 2
+    assert found['ref(name="id") == ?'].bytes_kept == 8192
+    assert (result.queries, result.unreadable) == (4, 0)
+
+
+def test_what_the_planner_stores_is_what_the_audit_reads(
+    spark: SparkSession, tmp_path: Path, floeplan_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = two_spec_table(tmp_path)
+    opened = catalog(tmp_path)
+    rows = TableReportStore.create(opened, "db.reports")
+    for store in (JsonLinesReportStore(tmp_path / "reports"), rows):
+        for where in ("v > 1.5", "v > 120.25", "region = 'eu' AND upper(region) = 'EU'", "id BETWEEN 3 AND 9"):
+            plan_scan(table, where, options=ScanOptions(report=store))
+    options = AuditOptions(min_files=1, min_factor=0)
+    from_folder = audit(spark, str(tmp_path / "reports"), options)
+    assert (from_folder.queries, from_folder.runs, from_folder.unreadable) == (3, 4, 0)
+    assert by_filter(from_folder).keys() == {"v > ?", "region = ? AND upper(region) = ?"}
+    assert by_filter(from_folder)["v > ?"].selectivity > 0.25  # type: ignore[operator]
+    monkeypatch.setenv("PYICEBERG_CATALOG__LOCAL__TYPE", "sql")
+    monkeypatch.setenv("PYICEBERG_CATALOG__LOCAL__URI", f"sqlite:///{tmp_path}/catalog.db")
+    monkeypatch.setenv("PYICEBERG_CATALOG__LOCAL__WAREHOUSE", tmp_path.as_uri())
+    from_table = audit(spark, "db.reports", options, catalog="local")
+    assert _without_times(from_table) == _without_times(from_folder)
+    store_findings(from_table, "db.findings", "local")
+    store_findings(from_table, "db.findings", "local")
+    stored = load_table("db.findings", "local").scan().to_arrow()
+    assert stored.num_rows == 2 * len(from_table.flagged)
+    assert set(stored["reason"].to_pylist()) == {finding.reason for finding in from_table.flagged}
+
+
+def _without_times(result: AuditResult) -> Any:
+    document = result.to_dict()
+    for finding in document["flagged"]:
+        del finding["first_run"], finding["last_run"]
+    return document
+
+
+def test_a_place_without_reports_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="no reports at"):
+        audit(spark, str(tmp_path / "nowhere"))
