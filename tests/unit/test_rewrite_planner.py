@@ -196,7 +196,7 @@ def test_sizes_and_thresholds_give_every_file_its_reason(make: Any) -> None:
     [
         ([100], False),
         ([100, 100], False),
-        ([600, 600], True),  # more than one good file
+        ([400, 400, 400], True),  # more than one good file
         ([100] * 5, True),  # files enough
         ([1900], True),  # one file that is far too large
     ],
@@ -205,6 +205,17 @@ def test_groups_that_are_not_worth_it_are_left(make: Any, sizes: list[int], take
     found = plan(make(*(file(0, size) for size in sizes)))
     assert len(found.groups) == taken
     assert found.skipped == ({} if taken else {"group-too-small": len(sizes)})
+
+
+@pytest.mark.parametrize("sizes", [[600, 600], [740, 740, 740]])
+def test_small_files_that_would_become_as_many_again_are_left(make: Any, sizes: list[int]) -> None:
+    """Rewriting them would make the same files, and every further run would do it again."""
+    table = make(*(file(0, size, file_path=f"f{n}") for n, size in enumerate(sizes)))
+    assert plan(table).skipped == {"no-fewer-files": len(sizes)}
+    assert plan(table, min_input_files=2).skipped == {"no-fewer-files": len(sizes)}
+    assert plan(table, rewrite_all=True).skipped == {}
+    (group,) = plan(make(*(file(0, 600) for _ in range(2)), file(0, 2000), folder="large")).groups
+    assert group.reasons == {"too-small": 2, "too-large": 1}
 
 
 def delete(target: str, records: int, **more: Any) -> dict[str, Any]:

@@ -15,7 +15,15 @@ from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.ir import TRUE
 from floeplan.predicate.tristate import TriState
 from floeplan.rewrite.candidates import Selection
-from floeplan.rewrite.groups import Groups, at_most, delete_counts, job_order, pack, worth_rewriting
+from floeplan.rewrite.groups import (
+    Groups,
+    at_most,
+    delete_counts,
+    job_order,
+    no_fewer_files,
+    pack,
+    worth_rewriting,
+)
 from floeplan.rewrite.options import STITCHING, RewriteOptions
 from floeplan.rewrite.output import OutputPartitions, output_partitions
 from floeplan.rewrite.plan import RewriteDataFilesPlan, RewriteFileGroup
@@ -62,10 +70,12 @@ class PlanBuilder:
         reasons, size = selection.reasons[selection.rows], selection.considered.ints("file_size_in_bytes")
         packed = pack(selection.considered, np.flatnonzero(reasons), output, self.union, self.options)
         worth = worth_rewriting(packed, size, reasons, self.sizes, self.options.min_input_files)
-        chosen = packed.select(np.flatnonzero(worth))
+        vain = no_fewer_files(packed, size, reasons, self.sizes)
+        chosen = packed.select(np.flatnonzero(worth & ~vain))
         groups = at_most(chosen, self.options.max_files_to_rewrite)
         skip = selection.skip.copy()
         skip[selection.rows[packed.rows]] = Skip.GROUP_TOO_SMALL
+        skip[selection.rows[packed.select(np.flatnonzero(worth & vain)).rows]] = Skip.NO_FEWER_FILES
         skip[selection.rows[chosen.rows]] = Skip.BEYOND_MAX_FILES
         skip[selection.rows[groups.rows]] = Skip.NONE
         return groups, skip

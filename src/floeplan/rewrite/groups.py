@@ -22,7 +22,7 @@ from floeplan.predicate.tristate import Mask
 from floeplan.rewrite.options import JobOrder, RewriteOptions
 from floeplan.rewrite.output import OutputPartitions
 from floeplan.rewrite.packing import next_fit
-from floeplan.rewrite.reasons import ENOUGH_ALONE
+from floeplan.rewrite.reasons import ENOUGH_ALONE, Reason
 from floeplan.rewrite.sizes import FileSizes
 
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -95,6 +95,13 @@ def worth_rewriting(
     return np.asarray(
         (several & (count >= min_files)) | (several & (size > limits.target)) | (size > limits.largest) | alone
     )
+
+
+def no_fewer_files(groups: Groups, sizes: Ints, reasons: npt.NDArray[np.uint8], limits: FileSizes) -> Mask:
+    """Groups of files that are only too small and would become as many again: the next rewrite would pick those too."""
+    other = groups.sums((reasons != Reason.TOO_SMALL).astype(np.int64)) > 0
+    expected = np.array([limits.expected_outputs(size) for size in groups.sums(sizes).tolist()], dtype=np.int64)
+    return np.asarray(~other & (groups.counts <= expected))
 
 
 def at_most(groups: Groups, files: int | None) -> Groups:

@@ -36,7 +36,8 @@ class Skip(IntEnum):
     ENCRYPTED = 4
     NO_REASON = 5
     GROUP_TOO_SMALL = 6
-    BEYOND_MAX_FILES = 7
+    NO_FEWER_FILES = 7
+    BEYOND_MAX_FILES = 8
 
 
 PRUNED_MANIFEST = "pruned-manifest"
