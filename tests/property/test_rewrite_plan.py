@@ -7,28 +7,34 @@ has exactly one fate, and a partition that a plan calls proven is that of every 
 from __future__ import annotations
 
 import json
+import uuid
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
 from pyiceberg.table import StaticTable
+from pyiceberg.types import LongType, NestedField
 
 from floeplan.errors import StrictModeError
 from floeplan.partition.key import PartitionKey
 from floeplan.partition.union import UnionPartitionType
 from floeplan.rewrite.options import KEEP, JobOrder, RewriteOptions
-from floeplan.rewrite.plan import RewriteDataFilesPlanningResult, RewriteFileGroup
+from floeplan.rewrite.plan import RewriteDataFilesPlan, RewriteDataFilesPlanningResult, RewriteFileGroup
 from floeplan.rewrite.planner import RewriteDataFilesPlanner
 from tests.support.histories import histories
 from tests.support.history_truth import File, History, moved_partition
 from tests.support.oracle import evaluate_row
 from tests.support.predicates import predicates
+from tests.support.written_tables import Layout
 
 pytestmark = pytest.mark.property
 
 QUESTIONS = 4
+ONE_SPEC = Layout(Schema(NestedField(1, "id", LongType(), required=False)), (PartitionSpec(spec_id=0),))
 LEFT_BY_FILTER = {"outside-filter", "no-matching-rows"}
 
 
@@ -138,3 +144,21 @@ def check_strict(table: Any, options: RewriteOptions, result: RewriteDataFilesPl
         assert undecided
     else:
         assert not undecided
+
+
+@given(st.lists(st.integers(1, 4000), min_size=1, max_size=12), st.integers(1, 6))
+def test_files_that_came_out_as_planned_are_left_by_the_next_plan(
+    root: Path, sizes: list[int], min_input_files: int
+) -> None:
+    options = RewriteOptions(target_file_size_bytes=1000, min_input_files=min_input_files)
+    first = _plan_of(root, sizes, options)
+    taken = {file.path for group in first.groups for file in first.group_files(group)}
+    left = [size for number, size in enumerate(sizes) if f"f{number}" not in taken]
+    made = [group.bytes // group.expected_outputs for group in first.groups for _ in range(group.expected_outputs)]
+    assert _plan_of(root, left + made, options).groups == ()
+
+
+def _plan_of(root: Path, sizes: list[int], options: RewriteOptions) -> RewriteDataFilesPlan:
+    rows = [{"file_path": f"f{number}", "file_size_in_bytes": size} for number, size in enumerate(sizes)]
+    table = ONE_SPEC.write_table(root / uuid.uuid4().hex, ONE_SPEC.entries(rows))
+    return RewriteDataFilesPlanner(table, options, cache=False).plan()
