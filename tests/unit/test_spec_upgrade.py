@@ -173,6 +173,22 @@ def test_deletes_of_a_writer_in_flight_are_brought_after_their_files(catalog: Sq
     assert [row[0] for row in read_rows(stray)] == expected
 
 
+def test_a_delete_of_several_files_by_a_writer_in_flight_reaches_them_in_their_new_partitions(
+    catalog: SqlCatalog,
+) -> None:
+    table = evolved_table(catalog)
+    in_flight = delete_change(table, slice(None), per_file=False)
+    upgrade_spec(table, options=METADATA_ONLY, commit=patient())
+    stray = commit_change(table, in_flight, options=patient()).table
+    assert len(read_rows(stray)) > 36
+    result = upgrade_spec(stray, options=METADATA_ONLY, commit=patient())
+    assert (result.files_by_metadata, result.deletes_carried) == (0, 1)
+    assert len(read_rows(stray)) == 36
+    assert len(reloaded(table).scan().to_arrow()) == 36
+    again = upgrade_spec(reloaded(table), options=METADATA_ONLY, commit=patient())
+    assert again.snapshot_ids == ()
+
+
 def test_a_commit_that_others_overtake_is_decided_anew(catalog: SqlCatalog) -> None:
     table = evolved_table(catalog)
     raced = []

@@ -14,20 +14,25 @@ was meant for cannot be told from it.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyiceberg.io import FileIO
 from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH
 
 from floeplan.metadata.decoder import Ints, Mask
 from floeplan.metadata.delete_index import DeleteKind
-from floeplan.metadata.entries import EntriesTable
+from floeplan.metadata.entries import POSITION_DELETE_PATH, EntriesTable
 from floeplan.metadata.entry_columns import EntryColumns
 from floeplan.metadata.manifest_list import DATA, DELETES
+from floeplan.parquet.footer import read_footer
+from floeplan.parquet.reader import read_selected
+from floeplan.parquet.source import open_source
 from floeplan.partition.key import partition_codes
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.stats import to_mask
@@ -56,9 +61,20 @@ class Strays:
     data_rows: Ints
     dangling: Mask
 
-    def move(self, places: Places) -> Move:
+    def move(self, places: Places, copies: Pairs | None = None) -> Move:
         """The strays filed where their data files are, given the places of all data files."""
-        return Move(self.deletes.entries, self.stray, places.take(self.data_rows))
+        entries, there = self.deletes.entries, places.take(self.data_rows)
+        if copies is None or not len(copies.delete_rows):
+            return Move(entries, self.stray, there)
+        return Move(entries, self.stray, there, copies.delete_rows, places.take(copies.data_rows))
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Delete files, by row, with a data file in each partition that they have to be filed under as well."""
+
+    delete_rows: Ints
+    data_rows: Ints
 
 
 def joint_codes(union: UnionPartitionType, *places: Places) -> list[Ints]:
@@ -119,23 +135,91 @@ class RepairResult:
 
 def repair_deletes(table: Table, *, branch: str = MAIN_BRANCH, options: CommitOptions | None = None) -> RepairResult:
     """File stray deletes where their data files are."""
-    moved = [0]
+    filed = [0]
 
     def decide(head: Head) -> Refiling | None:
-        strays = head_strays(head)
-        moved.append(int(np.count_nonzero(strays.stray)))
-        data = _data(head)
-        return refiling_of(head, [strays.move(Places.of(data))])
+        check = DeleteCheck.of(head)
+        filed.append(check.faults)
+        return refiling_of(head, [check.strays.move(check.places, check.copies)])
 
     result = refile(table, decide, branch=branch, summary={"floeplan.operation": "repair-deletes"}, options=options)
-    return RepairResult(0, None) if result is None else RepairResult(moved[-1], result.snapshot_id)
+    return RepairResult(0, None) if result is None else RepairResult(filed[-1], result.snapshot_id)
 
 
-def head_strays(head: Head) -> Strays:
-    """The stray deletes of a head."""
-    data = _data(head)
-    return find_strays(head.union, data.path, Places.of(data), read_head_deletes(head))
+@dataclass(frozen=True, slots=True)
+class DeleteCheck:
+    """The deletes of a head held against its data files.
+
+    Attributes:
+        data: All live data files.
+        places: Where they are.
+        strays: Deletes of one data file, and which of them are not where it is.
+        copies: Deletes of several data files that do not reach all of them.
+    """
+
+    data: EntriesTable
+    places: Places
+    strays: Strays
+    copies: Pairs
+
+    @classmethod
+    def of(cls, head: Head) -> DeleteCheck:
+        """Look at all deletes; delete files of several data files are opened where those may be elsewhere."""
+        data = head.entries(head.rows(DATA), _NO_COLUMNS)
+        places, deletes = Places.of(data), read_head_deletes(head)
+        strays = find_strays(head.union, data.path, places, deletes)
+        return cls(data, places, strays, _unreached(head, data, deletes))
+
+    @property
+    def faults(self) -> int:
+        """Delete files that are not filed where they have to be."""
+        return int(np.count_nonzero(self.strays.stray)) + len(np.unique(self.copies.delete_rows))
 
 
-def _data(head: Head) -> EntriesTable:
-    return head.entries(head.rows(DATA), _NO_COLUMNS)
+def _unreached(head: Head, data: EntriesTable, deletes: ScanDeletes) -> Pairs:
+    """Pairs of a delete of several files and a data file it names that is in a partition it is not filed under."""
+    rows = np.flatnonzero(deletes.kinds == DeleteKind.POSITION_PARTITION)
+    if not len(rows):
+        return Pairs(rows, rows)
+    codes, filed = joint_codes(head.union, Places.of(data), Places.of(deletes.entries))
+    order = pc.sort_indices(data.path).to_numpy()
+    ordered = data.path.take(pa.array(order))
+    known = set(zip(deletes.entries.path.to_pylist(), filed.tolist(), strict=True))
+    found: list[tuple[int, int]] = []
+    for row in rows.tolist():
+        path, age = deletes.entries.path[row].as_py(), deletes.entries.sequence_number[row]
+        near = order[_between(ordered, *_bounds(deletes.entries, row))]
+        away = near[(codes[near] != filed[row]) & (data.sequence_number[near] <= age)]
+        for place in _named(path, deletes.entries, row, data.path, away, head.io):
+            if (path, int(codes[place])) not in known:
+                known.add((path, int(codes[place])))
+                found.append((row, place))
+    pairs = np.array(found, dtype=np.int64).reshape(-1, 2)
+    return Pairs(pairs[:, 0], pairs[:, 1])
+
+
+def _bounds(deletes: EntriesTable, row: int) -> tuple[str, str | None]:
+    """The first and last path a delete file may name; an upper bound that was cut off says nothing."""
+    lower, upper = (deletes.array(f"{side}.{POSITION_DELETE_PATH}")[row].as_py() for side in ("lower", "upper"))
+    return ("" if lower is None else lower.decode(errors="ignore")), None if upper is None else upper.decode(
+        errors="replace"
+    )
+
+
+def _between(ordered: pa.Array, first: str, last: str | None) -> slice:
+    """Where paths that a delete file may name are among the ordered ones."""
+    start = bisect_left(ordered, first, key=lambda path: path.as_py())
+    return slice(start, len(ordered) if last is None else bisect_right(ordered, last, key=lambda path: path.as_py()))
+
+
+def _named(
+    path: str, deletes: EntriesTable, row: int, data_paths: pa.Array, rows: Ints, io: FileIO | None
+) -> list[int]:
+    """Those of the data files that a delete file names; a file that is not Parquet is not opened."""
+    if not len(rows) or deletes.array("file_format")[row].as_py() != "PARQUET":
+        return []
+    source = open_source(path, io)
+    named = read_selected(source, read_footer(source), (POSITION_DELETE_PATH,)).column(0).combine_chunks().unique()
+    asked = data_paths.take(pa.array(rows))
+    found: list[int] = rows[to_mask(pc.is_in(asked, value_set=named.cast(asked.type)))].tolist()
+    return found

@@ -195,14 +195,16 @@ class _Upgrade:
         self.snapshot_ids += done.snapshot_ids
 
     def _bring_strays(self) -> None:
-        """Deletes that others committed for moved files meanwhile."""
+        """Deletes that others committed for moved files meanwhile: looked for once, and again as long as is asked."""
         timing = self.commit.timing
         until = timing.clock() + self.options.grace_seconds
-        while self.moved and timing.clock() < until:
-            timing.sleep(min(_POLL_SECONDS, max(0.0, until - timing.clock())))
+        while True:
             repaired = repair_deletes(self.table, branch=self.branch, options=self.commit)
             self.carried += repaired.delete_files
             self.snapshot_ids += [] if repaired.snapshot_id is None else [repaired.snapshot_id]
+            if timing.clock() >= until:
+                return
+            timing.sleep(min(_POLL_SECONDS, until - timing.clock()))
 
     def _dry_result(self, planned: SpecMove) -> SpecUpgradeResult:
         self.moved = int(np.count_nonzero(planned.moved))
