@@ -110,6 +110,6 @@ def equality_delete(table: Table, ids: list[int], spec_id: int, part: str | None
         "equality_ids": [[1]],
     }
     union = UnionPartitionType.of_table(table.metadata)
-    columns |= {f"partition.{field.id}": [part] for field in union.fields}
+    columns |= {f"partition.{field.id}": [part] for field in union.fields if field.name == "part"}
     entries = new_entries({name: pa.array(values) for name, values in columns.items()}, union)
     return SnapshotChange(Operation.DELETE, added_deletes=entries)

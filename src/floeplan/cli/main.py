@@ -34,10 +34,12 @@ COMMANDS: tuple[str, ...] = (
     "sql",
     "rewrite",
     "audit",
+    "advise",
     "upgrade-spec",
     "rewrite-manifests",
     "expire",
     "remove-orphans",
+    "doctor",
     "demo",
 )
 """Commands in the order of `--help`; `a-b` is the function `a_b` of the module `floeplan.cli.a_b`."""

@@ -1,0 +1,252 @@
+"""``doctor``: what is wrong with a table, or about to be, as far as metadata tell; and mending what is wrong.
+
+==============================  ========  ==========================================================================
+finding                         severity  meaning
+==============================  ========  ==========================================================================
+stray-deletes                   error     deletes of one file are filed elsewhere than it: engines refuse, or lose them
+unreached-deletes               error     deletes name files that moved to other partitions: their rows are back
+several-vectors                 error     a data file has more than one deletion vector: engines refuse the table
+late-equality-deletes           warning   equality deletes came under an old spec after files were moved away from it
+dangling-deletes                warning   deletes of files that are not there any more
+missing-statistics              warning   files without column bounds, which nothing can prune
+small-files                     info      many files far below the target size
+old-specs                       info      files under specs that are not the current one
+many-manifests                  info      small manifests, or partitions spread over many of them
+many-snapshots                  info      snapshots that could be expired
+==============================  ========  ==========================================================================
+
+Rule: ``repair`` mends the first two by filing the deletes anew; what others need is said in their message. Fail-safe:
+delete files of several data files are opened only where their data may be elsewhere; nothing else but metadata is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.table import Table
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.snapshots import ancestors_of
+
+from floeplan.catalog import load_table
+from floeplan.metadata.decoder import Mask
+from floeplan.metadata.delete_index import DeleteKind
+from floeplan.metadata.entries import EntriesTable
+from floeplan.metadata.entry_columns import EntryColumns
+from floeplan.metadata.manifest_list import DATA
+from floeplan.partition.key import partition_codes
+from floeplan.predicate.stats import to_mask
+from floeplan.rewrite.delete_repair import DeleteCheck, RepairResult, repair_deletes
+from floeplan.rewrite.options import RewriteOptions
+from floeplan.rewrite.sizes import FileSizes
+from floeplan.text import counted
+from floeplan.transaction.exchange import CommitOptions
+from floeplan.transaction.merge_manifests import MergeOptions
+from floeplan.transaction.refile import Head
+from floeplan.transaction.refs import branch_head
+
+MANY_SNAPSHOTS = 100
+MANY_SMALL_FILES = 10
+SPREAD = 4.0
+"""Manifests a partition may lie in, on average, before that is worth a word."""
+
+_SHOWN = 5
+
+
+class Severity(StrEnum):
+    """How bad a finding is."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    INFO = "info"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was found.
+
+    Attributes:
+        severity: How bad it is.
+        kind: Its name.
+        message: What it means, and what helps.
+        spec_id: The spec it is about, if it is about one.
+        files: How many files are concerned.
+        examples: Some of them.
+    """
+
+    severity: Severity
+    kind: str
+    message: str
+    spec_id: int | None = None
+    files: int = 0
+    examples: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON document."""
+        found = {name: getattr(self, name) for name in self.__slots__}
+        return found | {"severity": self.severity.value, "examples": list(self.examples)}
+
+
+@dataclass(frozen=True, slots=True)
+class DoctorResult:
+    """What was found, after what was mended."""
+
+    findings: tuple[Finding, ...]
+    repaired: RepairResult | None = None
+
+    @property
+    def healthy(self) -> bool:
+        """Whether no finding is an error."""
+        return all(finding.severity is not Severity.ERROR for finding in self.findings)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON document."""
+        repaired = None if self.repaired is None else dict(self.repaired.to_dict())
+        return {"findings": [finding.to_dict() for finding in self.findings], "repaired": repaired}
+
+
+def doctor(
+    table: Table | str, *, repair: bool = False, branch: str = MAIN_BRANCH, commit: CommitOptions | None = None
+) -> DoctorResult:
+    """Look for faults of a branch, and mend deletes that are filed in the wrong place if that is asked for."""
+    loaded = load_table(table)
+    repaired = None
+    if repair:
+        repaired = repair_deletes(loaded, branch=branch, options=commit)
+        loaded = loaded.catalog.load_table(loaded.name())
+    return DoctorResult(tuple(_Examination.of(loaded, branch).findings()), repaired)
+
+
+@dataclass(frozen=True, slots=True)
+class _Examination:
+    """One head and what was read of it."""
+
+    table: Table
+    branch: str
+    head: Head
+    data: EntriesTable
+    check: DeleteCheck
+
+    @classmethod
+    def of(cls, table: Table, branch: str) -> _Examination:
+        head = Head.of(table, branch)
+        data = head.entries(head.rows(DATA), EntryColumns(frozenset({"lower_bounds"})))
+        return cls(table, branch, head, data, DeleteCheck.of(head))
+
+    def findings(self) -> Iterator[Finding]:
+        yield from self._deletes()
+        yield from self._data_files()
+        yield from self._manifests()
+        yield from self._snapshots()
+
+    def _deletes(self) -> Iterator[Finding]:
+        check, deletes = self.check, self.check.strays.deletes
+        mend = "run doctor with --repair"
+        yield from self._of_deletes(
+            Severity.ERROR, "stray-deletes", check.strays.stray, f"filed elsewhere than their data files: {mend}"
+        )
+        unreached = np.zeros(len(deletes.kinds), dtype=np.bool_)
+        unreached[check.copies.delete_rows] = True
+        yield from self._of_deletes(
+            Severity.ERROR, "unreached-deletes", unreached, f"do not reach data files that moved: {mend}"
+        )
+        several = _repeated(deletes.entries.delete_targets(), deletes.kinds == DeleteKind.VECTOR)
+        yield from self._of_deletes(
+            Severity.ERROR, "several-vectors", several, "of data files that have one already: rewrite those files"
+        )
+        moved_at = self._moved_at()
+        late = (deletes.kinds == DeleteKind.EQUALITY_PARTITION) & (deletes.entries.sequence_number > moved_at)
+        late &= deletes.entries.spec_id != self.head.metadata.default_spec_id
+        yield from self._of_deletes(
+            Severity.WARNING,
+            "late-equality-deletes",
+            late,
+            "came under an old spec after files were moved away from it and do not meet those: check their rows",
+        )
+        yield from self._of_deletes(
+            Severity.WARNING,
+            "dangling-deletes",
+            check.strays.dangling,
+            "of data files that are gone: rewrite drops them",
+        )
+
+    def _moved_at(self) -> int:
+        """The sequence number of the first move to another spec that is still known; a very high one without any."""
+        at = branch_head(self.head.metadata, self.branch)
+        newest = None if at is None else self.head.metadata.snapshot_by_id(at)
+        moves = [
+            snapshot.sequence_number or 0
+            for snapshot in ancestors_of(newest, self.head.metadata)
+            if snapshot.summary is not None
+            and snapshot.summary.additional_properties.get("floeplan.operation") == "upgrade-spec"
+        ]
+        return min(moves, default=2**62)
+
+    def _data_files(self) -> Iterator[Finding]:
+        sizes = FileSizes.of(RewriteOptions(), self.head.metadata.properties)
+        bare = to_mask(pc.equal(pc.fill_null(pc.list_value_length(self.data.array("lower_bounds")), 0), 0))
+        yield from self._of_data(
+            Severity.WARNING, "missing-statistics", bare, "without column bounds: nothing can leave them out of a scan"
+        )
+        small = self.data.ints("file_size_in_bytes") < sizes.smallest
+        if np.count_nonzero(small) >= MANY_SMALL_FILES:
+            yield from self._of_data(
+                Severity.INFO, "small-files", small, "below the size they should have: run rewrite"
+            )
+        old = self.data.spec_id != self.head.metadata.default_spec_id
+        yield from self._of_data(Severity.INFO, "old-specs", old, "under an old spec: run upgrade-spec")
+
+    def _manifests(self) -> Iterator[Finding]:
+        rows = self.head.rows(DATA)
+        options = MergeOptions.of(self.head.metadata.properties)
+        small = int(np.count_nonzero(self.head.manifests.length[rows] < options.target_bytes // 4))
+        codes = partition_codes(self.head.union, self.data.spec_id, self.data.partition_columns())
+        partitions = len(np.unique(codes))
+        places = int(np.unique(np.stack([codes, self.data.ints("manifest")]), axis=1).shape[1])
+        spread = places / max(1, partitions)
+        if spread >= SPREAD or small >= max(options.min_count, 2 * partitions):
+            yield Finding(
+                Severity.INFO,
+                "many-manifests",
+                f"{counted(len(rows), 'manifest')}, {small:,} of them small, and a partition is in {spread:.1f} "
+                "of them: run rewrite-manifests",
+                files=len(rows),
+            )
+
+    def _snapshots(self) -> Iterator[Finding]:
+        snapshots = len(self.head.metadata.snapshots)
+        if snapshots >= MANY_SNAPSHOTS:
+            text = f"{counted(snapshots, 'snapshot')} are kept: run expire"
+            yield Finding(Severity.INFO, "many-snapshots", text)
+
+    def _of_deletes(self, severity: Severity, kind: str, mask: Mask, text: str) -> Iterator[Finding]:
+        return _per_spec(severity, kind, self.check.strays.deletes.entries, mask, ("delete file", text))
+
+    def _of_data(self, severity: Severity, kind: str, mask: Mask, text: str) -> Iterator[Finding]:
+        return _per_spec(severity, kind, self.data, mask, ("file", text))
+
+
+def _per_spec(
+    severity: Severity, kind: str, entries: EntriesTable, mask: Mask, words: tuple[str, str]
+) -> Iterator[Finding]:
+    """A finding for each spec with concerned files."""
+    noun, text = words
+    for spec_id in np.unique(entries.spec_id[mask]).tolist():
+        rows = np.flatnonzero(mask & (entries.spec_id == spec_id))
+        shown = tuple(entries.path.take(pa.array(rows[:_SHOWN])).to_pylist())
+        yield Finding(severity, kind, f"{counted(len(rows), noun)} {text}", spec_id, len(rows), shown)
+
+
+def _repeated(targets: pa.Array, among: Mask) -> Mask:
+    """Rows whose target an earlier one has."""
+    codes = targets.dictionary_encode().indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    rows = np.flatnonzero(among & (codes >= 0))
+    first = np.unique(codes[rows], return_index=True)[1]
+    found = np.zeros(len(codes), dtype=np.bool_)
+    found[np.delete(rows, first)] = True
+    return found

@@ -1,0 +1,164 @@
+"""What the doctor finds, and that what it mends is whole again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import Table
+
+from floeplan.cli.main import main
+from floeplan.errors import CorruptMetadataError
+from floeplan.maintain import doctor as rules
+from floeplan.maintain.doctor import DoctorResult, Severity, doctor
+from floeplan.metadata.entries import EntriesTable
+from floeplan.rewrite.spec_upgrade import UpgradeOptions, upgrade_spec
+from floeplan.transaction.change import DeleteFileId, Operation, SnapshotChange
+from floeplan.transaction.commit import commit_change
+from tests.support.commits import append, create_table, open_catalog, patient, read_rows, rows_of
+from tests.support.moves import delete_change, delete_first_rows, equality_delete, evolved_table, live_entries
+
+pytestmark = pytest.mark.unit
+
+ALONE = UpgradeOptions(metadata_only=True)
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> SqlCatalog:
+    return open_catalog(tmp_path)
+
+
+def reloaded(table: Table) -> Table:
+    return table.catalog.load_table(table.name())
+
+
+def kinds(result: DoctorResult) -> set[str]:
+    return {finding.kind for finding in result.findings}
+
+
+def with_stray_deletes(catalog: SqlCatalog, version: int, *, per_file: bool = True) -> Table:
+    """A merge-on-read writer began before a move and committed after it."""
+    table = evolved_table(catalog, version)
+    in_flight = delete_change(table, slice(None), per_file=per_file)
+    upgrade_spec(table, options=ALONE, commit=patient())
+    return commit_change(table, in_flight, options=patient()).table
+
+
+def test_a_good_table_has_no_findings(catalog: SqlCatalog) -> None:
+    assert doctor(create_table(catalog)).findings == ()
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_stray_deletes_are_found_and_mended(catalog: SqlCatalog, version: int) -> None:
+    table = with_stray_deletes(catalog, version)
+    with pytest.raises(CorruptMetadataError):
+        read_rows(table)
+    found = doctor(table)
+    (stray,) = (finding for finding in found.findings if finding.kind == "stray-deletes")
+    assert (stray.severity, stray.spec_id, stray.files, found.healthy) == (Severity.ERROR, 0, 3, False)
+    mended = doctor(table, repair=True, commit=patient())
+    assert mended.repaired is not None
+    assert (mended.repaired.delete_files, mended.healthy) == (3, True)
+    assert len(read_rows(table)) == 36
+    again = doctor(reloaded(table), repair=True, commit=patient())
+    assert again.repaired is not None
+    assert again.repaired.snapshot_id is None
+
+
+def test_deletes_that_do_not_reach_moved_files_are_found_and_mended(catalog: SqlCatalog) -> None:
+    table = with_stray_deletes(catalog, 2, per_file=False)
+    assert "unreached-deletes" in kinds(doctor(table))
+    assert len(read_rows(table)) == 39
+    assert doctor(table, repair=True, commit=patient()).healthy
+    assert len(read_rows(table)) == 36
+
+
+def test_two_vectors_of_one_file_are_found(catalog: SqlCatalog) -> None:
+    table = evolved_table(catalog, 3)
+    second = delete_change(table, slice(0, 1))
+    table = delete_first_rows(table, slice(0, 1))
+    assert "several-vectors" not in kinds(doctor(table))
+    table = commit_change(table, second, options=patient()).table
+    assert "several-vectors" in kinds(doctor(table))
+
+
+def test_equality_deletes_that_came_late_under_an_old_spec_are_told_of(catalog: SqlCatalog) -> None:
+    table = create_table(catalog)
+    with table.update_spec() as update:
+        update.add_identity("id")
+    table = reloaded(table)
+    old = equality_delete(table, [5], spec_id=0, part="a")
+    table = commit_change(table, old).table
+    assert "late-equality-deletes" not in kinds(doctor(table))
+    assert _moved_snapshot(table)
+    table = commit_change(reloaded(table), equality_delete(table, [7], spec_id=0, part="a")).table
+    (late,) = (finding for finding in doctor(table).findings if finding.kind == "late-equality-deletes")
+    assert (late.severity, late.files) == (Severity.WARNING, 1)
+
+
+def _moved_snapshot(table: Table) -> int:
+    summary = {"floeplan.operation": "upgrade-spec"}
+    return commit_change(table, SnapshotChange(Operation.REPLACE, summary=summary), options=patient()).snapshot_id
+
+
+def test_deletes_of_files_that_are_gone_are_told_of(catalog: SqlCatalog) -> None:
+    table = delete_first_rows(evolved_table(catalog, 2), slice(0, 1))
+    assert "dangling-deletes" not in kinds(doctor(table))
+    entries = live_entries(table)
+    gone = entries.array("referenced_data_file").drop_null().to_pylist()
+    table = commit_change(
+        table, SnapshotChange(Operation.DELETE, removed_data=frozenset(gone)), options=patient()
+    ).table
+    assert "dangling-deletes" in kinds(doctor(table))
+
+
+def test_files_without_bounds_and_files_of_old_specs_are_told_of(catalog: SqlCatalog) -> None:
+    table = evolved_table(catalog)
+    found = {finding.kind: finding for finding in doctor(table).findings}
+    assert "missing-statistics" not in found
+    assert (found["old-specs"].spec_id, found["old-specs"].files) == (0, 4)
+    added = append(table, rows_of(50, 60, "a")).added_data
+    assert added is not None
+    bare = EntriesTable(_without_bounds(added), added.partition_types)
+    table = commit_change(table, SnapshotChange(Operation.APPEND, added_data=bare)).table
+    (finding,) = (finding for finding in doctor(table).findings if finding.kind == "missing-statistics")
+    assert (finding.files, finding.spec_id, len(finding.examples)) == (1, 1, 1)
+
+
+def _without_bounds(added: EntriesTable) -> object:
+    at = added.table.schema.get_field_index("lower_bounds")
+    return added.table.set_column(at, "lower_bounds", pa.nulls(len(added), added.table.schema.field(at).type))
+
+
+def test_much_of_a_kind_is_told_of(catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = create_table(catalog)
+    for name, value in (("MANY_SNAPSHOTS", 3), ("MANY_SMALL_FILES", 3), ("SPREAD", 1.5)):
+        monkeypatch.setattr(rules, name, value)
+    assert kinds(doctor(table)) == {"many-snapshots", "small-files", "many-manifests"}
+
+
+def test_the_command_exits_with_1_only_for_errors(catalog: SqlCatalog, capsys: pytest.CaptureFixture[str]) -> None:
+    table = with_stray_deletes(catalog, 2)
+    assert main(["doctor", table.metadata_location, "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)["findings"]
+    assert found[0].keys() >= {"severity", "kind", "message", "spec_id", "files"}
+    assert main(["doctor", table.metadata_location]) == 1
+    assert "stray-deletes (spec 0)" in capsys.readouterr().out
+    assert main(["doctor", table.metadata_location, "--repair"]) == 2
+    assert "read-only" in capsys.readouterr().err
+    doctor(table, repair=True, commit=patient())
+    assert main(["doctor", reloaded(table).metadata_location]) == 0
+
+
+def test_a_removed_delete_file_is_none_of_its_business(catalog: SqlCatalog) -> None:
+    table = delete_first_rows(evolved_table(catalog), slice(0, 1))
+    (path,) = (
+        path
+        for path, content in zip(live_entries(table).path.to_pylist(), live_entries(table).content, strict=True)
+        if content != 0
+    )
+    change = SnapshotChange(Operation.DELETE, removed_deletes=frozenset({DeleteFileId(path)}))
+    assert doctor(commit_change(table, change, options=patient()).table).healthy
