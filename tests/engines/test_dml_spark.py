@@ -124,6 +124,26 @@ def test_joins_only_spark_makes(mode: str, made: MatrixTable, table: Table, spar
     same(by_key(made), expected)
 
 
+@pytest.mark.parametrize("framed", [True, False])
+def test_sources_too_large_to_be_sent_along_are_joined_by_spark(
+    framed: bool, made: MatrixTable, table: Table, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("floeplan.dml.merging.SHIPPED_ROWS", 3)
+    before = by_key(made)
+    keys = [*sorted(before)[::5], 80_000]
+    given = pa.table({"pk": pa.array([*keys, None], pa.int32()), "n": pa.array([*range(len(keys)), 1], pa.int32())})
+    merge = fp.merge(table, spark.createDataFrame(given) if framed else given, "pk", spark=spark, mode="merge-on-read")
+    result = (
+        merge.when_matched_update({"n": "s.n"})
+        .when_not_matched_insert({"pk": "pk", "n": "n"}, condition="pk IS NOT NULL")
+        .execute()
+    )
+    assert (result.rows_updated, result.rows_inserted) == (len(keys) - 1, 1)
+    expected = {pk: row | {"n": keys.index(pk)} if pk in keys else row for pk, row in before.items()}
+    expected[80_000] = dict.fromkeys(before[keys[0]]) | {"pk": 80_000, "n": len(keys) - 1}
+    same(by_key(made), expected)
+
+
 def test_two_source_rows_for_one_are_refused_by_spark_too(table: Table, spark: SparkSession) -> None:
     source = pa.table({"k": [1002, 1002], "at": pa.nulls(2, pa.timestamp("us"))})
     before = len(table.metadata.snapshots)

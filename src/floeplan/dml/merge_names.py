@@ -16,12 +16,11 @@ from itertools import count
 import pyarrow as pa
 from pyiceberg.io.pyarrow import _pyarrow_to_schema_without_ids
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
-from sqlglot.tokenizer_core import TokenType
+from sqlglot import exp, parse_one
 
 from floeplan.errors import UnknownColumnError
 from floeplan.predicate.ir import path_text
 from floeplan.predicate.names import Names, Reference
-from floeplan.predicate.sql_skeleton import tokens_of
 
 FIRST_SOURCE_ID = 1_500_000_000
 TARGET_QUALIFIERS, SOURCE_QUALIFIERS = ("target", "t"), ("source", "s")
@@ -63,6 +62,16 @@ class MergeNames(Names):
             )
         return (found[0] if found else target if self.schema.fields else source).find(path)
 
+    def is_qualifier(self, name: str) -> bool:
+        """Whether a name stands for one of the sides."""
+        return self._is(name, self.target_qualifiers) or self._is(name, self.source_qualifiers)
+
+    def qualifiers_of(self, name: str, *, may_qualify: bool) -> Sequence[str]:
+        """The qualifiers of the side that the first part of a name belongs to."""
+        if may_qualify and self.is_qualifier(name):
+            return self.target_qualifiers if self._is(name, self.target_qualifiers) else self.source_qualifiers
+        return self.source_qualifiers if self._has(self.source, name) else self.target_qualifiers
+
     def _is(self, name: str, qualifiers: Sequence[str]) -> bool:
         return name.lower() in (qualifier.lower() for qualifier in qualifiers)
 
@@ -72,16 +81,19 @@ class MergeNames(Names):
         return any(field.name.lower() == name.lower() for field in schema.fields)
 
 
-def canonical_text(text: str, names: MergeNames) -> str:
-    """An expression with every qualifier spelt as the first of its side, as an engine knows them."""
-    tokens = tokens_of(text)
+def qualified_text(text: str, names: MergeNames) -> str:
+    """An expression with every column qualified by the first qualifier of its side, as an engine knows them."""
     parts, end = [], 0
-    for at, token in enumerate(tokens[:-1]):
-        follows_dot = at > 0 and tokens[at - 1].token_type is TokenType.DOT
-        if tokens[at + 1].token_type is not TokenType.DOT or follows_dot or not token.text:
-            continue
-        for qualifiers in (names.target_qualifiers, names.source_qualifiers):
-            if token.text.lower() in (qualifier.lower() for qualifier in qualifiers):
-                parts += [text[end : token.start], path_text(qualifiers[:1])]
-                end = token.end + 1
+    for column in sorted(parse_one(text, dialect="spark").find_all(exp.Column), key=_start):
+        first = column.parts[0]
+        has_more = len(column.parts) > 1 or isinstance(column.parent, exp.Dot)
+        side = names.qualifiers_of(first.name, may_qualify=has_more)
+        start, stop = first.meta["start"], first.meta["end"] + 1
+        named = has_more and names.is_qualifier(first.name)
+        parts += [text[end:start], path_text(side[:1]), "" if named else f".{text[start:stop]}"]
+        end = stop
     return "".join([*parts, text[end:]])
+
+
+def _start(column: exp.Column) -> int:
+    return int(column.parts[0].meta["start"])

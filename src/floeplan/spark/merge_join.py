@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+from pyiceberg.schema import Schema
 
 from floeplan.dml.assign import Assignments
 from floeplan.dml.merge import Clauses, Merge, When, WhenText
-from floeplan.dml.merge_names import MergeNames, canonical_text, is_source
+from floeplan.dml.merge_names import MergeNames, is_source, qualified_text
 from floeplan.spark.row_changes import FILE, FoundRows, SparkClause, TargetRows, apply_clauses, first_clause, in_utc
 from floeplan.write.target import WriteTarget
 
@@ -43,7 +45,7 @@ class SparkMerge:
         right = source.withColumn(_SOURCE, functions.lit(True)).alias(self.names.source_qualifiers[0])
         kinds = {(False, False): "inner", (True, False): "left", (False, True): "right", (True, True): "full"}
         how = kinds[bool(self.merge.by_source), bool(self.merge.not_matched)]
-        return left.join(right, functions.expr(canonical_text(self.on, self.names)), how)
+        return left.join(right, functions.expr(qualified_text(self.on, self.names)), how)
 
     def _clause(self) -> Column:
         from pyspark.sql import functions
@@ -56,29 +58,41 @@ class SparkMerge:
             .otherwise(first_clause(not_matched))
         )
 
+    @property
+    def _of_target(self) -> MergeNames:
+        return replace(self.names, source=Schema())
+
+    @property
+    def _of_source(self) -> MergeNames:
+        return replace(self.names, schema=Schema())
+
     def _texts(self) -> list[list[tuple[int, str | None]]]:
         """The conditions of each kind, numbered over all of them."""
         found, number = [], 0
-        for kind in (self.merge.matched, self.merge.by_source, self.merge.not_matched):
-            found.append([(number + at, self._condition(when)) for at, when in enumerate(kind)])
-            number += len(kind)
+        kinds = (self.merge.matched, self.names), (self.merge.by_source, self._of_target)
+        for whens, names in (*kinds, (self.merge.not_matched, self._of_source)):
+            found.append([(number + at, _condition(when, names)) for at, when in enumerate(whens)])
+            number += len(whens)
         return found
-
-    def _condition(self, when: WhenText) -> str | None:
-        return None if when.condition is None else canonical_text(when.condition, self.names)
 
     def _numbered(self) -> list[SparkClause]:
         only_delete = len(self.merge.matched) == 1 and self.clauses.matched[0] == When()
         return [
-            *self._clauses(self.clauses.matched, single=not only_delete),
-            *self._clauses(self.clauses.by_source),
-            *self._clauses(self.clauses.not_matched, inserts=True),
+            *_clauses(self.clauses.matched, self.names, single=not only_delete),
+            *_clauses(self.clauses.by_source, self._of_target),
+            *_clauses(self.clauses.not_matched, self._of_source, inserts=True),
         ]
 
-    def _clauses(self, whens: Sequence[When], single: bool = True, inserts: bool = False) -> list[SparkClause]:
-        return [SparkClause(self._reworded(when.assignments), inserts, single) for when in whens]
 
-    def _reworded(self, assignments: Assignments | None) -> Assignments | None:
-        if assignments is None:
-            return None
-        return assignments.reworded(lambda text: canonical_text(text, self.names))
+def _condition(when: WhenText, names: MergeNames) -> str | None:
+    return None if when.condition is None else qualified_text(when.condition, names)
+
+
+def _clauses(
+    whens: Sequence[When], names: MergeNames, *, single: bool = True, inserts: bool = False
+) -> list[SparkClause]:
+    return [SparkClause(_reworded(when.assignments, names), inserts, single) for when in whens]
+
+
+def _reworded(assignments: Assignments | None, names: MergeNames) -> Assignments | None:
+    return None if assignments is None else assignments.reworded(lambda text: qualified_text(text, names))
