@@ -51,11 +51,7 @@ def audit(
     scans = audited_columns(parsed_reports(report_lines(spark, reports, chosen.since, catalog)))
     if chosen.since is not None:
         scans = scans.where(f"time >= timestamp_millis({int(chosen.since.timestamp() * 1000)})")
-    queries = per_query(scans, chosen).persist()
-    try:
-        return _result(queries, chosen)
-    finally:
-        queries.unpersist()
+    return _result(per_query(scans, chosen), chosen)
 
 
 def per_query(scans: DataFrame, options: AuditOptions) -> DataFrame:
@@ -107,20 +103,23 @@ def _flagged(options: AuditOptions) -> str:
 
 
 def _result(queries: DataFrame, options: AuditOptions) -> AuditResult:
+    """One run of the job gives both: the findings as its rows, the totals as what was observed on the way."""
+    from pyspark.sql import Observation
     from pyspark.sql import functions as F  # noqa: N812
 
-    known = F.col("table").isNotNull()
+    totals, known = Observation(), F.col("table").isNotNull()
     flagged = F.coalesce(F.expr(_flagged(options)), F.lit(False)) & known
-    totals = queries.agg(
+    observed = queries.withColumn("flagged", flagged).observe(
+        totals,
         F.count_if(known).alias("queries"),
         F.sum(F.when(known, F.col("runs"))).alias("runs"),
         F.sum(F.when(~known, F.col("runs"))).alias("unreadable"),
         F.sum("bytes_kept").alias("bytes_kept"),
-        F.count_if(flagged).alias("flagged_total"),
-    ).collect()[0]
-    worst = queries.where(flagged).orderBy(F.desc("bytes_kept"), *_QUERY).limit(options.most)
-    counts = {name: int(value or 0) for name, value in totals.asDict().items()}
-    return AuditResult(flagged=tuple(_finding(row.asDict(recursive=True)) for row in worst.collect()), **counts)
+        F.count_if("flagged").alias("flagged_total"),
+    )
+    worst = observed.where("flagged").orderBy(F.desc("bytes_kept"), *_QUERY).limit(options.most).collect()
+    counts = {name: int(value or 0) for name, value in totals.get.items()}
+    return AuditResult(flagged=tuple(_finding(row.asDict(recursive=True)) for row in worst), **counts)
 
 
 def _finding(row: dict[str, Any]) -> Finding:

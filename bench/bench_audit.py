@@ -1,0 +1,92 @@
+"""The audit job over many reports: seconds, and whether twice the reports take twice the time.
+
+Reports are real ones of plans over a table with three specs, repeated with other times; a quarter of them are as
+Iceberg's own planners send them. The first run of a session compiles and is not counted.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from floeplan.audit.job import audit
+from floeplan.catalog import load_table
+from floeplan.scan.options import ScanOptions
+from floeplan.scan.plan import plan_scan
+from floeplan.scan.report import scan_report
+from floeplan.spark.session import open_session
+from floeplan.testing.archive import write_evolved_archive
+
+SIZES = {"small": (2_500, 5_000, 10_000), "default": (250_000, 500_000, 1_000_000), "large": (1_000_000, 2_000_000)}
+BAR_SECONDS_PER_MILLION = 60.0
+_START = datetime(2024, 1, 1, tzinfo=UTC)
+_WHERE = (
+    "region = '{region}'",
+    "region = '{region}' AND ts >= TIMESTAMP '2021-03-{day:02d} 00:00:00+00:00'",
+    "id BETWEEN {number} AND {number}00",
+    "amount > {number}.5",
+    "id != {number}",
+    "region = '{region}' OR amount < {number}",
+    "ts >= TIMESTAMP '2021-02-{day:02d} 00:00:00+00:00' AND upper(note) = 'X{number}'",
+    "user_id IN ({number}, {number}1)",
+)
+_FILE_LINES = 50_000
+
+
+def run(size: str) -> list[dict[str, Any]]:
+    numbers = SIZES[size]
+    spark = open_session("local[2]")
+    with tempfile.TemporaryDirectory(prefix="floeplan-bench-") as folder:
+        lines = report_lines(Path(folder))
+        times = []
+        for number in (numbers[0], *numbers):
+            place = write_reports(Path(folder) / f"reports-{number}", lines, number)
+            began = time.perf_counter()
+            result = audit(spark, str(place))
+            times.append(time.perf_counter() - began)
+            assert (result.runs, result.unreadable) == (number, 0)
+    spark.stop()
+    return [_row(number, seconds, times[1] / numbers[0]) for number, seconds in zip(numbers, times[1:], strict=True)]
+
+
+def _row(number: int, seconds: float, first: float) -> dict[str, Any]:
+    return {
+        "suite": "audit",
+        "case": f"{number:,} reports",
+        "metric": "s; ratio = time a report over that of the first row",
+        "ours": seconds,
+        "ratio": seconds / number / first,
+        "bar": f"{BAR_SECONDS_PER_MILLION * number / 1e6:g} s",
+    }
+
+
+def report_lines(folder: Path) -> list[tuple[str, str]]:
+    """The text before and after the time of some hundred reports."""
+    table = load_table(str(write_evolved_archive(folder / "archive", manifests=30, entries=20)))
+    options = ScanOptions(footers=False, report=False)
+    lines = []
+    for at in range(160):
+        where = _WHERE[at % len(_WHERE)].format(region=("eu", "us", "ap")[at % 3], day=1 + at % 28, number=at + 1)
+        report = scan_report(plan_scan(table, where, options=options))
+        if at % 4 == 3:
+            del report["floeplan"]
+            lines.append((json.dumps(report), ""))
+        else:
+            before, _, after = json.dumps(report).partition(report["floeplan"]["timestamp"])
+            lines.append((before, after))
+    return lines
+
+
+def write_reports(place: Path, lines: list[tuple[str, str]], number: int) -> Path:
+    place.mkdir(exist_ok=True)
+    for first in range(0, number, _FILE_LINES):
+        with (place / f"scan-{first}.jsonl").open("w") as file:
+            for at in range(first, min(first + _FILE_LINES, number)):
+                before, after = lines[at % len(lines)]
+                moment = (_START + timedelta(seconds=at * 30)).isoformat(timespec="milliseconds") if after else ""
+                file.write(f"{before}{moment}{after}\n")
+    return place

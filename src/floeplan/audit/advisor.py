@@ -1,0 +1,266 @@
+"""``advise``: which partitioning, order or clustering would let the logged queries read less.
+
+Every idea is tried on points that stand for the rows (``points``), cut into files of the size the table has, and the
+logged predicates are asked of those files by the planner's own evaluator. Bytes are those of whole files over all
+logged runs; what row groups and pages would save is left out on both sides of the comparison.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from pyiceberg.table import Table
+
+from floeplan.audit.candidates import MANIFESTS, SPEC, UPGRADE, ZORDER, Idea, Part, asked_columns, ideas
+from floeplan.audit.layout import Layout, curve_keys, lay_out
+from floeplan.audit.manifests import clustered_manifests
+from floeplan.audit.points import Points, points_from_bounds, points_from_rows
+from floeplan.audit.workload import Workload, read_workload
+from floeplan.catalog import load_table
+from floeplan.metadata.entries import EntriesTable
+from floeplan.metadata.entry_columns import EntryColumns
+from floeplan.metadata.manifest import read_entries
+from floeplan.metadata.manifest_list import ManifestListTable, inline_manifest_list, read_manifest_list
+from floeplan.metadata.stats import file_stats
+from floeplan.partition.evolution import Term
+from floeplan.partition.recover import recover_tuples
+from floeplan.partition.union import UnionPartitionType
+from floeplan.predicate.build import columns as predicate_columns
+from floeplan.predicate.ir import Column
+from floeplan.predicate.tristate import Mask
+from floeplan.scan.passes import Predicate, is_delete_manifest, judge_entries
+from floeplan.scan.target import ScanTarget, resolve_target
+
+POINTS = 40_000
+_POINTS_PER_FILE = 20
+_MOST_FILES = 4
+"""A layout of more than so many times the files would be one of tiny files."""
+_WORTH = 0.95
+"""A candidate must save at least a twentieth of the bytes to be named."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdviseOptions:
+    """What advice is based on.
+
+    Attributes:
+        since: Reports before this time are left out.
+        sample: Rows to read for the distribution of values; bounds have to do when it is not given.
+        kind: Only candidates of this kind.
+        most: Candidates shown, the best first.
+    """
+
+    since: datetime | None = None
+    sample: int | None = None
+    kind: str | None = None
+    most: int = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """Something to do, and what it is expected to save over all logged runs.
+
+    ``bytes_rewritten`` is what applying it costs; zero means metadata only. For kind ``manifests`` the estimated bytes
+    are those of manifests, for ``upgrade-spec`` those of files of older specs, for all others those of all data files.
+    """
+
+    kind: str
+    columns: tuple[str, ...]
+    estimated_bytes_before: int
+    estimated_bytes_after: int
+    basis: str
+    bytes_rewritten: int
+    command: str
+    terms: tuple[Term, ...] = ()
+
+    @property
+    def saved(self) -> int:
+        """Bytes that would no longer be read."""
+        return self.estimated_bytes_before - self.estimated_bytes_after
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        cost = {"bytes_rewritten": self.bytes_rewritten, "metadata_only": self.bytes_rewritten == 0}
+        names = ("kind", "columns", "estimated_bytes_before", "estimated_bytes_after", "basis")
+        return {name: getattr(self, name) for name in names} | {"cost": cost, "command": self.command}
+
+
+@dataclass(frozen=True, slots=True)
+class AdviceResult:
+    """The candidates worth trying, best first, and what they are based on."""
+
+    table: str
+    runs: int
+    unusable: int
+    predicates: int
+    files: int
+    bytes: int
+    candidates: tuple[Candidate, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        names = ("table", "runs", "unusable", "predicates", "files", "bytes")
+        return {name: getattr(self, name) for name in names} | {"candidates": [c.to_dict() for c in self.candidates]}
+
+
+def advise(
+    table: Table | str, reports: str, options: AdviseOptions | None = None, *, catalog: str | None = None
+) -> AdviceResult:
+    """Estimate what other layouts would save.
+
+    Args:
+        table: A PyIceberg table, ``namespace.name``, or the path of a ``*.metadata.json``.
+        reports: A folder of JSON lines, a file, or an Iceberg table of reports.
+        options: What the estimates are based on.
+        catalog: The catalog of the table and of a table of reports.
+
+    Raises:
+        BadInputError: There are no such reports, or no such table.
+    """
+    chosen = options or AdviseOptions()
+    target = resolve_target(load_table(table, catalog))
+    workload = read_workload(reports, target.name, target.schema, since=chosen.since, catalog=catalog)
+    return _Advisor(target, workload, chosen).advise()
+
+
+class _Advisor:
+    """One run: the table's files, the workload, and the points layouts are tried on."""
+
+    def __init__(self, target: ScanTarget, workload: Workload, options: AdviseOptions) -> None:
+        self.target, self.workload, self.options = target, workload, options
+        self.asked = asked_columns(workload)
+        self.union = UnionPartitionType.of_table(target.metadata)
+        self.manifests = _manifests(target)
+        self.entries = _data_entries(target, self.manifests, self.union, self.asked)
+        self.sizes = self.entries.ints("file_size_in_bytes")
+
+    def advise(self) -> AdviceResult:
+        found: list[Candidate] = []
+        if len(self.entries) > 1 and self.asked:
+            found = [*self._layouts(), *self._manifest_clustering()]
+        asked = [one for one in found if self.options.kind in (None, one.kind)]
+        worth = [one for one in asked if one.estimated_bytes_after <= _WORTH * one.estimated_bytes_before]
+        ranked = sorted(worth, key=lambda one: (-one.saved, one.bytes_rewritten, len(one.columns)))
+        return AdviceResult(
+            table=self.target.name,
+            runs=self.workload.runs,
+            unusable=self.workload.unusable,
+            predicates=len(self.workload.predicates),
+            files=len(self.entries),
+            bytes=int(self.sizes.sum()),
+            candidates=tuple(ranked[: self.options.most]),
+        )
+
+    def _layouts(self) -> Iterator[Candidate]:
+        current = self._current_parts()
+        columns = list({c.field_id: c for c in (*self.asked, *map(_source, current))}.values())
+        points = self._points(columns)
+        if any(part.field.source_id not in points.columns for part in current):
+            current = ()
+        now = self._read_now()
+        for idea in ideas(points, self.asked, current):
+            layout = self._try(idea, points)
+            if len(layout.bytes) <= _MOST_FILES * len(self.entries):
+                yield self._candidate(idea, points, layout, int(now.sum()), int(self.sizes.sum()))
+        old = self.entries.spec_id != self.target.metadata.default_spec_id
+        if current and old.any():
+            yield self._spec_upgrade(current, points, old, now)
+
+    def _current_parts(self) -> tuple[Part, ...]:
+        spec = self.union.spec(self.target.metadata.default_spec_id)
+        named = [(field, self.target.schema.find_column_name(field.source_id)) for field in spec.fields]
+        return tuple(
+            Part(field, Term(tuple(name.split(".")), field.transform))
+            for field, name in named
+            if name is not None and not field.obstacle
+        )
+
+    def _points(self, columns: list[Column]) -> Points:
+        if self.options.sample is not None:
+            return points_from_rows(self.target.table, self.entries, columns, self.options.sample)
+        return points_from_bounds(self.entries, columns, max(POINTS, _POINTS_PER_FILE * len(self.entries)))
+
+    def _read_now(self) -> npt.NDArray[np.int64]:
+        """Bytes of each file that all runs together read of it now."""
+        total = np.zeros(len(self.entries), dtype=np.int64)
+        for predicate, runs in self.workload.predicates:
+            asked = Predicate(predicate, predicate_columns(predicate), self.union)
+            total += runs * judge_entries(asked, self.entries).tri.keep * self.sizes
+        return total
+
+    def _try(self, idea: Idea, points: Points) -> Layout:
+        file_bytes = max(float(self.sizes.mean()), _POINTS_PER_FILE * float(points.bytes.mean()))
+        return lay_out(points, idea.fields, _keys(idea, points), file_bytes)
+
+    def _candidate(self, idea: Idea, points: Points, layout: Layout, before: int, cost: int) -> Candidate:
+        after = sum(runs * layout.bytes_read(predicate) for predicate, runs in self.workload.predicates)
+        return Candidate(
+            kind=idea.kind,
+            columns=idea.columns,
+            estimated_bytes_before=before,
+            estimated_bytes_after=round(after),
+            basis=f"{points.basis}, {self.workload.runs} runs",
+            bytes_rewritten=cost,
+            command=_command(idea, self.target.name),
+            terms=tuple(part.term for part in idea.parts),
+        )
+
+    def _spec_upgrade(
+        self, current: tuple[Part, ...], points: Points, old: Mask, now: npt.NDArray[np.int64]
+    ) -> Candidate:
+        """Files of older specs under the current one; what its bounds prove to be in one partition is only moved."""
+        idea, old_points = Idea(UPGRADE, current), points.of_files(old)
+        proven = recover_tuples(idea.fields, file_stats(self.entries, map(_source, current)))
+        movable = np.logical_and.reduce([part.recovered for part in proven.values()])
+        cost = int(self.sizes[old & ~movable].sum())
+        return self._candidate(idea, old_points, self._try(idea, old_points), int(now[old].sum()), cost)
+
+    def _manifest_clustering(self) -> list[Candidate]:
+        before, after = clustered_manifests(self.manifests, self.entries, self.union, self.workload)
+        if before <= after:
+            return []
+        columns = tuple(dict.fromkeys(field.name for field in self.union.fields))
+        basis = f"partition values of {len(self.entries)} files, {self.workload.runs} runs"
+        return [
+            Candidate(MANIFESTS, columns, before, after, basis, 0, f"floeplan rewrite-manifests {self.target.name}")
+        ]
+
+
+def _keys(idea: Idea, points: Points) -> Sequence[npt.NDArray[Any]]:
+    chosen = [points.columns[column.field_id] for column in idea.by]
+    return curve_keys(chosen) if idea.kind == ZORDER else [column.codes for column in chosen]
+
+
+def _command(idea: Idea, table: str) -> str:
+    """How to do it by hand."""
+    if idea.kind == UPGRADE:
+        return f"floeplan upgrade-spec {table}"
+    if idea.kind == SPEC:
+        by = ", ".join(idea.columns)
+        return f"evolve the spec to ({by}), then: floeplan rewrite {table} --spec current --option rewrite-all=true"
+    return f"floeplan rewrite {table} --strategy {idea.kind} --by {','.join(idea.columns)} --option rewrite-all=true"
+
+
+def _source(part: Part) -> Column:
+    """The column a partition field is made of."""
+    return Column(part.field.source_id, part.field.source_type, part.term.column)
+
+
+def _manifests(target: ScanTarget) -> ManifestListTable:
+    if target.snapshot is None:
+        return inline_manifest_list(())
+    return read_manifest_list(target.snapshot.manifest_list, target.table.io)
+
+
+def _data_entries(
+    target: ScanTarget, manifests: ManifestListTable, union: UnionPartitionType, asked: list[Column]
+) -> EntriesTable:
+    stats = {column.field_id for column in asked} | {field.bound.source_id for field in union.fields}
+    rows = np.flatnonzero(~is_delete_manifest(manifests))
+    columns = EntryColumns(frozenset(), stats=frozenset(stats))
+    return read_entries(manifests, union, columns, rows=rows, io=target.table.io, live=True)

@@ -1,0 +1,122 @@
+"""The predicates a table was asked, with how often: what an estimate is weighed by.
+
+Reports are read line by line in this process; those of other tables are passed over unparsed. A predicate that cannot
+be used (its columns are gone, or its writer hid the literals) is counted, never guessed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from pyiceberg.expressions import BooleanExpression
+from pyiceberg.schema import Schema
+
+from floeplan.catalog import load_table
+from floeplan.errors import BadInputError
+from floeplan.predicate.compile import compile_predicate
+from floeplan.predicate.ir import TRUE, IrExpr
+from floeplan.scan.options import ScanOptions
+from floeplan.scan.plan import plan_scan
+from floeplan.scan.read import read_batches
+
+MOST_PREDICATES = 300
+"""The most frequent predicates are enough: each is evaluated on every candidate."""
+
+_HIDDEN = re.compile(r'"\((?:\d+-digit|hash-|date|time)[^)"]*\)"')
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Distinct predicates and their runs, the most frequent first; ``unusable`` counts runs that say nothing."""
+
+    predicates: tuple[tuple[IrExpr, int], ...]
+    unusable: int
+
+    @property
+    def runs(self) -> int:
+        """Runs of all predicates together."""
+        return sum(runs for _, runs in self.predicates)
+
+
+def read_workload(
+    reports: str, table: str, schema: Schema, *, since: datetime | None = None, catalog: str | None = None
+) -> Workload:
+    """The predicates of one table in a folder, a file or a table of reports.
+
+    Raises:
+        BadInputError: There are no reports at that place.
+    """
+    filters: Counter[str] = Counter()
+    unusable = 0
+    for report in _reports(reports, table, since, catalog):
+        text = json.dumps(report.get("filter"), sort_keys=True)
+        if text == "null" or _HIDDEN.search(text):
+            unusable += 1
+        else:
+            filters[text] += 1
+    predicates: Counter[IrExpr] = Counter()
+    for text, runs in filters.most_common():
+        predicate = _predicate(text, schema)
+        if predicate is None:
+            unusable += runs
+        elif len(predicates) < MOST_PREDICATES:
+            predicates[predicate] += runs
+    return Workload(tuple(predicates.most_common()), unusable)
+
+
+def _predicate(text: str, schema: Schema) -> IrExpr | None:
+    try:
+        return compile_predicate(BooleanExpression.model_validate(json.loads(text)), schema).predicate
+    except (BadInputError, ValidationError, ValueError, TypeError):
+        return None
+
+
+def _reports(source: str, table: str, since: datetime | None, catalog: str | None) -> Iterator[dict[str, Any]]:
+    """Scan reports of a table, whether its name was written with its catalog or without."""
+    for line in _lines(source, catalog):
+        start = line.find('{"')
+        if start < 0 or table not in line:
+            continue
+        try:
+            report = json.loads(line[start:])
+        except ValueError:
+            continue
+        named = report.get("table-name", "")
+        if (named == table or named.endswith(f".{table}")) and _is_recent(report, since) and "filter" in report:
+            yield report
+
+
+def _is_recent(report: dict[str, Any], since: datetime | None) -> bool:
+    told = report.get("floeplan", {}).get("timestamp")
+    if since is None or told is None:
+        return True
+    moment = datetime.fromisoformat(told)
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) >= since
+
+
+def _lines(source: str, catalog: str | None) -> Iterator[str]:
+    place = Path(source)
+    if place.exists():
+        for file in sorted(place.rglob("*")) if place.is_dir() else [place]:
+            if file.is_file():
+                with file.open(encoding="utf-8", errors="replace") as lines:
+                    yield from lines
+        return
+    if "/" in source or "." not in source:
+        raise BadInputError(f"there are no reports at {source}", context={"reports": source})
+    plan = plan_scan(load_table(source, catalog), columns=["report"], options=ScanOptions(report=False))
+    for batch in read_batches(plan, plan.schema):
+        yield from batch.column(0).to_pylist()
+
+
+def whole_table(workload: Workload) -> bool:
+    """Whether nothing but whole-table scans was asked, which no layout makes cheaper."""
+    return all(predicate == TRUE for predicate, _ in workload.predicates)

@@ -1,0 +1,171 @@
+"""Advice: what is logged is what is weighed, layouts are judged as the planner judges, and estimates come true."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyiceberg.table import Table
+
+from floeplan.audit.advisor import AdviceResult, AdviseOptions, Candidate, advise
+from floeplan.audit.apply import apply_candidate
+from floeplan.audit.workload import read_workload
+from floeplan.cli.main import main
+from floeplan.errors import BadInputError
+from floeplan.scan.options import ScanOptions
+from floeplan.scan.plan import plan_scan
+from floeplan.scan.report_store import JsonLinesReportStore, TableReportStore
+from tests.support.scan_reports import foreign_report, leaf, write_lines
+from tests.support.tables import catalog, two_spec_table
+
+pytestmark = pytest.mark.unit
+
+FILES, ROWS = 24, 400
+START = datetime(2024, 3, 1)
+SCHEMA = pa.schema([("id", pa.int64()), ("user", pa.int64()), ("region", pa.string()), ("ts", pa.timestamp("us"))])
+
+
+def archive(folder: Path) -> Table:
+    """Files that follow each other in time; users and regions are spread over all of them."""
+    table = catalog(folder).create_table("db.archive", SCHEMA)
+    random = np.random.default_rng(1)
+    for number in range(FILES):
+        ids = np.arange(number * ROWS, (number + 1) * ROWS)
+        rows = {
+            "id": ids,
+            "user": random.integers(0, 100_000, ROWS),
+            "region": random.choice(["ap", "eu", "in", "us"], ROWS),
+            "ts": [START + timedelta(minutes=int(i)) for i in ids],
+        }
+        table.append(pa.table(rows, SCHEMA))
+    return table
+
+
+def ask(table: Table, reports: Path, queries: list[str]) -> int:
+    """Run queries as users do; returns the bytes of the files they read."""
+    options = ScanOptions(footers=False, report=JsonLinesReportStore(reports))
+    return sum(plan_scan(table, where, options=options).summary.bytes_kept for where in queries)
+
+
+def best(result: AdviceResult, kind: str) -> Candidate:
+    return next(candidate for candidate in result.candidates if candidate.kind == kind)
+
+
+@pytest.mark.parametrize("sample", [None, 5000])
+@pytest.mark.parametrize("kind", ["sort", "spec", "zorder"])
+def test_applied_advice_saves_what_was_estimated(tmp_path: Path, kind: str, sample: int | None) -> None:
+    table = archive(tmp_path)
+    queries = {
+        "sort": [f"user BETWEEN {start} AND {start + 3000}" for start in range(0, 90_000, 9_000)],
+        "spec": [f"region = '{region}'" for region in ("ap", "eu", "in", "us")],
+        "zorder": [f"user < {u} AND region = 'eu'" for u in (9_000, 25_000)] + ["user > 60000 AND user < 70000"],
+    }[kind]
+    before = ask(table, tmp_path / "reports", queries)
+    result = advise(table, str(tmp_path / "reports"), AdviseOptions(kind=kind, sample=sample, most=50))
+    candidate = best(result, kind)
+    assert candidate.estimated_bytes_before == before
+    with table.transaction() as change:
+        size = int(table.inspect.files()["file_size_in_bytes"].to_numpy().mean())
+        change.set_properties({"write.target-file-size-bytes": str(size)})
+    apply_candidate(table, candidate)
+    after = ask(table.refresh(), tmp_path / "later", queries)
+    assert after < before / 1.5
+    assert candidate.estimated_bytes_after / 2 <= after <= 2 * candidate.estimated_bytes_after
+
+
+def test_columns_that_already_prune_need_no_advice(tmp_path: Path) -> None:
+    table = archive(tmp_path)
+    ask(table, tmp_path / "reports", [f"id BETWEEN {i} AND {i + 100}" for i in range(0, 9000, 1000)])
+    result = advise(table, str(tmp_path / "reports"))
+    assert [candidate for candidate in result.candidates if candidate.kind == "sort"] == []
+
+
+def test_equalities_are_worth_buckets_and_ranges_are_not(tmp_path: Path) -> None:
+    table = archive(tmp_path)
+    ask(table, tmp_path / "equal", [f"user = {u}" for u in range(500, 60_000, 5_000)])
+    ask(table, tmp_path / "range", [f"user > {u}" for u in range(500, 60_000, 5_000)])
+    equal, ranges = (advise(table, str(tmp_path / name), AdviseOptions(kind="spec")) for name in ("equal", "range"))
+    assert ("bucket(16, user)",) in [candidate.columns for candidate in equal.candidates]
+    assert ("bucket(16, user)",) not in [candidate.columns for candidate in ranges.candidates]
+
+
+def test_old_spec_files_and_scattered_manifests_are_noticed(tmp_path: Path) -> None:
+    opened = catalog(tmp_path)
+    table = opened.create_table("db.t", SCHEMA)
+    regions = ("ap", "eu", "in", "us")
+
+    def rows(number: int) -> pa.Table:
+        names = [regions[(number + i) % 4] for i in range(100)]
+        values = {"id": range(100), "user": [7] * 100, "region": names, "ts": [START] * 100}
+        return pa.table(values, SCHEMA)
+
+    for number in range(6):
+        table.append(rows(number))
+    with table.update_spec() as update:
+        update.add_identity("region")
+    for number in range(6):
+        table.append(rows(number))
+    ask(table, tmp_path / "reports", ["region = 'eu'"] * 3)
+    found = {c.kind: c for c in advise(table, str(tmp_path / "reports"), AdviseOptions(most=50)).candidates}
+    upgrade = found["upgrade-spec"]
+    assert upgrade.columns == ("region",)
+    assert upgrade.bytes_rewritten > 0
+    assert upgrade.estimated_bytes_after < upgrade.estimated_bytes_before / 2
+    assert found["manifests"].bytes_rewritten == 0
+    assert found["manifests"].to_dict()["cost"] == {"bytes_rewritten": 0, "metadata_only": True}
+
+
+def test_a_workload_counts_what_it_can_use_and_what_it_cannot(tmp_path: Path) -> None:
+    table = two_spec_table(tmp_path)
+    lines: list[Any] = [
+        foreign_report(leaf("eq", "region", "eu"), kept=1, skipped=0),
+        foreign_report(leaf("eq", "region", "eu"), kept=1, skipped=0, table="prod.db.events"),
+        "INFO " + json.dumps(foreign_report(leaf("gt", "id", 5), kept=1, skipped=0)),
+        foreign_report(leaf("eq", "region", "(hash-1a2b3c4d)"), kept=1, skipped=0),
+        foreign_report(leaf("eq", "gone", 1), kept=1, skipped=0),
+        foreign_report(leaf("eq", "region", "eu"), kept=1, skipped=0, table="db.other_events"),
+        "{broken db.events",
+    ]
+    folder = write_lines(tmp_path / "reports/a.jsonl", lines)
+    workload = read_workload(str(folder), "db.events", table.schema())
+    assert [(str(predicate), runs) for predicate, runs in workload.predicates] == [("region = 'eu'", 2), ("id > 5", 1)]
+    assert workload.unusable == 2
+    with pytest.raises(BadInputError, match="no reports at"):
+        read_workload(str(tmp_path / "nowhere"), "db.events", table.schema())
+
+
+def test_reports_in_a_table_weigh_as_those_in_a_folder(
+    tmp_path: Path, floeplan_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = two_spec_table(tmp_path)
+    store = TableReportStore.create(catalog(tmp_path), "db.reports")
+    plan_scan(table, "v > 3", options=ScanOptions(report=store))
+    monkeypatch.setenv("PYICEBERG_CATALOG__LOCAL__TYPE", "sql")
+    monkeypatch.setenv("PYICEBERG_CATALOG__LOCAL__URI", f"sqlite:///{tmp_path}/catalog.db")
+    workload = read_workload("db.reports", "db.events", table.schema(), catalog="local")
+    assert [(str(predicate), runs) for predicate, runs in workload.predicates] == [("v > 3.0 AND NOT isnan(v)", 1)]
+
+
+def test_the_command_shows_candidates_and_refuses_what_cannot_be_meant(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = archive(tmp_path)
+    ask(table, tmp_path / "reports", ["user < 5000"])
+    lines = (tmp_path / "reports").glob("*.jsonl")
+    text = "".join(path.read_text() for path in lines).replace("db.archive", table.metadata_location)
+    folder = write_lines(tmp_path / "named/a.jsonl", [text])
+    place = ["advise", table.metadata_location, "--reports", str(folder)]
+    assert main([*place, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    keys = {"kind", "columns", "estimated_bytes_before", "estimated_bytes_after", "basis", "cost", "command"}
+    assert document["candidates"][0].keys() == keys
+    assert main([*place, "--kind", "sort"]) == 0
+    assert "--strategy sort --by user" in capsys.readouterr().out
+    assert main([*place, "--kind", "magic"]) == 2
+    assert main([*place, "--apply"]) == 2
+    assert "read-only" in capsys.readouterr().err
