@@ -26,6 +26,7 @@ COMMANDS: tuple[str, ...] = (
     "plan",
     "scan",
     "entries",
+    "inspect",
     "prune",
     "append",
     "delete",

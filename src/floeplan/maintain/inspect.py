@@ -1,0 +1,200 @@
+"""``inspect_table``: what a table is made of: specs, schemas, snapshots, files by spec, deletes and sizes.
+
+Only metadata are read: the manifest list and the manifests of one snapshot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.snapshots import Snapshot
+
+from floeplan.catalog import load_table
+from floeplan.metadata.decoder import Ints
+from floeplan.metadata.delete_index import DeleteKind
+from floeplan.metadata.entries import EntriesTable
+from floeplan.metadata.entry_columns import EntryColumns
+from floeplan.metadata.manifest_list import DATA, DELETES
+from floeplan.partition.key import partition_codes
+from floeplan.rewrite.delete_repair import read_head_deletes
+from floeplan.scan.deletes import ScanDeletes
+from floeplan.transaction.refile import Head
+from floeplan.transaction.refs import branch_head
+
+STEPS = tuple(2**power for power in range(10, 35, 2))
+"""Upper ends of the classes of file sizes, in bytes: 1 KiB to 16 GiB."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpecFiles:
+    """The live data files of one spec."""
+
+    spec_id: int
+    files: int
+    rows: int
+    bytes: int
+    partitions: int
+    manifests: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON document."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """What a table is made of.
+
+    Attributes:
+        table: Its name, or where its metadata are.
+        format_version: Of the specification.
+        location: Where its files are.
+        specs: All partition specs, oldest first.
+        schemas: All schemas, oldest first.
+        snapshots: All snapshots, newest first.
+        refs: Branches and tags.
+        files_by_spec: Data files of the snapshot that was looked at.
+        delete_files: Delete files of each kind.
+        sizes: Bytes of data, deletes and manifests, and data files by their size.
+    """
+
+    table: str
+    format_version: int
+    location: str
+    specs: tuple[Mapping[str, Any], ...]
+    schemas: tuple[Mapping[str, Any], ...]
+    snapshots: tuple[Mapping[str, Any], ...]
+    refs: Mapping[str, Mapping[str, Any]]
+    files_by_spec: tuple[SpecFiles, ...]
+    delete_files: Mapping[str, int]
+    sizes: Mapping[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON document."""
+        found = {name: getattr(self, name) for name in self.__slots__}
+        return found | {
+            "specs": [dict(spec) for spec in self.specs],
+            "schemas": [dict(schema) for schema in self.schemas],
+            "snapshots": [dict(snapshot) for snapshot in self.snapshots],
+            "files_by_spec": [files.to_dict() for files in self.files_by_spec],
+        }
+
+
+def inspect_table(table: Table | str, *, branch: str = MAIN_BRANCH) -> Inspection:
+    """Look at a table and the head of one of its branches."""
+    loaded = load_table(table)
+    metadata, head = loaded.metadata, Head.of(loaded, branch)
+    data = head.entries(head.rows(DATA), EntryColumns(frozenset()))
+    deletes = read_head_deletes(head)
+    newest_first = sorted(
+        metadata.snapshots, key=lambda snapshot: (snapshot.timestamp_ms, snapshot.sequence_number or 0)
+    )
+    return Inspection(
+        table=".".join(loaded.name()),
+        format_version=metadata.format_version,
+        location=metadata.location,
+        specs=tuple(_spec(spec, metadata.schema(), metadata.default_spec_id) for spec in metadata.partition_specs),
+        schemas=tuple(_schema(schema, metadata.current_schema_id) for schema in metadata.schemas),
+        snapshots=tuple(_snapshot(one, branch_head(metadata, branch)) for one in reversed(newest_first)),
+        refs={
+            name: {"snapshot_id": ref.snapshot_id, "type": str(ref.snapshot_ref_type)}
+            for name, ref in metadata.refs.items()
+        },
+        files_by_spec=tuple(_files(head, data, spec_id) for spec_id in np.unique(data.spec_id).tolist()),
+        delete_files=_delete_counts(deletes),
+        sizes=_sizes(head, data, deletes),
+    )
+
+
+def _spec(spec: PartitionSpec, schema: Schema, default: int) -> dict[str, Any]:
+    fields = [
+        {
+            "field_id": field.field_id,
+            "name": field.name,
+            "transform": str(field.transform),
+            "source_id": field.source_id,
+            "source": schema.find_column_name(field.source_id),
+        }
+        for field in spec.fields
+    ]
+    text = ", ".join(f"{field['transform']}({field['source'] or field['source_id']})" for field in fields)
+    return {
+        "spec_id": spec.spec_id,
+        "spec": text or "unpartitioned",
+        "default": spec.spec_id == default,
+        "fields": fields,
+    }
+
+
+def _schema(schema: Schema, current: int) -> dict[str, Any]:
+    columns = [
+        {"id": field.field_id, "name": field.name, "type": str(field.field_type), "required": field.required}
+        for field in schema.fields
+    ]
+    return {"schema_id": schema.schema_id, "current": schema.schema_id == current, "columns": columns}
+
+
+def _snapshot(snapshot: Snapshot, head: int | None) -> dict[str, Any]:
+    summary = snapshot.summary
+    return {
+        "snapshot_id": snapshot.snapshot_id,
+        "parent_snapshot_id": snapshot.parent_snapshot_id,
+        "sequence_number": snapshot.sequence_number,
+        "timestamp_ms": snapshot.timestamp_ms,
+        "current": snapshot.snapshot_id == head,
+        "operation": None if summary is None else summary.operation.value,
+        "summary": {} if summary is None else dict(summary.additional_properties),
+    }
+
+
+def _files(head: Head, data: EntriesTable, spec_id: int) -> SpecFiles:
+    own = data.filter(data.spec_id == spec_id)
+    return SpecFiles(
+        spec_id=spec_id,
+        files=len(own),
+        rows=int(own.record_count.sum()),
+        bytes=int(own.ints("file_size_in_bytes").sum()),
+        partitions=len(np.unique(partition_codes(head.union, own.spec_id, own.partition_columns()))),
+        manifests=len(np.unique(own.ints("manifest"))),
+    )
+
+
+def _delete_counts(deletes: ScanDeletes) -> dict[str, int]:
+    names = {
+        "position": (DeleteKind.POSITION_FILE, DeleteKind.POSITION_PARTITION),
+        "vectors": (DeleteKind.VECTOR,),
+        "equality": (DeleteKind.EQUALITY_GLOBAL, DeleteKind.EQUALITY_PARTITION),
+    }
+    counts = {name: int(np.count_nonzero(np.isin(deletes.kinds, kinds))) for name, kinds in names.items()}
+    return counts | {"rows": int(deletes.entries.record_count.sum())}
+
+
+def _sizes(head: Head, data: EntriesTable, deletes: ScanDeletes) -> dict[str, Any]:
+    sizes = data.ints("file_size_in_bytes")
+    manifests = np.concatenate([head.rows(DATA), head.rows(DELETES)])
+    return {
+        "data_bytes": int(sizes.sum()),
+        "delete_bytes": int(deletes.entries.ints("file_size_in_bytes").sum()),
+        "manifest_bytes": int(head.manifests.length[manifests].sum()),
+        "manifests": len(manifests),
+        "smallest": int(sizes.min()) if len(sizes) else 0,
+        "median": int(np.median(sizes)) if len(sizes) else 0,
+        "largest": int(sizes.max()) if len(sizes) else 0,
+        "histogram": _histogram(sizes),
+    }
+
+
+def _histogram(sizes: Ints) -> list[dict[str, int]]:
+    """Files of each class of sizes, from the first to the last class that has any."""
+    places = np.minimum(np.searchsorted(np.array(STEPS), sizes), len(STEPS) - 1)
+    counts = np.bincount(places, minlength=len(STEPS))
+    found = np.flatnonzero(counts)
+    used = range(int(found[0]), int(found[-1]) + 1) if len(found) else range(0)
+    return [{"up_to_bytes": STEPS[at], "files": int(counts[at])} for at in used]
