@@ -1,0 +1,111 @@
+"""Equality deletes around a rewrite: spent ones go, newer ones go on applying, to the same rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyiceberg.table import Table
+
+import floeplan as fp
+from floeplan.errors import CommitConflictError
+from floeplan.transaction.change import SnapshotChange
+from floeplan.transaction.commit import commit_change
+from floeplan.transaction.exchange import CommitOptions
+from tests.support.commits import append, open_catalog, rows_of
+from tests.support.moves import equality_delete, evolved_table
+
+pytestmark = pytest.mark.unit
+
+ALL = {"rewrite-all": "true"}
+OLD, NEW = 0, 1
+
+
+def made(folder: Path) -> Table:
+    """Ids 0–39 in four files without partition, then 100–104 and 105–109 of part a, 110–114 of part b."""
+    table = evolved_table(open_catalog(folder))
+    for rows in (rows_of(100, 105, "a"), rows_of(105, 110, "a"), rows_of(110, 115, "b")):
+        table = commit_change(table, append(table, rows)).table
+    return table
+
+
+def ids(table: Table) -> set[int]:
+    found = fp.plan_scan(table.refresh()).to_arrow()["id"].to_pylist()
+    assert len(found) == len(set(found))
+    return set(found)
+
+
+EVERYTHING = set(range(40)) | set(range(100, 115))
+
+
+def meanwhile(table: Table, change: SnapshotChange, step: str) -> CommitOptions:
+    """Commits a change when the rewrite has come to a step."""
+    waiting = [change]
+
+    def on_step(name: str) -> None:
+        if name == step and waiting:
+            commit_change(table.catalog.load_table(table.name()), waiting.pop())
+
+    return CommitOptions(on_step=on_step)
+
+
+@pytest.mark.parametrize("step", ["refreshed", "before-commit"])
+@pytest.mark.parametrize("spec", ["keep", "current", 0])
+def test_a_newer_delete_for_the_whole_table_meets_the_rows_wherever_they_went(
+    tmp_path: Path, spec: str | int, step: str
+) -> None:
+    table = made(tmp_path)
+    change = equality_delete(table, [3, 15, 101, 112], OLD)
+    done = fp.rewrite_data_files(table, spec=spec, options=ALL, commit=meanwhile(table, change, step))
+    assert (done.groups_failed, done.files_rewritten) == (0, 7)
+    assert ids(table) == EVERYTHING - {3, 15, 101, 112}
+
+
+@pytest.mark.parametrize("step", ["refreshed", "before-commit"])
+def test_a_newer_delete_of_a_partition_meets_rows_that_stay_in_it(tmp_path: Path, step: str) -> None:
+    table = made(tmp_path)
+    change = equality_delete(table, [3, 101, 112], NEW, "a")
+    done = fp.rewrite_data_files(table, options=ALL, commit=meanwhile(table, change, step))
+    assert (done.groups_failed, done.files_rewritten) == (0, 7)
+    assert ids(table) == EVERYTHING - {101}, "3 is in no partition, 112 in another"
+
+
+@pytest.mark.parametrize("step", ["refreshed", "before-commit"])
+def test_rows_do_not_come_to_a_partition_where_a_newer_delete_would_meet_them(tmp_path: Path, step: str) -> None:
+    table = made(tmp_path)
+    change = equality_delete(table, [3, 101], NEW, "a")
+    done = fp.rewrite_data_files(table, spec="current", options=ALL, commit=meanwhile(table, change, step))
+    assert ids(table) == EVERYTHING - {101}
+    assert done.groups_failed
+    assert done.files_rewritten, "part b is rewritten all the same"
+
+
+@pytest.mark.parametrize("step", ["refreshed", "before-commit"])
+def test_rows_do_not_leave_a_partition_where_a_newer_delete_meets_them(tmp_path: Path, step: str) -> None:
+    table = made(tmp_path)
+    change = equality_delete(table, [101], NEW, "a")
+    with pytest.raises(CommitConflictError, match="cannot be carried over"):
+        fp.rewrite_data_files(table, spec=OLD, options=ALL, commit=meanwhile(table, change, step))
+    assert ids(table) == EVERYTHING - {101}
+    assert len(fp.plan_scan(table).files) == 7
+
+
+def test_files_of_the_commit_s_own_age_would_escape_newer_deletes(tmp_path: Path) -> None:
+    table = made(tmp_path)
+    change = equality_delete(table, [3, 101], OLD)
+    options = {**ALL, "use-starting-sequence-number": "false"}
+    with pytest.raises(CommitConflictError, match="cannot be carried over"):
+        fp.rewrite_data_files(table, options=options, commit=meanwhile(table, change, "before-commit"))
+    assert ids(table) == EVERYTHING - {3, 101}
+
+
+def test_a_delete_for_the_whole_table_goes_with_the_last_file_it_meets(tmp_path: Path) -> None:
+    table = made(tmp_path)
+    table = commit_change(table, equality_delete(table, [3, 101], OLD)).table
+    part = fp.rewrite_data_files(table, where="id < 100", options=ALL)
+    assert part.delete_files_removed == 0
+    assert ids(table) == EVERYTHING - {3, 101}
+    rest = fp.rewrite_data_files(table, where="id >= 100", options=ALL)
+    assert rest.delete_files_removed == 1
+    assert ids(table) == EVERYTHING - {3, 101}
+    assert not any(file.deletes for file in fp.plan_scan(table).files)
