@@ -12,7 +12,7 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform, MonthTransform, TruncateTransform
 from pyiceberg.types import LongType, TimestampType
 
-from floeplan.errors import InvalidOptionError, UnknownSpecError
+from floeplan.errors import InvalidOptionError, UnknownColumnError, UnknownSpecError
 from floeplan.metadata.entries import Content, EntriesTable, Status
 from floeplan.partition.projection import SpecProjection
 from floeplan.partition.transforms import Transform
@@ -352,3 +352,13 @@ def test_deletes_of_a_writer_in_flight_are_found_within_the_grace_period(catalog
     result = upgrade_spec(table, options=options, commit=patient(timing=timing))
     assert (result.deletes_carried, len(result.snapshot_ids)) == (3, 2)
     assert len(read_rows(table)) == 27
+
+
+def test_only_files_of_which_every_row_matches_are_moved(catalog: SqlCatalog) -> None:
+    table = evolved_table(catalog, files=ROWS[:3])
+    options = UpgradeOptions(where="id < 15")
+    result = upgrade_spec(table, options=options, commit=patient())
+    assert (result.files_by_metadata, result.files_left, result.reasons) == (1, 0, {})
+    assert data_specs(reloaded(table)) == [0, 0, 1]
+    with pytest.raises(UnknownColumnError, match="nothing"):
+        upgrade_spec(table, options=UpgradeOptions(where="nothing = 1"))

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from floeplan.cli.changes import BranchOption, ChangedTableArgument, SparkOption, pairs, sign_of_life, writable_table
-from floeplan.cli.common import CatalogOption, JsonOption, show
+from floeplan.cli.common import CatalogOption, JsonOption, WhereOption, show
 from floeplan.rewrite.spec_upgrade import CURRENT, SpecUpgradeResult, UpgradeOptions
 from floeplan.rewrite.spec_upgrade import upgrade_spec as upgrade
 from floeplan.spark.session import open_session
@@ -22,6 +22,7 @@ def upgrade_spec(
     metadata_only: Annotated[
         bool, typer.Option("--metadata-only", help="Leave what cannot be moved; rewrite no file.")
     ] = False,
+    where: WhereOption = None,
     allow_coarser: Annotated[
         bool, typer.Option("--allow-coarser", help="Move files even where that drops partition information.")
     ] = False,
@@ -39,9 +40,11 @@ def upgrade_spec(
 ) -> None:
     """Bring files under another partition spec: by metadata alone where their partition is proven, else rewritten.
 
+    With --where only files move of which every row is proven to match, such as cold days that are folded into months.
+
     floeplan upgrade-spec db.events --dry-run
     """
-    options = UpgradeOptions(to, allow_coarser, files_per_commit, grace, dry_run, metadata_only)
+    options = UpgradeOptions(to, allow_coarser, files_per_commit, grace, dry_run, metadata_only, where)
     session = None if spark is None else open_session(spark)
     with sign_of_life("moving files"):
         result = upgrade(writable_table(table, catalog), spark=session, branch=branch or "main", options=options)

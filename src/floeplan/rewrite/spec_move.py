@@ -33,10 +33,13 @@ from floeplan.metadata.manifest_list import DATA
 from floeplan.partition.fields import BoundField
 from floeplan.partition.projection import SpecProjection
 from floeplan.partition.recover import Obstacle
+from floeplan.predicate.build import columns
+from floeplan.predicate.ir import TRUE, IrExpr
 from floeplan.rewrite.delete_repair import Strays, find_strays, joint_codes, read_head_deletes
 from floeplan.rewrite.output import OutputPartitions, needed_stats, output_partitions
 from floeplan.rewrite.places import Move, Places, refiling_of
 from floeplan.scan.deletes import ScanDeletes
+from floeplan.scan.passes import Predicate, judge_entries
 from floeplan.transaction.refile import Head, Refiling
 
 
@@ -58,6 +61,7 @@ class Fate(IntEnum):
     EQUALITY_DELETES_OF_OLD_PARTITION = 12
     EQUALITY_DELETES_OF_NEW_PARTITION = 13
     NEXT_COMMIT = 14
+    NOT_ASKED_FOR = 15
 
     @property
     def label(self) -> str:
@@ -102,9 +106,9 @@ class SpecMove:
         return np.asarray(self.fates == Fate.MOVED)
 
     def reasons(self) -> dict[str, int]:
-        """How many files stay for each reason, those that are in the target spec apart."""
+        """How many of the files that were to move stay for each reason."""
         counts = np.bincount(self.fates, minlength=len(Fate)).tolist()
-        staying = (fate for fate in Fate if fate not in (Fate.MOVED, Fate.IN_TARGET_SPEC))
+        staying = (fate for fate in Fate if fate not in (Fate.MOVED, Fate.IN_TARGET_SPEC, Fate.NOT_ASKED_FOR))
         return {fate.label: counts[fate] for fate in staying if counts[fate]}
 
     def refiling(self) -> Refiling | None:
@@ -114,7 +118,12 @@ class SpecMove:
 
 
 def plan_move(
-    head: Head, target_spec_id: int, *, allow_coarser: bool = False, most_files: int | None = None
+    head: Head,
+    target_spec_id: int,
+    *,
+    allow_coarser: bool = False,
+    most_files: int | None = None,
+    where: IrExpr = TRUE,
 ) -> SpecMove:
     """Decide for every data file of a head whether it moves to a spec.
 
@@ -123,9 +132,11 @@ def plan_move(
         target_spec_id: The spec to move to.
         allow_coarser: Whether moves that only drop information are made.
         most_files: Files to move at most; the others wait for the next commit.
+        where: Only files of which every row is proven to match move.
     """
     target = head.union.spec(target_spec_id)
-    stats = needed_stats(head.union, target_spec_id)
+    asked = Predicate(where, columns(where), head.union)
+    stats = needed_stats(head.union, target_spec_id) | asked.columns.keys()
     data = head.entries(head.rows(DATA), EntryColumns(frozenset(), stats=stats))
     deletes = read_head_deletes(head)
     outputs = output_partitions(data, head.union, target_spec_id)
@@ -134,6 +145,9 @@ def plan_move(
         coarser = [spec_id for spec_id, own in head.union.specs.items() if is_coarser(target, own)]
         fates[np.isin(data.spec_id, coarser) & (fates != Fate.IN_TARGET_SPEC)] = Fate.COARSER_TARGET
     _keep_for_deletes(head, data, outputs, deletes, fates)
+    if where is not TRUE:
+        proven = judge_entries(asked, data).tri.all_match
+        fates[~proven & (fates != Fate.IN_TARGET_SPEC)] = Fate.NOT_ASKED_FOR
     if most_files is not None:
         fates[np.flatnonzero(fates == Fate.MOVED)[most_files:]] = Fate.NEXT_COMMIT
     places = _places(data, outputs, np.asarray(fates == Fate.MOVED))
@@ -206,9 +220,9 @@ def _newest(delete_codes: Ints, sequence: Ints, codes: Ints) -> Ints:
 def _places(data: EntriesTable, outputs: OutputPartitions, moved: Mask) -> Places:
     """Where files will be: the proven partition for those that move, their own for the others."""
     own, picked = Places.of(data), pa.array(np.where(moved, np.arange(len(data)) + len(data), np.arange(len(data))))
-    columns = {}
+    chosen = {}
     for key, column in own.columns.items():
         new = outputs.columns[key]
         both = pa.concat_arrays([column.cast(new.type) if pa.types.is_null(column.type) else column, new])
-        columns[key] = both.take(picked)
-    return Places(np.where(moved, outputs.spec_id, own.spec_id), columns)
+        chosen[key] = both.take(picked)
+    return Places(np.where(moved, outputs.spec_id, own.spec_id), chosen)

@@ -22,6 +22,8 @@ from pyiceberg.table.refs import MAIN_BRANCH
 
 from floeplan.catalog import load_table
 from floeplan.errors import InvalidOptionError, UnknownSpecError
+from floeplan.predicate.compile import PredicateSource, compile_predicate
+from floeplan.predicate.ir import TRUE, IrExpr
 from floeplan.rewrite.delete_repair import repair_deletes
 from floeplan.rewrite.execute import run_rewrite
 from floeplan.rewrite.options import RewriteOptions
@@ -52,6 +54,7 @@ class UpgradeOptions:
         grace_seconds: How long to look for deletes of writers that were in flight, after the last move.
         dry_run: Whether only to say what would be done.
         metadata_only: Whether files that cannot be moved are left, instead of being rewritten.
+        where: Move only files of which every row is proven to match; nothing is rewritten then.
     """
 
     to: int | str = CURRENT
@@ -60,6 +63,7 @@ class UpgradeOptions:
     grace_seconds: float = 0.0
     dry_run: bool = False
     metadata_only: bool = False
+    where: PredicateSource | None = None
 
     def __post_init__(self) -> None:
         if self.files_per_commit is not None and self.files_per_commit < 1:
@@ -163,7 +167,10 @@ class _Upgrade:
 
     def _plan(self, head: Head, spec_id: int) -> SpecMove:
         most = None if self.options.dry_run else self.options.files_per_commit
-        return plan_move(head, spec_id, allow_coarser=self.options.allow_coarser, most_files=most)
+        where: IrExpr = TRUE
+        if self.options.where is not None:
+            where = compile_predicate(self.options.where, head.metadata.schema()).predicate
+        return plan_move(head, spec_id, allow_coarser=self.options.allow_coarser, most_files=most, where=where)
 
     def _move(self, spec_id: int) -> bool:
         """Move what can be moved now, at most as much as goes into one commit; false when there was nothing."""
@@ -185,7 +192,7 @@ class _Upgrade:
     def _rewritable(self, left: SpecMove) -> int:
         """How many of the files that cannot be moved are rewritten; none while some may not leave their partition."""
         reasons = left.reasons()
-        keep = self.options.metadata_only or Fate.COARSER_TARGET.label in reasons
+        keep = self.options.metadata_only or self.options.where is not None or Fate.COARSER_TARGET.label in reasons
         return 0 if keep else sum(reasons.values())
 
     def _rewrite(self, spec_id: int) -> None:
