@@ -115,6 +115,38 @@ def test_reports_of_iceberg_are_audited_with_what_they_carry(spark: SparkSession
     assert (result.queries, result.unreadable) == (4, 0)
 
 
+def test_what_iceberg_writes_itself_is_understood(spark: SparkSession, tmp_path: Path) -> None:
+    spark.sql("CREATE NAMESPACE IF NOT EXISTS local.audited")
+    spark.sql("CREATE TABLE local.audited.t (id BIGINT, v STRING) USING iceberg")
+    for first in (0, 100, 200):
+        spark.range(first, first + 300).selectExpr("id", "'x' AS v").coalesce(1).writeTo("local.audited.t").append()
+    as_json, as_text = _java_reports(spark, "local.audited.t", 250)
+    folder = write_lines(tmp_path / "logs/a.log", [as_json, f"INFO Received metrics report: {as_text}"])
+    result = audit(spark, str(folder), AuditOptions(min_factor=0))
+    assert (result.queries, result.runs, result.unreadable) == (2, 2, 0)
+    assert {finding.table for finding in result.flagged} == {"local.audited.t"}
+    assert {finding.ratios["files"] for finding in result.flagged} == {1.0}
+    assert len({finding.bytes_kept for finding in result.flagged}) == 1
+    assert "id = ?" in by_filter(result)
+
+
+def _java_reports(spark: SparkSession, name: str, wanted: int) -> tuple[str, str]:
+    """What Iceberg reports of a scan for one id, as REST catalogs and as logs get it."""
+    jvm = spark._jvm
+    assert jvm is not None
+    iceberg = jvm.org.apache.iceberg
+    table = iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, name)
+    reporter = iceberg.metrics.InMemoryMetricsReporter()
+    scan = table.newScan().metricsReporter(reporter).filter(iceberg.expressions.Expressions.equal("id", wanted))
+    tasks = scan.planFiles()
+    found = tasks.iterator()
+    while found.hasNext():
+        found.next()
+    tasks.close()
+    report = reporter.scanReport()
+    return iceberg.metrics.ScanReportParser.toJson(report), report.toString()
+
+
 def test_what_the_planner_stores_is_what_the_audit_reads(
     spark: SparkSession, tmp_path: Path, floeplan_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

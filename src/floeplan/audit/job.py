@@ -26,11 +26,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _QUERY = ("table", "shape", "opaque")
-_FOREIGN = """CASE WHEN shape RLIKE '"type":"or"| or ' THEN 'one side of OR matches everywhere'
-    WHEN shape NOT RLIKE '"type":"(eq|in|lt|gt|lt-eq|gt-eq|starts-with|is-null|is-nan)"|==|<|>|is_null'
-      THEN '!= excludes almost nothing'
-    ELSE 'values are spread over all files' END"""
-"""What a filter alone lets suspect, for reports that say nothing of its conjuncts."""
 
 
 def audit(
@@ -65,7 +60,7 @@ def per_query(scans: DataFrame, options: AuditOptions) -> DataFrame:
         sums[f"{level}_known"] = F.sum(F.expr(f"CASE WHEN {level}_total IS NOT NULL THEN {level}_kept END"))
     sums |= {"wanted": F.sum("selectivity"), "estimated": F.count("selectivity")}
     sums |= {f"why_{at}": F.count_if(F.expr(tests[name])) for at, name in enumerate(REASONS)}
-    sums |= {"runs": F.count("*")}
+    sums |= {"runs": F.count("*"), "unreadable": F.count_if(F.expr("table IS NULL AND NOT is_commit"))}
     daily = scans.groupBy(*_QUERY, F.to_date("time").alias("day")).agg(
         F.min("time").alias("first_run"), F.max("time").alias("last_run"), *(sums[name].alias(name) for name in sums)
     )
@@ -79,7 +74,7 @@ def per_query(scans: DataFrame, options: AuditOptions) -> DataFrame:
 
 def _reason_tests(options: AuditOptions) -> dict[str, str]:
     """For each reason the question whether a report has it."""
-    told = {reason: f"coalesce(array_contains(whys, '{reason}'), {_FOREIGN} = '{reason}')" for reason in CURES}
+    told = {reason: f"array_contains(whys, '{reason}')" for reason in CURES}
     return told | {
         OLD_SPEC: "old_spec_bytes * 2 >= bytes_kept AND partition_asked",
         DELETES: f"files_kept > 0 AND deletes_kept >= {options.deletes_per_file} * files_kept",
@@ -113,7 +108,7 @@ def _result(queries: DataFrame, options: AuditOptions) -> AuditResult:
         totals,
         F.count_if(known).alias("queries"),
         F.sum(F.when(known, F.col("runs"))).alias("runs"),
-        F.sum(F.when(~known, F.col("runs"))).alias("unreadable"),
+        F.sum("unreadable").alias("unreadable"),
         F.sum("bytes_kept").alias("bytes_kept"),
         F.count_if("flagged").alias("flagged_total"),
     )

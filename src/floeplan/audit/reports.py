@@ -57,6 +57,10 @@ _LITERAL = r'"(values?)"\s*:\s*(?:\[(?:[^\]"]|"(?:\\.|[^"\\])*")*\]|"(?:\\.|[^"\
 """A key and its literal: a list, a string or a bare word. A string never holds such a key: its quotes are escaped."""
 
 _SQL_LITERAL = r"'(?:[^']|'')*'|\b[0-9]+(?:\.[0-9]+)?\b"
+_SUSPECTED = """array(CASE WHEN shape RLIKE '"type":"or"| or ' THEN 'one side of OR matches everywhere'
+    WHEN shape NOT RLIKE '"type":"(eq|in|lt|gt|lt-eq|gt-eq|starts-with|is-null|is-nan)"|==|<|>|is_null'
+      THEN '!= excludes almost nothing'
+    ELSE 'values are spread over all files' END)"""
 _HIDDEN_LITERAL = r'"?\((?:\d+-digit|hash-|date|time)[^)"]*\)"?'
 """What Iceberg's log shows instead of a literal: its kind."""
 
@@ -83,7 +87,7 @@ def report_lines(
 
 
 def parsed_reports(lines: DataFrame) -> DataFrame:
-    """One row a line that is neither empty nor a commit report; nulls where a line is no report at all."""
+    """One row a line that is not empty; nulls where a line is no report."""
     from pyspark.sql import functions as F  # noqa: N812
 
     line = F.col("line")
@@ -93,8 +97,7 @@ def parsed_reports(lines: DataFrame) -> DataFrame:
         F.from_json(json, REPORT).alias("report"),
         F.when(line.contains("ScanReport{tableName="), line).alias("logged"),
     )
-    other = "report.`report-type` IS NULL OR report.`report-type` = 'scan-report'"
-    return parsed.where(other).select("stored", "report.*", *_logged_columns())
+    return parsed.select("stored", "report.*", *_logged_columns())
 
 
 def _logged_columns() -> list[Column]:
@@ -118,7 +121,10 @@ def _logged_columns() -> list[Column]:
 
 
 def audited_columns(parsed: DataFrame) -> DataFrame:
-    """The numbers of every report by the same names, whoever wrote it; ``table`` is null for a line that is none."""
+    """The numbers of every report by the same names, whoever wrote it; ``table`` is null for a line that is none.
+
+    ``whys`` are the reasons conjuncts were given or, where a report says nothing of them, what the filter lets suspect.
+    """
     from pyspark.sql import functions as F  # noqa: N812
 
     metric = {name: f"coalesce(metrics.`{name}`.value, logged_metrics.`{name}`.value)" for name in _METRICS}
@@ -127,7 +133,7 @@ def audited_columns(parsed: DataFrame) -> DataFrame:
     opaque = F.regexp_replace(F.expr(f"array_join({unanswered}, ' AND ')"), _SQL_LITERAL, "?")
     old = "filter(floeplan.specs, s -> s.spec_id != floeplan.default_spec_id)"
     numbers = _numbers(metric)
-    return parsed.select(
+    columns = parsed.select(
         F.expr("coalesce(to_timestamp(floeplan.timestamp), stored)").alias("time"),
         F.expr(f"CASE WHEN {numbers['files_kept']} IS NOT NULL THEN coalesce(`table-name`, logged_table) END").alias(
             "table"
@@ -138,8 +144,10 @@ def audited_columns(parsed: DataFrame) -> DataFrame:
         F.expr("floeplan.selectivity").alias("selectivity"),
         F.expr(f"aggregate({old}, 0L, (sum, s) -> sum + s.bytes_kept)").alias("old_spec_bytes"),
         F.expr("exists(floeplan.specs, s -> exists(s.notes, n -> n.field IS NOT NULL))").alias("partition_asked"),
-        F.expr("array_distinct(flatten(transform(floeplan.passes, p -> p.effects.why)))").alias("whys"),
+        F.expr("flatten(transform(floeplan.passes, p -> p.effects.why))").alias("whys"),
+        F.expr("coalesce(`report-type`, '') = 'commit-report'").alias("is_commit"),
     )
+    return columns.withColumn("whys", F.coalesce("whys", F.expr(_SUSPECTED)))
 
 
 def _numbers(metric: Mapping[str, str]) -> dict[str, str]:
