@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from floeplan.dml.overwrite import overwrite
     from floeplan.dml.result import DmlResult
     from floeplan.errors import FloeplanError
+    from floeplan.maintain.doctor import doctor
+    from floeplan.maintain.expire import expire_snapshots
+    from floeplan.maintain.inspect import inspect_table
+    from floeplan.maintain.orphans import remove_orphans
+    from floeplan.maintain.rewrite_manifests import rewrite_manifests
     from floeplan.predicate.compile import CompileResult, compile_predicate
     from floeplan.rewrite.execute import rewrite_data_files
     from floeplan.rewrite.filter import FilterStats
@@ -57,7 +62,10 @@ __all__ = [
     "append",
     "compile_predicate",
     "delete",
+    "doctor",
+    "expire_snapshots",
     "incremental",
+    "inspect_table",
     "load_table",
     "merge",
     "metadata_table",
@@ -67,7 +75,9 @@ __all__ = [
     "prune",
     "read",
     "register",
+    "remove_orphans",
     "rewrite_data_files",
+    "rewrite_manifests",
     "ship",
     "sql",
     "update",
@@ -96,7 +106,10 @@ _HOMES = {
     "append": "floeplan.dml.append",
     "compile_predicate": "floeplan.predicate.compile",
     "delete": "floeplan.dml.changing",
+    "doctor": "floeplan.maintain.doctor",
+    "expire_snapshots": "floeplan.maintain.expire",
     "incremental": "floeplan.spark.incremental",
+    "inspect_table": "floeplan.maintain.inspect",
     "load_table": "floeplan.catalog",
     "merge": "floeplan.dml.merge",
     "metadata_table": "floeplan.spark.metadata_tables",
@@ -105,7 +118,9 @@ _HOMES = {
     "plan_scan": "floeplan.scan.plan",
     "read": "floeplan.spark.reader",
     "register": "floeplan.spark.datasource",
+    "remove_orphans": "floeplan.maintain.orphans",
     "rewrite_data_files": "floeplan.rewrite.execute",
+    "rewrite_manifests": "floeplan.maintain.rewrite_manifests",
     "ship": "floeplan.spark.shipping",
     "sql": "floeplan.sql_text.run",
     "update": "floeplan.dml.changing",
