@@ -11,9 +11,10 @@ from hypothesis import settings
 from pyspark.sql import functions as F  # noqa: N812
 
 from floeplan.scan.options import ScanOptions
+from floeplan.spark import deletes
 from floeplan.spark.reader import ReadOptions, read
 from tests.engines.test_scan_matches_spark import canonical, chosen_predicates, load
-from tests.support.matrix import TABLES, Matrix, MatrixTable, interpreted
+from tests.support.matrix import BRANCH, TABLES, TAG, Matrix, MatrixTable, interpreted
 
 if TYPE_CHECKING:
     from pyiceberg.catalog.sql import SqlCatalog
@@ -63,3 +64,23 @@ def keys(matrix: Matrix, table: Table, predicates: Sequence[str], path: str = "a
     for number, pk in zip(rows["i"].to_pylist(), rows["pk"].to_pylist(), strict=True):
         found[predicates[number]].append(pk)
     return {where: sorted(pks) for where, pks in found.items()}
+
+
+def test_many_deletes_are_read_by_tasks(
+    matrix: Matrix, local_catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = matrix.table("evolving_v3_vectors")
+    monkeypatch.setattr(deletes, "SMALL_DELETES", -1)
+    monkeypatch.setattr(deletes, "BYTES_PER_TASK", 300)
+    with interpreted(matrix.spark):
+        shown = read(matrix.spark, load(made, local_catalog), options=options("native")).toArrow()
+    assert canonical(shown) == canonical(made.rows())
+
+
+def test_past_snapshots_branches_and_tags_equal_iceberg(matrix: Matrix, local_catalog: SqlCatalog) -> None:
+    made = matrix.table("evolving_v2")
+    table = load(made, local_catalog)
+    for at in ({"snapshot_id": made.snapshots()[2]}, {"ref": BRANCH}, {"ref": TAG}):
+        with interpreted(matrix.spark):
+            shown = read(matrix.spark, table, options=options("auto"), **at).toArrow()  # type: ignore[arg-type]
+        assert canonical(shown) == canonical(made.rows(**at))  # type: ignore[arg-type]

@@ -5,20 +5,26 @@ Where a fault of Spark's is the reason for a guard, the fault itself is shown: w
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import DateType, DoubleType, LongType, NestedField, StringType
 
+from floeplan.dml.append import append
+from floeplan.errors import UnsupportedError
 from floeplan.scan.options import ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.spark.columns import FIELD_ID
 from floeplan.spark.reader import ReadOptions, plan_read, read, read_plan_of
-from floeplan.spark.routing import FIELD_ID_CONF, MISSING_IDS_CONF
+from floeplan.spark.routing import FIELD_ID_CONF, MISSING_IDS_CONF, ZONE_CONF
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,10 +61,12 @@ def rows(frame: DataFrame) -> list[dict[str, object]]:
 
 def naive(spark: SparkSession, table: Table, ids: dict[str, int]) -> DataFrame:
     """The table's files read with field ids in the schema and no guard at all."""
-    from pyspark.sql.types import LongType, StructField, StructType
+    from pyspark.sql import types
 
     spark.conf.set(FIELD_ID_CONF, "true")
-    schema = StructType([StructField(name, LongType(), True, {FIELD_ID: i}) for name, i in ids.items()])
+    schema = types.StructType(
+        [types.StructField(name, types.LongType(), True, {FIELD_ID: i}) for name, i in ids.items()]
+    )
     paths = [file.path for file in plan_scan(table, options=OPTIONS.scan).files]
     return spark.read.schema(schema).parquet(*paths)
 
@@ -101,15 +109,15 @@ def test_names_differing_in_case_only(spark: SparkSession, local_catalog: SqlCat
 def test_plainly_renamed_and_promoted_columns(spark: SparkSession, local_catalog: SqlCatalog, name: str) -> None:
     table = local_catalog.create_table(name, pa.schema({"a": pa.int32(), "f": pa.float32()}))
     table.append(pa.table({"a": pa.array([1, 2], pa.int32()), "f": pa.array([0.5, 1.5], pa.float32())}))
-    from pyiceberg.types import DoubleType, LongType
-
     with table.update_schema() as update:
         update.update_column("a", LongType())
         update.update_column("f", DoubleType())
         update.rename_column("a", "long")
     table.append(pa.table({"long": pa.array([2**40]), "f": pa.array([0.1])}))
     expected = [{"long": 2, "f": 1.5}, {"long": 2**40, "f": 0.1}]
-    assert rows(read(spark, table, options=NATIVE).where("long > 1")) == sorted(expected, key=repr)
+    shown = read(spark, table, options=NATIVE)
+    assert rows(shown.where("long > 1")) == sorted(expected, key=repr)
+    assert not any(field.metadata for field in shown.schema), "field ids and defaults are no business of the reader's"
 
 
 def test_renamed_fields_of_structs_are_not_pruned_to_nulls(
@@ -131,8 +139,6 @@ def test_renamed_fields_of_structs_are_not_pruned_to_nulls(
 def test_files_without_ids_are_not_read_as_nulls(
     spark: SparkSession, local_catalog: SqlCatalog, name: str, tmp_path: Path, setting: None
 ) -> None:
-    import pyarrow.parquet as pq
-
     path = tmp_path / "plain.parquet"
     pq.write_table(pa.table({"a": [1, 2]}), path)
     table = local_catalog.create_table(name, pa.schema({"a": pa.int64()}))
@@ -149,17 +155,41 @@ def test_files_without_ids_are_not_read_as_nulls(
     assert rows(careless.dataframe()) == [{"a": 1}, {"a": 2}, {"a": 3}]
 
 
-def moved(table: Table, file_name: str) -> tuple[ScanPlan, Path]:
-    """The plan of a table of one file, with that file under another name."""
+def moved(table: Table, file_name: str, without: str | None = None) -> tuple[ScanPlan, Path]:
+    """The plan of a table of one file, with that file under another name and perhaps without a column."""
     plan = plan_scan(table, options=OPTIONS.scan)
     place = Path(plan.files[0].path.removeprefix("file://"))
     target = place.parent / file_name
     target.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copy(place, target)
+    stored = pq.ParquetFile(place).read()
+    pq.write_table(stored if without is None else stored.drop_columns(without), target)
+    return relocated(plan, str(target)), target
+
+
+def relocated(plan: ScanPlan, path: str) -> ScanPlan:
+    """The same plan with its one file elsewhere."""
     entries = plan.files.entries
     column = entries.table.schema.get_field_index("file_path")
-    renamed = entries.table.set_column(column, "file_path", pa.array([str(target)], pa.large_string()))
-    return replace(plan, files=replace(plan.files, entries=replace(entries, table=renamed))), target
+    table = entries.table.set_column(column, "file_path", pa.array([path], pa.large_string()))
+    return replace(plan, files=replace(plan.files, entries=replace(entries, table=table)))
+
+
+def test_identity_values_stand_in_for_missing_columns(
+    spark: SparkSession, local_catalog: SqlCatalog, name: str
+) -> None:
+    schema = Schema(
+        NestedField(1, "a", LongType(), required=False),
+        NestedField(2, "p", StringType(), required=False),
+        NestedField(3, "d", DateType(), required=False),
+    )
+    fields = [PartitionField(i, 998 + i, IdentityTransform(), f"by_{i}") for i in (2, 3)]
+    table = local_catalog.create_table(name, schema, partition_spec=PartitionSpec(*fields))
+    table.append(pa.table({"a": [1, 2], "p": ["x", "x"], "d": pa.array([19000, 19000], pa.int32()).cast(pa.date32())}))
+    whole = rows(read(spark, table, options=NATIVE))
+    for lacking in ("p", "d"):
+        plan, _ = moved(table, f"without-{lacking}.parquet", without=lacking)
+        assert rows(read_plan_of(spark, plan, "native").dataframe()) == whole
+        assert rows(read_plan_of(spark, plan, "native").dataframe().where("p = 'x' AND a = 2")) == whole[1:]
 
 
 @pytest.mark.parametrize("hidden", ["_x.parquet", ".x.parquet"])
@@ -180,6 +210,46 @@ def test_paths_are_taken_literally(spark: SparkSession, local_catalog: SqlCatalo
     table.append(pa.table({"a": [1]}))
     plan, _ = moved(table, "k=[a] {b,c}/*?#&;%41 +é\\\"'x.parquet")
     assert rows(read_plan_of(spark, plan, "native").dataframe()) == [{"a": 1}]
+
+
+def test_stores_the_jvm_cannot_reach_are_read_in_python(
+    spark: SparkSession, local_catalog: SqlCatalog, name: str
+) -> None:
+    table = local_catalog.create_table(name, pa.schema({"a": pa.int64()}))
+    table.append(pa.table({"a": [1]}))
+    plan = plan_scan(table, options=OPTIONS.scan)
+    elsewhere = relocated(plan, "s3://bucket/a.parquet")
+    chosen = read_plan_of(spark, elsewhere)
+    assert not chosen.branches
+    assert "Spark cannot read s3://bucket: " in chosen.explain()
+    with pytest.raises(UnsupportedError, match=r"cannot read 1 of 1 files: Spark cannot read s3://bucket"):
+        read_plan_of(spark, elsewhere, "native")
+
+
+def test_selected_pages_and_other_time_zones_take_python_tasks(
+    spark: SparkSession, local_catalog: SqlCatalog, name: str
+) -> None:
+    table = local_catalog.create_table(name, pa.schema({"a": pa.int64(), "at": pa.timestamp("us", "UTC")}))
+    table.append(pa.table({"a": range(5), "at": pa.array(range(5), pa.timestamp("us", "UTC"))}))
+
+    def reasons(where: str, scan: ScanOptions | None = None) -> list[str]:
+        plan = plan_read(spark, table.refresh(), where, options=replace(OPTIONS, scan=scan or OPTIONS.scan))
+        assert rows(plan.dataframe()) == sorted(plan.plan.to_arrow().to_pylist(), key=repr)
+        return [reason for reason, _ in plan.route.reasons]
+
+    zone = spark.conf.get(ZONE_CONF)
+    try:
+        spark.conf.set(ZONE_CONF, "Asia/Tokyo")
+        assert reasons("a = 3 AND at > TIMESTAMP '1970-01-01 00:00:00'") == []
+        assert reasons("hour(at) = 0 AND a = 3") == [
+            "the predicate computes, and the session is in Asia/Tokyo and not in UTC"
+        ]
+    finally:
+        spark.conf.set(ZONE_CONF, zone)
+    assert reasons("hour(at) = 0") == []
+    many = range(10, 60_000)
+    append(table, pa.table({"a": many, "at": pa.array(many, pa.timestamp("us", "UTC"))}))
+    assert reasons("a IN (3, 30000)", ScanOptions(page_index=True, report=False)) == ["the plan selects pages"]
 
 
 def test_floats_keep_the_rows_pushed_filters_lose(spark: SparkSession, local_catalog: SqlCatalog, name: str) -> None:

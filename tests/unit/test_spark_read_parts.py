@@ -158,13 +158,19 @@ class TestVeils:
 
 def test_the_log_escapes_what_urls_cannot_hold() -> None:
     paths = pa.array(["/plain/a.parquet", 'file:///b c%41[é]"\\.parquet', "s3://bucket/k=v/x.parquet"])
-    lines = [json.loads(line) for line in _lines(paths, np.array([1, 2, 3]), np.array([0, 64, 128])).splitlines()]
+    lines = [json.loads(line) for line in _lines(paths, np.array([1, 2, 3]), np.array([0, 64, 2**40])).splitlines()]
     assert [line["path"] for line in lines] == [
         "file:///plain/a.parquet",
         "file:///b%20c%2541%5B%C3%A9%5D%22%5C.parquet",
         "s3://bucket/k=v/x.parquet",
     ]
-    assert [(line["size"], line["modificationTime"]) for line in lines] == [(1, 0), (2, 64), (3, 128)]
+    assert [line["size"] for line in lines] == [1, 2, 3]
+
+
+def test_tags_come_back_out_of_times() -> None:
+    tags = np.unique(np.concatenate([np.arange(5000), np.random.default_rng(1).integers(0, 2**42, 5000)]))
+    lines = _lines(pa.array(["/x"] * len(tags)), np.ones_like(tags), tags).splitlines()
+    assert [json.loads(line)["modificationTime"] * 1000 >> 10 for line in lines] == tags.tolist()
 
 
 def test_files_start_at_whole_words() -> None:

@@ -45,6 +45,9 @@ _OPTIONS = {
 }
 """No guessing of partitions from paths, no globs, no file left out in silence, no calendar but today's."""
 
+_SHIFT, _MICROS = 10, 1000
+"""A tag comes out of a time in microseconds by a shift, which costs a row less than a division by a thousand."""
+
 _seen: WeakKeyDictionary[SparkSession, bool] = WeakKeyDictionary()
 _folders: list[tempfile.TemporaryDirectory[str]] = []
 
@@ -81,7 +84,7 @@ def read_named(spark: SparkSession, schema: StructType, paths: Sequence[str]) ->
 
 def tag() -> Column:
     """The number the log gave to the file of a row."""
-    return F.unix_millis(F.col("_metadata.file_modification_time"))
+    return F.shiftright(F.unix_micros(F.col("_metadata.file_modification_time")), _SHIFT)
 
 
 def _reader(spark: SparkSession, schema: StructType) -> DataFrameReader:
@@ -91,9 +94,10 @@ def _reader(spark: SparkSession, schema: StructType) -> DataFrameReader:
 def _lines(paths: pa.Array, sizes: npt.NDArray[np.int64], tags: npt.NDArray[np.int64]) -> str:
     urls = _urls(paths.cast(pa.string()))
     head = '{"isDir":false,"blockReplication":1,"blockSize":134217728,"action":"add","path":"'
+    times = -(-(tags << _SHIFT) // _MICROS)
     lines = pc.binary_join_element_wise(
         head, urls, '","size":', pa.array(sizes).cast(pa.string()), ',"modificationTime":',
-        pa.array(tags).cast(pa.string()), "}", "",
+        pa.array(times).cast(pa.string()), "}", "",
     )  # fmt: skip
     return "\n".join(lines.to_pylist())
 

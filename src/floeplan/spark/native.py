@@ -168,7 +168,7 @@ class NativeReading:
             value = column.shown
             if field_id in branch.constants:
                 value = F.coalesce(value, F.get(self._partition_values(branch, column.field), tag().cast("int")))
-            yield value.alias(self._name(column.field))
+            yield value.alias(self._name(column.field), metadata={})
         if branch.equality:
             yield tag().cast("int").alias(self._tag)
 
