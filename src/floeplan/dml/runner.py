@@ -2,8 +2,9 @@
 
 Rule: a task gets a pack of descriptors and the token of its attempt, and returns a value that can be pickled. Outputs
 are named with the token, so attempts never collide, and only what came back counts: what a failed or speculative
-attempt wrote is referenced by nobody. Packs are few and balanced, because a Python task of Spark costs as much as some
-megabytes of work; their results come back in the order of the packs, and a pack keeps the order of its descriptors.
+attempt wrote is referenced by nobody. Packs are balanced and no more than there are cores, because a Python task of
+Spark costs as much as some megabytes of work; their results come back in the order of the packs, and a pack keeps the
+order of its descriptors.
 
 Only the DataFrame API is used, so classic sessions, clusters and Spark Connect all do. An error in a task is raised
 here as what it was.
@@ -63,7 +64,7 @@ def run_tasks(
     sizes = np.ones(len(descriptors)) * TASK_BYTES if weights is None else np.asarray(weights, dtype=np.float64)
     if spark is None:
         return _run_here(task, _packs(descriptors, sizes, os.cpu_count() or 1), discard)
-    packs = _packs(descriptors, sizes, 2 * _parallelism(spark))
+    packs = _packs(descriptors, sizes, _parallelism(spark))
     return _run_on_spark(task, packs, spark, description, discard)
 
 
