@@ -11,7 +11,7 @@ import pytest
 from pyiceberg.table import Table
 
 import floeplan as fp
-from floeplan.errors import CommitConflictError, FloeplanError
+from floeplan.errors import CommitConflictError, CommitError, FloeplanError
 from floeplan.metadata.io import local_path
 from floeplan.rewrite.progress import Progress
 from floeplan.rewrite.result import RewriteInterruptedError, RewriteResult
@@ -130,6 +130,22 @@ def test_deletes_are_applied_and_leave_the_table(tmp_path: Path, version: str) -
     summary = table.current_snapshot().summary  # type: ignore[union-attr]
     assert summary is not None
     assert summary["total-delete-files"] == "0"
+
+
+def test_a_catalog_that_is_gone_at_the_commit_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = six_files(tmp_path)
+    before = data_files(tmp_path)
+
+    class Gone(Progress):
+        def done(self, groups: int, size: int, failed: int) -> None:
+            monkeypatch.setattr(type(table.catalog), "load_table", unreachable)
+
+    def unreachable(*_: object) -> None:
+        raise ConnectionError("no route to the catalog")
+
+    with pytest.raises(CommitError, match="no route to the catalog"):
+        rewrite(table, progress=Gone())
+    assert data_files(tmp_path) == before
 
 
 def test_a_delete_that_still_applies_stays(tmp_path: Path) -> None:

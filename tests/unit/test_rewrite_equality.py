@@ -109,3 +109,12 @@ def test_a_delete_for_the_whole_table_goes_with_the_last_file_it_meets(tmp_path:
     assert rest.delete_files_removed == 1
     assert ids(table) == EVERYTHING - {3, 101}
     assert not any(file.deletes for file in fp.plan_scan(table).files)
+
+
+def test_files_without_a_live_row_leave_nothing_behind(tmp_path: Path) -> None:
+    table = made(tmp_path)
+    table = commit_change(table, equality_delete(table, sorted(EVERYTHING), OLD)).table
+    done = fp.rewrite_data_files(table, options=ALL)
+    assert (done.files_rewritten, done.files_added, done.delete_files_removed) == (7, 0, 1)
+    assert ids(table) == set()
+    assert table.scan().to_arrow().num_rows == 0

@@ -28,7 +28,7 @@ from pyiceberg.table.refs import MAIN_BRANCH
 
 from floeplan.dml.outcome import discard_entries, planned_entries
 from floeplan.dml.runner import new_attempt
-from floeplan.errors import CommitConflictError, FloeplanError
+from floeplan.errors import CommitConflictError, CommitError, FloeplanError
 from floeplan.metadata.entries import EntriesTable
 from floeplan.partition.union import UnionPartitionType
 from floeplan.rewrite.dangling import dangling_deletes
@@ -136,7 +136,7 @@ class CommitManager:
             raise
 
     def _judged(self, groups: Sequence[GroupResult], table: Table) -> _Round:
-        now = table.catalog.load_table(table.name())
+        now = _newest(table)
         start = self.plan.target.snapshot
         since = Since.of(now, branch_head(now.metadata, self.branch), None if start is None else start.snapshot_id)
         carrier = DeleteCarrier(self.plan.files, since, self._keeps_age)
@@ -234,6 +234,18 @@ class CommitManager:
     def _discard(self, groups: Sequence[GroupResult]) -> None:
         for group in groups:
             discard_entries(group.added, self.plan.target.table.io)
+
+
+def _newest(table: Table) -> Table:
+    try:
+        return table.catalog.load_table(table.name())
+    except Exception as error:
+        name = ".".join(table.name())
+        raise CommitError(
+            f"cannot load table {name} to commit to it: {type(error).__name__}: {error}",
+            context={"table": name},
+            retryable=True,
+        ) from error
 
 
 def _refuse_removed(group: GroupResult, gone: frozenset[str]) -> None:
