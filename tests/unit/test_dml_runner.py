@@ -6,11 +6,12 @@ import pickle
 import threading
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from floeplan.dml.runner import TASK_BYTES, answer_batch, run_tasks, spark_task, unpickled
+from floeplan.dml.runner import HERE_BYTES, TASK_BYTES, answer_batch, run_tasks, spark_task, unpickled
 from floeplan.errors import BadInputError
 
 pytestmark = pytest.mark.unit
@@ -32,6 +33,13 @@ def test_every_descriptor_is_done_once_and_packs_keep_its_order() -> None:
 
 def test_little_work_is_one_pack() -> None:
     assert len(run_tasks(echo, range(100), weights=[10] * 100)) == 1
+
+
+def test_little_work_leaves_the_session_alone() -> None:
+    untouchable: Any = object()
+    assert [pack for pack, _ in run_tasks(echo, [1, 2], untouchable, weights=[10, 20])] == [[1, 2]]
+    with pytest.raises(AttributeError):
+        run_tasks(echo, [1, 2], untouchable, weights=[HERE_BYTES, 1])
 
 
 def test_packs_are_balanced_by_weight(monkeypatch: pytest.MonkeyPatch) -> None:

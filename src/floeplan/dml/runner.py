@@ -34,6 +34,8 @@ Task: TypeAlias = Callable[[Sequence[Work], str], Result]
 
 TASK_BYTES = 8 * 1024 * 1024
 """Work of fewer bytes does not pay for a Spark task of its own."""
+HERE_BYTES = 128 * 1024 * 1024
+"""Work of no more bytes in all is done in this process, session or not: a Spark job would cost more than the work."""
 RESULT_SCHEMA = "pack long, failed boolean, answer binary"
 
 
@@ -51,7 +53,7 @@ def run_tasks(
     Args:
         task: Given some descriptors and a token for names; it and they must pickle when Spark is used.
         descriptors: The pieces of work.
-        spark: A session; ``None`` runs in this process.
+        spark: A session; without one, and for little work, everything runs in this process.
         weights: Bytes of work in each descriptor, by which packs are balanced; equal when not given.
         description: What a Spark user interface shows.
         discard: Called with what tasks returned when another one failed.
@@ -62,7 +64,7 @@ def run_tasks(
     if not descriptors:
         return []
     sizes = np.ones(len(descriptors)) * TASK_BYTES if weights is None else np.asarray(weights, dtype=np.float64)
-    if spark is None:
+    if spark is None or sizes.sum() <= HERE_BYTES:
         return _run_here(task, _packs(descriptors, sizes, os.cpu_count() or 1), discard)
     packs = _packs(descriptors, sizes, _parallelism(spark))
     return _run_on_spark(task, packs, spark, description, discard)
