@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -95,10 +96,12 @@ def delete_first_rows(table: Table, files: slice, *, per_file: bool = True) -> T
 
 def equality_delete(table: Table, ids: list[int], spec_id: int, part: str | None = None) -> SnapshotChange:
     """A delete file of ids, filed under a partition of a spec."""
-    path = f"{table.location()}/data/equality-{spec_id}-{part}-{ids[0]}.parquet"
+    path = f"{table.location()}/data/equality-{uuid.uuid4()}.parquet"
     field = pa.field("id", pa.int64(), metadata={"PARQUET:field_id": "1"})
     rows = pa.table({"id": ids}, schema=pa.schema([field]))
-    pq.write_table(rows, path.removeprefix("file://"))
+    local = Path(path.removeprefix("file://"))
+    local.parent.mkdir(exist_ok=True)
+    pq.write_table(rows, local)
     columns: dict[str, Any] = {
         "spec_id": [spec_id],
         "status": [Status.ADDED],
@@ -106,7 +109,7 @@ def equality_delete(table: Table, ids: list[int], spec_id: int, part: str | None
         "file_path": [path],
         "file_format": ["PARQUET"],
         "record_count": [len(ids)],
-        "file_size_in_bytes": [Path(path.removeprefix("file://")).stat().st_size],
+        "file_size_in_bytes": [local.stat().st_size],
         "equality_ids": [[1]],
     }
     union = UnionPartitionType.of_table(table.metadata)
