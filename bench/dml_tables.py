@@ -6,6 +6,7 @@ writer; one row in a hundred is deleted already. ``listed``: a table of metadata
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -86,10 +87,13 @@ def new_rows(spark: SparkSession, folder: Path, first: int, count: int) -> str:
 
 
 def listed(manifests: int) -> Path:
-    """The metadata file of a table without data, made once and kept."""
+    """The metadata file of a table without data, made once and kept; commits leave its small manifests unmerged."""
     home = CACHE / f"listed-{manifests}"
     metadata = home / "metadata" / "v1.metadata.json"
     if not metadata.exists():
         shutil.rmtree(home, ignore_errors=True)
         write_evolved_archive(home, manifests, LISTED_FILES)
-    return metadata
+    unmerged = metadata.with_name("unmerged.metadata.json")
+    properties = {"commit.manifest-merge.enabled": "false"}
+    unmerged.write_text(json.dumps(json.loads(metadata.read_text()) | {"properties": properties}))
+    return unmerged
