@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,51 @@ def test_old_spec_files_and_scattered_manifests_are_noticed(tmp_path: Path) -> N
     assert upgrade.estimated_bytes_after < upgrade.estimated_bytes_before / 2
     assert found["manifests"].bytes_rewritten == 0
     assert found["manifests"].to_dict()["cost"] == {"bytes_rewritten": 0, "metadata_only": True}
+
+
+@pytest.mark.parametrize("sample", [None, 50])
+def test_every_type_can_be_advised_on(tmp_path: Path, sample: int | None) -> None:
+    days = [date(2024, 1, 1) + timedelta(days=i) for i in range(40)]
+    rows = pa.table(
+        {
+            "flag": [i % 2 == 0 for i in range(40)],
+            "price": pa.array([Decimal(i) / 4 for i in range(40)], pa.decimal128(9, 2)),
+            "wide": pa.array([Decimal(i) for i in range(40)], pa.decimal128(30, 2)),
+            "ratio": pa.array(
+                [None if i % 5 == 0 else float("nan") if i == 7 else i / 3 for i in range(40)], pa.float32()
+            ),
+            "day": days,
+            "name": [None if i % 7 == 0 else f"n{i}" for i in range(40)],
+            "data": [str(i).encode() for i in range(40)],
+            "nothing": pa.nulls(40, pa.int64()),
+            "place": [{"city": f"c{i % 3}"} for i in range(40)],
+        }
+    )
+    table = catalog(tmp_path).create_table("db.types", rows.schema)
+    for first in range(0, 40, 10):
+        table.append(rows.take(pa.array(range(first // 10, 40, 4))))
+    queries = [
+        "flag",
+        "price > 3",
+        "wide = 7",
+        "ratio < 2",
+        "day = DATE '2024-01-09'",
+        "name = 'n9'",
+        "name LIKE 'n3%'",
+    ]
+    queries += ["data = X'31'", "nothing = 4", "place.city IN ('c0', 'c1')", "ratio IS NULL", "true"]
+    ask(table, tmp_path / "reports", queries)
+    result = advise(table, str(tmp_path / "reports"), AdviseOptions(sample=sample, most=1000))
+    assert (result.runs, result.unusable) == (len(queries), 0)
+    assert all(c.estimated_bytes_after <= 0.95 * c.estimated_bytes_before for c in result.candidates)
+
+
+def test_tables_without_files_or_questions_have_no_candidates(tmp_path: Path) -> None:
+    empty = catalog(tmp_path).create_table("db.archive", SCHEMA)
+    ask(empty, tmp_path / "reports", ["user = 3"])
+    assert advise(empty, str(tmp_path / "reports")).candidates == ()
+    nobody = write_lines(tmp_path / "none/a.jsonl", [])
+    assert advise(empty, str(nobody)).runs == 0
 
 
 def test_a_workload_counts_what_it_can_use_and_what_it_cannot(tmp_path: Path) -> None:

@@ -100,6 +100,16 @@ def test_thresholds_are_checked_before_spark_starts(capsys: pytest.CaptureFixtur
     assert "min_ratio" in capsys.readouterr().err
 
 
+def test_a_place_without_reports_is_named_before_spark_starts(
+    floeplan_home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FLOEPLAN_REPORTS", "off")
+    assert main(["audit"]) == 2
+    assert f"there are no reports at {floeplan_home / 'reports'}" in capsys.readouterr().err
+    assert main(["audit", "--reports", "db.nothing"]) == 2
+    assert "db.nothing" in capsys.readouterr().err
+
+
 def test_the_drawing_shows_ratios_reason_and_advice() -> None:
     console = Console(width=140, record=True, file=StringIO(), soft_wrap=True)
     console.print(draw(AuditResult(2, 9, 1, 5000, 1, (finding(),))))

@@ -77,8 +77,6 @@ def _partition_values(column: CodedColumn, field: BoundField) -> tuple[Vector, C
     else:
         encoded = made.dictionary_encode()
         distinct, places = encoded.dictionary, encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-    if not len(places):
-        return distinct, np.full(len(column.codes), NULL, dtype=np.int64)
     return distinct, np.where(column.codes == NULL, NULL, places[column.codes])
 
 
@@ -100,18 +98,12 @@ def _bounds(column: CodedColumn, order: npt.NDArray[np.intp], starts: npt.NDArra
     highest = np.maximum.reduceat(codes, starts)
     there = highest != NULL
     nulls = np.maximum.reduceat(codes == NULL, starts)
-    lower, upper = (Bound(_at(column.values, np.where(there, places, 0)), there) for places in (lowest, highest))
+    lower, upper = (Bound(take(column.values, np.where(there, places, 0)), there) for places in (lowest, highest))
     return ColumnStats(nulls, np.zeros_like(nulls), there, lower, upper)
 
 
 def _exact(distinct: Vector, codes: Codes) -> ColumnStats:
-    return ColumnStats.exact(_at(distinct, np.maximum(codes, 0)), codes == NULL)
-
-
-def _at(values: Vector, places: Codes) -> Vector:
-    if len(values):
-        return take(values, places)
-    return np.zeros(len(places), dtype=np.int64) if isinstance(values, np.ndarray) else take(values, places[:0])
+    return ColumnStats.exact(take(distinct, np.maximum(codes, 0)), codes == NULL)
 
 
 def curve_keys(columns: Sequence[CodedColumn]) -> list[npt.NDArray[np.uint64]]:

@@ -75,7 +75,7 @@ def points_from_bounds(entries: EntriesTable, columns: Sequence[Column], number:
         for column in columns
         if column.field_id in known
     }
-    return Points({i: c for i, c in coded.items() if c is not None}, file, (sizes / each)[file], "bounds")
+    return Points(_with_values(coded), file, (sizes / each)[file], "bounds")
 
 
 def _between_bounds(column: Column, stats: ColumnStats, file: Codes, random: np.random.Generator) -> CodedColumn | None:
@@ -103,8 +103,9 @@ def _places(pool: pa.Array, values: pa.Array) -> Codes:
 
 
 def coded(column: Column, values: Vector, valid: npt.NDArray[np.bool_]) -> CodedColumn:
-    """Values as places among their distinct ones."""
+    """Values as places among their distinct ones; NaN, which bounds leave out, counts as null."""
     if isinstance(values, np.ndarray):
+        valid = valid & ~np.isnan(values) if values.dtype.kind == "f" else valid
         distinct, codes = np.unique(values, return_inverse=True)
         return CodedColumn(column, distinct, np.where(valid, codes, NULL))
     distinct = pc.unique(values).drop_null()
@@ -126,7 +127,14 @@ def points_from_rows(table: Table, entries: EntriesTable, columns: Sequence[Colu
     file = np.repeat(place.to_numpy(zero_copy_only=False).astype(np.int64), [part.num_rows for part in parts])
     total = float(entries.ints("file_size_in_bytes").sum())
     made = {column.field_id: _coded_rows(column, rows) for column in columns}
-    return Points(made, file, np.full(len(file), total / max(len(file), 1)), f"sample of {len(file)} rows")
+    return Points(
+        _with_values(made), file, np.full(len(file), total / max(len(file), 1)), f"sample of {len(file)} rows"
+    )
+
+
+def _with_values(columns: Mapping[int, CodedColumn | None]) -> dict[int, CodedColumn]:
+    """Columns of which a value is known; layouts know nothing of the others."""
+    return {i: column for i, column in columns.items() if column is not None and len(column.values)}
 
 
 def _some_rows(rows: pa.Table, most: int, random: np.random.Generator) -> pa.Table:

@@ -15,8 +15,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from floeplan.audit.places import are_files
 from floeplan.catalog import load_table
-from floeplan.errors import BadInputError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -73,13 +73,10 @@ def report_lines(
     Raises:
         BadInputError: There is neither such a folder nor such a table.
     """
-    local = Path(source)
-    if "://" in source or local.exists():
-        place = source if "://" in source else local.resolve().as_uri()
+    if are_files(source):
+        place = source if "://" in source else Path(source).resolve().as_uri()
         lines = spark.read.text(place, recursiveFileLookup=True)
         return lines.selectExpr("_metadata.file_modification_time AS stored", "value AS line")
-    if "/" in source or "." not in source:
-        raise BadInputError(f"there are no reports at {source}", context={"reports": source})
     from floeplan.spark.reader import read
 
     where = None if since is None else f"timestamp >= TIMESTAMP '{since.astimezone(UTC):%Y-%m-%d %H:%M:%S}+00:00'"

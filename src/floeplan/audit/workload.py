@@ -19,10 +19,11 @@ from pydantic import ValidationError
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.schema import Schema
 
+from floeplan.audit.places import are_files
 from floeplan.catalog import load_table
-from floeplan.errors import BadInputError
+from floeplan.errors import BadInputError, UnsupportedError
 from floeplan.predicate.compile import compile_predicate
-from floeplan.predicate.ir import TRUE, IrExpr
+from floeplan.predicate.ir import IrExpr
 from floeplan.scan.options import ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.scan.read import read_batches
@@ -103,20 +104,15 @@ def _is_recent(report: dict[str, Any], since: datetime | None) -> bool:
 
 
 def _lines(source: str, catalog: str | None) -> Iterator[str]:
-    place = Path(source)
-    if place.exists():
+    if "://" in source:
+        raise UnsupportedError(f"{source}: advice reads reports of this machine's files, or of an Iceberg table")
+    if are_files(source):
+        place = Path(source)
         for file in sorted(place.rglob("*")) if place.is_dir() else [place]:
             if file.is_file():
                 with file.open(encoding="utf-8", errors="replace") as lines:
                     yield from lines
         return
-    if "/" in source or "." not in source:
-        raise BadInputError(f"there are no reports at {source}", context={"reports": source})
     plan = plan_scan(load_table(source, catalog), columns=["report"], options=ScanOptions(report=False))
     for batch in read_batches(plan, plan.schema):
         yield from batch.column(0).to_pylist()
-
-
-def whole_table(workload: Workload) -> bool:
-    """Whether nothing but whole-table scans was asked, which no layout makes cheaper."""
-    return all(predicate == TRUE for predicate, _ in workload.predicates)

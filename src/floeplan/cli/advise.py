@@ -17,8 +17,9 @@ from floeplan.audit.advisor import AdviceResult, AdviseOptions
 from floeplan.audit.advisor import advise as advise_table
 from floeplan.audit.apply import apply_candidate
 from floeplan.audit.candidates import KINDS
+from floeplan.audit.places import default_reports
 from floeplan.catalog import load_table
-from floeplan.cli.audit import ReportsOption, SinceOption, report_place, since_time
+from floeplan.cli.audit import ReportsOption, SinceOption, since_time
 from floeplan.cli.changes import SparkOption, sign_of_life, spark_for, writable_table
 from floeplan.cli.common import CatalogOption, JsonOption, TableArgument, show
 from floeplan.errors import BadInputError, InvalidOptionError
@@ -67,7 +68,7 @@ def advise(
     chosen = writable_table(table, catalog) if apply else load_table(table, catalog)
     options = AdviseOptions(since=since_time(since, datetime.now(UTC)), sample=sample, kind=kind, most=most)
     with sign_of_life("trying layouts"):
-        result = advise_table(chosen, report_place(reports), options, catalog=catalog)
+        result = advise_table(chosen, reports or default_reports(), options, catalog=catalog)
     advice = Advice(result)
     if apply:
         if not result.candidates:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
@@ -17,7 +16,8 @@ from floeplan.audit.findings import RATIOS, AuditResult, Finding
 from floeplan.audit.findings_table import store_findings
 from floeplan.audit.job import audit as audit_reports
 from floeplan.audit.options import AuditOptions
-from floeplan.catalog import embedded_home
+from floeplan.audit.places import are_files, default_reports
+from floeplan.catalog import load_table
 from floeplan.cli.changes import SparkOption, sign_of_life, spark_for
 from floeplan.cli.common import CatalogOption, JsonOption, show
 from floeplan.errors import InvalidOptionError
@@ -96,17 +96,14 @@ def audit(
         files_per_manifest=files_per_manifest,
         most=most,
     )
+    place = reports or default_reports()
+    if not are_files(place):
+        load_table(place, catalog)
     with sign_of_life("auditing"):
-        session = spark_for(spark).needed("the audit")
-        result = audit_reports(session, report_place(reports), options, catalog=catalog)
+        result = audit_reports(spark_for(spark).needed("the audit"), place, options, catalog=catalog)
         if findings is not None:
             store_findings(result, findings, catalog)
     show(result, draw, as_json=json)
-
-
-def report_place(reports: str | None) -> str:
-    """Where reports are when nobody says."""
-    return reports or os.environ.get("FLOEPLAN_REPORTS") or str(embedded_home() / "reports")
 
 
 def since_time(text: str | None, now: datetime) -> datetime | None:
