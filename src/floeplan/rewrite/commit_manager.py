@@ -139,7 +139,7 @@ class CommitManager:
         now = _newest(table)
         start = self.plan.target.snapshot
         since = Since.of(now, branch_head(now.metadata, self.branch), None if start is None else start.snapshot_id)
-        carrier = DeleteCarrier(self.plan.files, since, self._keeps_age)
+        carrier = DeleteCarrier.of(self.plan.files, since, keeps_age=self._keeps_age)
         gone = frozenset(since.removed_data.to_pylist())
         kept, failures, carried = list[GroupResult](), list[GroupFailure](), Carried()
         for group in groups:

@@ -16,6 +16,7 @@ rows leave or come to, or any equality delete when new files are not to keep the
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -40,6 +41,7 @@ from floeplan.write.target import WriteTarget
 _EQUALITY = (DeleteKind.EQUALITY_GLOBAL, DeleteKind.EQUALITY_PARTITION)
 _OF_ONE_FILE = (DeleteKind.POSITION_FILE, DeleteKind.VECTOR)
 _FIRST_WITH_VECTORS = 3
+_NONE = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(slots=True)
@@ -65,15 +67,15 @@ class Carried:
             self.positions[path] += parts
         self.replaced |= other.replaced
 
-    def write(self, table_target: WriteTarget, added: EntriesTable, token: str) -> EntriesTable | None:
+    def write(self, target: WriteTarget, added: EntriesTable, token: str) -> EntriesTable | None:
         """Write them as deletes of the new files; their entries."""
         if not self.positions:
             return None
         files = added.filter(is_among(added.path, pa.array(sorted(self.positions), pa.large_string())))
         positions = [merge_positions(*self.positions[path]) for path in files.path.to_pylist()]
-        vectors = table_target.format_version >= _FIRST_WITH_VECTORS
+        vectors = target.format_version >= _FIRST_WITH_VECTORS
         write = write_deletion_vectors if vectors else write_position_deletes
-        return write(table_target, files, positions, file_name_token=token)
+        return write(target, files, positions, file_name_token=token)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +83,26 @@ class DeleteCarrier:
     """Carries the deletes of others over to the new files of groups.
 
     Attributes:
-        planned: The files of the plan.
         since: What others did.
         keeps_age: Whether new files have the sequence number of the snapshot the plan was made on.
+        files: The files of the plan with the deletes that others added.
+        met: The row of each file that has any, by path.
     """
 
-    planned: PlannedFiles
     since: Since
     keeps_age: bool
+    files: PlannedFiles
+    met: Mapping[str, int]
+
+    @classmethod
+    def of(cls, planned: PlannedFiles, since: Since, *, keeps_age: bool) -> DeleteCarrier:
+        """For the files of a plan: deletes are matched with all of them at once."""
+        deletes = since.deletes
+        matches = _match(planned.entries, since)
+        files = replace(planned, deletes=deletes.entries, delete_kinds=deletes.kinds, matches=matches)
+        rows = np.flatnonzero(matches.counts)
+        paths = planned.entries.path.take(pa.array(rows)).to_pylist()
+        return cls(since, keeps_age, files, dict(zip(paths, rows.tolist(), strict=True)))
 
     def carry(self, group: GroupResult, added: EntriesTable) -> Carried:
         """What becomes of newer deletes of the group's files; ``added`` are its new files with their age.
@@ -96,14 +110,14 @@ class DeleteCarrier:
         Raises:
             CommitConflictError: One of them cannot be carried over.
         """
-        found, deletes = Carried(), self.since.deletes
-        if not len(deletes.entries):
+        found = Carried()
+        if not len(self.files.deletes):
             return found
-        files = self._files(group)
-        self._refuse_equality(files, added)
+        rows = [self.met[path] for path in group.removed_data if path in self.met]
+        self._refuse_equality(group, rows, added)
         reader = DeleteFileReader(self.since.table.io)
-        for row in np.flatnonzero(files.matches.counts).tolist():
-            file = files[row]
+        for row in rows:
+            file = self.files[row]
             for delete in file.deletes:
                 if delete.kind in _EQUALITY:
                     continue
@@ -113,44 +127,36 @@ class DeleteCarrier:
                     found.positions[target].append(moved)
         return found
 
-    def _files(self, group: GroupResult) -> PlannedFiles:
-        """The files of the group with the deletes that others added."""
-        planned, deletes = self.planned, self.since.deletes
-        rows = np.flatnonzero(is_among(planned.entries.path, pa.array(group.removed_data, pa.large_string())))
-        entries = planned.entries.take(rows)
-        return replace(
-            planned,
-            entries=entries,
-            states=planned.states[rows],
-            residual_of=planned.residual_of[rows],
-            deletes=deletes.entries,
-            delete_kinds=deletes.kinds,
-            matches=self._match(entries),
-        )
-
-    def _match(self, data: EntriesTable) -> DeleteMatches:
-        metadata = self.since.table.metadata
-        sources = source_types(metadata.schema(), metadata.schemas)
-        return match(data, self.since.deletes, UnionPartitionType.of_table(metadata), sources)
-
-    def _refuse_equality(self, old: PlannedFiles, added: EntriesTable) -> None:
+    def _refuse_equality(self, group: GroupResult, rows: Sequence[int], added: EntriesTable) -> None:
         """Equality deletes that would miss rows they meet now, or meet rows they miss now."""
-        kinds, before = self.since.deletes.kinds, old.matches.deletes
-        if self.keeps_age:
-            meets_before = before[kinds[before] == DeleteKind.EQUALITY_PARTITION]
-            after = self._match(added).deletes
-            meets_after = after[kinds[after] == DeleteKind.EQUALITY_PARTITION]
-            stays = _places(old.entries) == _places(added)
-            wrong = np.zeros(0, dtype=np.int64) if stays else np.union1d(meets_before, meets_after)
-        else:
+        kinds = self.files.delete_kinds
+        before = np.concatenate([self.files.matches.of(row) for row in rows] or [_NONE])
+        if not self.keeps_age:
             wrong = before[np.isin(kinds[before], _EQUALITY)]
+        elif (kinds == DeleteKind.EQUALITY_PARTITION).any() and not self._stays(group, added):
+            concerned = np.union1d(before, _match(added, self.since).deletes)
+            wrong = concerned[kinds[concerned] == DeleteKind.EQUALITY_PARTITION]
+        else:
+            return
         if len(wrong):
-            path = self.since.deletes.entries.path[int(wrong[0])].as_py()
+            path = self.files.deletes.path[int(wrong[0])].as_py()
             raise CommitConflictError(
                 f"equality delete {path} was added for files that are being rewritten and cannot be carried over; "
                 "run the rewrite again",
                 context={"file": path},
             )
+
+    def _stays(self, group: GroupResult, added: EntriesTable) -> bool:
+        """Whether new files are in the partition of the old ones."""
+        entries = self.files.entries
+        old = entries.filter(is_among(entries.path, pa.array(group.removed_data, pa.large_string())))
+        return _places(old) == _places(added)
+
+
+def _match(data: EntriesTable, since: Since) -> DeleteMatches:
+    metadata = since.table.metadata
+    sources = source_types(metadata.schema(), metadata.schemas)
+    return match(data, since.deletes, UnionPartitionType.of_table(metadata), sources)
 
 
 def _places(files: EntriesTable) -> set[tuple[object, ...]]:
