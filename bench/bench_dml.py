@@ -42,6 +42,7 @@ def run(size: str) -> list[dict[str, Any]]:
         catalog = lake.open_catalog()
         catalog.create_namespace("dml")
         os.environ["PYSPARK_PYTHON"] = sys.executable
+        os.environ["FLOEPLAN_CACHE"] = f"{folder}/cache"
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
         spark = start_session(lake)
         try:
@@ -74,20 +75,26 @@ class _Bench:
         ]
 
     def commits(self, manifests: int) -> list[dict[str, Any]]:
-        """Reads and writes are counted here only: Floeplan commits in this process."""
+        """Reads and writes are counted too, of planning and committing, with an empty cache and with a filled one."""
         location = listed(manifests).as_uri()
         found = []
         for case in many_manifests(self.spark):
             name = f"{manifests:,} manifests: {case.name}"
             found += self._compared(case, location, name, same_rows=False)
-            table = self._fork(location)
-            with _Opened(Path(table.location().removeprefix("file://"))) as opened:
-                case.ours(table)
-            found += [
-                {"suite": "dml", "case": name, "metric": f"manifests {what}", "ours": number}
-                for what, number in (("read", opened.read), ("written", opened.written))
-            ]
+            with tempfile.TemporaryDirectory() as cache:
+                os.environ["FLOEPLAN_CACHE"] = cache
+                found += [row for state in ("empty", "filled") for row in self._counted(case, location, name, state)]
         return found
+
+    def _counted(self, case: Case, location: str, name: str, state: str) -> list[dict[str, Any]]:
+        table = self._fork(location)
+        with _Opened(Path(table.location().removeprefix("file://"))) as opened:
+            case.ours(table)
+        counts = {"read": opened.read, "written": opened.written}
+        return [
+            {"suite": "dml", "case": f"{name}, {state} cache", "metric": f"Avro files {what}", "ours": number}
+            for what, number in counts.items()
+        ]
 
     def _compared(self, case: Case, location: str, name: str, *, same_rows: bool) -> list[dict[str, Any]]:
         best = {metric: [float("inf")] * 2 for metric in METRICS}
@@ -119,7 +126,7 @@ class _Bench:
 
 
 class _Opened:
-    """Counts the manifests under a folder that this process reads and writes; each once."""
+    """Counts the Avro files under a folder that this process reads and writes; each once."""
 
     _listening: _Opened | None = None
     _hooked = False
