@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from floeplan.audit.advisor import AdviceResult, AdviseOptions, Candidate, advise
 from floeplan.audit.apply import apply_candidate
 from floeplan.audit.workload import read_workload
+from floeplan.catalog import open_catalog
 from floeplan.cli.main import main
 from floeplan.errors import BadInputError
 from floeplan.scan.options import ScanOptions
@@ -31,9 +33,9 @@ START = datetime(2024, 3, 1)
 SCHEMA = pa.schema([("id", pa.int64()), ("user", pa.int64()), ("region", pa.string()), ("ts", pa.timestamp("us"))])
 
 
-def archive(folder: Path) -> Table:
+def archive(folder: Path, opened: Catalog | None = None) -> Table:
     """Files that follow each other in time; users and regions are spread over all of them."""
-    table = catalog(folder).create_table("db.archive", SCHEMA)
+    table = (opened or catalog(folder)).create_table("db.archive", SCHEMA)
     random = np.random.default_rng(1)
     for number in range(FILES):
         ids = np.arange(number * ROWS, (number + 1) * ROWS)
@@ -215,3 +217,19 @@ def test_the_command_shows_candidates_and_refuses_what_cannot_be_meant(
     assert main([*place, "--kind", "magic"]) == 2
     assert main([*place, "--apply"]) == 2
     assert "read-only" in capsys.readouterr().err
+
+
+def test_the_command_applies_its_first_candidate(
+    tmp_path: Path, floeplan_home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    opened = open_catalog()
+    opened.create_namespace("db")
+    table = archive(tmp_path, opened)
+    before = ask(table, tmp_path / "reports", ["user < 5000"])
+    table.transaction().set_properties({"write.target-file-size-bytes": "8000"}).commit_transaction()
+    command = ["advise", "db.archive", "--reports", str(tmp_path / "reports"), "--kind", "sort", "--apply", "--json"]
+    assert main(command) == 0
+    assert len(json.loads(capsys.readouterr().out)["applied"]["snapshot_ids"]) == 1
+    assert ask(table.refresh(), tmp_path / "later", ["user < 5000"]) < before / 2
+    assert main(command) == 2
+    assert "nothing to apply" in capsys.readouterr().out
