@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.partitioning import PartitionField, PartitionSpec
@@ -12,6 +14,7 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform, MonthTransform, TruncateTransform
 from pyiceberg.types import LongType, TimestampType
 
+from floeplan.dml.append import append as dml_append
 from floeplan.errors import InvalidOptionError, UnknownColumnError, UnknownSpecError
 from floeplan.metadata.entries import Content, EntriesTable, Status
 from floeplan.partition.projection import SpecProjection
@@ -24,7 +27,17 @@ from floeplan.transaction.metadata_json import writable_metadata
 from floeplan.transaction.retry import Timing
 from floeplan.write.data_files import write_data_files
 from floeplan.write.target import WriteTarget
-from tests.support.commits import append, arrow, files_under, leftovers, open_catalog, patient, read_rows, rows_of
+from tests.support.commits import (
+    append,
+    arrow,
+    create_table,
+    files_under,
+    leftovers,
+    open_catalog,
+    patient,
+    read_rows,
+    rows_of,
+)
 from tests.support.moves import (
     ROWS,
     data_specs,
@@ -362,3 +375,23 @@ def test_only_files_of_which_every_row_matches_are_moved(catalog: SqlCatalog) ->
     assert data_specs(reloaded(table)) == [0, 0, 1]
     with pytest.raises(UnknownColumnError, match="nothing"):
         upgrade_spec(table, options=UpgradeOptions(where="nothing = 1"))
+
+
+def test_a_file_whose_value_stands_only_in_its_partition_keeps_it(catalog: SqlCatalog, tmp_path: Path) -> None:
+    table = create_table(catalog, rows=rows_of(0, 10, "a"))
+    folder = tmp_path / "hive" / "part=b"
+    folder.mkdir(parents=True)
+    schema = pa.schema([pa.field("id", pa.int64(), metadata={"PARQUET:field_id": "1"})])
+    pq.write_table(pa.table({"id": range(10, 20)}, schema=schema), folder / "rows.parquet")
+    dml_append(table, [str(folder / "rows.parquet")], add_files=True, hive_partitions=True)
+    with writable_metadata(table.io), table.update_spec() as update:
+        update.remove_field("part")
+    rows = read_rows(table)
+    assert rows == rows_of(0, 10, "a") + rows_of(10, 20, "b")
+    options = UpgradeOptions(allow_coarser=True, metadata_only=True)
+    result = upgrade_spec(reloaded(table), options=options, commit=patient())
+    assert (result.files_by_metadata, result.reasons) == (1, {"values-only-in-partition": 1})
+    assert read_rows(table) == rows
+    result = upgrade_spec(reloaded(table), options=UpgradeOptions(allow_coarser=True), commit=patient())
+    assert (result.files_by_rewrite, result.files_left) == (1, 0)
+    assert read_rows(table) == rows

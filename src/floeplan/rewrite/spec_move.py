@@ -10,8 +10,9 @@ Fail-safe: a file stays where moving it would change which deletes apply to it:
 - a newer equality delete lies in its old partition (rows would come back);
 - a newer equality delete lies in the partition it would go to (rows would go that were never meant).
 
-Equality deletes of an unpartitioned spec apply everywhere and forbid nothing. A move that only drops information (day
-to month) is made when it was asked for.
+Equality deletes of an unpartitioned spec apply everywhere and forbid nothing. A file that may lack a column, as its value
+stands in the partition only (files of Hive tables), stays where the new spec does not tell the value. A move that only
+drops information (day to month) is made when it was asked for.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from floeplan.metadata.manifest_list import DATA
 from floeplan.partition.fields import BoundField
 from floeplan.partition.projection import SpecProjection
 from floeplan.partition.recover import Obstacle
+from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.build import columns
 from floeplan.predicate.ir import TRUE, IrExpr
 from floeplan.rewrite.delete_repair import Strays, find_strays, joint_codes, read_head_deletes
@@ -62,6 +64,7 @@ class Fate(IntEnum):
     EQUALITY_DELETES_OF_NEW_PARTITION = 13
     NEXT_COMMIT = 14
     NOT_ASKED_FOR = 15
+    VALUES_ONLY_IN_PARTITION = 16
 
     @property
     def label(self) -> str:
@@ -136,11 +139,15 @@ def plan_move(
     """
     target = head.union.spec(target_spec_id)
     asked = Predicate(where, columns(where), head.union)
-    stats = needed_stats(head.union, target_spec_id) | asked.columns.keys()
+    constants = _constants(head.union, target_spec_id)
+    stats = needed_stats(head.union, target_spec_id) | asked.columns.keys() | constants.keys()
     data = head.entries(head.rows(DATA), EntryColumns(frozenset(), stats=stats))
     deletes = read_head_deletes(head)
     outputs = output_partitions(data, head.union, target_spec_id)
     fates = _provable(data, target_spec_id, outputs)
+    for source_id, spec_ids in constants.items():
+        unseen = np.isin(data.spec_id, spec_ids) & ~data.valid(f"value_count.{source_id}")
+        fates[unseen & (fates == Fate.MOVED)] = Fate.VALUES_ONLY_IN_PARTITION
     if not allow_coarser:
         coarser = [spec_id for spec_id, own in head.union.specs.items() if is_coarser(target, own)]
         fates[np.isin(data.spec_id, coarser) & (fates != Fate.IN_TARGET_SPEC)] = Fate.COARSER_TARGET
@@ -152,6 +159,17 @@ def plan_move(
         fates[np.flatnonzero(fates == Fate.MOVED)[most_files:]] = Fate.NEXT_COMMIT
     places = _places(data, outputs, np.asarray(fates == Fate.MOVED))
     return SpecMove(head, data, fates, places, find_strays(head.union, data.path, places, deletes))
+
+
+def _constants(union: UnionPartitionType, target_spec_id: int) -> dict[int, list[int]]:
+    """Columns whose value readers take from the partition under some specs, and no longer under the target."""
+    identities = [field for field in union.fields if isinstance(field.bound.transform, IdentityTransform)]
+    told = {field.bound.source_id for field in identities if target_spec_id in field.positions}
+    found: dict[int, list[int]] = {}
+    for field in identities:
+        if field.bound.source_id not in told:
+            found.setdefault(field.bound.source_id, []).extend(field.positions)
+    return found
 
 
 def is_coarser(target: SpecProjection, own: SpecProjection) -> bool:
