@@ -163,7 +163,7 @@ def _check_same_partition(data: DataFiles, deletes: DeleteFiles, data_rows: Ints
         data_path, delete_path = data.path[data_rows[wrong[0]]].as_py(), deletes.path[delete_rows[wrong[0]]].as_py()
         raise CorruptMetadataError(
             f"delete file {delete_path} is filed under another spec or partition than its data file {data_path}; "
-            f"{len(wrong)} such delete file(s): move each delete entry to the spec and partition of its data file",
+            f"{len(wrong)} such delete file(s): floeplan doctor --repair files them where their data files are",
             context={"delete_file": delete_path, "data_file": data_path, "delete_files": len(wrong)},
         )
 

@@ -10,9 +10,9 @@ Fail-safe: a file stays where moving it would change which deletes apply to it:
 - a newer equality delete lies in its old partition (rows would come back);
 - a newer equality delete lies in the partition it would go to (rows would go that were never meant).
 
-Equality deletes of an unpartitioned spec apply everywhere and forbid nothing. A file that may lack a column, as its value
-stands in the partition only (files of Hive tables), stays where the new spec does not tell the value. A move that only
-drops information (day to month) is made when it was asked for.
+Equality deletes of an unpartitioned spec apply everywhere and forbid nothing. A file that may lack a column, because
+its value stands in the partition only (files of Hive tables), stays where the new spec does not tell the value. A move
+that only drops information (day to month) is made when it was asked for.
 """
 
 from __future__ import annotations
