@@ -14,6 +14,7 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform, MonthTransform, TruncateTransform
 from pyiceberg.types import LongType, TimestampType
 
+from floeplan.cli.main import main
 from floeplan.dml.append import append as dml_append
 from floeplan.errors import InvalidOptionError, UnknownColumnError, UnknownSpecError
 from floeplan.metadata.entries import Content, EntriesTable, Status
@@ -24,6 +25,7 @@ from floeplan.rewrite.spec_upgrade import UpgradeOptions, upgrade_spec
 from floeplan.transaction.change import Operation, SnapshotChange
 from floeplan.transaction.commit import commit_change
 from floeplan.transaction.metadata_json import writable_metadata
+from floeplan.transaction.refs import create_branch
 from floeplan.transaction.retry import Timing
 from floeplan.write.data_files import write_data_files
 from floeplan.write.target import WriteTarget
@@ -395,3 +397,24 @@ def test_a_file_whose_value_stands_only_in_its_partition_keeps_it(catalog: SqlCa
     result = upgrade_spec(reloaded(table), options=UpgradeOptions(allow_coarser=True), commit=patient())
     assert (result.files_by_rewrite, result.files_left) == (1, 0)
     assert read_rows(table) == rows
+
+
+def test_only_the_branch_that_is_named_changes(catalog: SqlCatalog) -> None:
+    table = create_branch(evolved_table(catalog), "side", options=patient())
+    head = table.metadata.current_snapshot_id
+    result = upgrade_spec(table, branch="side", commit=patient())
+    newest = reloaded(table)
+    assert (result.files_by_metadata, result.files_by_rewrite) == (3, 1)
+    assert newest.metadata.current_snapshot_id == head
+    assert newest.metadata.refs["side"].snapshot_id == result.snapshot_ids[-1]
+    assert read_rows(table, "side") == read_rows(table)
+
+
+def test_a_file_of_metadata_can_be_planned_on_but_not_changed(
+    catalog: SqlCatalog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    location = evolved_table(catalog).metadata_location
+    assert main(["upgrade-spec", location, "--dry-run"]) == 0
+    assert "would move" in capsys.readouterr().out
+    assert main(["upgrade-spec", location]) == 2
+    assert "read-only" in capsys.readouterr().err

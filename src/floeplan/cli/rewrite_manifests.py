@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from floeplan.catalog import load_table
 from floeplan.cli.changes import BranchOption, ChangedTableArgument, sign_of_life, writable_table
 from floeplan.cli.common import CatalogOption, JsonOption, show
 from floeplan.maintain.rewrite_manifests import RewriteManifestsResult
@@ -30,8 +31,9 @@ def rewrite_manifests(
 
     floeplan rewrite-manifests db.events
     """
+    loaded = load_table(table, catalog) if dry_run else writable_table(table, catalog)
     with sign_of_life("clustering manifests"):
-        result = rewrite(writable_table(table, catalog), spec_ids=spec, dry_run=dry_run, branch=branch or "main")
+        result = rewrite(loaded, spec_ids=spec, dry_run=dry_run, branch=branch or "main")
     show(result, draw_manifests, as_json=json)
 
 

@@ -8,6 +8,7 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from floeplan.catalog import load_table
 from floeplan.cli.changes import BranchOption, ChangedTableArgument, SparkOption, pairs, sign_of_life, writable_table
 from floeplan.cli.common import CatalogOption, JsonOption, WhereOption, show
 from floeplan.rewrite.spec_upgrade import CURRENT, SpecUpgradeResult, UpgradeOptions
@@ -46,8 +47,9 @@ def upgrade_spec(
     """
     options = UpgradeOptions(to, allow_coarser, files_per_commit, grace, dry_run, metadata_only, where)
     session = None if spark is None else open_session(spark)
+    loaded = load_table(table, catalog) if dry_run else writable_table(table, catalog)
     with sign_of_life("moving files"):
-        result = upgrade(writable_table(table, catalog), spark=session, branch=branch or "main", options=options)
+        result = upgrade(loaded, spark=session, branch=branch or "main", options=options)
     show(result, draw_upgrade, as_json=json)
 
 
