@@ -89,6 +89,13 @@ class DeleteMatches:
         """Number of delete files per data file."""
         return np.diff(self.offsets)
 
+    def take(self, rows: Ints) -> DeleteMatches:
+        """The matches of some data files, in the order given."""
+        counts = self.counts[rows]
+        offsets = np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
+        inside = np.arange(offsets[-1]) - np.repeat(offsets[:-1], counts)
+        return DeleteMatches(offsets, self.deletes[np.repeat(self.offsets[:-1][rows], counts) + inside])
+
     @classmethod
     def none(cls, data_files: int) -> DeleteMatches:
         """No data file has deletes."""

@@ -7,18 +7,18 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
-import pyarrow as pa
 from pyiceberg.table.sorting import SortOrder
 
-from floeplan.dml.planning import works
 from floeplan.dml.row_task import FileWork
 from floeplan.metadata.entries import EntriesTable
 from floeplan.partition.key import PartitionKey
 from floeplan.rewrite.compaction_map import CompactionMap
-from floeplan.rewrite.plan import RewriteDataFilesPlan, RewriteFileGroup
+from floeplan.rewrite.plan import RewriteDataFilesPlan
+from floeplan.scan.model import PlannedFiles
 from floeplan.transaction.change import DeleteFileId
 
 _NAN_COUNT = "nan_count."
+_NONE = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,21 @@ class GroupResult:
 
 def group_works(plan: RewriteDataFilesPlan) -> list[GroupWork]:
     """The groups of a plan as work for tasks, in the order of the job."""
-    return [_work(plan, group) for group in plan.groups]
+    files = plan.files.take(np.concatenate([group.rows for group in plan.groups] or [_NONE]))
+    works, nan_counts = _file_works(files), _nan_counts(files.entries)
+    ends = np.cumsum([0, *(len(group.rows) for group in plan.groups)]).tolist()
+    return [
+        GroupWork(
+            group_id=group.group_id,
+            files=tuple(works[low:high]),
+            output_spec_id=group.output_spec_id,
+            partition=group.key if group.proven else None,
+            outputs=group.expected_outputs if group.proven else 1,
+            most_bytes=plan.sizes.write_max if group.proven else plan.sizes.target,
+            nan_counts=nan_counts[low:high],
+        )
+        for group, (low, high) in zip(plan.groups, pairwise(ends), strict=True)
+    ]
 
 
 def portions(work: GroupWork, order: SortOrder) -> list[GroupWork]:
@@ -89,20 +103,12 @@ def portions(work: GroupWork, order: SortOrder) -> list[GroupWork]:
     ]
 
 
-def _work(plan: RewriteDataFilesPlan, group: RewriteFileGroup) -> GroupWork:
-    chosen = np.zeros(len(plan.files), dtype=np.bool_)
-    chosen[group.rows] = True
-    found = {work.file.path: work for work in works(plan.files, chosen)}
-    ordered = tuple(found[path] for path in plan.files.entries.path.take(pa.array(group.rows)).to_pylist())
-    return GroupWork(
-        group_id=group.group_id,
-        files=ordered,
-        output_spec_id=group.output_spec_id,
-        partition=group.key if group.proven else None,
-        outputs=group.expected_outputs if group.proven else 1,
-        most_bytes=plan.sizes.write_max if group.proven else plan.sizes.target,
-        nan_counts=_nan_counts(plan.files.entries.take(group.rows)),
-    )
+def _file_works(files: PlannedFiles) -> list[FileWork]:
+    """Files with the first of their row ids; no deletes are written beside them, so nothing is said of their places."""
+    entries = files.entries
+    nowhere = EntriesTable(entries.table.select(["spec_id", "file_path"]).slice(0, 0), {})
+    first = entries.array("first_row_id").to_pylist() if "first_row_id" in entries else [None] * len(entries)
+    return [FileWork(file, nowhere, row_id) for file, row_id in zip(files, first, strict=True)]
 
 
 def _nan_counts(entries: EntriesTable) -> tuple[Mapping[int, int], ...]:

@@ -7,7 +7,7 @@ made one by one when asked for, so that a plan of 400,000 files costs no object 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, overload
 
 import numpy as np
@@ -147,6 +147,17 @@ class PlannedFiles(Sequence[FileScan]):
 
     def __iter__(self) -> Iterator[FileScan]:
         return self._files(range(len(self)))
+
+    def take(self, rows: npt.NDArray[np.int64]) -> PlannedFiles:
+        """Some files, in the order given."""
+        return replace(
+            self,
+            entries=self.entries.take(rows),
+            states=self.states[rows],
+            residual_of=self.residual_of[rows],
+            matches=self.matches.take(rows),
+            row_groups={at: self.row_groups[row] for at, row in enumerate(rows.tolist()) if row in self.row_groups},
+        )
 
     def _files(self, rows: range) -> Iterator[FileScan]:
         """Some files as objects; their rows are taken out of the columns many at a time."""
