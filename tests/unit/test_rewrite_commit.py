@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -303,6 +304,33 @@ def test_an_interrupt_says_what_was_committed_and_leaves_no_files(tmp_path: Path
     assert caught.value.committed
     assert rows(table).equals(before)
     assert len(data_files(tmp_path)) == 7
+
+
+@pytest.mark.parametrize("step", ["refreshed", "before-commit", "cleaned"])
+def test_an_interrupt_during_the_commit_waits_for_it(tmp_path: Path, step: str) -> None:
+    table = six_files(tmp_path)
+    before = rows(table)
+    commit = at_step(step, lambda: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(RewriteInterruptedError, match="6 files rewritten in 1 commit stay committed"):
+        rewrite(table, commit=commit)
+    assert len(fp.plan_scan(table.refresh()).files) == 1
+    assert rows(table).equals(before)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_branch_is_rewritten_and_main_stays(tmp_path: Path) -> None:
+    table = six_files(tmp_path)
+    start = table.current_snapshot()
+    assert start is not None
+    table.manage_snapshots().create_branch(start.snapshot_id, "side").commit()
+    fp.append(table, events(600, 700), branch="side")
+    result = rewrite(table, branch="side")
+    assert result.files_rewritten == 7
+    assert ids(table) == set(range(600))
+    assert len(fp.plan_scan(table).files) == 6
+    side = fp.plan_scan(table, ref="side")
+    assert len(side.files) == 1
+    assert set(side.to_arrow()["id"].to_pylist()) == set(range(700))
 
 
 @pytest.mark.parametrize("spec", [0, 1, "current"])

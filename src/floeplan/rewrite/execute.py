@@ -158,12 +158,14 @@ class _Run:
 
     def _commit(self, groups: Sequence[GroupResult]) -> None:
         """Commit some groups; a commit that fails fails these groups alone."""
-        if not groups:
-            return
+        if groups:
+            with uninterrupted():
+                self._commit_now(groups)
+
+    def _commit_now(self, groups: Sequence[GroupResult]) -> None:
         options = self.planned.plan.options
         try:
-            with uninterrupted():
-                done = self.manager.commit(groups)
+            done = self.manager.commit(groups)
         except CommitError as error:
             self.failures += [GroupFailure(group.group_id, error, group.bytes) for group in groups]
             self.failed_commits += 1
@@ -224,7 +226,7 @@ def uninterrupted() -> Iterator[None]:
         yield
         return
     asked = list[int]()
-    before = signal.getsignal(signal.SIGINT)
+    before = signal.getsignal(signal.SIGINT) or signal.SIG_DFL
 
     def note(number: int, frame: FrameType | None) -> None:
         asked.append(number)
