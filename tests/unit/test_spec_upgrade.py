@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -418,3 +419,19 @@ def test_a_file_of_metadata_can_be_planned_on_but_not_changed(
     assert "would move" in capsys.readouterr().out
     assert main(["upgrade-spec", location]) == 2
     assert "read-only" in capsys.readouterr().err
+
+
+def test_a_spec_written_out_is_added_and_new_data_is_not_written_under_it(
+    catalog: SqlCatalog, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    table = evolved_table(catalog, files=ROWS[:3])
+    monkeypatch.setenv("PYICEBERG_CATALOG__LOCAL__URI", f"sqlite:///{tmp_path}/catalog.db")
+    monkeypatch.setenv("PYICEBERG_CATALOG__LOCAL__TYPE", "sql")
+    command = ["upgrade-spec", "db.t", "--catalog", "local", "--to", "truncate(100, id), part", "--json"]
+    assert main([*command, "--dry-run"]) == 2
+    assert "dry run" in capsys.readouterr().out
+    assert main(command) == 0
+    assert json.loads(capsys.readouterr().out)["files_by_metadata"] == 3
+    assert (data_specs(reloaded(table)), reloaded(table).metadata.default_spec_id) == ([2, 2, 2], 1)
+    assert main([*command, "--dry-run"]) == 0
+    assert read_rows(table) == sorted(row for rows in ROWS[:3] for row in rows)

@@ -2,24 +2,41 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
 import typer
+from pyiceberg.table import Table
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from floeplan.catalog import load_table
 from floeplan.cli.changes import BranchOption, ChangedTableArgument, SparkOption, pairs, sign_of_life, writable_table
 from floeplan.cli.common import CatalogOption, JsonOption, WhereOption, show
+from floeplan.errors import BadInputError
+from floeplan.partition.evolution import AddField, drop_all, evolved_spec
 from floeplan.rewrite.spec_upgrade import CURRENT, SpecUpgradeResult, UpgradeOptions
 from floeplan.rewrite.spec_upgrade import upgrade_spec as upgrade
 from floeplan.spark.session import open_session
+from floeplan.sql_text.parse_alter import parse_term
 from floeplan.text import counted
+from floeplan.transaction.evolve_spec import add_spec
+
+_TOP_LEVEL_COMMA = re.compile(r",\s*(?![^()]*\))")
 
 
 def upgrade_spec(
     table: ChangedTableArgument,
-    to: Annotated[str, typer.Option("--to", metavar="SPEC", help="current, or the id of a partition spec.")] = CURRENT,
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            "--spec",
+            metavar="SPEC",
+            help="current, the id of a partition spec, or a spec written out, such as 'month(ts), bucket(8, id)', "
+            "which the table gets to know without writing new data under it.",
+        ),
+    ] = CURRENT,
     metadata_only: Annotated[
         bool, typer.Option("--metadata-only", help="Leave what cannot be moved; rewrite no file.")
     ] = False,
@@ -45,12 +62,32 @@ def upgrade_spec(
 
     floeplan upgrade-spec db.events --dry-run
     """
-    options = UpgradeOptions(to, allow_coarser, files_per_commit, grace, dry_run, metadata_only, where)
-    session = None if spark is None else open_session(spark)
     loaded = load_table(table, catalog) if dry_run else writable_table(table, catalog)
+    options = UpgradeOptions(
+        _spec_id(loaded, to, dry_run=dry_run), allow_coarser, files_per_commit, grace, dry_run, metadata_only, where
+    )
+    session = None if spark is None else open_session(spark)
     with sign_of_life("moving files"):
         result = upgrade(loaded, spark=session, branch=branch or "main", options=options)
     show(result, draw_upgrade, as_json=json)
+
+
+def _spec_id(table: Table, text: str, *, dry_run: bool) -> str | int:
+    """The spec that is meant; one that is written out is added to the table, unless nothing is to be changed."""
+    if text == CURRENT or text.strip().isdecimal():
+        return text.strip()
+    fields = [AddField(parse_term(term)) for term in _TOP_LEVEL_COMMA.split(text)]
+    if not dry_run:
+        added = add_spec(table, fields).spec.spec_id
+        table.refresh()
+        return added
+    spec_id = evolved_spec(table.metadata, (*drop_all(table.metadata), *fields)).spec_id
+    if spec_id not in table.specs():
+        raise BadInputError(
+            f"the table does not know the spec {text} yet, and a dry run adds none: give one of its specs",
+            context={"spec": text},
+        )
+    return spec_id
 
 
 def draw_upgrade(result: SpecUpgradeResult) -> RenderableType:
