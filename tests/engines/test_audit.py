@@ -76,6 +76,7 @@ def test_queries_are_flagged_with_their_reasons(spark: SparkSession, tmp_path: P
     assert user.ratios["row_groups"] is None
     assert user.bytes_kept == 190_000
     assert user.trend == pytest.approx(100 / 90)
+    assert (user.first_run, user.last_run) == ("2024-03-01T00:00:00+00:00", "2024-03-05T00:00:00+00:00")
     assert all(finding.advice for finding in result.flagged)
     assert [f.bytes_kept for f in result.flagged] == sorted((f.bytes_kept for f in result.flagged), reverse=True)
     json.dumps(result.to_dict(), allow_nan=False)

@@ -13,7 +13,7 @@ on Spark with the DataFrame API only; the driver sees findings, never reports.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import date
+from datetime import UTC, date
 from typing import TYPE_CHECKING, Any
 
 from floeplan.audit.findings import RATIOS, AuditResult, Finding
@@ -128,8 +128,8 @@ def _finding(row: dict[str, Any]) -> Finding:
         bytes_per_run=(row["bytes_kept"] or 0) / row["runs"],
         selectivity=_share(row["wanted"], row["estimated"]),
         trend=trend([(day["day"], day["runs"], day["bytes_kept"] or 0) for day in row["days"]]),
-        first_run=row["first_run"].isoformat(),
-        last_run=row["last_run"].isoformat(),
+        first_run=row["first_run"].astimezone(UTC).isoformat(),
+        last_run=row["last_run"].astimezone(UTC).isoformat(),
         reasons={name: row[f"why_{at}"] for at, name in enumerate(REASONS) if row[f"why_{at}"]},
     )
 
