@@ -112,7 +112,7 @@ def test_a_grouping_by_partition_needs_no_exchange_after_the_move(
 
 
 def test_spark_goes_on_changing_a_moved_table(spark: SparkSession, local_catalog: SqlCatalog, by_region: str) -> None:
-    """Deletes of both kinds, a merge, a dynamic overwrite, and Iceberg's own rewrites."""
+    """Deletes of both kinds, a merge, and Iceberg's own rewrites."""
     start = spark.sql(f"SELECT snapshot_id FROM {by_region}.snapshots ORDER BY committed_at DESC").first()
     assert start is not None
     upgrade_spec(local_catalog.load_table("moves.regions"), options=ALONE)
@@ -138,7 +138,7 @@ def test_spark_goes_on_changing_a_moved_table(spark: SparkSession, local_catalog
 def test_a_delete_that_was_in_flight_is_mended_before_spark_reads_it(
     spark: SparkSession, local_catalog: SqlCatalog, by_region: str
 ) -> None:
-    """Spark plans a merge-on-read delete, the files move, Spark commits: refused by Spark until it is mended."""
+    """A merge-on-read delete is planned, the files move, the delete commits: refused by Spark until it is mended."""
     stale = local_catalog.load_table("moves.regions")
     in_flight = delete_change(stale, slice(0, 2))
     upgrade_spec(stale, options=ALONE)
