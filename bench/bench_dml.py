@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
-from bench.bench_read import _session as start_session
 from bench.cpu_clock import CpuClock
 from bench.dml_contenders import Case, appends, deletes, many_manifests, merge, update
 from bench.dml_tables import evolved, listed, new_rows, source
+from bench.spark_session import start_session
 from tests.support.lake import NAME, Lake
 
 if TYPE_CHECKING:
@@ -41,9 +41,7 @@ def run(size: str) -> list[dict[str, Any]]:
         lake = Lake(Path(folder))
         catalog = lake.open_catalog()
         catalog.create_namespace("dml")
-        os.environ["PYSPARK_PYTHON"] = sys.executable
         os.environ["FLOEPLAN_CACHE"] = f"{folder}/cache"
-        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
         spark = start_session(lake)
         try:
             bench = _Bench(spark, catalog)

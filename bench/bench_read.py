@@ -7,7 +7,6 @@ contenders take turns, and the best turn of each counts.
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -16,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 from pyiceberg.table import Table
 
 import floeplan as fp
+from bench.cpu_clock import CpuClock
 from bench.read_tables import make_tables
-from scripts.fetch_jars import ensure_jars
+from bench.spark_session import start_session
 from tests.support.lake import NAME, Lake
 
 if TYPE_CHECKING:
@@ -36,36 +36,11 @@ def run(size: str) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         lake = Lake(Path(folder))
         tables = make_tables(lake.open_catalog(), files, rows, many)
-        spark = _session(lake)
+        spark = start_session(lake)
         try:
             return _Bench(spark, tables, files * rows, many).rows()
         finally:
             spark.stop()
-
-
-def _session(lake: Lake) -> SparkSession:
-    """As a user would start it, with Iceberg's jar beside."""
-    from pyspark.sql import SparkSession
-
-    catalog = f"spark.sql.catalog.{NAME}"
-    settings = {
-        "spark.jars": ",".join(map(str, ensure_jars())),
-        "spark.driver.memory": "4g",
-        "spark.ui.enabled": "false",
-        "spark.log.level": "ERROR",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.sql.session.timeZone": "UTC",
-        catalog: "org.apache.iceberg.spark.SparkCatalog",
-        f"{catalog}.type": "jdbc",
-        f"{catalog}.uri": f"jdbc:sqlite:{lake.database}",
-        f"{catalog}.jdbc.schema-version": "V1",
-        f"{catalog}.warehouse": lake.warehouse.as_uri(),
-        f"{catalog}.cache-enabled": "false",
-    }
-    builder = SparkSession.builder.master("local[2]").appName("floeplan bench")
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    return builder.getOrCreate()
 
 
 class _Bench:
@@ -106,9 +81,9 @@ class _Bench:
         results: list[object] = [None] * len(contenders)
         for _ in range(turns):
             for number, read in enumerate(contenders):
-                before = cpu_seconds()
+                clock = CpuClock()
                 results[number] = act(read(where))
-                best[number] = min(best[number], cpu_seconds() - before)
+                best[number] = min(best[number], clock.seconds())
         assert act is not _two_columns or all(result == results[0] for result in results), results
         return best
 
@@ -147,19 +122,3 @@ def _row(case: str, peer: str, ours: float, theirs: float, bar: float | None) ->
         "ratio": ratio,
         "bar": verdict,
     }
-
-
-def cpu_seconds() -> float:
-    """User and system time of this process and of all that descend from it, those that have ended included."""
-    ticks: dict[int, tuple[int, int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            ticks[int(entry.name)] = int(fields[1]), sum(map(int, fields[11:15]))
-    family = {os.getpid()}
-    while more := {pid for pid, (parent, _) in ticks.items() if parent in family} - family:
-        family |= more
-    return sum(ticks[pid][1] for pid in family) / os.sysconf("SC_CLK_TCK")

@@ -9,7 +9,6 @@ each case Spark reads both forks: they hold the same rows.
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -22,9 +21,9 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
 import floeplan as fp
-from bench.bench_read import _session as start_session
-from bench.bench_read import cpu_seconds
+from bench.cpu_clock import CpuClock
 from bench.dml_tables import COLUMNS, ROWS
+from bench.spark_session import start_session
 from tests.support.lake import NAME, Lake
 
 if TYPE_CHECKING:
@@ -98,7 +97,6 @@ def run(size: str) -> list[dict[str, Any]]:
         lake = Lake(Path(folder))
         catalog = lake.open_catalog()
         catalog.create_namespace("rewrite")
-        os.environ["PYSPARK_PYTHON"] = sys.executable
         os.environ["PYSPARK_SUBMIT_ARGS"] = f"--conf spark.sql.extensions={EXTENSIONS} pyspark-shell"
         spark = start_session(lake)
         try:
@@ -135,9 +133,9 @@ class _Bench:
         for turn in range(self.size.turns):
             forks = [self._fork(location) for _ in contenders]
             for which in (0, 1) if turn % 2 == 0 else (1, 0):
-                wall, cpu = time.perf_counter(), cpu_seconds()
+                wall, cpu = time.perf_counter(), CpuClock()
                 contenders[which](forks[which])
-                taken = cpu_seconds() - cpu, time.perf_counter() - wall
+                taken = cpu.seconds(), time.perf_counter() - wall
                 for metric, value in enumerate(taken):
                     best[metric][which] = min(best[metric][which], value)
         prints = [self._fingerprint(fork) for fork in forks]

@@ -1,0 +1,40 @@
+"""The Spark session of the suites that measure against Iceberg's own runtime."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from scripts.fetch_jars import ensure_jars
+from tests.support.lake import NAME, Lake
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def start_session(lake: Lake) -> SparkSession:
+    """As a user would start it, with Iceberg's jar beside; workers run this interpreter and keep what they compile."""
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    catalog = f"spark.sql.catalog.{NAME}"
+    settings = {
+        "spark.jars": ",".join(map(str, ensure_jars())),
+        "spark.driver.memory": "4g",
+        "spark.ui.enabled": "false",
+        "spark.log.level": "ERROR",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        catalog: "org.apache.iceberg.spark.SparkCatalog",
+        f"{catalog}.type": "jdbc",
+        f"{catalog}.uri": f"jdbc:sqlite:{lake.database}",
+        f"{catalog}.jdbc.schema-version": "V1",
+        f"{catalog}.warehouse": lake.warehouse.as_uri(),
+        f"{catalog}.cache-enabled": "false",
+    }
+    builder = SparkSession.builder.master("local[2]").appName("floeplan bench")
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
