@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -306,16 +307,36 @@ def test_an_interrupt_says_what_was_committed_and_leaves_no_files(tmp_path: Path
     assert len(data_files(tmp_path)) == 7
 
 
+@contextmanager
+def on_interrupt(handler: Any) -> Iterator[None]:
+    """Whatever the process does with Ctrl-C: a test run in the background ignores it."""
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        yield
+        assert signal.getsignal(signal.SIGINT) is handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize("step", ["refreshed", "before-commit", "cleaned"])
 def test_an_interrupt_during_the_commit_waits_for_it(tmp_path: Path, step: str) -> None:
     table = six_files(tmp_path)
     before = rows(table)
     commit = at_step(step, lambda: signal.raise_signal(signal.SIGINT))
-    with pytest.raises(RewriteInterruptedError, match="6 files rewritten in 1 commit stay committed"):
+    with (
+        on_interrupt(signal.default_int_handler),
+        pytest.raises(RewriteInterruptedError, match="6 files rewritten in 1 commit stay committed"),
+    ):
         rewrite(table, commit=commit)
     assert len(fp.plan_scan(table.refresh()).files) == 1
     assert rows(table).equals(before)
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_an_ignored_interrupt_stays_ignored_during_the_commit(tmp_path: Path) -> None:
+    table = six_files(tmp_path)
+    commit = at_step("before-commit", lambda: signal.raise_signal(signal.SIGINT))
+    with on_interrupt(signal.SIG_IGN):
+        assert rewrite(table, commit=commit).files_rewritten == 6
 
 
 def test_a_branch_is_rewritten_and_main_stays(tmp_path: Path) -> None:

@@ -221,12 +221,15 @@ class _Meter:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Put off the first Ctrl-C until the block is done, so that what became of a commit is known."""
-    if threading.current_thread() is not threading.main_thread():
+    """Put off the first Ctrl-C until the block is done, so that what became of a commit is known.
+
+    Where Ctrl-C means nothing, in other threads and in background jobs that ignore it, nothing is put off.
+    """
+    before = signal.getsignal(signal.SIGINT) or signal.SIG_DFL
+    if threading.current_thread() is not threading.main_thread() or before is signal.SIG_IGN:
         yield
         return
     asked = list[int]()
-    before = signal.getsignal(signal.SIGINT) or signal.SIG_DFL
 
     def note(number: int, frame: FrameType | None) -> None:
         asked.append(number)
