@@ -10,7 +10,7 @@ Fail-safe: undecided files are rewritten, with a warning; ``strict`` refuses the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -154,8 +154,8 @@ class Screening:
         return [found for item in self.filters for found in _undecided(item, entries, screened, candidates)]
 
 
-def _flags(keys: Sequence[PartitionKey], among: object) -> Mask:
-    return np.fromiter((key in among for key in keys), dtype=np.bool_, count=len(keys))  # type: ignore[operator]
+def _flags(keys: Sequence[PartitionKey], among: Container[PartitionKey]) -> Mask:
+    return np.fromiter((key in among for key in keys), dtype=np.bool_, count=len(keys))
 
 
 def _may_match(item: NamedFilter, entries: EntriesTable, doubtful: Mask) -> Mask:
