@@ -70,6 +70,12 @@ system_packages() {
     has_headers "$python" || apt_install "$packaged-dev" || say "no Python headers, and none could be installed"
 }
 
+# The explorer is tested in a browser; fonts make its pictures readable.
+ensure_chromium() {
+    command -v chromium >/dev/null || apt_install chromium fonts-dejavu-core ||
+        say "no chromium, and it could not be installed: the tests in tests/explorer need it"
+}
+
 # --- the environment --------------------------------------------------------------------------------------------------
 
 digest() { cat "$@" | sha256sum | cut -d ' ' -f 1; }
@@ -130,4 +136,5 @@ fi
 python_packages
 floeplan
 "$VENV/bin/python" scripts/fetch_jars.py
+ensure_chromium
 say "ready: $VENV/bin/floeplan"
