@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from floeplan.errors import CorruptMetadataError
+from floeplan.errors import CorruptMetadataError, FloeplanError
 from floeplan.metadata.io import local_path, read_file, read_files
 
 pytestmark = pytest.mark.unit
@@ -57,3 +57,18 @@ def test_without_the_compiled_decoder_the_python_one_is_used() -> None:
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == "floeplan.metadata._avro_fallback"
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "message"),
+    [
+        ("http://[::1", "corrupt-metadata", "names no file"),
+        ("a\x00b", "corrupt-metadata", "names no file"),
+        ("n" * 5000, "unreadable", "File name too long"),
+        ("/", "unreadable", "Is a directory"),
+    ],
+)
+def test_a_location_that_cannot_be_read_is_an_error_of_ours(name: str, kind: str, message: str) -> None:
+    with pytest.raises(FloeplanError, match=message) as error:
+        read_file(name)
+    assert error.value.kind == kind

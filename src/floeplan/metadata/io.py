@@ -31,7 +31,8 @@ def read_file(location: str, io: FileIO | None = None) -> bytes:
     """All bytes of a metadata file.
 
     Raises:
-        CorruptMetadataError: The file is not there although the table refers to it.
+        CorruptMetadataError: The file is not there although the table refers to it, or no file can have that name.
+        FloeplanError: The file cannot be read now.
     """
     path = local_path(location)
     try:
@@ -43,6 +44,15 @@ def read_file(location: str, io: FileIO | None = None) -> bytes:
     except FileNotFoundError as error:
         raise CorruptMetadataError(
             f"{location} does not exist although the table refers to it", context={"file": location}
+        ) from error
+    except ValueError as error:
+        raise CorruptMetadataError(
+            f"the table refers to {location!r}, which names no file: {error}", context={"file": location}
+        ) from error
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise FloeplanError(
+            f"{location} cannot be read: {reason}", kind="unreadable", context={"file": location}, retryable=True
         ) from error
 
 

@@ -289,6 +289,6 @@ def _write(location: str, body: pa.Table, groups: list[slice], io: FileIO | None
 
 
 def _write_groups(target: Any, body: pa.Table, groups: list[slice]) -> None:
-    with pq.ParquetWriter(target, body.schema, compression="zstd") as writer:
+    with pq.ParquetWriter(target, body.schema, compression="zstd", write_page_checksum=True) as writer:
         for group in groups:
             writer.write_table(body[group], row_group_size=group.stop - group.start)

@@ -20,6 +20,7 @@ import base64
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import LongType, PrimitiveType, StringType
@@ -100,7 +101,15 @@ class RootHeader:
         text = (metadata or {}).get(HEADER_KEY)
         if text is None:
             raise CorruptMetadataError(f"{location} is no root manifest", context={"file": location})
-        found = json.loads(text)
+        try:
+            return cls._of(json.loads(text), location)
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise CorruptMetadataError(
+                f"the header of the root manifest {location} is damaged: {error}", context={"file": location}
+            ) from error
+
+    @classmethod
+    def _of(cls, found: Mapping[str, Any], location: str) -> RootHeader:
         if found["version"] != VERSION:
             raise CorruptMetadataError(
                 f"{location} is a root manifest of version {found['version']}, known is {VERSION}: write it anew",

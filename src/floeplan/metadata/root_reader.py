@@ -8,7 +8,7 @@ partition fields, is refused, for its entries would be taken for the snapshot's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import numpy as np
 import pyarrow as pa
@@ -49,11 +49,11 @@ class RootManifest:
         path = local_path(location)
         try:
             source = path if path is not None else (io or load_file_io(location=location)).new_input(location).open()
-            self._file = pq.ParquetFile(source)
+            self._file = pq.ParquetFile(source, page_checksum_verification=True)
         except FileNotFoundError as error:
             raise UnknownFileError(f"no root manifest {location}", context={"file": location}) from error
-        except pa.ArrowInvalid as error:
-            raise CorruptMetadataError(f"{location} is no Parquet file: {error}", context={"file": location}) from error
+        except (pa.ArrowException, OSError) as error:
+            raise self._corrupt("is no Parquet file", error) from error
         self.header = RootHeader.parse(self._file.metadata.metadata, location)
         listed = self.header.manifest_list
         self.manifests = parse_manifest_list(listed, location) if listed else inline_manifest_list(())
@@ -62,6 +62,10 @@ class RootManifest:
                 f"{location} has {self._file.num_row_groups} row groups, but lists {len(self.manifests)}",
                 context={"file": location},
             )
+
+    def _corrupt(self, what: str, error: Exception) -> CorruptMetadataError:
+        reason = " ".join(str(error).split())
+        return CorruptMetadataError(f"{self.location} {what}: {reason}", context={"file": self.location})
 
     def check(self, metadata: TableMetadata, snapshot_id: int | None) -> None:
         """Refuse to stand for another snapshot than the one that was written."""
@@ -90,7 +94,12 @@ class RootManifest:
         del io, max_workers
         self._check_partition(partition)
         groups = np.arange(len(manifests)) if rows is None else np.asarray(rows, dtype=np.int64)
-        wanted = columns.column_names(self.header.partition)
+        try:
+            return self._entries(groups, columns.column_names(self.header.partition))
+        except (pa.ArrowException, OSError, LookupError, TypeError) as error:
+            raise self._corrupt("is a damaged root manifest", error) from error
+
+    def _entries(self, groups: Ints, wanted: Collection[str]) -> EntriesTable:
         table = self._read(groups, wanted)
         counts = np.array([self._file.metadata.row_group(int(g)).num_rows for g in groups], dtype=np.int64)
         manifest = np.repeat(groups, counts)

@@ -89,7 +89,7 @@ def _live_total(manifests: ManifestListTable, chosen: Mask, what: str, run: Tota
     added, existing = getattr(manifests, f"added_{what}")[chosen], getattr(manifests, f"existing_{what}")[chosen]
     if (added < 0).any() or (existing < 0).any():
         return _summary_number(run, key)
-    return int(added.sum() + existing.sum())
+    return int(added.sum()) + int(existing.sum())
 
 
 def _summary_number(run: Totals, key: str) -> int | None:
@@ -119,7 +119,7 @@ def _spec_summary(run: Totals, files: PlannedFiles, sizes: npt.NDArray[np.int64]
 
 def _spec_files(manifests: ManifestListTable, of_spec: Mask) -> int | None:
     added, existing = manifests.added_files[of_spec], manifests.existing_files[of_spec]
-    return None if (added < 0).any() or (existing < 0).any() else int(added.sum() + existing.sum())
+    return None if (added < 0).any() or (existing < 0).any() else int(added.sum()) + int(existing.sum())
 
 
 def describe(spec: PartitionSpec, run: Totals) -> str:

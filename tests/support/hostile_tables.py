@@ -1,0 +1,223 @@
+"""Tables with one damaged file, and everything that is ever asked of a table: an error of ours, or an answer.
+
+Run as a program in a process of its own, so that memory and time can be bounded and a crash is seen:
+``python -m tests.support.hostile_tables FIRST_SEED COUNT [CASE.json …]``. Every case goes to stderr before it is tried,
+and to stdout, with what came out, when it fails: JSON that is ready to be kept in ``tests/fuzz/corpus``.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import io
+import json
+import os
+import resource
+import signal
+import struct
+import sys
+import tempfile
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import fastavro
+from pyiceberg.table import Table
+
+from floeplan.catalog import load_table
+from floeplan.errors import FloeplanError
+from floeplan.maintain.doctor import doctor
+from floeplan.maintain.expire import expire_snapshots
+from floeplan.maintain.inspect import inspect_table
+from floeplan.maintain.orphans import remove_orphans
+from floeplan.metadata.root import write_root
+from floeplan.rewrite.options import RewriteOptions
+from floeplan.rewrite.planner import RewriteDataFilesPlanner
+from floeplan.rewrite.spec_upgrade import UpgradeOptions, upgrade_spec
+from floeplan.scan.options import ScanOptions
+from floeplan.scan.plan import plan_scan
+from floeplan.transaction.commit import commit_change
+from tests.support.commits import append, open_catalog, patient, rows_of
+from tests.support.moves import delete_first_rows, equality_delete, evolved_table
+from tests.support.mutation import Edit, byte_edits, edited_bytes, edited_tree, tree_edits
+
+SECONDS = 20
+MEGABYTES = 3000
+ROOT = "root.parquet"
+SCAN = ScanOptions(page_index=True, bloom_filter=True, cache=False, report=False, recover=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One damaged file of one table."""
+
+    version: int
+    target: str
+    edits: list[Edit]
+
+    def text(self) -> str:
+        return json.dumps({"version": self.version, "target": self.target, "edits": self.edits})
+
+
+class Sample:
+    """A table of two specs with deletes, one file of which can be ``damaged`` for a while."""
+
+    def __init__(self, folder: Path, version: int) -> None:
+        folder.mkdir()
+        table = evolved_table(open_catalog(folder), version)
+        table = commit_change(table, append(table, rows_of(40, 50, "b"))).table
+        if version > 1:
+            table = delete_first_rows(table, slice(0, 2))
+            table = commit_change(table, equality_delete(table, [7, 12], 0), options=patient()).table
+        self.version = version
+        self.metadata = _local(table.metadata_location)
+        root = folder / ROOT
+        write_root(table, str(root), table.current_snapshot())
+        self.files = _files(table) | {"root": root}
+
+    def edits(self, target: str, random: Random) -> list[Edit]:
+        data = self.files[target].read_bytes()
+        if target == "metadata":
+            return tree_edits(json.loads(data), random, typed=False)
+        return tree_edits(_records(data)[0], random, typed=True) if _is_avro(target) else byte_edits(len(data), random)
+
+    @contextmanager
+    def damaged(self, target: str, edits: list[Edit]) -> Iterator[None]:
+        path = self.files[target]
+        intact = path.read_bytes()
+        path.write_bytes(_changed(target, intact, edits))
+        try:
+            yield
+        finally:
+            path.write_bytes(intact)
+
+
+def _files(table: Table) -> dict[str, Path]:
+    """One file of each kind, the newest."""
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    manifests = snapshot.manifests(table.io)
+    found = {"metadata": table.metadata_location, "list": snapshot.manifest_list}
+    for manifest in manifests:
+        deletes = int(manifest.content) == 1
+        found["delete manifest" if deletes else "manifest"] = manifest.manifest_path
+        entry = manifest.fetch_manifest_entry(table.io)[0]
+        found["deletes" if deletes else "data"] = entry.data_file.file_path
+    found |= {f"{name} bytes": found[name] for name in ("list", "manifest")}
+    return {name: _local(location) for name, location in found.items()}
+
+
+def _local(location: str) -> Path:
+    return Path(location.removeprefix("file://"))
+
+
+def _is_avro(target: str) -> bool:
+    return target in ("list", "manifest", "delete manifest")
+
+
+def _records(data: bytes) -> tuple[list[Any], Any, dict[str, str]]:
+    reader = fastavro.reader(io.BytesIO(data))
+    header = {name: value for name, value in reader.metadata.items() if not name.startswith("avro.")}
+    return list(reader), reader.writer_schema, header
+
+
+def _changed(target: str, data: bytes, edits: list[Edit]) -> bytes:
+    """The file after the edits; as it was, when its schema has no room for them."""
+    if target == "metadata":
+        return json.dumps(edited_tree(json.loads(data), edits)).encode()
+    if not _is_avro(target):
+        return edited_bytes(data, edits)
+    records, schema, header = _records(data)
+    out = io.BytesIO()
+    try:
+        fastavro.writer(out, schema, edited_tree(records, edits), metadata=header)
+    except (ValueError, TypeError, AttributeError, LookupError, OverflowError, struct.error):
+        return data
+    return out.getvalue()
+
+
+def examine(sample: Sample) -> None:
+    """All questions that need no catalog; an error of ours is an answer."""
+    metadata, root = str(sample.metadata), str(sample.files["root"])
+    rewrite = RewriteOptions(where="id > 3")
+    questions: list[Callable[[], object]] = [
+        lambda: plan_scan(metadata, "id >= 5 AND part = 'a'", options=SCAN).to_dict(),
+        lambda: plan_scan(metadata, "id = 12 OR part IS NULL", options=SCAN).to_arrow(),
+        lambda: plan_scan(metadata, options=SCAN).explain(),
+        lambda: plan_scan(metadata, options=SCAN).to_arrow(),
+        lambda: inspect_table(metadata).to_dict(),
+        lambda: doctor(metadata).to_dict(),
+        lambda: plan_scan(metadata, "id = 12", options=replace(SCAN, root=root)).to_arrow(),
+        lambda: RewriteDataFilesPlanner(metadata, rewrite, cache=False).plan_with_stats().to_dict(),
+        lambda: upgrade_spec(metadata, options=UpgradeOptions(dry_run=True)).to_dict(),
+        lambda: expire_snapshots(metadata, older_than_ms=2**53).to_dict(),
+        lambda: remove_orphans(metadata, older_than=timedelta(days=1), now_s=2.0**40).to_dict(),
+    ]
+    for question in (*questions, lambda: _new_root(metadata)):
+        try:
+            question()
+        except FloeplanError as error:
+            json.dumps(error.to_dict())
+
+
+def _new_root(metadata: str) -> None:
+    table = load_table(metadata)
+    write_root(table, f"{metadata}.root.parquet", table.current_snapshot()).to_dict()
+
+
+def run(sample: Sample, target: str, edits: list[Edit]) -> str | None:
+    """What came out that should not have, or nothing."""
+    signal.setitimer(signal.ITIMER_REAL, SECONDS)
+    faulthandler.dump_traceback_later(2 * SECONDS, exit=True)
+    try:
+        with sample.damaged(target, edits):
+            examine(sample)
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        frames = [f"{Path(frame.filename).name}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)]
+        return f"{type(error).__name__}: {str(error)[:300]} ({' '.join(frames[-6:])})"
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        faulthandler.cancel_dump_traceback_later()
+    return None
+
+
+def cases(samples: dict[int, Sample], first: int, count: int) -> Iterator[Case]:
+    for seed in range(first, first + count):
+        random = Random(seed)
+        version = random.choice((1, 2, 2, 3, 3))
+        target = random.choice(sorted(samples[version].files))
+        yield Case(version, target, samples[version].edits(target, random))
+
+
+def main(first: int, count: int, kept: list[str]) -> int:
+    resource.setrlimit(resource.RLIMIT_DATA, (MEGABYTES * 2**20, MEGABYTES * 2**20))
+    signal.signal(signal.SIGALRM, _too_long)
+    warnings.simplefilter("error")
+    warnings.filterwarnings("ignore", category=UserWarning)
+    failed = 0
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ |= {"FLOEPLAN_CACHE": f"{folder}/cache", "FLOEPLAN_REPORTS": "off"}
+        samples = {version: Sample(Path(folder, f"v{version}"), version) for version in (1, 2, 3)}
+        found = [Case(**json.loads(Path(path).read_text())) for path in kept]
+        for case in (*found, *cases(samples, first, count)):
+            sys.stderr.write(f"{case.text()}\n")
+            problem = run(samples[case.version], case.target, case.edits)
+            if problem is not None:
+                failed += 1
+                sys.stdout.write(f"{case.text()}\n    {problem}\n")
+    return failed
+
+
+def _too_long(*_: object) -> None:
+    raise TimeoutError(f"more than {SECONDS} s")
+
+
+if __name__ == "__main__":
+    sys.exit(bool(main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])))
