@@ -248,3 +248,14 @@ def test_a_file_cut_off_anywhere_is_damaged(codec: str) -> None:
     for end in np.setdiff1d(np.arange(4, len(whole)), list(starts)).tolist():
         with pytest.raises(CorruptMetadataError):
             read_all(whole[:end])
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+@pytest.mark.parametrize("expected", [0, 3, 40, 10_000])
+def test_the_number_of_records_expected_is_a_guess_only(decoder: type, expected: int) -> None:
+    """Values get longer after the first ones have shown their length."""
+    values = [b"x" * (200 if at < 20 else 5_000) for at in range(40)]
+    reader = ColumnReader(decoder, expected=expected)
+    data = b"".join(varint(len(value)) + value for value in values)
+    reader.read(compile_program(record("bytes"), LONG), Block(data, len(values), 0), "x.avro")
+    assert reader.finish()["v"].to_arrow().to_pylist() == values

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from pyiceberg.table import StaticTable
 
+from floeplan.scan import plan as planning
 from floeplan.scan.options import ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.testing.archive import write_evolved_archive
@@ -36,3 +37,18 @@ def test_deleted_files_are_neither_kept_nor_counted(archive: Path) -> None:
     assert everything.passes[1].total == 597
     nothing = plan_scan(str(archive), "amount > 5000", options=QUIET)
     assert [effect.dropped for effect in nothing.passes[1].effects] == [597]
+
+
+@pytest.mark.parametrize("where", ["amount < 400", "region = 'eu' AND amount != 3", "amount > 5000"])
+def test_manifests_judged_in_turns_make_the_same_plan(
+    archive: Path, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A manifest a turn, or all of them at once."""
+    at_once = plan_scan(str(archive), where, options=QUIET)
+    monkeypatch.setattr(planning, "_BYTES_A_TURN", 1)
+    in_turns = plan_scan(str(archive), where, options=QUIET)
+    assert in_turns.files.entries.table.equals(at_once.files.entries.table)
+    assert [file.to_dict() for file in in_turns.files] == [file.to_dict() for file in at_once.files]
+    assert [(p.kept, p.total, p.proven, p.effects) for p in in_turns.passes] == [
+        (p.kept, p.total, p.proven, p.effects) for p in at_once.passes
+    ]

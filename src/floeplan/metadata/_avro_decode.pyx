@@ -33,6 +33,7 @@ cdef enum:
 
 cdef enum:
     KIND_BYTES = 2
+    MOST_RESERVED = 1 << 30   # bytes set aside on a guess
 
 cdef uint64_t LAST_BYTES = 0x8080808080808080   # clear in the last byte of a variable-length number
 cdef uint64_t LOWEST_BITS = 0x0101010101010101
@@ -52,6 +53,7 @@ ctypedef struct Sink:
     int kind
     int domain
     int64_t rows
+    int64_t expected     # rows to make room for at once; a guess, 0 for none
     int64_t capacity
     int64_t *values      # numbers (doubles by their bits); for bytes the end of each row, after a leading zero
     uint8_t *valid
@@ -96,7 +98,7 @@ cdef inline int fail(State *s, int error) noexcept nogil:
 
 
 cdef int grow(Sink *sink, int64_t needed) noexcept nogil:
-    cdef int64_t capacity = sink.capacity * 2
+    cdef int64_t capacity = sink.capacity * 2 if sink.capacity else sink.expected
     cdef void *moved
     if capacity < needed:
         capacity = needed
@@ -167,8 +169,12 @@ cdef inline int put_number(State *s, int number, int64_t value) noexcept nogil:
 
 
 cdef int grow_data(Sink *sink, int64_t needed) noexcept nogil:
+    """Room for twice as much or, once some rows have shown their length, for as many as are expected."""
     cdef int64_t capacity = sink.data_capacity * 2
+    cdef int64_t likely = (needed // sink.rows + 1) * sink.expected if sink.rows >= 16 else 0
     cdef void *moved
+    if capacity < likely <= MOST_RESERVED:
+        capacity = likely
     if capacity < needed:
         capacity = needed
     if capacity < 4096:
@@ -490,15 +496,19 @@ cdef int run(State *s, const int32_t *pc) noexcept nogil:
 
 
 cdef class Decoder:
-    """Columns that grow as blocks are decoded into them. Domain 0 holds the records."""
+    """Columns that grow as blocks are decoded into them. Domain 0 holds the records, for whose expected number there is
+    room at once: memory that grows is copied, and new pages cost more than what is written to them.
+    """
 
     cdef Sink *sinks
     cdef int64_t *rows
     cdef int64_t *before   # the same, when the record being decoded began
     cdef int sink_count
     cdef int domain_count
+    cdef int64_t expected  # records
 
-    def __cinit__(self):
+    def __cinit__(self, int64_t expected=0):
+        self.expected = expected
         self.add_domain()
 
     def __dealloc__(self):
@@ -536,6 +546,7 @@ cdef class Decoder:
         memset(self.sinks + self.sink_count, 0, sizeof(Sink))
         self.sinks[self.sink_count].kind = kind
         self.sinks[self.sink_count].domain = domain
+        self.sinks[self.sink_count].expected = self.expected if domain == 0 else 0
         self.sink_count += 1
         return self.sink_count - 1
 

@@ -79,9 +79,9 @@ class _Sink:
 
 
 class Decoder:
-    """Columns that grow as blocks are decoded into them. Domain 0 holds the records."""
+    """Columns that grow as blocks are decoded into them. Domain 0 holds the records; lists need no word of how many."""
 
-    def __init__(self) -> None:
+    def __init__(self, expected: int = 0) -> None:
         self._sinks: list[_Sink] = []
         self._rows = [0]
         self._data = memoryview(b"")

@@ -29,6 +29,7 @@ Number = TypeVar("Number", bound=np.generic)
 class Decoder(Protocol):
     """What both decoders offer; see ``_avro_fallback`` for the plain version."""
 
+    def __init__(self, expected: int = 0) -> None: ...
     def add_domain(self) -> int: ...
     def add_sink(self, kind: int, domain: int) -> int: ...
     def row_count(self, domain: int) -> int: ...
@@ -90,11 +91,13 @@ class ColumnReader:
     """Decodes blocks of many files into one set of named columns.
 
     Programs of different schemas share columns by name; a column some file does not have is null there. With ``drop``,
-    a column and a value, records that have it are left out.
+    a column and a value, records that have it are left out. ``expected`` records find room made for them.
     """
 
-    def __init__(self, decoder: type[Decoder] = DECODER, drop: tuple[str, int] | None = None) -> None:
-        self._decoder = decoder()
+    def __init__(
+        self, decoder: type[Decoder] = DECODER, drop: tuple[str, int] | None = None, expected: int = 0
+    ) -> None:
+        self._decoder = decoder(expected)
         self._drop_column, self._drop_value = drop or ("", 0)
         self._sinks: dict[str, int] = {}
         self._specs: list[SinkSpec] = []

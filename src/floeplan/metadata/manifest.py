@@ -26,6 +26,8 @@ from floeplan.metadata.program import Program, compile_program
 from floeplan.partition.union import UnionPartitionType
 
 _EVERYTHING = EntryColumns()
+_LEAST_BYTES = 16
+"""No entry is expected to be smaller, compressed."""
 
 
 def read_entries(
@@ -55,7 +57,7 @@ def read_entries(
     if manifests.has_key_metadata[chosen].any():
         path = manifests.path[int(chosen[np.argmax(manifests.has_key_metadata[chosen])])].as_py()
         raise UnsupportedError(f"{path} is encrypted, which Floeplan does not read", context={"file": path})
-    reader = ManifestReader(partition, columns, decoder, live)
+    reader = ManifestReader(partition, columns, decoder, live, _expected(manifests, chosen))
     paths = manifests.path.take(pa.array(chosen)).to_pylist()
     spec_ids, lengths = manifests.spec_id[chosen].tolist(), manifests.length[chosen].tolist()
     counts = [
@@ -67,15 +69,26 @@ def read_entries(
     return reader.finish(manifests, chosen, np.array(counts, dtype=np.int64))
 
 
+def _expected(manifests: ManifestListTable, rows: Ints) -> int:
+    """Entries to make room for: what the list says, as far as so many can be in files of that length."""
+    counted = sum(np.maximum(n[rows], 0).sum() for n in (manifests.added_files, manifests.existing_files))
+    return int(min(counted, manifests.length[rows].sum() // _LEAST_BYTES))
+
+
 class ManifestReader:
     """Collects the entries of manifests, of whatever spec and format version."""
 
     def __init__(
-        self, partition: UnionPartitionType, columns: EntryColumns, decoder: type[Decoder], live: bool = False
+        self,
+        partition: UnionPartitionType,
+        columns: EntryColumns,
+        decoder: type[Decoder],
+        live: bool = False,
+        expected: int = 0,
     ) -> None:
         self._avro = AvroReader()
         self._kind = decoder
-        self._reader = ColumnReader(decoder, ("status", Status.DELETED) if live else None)
+        self._reader = ColumnReader(decoder, ("status", Status.DELETED) if live else None, expected)
         self._partition = partition
         self._columns = columns
         self._programs: dict[tuple[int, int], tuple[Header, Program]] = {}

@@ -24,6 +24,7 @@ from pyiceberg.types import DoubleType, FloatType
 
 from floeplan.catalog import load_table
 from floeplan.metadata.cache import EntriesCache
+from floeplan.metadata.decoder import Ints
 from floeplan.metadata.entries import EntriesTable
 from floeplan.metadata.entry_columns import EntryColumns
 from floeplan.metadata.manifest import read_entries
@@ -38,7 +39,7 @@ from floeplan.predicate.ir import TRUE, Column
 from floeplan.predicate.tristate import Mask, TriState
 from floeplan.scan.deletes import ScanDeletes, match, read_deletes
 from floeplan.scan.footers import FooterPass, FooterRequest
-from floeplan.scan.judged import JudgedFiles, judge_files
+from floeplan.scan.judged import JudgedFiles, concat_judged, judge_files
 from floeplan.scan.model import PlannedFiles, RowGroups
 from floeplan.scan.options import ScanOptions
 from floeplan.scan.partition_values import PartitionNames
@@ -51,6 +52,9 @@ from floeplan.scan.target import ScanTarget, resolve_target, select
 from floeplan.scan.totals import Totals, summarise
 
 FOOTERS = "footers"
+_BYTES_A_TURN = 8 * 1024 * 1024
+"""Manifests read before their entries are judged: enough for vectors to pay, few enough to use the memory again."""
+
 _DATA_NAMES = frozenset({"key_metadata", "first_row_id", "sort_order_id"})
 
 
@@ -176,10 +180,24 @@ class _Planner:
         if elsewhere is not None and len(rows) >= elsewhere.threshold:
             judged = elsewhere.judge(self.predicate, manifests, rows, columns, self.target.table.io)
         else:
-            judged = judge_files(self.predicate, self._entries(manifests, rows, columns))
+            parts = self._slices(manifests, rows)
+            judged = concat_judged(
+                [judge_files(self.predicate, self._entries(manifests, part, columns)) for part in parts]
+            )
         proven = int((judged.states == TriState.TRUE).sum())
         self._record("manifest entries", "files", judged.total, len(judged.entries), proven, judged.effects, clock)
         return judged
+
+    def _slices(self, manifests: ManifestListTable, rows: Ints) -> list[Ints]:
+        """The manifests in turns, so that entries which are dropped make room for the next ones.
+
+        Fresh memory costs more than deciding about the entries in it. Where all are kept, or come from a file of
+        columns, one turn is best.
+        """
+        if self.options.cache or self.root is not None or self.compiled.predicate == TRUE:
+            return [rows]
+        turn = np.cumsum(manifests.length[rows]) // _BYTES_A_TURN
+        return np.split(rows, np.flatnonzero(np.diff(turn)) + 1)
 
     def _pass_footers(self, kept: JudgedFiles) -> tuple[JudgedFiles, dict[int, RowGroups]]:
         clock = time.perf_counter()
