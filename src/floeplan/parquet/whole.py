@@ -1,0 +1,134 @@
+"""Reading row groups of which nearly every row is wanted: fetched and decoded whole, unwanted rows taken out after.
+
+Single pages (``pages``) pay where some of them can be left out. Where rows are wanted all over a row group, which is
+what reading a file to rewrite it looks like, asking for pages would skip none and cost a decoder for every column.
+
+Fail-safe: what decodes to another number of rows than the footer promises is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from floeplan.parquet.footer import Numbers, ParquetFooter
+from floeplan.parquet.pages import take_rows
+from floeplan.parquet.projection import leaves_of_column
+from floeplan.parquet.selection import RowSelection, distinct
+from floeplan.parquet.source import ByteSource, Range
+from floeplan.parquet.thrift import corrupt
+
+LONGEST_GAP = 1024
+"""Unwanted rows in a row: with more of them a page may have no wanted row."""
+WAVE_BYTES = 128 * 1024 * 1024
+_WORTH_THREADS = 4 * 1024 * 1024
+
+
+def is_dense(footer: ParquetFooter, selection: RowSelection) -> bool:
+    """Whether no page could be left out of the row groups that hold the selected rows."""
+    gaps = _rows_of(footer, _touched(footer, selection)).difference(selection)
+    return bool(selection) and int(gaps.counts.max(initial=0)) <= LONGEST_GAP
+
+
+def read_dense(
+    source: ByteSource, footer: ParquetFooter, columns: Sequence[str | int], selection: RowSelection
+) -> pa.Table:
+    """The selected rows of some columns, which the file must have; fields stand in the order of the file."""
+    leaves = sorted({leaf for column in columns for leaf in leaves_of_column(footer, column)})
+    tables = []
+    for groups in _waves(footer, leaves, _touched(footer, selection)):
+        rows = _rows_of(footer, groups)
+        wanted = selection.intersect(rows)
+        table = _decoded(source, footer, leaves, groups)
+        inside = wanted.relative_to(footer.first_rows[groups], footer.row_group_rows[groups])
+        tables.append(_taken(table, inside))
+    return pa.concat_tables(tables)
+
+
+def _touched(footer: ParquetFooter, selection: RowSelection) -> Numbers:
+    return np.flatnonzero(selection.overlaps(footer.first_rows, footer.row_group_rows))
+
+
+def _rows_of(footer: ParquetFooter, groups: Numbers) -> RowSelection:
+    return RowSelection.from_runs(footer.first_rows[groups], footer.row_group_rows[groups])
+
+
+def _waves(footer: ParquetFooter, leaves: Sequence[int], groups: Numbers) -> Iterator[Numbers]:
+    """Row groups in parts that stay within the bound."""
+    sizes = sum((footer.chunks(leaf).total_compressed_size[groups] for leaf in leaves), np.zeros(len(groups)))
+    wave = (np.cumsum(sizes) // WAVE_BYTES).astype(np.int64)
+    return (groups[wave == number] for number in distinct(wave))
+
+
+def _decoded(source: ByteSource, footer: ParquetFooter, leaves: Sequence[int], groups: Numbers) -> pa.Table:
+    chunks = [footer.chunks(leaf) for leaf in leaves]
+    ranges = [
+        (int(chunk.start[group]), int(chunk.total_compressed_size[group])) for group in groups for chunk in chunks
+    ]
+    size = sum(length for _, length in ranges)
+    try:
+        file = pq.ParquetFile(
+            pa.PythonFile(_Pieces(source, ranges), mode="r"),
+            coerce_int96_timestamp_unit="us",
+            binary_type=pa.large_binary(),
+            pre_buffer=False,
+        )
+        table = file.reader.read_row_groups(
+            groups.tolist(), column_indices=list(leaves), use_threads=size >= _WORTH_THREADS
+        )
+    except (OSError, pa.ArrowException) as error:
+        raise corrupt(footer.file, f"its row groups cannot be decoded: {error}") from None
+    expected = int(footer.row_group_rows[groups].sum())
+    if table.num_rows != expected:
+        raise corrupt(footer.file, f"row groups hold {table.num_rows} rows instead of {expected}")
+    return table
+
+
+def _taken(table: pa.Table, rows: RowSelection) -> pa.Table:
+    if rows.row_count == table.num_rows:
+        return table
+    return pa.Table.from_arrays([take_rows(column, rows) for column in table.columns], schema=table.schema)
+
+
+class _Pieces:
+    """A file for pyarrow, of which some pieces were fetched at once; whatever else is asked for is fetched then."""
+
+    closed = False
+
+    def __init__(self, source: ByteSource, ranges: Sequence[Range]) -> None:
+        self._source, self._at = source, 0
+        self._pieces = dict(zip(ranges, source.read_ranges(ranges), strict=True))
+
+    def read(self, length: int = -1) -> memoryview:
+        """The bytes that follow; a piece is given away when it is read."""
+        left = self._source.size - self._at
+        span = (self._at, left if length < 0 else min(length, left))
+        self._at += span[1]
+        found = self._pieces.pop(span, None)
+        return self._source.read_ranges([span])[0] if found is None else found
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Go to a place."""
+        self._at = offset + (0, self._at, self._source.size)[whence]
+        return self._at
+
+    def tell(self) -> int:
+        """The place."""
+        return self._at
+
+    def seekable(self) -> bool:
+        """Always."""
+        return True
+
+    def readable(self) -> bool:
+        """Always."""
+        return True
+
+    def flush(self) -> None:
+        """Nothing to do."""
+
+    def close(self) -> None:
+        """The source belongs to another."""

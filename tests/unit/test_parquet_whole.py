@@ -1,0 +1,112 @@
+"""Row groups read whole: when that pays, that it gives what reading pages gives, and what it fetches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from floeplan.errors import CorruptFileError
+from floeplan.parquet import whole
+from floeplan.parquet.footer import read_footer
+from floeplan.parquet.reader import read_selected
+from floeplan.parquet.selection import RowSelection
+from floeplan.parquet.source import BytesSource, Range
+from floeplan.parquet.whole import LONGEST_GAP, is_dense, read_dense
+
+pytestmark = pytest.mark.unit
+
+ROWS, GROUP = 20_000, 5_000
+NUMBERS = np.arange(ROWS)
+TABLE = pa.table(
+    {
+        "id": NUMBERS,
+        "name": [f"name {number % 97}" for number in range(ROWS)],
+        "place": pa.array([{"x": n, "tags": ["a"] * (n % 3)} if n % 5 else None for n in range(ROWS)]),
+        "price": pa.array(NUMBERS).cast(pa.decimal128(21, 2)),
+    }
+)
+
+
+class CountedBytes(BytesSource):
+    """Bytes of which every range that is asked for is written down."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(data)
+        self.asked: list[list[Range]] = []
+
+    def read_ranges(self, ranges: Any) -> list[memoryview]:
+        self.asked.append(list(ranges))
+        return super().read_ranges(ranges)
+
+
+def written(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, row_group_size=GROUP, max_rows_per_page=500, write_page_index=True)
+    return sink.getvalue().to_pybytes()
+
+
+FILE = written(TABLE)
+SOME = RowSelection.from_mask(NUMBERS % 20 != 7)
+"""One row in twenty is not wanted: every page has wanted rows."""
+
+
+def kept(selection: RowSelection) -> bool:
+    return is_dense(read_footer(BytesSource(FILE)), selection)
+
+
+def test_row_groups_are_read_whole_when_no_page_could_be_left_out() -> None:
+    assert kept(RowSelection.all_rows(ROWS))
+    assert kept(SOME)
+    assert kept(RowSelection.from_runs([GROUP], [GROUP])), "whole row groups that are not wanted at all do not count"
+    assert kept(RowSelection.from_runs([0, 100 + LONGEST_GAP], [100, ROWS - 100 - LONGEST_GAP]))
+
+
+def test_pages_are_read_when_some_can_be_left_out() -> None:
+    assert not kept(RowSelection.from_runs([0, 101 + LONGEST_GAP], [100, ROWS - 101 - LONGEST_GAP]))
+    assert not kept(RowSelection.from_runs([0], [ROWS - LONGEST_GAP - 1]))
+    assert not kept(RowSelection.from_runs([LONGEST_GAP + 1], [GROUP]))
+    assert not kept(RowSelection.none())
+
+
+@pytest.mark.parametrize("columns", [["id"], ["name", "id"], ["place"], ["place.tags", "price"], ["place.x"]])
+@pytest.mark.parametrize(
+    "rows", [RowSelection.all_rows(ROWS), SOME, SOME.intersect(RowSelection.from_runs([5_000], [10_000]))]
+)
+def test_rows_read_whole_are_the_rows_read_by_pages(rows: RowSelection, columns: list[str]) -> None:
+    source = BytesSource(FILE)
+    footer = read_footer(source)
+    paged = read_selected(source, footer, columns, rows)
+    dense = read_dense(source, footer, columns, rows)
+    assert dense.select(paged.column_names).to_pylist() == paged.to_pylist()
+
+
+def test_the_wanted_columns_travel_together_and_once() -> None:
+    source = CountedBytes(FILE)
+    footer = read_footer(source)
+    table = read_dense(source, footer, ["id", "price"], RowSelection.all_rows(ROWS))
+    assert table.num_rows == ROWS
+    chunks = [footer.chunks(0), footer.chunks(len(footer.leaves) - 1)]
+    wanted = {(int(c.start[g]), int(c.total_compressed_size[g])) for c in chunks for g in range(4)}
+    assert set(source.asked[0]) == wanted
+    assert all(set(asked).isdisjoint(wanted) for asked in source.asked[1:])
+
+
+def test_large_files_are_read_some_row_groups_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = CountedBytes(FILE)
+    footer = read_footer(source)
+    monkeypatch.setattr(whole, "WAVE_BYTES", int(footer.chunks(0).total_compressed_size.max()))
+    assert read_dense(source, footer, ["id"], SOME).column("id").to_pylist() == SOME.to_rows().tolist()
+    assert len([asked for asked in source.asked if len(asked) == 1 and asked[0][1] > 10_000]) >= 4
+
+
+def test_pages_that_cannot_be_decoded_are_named() -> None:
+    source = BytesSource(FILE)
+    footer = read_footer(source)
+    start = int(footer.chunks(0).start[0])
+    broken = FILE[:start] + b"\xff" * 64 + FILE[start + 64 :]
+    with pytest.raises(CorruptFileError, match="cannot be decoded"):
+        read_dense(BytesSource(broken), footer, ["id"], RowSelection.all_rows(ROWS))
