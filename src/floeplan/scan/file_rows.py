@@ -24,6 +24,7 @@ from floeplan.parquet.footer import ParquetFooter, read_footer
 from floeplan.parquet.reader import read_selected
 from floeplan.parquet.selection import RowSelection
 from floeplan.parquet.source import open_source
+from floeplan.parquet.whole import is_dense, read_dense
 from floeplan.predicate.tristate import Mask
 from floeplan.scan.delete_files import DeleteFileReader, Positions
 from floeplan.scan.equality import key_columns, matches_any
@@ -109,7 +110,9 @@ class OpenFile:
 
     def _stored(self, wanted: Sequence[Schema], selection: RowSelection) -> pa.Table:
         if self.footer.has_own_ids:
-            return read_selected(self.source, self.footer, _stored_columns(self.footer, wanted), selection)
+            columns = _stored_columns(self.footer, wanted)
+            read = read_dense if columns and is_dense(self.footer, selection) else read_selected
+            return read(self.source, self.footer, columns, selection)
         stored = read_selected(self.source, self.footer, None, selection)
         return with_mapped_ids(stored, self._table.mapping, self.file.path)
 
