@@ -41,6 +41,8 @@ COMMANDS: tuple[str, ...] = (
     "expire",
     "remove-orphans",
     "doctor",
+    "report",
+    "serve",
     "demo",
 )
 """Commands in the order of `--help`; `a-b` is the function `a_b` of the module `floeplan.cli.a_b`."""

@@ -95,7 +95,7 @@ class FooterPass:
         self._union = union
         self._io = io
         self._options = options
-        self._pruner = cache(self._make_pruner)
+        self.pruner = cache(self._make_pruner)
 
     def run(self, requests: Sequence[FooterRequest]) -> tuple[dict[int, RowGroups], list[PlanWarning]]:
         """Open all files, so many at a time, and return their row groups by row of the plan."""
@@ -114,7 +114,7 @@ class FooterPass:
             footer = _CACHE.get(request, source)
             if not footer.has_own_ids:
                 return _unopened(request, "its columns carry no field ids")
-            pruner = self._pruner(request.spec_id)
+            pruner = self.pruner(request.spec_id)
             result = pruner.examine(source, footer, without_nan=request.without_nan).result()
         except (FloeplanError, OSError) as error:
             return _unopened(request, str(error))

@@ -1,0 +1,188 @@
+"""The other pages: what a table is, how it came to be, what is wrong with it, and what a rewrite would do.
+
+Every function takes a result that a command prints too, and leaves out what a page does not show: no property of a
+catalog and none of a table gets into a document.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from pyiceberg.schema import Schema
+from pyiceberg.table import StaticTable
+from pyiceberg.types import PrimitiveType
+
+from floeplan.explorer.view import TableView
+from floeplan.maintain.doctor import DoctorResult, Severity
+from floeplan.maintain.inspect import inspect_table
+from floeplan.rewrite.options import RewriteOptions
+from floeplan.rewrite.plan import RewriteDataFilesPlanningResult
+from floeplan.rewrite.planner import RewriteDataFilesPlanner
+from floeplan.rewrite.spec_upgrade import SpecUpgradeResult, UpgradeOptions, upgrade_spec
+
+MOST_SNAPSHOTS = 1000
+MOST_GROUPS = 200
+_SAFE_INTEGER = 2**53
+_SUMMARY = (
+    "added-data-files",
+    "deleted-data-files",
+    "added-delete-files",
+    "removed-delete-files",
+    "added-records",
+    "deleted-records",
+    "added-files-size",
+    "removed-files-size",
+    "total-data-files",
+    "total-delete-files",
+    "total-records",
+    "total-files-size",
+)
+"""What is shown of a snapshot's summary."""
+
+
+def overview_document(view: TableView) -> dict[str, Any]:
+    """What the table is made of, its specs with the time in which they were written, and its snapshots."""
+    found = inspect_table(view.table).to_dict()
+    return {
+        "table": view.name,
+        "read_only": isinstance(view.table, StaticTable),
+        "format_version": found["format_version"],
+        "location": found["location"],
+        "snapshot_id": None if view.target.snapshot is None else view.target.snapshot.snapshot_id,
+        "columns": _columns(view.target.schema),
+        "specs": _specs(view, found),
+        "snapshots": [_snapshot(snapshot) for snapshot in found["snapshots"][:MOST_SNAPSHOTS]],
+        "snapshots_total": len(found["snapshots"]),
+        "refs": found["refs"],
+        "delete_files": found["delete_files"],
+        "sizes": found["sizes"],
+        "files": len(view.files),
+        "rows": int(view.files.record_count.sum()),
+    }
+
+
+def _columns(schema: Schema) -> list[dict[str, str]]:
+    return [
+        {"name": str(schema.find_column_name(field_id)), "type": str(field.field_type)}
+        for field_id, field in schema._lazy_id_to_field.items()
+        if isinstance(field.field_type, PrimitiveType)
+    ]
+
+
+def _specs(view: TableView, found: Mapping[str, Any]) -> list[dict[str, Any]]:
+    files = {one["spec_id"]: one for one in found["files_by_spec"]}
+    written = _written(view)
+    return [
+        {"spec_id": spec["spec_id"], "spec": spec["spec"], "default": spec["default"]}
+        | {name: files.get(spec["spec_id"], {}).get(name, 0) for name in ("files", "rows", "bytes", "partitions")}
+        | written.get(spec["spec_id"], {"first_ms": None, "last_ms": None})
+        for spec in found["specs"]
+    ]
+
+
+def _written(view: TableView) -> dict[int, dict[str, int | None]]:
+    """When the first and the last of each spec's live files were committed, as far as snapshots are still known."""
+    times = {snapshot.snapshot_id: snapshot.timestamp_ms for snapshot in view.target.metadata.snapshots}
+    pairs = np.unique(np.stack([view.files.spec_id, view.files.ints("snapshot_id")]), axis=1).T.tolist()
+    found: dict[int, list[int]] = {}
+    for spec_id, snapshot_id in pairs:
+        if snapshot_id in times:
+            found.setdefault(spec_id, []).append(times[snapshot_id])
+    return {spec_id: {"first_ms": min(known), "last_ms": max(known)} for spec_id, known in found.items()}
+
+
+def _snapshot(snapshot: Mapping[str, Any]) -> dict[str, Any]:
+    summary = snapshot["summary"]
+    return {
+        "snapshot_id": snapshot["snapshot_id"],
+        "timestamp_ms": snapshot["timestamp_ms"],
+        "operation": snapshot["operation"],
+        "current": snapshot["current"],
+        "summary": {name: int(summary[name]) for name in _SUMMARY if str(summary.get(name, "")).isdecimal()},
+    }
+
+
+def doctor_document(result: DoctorResult) -> dict[str, Any]:
+    """The findings, worst first."""
+    order = [severity.value for severity in Severity]
+    found = [finding.to_dict() for finding in result.findings]
+    return {"findings": sorted(found, key=lambda finding: order.index(finding["severity"])), "healthy": result.healthy}
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteRequest:
+    """What a page may ask of a rewrite."""
+
+    strategy: str = "binpack"
+    by: str = ""
+    spec: str = "keep"
+    where: str = ""
+
+    def options(self) -> RewriteOptions:
+        """The options of the rewrite.
+
+        Raises:
+            BadInputError: Options that do not exist or do not go together.
+        """
+        columns = tuple(name.strip() for name in self.by.split(",") if name.strip())
+        return RewriteOptions(strategy=self.strategy, by=columns, spec=self.spec, partition_filter=self.where or None)
+
+    def command(self, table: str) -> str:
+        """The same on the command line."""
+        parts = [f"floeplan rewrite {table} --strategy {self.strategy}"]
+        parts += [f"--by {self.by}"] if self.by else []
+        parts += [f"--spec {self.spec}"] if self.spec != "keep" else []
+        parts += [f'--partition-filter "{self.where}"'] if self.where else []
+        return " ".join(parts)
+
+
+def rewrite_document(view: TableView, request: RewriteRequest) -> dict[str, Any]:
+    """What a rewrite would do; nothing is changed."""
+    planned = RewriteDataFilesPlanner(view.table, request.options()).plan_with_stats()
+    return {"command": request.command(view.name)} | _planned(planned)
+
+
+def _planned(planned: RewriteDataFilesPlanningResult) -> dict[str, Any]:
+    plan = planned.plan
+    reasons: dict[str, int] = {}
+    for group in plan.groups:
+        for reason, files in group.reasons.items():
+            reasons[reason] = reasons.get(reason, 0) + files
+    return {
+        "groups_total": len(plan.groups),
+        "groups": [group.to_dict() for group in plan.groups[:MOST_GROUPS]],
+        "files": sum(len(group.rows) for group in plan.groups),
+        "bytes": sum(group.bytes for group in plan.groups),
+        "expected_outputs": sum(group.expected_outputs for group in plan.groups),
+        "delete_files": sum(group.delete_files for group in plan.groups),
+        "reasons": reasons,
+        "skipped": dict(plan.skipped),
+        "warnings": [warning.message for warning in planned.warnings],
+        "planning_ms": planned.planning_ms,
+    }
+
+
+def upgrade_document(view: TableView, to: str = "current") -> dict[str, Any]:
+    """What bringing all files under one spec would do; nothing is changed."""
+    result: SpecUpgradeResult = upgrade_spec(view.table, options=UpgradeOptions(to=to, dry_run=True))
+    return {"command": f"floeplan upgrade-spec {view.name} --to {to}"} | result.to_dict()
+
+
+def for_browsers(value: Any) -> Any:
+    """A document as JavaScript can read it: integers it would round, and numbers JSON does not know, as text."""
+    match value:
+        case Mapping():
+            return {str(key): for_browsers(item) for key, item in value.items()}
+        case list() | tuple():
+            return [for_browsers(item) for item in value]
+        case bool() | None | str():
+            return value
+        case int():
+            return value if abs(value) < _SAFE_INTEGER else str(value)
+        case float():
+            return value if math.isfinite(value) else str(value)
+    return str(value)

@@ -1,0 +1,220 @@
+"""One file against a predicate: its bounds, its partition, its deletes and its row groups, and what each of them said.
+
+Rule: the same evaluator as in planning gives the answers, apart for partition values and for column bounds, so that a
+page can say which of them dropped a file. Fail-safe: a file that cannot be opened has no row groups, and says why.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from pyiceberg.types import DoubleType, FloatType, PrimitiveType
+
+from floeplan.errors import FloeplanError
+from floeplan.explorer.view import TableView
+from floeplan.metadata.delete_index import DeleteKind
+from floeplan.metadata.entries import EntriesTable
+from floeplan.metadata.stats import file_stats, partition_stats
+from floeplan.parquet.footer import ParquetFooter, read_footer
+from floeplan.parquet.prune_result import PruneResult
+from floeplan.parquet.source import open_source
+from floeplan.parquet.statistics import row_group_stats
+from floeplan.partition.projection import partition_answer
+from floeplan.partition.transforms import from_physical
+from floeplan.predicate.build import columns as predicate_columns
+from floeplan.predicate.build import leaves
+from floeplan.predicate.compile import CompileResult, compile_predicate
+from floeplan.predicate.evaluate import answer_leaf
+from floeplan.predicate.ir import TRUE, Column
+from floeplan.predicate.stats import Bound, ColumnStats
+from floeplan.predicate.tristate import Tri, TriState
+from floeplan.scan.deletes import match
+from floeplan.scan.expression_json import value_json
+from floeplan.scan.footers import FooterPass
+from floeplan.scan.options import ScanOptions
+from floeplan.scan.passes import Predicate, judge_entries
+from floeplan.scan.verdict import Verdict, judge
+
+MOST_ROW_GROUPS = 500
+MOST_DELETES = 50
+_ANSWERS = {TriState.FALSE: "no row", TriState.UNKNOWN: "some rows", TriState.TRUE: "every row"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """One file and the predicate it is asked."""
+
+    view: TableView
+    entry: EntriesTable
+    compiled: CompileResult
+    predicate: Predicate
+
+    @property
+    def columns(self) -> list[Column]:
+        return list(self.predicate.columns.values())
+
+
+def file_document(view: TableView, path: str, where: str | None) -> dict[str, Any]:
+    """The JSON document of a file.
+
+    Raises:
+        UnknownFileError: The snapshot has no such file.
+        BadInputError: A predicate that cannot be meant.
+    """
+    row = view.row_of_path(path)
+    compiled = compile_predicate(where or TRUE, view.target.schema)
+    predicate = Predicate(compiled.predicate, predicate_columns(compiled.predicate), view.union)
+    stats = _leaf_columns(view) | dict(predicate.columns)
+    entry = view.with_statistics(row, frozenset(stats) | view.deletes.key_columns)
+    asked = _Asked(view, entry, compiled, predicate)
+    verdict = judge_entries(predicate, entry)
+    return {
+        "file": view.file_facts(np.array([row]))[0],
+        "where": where or "",
+        "answer": _answer(verdict.tri),
+        "conjuncts": _conjuncts(asked, verdict),
+        "columns": _bounds(entry, stats, frozenset(predicate.columns)),
+        "deletes": _deletes(view, entry),
+        "row_groups": _row_groups(asked),
+    }
+
+
+def _leaf_columns(view: TableView) -> dict[int, Column]:
+    """The primitive columns of the current schema that may have bounds."""
+    schema = view.target.schema
+    return {
+        field_id: Column(field_id, field.field_type, tuple(schema.find_column_name(field_id).split(".")))  # type: ignore[union-attr]
+        for field_id, field in schema._lazy_id_to_field.items()
+        if isinstance(field.field_type, PrimitiveType)
+    }
+
+
+def _answer(tri: Tri) -> str:
+    return _ANSWERS[TriState(int(tri.states()[0]))]
+
+
+def _conjuncts(asked: _Asked, verdict: Verdict) -> list[dict[str, Any]]:
+    """What partition values, column bounds and both together say to every conjunct."""
+    predicate, entry = asked.predicate, asked.entry
+    bounds = file_stats(entry, predicate.columns.values())
+    partitions = partition_stats(entry, predicate.fields)
+    fields = [field.bound for field in predicate.fields]
+    by_partition = judge(predicate.expr, bounds.nonempty, lambda leaf: partition_answer(leaf, fields, partitions))
+    by_bounds = judge(predicate.expr, bounds.nonempty, lambda leaf: answer_leaf(leaf, bounds))
+    return [
+        {
+            "predicate": str(conjunct),
+            "columns": sorted(
+                {".".join(c.path) for leaf in leaves(conjunct) for c in predicate_columns(leaf).values()}
+            ),
+            "answer": _answer(both),
+            "partition": _answer(partition),
+            "bounds": _answer(bound),
+        }
+        for conjunct, both, partition, bound in zip(
+            verdict.conjuncts, verdict.parts, by_partition.parts, by_bounds.parts, strict=True
+        )
+    ]
+
+
+def _bounds(entry: EntriesTable, columns: dict[int, Column], asked: frozenset[int]) -> list[dict[str, Any]]:
+    """Bounds and counts of every column that has any; the predicate's columns come first."""
+    stats = file_stats(entry, columns.values()).columns
+    found = []
+    for field_id, column in sorted(columns.items(), key=lambda item: (item[0] not in asked, item[0])):
+        known = stats.get(field_id)
+        nulls, nans = (int(entry.ints(f"{name}.{field_id}")[0]) for name in ("null_count", "nan_count"))
+        found.append(
+            {
+                "name": ".".join(column.path),
+                "type": str(column.type),
+                "asked": field_id in asked,
+                "nulls": None if nulls < 0 else nulls,
+                "nans": None if nans < 0 else nans,
+            }
+            | bounds_at(known, column.type, 0)
+        )
+    return found
+
+
+def bounds_at(stats: ColumnStats | None, type_: PrimitiveType, row: int) -> dict[str, Any]:
+    """Lower and upper bound of one container as people write values."""
+    if stats is None:
+        return {"lower": None, "upper": None}
+    return {"lower": _shown(stats.lower, type_, row), "upper": _shown(stats.upper, type_, row)}
+
+
+def _shown(bound: Bound | None, type_: PrimitiveType, row: int) -> Any:
+    if bound is None or not bound.valid[row]:
+        return None
+    raw = bound.values[row]
+    return value_json(type_, from_physical(type_, raw.item() if isinstance(raw, np.generic) else raw.as_py()))
+
+
+def _deletes(view: TableView, entry: EntriesTable) -> list[dict[str, Any]]:
+    rows = match(entry, view.deletes, view.union, view.sources).of(0)[:MOST_DELETES]
+    picked = view.deletes.entries.take(rows)
+    kinds = view.deletes.kinds[rows].tolist()
+    return [
+        {
+            "path": file["file_path"],
+            "kind": DeleteKind(kind).name.lower().replace("_", "-"),
+            "record_count": file["record_count"],
+            "sequence_number": file["sequence_number"],
+        }
+        for file, kind in zip(picked.table.to_pylist(), kinds, strict=True)
+    ]
+
+
+def _row_groups(asked: _Asked) -> dict[str, Any]:
+    """Row groups as the third pass of planning judges them."""
+    view, path = asked.view, str(asked.entry.path[0].as_py())
+    if asked.entry.array("file_format")[0].as_py() != "PARQUET":
+        return {"unread": "it is not a Parquet file", "groups": []}
+    try:
+        source = open_source(path, view.table.io)
+        footer = read_footer(source)
+        options = ScanOptions(page_index=True, bloom_filter=True)
+        footers = FooterPass(asked.compiled, view.target.schema, None, view.union, view.table.io, options)
+        if not footer.has_own_ids:
+            return {"unread": "its columns carry no field ids", "groups": []}
+        pruner = footers.pruner(int(asked.entry.spec_id[0]))
+        result = pruner.examine(source, footer, without_nan=_without_nan(asked)).result()
+    except (FloeplanError, OSError) as error:
+        return {"unread": str(error), "groups": []}
+    return {"unread": None, "total": footer.num_row_groups} | _judged(asked, footer, result)
+
+
+def _without_nan(asked: _Asked) -> frozenset[int]:
+    floats = [column for column in asked.columns if isinstance(column.type, FloatType | DoubleType)]
+    known = file_stats(asked.entry, floats).columns
+    return frozenset(field_id for field_id, stats in known.items() if not stats.may_nan[0])
+
+
+def _judged(asked: _Asked, footer: ParquetFooter, result: PruneResult) -> dict[str, Any]:
+    stats = row_group_stats(footer, asked.columns)
+    selection = result.file_selection
+    first, rows = footer.first_rows.tolist(), footer.row_group_rows.tolist()
+    groups = [
+        {
+            "rows": rows[at],
+            "first_row": first[at],
+            "answer": _ANSWERS[TriState(int(result.row_group_states[at]))],
+            "kept": at in result.row_groups,
+            "bounds": {
+                ".".join(column.path): bounds_at(stats.columns.get(column.field_id), column.type, at)
+                for column in asked.columns
+            },
+        }
+        for at in range(min(footer.num_row_groups, MOST_ROW_GROUPS))
+    ]
+    return {
+        "groups": groups,
+        "rows_selected": selection.row_count,
+        "selection": selection.to_pairs()[:MOST_ROW_GROUPS],
+        "pages_total": result.pages_total,
+        "pages_kept": result.pages_kept,
+        "notes": list(result.notes),
+    }

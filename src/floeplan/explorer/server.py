@@ -1,0 +1,169 @@
+"""The live explorer: an HTTP server on 127.0.0.1.
+
+Rules, each of which refuses the request before anything is looked up:
+
+- the ``Host`` is this machine's and this port's, so that a name that was bound to 127.0.0.1 elsewhere is of no use;
+- a browser that says the request comes from another site is refused;
+- a request that writes is a POST of JSON with the right ``Origin`` and the token of this process, which only a page of
+  this origin can have read.
+
+Files are served from a fixed list, answers are never cached, and pages may load nothing from elsewhere. Fail-safe: an
+error nobody foresaw is told by its name only; what it says may hold secrets and goes to the log.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import logging
+from collections.abc import Mapping
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+from floeplan.errors import BadInputError, FloeplanError
+from floeplan.explorer.assets import DATA, INDEX, TYPES, asset_paths, data_script, to_json
+from floeplan.explorer.service import ExplorerService
+
+ADDRESS = "127.0.0.1"
+TOKEN_HEADER = "X-Floeplan-Token"
+MOST_BODY_BYTES = 64 * 1024
+_API = "/api/"
+_JSON = "application/json; charset=utf-8"
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+_log = logging.getLogger(__name__)
+
+
+class RefusedError(Exception):
+    """A request that is not answered."""
+
+    def __init__(self, status: HTTPStatus, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.status, self.error = status, BadInputError(message, kind=kind)
+
+
+class ExplorerServer(ThreadingHTTPServer):
+    """Serves the explorer; port 0 takes any that is free."""
+
+    daemon_threads = True
+
+    def __init__(self, service: ExplorerService, port: int) -> None:
+        super().__init__((ADDRESS, port), _Handler)
+        self.service = service
+        self.assets = asset_paths()
+
+    @property
+    def port(self) -> int:
+        """The port that was taken."""
+        return int(self.server_address[1])
+
+    @property
+    def url(self) -> str:
+        """Where the explorer is."""
+        return f"http://{ADDRESS}:{self.port}/"
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        """The names under which it may be called."""
+        return frozenset(f"{name}:{self.port}" for name in (ADDRESS, "localhost"))
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """One connection."""
+
+    server: ExplorerServer
+    protocol_version = "HTTP/1.1"
+    server_version, sys_version = "floeplan", ""
+
+    def do_GET(self) -> None:
+        self._answer(self._get)
+
+    def do_POST(self) -> None:
+        self._answer(self._post)
+
+    def _answer(self, respond: Any) -> None:
+        try:
+            self._check_caller()
+            respond()
+        except RefusedError as refused:
+            self.close_connection = True
+            self._send(refused.status, _JSON, to_json(refused.error.to_dict()))
+        except FloeplanError as error:
+            status = HTTPStatus.BAD_REQUEST if isinstance(error, BadInputError) else HTTPStatus.INTERNAL_SERVER_ERROR
+            self._send(status, _JSON, to_json(error.to_dict()))
+        except ConnectionError:
+            self.close_connection = True
+        except Exception as error:
+            _log.exception("%s failed", self.command)
+            hidden = FloeplanError(f"{type(error).__name__}; the server's log says more", kind="unexpected")
+            self._send(HTTPStatus.INTERNAL_SERVER_ERROR, _JSON, to_json(hidden.to_dict()))
+
+    def _check_caller(self) -> None:
+        if self.headers.get("Host") not in self.server.hosts:
+            raise RefusedError(HTTPStatus.FORBIDDEN, "wrong-host", f"this explorer is at {self.server.url} only")
+        if self.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
+            raise RefusedError(HTTPStatus.FORBIDDEN, "cross-origin", "requests of other sites are not answered")
+
+    def _get(self) -> None:
+        asked = urlsplit(self.path)
+        if asked.path.startswith(_API):
+            parameters = dict(parse_qsl(asked.query, keep_blank_values=True, max_num_fields=20))
+            self._send(HTTPStatus.OK, _JSON, to_json(self.server.service.read(asked.path[len(_API) :], parameters)))
+            return
+        name = asked.path.lstrip("/") or INDEX
+        if name == DATA:
+            self._send(HTTPStatus.OK, TYPES[".js"], data_script(None))
+            return
+        path = self.server.assets.get(name)
+        if path is None or path.suffix not in TYPES:
+            raise RefusedError(HTTPStatus.NOT_FOUND, "not-found", "there is no such page")
+        self._send(HTTPStatus.OK, TYPES[path.suffix], path.read_text(encoding="utf-8"))
+
+    def _post(self) -> None:
+        if self.headers.get("Origin") not in {f"http://{host}" for host in self.server.hosts}:
+            raise RefusedError(HTTPStatus.FORBIDDEN, "cross-origin", "only a page of this explorer may change tables")
+        if self.headers.get_content_type() != "application/json":
+            raise RefusedError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "not-json", "send application/json")
+        if not hmac.compare_digest(self.headers.get(TOKEN_HEADER, "").encode(), self.server.service.token.encode()):
+            raise RefusedError(
+                HTTPStatus.FORBIDDEN, "wrong-token", "the token is not that of this process: load the page anew"
+            )
+        body = self._body()
+        name = urlsplit(self.path).path.removeprefix(_API)
+        self._send(HTTPStatus.OK, _JSON, to_json(self.server.service.write(name, body)))
+
+    def _body(self) -> Mapping[str, str]:
+        text = self.headers.get("Content-Length", "")
+        if not text.isdecimal() or int(text) > MOST_BODY_BYTES:
+            message = f"send at most {MOST_BODY_BYTES} bytes"
+            raise RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too-large", message)
+        try:
+            body = json.loads(self.rfile.read(int(text)))
+        except ValueError as error:
+            raise RefusedError(HTTPStatus.BAD_REQUEST, "not-json", "the body is not JSON") from error
+        if not isinstance(body, dict) or not all(isinstance(value, str) for value in body.values()):
+            raise RefusedError(HTTPStatus.BAD_REQUEST, "not-json", "the body must be an object of texts")
+        return body
+
+    def _send(self, status: HTTPStatus, media_type: str, text: str) -> None:
+        content = text.encode()
+        self.send_response(status)
+        for name, value in {**_HEADERS, "Content-Type": media_type, "Content-Length": str(len(content))}.items():
+            self.send_header(name, value)
+        if self.close_connection:
+            self.send_header("Connection", "close")
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Requests are of interest with -v only; predicates stay out of the log."""
+        _log.info("%s %s", self.command, urlsplit(self.path).path)

@@ -1,0 +1,162 @@
+"""The table as a map: lanes of partitions over time, a cell for all files that stand in the same lane and bin.
+
+Rule: a lane is a partition of one spec without its time; more lanes than a screen has room for are folded, neighbours
+together, so that the map of 400,000 files is as small as that of 4,000. All of it is done over columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from floeplan.explorer.axis import NO_TIME, Axis
+from floeplan.metadata.decoder import Ints
+from floeplan.metadata.entries import EntriesTable
+from floeplan.metadata.entry_columns import partition_column
+from floeplan.partition.key import partition_codes
+from floeplan.partition.union import UnionPartitionType
+from floeplan.scan.partition_values import PartitionNames
+
+MOST_LANES = 48
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """Partitions of one spec that are drawn in one row."""
+
+    label: str
+    spec_id: int
+    partitions: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        return {"label": self.label, "spec_id": self.spec_id, "partitions": self.partitions}
+
+
+@dataclass(frozen=True, slots=True)
+class TableMap:
+    """Lanes, bins and the cells that have files; ``cell_of`` says for every file in which cell it is."""
+
+    axis: Axis
+    lanes: tuple[Lane, ...]
+    cell_lane: Ints
+    cell_bin: Ints
+    cell_of: Ints
+    sums: Mapping[str, Ints]
+
+    def sum_by_cell(self, values: Ints) -> Ints:
+        """A number per file summed up per cell."""
+        return np.bincount(self.cell_of, weights=values, minlength=len(self.cell_lane)).astype(np.int64)
+
+    def files_in(self, lane: int, time_bin: int) -> Ints:
+        """The files of one cell."""
+        cell = np.flatnonzero((self.cell_lane == lane) & (self.cell_bin == time_bin))
+        return np.flatnonzero(np.isin(self.cell_of, cell))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form, as columns."""
+        axis = self.axis
+        return {
+            "axis": {"kind": axis.kind, "title": axis.title, "unit": axis.unit, "labels": list(axis.labels)},
+            "lanes": [lane.to_dict() for lane in self.lanes],
+            "cells": {"lane": self.cell_lane.tolist(), "bin": self.cell_bin.tolist()}
+            | {name: values.tolist() for name, values in self.sums.items()},
+            "untimed": int(np.count_nonzero(axis.bins == NO_TIME)),
+        }
+
+
+def draw_map(
+    entries: EntriesTable, union: UnionPartitionType, axis: Axis, time_id: int | None, deletes: Ints
+) -> TableMap:
+    """The map of some files.
+
+    Args:
+        entries: The files, with their partition tuples.
+        union: The partition fields of the table.
+        axis: Where each file stands in time.
+        time_id: The column whose partition fields the axis stands for.
+        deletes: Delete files that apply to each file.
+    """
+    lane_of, lanes = _lanes(entries, union, time_id)
+    width = len(axis.labels) + 1
+    keys, cell_of = np.unique(lane_of * width + axis.bins + 1, return_inverse=True)
+    drawn = TableMap(axis, lanes, keys // width, keys % width - 1, cell_of, {})
+    sums = {
+        "files": np.ones(len(entries), dtype=np.int64),
+        "bytes": entries.ints("file_size_in_bytes"),
+        "rows": entries.record_count,
+        "deletes": deletes,
+    }
+    found = {name: drawn.sum_by_cell(values) for name, values in sums.items()}
+    return TableMap(axis, lanes, drawn.cell_lane, drawn.cell_bin, cell_of, found)
+
+
+def _lanes(entries: EntriesTable, union: UnionPartitionType, time_id: int | None) -> tuple[Ints, tuple[Lane, ...]]:
+    """The lane of every file: partitions in the order of their specs and values, folded where they are too many."""
+    if not len(entries):
+        return np.zeros(0, dtype=np.int64), ()
+    apart = {field.id for field in union.fields if field.bound.source_id != time_id}
+    columns = {key: values for key, values in entries.partition_columns().items() if key in apart}
+    codes = partition_codes(union, entries.spec_id, columns)
+    first = np.zeros(int(codes.max()) + 1, dtype=np.int64)
+    first[codes[::-1]] = np.arange(len(codes))[::-1]
+    samples = entries.take(first)
+    order = _order(samples, sorted(columns))
+    specs = samples.spec_id[order]
+    lane_of_rank = _fold(specs)
+    lane_of_code = np.zeros(len(order), dtype=np.int64)
+    lane_of_code[order] = lane_of_rank
+    starts = np.flatnonzero(np.diff(lane_of_rank, prepend=-1))
+    ends = np.append(starts[1:], len(order)) - 1
+    labels = _Labels(samples, union, apart)
+    lanes = tuple(
+        Lane(labels.between(int(order[low]), int(order[high])), int(specs[low]), int(high - low + 1))
+        for low, high in zip(starts, ends, strict=True)
+    )
+    return lane_of_code[codes], lanes
+
+
+def _order(samples: EntriesTable, keys: list[int]) -> Ints:
+    """Ranks by spec, then by partition values."""
+    usable = [partition_column(key) for key in keys if not pa.types.is_null(samples.array(partition_column(key)).type)]
+    table = pa.table({name: samples.array(name) for name in ["spec_id", *usable]})
+    indices = pc.sort_indices(table, [(name, "ascending") for name in table.column_names])
+    return np.asarray(indices.to_numpy()).astype(np.int64)
+
+
+def _fold(specs: Ints) -> Ints:
+    """A lane for every partition, in their order: each spec has its share of the lanes, and at least one."""
+    found, counts = np.unique(specs, return_counts=True)
+    total, lanes, start = len(specs), np.zeros(len(specs), dtype=np.int64), 0
+    for spec_id, count in zip(found.tolist(), counts.tolist(), strict=True):
+        room = count if total <= MOST_LANES else max(1, min(count, MOST_LANES * count // total))
+        lanes[specs == spec_id] = start + np.arange(count) * room // count
+        start += room
+    return lanes
+
+
+@dataclass(frozen=True, slots=True)
+class _Labels:
+    """Names of lanes: the partition without its time, or from which to which."""
+
+    samples: EntriesTable
+    union: UnionPartitionType
+    apart: set[int]
+
+    def between(self, low: int, high: int) -> str:
+        if low == high:
+            return self._label(low)
+        return f"{self._label(low)} … {self._label(high)}"
+
+    def _label(self, row: int) -> str:
+        entry = self.samples.table.slice(row, 1).to_pylist()[0]
+        spec = self.union.spec(entry["spec_id"])
+        shown = PartitionNames(self.union, self.samples.partition_types).readable(spec.spec_id, entry)
+        names = [field.column.path[0] for field in spec.fields if field.column.field_id in self.apart]
+        own = [f"{name}={shown[name]}" for name in names]
+        return ", ".join(own) or ("unpartitioned" if spec.unpartitioned else "all")

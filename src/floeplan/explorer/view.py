@@ -1,0 +1,144 @@
+"""A table at its current snapshot, with the columns of its files read once: what every page of the explorer looks at.
+
+Only metadata are read. A view never changes; a newer snapshot is another view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.table import Table
+
+from floeplan.errors import UnknownFileError
+from floeplan.explorer.axis import axis_of, time_column
+from floeplan.explorer.table_map import TableMap, draw_map
+from floeplan.metadata.cache import EntriesCache
+from floeplan.metadata.decoder import Ints
+from floeplan.metadata.entries import EntriesTable
+from floeplan.metadata.entry_columns import EntryColumns
+from floeplan.metadata.manifest_list import ManifestListTable, inline_manifest_list, read_manifest_list
+from floeplan.partition.fields import SourceTypes, source_types
+from floeplan.partition.union import UnionPartitionType
+from floeplan.predicate.ir import Column
+from floeplan.scan.deletes import ScanDeletes, match, read_deletes
+from floeplan.scan.partition_values import PartitionNames
+from floeplan.scan.passes import is_delete_manifest
+from floeplan.scan.target import ScanTarget, resolve_target
+
+_NAMES = frozenset({"snapshot_id", "key_metadata", "first_row_id", "sort_order_id"})
+_FILE = ("file_path", "file_format", "spec_id", "record_count", "file_size_in_bytes", "sequence_number", "snapshot_id")
+
+
+@dataclass(frozen=True)
+class TableView:
+    """The files of a table's current snapshot, and the map of them."""
+
+    target: ScanTarget
+    manifests: ManifestListTable
+    union: UnionPartitionType
+    sources: SourceTypes
+    time: Column | None
+    deletes: ScanDeletes
+    files: EntriesTable
+    delete_counts: Ints
+
+    @classmethod
+    def of(cls, table: Table) -> TableView:
+        """Read the metadata of a table."""
+        target = resolve_target(table)
+        listed = inline_manifest_list(())
+        if target.snapshot is not None:
+            listed = read_manifest_list(target.snapshot.manifest_list, table.io)
+        union = UnionPartitionType.of_table(target.metadata)
+        sources = source_types(target.schema, target.metadata.schemas)
+        time = time_column(target.metadata, target.schema)
+        deletes = _deletes(table, listed, union)
+        stats = deletes.key_columns | (frozenset() if time is None else {time.field_id})
+        rows = np.flatnonzero(~is_delete_manifest(listed))
+        files = _read(table, listed, union, EntryColumns(_NAMES, stats=stats), rows).live()
+        counts = match(files, deletes, union, sources).counts
+        return cls(target, listed, union, sources, time, deletes, files, counts)
+
+    @property
+    def name(self) -> str:
+        """The table as people name it."""
+        return self.target.name
+
+    @property
+    def table(self) -> Table:
+        """The table as it was loaded."""
+        return self.target.table
+
+    @cached_property
+    def map(self) -> TableMap:
+        """Partitions over time."""
+        axis = axis_of(self.files, self.time, self.union)
+        time_id = self.time.field_id if self.time is not None and axis.kind == "time" else None
+        return draw_map(self.files, self.union, axis, time_id, self.delete_counts)
+
+    @cached_property
+    def _places(self) -> tuple[Ints, Ints]:
+        """Files by manifest and position: the sorted keys, and the row of each."""
+        keys = place_keys(self.files)
+        order = np.argsort(keys, kind="stable")
+        return keys[order], order
+
+    def rows_of(self, entries: EntriesTable) -> Ints:
+        """Where files that a plan of the same snapshot kept are in this view."""
+        keys, order = self._places
+        return order[np.searchsorted(keys, place_keys(entries))]
+
+    def row_of_path(self, path: str) -> int:
+        """The file of a path.
+
+        Raises:
+            UnknownFileError: The snapshot has no such file.
+        """
+        row: int = pc.index(self.files.path, pa.scalar(path, self.files.path.type)).as_py()
+        if row < 0:
+            raise UnknownFileError(f"the current snapshot has no data file {path}", context={"file": path})
+        return row
+
+    def file_facts(self, rows: Ints) -> list[dict[str, Any]]:
+        """Some files for people; for few at a time."""
+        names = PartitionNames(self.union, self.files.partition_types)
+        picked = self.files.take(rows).table.to_pylist()
+        return [
+            _facts(entry) | {"partition": names.readable(entry["spec_id"], entry), "deletes": count}
+            for entry, count in zip(picked, self.delete_counts[rows].tolist(), strict=True)
+        ]
+
+    def with_statistics(self, row: int, field_ids: frozenset[int]) -> EntriesTable:
+        """One file with the statistics of some columns, read from its manifest alone."""
+        manifest, ordinal = int(self.files.ints("manifest")[row]), int(self.files.ints("ordinal")[row])
+        columns = EntryColumns(_NAMES, stats=field_ids)
+        entries = _read(self.table, self.manifests, self.union, columns, np.array([manifest]))
+        return entries.filter(entries.ints("ordinal") == ordinal)
+
+
+def place_keys(entries: EntriesTable) -> Ints:
+    """One number for the manifest and the position of every entry."""
+    return (entries.ints("manifest") << 32) | entries.ints("ordinal")
+
+
+def _facts(entry: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: entry[name] for name in _FILE}
+
+
+def _deletes(table: Table, listed: ManifestListTable, union: UnionPartitionType) -> ScanDeletes:
+    rows = np.flatnonzero(is_delete_manifest(listed))
+    if not len(rows):
+        return ScanDeletes.none(union)
+    return read_deletes(lambda columns: _read(table, listed, union, columns, rows), union)
+
+
+def _read(
+    table: Table, listed: ManifestListTable, union: UnionPartitionType, columns: EntryColumns, rows: Ints
+) -> EntriesTable:
+    return EntriesCache().read_entries(listed, union, columns, rows=rows, io=table.io)
