@@ -1,11 +1,8 @@
-"""`floeplan prune` and `floeplan demo`: the documents, the picture, and the errors."""
+"""`floeplan prune`: the documents, the picture, and the errors."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -180,33 +177,3 @@ def test_sizes_and_counts_are_for_people() -> None:
     assert [human_bytes(n) for n in (0, 1023, 65_536, 2_800_000_000)] == ["0 B", "1023 B", "64.0 KiB", "2.6 GiB"]
     assert [percent(n, 2_000) for n in (0, 1, 199, 2_000)] == ["0 %", "0.05 %", "9.9 %", "100 %"]
     assert [counted(n, "row") for n in (0, 1, 2_000)] == ["0 rows", "1 row", "2,000 rows"]
-
-
-def test_the_demo_tells_the_story_twice_alike(floeplan_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first, again = document(capsys, "demo"), document(capsys, "demo")
-    for story in (first, again):
-        assert story["plan"]["summary"].pop("planning_ms") > 0
-    assert first == again
-    assert [step["result"]["rows_matched"] for step in first["steps"]] == [1, 3, 1]
-    assert [step["result"]["row_groups_kept"] for step in first["steps"]] == [[2], list(range(8)), [2]]
-    assert all(step["result"]["bytes_read"] < step["full_read_bytes"] / 5 for step in first["steps"])
-    changes = [(step["operation"], step["rows_inserted"], step["rows_deleted"]) for step in first["changes"]]
-    assert changes == [("append", 4, 0), ("alter", 0, 0), ("append", 3, 0), ("delete", 0, 3), ("update", 0, 0)]
-    assert first["changes"][3]["data_files_removed"] == 2
-    text = run(capsys, "demo", "--catalog", "local")
-    assert text.count("--read") == 3
-    assert text.count("--catalog local") == 5
-
-
-def test_a_command_of_the_demo_can_be_typed(
-    floeplan_home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "argv", [str(Path(sys.executable).with_name("floeplan")), "demo"])
-    done = subprocess.run(
-        document(capsys, "demo")["steps"][0]["command"] + " --json",
-        shell=True,
-        capture_output=True,
-        check=True,
-        env=os.environ,
-    )
-    assert json.loads(done.stdout)["rows_matched"] == 1

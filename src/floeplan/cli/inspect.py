@@ -39,14 +39,15 @@ def draw_inspection(result: Inspection) -> RenderableType:
     parts: list[RenderableType] = [
         Text(f"{result.table}  format {result.format_version}", style="bold"),
         Text(result.location, style="dim"),
-        _specs(result),
+        draw_specs(result),
         _sizes(result),
         _snapshots(result),
     ]
     return Group(*parts)
 
 
-def _specs(result: Inspection) -> RenderableType:
+def draw_specs(result: Inspection) -> RenderableType:
+    """Files, rows and bytes of each spec."""
     drawn = _table("spec", "partitioned by")
     for name in ("files", "partitions", "manifests", "rows", "bytes"):
         drawn.add_column(name, justify="right")

@@ -112,12 +112,12 @@ def rewrite(
         raise typer.Exit(1)
 
 
-def draw_plan(result: RewriteDataFilesPlanningResult) -> RenderableType:
+def draw_plan(result: RewriteDataFilesPlanningResult, most: int = MOST_GROUPS) -> RenderableType:
     """The groups per spec and partition, what is left and why, and what to know about it."""
     plan = result.plan
-    parts: list[RenderableType] = [Text(plan.target.name, style="bold"), _groups(plan.groups[:MOST_GROUPS])]
-    if len(plan.groups) > MOST_GROUPS:
-        parts.append(Text(f"and {counted(len(plan.groups) - MOST_GROUPS, 'more group')}"))
+    parts: list[RenderableType] = [Text(plan.target.name, style="bold"), _groups(plan.groups[:most])]
+    if len(plan.groups) > most:
+        parts.append(Text(f"and {counted(len(plan.groups) - most, 'more group')}"))
     outputs = sum(group.expected_outputs for group in plan.groups)
     size = human_bytes(sum(group.bytes for group in plan.groups))
     files = counted(sum(len(group.rows) for group in plan.groups), "file")

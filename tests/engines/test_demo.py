@@ -1,0 +1,74 @@
+"""The demo: told to its end in a process of its own, the same every time, and gone without a trace when asked to."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from floeplan.catalog import open_catalog
+from floeplan.cli import demo as demo_command
+from floeplan.cli.demo_archive import NAMESPACE, Archive
+from floeplan.cli.demo_chapters import Chapter, Stage, ask_for_a_week, preview_rewrite, tell_history
+from floeplan.cli.main import main
+from floeplan.errors import FloeplanError
+
+pytestmark = pytest.mark.spark
+
+
+def stage(home: Path) -> Stage:
+    return Stage(Archive.of(open_catalog(), "small"), home / "demo", "floeplan", "")
+
+
+def facts(story: dict[str, Any]) -> list[dict[str, Any]]:
+    return [chapter["facts"] for chapter in story["chapters"]]
+
+
+def test_the_demo_shows_what_it_promises_and_can_be_removed(floeplan_home: Path) -> None:
+    program = [sys.executable, "-m", "floeplan.cli", "demo"]
+    environment = os.environ | {"FLOEPLAN_SPARK": "local[2]"}
+    done = subprocess.run([*program, "--size", "small", "--json"], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    history, week, others, preview, rewrite, upgrade, audit, advice, *_ = facts(json.loads(done.stdout))
+    assert set(history["files_by_spec"]) == {"0", "1", "2"}
+    assert history["delete_files"] > 0
+    assert others["pyiceberg_files"] == week["files_kept"]
+    assert others["pyiceberg_overwrite"].startswith("refused")
+    assert preview["files"] == rewrite["files_rewritten"]
+    assert rewrite["same_rows"]
+    assert rewrite["after"]["files_kept"] < rewrite["before"]["files_kept"] / 2
+    assert upgrade["files_by_metadata"] == history["files_by_spec"]["0"]
+    assert upgrade["manifests_after"] < upgrade["manifests_before"]
+    assert [reason for _, reason in audit["flagged"]] == ["values are spread over all files"]
+    assert advice["same_rows"]
+    assert advice["after"]["files_kept"] < advice["before"]["files_kept"]
+    again = stage(floeplan_home)
+    repeated = [play(again).facts for play in (tell_history, ask_for_a_week, preview_rewrite)]
+    assert json.loads(json.dumps(repeated)) == [history, week, preview]
+    assert main(["demo", "--clean"]) == 0
+    assert not (floeplan_home / "demo").exists()
+    assert not list((floeplan_home / "warehouse").rglob("*.parquet"))
+    assert not open_catalog().namespace_exists(NAMESPACE)
+
+
+def test_a_demo_that_breaks_off_leaves_nothing(
+    floeplan_home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_: Stage) -> Chapter:
+        raise FloeplanError("no luck")
+
+    monkeypatch.setattr(demo_command, "CHAPTERS", (tell_history, fail))
+    assert main(["demo", "--size", "small"]) == 1
+    assert "1. An archive of eight missions" in capsys.readouterr().out
+    assert not open_catalog().namespace_exists(NAMESPACE)
+    assert not list((floeplan_home / "warehouse").rglob("*.parquet"))
+
+
+def test_a_size_that_does_not_exist_is_bad_input(floeplan_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--size", "huge"]) == 2
+    assert "small, medium, large" in capsys.readouterr().err
