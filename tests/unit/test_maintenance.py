@@ -21,10 +21,10 @@ from floeplan.errors import (
     UnknownSpecError,
     UnsupportedError,
 )
-from floeplan.maintain import orphans
 from floeplan.maintain.expire import expire_snapshots
 from floeplan.maintain.orphans import remove_orphans
 from floeplan.maintain.rewrite_manifests import rewrite_manifests
+from floeplan.metadata.locations import Location
 from floeplan.scan.plan import plan_scan
 from floeplan.transaction.change import IsolationLevel
 from floeplan.transaction.commit import commit_change
@@ -276,7 +276,7 @@ def test_a_table_that_names_its_files_under_another_authority_is_refused(
     ],
 )
 def test_locations_that_mean_the_same_are_the_same(one: str, other: str) -> None:
-    assert orphans._parts(one) == orphans._parts(other)
+    assert Location.parse(one) == Location.parse(other)
 
 
 def test_the_commands_only_say_what_they_would_do(

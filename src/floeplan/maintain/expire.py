@@ -5,8 +5,8 @@ and a snapshot that no branch or tag leads to is kept while it is younger than t
 of its own goes by that; ``main`` is never dropped.
 
 Fail-safe: first the catalog forgets the snapshots, and only then are files removed: those of the forgotten snapshots
-that no snapshot of the table, as the catalog then has it, refers to. A table whose files may belong to others
-(``gc.enabled=false``) is refused. Nothing is done unless ``dry_run`` is off.
+that no snapshot of the table, as the catalog then has it, refers to. Files outside the table's locations stay. A table
+whose files may belong to others (``gc.enabled=false``) is refused. Nothing is done unless ``dry_run`` is off.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from pyiceberg.table.update import (
 from floeplan.catalog import load_table
 from floeplan.errors import InvalidOptionError, UnsupportedError
 from floeplan.maintain.reachable import SnapshotFiles
+from floeplan.metadata.locations import TableLocations
 from floeplan.transaction.cleanup import remove_files
 from floeplan.transaction.exchange import CommitOptions, Exchange, Proposal
 from floeplan.transaction.refs import table_and_ref
@@ -56,7 +57,8 @@ class ExpireResult:
         manifests: Manifests that were removed.
         manifest_lists: Manifest lists that were removed.
         removed: All removed files.
-        not_removed: Files that could not be removed; ``remove-orphans`` finds them.
+        not_removed: Files that could not be removed (``remove-orphans`` finds them), or that lie outside the locations
+            of the table.
         dry_run: Whether nothing was done.
     """
 
@@ -262,7 +264,8 @@ class _Files:
     def result(self, table: Table, expiry: _Expiry, after: int, *, dry_run: bool) -> ExpireResult:
         """Remove the files, unless it is a dry run."""
         wanted = (*self.content, *self.statistics, *self.manifests, *self.lists)
-        removed = wanted if dry_run else remove_files(wanted, table.io)
+        locations = TableLocations.of(table.metadata)
+        removed = tuple(filter(locations.hold, wanted)) if dry_run else remove_files(wanted, table)
         gone = set(removed)
         return ExpireResult(
             snapshots_before=after + len(expiry.snapshot_ids),

@@ -17,7 +17,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
-from urllib.parse import urlsplit
 
 from pyarrow.fs import FileSelector, FileSystem, FileType
 from pyiceberg.io.pyarrow import PyArrowFileIO
@@ -27,11 +26,11 @@ from floeplan.catalog import load_table
 from floeplan.errors import CorruptMetadataError, InvalidOptionError, UnsupportedError
 from floeplan.maintain.expire import refuse_shared_files
 from floeplan.maintain.reachable import reachable_files
+from floeplan.metadata.locations import Location, TableLocations
 from floeplan.transaction.cleanup import remove_files
 
 AGE_GUARD = timedelta(days=3)
 LEAST_AGE = timedelta(days=1)
-_SAME_SCHEME = {"s3a": "s3", "s3n": "s3", "": "file"}
 _KEPT_NAMES = frozenset({"version-hint.text"})
 
 
@@ -89,7 +88,7 @@ def remove_orphans(
     before = (time.time() if now_s is None else now_s) - older_than.total_seconds()
     listed = _listed(loaded)
     newest = loaded if isinstance(loaded, StaticTable) else loaded.catalog.load_table(loaded.name())
-    reachable = {_parts(path) for path in reachable_files(newest).to_pylist()}
+    reachable = {Location.parse(path) for path in reachable_files(newest).to_pylist()}
     _refuse_other_names(listed, reachable)
     unknown = {parts: file for parts, file in listed.items() if parts not in reachable}
     old = [file for file in unknown.values() if file.modified_s < before]
@@ -100,7 +99,7 @@ def remove_orphans(
         files_too_young=len(unknown) - len(old),
         orphans=paths,
         bytes=sum(file.bytes for file in old),
-        removed=() if dry_run else remove_files(paths, newest.io),
+        removed=() if dry_run else remove_files(paths, newest),
         dry_run=dry_run,
     )
 
@@ -114,31 +113,9 @@ class _Listed:
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Location:
-    """A location taken apart, with names that mean the same written the same way."""
-
-    scheme: str
-    authority: str
-    path: str
-
-
-def _parts(location: str) -> _Location:
-    if "://" not in location and not location.startswith("file:"):
-        return _Location("file", "", _one_slash(location))
-    split = urlsplit(location)
-    scheme = _SAME_SCHEME.get(split.scheme.lower(), split.scheme.lower())
-    authority = "" if scheme == "file" and split.netloc in ("", "localhost") else split.netloc
-    rest = location.split("://", 1)[-1].removeprefix(split.netloc) if "://" in location else split.path
-    return _Location(scheme, authority, _one_slash(rest))
-
-
-def _one_slash(path: str) -> str:
-    return "/" + "/".join(part for part in path.split("/") if part)
-
-
-def _listed(table: Table) -> Mapping[_Location, _Listed]:
-    """The files under the location of the table, named as the location is."""
+def _listed(table: Table) -> Mapping[Location, _Listed]:
+    """The files under the location of the table, named as the location is; not those that a link leads to."""
+    locations = TableLocations.of(table.metadata)
     home = table.metadata.location.rstrip("/")
     system, folder = _file_system(table, home)
     found = {}
@@ -147,7 +124,9 @@ def _listed(table: Table) -> Mapping[_Location, _Listed]:
         if info.type is not FileType.File or inside == info.path or _is_private(inside):
             continue
         path = f"{home}/{inside}"
-        found[_parts(path)] = _Listed(path, (info.mtime_ns or time.time_ns()) / 1e9, info.size or 0)
+        if not locations.hold(path):
+            continue
+        found[Location.parse(path)] = _Listed(path, (info.mtime_ns or time.time_ns()) / 1e9, info.size or 0)
     return found
 
 
@@ -169,7 +148,7 @@ def _is_private(inside: str) -> bool:
     return hidden or parts[-1] in _KEPT_NAMES
 
 
-def _refuse_other_names(listed: Iterable[_Location], reachable: Iterable[_Location]) -> None:
+def _refuse_other_names(listed: Iterable[Location], reachable: Iterable[Location]) -> None:
     there = {location.path: location for location in listed}
     for location in reachable:
         found = there.get(location.path)

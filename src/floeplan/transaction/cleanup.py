@@ -1,7 +1,7 @@
 """Removing files that nobody refers to.
 
-Rule: only files that this process wrote under names of its own are removed. Fail-safe: a file that cannot be removed is
-left; an orphan costs storage, and the outcome of the commit is certain by then.
+Rule: only files in the table's locations are removed, whoever names them. Fail-safe: a file that lies elsewhere or
+cannot be removed is left; an orphan costs storage, and the outcome of the commit is certain by then.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 from pyiceberg.io import FileIO
+from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import ancestors_of
 
 from floeplan.metadata.entry_columns import EntryColumns
+from floeplan.metadata.locations import TableLocations
 from floeplan.metadata.manifest_list import DATA, DELETES
 from floeplan.partition.union import UnionPartitionType
 from floeplan.transaction.change import SnapshotChange
@@ -23,9 +25,10 @@ _AT_A_TIME = 16
 _PATHS = EntryColumns(frozenset({"snapshot_id"}), partition=False)
 
 
-def remove_files(paths: Iterable[str], io: FileIO) -> tuple[str, ...]:
-    """Remove files as far as possible, several at a time; returns those that are gone."""
-    wanted = sorted(set(paths))
+def remove_files(paths: Iterable[str], table: Table) -> tuple[str, ...]:
+    """Remove files of a table as far as possible, several at a time; returns those that are gone."""
+    locations, io = TableLocations.of(table.metadata), table.io
+    wanted = sorted(path for path in set(paths) if locations.hold(path))
     if not wanted:
         return ()
     with ThreadPoolExecutor(min(_AT_A_TIME, len(wanted)), "floeplan-cleanup") as pool:

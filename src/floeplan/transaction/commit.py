@@ -118,7 +118,7 @@ def commit_change(
     written = () if produced is None else produced.manifests_written
     if options.clean:
         needed = {snapshot.manifest_list, *(manifest.path for manifest in written)}
-        remove_files(set(intent.producer.written) - needed, table.io)
+        remove_files(set(intent.producer.written) - needed, table)
         options.step("cleaned")
     return CommitResult(
         snapshot_id=intent.snapshot_id,
@@ -248,7 +248,7 @@ def _clean_after_failure(error: Exception, exchange: Exchange, intent: _Snapshot
             error.safe_to_clean = False
         return
     if intent.options.clean:
-        remove_files(intent.producer.written, intent.table.io)
+        remove_files(intent.producer.written, intent.table)
         if intent.options.owns_files:
             _remove_own_files(exchange.newest, intent)
 
@@ -257,7 +257,7 @@ def _remove_own_files(newest: Table, intent: _SnapshotIntent) -> None:
     """As far as the table can be asked whether it has them; the failure itself is what the caller is to hear of."""
     with suppress(Exception):
         start = intent.validation.starting_snapshot_id
-        remove_files(unused_files(intent.change, newest.metadata, start, newest.io), newest.io)
+        remove_files(unused_files(intent.change, newest.metadata, start, newest.io), newest)
 
 
 def _summary(snapshot: Snapshot) -> dict[str, str]:

@@ -1,0 +1,146 @@
+"""No file outside the locations of a table is removed or written in its name, whatever metadata say."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import Table
+
+from floeplan.maintain.expire import expire_snapshots
+from floeplan.maintain.orphans import remove_orphans
+from floeplan.metadata.locations import Location, TableLocations
+from floeplan.partition.key import PartitionKey
+from floeplan.transaction.change import Operation, SnapshotChange
+from floeplan.transaction.cleanup import remove_files
+from floeplan.transaction.commit import commit_change
+from floeplan.write.target import WriteTarget
+from tests.support.commits import append, create_table, files_under, open_catalog, patient, read_rows, rows_of
+from tests.support.moves import live_entries
+
+pytestmark = pytest.mark.unit
+
+LATER = 2**53
+HOME = Location.parse("s3://bucket/db/t")
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> SqlCatalog:
+    return open_catalog(tmp_path / "lake")
+
+
+@pytest.fixture(autouse=True)
+def _lake(tmp_path: Path) -> None:
+    (tmp_path / "lake").mkdir()
+
+
+@pytest.mark.parametrize(
+    ("path", "inside"),
+    [
+        ("s3://bucket/db/t/data/x.parquet", True),
+        ("s3a://bucket/db/t//data/x.parquet", True),
+        ("s3://bucket/db/t", False),
+        ("s3://bucket/db/t2/data/x.parquet", False),
+        ("s3://other/db/t/data/x.parquet", False),
+        ("gs://bucket/db/t/data/x.parquet", False),
+        ("s3://bucket/db/t/../t2/x.parquet", False),
+        ("s3://bucket/db/t/data/..", False),
+        ("/bucket/db/t/data/x.parquet", False),
+    ],
+)
+def test_scheme_bucket_and_path_decide(path: str, inside: bool) -> None:
+    assert HOME.holds(Location.parse(path)) is inside
+
+
+def test_what_is_no_uri_and_the_root_of_everything_hold_nothing() -> None:
+    assert not TableLocations((HOME,)).hold("http://[::1")
+    assert not Location.parse("file:///").holds(Location.parse("/etc/passwd"))
+
+
+def test_properties_name_further_locations(tmp_path: Path, catalog: SqlCatalog) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    table = create_table(catalog, rows=[])
+    with table.transaction() as transaction:
+        transaction.set_properties({"write.data.path": elsewhere.as_uri()})
+    table = commit_change(table, append(table, rows_of(0, 10))).table
+    assert list(elsewhere.rglob("*.parquet"))
+    assert TableLocations.of(table.metadata).hold(live_entries(table).path[0].as_py())
+
+
+def foreign_file(tmp_path: Path, name: str = "mine.parquet") -> Path:
+    path = tmp_path / "outside" / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b"not the table's")
+    return path
+
+
+def adopt(table: Table, path: str) -> Table:
+    """A commit whose data file is said to lie at ``path``, then one that removes it again."""
+    added = append(table, rows_of(100, 110)).added_data
+    assert added is not None
+    names = pa.array([path], added.table.schema.field("file_path").type)
+    at = added.table.schema.get_field_index("file_path")
+    adopted = type(added)(added.table.set_column(at, "file_path", names), added.partition_types)
+    table = commit_change(table, SnapshotChange(Operation.APPEND, added_data=adopted)).table
+    removal = SnapshotChange(Operation.DELETE, removed_data=frozenset({path}))
+    return commit_change(table, removal, options=patient()).table
+
+
+@pytest.mark.parametrize("shape", ["{outside}", "file://{outside}", "{home}/../../../outside/mine.parquet"])
+def test_expiring_leaves_files_outside_alone(tmp_path: Path, catalog: SqlCatalog, shape: str) -> None:
+    mine = foreign_file(tmp_path)
+    table = create_table(catalog)
+    path = shape.format(outside=mine, home=table.location())
+    assert Path(path.removeprefix("file://")).resolve() == mine
+    table = adopt(table, path)
+    planned = expire_snapshots(table, older_than_ms=LATER, dry_run=True)
+    done = expire_snapshots(table, older_than_ms=LATER, dry_run=False, commit=patient())
+    for result in (planned, done):
+        assert path in result.not_removed
+        assert path not in result.removed
+        assert result.removed
+    assert mine.exists()
+
+
+def test_orphans_behind_a_link_are_not_orphans(tmp_path: Path, catalog: SqlCatalog) -> None:
+    table = create_table(catalog)
+    home = Path(table.location().removeprefix("file://"))
+    mine = foreign_file(tmp_path)
+    (home / "data" / "linked").symlink_to(mine.parent)
+    (home / "alias").symlink_to(home / "data")
+    orphan = home / "data" / "left.parquet"
+    orphan.write_bytes(b"left over")
+    for path in (mine, orphan, *home.rglob("*.parquet")):
+        os.utime(path, (1000, 1000))
+    before = read_rows(table)
+    result = remove_orphans(table, older_than=timedelta(days=1), dry_run=False)
+    assert result.removed == (f"{table.location()}/data/left.parquet",)
+    assert mine.exists()
+    assert read_rows(table) == before
+
+
+def test_cleaning_never_leaves_the_table(tmp_path: Path, catalog: SqlCatalog) -> None:
+    table, neighbour = create_table(catalog), create_table(catalog, name="db.t2")
+    mine = foreign_file(tmp_path)
+    home = Path(table.location().removeprefix("file://"))
+    (home / "out").symlink_to(mine.parent)
+    theirs = sorted(files_under(neighbour))
+    wanted = [str(mine), mine.as_uri(), f"{home}/out/{mine.name}", f"{home}/../t2/metadata/x", "s3://bucket/x", *theirs]
+    assert remove_files(wanted, table) == ()
+    assert mine.exists()
+    assert sorted(files_under(neighbour)) == theirs
+
+
+@pytest.mark.parametrize("value", ["..", "../../outside", "/etc", "a/../../../b", "%2e%2e/x", "\\..\\", "."])
+def test_partition_values_never_lead_out(catalog: SqlCatalog, value: str) -> None:
+    table = create_table(catalog, rows=[])
+    target = WriteTarget.of(table)
+    location = target.new_location("x.parquet", PartitionKey(0, (value,)))
+    assert TableLocations.of(table.metadata).hold(location)
+    assert location.startswith(f"{table.location()}/data/part=")
+    table = commit_change(table, append(table, [(1, value)])).table
+    assert read_rows(table) == [(1, value)]
