@@ -34,7 +34,7 @@ def test_the_demo_shows_what_it_promises_and_can_be_removed(floeplan_home: Path)
     environment = os.environ | {"FLOEPLAN_SPARK": "local[2]"}
     done = subprocess.run([*program, "--size", "small", "--json"], capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
-    history, week, others, preview, rewrite, upgrade, audit, advice, *_ = facts(json.loads(done.stdout))
+    history, week, others, preview, rewrite, upgrade, audit, advice, page = facts(json.loads(done.stdout))
     assert set(history["files_by_spec"]) == {"0", "1", "2"}
     assert history["delete_files"] > 0
     assert others["pyiceberg_files"] == week["files_kept"]
@@ -47,6 +47,8 @@ def test_the_demo_shows_what_it_promises_and_can_be_removed(floeplan_home: Path)
     assert [reason for _, reason in audit["flagged"]] == ["values are spread over all files"]
     assert advice["same_rows"]
     assert advice["after"]["files_kept"] < advice["before"]["files_kept"]
+    assert page["plans"] == 2
+    assert (floeplan_home / "demo/site/index.html").exists()
     again = stage(floeplan_home)
     repeated = [play(again).facts for play in (tell_history, ask_for_a_week, preview_rewrite)]
     assert json.loads(json.dumps(repeated)) == [history, week, preview]

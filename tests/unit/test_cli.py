@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import logging
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -12,6 +14,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import typer
 from rich.console import RenderableType
@@ -192,3 +196,34 @@ def test_the_program_itself_exits_with_the_code() -> None:
     assert json.loads(failed.stdout)["error"]["kind"] == "unknown-option"
     script = Path(sys.executable).parent / "floeplan"
     assert subprocess.run([script, "qqq"], capture_output=True).returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [("floeplan pl", {"plan"}), ("floeplan rewrite t --str", {"--strategy", "--strict"}), ("floeplan nope --j", set())],
+)
+def test_a_shell_is_told_how_a_line_may_go_on(
+    line: str, offered: set[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("_FLOEPLAN_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", line)
+    monkeypatch.setenv("COMP_CWORD", str(len(line.split()) - 1))
+    with pytest.raises(SystemExit):
+        cli.main([])
+    assert set(capsys.readouterr().out.split()) == offered
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_every_command_has_an_example_and_can_speak_json(command: str) -> None:
+    found = cli.LazyCommands(name="floeplan").get_command(None, command)
+    assert f"\n\nfloeplan {command}" in inspect.cleandoc(found.help)
+    assert "--json" in {name for option in found.params for name in option.opts}
+
+
+def test_what_is_piped_has_no_colours(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": [1, 2]}), tmp_path / "file.parquet")
+    environment = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "NO_COLOR")}
+    prune = [*PROGRAM, "prune", str(tmp_path / "file.parquet"), "--where", "id = 1"]
+    done = subprocess.run(prune, capture_output=True, check=True, env=environment | {"TERM": "xterm-256color"})
+    assert b"\x1b" not in done.stdout
+    assert done.stderr == b""

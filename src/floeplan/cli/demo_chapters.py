@@ -21,6 +21,7 @@ from rich.text import Text
 
 from floeplan.audit.advisor import AdviseOptions, Candidate, advise
 from floeplan.audit.apply import apply_candidate
+from floeplan.audit.findings import AuditResult
 from floeplan.audit.job import audit
 from floeplan.audit.options import AuditOptions
 from floeplan.cli.advise import Advice
@@ -30,6 +31,7 @@ from floeplan.cli.demo_archive import NAME, TIME, WEEK, Archive
 from floeplan.cli.inspect import draw_specs
 from floeplan.cli.rewrite import draw_plan, draw_result
 from floeplan.cli.upgrade_spec import draw_upgrade
+from floeplan.explorer.site import write_report
 from floeplan.maintain.inspect import inspect_table
 from floeplan.rewrite.execute import run_rewrite
 from floeplan.rewrite.options import RewriteOptions
@@ -85,6 +87,7 @@ class Stage:
     program: str
     named: str
     plans: list[ScanPlan] = field(default_factory=list)
+    audited: AuditResult | None = None
     _spark: SparkSession | None = None
 
     @property
@@ -255,7 +258,7 @@ def audit_the_queries(stage: Stage) -> Chapter:
     if find_spec("pyspark") is None:
         told = Text("  The audit runs on Spark, which is not here: install floeplan[spark].")
         return Chapter(title, commands, told, (), {"flagged": None})
-    result = audit(stage.spark(), str(stage.reports), AuditOptions())
+    stage.audited = result = audit(stage.spark(), str(stage.reports), AuditOptions())
     facts = {"queries": result.queries, "flagged": [(one.filter, one.reason) for one in result.flagged]}
     look = ("The week is fine. The payload is in no partition, and its values are spread over all files.",)
     return Chapter(title, commands, draw_audit(result), look, facts)
@@ -282,6 +285,19 @@ def take_advice(stage: Stage) -> Chapter:
     return Chapter("Advice, taken", (command,), drawing, look, facts)
 
 
+def write_the_page(stage: Stage) -> Chapter:
+    """The same as a page to click through."""
+    audited = None if stage.audited is None else stage.audited.to_dict()
+    site = write_report(stage.table(), stage.folder / "site", (WEEK, PAYLOAD), audit=audited)
+    address = Path(site.path).resolve().as_uri()
+    lines = Group(Text(f"  {address}", style="bold cyan"), Text("  It opens in a browser, without a server."))
+    commands = (
+        stage.command(f'report {NAME} -o site --where "{WEEK}" --reports {shlex.quote(str(stage.reports))}'),
+        stage.command(f"serve {NAME}"),
+    )
+    return Chapter("The table as a page", commands, lines, (), {"files": site.files, "plans": site.plans})
+
+
 CHAPTERS: tuple[Callable[[Stage], Chapter], ...] = (
     tell_history,
     ask_for_a_week,
@@ -291,6 +307,7 @@ CHAPTERS: tuple[Callable[[Stage], Chapter], ...] = (
     upgrade_by_metadata,
     audit_the_queries,
     take_advice,
+    write_the_page,
 )
 
 

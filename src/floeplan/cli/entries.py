@@ -29,7 +29,10 @@ def entries(
     catalog: CatalogOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Write the entries of all manifests of a snapshot, whatever their spec, into one Parquet file."""
+    """Write the entries of all manifests of a snapshot, whatever their spec, into one Parquet file.
+
+    floeplan entries db.events -o root.parquet
+    """
     target = resolve_target(load_table(table, catalog), snapshot_id=snapshot_id, ref=ref)
     show(write_root(target.table, output, target.snapshot, io=target.table.io), render, as_json=json)
 

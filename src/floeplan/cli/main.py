@@ -63,6 +63,8 @@ class LazyCommands(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in COMMANDS:
+            if ctx.resilient_parsing:  # a shell asks how a line may go on
+                return None
             close = difflib.get_close_matches(cmd_name, COMMANDS)
             hint = f"did you mean {' or '.join(close)}?" if close else "see 'floeplan --help'"
             raise UnknownOptionError(f"no command {cmd_name!r}; {hint}", context={"command": cmd_name})
@@ -75,7 +77,7 @@ class LazyCommands(TyperGroup):
 
 app = typer.Typer(
     cls=LazyCommands,
-    add_completion=False,
+    add_completion=True,
     invoke_without_command=True,
     help="Plan, prune and rewrite Iceberg tables that have changed their mind about partitioning.",
 )

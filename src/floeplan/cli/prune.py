@@ -71,7 +71,10 @@ def prune(
     catalog: CredentialsOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show what of a Parquet file a predicate leaves to read, decided from metadata alone."""
+    """Show what of a Parquet file a predicate leaves to read, decided from metadata alone.
+
+    floeplan prune file.parquet --where "id = 42" --read --limit 5
+    """
     if not read_rows and (columns is not None or limit is not None):
         raise InvalidOptionError("--columns and --limit say which rows to show; add --read")
     options = PruneOptions(page_index=not no_page_index, bloom_filter=not no_bloom, case_sensitive=not case_insensitive)
