@@ -21,6 +21,7 @@ from floeplan.errors import (
     UnknownSpecError,
     UnsupportedError,
 )
+from floeplan.maintain import orphans
 from floeplan.maintain.expire import expire_snapshots
 from floeplan.maintain.orphans import remove_orphans
 from floeplan.maintain.rewrite_manifests import rewrite_manifests
