@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import sys
 from functools import partial
 from typing import Annotated
 
@@ -48,6 +49,7 @@ def serve(
             print_json({"url": server.url, "allow_writes": allow_writes, "tables": service.tables()})
         else:
             text_console().print(f"{server.url}  (Ctrl-C ends it)")
+        sys.stdout.flush()
         try:
             server.serve_forever()
         except KeyboardInterrupt:

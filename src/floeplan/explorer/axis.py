@@ -84,7 +84,7 @@ def axis_of(entries: EntriesTable, column: Column | None, union: UnionPartitionT
     if column is not None and len(entries):
         times, known = file_times(entries, column, union)
         if known.any():
-            return _calendar(".".join(column.path), times, known)
+            return _calendar(".".join(column.path), times, known, _finest(column, union))
     return _commits(entries.sequence_number)
 
 
@@ -117,10 +117,21 @@ _CALENDAR: tuple[tuple[str, str, int, int], ...] = (
 """Name, unit of numpy, how many of them make a bin, and where the first bin begins: weeks begin on Mondays."""
 
 
-def _calendar(title: str, times: Ints, known: Mask) -> Axis:
+def _finest(column: Column, union: UnionPartitionType) -> int:
+    """The first calendar unit worth a bin: none is finer than the finest partition by time."""
+    units = {
+        _UNITS.get(type(field.bound.transform), "")
+        for field in union.fields
+        if field.bound.source_id == column.field_id
+    }
+    known = [at for at, (_, code, many, _) in enumerate(_CALENDAR) if code in units and many == 1]
+    return min(known, default=2 if isinstance(column.type, DateType) else 0)
+
+
+def _calendar(title: str, times: Ints, known: Mask, finest: int) -> Axis:
     """The finest calendar unit in which all files fit."""
     moments = times.astype("datetime64[us]")
-    for name, code, many, shift in _CALENDAR:
+    for name, code, many, shift in _CALENDAR[finest:]:
         numbers = (moments.astype(f"datetime64[{code}]").astype(np.int64) + shift) // many
         first, last = int(numbers[known].min()), int(numbers[known].max())
         if last - first < MOST_BINS:

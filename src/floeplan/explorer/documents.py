@@ -43,6 +43,19 @@ _SUMMARY = (
 )
 """What is shown of a snapshot's summary."""
 
+_FIXES = {
+    "stray-deletes": "doctor {table} --repair",
+    "unreached-deletes": "doctor {table} --repair",
+    "several-vectors": "rewrite {table} --option rewrite-all=true",
+    "dangling-deletes": "rewrite {table} --option remove-dangling-deletes=true",
+    "missing-statistics": "rewrite {table} --option rewrite-all=true",
+    "small-files": "rewrite {table}",
+    "old-specs": "upgrade-spec {table}",
+    "many-manifests": "rewrite-manifests {table}",
+    "many-snapshots": "expire {table}",
+}
+"""Commands by the kind of finding."""
+
 
 def overview_document(view: TableView) -> dict[str, Any]:
     """What the table is made of, its specs with the time in which they were written, and its snapshots."""
@@ -106,11 +119,16 @@ def _snapshot(snapshot: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def doctor_document(result: DoctorResult) -> dict[str, Any]:
-    """The findings, worst first."""
+def doctor_document(table: str, result: DoctorResult) -> dict[str, Any]:
+    """The findings, worst first, each with the command that mends it where there is one."""
     order = [severity.value for severity in Severity]
-    found = [finding.to_dict() for finding in result.findings]
+    found = [finding.to_dict() | {"fix": fix_command(table, finding.kind)} for finding in result.findings]
     return {"findings": sorted(found, key=lambda finding: order.index(finding["severity"])), "healthy": result.healthy}
+
+
+def fix_command(table: str, kind: str) -> str | None:
+    """The command that mends a finding."""
+    return f"floeplan {_FIXES[kind].format(table=table)}" if kind in _FIXES else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import numpy as np
 from pyiceberg.types import DoubleType, FloatType, PrimitiveType
 
 from floeplan.errors import FloeplanError
+from floeplan.explorer.ranges import drawn_range
 from floeplan.explorer.view import TableView
 from floeplan.metadata.delete_index import DeleteKind
 from floeplan.metadata.entries import EntriesTable
@@ -112,6 +113,7 @@ def _conjuncts(asked: _Asked, verdict: Verdict) -> list[dict[str, Any]]:
             "answer": _answer(both),
             "partition": _answer(partition),
             "bounds": _answer(bound),
+            "range": drawn_range(conjunct, bounds),
         }
         for conjunct, both, partition, bound in zip(
             verdict.conjuncts, verdict.parts, by_partition.parts, by_bounds.parts, strict=True

@@ -74,7 +74,7 @@ class ExplorerService:
             "plan": self._plan,
             "file": lambda given: file_document(self._view(given), _needed(given, "path"), given.get("where")),
             "cell": self._cell,
-            "doctor": lambda given: doctor_document(doctor(self._view(given).table)),
+            "doctor": self._doctor,
             "rewrite": lambda given: rewrite_document(self._view(given), _rewrite_request(given)),
             "upgrade": lambda given: upgrade_document(self._view(given), given.get("to", "current")),
             "audit": lambda _: self._audit(),
@@ -147,6 +147,10 @@ class ExplorerService:
             raise InvalidOptionError(f"footers is {asked!r} but must be auto, yes or no", context={"option": "footers"})
         view, where = self._view(parameters), parameters.get("where", "")
         return plan_document(view, where, plan_for(view, where, Footers(asked)))
+
+    def _doctor(self, parameters: Parameters) -> Mapping[str, Any]:
+        view = self._view(parameters)
+        return doctor_document(view.name, doctor(view.table))
 
     def _cell(self, parameters: Parameters) -> dict[str, Any]:
         view = self._view(parameters)

@@ -159,4 +159,4 @@ class _Labels:
         shown = PartitionNames(self.union, self.samples.partition_types).readable(spec.spec_id, entry)
         names = [field.column.path[0] for field in spec.fields if field.column.field_id in self.apart]
         own = [f"{name}={shown[name]}" for name in names]
-        return ", ".join(own) or ("unpartitioned" if spec.unpartitioned else "all")
+        return ", ".join(own) or ("unpartitioned" if spec.unpartitioned else "by time alone")

@@ -62,7 +62,7 @@
   async function show() {
     const mine = (shows += 1);
     tabs(counts);
-    const place = F.el("div", { style: { display: "grid", gap: "18px", minWidth: 0 } });
+    const place = F.el("div", { class: "stack wide" });
     F.fill(main, place);
     try {
       await F.views[view()](place, shared);

@@ -55,6 +55,8 @@
   F.time = (ms) => (ms ? new Date(ms).toISOString().slice(0, 16).replace("T", " ") : "–");
   F.milliseconds = (ms) => (ms < 1000 ? `${Math.max(1, Math.round(ms))} ms` : `${(ms / 1000).toFixed(1)} s`);
   F.tail = (path) => path.slice(path.lastIndexOf("/") + 1);
+  /** A file name that fits a table: what tells files apart is at its ends. */
+  F.brief = (path) => { const name = F.tail(path); return name.length > 34 ? `${name.slice(0, 12)}…${name.slice(-18)}` : name; };
   F.partition = (values) => Object.entries(values).map(([name, value]) => `${name}=${value}`).join(", ") || "–";
   F.specClass = (specId) => `spec-${((specId % 8) + 8) % 8}`;
 

@@ -44,8 +44,15 @@
   function conditions(document) {
     if (!document.conjuncts.length) return null;
     const columns = [{ name: "Condition", text: true }, { name: "By the partition" }, { name: "By the column bounds" }, { name: "Together" }];
-    const rows = document.conjuncts.map((one) => [F.el("code", {}, one.predicate), answer(one.partition), answer(one.bounds), answer(one.answer)]);
-    return [F.el("h3", {}, "Why"), F.table("What each condition says of this file", columns, rows)];
+    const rows = document.conjuncts.map((one) => [F.el("div", {}, F.el("code", {}, one.predicate), range(one)), answer(one.partition), answer(one.bounds), answer(one.answer)]);
+    return [F.el("h3", {}, "Why"), F.table("What each condition says of this file", columns, rows), document.conjuncts.some((one) => one.range) ? F.el("ul", { class: "legend" }, F.el("li", {}, F.el("span", { class: "dot", style: { background: "var(--accent)" } }), "values of the file"), F.el("li", {}, F.el("span", { class: "dot", style: { background: "var(--wanted)" } }), "values that are wanted")) : null];
+  }
+
+  /** The file's bounds as a bar over the interval that the condition wants. */
+  function range(one) {
+    if (!one.range) return null;
+    const bar = ([from, to], kind) => F.el("i", { class: kind, style: { left: `${100 * from}%`, width: `max(3px, ${100 * (to - from)}%)` } });
+    return F.el("div", { class: "range", role: "img", "aria-label": "The file's bounds over what the condition wants" }, bar(one.range.wanted, "wanted"), bar(one.range.file, "held"));
   }
 
   const answer = (text) => F.tag(KIND[text], text);

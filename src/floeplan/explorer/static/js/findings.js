@@ -78,7 +78,7 @@
       F.el("p", { class: "title" }, F.el("code", {}, one.filter), F.tag("warn", one.reason), direction.text ? F.tag(direction.kind, direction.text) : null),
       F.el("p", { class: "soft small" }, `${one.table} · ${one.fingerprint} · ${F.counted(one.runs, "run")}, ${F.bytes(one.bytes_per_run)} each${one.selectivity === null ? "" : `, about ${F.percent(one.selectivity, 1)} of the rows wanted`}`),
       F.el("div", { class: "ratios" }, levels.map((level) => F.el("div", {}, `${level.replace("_", " ")} ${F.percent(one.ratios[level], 1)}`,
-        F.el("div", { class: "share" }, F.el("i", { style: { width: `${100 * one.ratios[level]}%`, background: "var(--accent)" } }))))),
+        F.el("div", { class: "share" }, F.el("i", { style: { width: `${100 * one.ratios[level]}%` } }))))),
       F.note(one.advice));
   }
 })((window.Floeplan = window.Floeplan || {}));

@@ -11,7 +11,7 @@
   };
 
   function specs(overview, map) {
-    const said = overview.specs.length > 1 ? `the table has changed its mind ${overview.specs.length === 2 ? "once" : `${overview.specs.length - 1} times`}` : "the table has never changed its mind";
+    const said = overview.specs.length > 1 ? `the table has changed its mind ${overview.specs.length === 2 ? "once" : overview.specs.length === 3 ? "twice" : `${overview.specs.length - 1} times`}` : "the table has never changed its mind";
     const whole = overview.specs.reduce((sum, spec) => sum + spec.bytes, 0);
     const line = F.el("ol", { class: "line" }, overview.specs.map((spec) => F.el("li", {}, F.el("span", { class: `dot ${F.specClass(spec.spec_id)}`, "aria-hidden": "true" }), oneSpec(spec, whole))));
     return F.card("Partitioning over time", { said }, line, map.cells.lane.length ? overTime(overview, map) : null);

@@ -12,6 +12,7 @@
     const drawn = F.mapCard(map, shared.overview.specs, (cell) => openCell(cell));
     const pyramid = F.el("div", {});
     const details = F.el("div", {});
+    const specs = F.el("div", {});
     const files = F.el("div", {});
     const cellFiles = F.el("div", { hidden: true });
     const said = F.el("p", { class: "said", role: "status", "aria-live": "polite" });
@@ -22,8 +23,9 @@
     F.fill(main,
       facts(shared.overview),
       F.el("section", { class: "card ask", "aria-label": "Predicate" },
-        F.el("label", { for: "where" }, "Which rows? Files are planned as you type.", box), chips(), said),
-      F.el("div", { class: "pair" }, F.card("Pruning pyramid", { said: "what a reader has to touch" }, pyramid), F.card("What did the work", {}, details)),
+        F.el("label", { for: "where" }, F.source.live ? "Which rows? Files are planned as you type." : "Which rows? Choose a predicate of this report.", box), chips(), said),
+      F.el("div", { class: "pair" }, F.card("Pruning pyramid", { said: "what a reader has to touch" }, pyramid), F.card("What did the work", { said: "each condition by itself" }, details)),
+      F.card("By partition spec", { said: "how the predicate went through each" }, specs),
       drawn.card, cellFiles, files);
     await ask();
 
@@ -62,6 +64,7 @@
       F.fill(pyramid, F.pyramid(plan), plan.where && !plan.footers && summary.files_kept && F.source.live
         ? F.el("p", { class: "small" }, F.el("button", { type: "button", class: "link", on: { click: () => ask("yes") } }, `Open the footers of these ${F.counted(summary.files_kept, "file")} too`)) : null);
       F.fill(details, explanation(plan));
+      F.fill(specs, F.bySpec(plan));
       F.fill(files, fileCard(plan));
       drawn.show(plan);
     }
@@ -106,9 +109,9 @@
     }
 
     function listed(found, label, where) {
-      const columns = [{ name: "File", text: true }, { name: "Spec" }, { name: "Partition", text: true }, { name: "Rows", num: true }, { name: "Size", num: true }, { name: "Row groups", num: true }, { name: "Deletes", num: true }];
+      const columns = [{ name: "File" }, { name: "Spec" }, { name: "Partition", text: true }, { name: "Rows", num: true }, { name: "Size", num: true }, { name: "Row groups", num: true }, { name: "Deletes", num: true }];
       const rows = found.map((file) => [
-        F.el("button", { type: "button", class: "link mono", title: file.file_path, on: { click: () => F.openFile(file.file_path, shared.where) } }, F.tail(file.file_path)),
+        F.el("button", { type: "button", class: "link mono", title: file.file_path, on: { click: () => F.openFile(file.file_path, shared.where) } }, F.brief(file.file_path)),
         F.el("span", {}, F.dot(file.spec_id), file.spec_id),
         F.el("code", {}, F.partition(file.partition)),
         where && file.rows_selected !== undefined && file.rows_selected !== file.record_count ? `${F.about(file.rows_selected)} / ${F.about(file.record_count)}` : F.about(file.record_count),
@@ -119,8 +122,9 @@
       return F.table(label, columns, rows);
     }
 
-    const more = (shown, total) => (total > shown ? F.el("p", { class: "faint small" }, `The first ${F.count(shown)} of ${F.count(total)}.`) : null);
   };
+
+  const more = (shown, total) => (total > shown ? F.el("p", { class: "faint small" }, `The first ${F.count(shown)} of ${F.count(total)}.`) : null);
 
   function facts(overview) {
     const deletes = overview.delete_files;
@@ -133,16 +137,14 @@
       ["specs in use", F.count(used), `of ${F.count(overview.specs.length)}`],
       ["delete files", F.count(files), files ? `${F.about(deletes.rows)} rows` : ""],
       ["manifests", F.count(overview.sizes.manifests), F.bytes(overview.sizes.manifest_bytes)],
-      ["snapshots", F.count(overview.snapshots_total), `format ${overview.format_version}`],
+      ["snapshots", F.count(overview.snapshots_total)],
     ]));
   }
 
   function explanation(plan) {
-    const parts = [F.bySpec(plan)];
-    const effects = F.effects(plan);
-    if (effects) parts.unshift(effects);
+    const parts = [F.effects(plan) || F.el("p", { class: "empty" }, "Every row is wanted, so every file is read. A condition would leave some of them out.")];
     for (const line of plan.advice) parts.push(F.note(line));
     for (const warning of plan.warnings) parts.push(F.note(warning.count > 1 ? `${F.count(warning.count)} × ${warning.messages[0]}` : warning.messages[0], "warn"));
-    return F.el("div", { style: { display: "grid", gap: "12px" } }, parts);
+    return F.el("div", { class: "stack" }, parts);
   }
 })((window.Floeplan = window.Floeplan || {}));

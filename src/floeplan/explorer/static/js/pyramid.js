@@ -16,11 +16,11 @@
       ["rows", summary.rows_kept, summary.rows_total, F.about],
       ["bytes", summary.bytes_kept, summary.bytes_total, F.bytes],
     ];
-    return F.el("div", { class: "pyramid", role: "list", "aria-label": "What is read at each level" }, levels.map((level) => drawLevel(...level)));
+    return F.el("div", { class: "pyramid", role: "list", "aria-label": "What is read at each level" }, levels.map((level) => drawLevel(plan, ...level)));
   };
 
-  function drawLevel(name, kept, total, show) {
-    if (kept === null || kept === undefined) return unknownLevel(name);
+  function drawLevel(plan, name, kept, total, show) {
+    if (kept === null || kept === undefined) return unknownLevel(plan, name);
     const share = total ? kept / total : 0;
     const side = `${(100 * (1 - Math.min(1, share))) / 2}%`;
     const fill = kept ? F.el("span", { class: "fill", style: { left: side, right: side } }) : null;
@@ -32,8 +32,9 @@
         F.el("span", { class: "soft" }, total ? ` · ${F.percent(kept, total)}` : "")));
   }
 
-  function unknownLevel(name) {
-    const said = name === "pages" ? "not asked" : "not opened";
+  /** Footers are opened for files that metadata leave open, and page indexes for row groups that footers do. */
+  function unknownLevel(plan, name) {
+    const said = !plan.where ? "all" : plan.footers ? "not needed" : "not opened";
     return F.el("div", { class: "level unknown", role: "listitem", "aria-label": `${name}: ${said}` },
       F.el("span", { class: "what" }, name), F.el("span", { class: "track" }), F.el("span", { class: "much faint" }, said));
   }

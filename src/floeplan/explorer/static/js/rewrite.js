@@ -53,7 +53,7 @@
     return { element, request };
   }
 
-  const gap = (...children) => F.el("div", { style: { display: "grid", gap: "12px" } }, children);
+  const gap = (...children) => F.el("div", { class: "stack" }, children);
 
   function drawPlan(plan) {
     const skipped = Object.entries(plan.skipped);
@@ -78,8 +78,8 @@
   function reasons(title, pairs) {
     if (!pairs.length) return null;
     const most = Math.max(...pairs.map(([, files]) => files));
-    const rows = pairs.map(([reason, files]) => [reason, F.count(files), F.el("div", { class: "share" }, F.el("i", { style: { width: `${(100 * files) / most}%`, background: "var(--accent)" } }))]);
-    return F.table(title, [{ name: title }, { name: "Files", num: true }, { name: "", text: true }], rows);
+    return F.el("dl", { class: "bars", "aria-label": title }, F.el("div", { class: "soft small" }, title), pairs.map(([reason, files]) =>
+      F.el("div", {}, F.el("dt", {}, reason.replaceAll("-", " ")), F.el("dd", {}, F.count(files)), F.el("div", { class: "share" }, F.el("i", { style: { width: `${(100 * files) / most}%` } })))));
   }
 
   function groups(plan) {
@@ -113,7 +113,7 @@
 
   function writeButton(shared, action, text, worth, body, what) {
     if (!shared.session.allow_writes || shared.overview.read_only || !worth) return null;
-    return F.el("p", {}, F.el("button", { type: "button", class: "main", on: { click: () => confirmed(shared, action, body, what) } }, text));
+    return F.el("p", { class: "act" }, F.el("button", { type: "button", class: "main", on: { click: () => confirmed(shared, action, body, what) } }, text));
   }
 
   /** Ask for the table's name before anything is written. */
