@@ -35,12 +35,12 @@ def explain_text(plan: ScanPlan) -> str:
 def draw_pyramid(plan: ScanPlan) -> RenderableType:
     """What is read at each level and what to know about it, without the details."""
     warnings = [Text(f"! {warning.message}", style="yellow") for warning in plan.warnings]
-    return Group(_title(plan), _pyramid(plan), *warnings)
+    return Group(_title(plan), draw_levels(plan), *warnings)
 
 
 def explain(plan: ScanPlan) -> RenderableType:
     """The explanation as something a rich console draws."""
-    parts: list[RenderableType] = [_title(plan), _pyramid(plan), Text(""), _specs(plan)]
+    parts: list[RenderableType] = [_title(plan), draw_levels(plan), Text(""), _specs(plan)]
     effects = _effects(plan)
     if effects is not None:
         parts += [Text(""), effects]
@@ -57,7 +57,8 @@ def _title(plan: ScanPlan) -> Text:
     return title.append(f"where {where}\n", style="default not bold")
 
 
-def _pyramid(plan: ScanPlan) -> Table:
+def draw_levels(plan: ScanPlan) -> Table:
+    """The pyramid alone: what is kept of each level."""
     summary = plan.summary
     levels = [
         ("manifests", summary.manifests_total, summary.manifests_kept, human_count),
