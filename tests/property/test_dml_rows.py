@@ -13,6 +13,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
 import floeplan as fp
+from floeplan.dml import planning
 from floeplan.predicate.compile import compile_predicate
 from floeplan.predicate.rows import matching_mask
 from floeplan.scan.options import ScanOptions
@@ -66,8 +67,17 @@ def matching(where: str, data: pa.Table, table: Table) -> np.ndarray[tuple[int],
 
 
 @settings(max_examples=max(15, settings.default.max_examples // 4))
-@given(steps=st.lists(st.tuples(st.booleans(), conditions, modes), min_size=1, max_size=3))
-def test_deletes_and_updates(base: Table, steps: list[tuple[bool, str, str]]) -> None:
+@given(
+    steps=st.lists(st.tuples(st.booleans(), conditions, modes), min_size=1, max_size=3), small=st.sampled_from((0, 99))
+)
+def test_deletes_and_updates(base: Table, steps: list[tuple[bool, str, str]], small: int) -> None:
+    """With files that are worth looking into before tasks open them, and without."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(planning, "SMALL_FILE_BYTES", small << 20)
+        check_steps(base, steps)
+
+
+def check_steps(base: Table, steps: list[tuple[bool, str, str]]) -> None:
     table = fork(base)
     expected = rows(table)
     for deletes, where, mode in steps:

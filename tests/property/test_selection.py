@@ -35,6 +35,18 @@ def test_runs_in_any_order_become_the_rows_they_cover(pairs: list[tuple[int, int
     assert selection == RowSelection.from_runs(selection.starts, selection.counts)
 
 
+@given(st.lists(st.integers(0, 40)))
+def test_row_numbers_may_repeat(numbers: list[int]) -> None:
+    assert as_set(RowSelection.from_rows(np.sort(np.array(numbers, dtype=np.int64)))) == set(numbers)
+
+
+@given(rows)
+def test_a_selection_with_itself(a: set[int]) -> None:
+    selection = of(a)
+    assert as_set(selection.intersect(selection)) == a
+    assert not selection.difference(selection)
+
+
 @given(rows, rows)
 def test_set_algebra(a: set[int], b: set[int]) -> None:
     left, right = of(a), of(b)

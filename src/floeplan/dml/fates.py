@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyiceberg.schema import Schema
 from pyroaring import BitMap64
 
-from floeplan.dml.assign import Assignments, top_fields
+from floeplan.dml.assign import Assignments
 from floeplan.predicate.arrow_columns import Resolver, typed_columns_of
 from floeplan.predicate.build import field_ids
 from floeplan.predicate.rows import matching_mask
@@ -49,8 +49,8 @@ class Decision(Protocol):
     def clauses(self) -> tuple[Clause, ...]:
         """What may become of a row."""
 
-    def columns(self, file: FileScan) -> Schema:
-        """The columns that are looked at."""
+    def fields(self, file: FileScan) -> frozenset[int]:
+        """The fields that are looked at."""
 
     def decide(self, file: FileScan, rows: pa.Table, positions: npt.NDArray[np.int64]) -> Fates:
         """The fates of rows at these positions of the file."""
@@ -71,9 +71,9 @@ class Matching:
         """The one clause."""
         return (self.clause,)
 
-    def columns(self, file: FileScan) -> Schema:
+    def fields(self, file: FileScan) -> frozenset[int]:
         """Those of the residual."""
-        return top_fields(self.schema, field_ids(file.residual))
+        return frozenset(field_ids(file.residual))
 
     def decide(self, file: FileScan, rows: pa.Table, positions: npt.NDArray[np.int64]) -> Fates:
         """Ask the residual."""
@@ -96,9 +96,9 @@ class Given:
         """Deleting."""
         return (Clause(),)
 
-    def columns(self, file: FileScan) -> Schema:
+    def fields(self, file: FileScan) -> frozenset[int]:
         """None."""
-        return Schema()
+        return frozenset()
 
     def decide(self, file: FileScan, rows: pa.Table, positions: npt.NDArray[np.int64]) -> Fates:
         """Look the positions up."""

@@ -18,7 +18,6 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyiceberg.schema import Schema
 
-from floeplan.dml.assign import top_fields
 from floeplan.dml.fates import STAYS, Clause, Fates
 from floeplan.dml.keys import KeyIndex, Rows, key_values
 from floeplan.dml.merge import When
@@ -60,11 +59,12 @@ class Joined:
         """Those of matched rows, then those of rows that met nothing."""
         return tuple(Clause(when.assignments) for when in (*self.matched, *self.by_source))
 
-    def columns(self, file: FileScan) -> Schema:
+    def fields(self, file: FileScan) -> frozenset[int]:
         """Keys, and what conditions ask of the target."""
         conditions = [when.condition for when in (*self.matched, *self.by_source)]
-        asked = {i for expr in (self.condition.target_only, self.condition.pairs, *conditions) for i in field_ids(expr)}
-        return top_fields(self.schema, asked | {key.target for key in self.condition.keys})
+        asked = [self.condition.target_only, self.condition.pairs, *conditions]
+        keys = frozenset(key.target for key in self.condition.keys)
+        return keys.union(*map(field_ids, asked))
 
     def decide(self, file: FileScan, rows: pa.Table, positions: npt.NDArray[np.int64]) -> Fates:
         """Join and ask the clauses."""

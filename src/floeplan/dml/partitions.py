@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.schema import Schema
 
-from floeplan.dml.assign import top_fields
 from floeplan.dml.fates import STAYS, Clause, Fates
 from floeplan.metadata.assemble import number_array, partition_arrow_type
 from floeplan.metadata.entries import EntriesTable
@@ -121,9 +120,9 @@ class InPartitions:
         """Deleting."""
         return (Clause(),)
 
-    def columns(self, file: FileScan) -> Schema:
+    def fields(self, file: FileScan) -> frozenset[int]:
         """The sources of the partition fields."""
-        return top_fields(self.schema, (field.source_id for field in self.partitions.fields))
+        return frozenset(field.source_id for field in self.partitions.fields)
 
     def decide(self, file: FileScan, rows: pa.Table, positions: npt.NDArray[np.int64]) -> Fates:
         """Transform the rows and look their tuples up."""

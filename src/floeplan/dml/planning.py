@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+SMALL_FILE_BYTES = 8 * 1024 * 1024
+
+
 def plan_rows(
     target: DmlTarget,
     where: PredicateSource | None,
@@ -39,8 +42,19 @@ def plan_rows(
 ) -> ScanPlan:
     """Plan the files that may hold rows to change; ``recover`` reads what proves their partitions under other specs."""
     planning = None if spark is None else SparkPlanning(spark)
-    options = ScanOptions(page_index=True, report=False, planning=planning, recover=recover)
+    looks = _worth_a_look(target)
+    options = ScanOptions(footers=looks, page_index=looks, report=False, planning=planning, recover=recover)
     return plan_scan(target.table, where, ref=target.ref, case_sensitive=case_sensitive, options=options)
+
+
+def _worth_a_look(target: DmlTarget) -> bool:
+    """Whether files are large enough for footers and page indexes to spare more than they cost.
+
+    Tasks open every planned file. The columns a decision needs of a small one are read as fast as its page index.
+    """
+    summary = None if target.snapshot is None else target.snapshot.summary
+    total, files = (None if summary is None else summary[name] for name in ("total-files-size", "total-data-files"))
+    return not total or not files or int(total) >= SMALL_FILE_BYTES * int(files)
 
 
 def drop_proven(files: PlannedFiles, outcome: Outcome) -> Mask:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache, partial
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 from pyroaring import BitMap64
 
+from floeplan.dml.assign import top_fields
 from floeplan.dml.deletes import NewDeletes, own_deletes
 from floeplan.dml.fates import STAYS, Decision, Fates
 from floeplan.metadata.entries import EntriesTable
@@ -109,6 +111,7 @@ class _Run:
         self.files = FileRows(task.table)
         self.whole = WholeRows(task.target, self.files)
         self.deletes = NewDeletes(task.target, self.files)
+        self.columns = cache(partial(top_fields, task.table.schemas[0]))
         self.result = RowTaskResult()
 
     def run(self, works: Sequence[FileWork]) -> RowTaskResult:
@@ -121,26 +124,23 @@ class _Run:
     def _change(self, work: FileWork) -> Iterator[pa.Table]:
         """Decide about one file; the rows to be written for it."""
         opened = self.files.open(work.file)
-        selection = opened.undeleted(opened.planned())
-        rows, live = opened.read(self.task.decision.columns(work.file), selection)
-        selection = selection if live.all() else selection.narrow(live)
-        fates = self.task.decision.decide(
-            work.file, rows if live.all() else rows.filter(pa.array(live)), selection.to_rows()
-        )
+        rows, positions = opened.live_rows(self.columns(self.task.decision.fields(work.file)))
+        fates = self.task.decision.decide(work.file, rows, positions)
         if fates.met is not None:
             self.result.met_sources |= fates.met
         changed = fates.clause != STAYS
         if not changed.any():
             return
         self._count(fates)
-        if self.task.copies or self._nothing_left(opened, selection, changed):
+        gone = positions[changed]
+        if self.task.copies or self._nothing_left(opened, changed):
             self._remove(work.file)
             if self.task.copies:
-                yield from self._survivors(work, opened, selection.narrow(changed))
+                yield from self._survivors(work, opened, RowSelection.from_rows(gone))
         else:
             self.result.referenced.append(work.file.path)
-            self.deletes.add(work.file, work.entry, selection.narrow(changed).to_rows())
-        yield from self._updated(work, opened, selection, fates)
+            self.deletes.add(work.file, work.entry, gone)
+        yield from self._updated(work, opened, positions, fates)
 
     def _count(self, fates: Fates) -> None:
         updating = [number for number, clause in enumerate(self.task.decision.clauses) if clause.assignments]
@@ -148,7 +148,7 @@ class _Run:
         self.result.rows_updated += updated
         self.result.rows_deleted += int((fates.clause != STAYS).sum()) - updated
 
-    def _nothing_left(self, opened: OpenFile, decided: RowSelection, changed: npt.NDArray[np.bool_]) -> bool:
+    def _nothing_left(self, opened: OpenFile, changed: npt.NDArray[np.bool_]) -> bool:
         if not changed.all():
             return False
         others = RowSelection.all_rows(opened.footer.num_rows).difference(opened.planned())
@@ -167,13 +167,15 @@ class _Run:
             if part:
                 yield self.whole.read(work, opened, part)
 
-    def _updated(self, work: FileWork, opened: OpenFile, selection: RowSelection, fates: Fates) -> Iterator[pa.Table]:
+    def _updated(
+        self, work: FileWork, opened: OpenFile, positions: npt.NDArray[np.int64], fates: Fates
+    ) -> Iterator[pa.Table]:
         """The new values of updated rows."""
         for number, clause in enumerate(self.task.decision.clauses):
             mine = fates.clause == number
             if clause.assignments is None or not mine.any():
                 continue
-            rows = self.whole.read(work, opened, selection.narrow(mine))
+            rows = self.whole.read(work, opened, RowSelection.from_rows(positions[mine]))
             source = None if fates.source is None else fates.source[mine]
             resolve = self.task.decision.resolver(rows, self.whole.schema, source)
             yield touched(clause.assignments.update(rows, resolve))

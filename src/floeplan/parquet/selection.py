@@ -53,6 +53,15 @@ class RowSelection:
         return cls(edges[::2].astype(np.int64) + first_row, np.diff(edges)[::2].astype(np.int64))
 
     @classmethod
+    def from_rows(cls, rows: Rows) -> RowSelection:
+        """Row numbers in ascending order, some of them perhaps more than once."""
+        if not len(rows):
+            return cls.none()
+        opens = np.flatnonzero(np.diff(rows) > 1) + 1
+        starts, last = rows[np.append(0, opens)], rows[np.append(opens, len(rows)) - 1]
+        return cls(starts, last + 1 - starts)
+
+    @classmethod
     def from_pages(cls, first_rows: Rows, row_counts: Rows, keep: Mask) -> RowSelection:
         """The rows of the pages, or of any other row ranges, that are kept."""
         return cls.from_runs(first_rows[keep], row_counts[keep])
@@ -126,6 +135,8 @@ class RowSelection:
 
     def intersect(self, other: RowSelection) -> RowSelection:
         """Rows that both select."""
+        if other is self:
+            return self
         return self._combine(other, np.logical_and)
 
     def union(self, other: RowSelection) -> RowSelection:
@@ -134,6 +145,8 @@ class RowSelection:
 
     def difference(self, other: RowSelection) -> RowSelection:
         """Rows that this one selects and the other does not."""
+        if other is self or not other:
+            return self if not other else RowSelection.none()
         return self._combine(other, lambda mine, theirs: mine & ~theirs)
 
     def invert(self, total: int) -> RowSelection:

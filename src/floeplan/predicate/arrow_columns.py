@@ -13,8 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeAlias
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
@@ -172,27 +174,37 @@ class Comparable:
         """Whether NaN and two zeros have to be thought of."""
         return bool(pt.is_float64(self.values.type))
 
-    def physical(self, value: Value) -> Value:
-        """A canonical literal in the domain of the values; an integer may leave the 64 bits."""
-        if isinstance(value, str):
-            return value.encode()
-        if isinstance(value, int) and not isinstance(value, bool):
-            return value * self.literal_scale
-        return value
-
     def meet(self, value: Value) -> tuple[pa.ChunkedArray, pa.Scalar]:
         """Values and one literal in a common type; decimals when the literal does not fit 64 bits."""
-        wanted, values = self.physical(value), self.values
+        wanted, values = _physical(value, self.literal_scale), self.values
         if pt.is_int64(values.type) and wanted not in _INT64:
             values = values.cast(_WIDE)
         return values, pa.scalar(wanted, type=values.type)
 
-    def value_set(self, values: list[Value]) -> pa.Array:
-        """Literals as one array of the values' type; those that no value of the type can equal are left out."""
-        wanted = [self.physical(value) for value in values]
-        if pt.is_int64(self.values.type):
-            wanted = [value for value in wanted if value in _INT64]
-        return pa.array(wanted, type=self.values.type)
+    def value_set(self, values: tuple[Value, ...]) -> tuple[pa.Array, bool]:
+        """Literals as one array of the values' type, and whether NaN is among them, which is left out."""
+        return _value_set(values, self.values.type, self.literal_scale)
+
+
+def _physical(value: Value, scale: int) -> Value:
+    """A canonical literal in the domain of the values; an integer may leave the 64 bits."""
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value * scale
+    return value
+
+
+@lru_cache(maxsize=64)
+def _value_set(values: tuple[Value, ...], type_: pa.DataType, scale: int) -> tuple[pa.Array, bool]:
+    """Made once for all files that are asked; literals no value of the type can equal are left out, -0.0 is 0.0."""
+    if pt.is_float64(type_):
+        numbers = np.array(values, dtype=np.float64) + 0.0
+        return pa.array(numbers[~np.isnan(numbers)]), bool(np.isnan(numbers).any())
+    wanted = [_physical(value, scale) for value in values]
+    if pt.is_int64(type_):
+        wanted = [value for value in wanted if value in _INT64]
+    return pa.array(wanted, type=type_), False
 
 
 def comparable(column: Column, data: pa.ChunkedArray | pa.Array) -> Comparable:

@@ -194,12 +194,10 @@ def _compare_nan(data: Comparable, op: CmpOp) -> pa.ChunkedArray:
 
 def _is_in(data: Comparable, values: tuple[Value, ...]) -> pa.ChunkedArray:
     """Membership by hash, where -0.0 is made 0.0 on both sides and NaN is asked for apart."""
-    ordinary: list[Value] = [value for value in values if not _is_nan_literal(value)]
+    ordinary, has_nan = data.value_set(values)
     present, column = pc.is_valid(data.values), data.values
-    if data.is_float:
-        ordinary, column = [value + 0.0 for value in ordinary], pc.add(column, 0.0)  # type: ignore[operator]
-    answer = pc.is_in(column, value_set=data.value_set(ordinary))
-    if len(ordinary) < len(values):
+    answer = pc.is_in(pc.add(column, 0.0) if data.is_float else column, value_set=ordinary)
+    if has_nan:
         answer = pc.or_(answer, pc.is_nan(data.values))
     return pc.if_else(present, answer, pa.scalar(None, type=pa.bool_()))
 

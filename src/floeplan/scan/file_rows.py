@@ -6,7 +6,7 @@ reads exactly as this process does. Positions count the rows of the file from ze
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -91,11 +91,27 @@ class OpenFile:
 
     def undeleted(self, selection: RowSelection) -> RowSelection:
         """Without the positions that deletion vectors and position deletes list."""
+        for gone in self._listed():
+            selection = selection.difference(RowSelection.from_rows(gone))
+        return selection
+
+    def live_rows(self, schema: Schema) -> tuple[pa.Table, Positions]:
+        """The planned rows that no delete removes, in the columns of a schema, and their positions.
+
+        Deleted rows lie among the others, so pages are read whole and the deleted rows left out after that.
+        """
+        selection = self.planned()
+        rows, live = self.read(schema, selection)
+        for gone in self._listed():
+            live[selection.rank(gone[selection.contains(gone)])] = False
+        positions = selection.to_rows()
+        return (rows, positions) if live.all() else (rows.filter(pa.array(live)), positions[live])
+
+    def _listed(self) -> Iterator[Positions]:
+        """What each deletion vector and position delete lists."""
         for delete in self.file.deletes:
             if delete.kind not in EQUALITY:
-                gone = self._deletes.positions(delete, self.file.path)
-                selection = selection.difference(RowSelection.from_runs(gone, np.ones_like(gone)))
-        return selection
+                yield self._deletes.positions(delete, self.file.path)
 
     def read(self, schema: Schema, selection: RowSelection) -> tuple[pa.Table, Mask]:
         """These rows in the columns of a schema, and which of them no equality delete removes."""
