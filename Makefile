@@ -18,8 +18,8 @@ setup: ## make ./.venv with everything in it (system packages too, when they are
 demo: setup ## run the main job end to end, and say what to look at
 	@$(BIN)/floeplan demo
 
-test: setup ## run all tests (ARGS='-m unit' for some)
-	@$(PYTEST) $(ARGS)
+test: setup ## run all tests, in two processes (ARGS='-m unit' for some, in one)
+	@$(BIN)/python scripts/run_tests.py $(ARGS)
 
 fuzz: setup ## run the property tests for long
 	@HYPOTHESIS_PROFILE=long $(PYTEST) -m property $(ARGS)
