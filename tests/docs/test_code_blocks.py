@@ -1,0 +1,50 @@
+"""What the documents say can be typed: every Python, shell and SQL block of every page runs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.documents import ROOT, Reader, blocks, needs_spark, notebook_cells
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+PAGES = [page for page in sorted([ROOT / "README.md", *ROOT.glob("docs/*.md")]) if blocks(page)]
+NOTEBOOKS = sorted(ROOT.glob("examples/*.ipynb"))
+
+
+@pytest.fixture
+def reader(floeplan_home: Path, monkeypatch: pytest.MonkeyPatch) -> Reader:
+    """Somebody with Floeplan on the path and a folder of their own, in which reports are kept too."""
+    folder = floeplan_home.parent
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("FLOEPLAN_HOME", str(folder / ".floeplan"))
+    monkeypatch.setenv("FLOEPLAN_REPORTS", str(folder / "reports"))
+    return Reader(folder)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if not needs_spark(page)], ids=lambda page: page.stem)
+def test_blocks_of_a_page_run(page: Path, reader: Reader) -> None:
+    reader.prepare()
+    reader.run(page)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if needs_spark(page)], ids=lambda page: page.stem)
+def test_blocks_of_a_page_run_with_spark(page: Path, reader: Reader, spark: SparkSession) -> None:
+    reader.spark = spark
+    reader.prepare()
+    reader.run(page)
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda notebook: notebook.stem)
+def test_a_notebook_runs_from_top_to_bottom(notebook: Path, reader: Reader) -> None:
+    names: dict[str, object] = {"__name__": "notebook", "display": lambda *_: None}
+    for cell in notebook_cells(notebook):
+        exec(compile(cell, notebook.name, "exec"), names)
