@@ -53,7 +53,11 @@ def explored_table(catalog: Catalog, name: str = NAME) -> Table:
     """Ten days by mission, ten by mission and day, ten by day, with deletes among the newest."""
     catalog.create_namespace_if_not_exists(name.rpartition(".")[0])
     by_mission = PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "mission"), spec_id=0)
-    properties = {"format-version": "2", "write.parquet.row-group-size-bytes": "4096", "write.delete.mode": "merge-on-read"}
+    properties = {
+        "format-version": "2",
+        "write.parquet.row-group-size-bytes": "4096",
+        "write.delete.mode": "merge-on-read",
+    }
     table = catalog.create_table(name, SCHEMA, partition_spec=by_mission, properties=properties)
     for day in range(0, 10, 2):
         fp.append(table, telemetry(day, 2))

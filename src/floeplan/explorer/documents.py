@@ -7,6 +7,8 @@ catalog and none of a table gets into a document.
 from __future__ import annotations
 
 import math
+import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +29,7 @@ from floeplan.rewrite.spec_upgrade import SpecUpgradeResult, UpgradeOptions, upg
 MOST_SNAPSHOTS = 1000
 MOST_GROUPS = 200
 _SAFE_INTEGER = 2**53
+_SPECIAL = re.compile(r'[$`"\\!]')
 _SUMMARY = (
     "added-data-files",
     "deleted-data-files",
@@ -128,7 +131,7 @@ def doctor_document(table: str, result: DoctorResult) -> dict[str, Any]:
 
 def fix_command(table: str, kind: str) -> str | None:
     """The command that mends a finding."""
-    return f"floeplan {_FIXES[kind].format(table=table)}" if kind in _FIXES else None
+    return f"floeplan {_FIXES[kind].format(table=shell_word(table))}" if kind in _FIXES else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,22 +143,27 @@ class RewriteRequest:
     spec: str = "keep"
     where: str = ""
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns to sort or cluster by."""
+        return tuple(name.strip() for name in self.by.split(",") if name.strip())
+
     def options(self) -> RewriteOptions:
         """The options of the rewrite.
 
         Raises:
             BadInputError: Options that do not exist or do not go together.
         """
-        columns = tuple(name.strip() for name in self.by.split(",") if name.strip())
-        return RewriteOptions(strategy=self.strategy, by=columns, spec=self.spec, partition_filter=self.where or None)
+        filter_ = self.where or None
+        return RewriteOptions(strategy=self.strategy, by=self.columns, spec=self.spec, partition_filter=filter_)
 
     def command(self, table: str) -> str:
         """The same on the command line."""
-        parts = [f"floeplan rewrite {table} --strategy {self.strategy}"]
-        parts += [f"--by {self.by}"] if self.by else []
-        parts += [f"--spec {self.spec}"] if self.spec != "keep" else []
-        parts += [f'--partition-filter "{self.where}"'] if self.where else []
-        return " ".join(parts)
+        words = ["floeplan", "rewrite", table, "--strategy", self.strategy]
+        words += ["--by", ",".join(self.columns)] if self.columns else []
+        words += ["--spec", self.spec] if self.spec != "keep" else []
+        words += ["--partition-filter", self.where] if self.where else []
+        return " ".join(map(shell_word, words))
 
 
 def rewrite_document(view: TableView, request: RewriteRequest) -> dict[str, Any]:
@@ -187,7 +195,13 @@ def _planned(planned: RewriteDataFilesPlanningResult) -> dict[str, Any]:
 def upgrade_document(view: TableView, to: str = "current") -> dict[str, Any]:
     """What bringing all files under one spec would do; nothing is changed."""
     result: SpecUpgradeResult = upgrade_spec(view.table, options=UpgradeOptions(to=to, dry_run=True))
-    return {"command": f"floeplan upgrade-spec {view.name} --to {to}"} | result.to_dict()
+    return {"command": f"floeplan upgrade-spec {shell_word(view.name)} --to {shell_word(to)}"} | result.to_dict()
+
+
+def shell_word(text: str) -> str:
+    """A word of a command line; predicates in double quotes, as people write them, where nothing in them is special."""
+    quoted = shlex.quote(text)
+    return quoted if quoted == text or _SPECIAL.search(text) else f'"{text}"'
 
 
 def for_browsers(value: Any) -> Any:

@@ -96,13 +96,14 @@ class ExplorerService:
         view = self._view(body)
         if body.get("confirm") != view.name:
             raise BadInputError(f"confirm the change with the name of the table, {view.name}", kind="not-confirmed")
-        with self._lock:
-            self._views.pop(self._name(body), None)
-        if name == "rewrite":
-            result = run_rewrite(self._load(self._name(body)), _rewrite_request(body).options())
-            return result.to_dict()
-        options = UpgradeOptions(to=body.get("to", "current"))
-        return upgrade_spec(self._load(self._name(body)), options=options).to_dict()
+        table = self._load(self._name(body))
+        try:
+            if name == "rewrite":
+                return run_rewrite(table, _rewrite_request(body).options()).to_dict()
+            return upgrade_spec(table, options=UpgradeOptions(to=body.get("to", "current"))).to_dict()
+        finally:
+            with self._lock:
+                self._views.pop(self._name(body), None)
 
     def tables(self) -> list[str]:
         """The tables that may be asked for."""

@@ -1,0 +1,97 @@
+"""One explored table for all tests that only look, a server that is really there, and a real browser."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from floeplan.catalog import load_table, open_catalog
+from floeplan.explorer.server import ExplorerServer
+from floeplan.explorer.service import ExplorerService
+from floeplan.explorer.view import TableView
+from tests.support.explored import NAME, explored_table
+
+SCREENSHOTS = Path(__file__).resolve().parents[2] / "build" / "screenshots"
+TOKEN = "token-of-the-test"
+
+
+@contextmanager
+def embedded(home: Path) -> Iterator[Path]:
+    """A home of the embedded catalog, and no PyIceberg configuration of this machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("PYICEBERG_")]:
+            patch.delenv(name)
+        patch.setenv("FLOEPLAN_HOME", str(home))
+        patch.setenv("HOME", str(home))
+        yield home
+
+
+@pytest.fixture(scope="package")
+def explored_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("explored")
+    with embedded(home):
+        catalog = open_catalog()
+        explored_table(catalog)
+        catalog.close()
+    return home
+
+
+@pytest.fixture
+def home(explored_home: Path) -> Iterator[Path]:
+    """The embedded catalog with the explored table, which is not to be changed."""
+    with embedded(explored_home):
+        yield explored_home
+
+
+@pytest.fixture
+def view(home: Path) -> TableView:
+    return TableView.of(load_table(NAME))
+
+
+@contextmanager
+def serving(service: ExplorerService) -> Iterator[ExplorerServer]:
+    """A server in a thread, gone afterwards."""
+    with ExplorerServer(service, 0) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture
+def server(home: Path) -> Iterator[ExplorerServer]:
+    """A read-only explorer of the whole catalog."""
+    with serving(ExplorerService(None, None, False, None, TOKEN)) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Debian's Chromium. One for a module: while Playwright runs, asyncio cannot be used by others in this thread."""
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def page(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Page]:
+    """A page on which no script may fail; what it looked like in the end is kept."""
+    context = browser.new_context(viewport={"width": 1400, "height": 900}, reduced_motion="reduce")
+    opened = context.new_page()
+    errors: list[str] = []
+    opened.on("pageerror", lambda error: errors.append(str(error)))
+    yield opened
+    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+    opened.screenshot(path=SCREENSHOTS / f"{request.node.name}.png", full_page=True)
+    context.close()
+    assert errors == []

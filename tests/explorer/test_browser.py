@@ -1,0 +1,204 @@
+"""The pages end to end in Chromium: as a file without a network, and served."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from floeplan.audit.findings import AuditResult, Finding
+from floeplan.catalog import load_table
+from floeplan.explorer.plan_document import plan_for
+from floeplan.explorer.server import ExplorerServer
+from floeplan.explorer.service import ExplorerService
+from floeplan.explorer.site import write_report
+from floeplan.explorer.view import TableView
+from tests.explorer.conftest import SCREENSHOTS, TOKEN, serving
+from tests.support.explored import EVIL, NAME
+from tests.support.tables import two_spec_table
+
+pytestmark = pytest.mark.services
+
+WEEK = "ts >= '2024-01-12' AND ts < '2024-01-19' AND voltage > 29.5"
+VIEWS = ("plan", "history", "rewrite", "health", "audit")
+FINDING = Finding(
+    table=NAME,
+    shape=f"mission = ? AND voltage > ? {EVIL}",
+    opaque="",
+    runs=12,
+    ratios={"manifests": 1.0, "files": 0.9, "row_groups": None, "rows": 0.9, "bytes": 0.8},
+    bytes_kept=5_000_000,
+    bytes_per_run=416_666.0,
+    selectivity=0.01,
+    trend=2.5,
+    first_run="2024-01-01T00:00:00+00:00",
+    last_run="2024-01-09T00:00:00+00:00",
+    reasons={"values are spread over all files": 12},
+)
+AUDIT = AuditResult(queries=3, runs=40, unreadable=0, bytes_kept=9_000_000, flagged_total=1, flagged=(FINDING,))
+
+
+@pytest.fixture(scope="module")
+def site(explored_home: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("site") / "report"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FLOEPLAN_HOME", str(explored_home))
+        result = write_report(load_table(NAME), folder, [WEEK, f"mission = '{EVIL}'"], audit=AUDIT.to_dict())
+    return Path(result.path).as_uri()
+
+
+@pytest.fixture
+def quiet(page: Page) -> Iterator[Page]:
+    """A page whose policy is broken by nothing; failed requests are the server's answers to bad input."""
+    said: list[str] = []
+    page.on("console", lambda message: said.append(message.text) if message.type == "error" else None)
+    yield page
+    assert [text for text in said if "status of 400" not in text] == []
+
+
+def level(page: Page, name: str) -> str:
+    return str(page.locator(".level", has_text=name).get_attribute("aria-label"))
+
+
+def test_a_report_opens_from_a_file_without_a_network(quiet: Page, site: str, view: TableView) -> None:
+    asked: list[str] = []
+    quiet.on("request", lambda request: asked.append(request.url))
+    quiet.context.set_offline(True)
+    quiet.goto(site)
+    summary = plan_for(view, WEEK).summary
+    expect(quiet.locator(".said")).to_contain_text(f"{summary.files_kept} files of 70")
+    assert level(quiet, "files") == f"files: {summary.files_kept} of 70 read"
+    assert level(quiet, "row groups") == f"row groups: {summary.row_groups_kept} of {summary.row_groups_total} read"
+    expect(quiet.locator("canvas")).to_have_count(1)
+    assert all(url.startswith("file:") for url in asked)
+
+
+def test_a_file_is_opened_with_the_keyboard_and_says_why(quiet: Page, site: str) -> None:
+    quiet.goto(site)
+    quiet.locator("button.link.mono").first.focus()
+    quiet.keyboard.press("Enter")
+    dialog = quiet.locator("#file-dialog")
+    expect(dialog.get_by_role("heading", name="Row groups")).to_be_visible()
+    expect(dialog).to_contain_text("voltage > 29.5")
+    expect(dialog.locator(".range")).to_have_count(3)
+    quiet.screenshot(path=SCREENSHOTS / "file-dialog.png")
+    quiet.keyboard.press("Escape")
+    expect(dialog).to_be_hidden()
+
+
+def test_names_of_the_table_are_text_and_never_html(quiet: Page, site: str) -> None:
+    quiet.goto(site)
+    quiet.get_by_role("button", name=f"mission = '{EVIL}'").click()
+    expect(quiet.locator(".said")).to_contain_text("files")
+    quiet.locator("button.link.mono").first.click()
+    expect(quiet.locator("#file-dialog")).to_contain_text(EVIL)
+    quiet.keyboard.press("Escape")
+    quiet.get_by_text("Show as a table").first.click()
+    for name in VIEWS:
+        quiet.goto(f"{site}#/{name}")
+        expect(quiet.locator("section.card").first).to_be_visible()
+    quiet.locator("canvas").first.hover()
+    assert quiet.evaluate("window.hacked") is None
+    assert quiet.locator("img[src=x]").count() == 0
+
+
+def test_findings_of_an_audit_are_shown_with_their_trend(quiet: Page, site: str) -> None:
+    quiet.goto(f"{site}#/audit")
+    expect(quiet.locator("main")).to_contain_text("growing 2.5×")
+    expect(quiet.locator("main")).to_contain_text(FINDING.advice)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1400, 420])
+def test_every_view_fits_its_window(browser: Browser, site: str, scheme: str, width: int) -> None:
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)  # type: ignore[arg-type]
+    page = context.new_page()
+    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+    for name in VIEWS:
+        page.goto(f"{site}#/{name}")
+        expect(page.locator("section.card").first).to_be_visible()
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, name
+        page.screenshot(path=SCREENSHOTS / f"{name}-{width}-{scheme}.png", full_page=True)
+    context.close()
+
+
+def test_colours_follow_the_system_until_one_is_chosen(quiet: Page, site: str) -> None:
+    quiet.emulate_media(color_scheme="dark")
+    quiet.goto(site)
+    ground = "getComputedStyle(document.body).backgroundColor"
+    dark = quiet.evaluate(ground)
+    quiet.get_by_role("button", name="Colours: as the system says").click()
+    assert quiet.evaluate(ground) != dark
+    quiet.get_by_role("button", name="Colours: light").click()
+    assert quiet.evaluate(ground) == dark
+
+
+def test_planning_follows_the_typing(quiet: Page, server: ExplorerServer, view: TableView) -> None:
+    quiet.goto(server.url)
+    box = quiet.get_by_role("textbox")
+    expect(quiet.locator(".said")).to_contain_text("70 files of 70")
+    box.press_sequentially("payload = 250100", delay=5)
+    expect(quiet.locator(".said")).to_contain_text(f"{plan_for(view, 'payload = 250100').summary.files_kept} file")
+    expect(quiet.locator(".legend").first).to_contain_text("ruled out by the predicate")
+    box.fill("payloat = 3")
+    expect(quiet.locator(".said.bad")).to_have_text("there is no column payloat; did you mean payload?")
+    assert box.get_attribute("aria-invalid") == "true"
+    box.fill("voltage > 100")
+    expect(quiet.locator("main")).to_contain_text("No file can hold a matching row")
+
+
+def test_a_cell_of_the_map_lists_its_files(quiet: Page, server: ExplorerServer) -> None:
+    quiet.goto(server.url)
+    quiet.get_by_text("Show as a table").first.click()
+    quiet.get_by_role("button", name="mission=apollo, 2024-01-01").click()
+    card = quiet.get_by_role("region", name="Files of the cell")
+    expect(card.get_by_role("button")).to_have_count(1)
+    quiet.locator("canvas").click(position={"x": 420, "y": 20})
+    expect(quiet.locator("main")).to_contain_text("delete file")
+
+
+def test_a_rewrite_is_previewed_and_never_offered_without_leave(quiet: Page, server: ExplorerServer) -> None:
+    quiet.goto(f"{server.url}#/rewrite")
+    expect(quiet.locator("main")).to_contain_text("20 → 4")
+    quiet.get_by_label("Strategy").select_option("zorder")
+    expect(quiet.locator("main")).to_contain_text("needs the columns to cluster by")
+    quiet.get_by_label("By", exact=True).fill("ts, payload")
+    expect(quiet.locator("main")).to_contain_text("--strategy zorder --by ts,payload")
+    assert quiet.get_by_role("button", name="now").count() == 0
+
+
+def test_a_write_is_made_after_the_name_of_the_table_was_written(
+    quiet: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLOEPLAN_HOME", str(tmp_path))
+    (tmp_path / "warehouse").mkdir()
+    table = two_spec_table(tmp_path)
+    with serving(ExplorerService("db.events", None, True, None, TOKEN)) as running:
+        quiet.goto(f"{running.url}#/rewrite")
+        quiet.get_by_role("button", name="Upgrade now…").click()
+        go = quiet.get_by_role("button", name="Change the table")
+        expect(go).to_be_disabled()
+        quiet.get_by_label("Write db.events to go on").fill("db.event")
+        expect(go).to_be_disabled()
+        assert table.refresh().metadata.current_snapshot_id == load_table("db.events").metadata.current_snapshot_id
+        before = table.metadata.current_snapshot_id
+        quiet.get_by_label("Write db.events to go on").fill("db.events")
+        go.click()
+        expect(quiet.locator("#confirm-dialog")).to_contain_text("committed")
+        assert table.refresh().metadata.current_snapshot_id != before
+        quiet.get_by_role("button", name="Close").click()
+        expect(quiet.locator("main")).to_contain_text("All files have the current spec already")
+
+
+def test_a_catalog_of_many_tables_lets_one_choose(quiet: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLOEPLAN_HOME", str(tmp_path))
+    (tmp_path / "warehouse").mkdir()
+    for name in ("db.events", "db.others"):
+        two_spec_table(tmp_path, name)
+    with serving(ExplorerService(None, None, False, None, TOKEN)) as running:
+        quiet.goto(running.url)
+        quiet.get_by_role("button", name="db.others").click()
+        expect(quiet.get_by_label("Table", exact=True)).to_have_value("db.others")
+        expect(quiet.locator(".said")).to_contain_text("5 files of 5")
