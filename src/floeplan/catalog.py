@@ -20,6 +20,7 @@ from pyiceberg.table import StaticTable, Table
 from pyiceberg.utils.config import Config
 
 from floeplan.errors import CorruptMetadataError, UnknownCatalogError, UnknownTableError
+from floeplan.redact import remember
 
 EMBEDDED = "local"
 METADATA_SUFFIX = ".metadata.json"
@@ -38,6 +39,7 @@ def load_table(table: str | os.PathLike[str] | Table, catalog: str | Catalog | N
         CorruptMetadataError: The metadata file is not the metadata of a table.
     """
     if isinstance(table, Table):
+        remember(table.io.properties)
         return table
     name = os.fspath(table)
     if name.endswith(METADATA_SUFFIX):
@@ -56,9 +58,10 @@ def open_catalog(name: str | None = None) -> Catalog:
             "uri": f"sqlite:///{home / 'catalog.db'}",
             "warehouse": (home / "warehouse").as_uri(),
         }
+    remember(properties)
     try:
         return load_catalog(name, **properties)
-    except ValueError as error:
+    except (ValueError, ImportError) as error:
         raise UnknownCatalogError(
             f"cannot open catalog {name!r}: {error}; check its PyIceberg configuration",
             context={"catalog": name},
@@ -103,6 +106,7 @@ def _catalog_table(name: str, catalog: str | Catalog | None) -> Table:
                 context={"table": name, "catalog": chosen},
             )
         catalog = open_catalog(chosen)
+    remember(catalog.properties)
     try:
         return catalog.load_table(name)
     except NoSuchTableError as error:
@@ -128,6 +132,7 @@ def _static_table(location: str, catalog: str | Catalog | None) -> Table:
         properties = dict(catalog.properties)
     elif catalog is not None:
         properties = _choose_catalog(catalog)[1] or {}
+    remember(properties)
     try:
         return StaticTable.from_metadata(location, properties)
     except FileNotFoundError as error:

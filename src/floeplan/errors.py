@@ -33,9 +33,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
+from floeplan.redact import redacted
+
 
 class FloeplanError(Exception):
     """One line of text naming the thing that is wrong and the fix, with machine-readable facts beside it.
+
+    Secrets are masked in the message and in the document.
 
     Args:
         message: One line: what is wrong, named, and what to do about it.
@@ -62,8 +66,8 @@ class FloeplanError(Exception):
         safe_to_clean: bool | None = None,
         committed: bool | None = None,
     ) -> None:
-        super().__init__(message)
-        self.message = message
+        self.message = redacted(message)
+        super().__init__(self.message)
         self.kind = self.default_kind if kind is None else kind
         self.context: dict[str, object] = dict(context or {})
         self.retryable = self.default_retryable if retryable is None else retryable
@@ -84,15 +88,15 @@ class FloeplanError(Exception):
 
 
 def _json_value(value: object) -> object:
-    if value is None or isinstance(value, bool | int | str):
+    if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, Mapping):
         return {str(key): _json_value(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_json_value(item) for item in value]
     if isinstance(value, set | frozenset):
-        return sorted(str(item) for item in value)
-    return str(value)
+        return sorted(redacted(str(item)) for item in value)
+    return redacted(str(value))
 
 
 class BadInputError(FloeplanError):

@@ -5,13 +5,14 @@ Rule: with `--json` stdout carries one JSON document and nothing else; progress,
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Protocol, TypeVar
 
 import typer
 from rich.console import Console, RenderableType
+
+from floeplan.redact import document_text, without_secrets
 
 TableArgument = Annotated[
     str, typer.Argument(metavar="TABLE", help="namespace.name, or the path or URI of a *.metadata.json.")
@@ -44,13 +45,19 @@ def show(result: ResultT, render: Callable[[ResultT], RenderableType], *, as_jso
     """Print a result: its document as JSON, or what `render` draws of it."""
     if as_json:
         print_json(result.to_dict())
-    else:
-        text_console().print(render(result))
+        return
+    console = text_console()
+    with console.capture() as drawn:
+        console.print(render(result))
+    sys.stdout.write(without_secrets(drawn.get()))
 
 
 def print_json(document: Mapping[str, Any]) -> None:
-    """Print one strict JSON document; NaN and values JSON does not know are errors, not guesses."""
-    sys.stdout.write(json.dumps(document, allow_nan=False, ensure_ascii=False) + "\n")
+    """Print one strict JSON document; NaN and values JSON does not know are errors, not guesses.
+
+    Half characters, which a shell can hand over and no encoding knows, stay as the escapes JSON has for them.
+    """
+    sys.stdout.write(document_text(document).encode("utf-8", "backslashreplace").decode() + "\n")
 
 
 def text_console() -> Console:

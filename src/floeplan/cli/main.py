@@ -21,6 +21,7 @@ from typer.core import TyperGroup
 
 from floeplan.cli.common import print_json
 from floeplan.errors import BadInputError, FloeplanError, InvalidOptionError, UnknownOptionError
+from floeplan.redact import redacted
 
 COMMANDS: tuple[str, ...] = (
     "plan",
@@ -46,6 +47,13 @@ COMMANDS: tuple[str, ...] = (
     "demo",
 )
 """Commands in the order of `--help`; `a-b` is the function `a_b` of the module `floeplan.cli.a_b`."""
+
+
+class _Redacting(logging.Formatter):
+    """Log lines without secrets, whoever logs them."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return redacted(super().format(record))
 
 
 @dataclass(slots=True)
@@ -92,7 +100,9 @@ def options(
     """Handle the options that stand before the command."""
     ctx.ensure_object(Invocation).verbose = verbose
     level = logging.INFO if verbose else logging.WARNING
-    logging.basicConfig(level=level, format="%(levelname)s %(name)s: %(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Redacting("%(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=level, handlers=[handler])
     if version:
         typer.echo(versions())
         raise typer.Exit
@@ -121,7 +131,7 @@ def main(arguments: Sequence[str]) -> int:
         return code if isinstance(code, int) else 0
     except Exception as error:
         if invocation.verbose:
-            traceback.print_exc()
+            sys.stderr.write(redacted(traceback.format_exc()))
         failure = _failure(error)
         _report(failure, as_json="--json" in arguments)
         return failure.exit_code

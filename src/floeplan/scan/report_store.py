@@ -6,7 +6,6 @@ turns reports off. Fail-safe: a report that cannot be stored becomes a warning o
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -18,6 +17,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from floeplan.catalog import embedded_home
+from floeplan.redact import document_text
 from floeplan.scan.summary import PlanWarning
 
 OFF = "off"
@@ -50,10 +50,10 @@ class JsonLinesReportStore:
         """Append a line; the folder is made when the first report arrives."""
         self.directory.mkdir(parents=True, exist_ok=True)
         path = self.directory / f"scan-{datetime.now(UTC):%Y%m%d}-{os.getpid()}.jsonl"
-        line = json.dumps(report, ensure_ascii=False, default=str) + "\n"
+        line = document_text(report, default=str) + "\n"
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:
-            os.write(handle, line.encode())
+            os.write(handle, line.encode("utf-8", "backslashreplace"))
         finally:
             os.close(handle)
 
@@ -76,7 +76,7 @@ class TableReportStore:
             "table_name": report["table-name"],
             "snapshot_id": report["snapshot-id"],
             "predicate": report["floeplan"]["predicate"],
-            "report": json.dumps(report, ensure_ascii=False, default=str),
+            "report": document_text(report, default=str),
         }
         self.table.append(pa.Table.from_pylist([row], schema=REPORT_SCHEMA))
 

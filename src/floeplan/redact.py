@@ -1,0 +1,82 @@
+"""Keeping secrets out of what is shown or stored: messages, logs, documents and reports.
+
+Rule: three things are secrets. What a catalog or store is configured with under a name that means one (``password``,
+``token``, ``s3.secret-access-key`` …), wherever the value turns up; the user information of a URI; and, in messages and
+logs, the value written beside such a name.
+
+Fail-safe: a value is masked in any text it is found in, should it be no secret there. Values of fewer than four
+characters are not looked for: they are in every text.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+MASK = "***"
+_SHORTEST = 4
+_ENVIRONMENT = ("PYICEBERG_", "AWS_", "AZURE_", "GOOGLE_")
+_NAME = (
+    r"(?:password|passwd|secret|token|credential|access[-_.]?key|account[-_.]?key|private[-_.]?key|api[-_.]?key"
+    r"|session[-_.]?key|signature|authorization|sas[-_.]|connection[-_.]?string)[\w.\-]{0,40}"
+)
+_SECRET_NAME = re.compile(_NAME, re.IGNORECASE)
+_USER_INFORMATION = re.compile(r"(?<=://)[^/\s@'\"]+(?=@)")
+_NAMED = re.compile(rf"(?P<name>{_NAME}(?:=|[\"']\s*:\s*[\"'])|\bBearer\s+)(?P<value>[^\s\"'&,;)}}]+)", re.IGNORECASE)
+_known: set[str] = set()
+
+
+def remember(properties: Mapping[str, object]) -> None:
+    """Take note of the secrets among the properties of a catalog or store."""
+    _known.update(_secrets(properties))
+
+
+def without_secrets(text: str) -> str:
+    """The text without known secrets and without the user information of URIs; for results, whose names are data."""
+    environment = {name: value for name, value in os.environ.items() if name.startswith(_ENVIRONMENT)}
+    for secret in sorted(_known | set(_secrets(environment)), key=len, reverse=True):
+        text = text.replace(secret, MASK)
+    return _USER_INFORMATION.sub(MASK, text) if "://" in text else text
+
+
+def document_text(document: Mapping[str, Any], default: Callable[[Any], object] | None = None) -> str:
+    """A strict JSON document without secrets; ``default`` makes values of what JSON does not know."""
+    dump = partial(json.dumps, allow_nan=False, ensure_ascii=False, default=default)
+    text = dump(document)
+    return text if without_secrets(text) == text else dump(_masked(json.loads(text)))
+
+
+def _masked(value: Any) -> Any:
+    """Texts only are masked: a number stays one."""
+    if isinstance(value, dict):
+        return {_masked(key): _masked(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_masked(item) for item in value]
+    return without_secrets(value) if isinstance(value, str) else value
+
+
+def redacted(text: str) -> str:
+    """The same, and without what is written beside the name of a secret; for messages and logs."""
+    return _NAMED.sub(rf"\g<name>{MASK}", without_secrets(text))
+
+
+def _secrets(properties: Mapping[str, object]) -> Iterator[str]:
+    for name, value in properties.items():
+        if not isinstance(value, str):
+            continue
+        found = [value] if _SECRET_NAME.search(name) else []
+        found += _passwords(value) if "://" in value and "@" in value else []
+        yield from (secret for secret in found if len(secret) >= _SHORTEST and not secret.isspace())
+
+
+def _passwords(uri: str) -> list[str]:
+    try:
+        password = urlsplit(uri).password
+    except ValueError:
+        return []
+    return [] if password is None else [password, unquote(password)]

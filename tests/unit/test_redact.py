@@ -1,0 +1,130 @@
+"""Secrets stay out of messages, documents, logs and reports."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+
+from floeplan import redact
+from floeplan.catalog import load_table
+from floeplan.cli.main import main
+from floeplan.errors import FloeplanError
+from floeplan.redact import document_text, redacted, without_secrets
+from floeplan.scan.options import ScanOptions
+from floeplan.scan.plan import plan_scan
+from tests.support.tables import two_spec_table
+
+pytestmark = pytest.mark.unit
+
+TOKEN, KEY, PASSWORD = "tok-5f2a91c0", "wJalrXUtnFEMI/K7MDENG", "hunter2-p%40ss"
+
+
+@pytest.fixture(autouse=True)
+def _nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redact, "_known", set())
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("postgresql+psycopg://ann:s3cret@db:5432/x failed", "postgresql+psycopg://***@db:5432/x failed"),
+        ("GET https://h/p?X-Amz-Signature=abc&a=1", "GET https://h/p?X-Amz-Signature=***&a=1"),
+        ("s3.secret-access-key=abc, s3.region=eu", "s3.secret-access-key=***, s3.region=eu"),
+        ("{'token': 'abc', 'uri': 'http://h'}", "{'token': '***', 'uri': 'http://h'}"),
+        ('{"s3.session-token": "abc"}', '{"s3.session-token": "***"}'),
+        ("Authorization: Bearer abc.def", "Authorization: Bearer ***"),
+        ("unexpected token: )", "unexpected token: )"),
+        ("no column 'token'; did you mean tokens?", "no column 'token'; did you mean tokens?"),
+        ("s3://bucket/a@b/file.parquet", "s3://bucket/a@b/file.parquet"),
+    ],
+)
+def test_secrets_of_messages_are_masked(text: str, shown: str) -> None:
+    assert redacted(text) == shown
+
+
+def test_documents_lose_known_secrets_only() -> None:
+    uri = f"postgresql://ann:{PASSWORD}@db/x"
+    redact.remember({"credential": KEY, "uri": uri, "warehouse": "s3://lake", "token": "true", "password": "1234"})
+    document = {
+        "partition": {"token": "eu"},
+        "path": f"s3://lake/{KEY}/x",
+        "told": ("hunter2-p@ss",),
+        "n": 1234,
+        "b": True,
+    }
+    assert json.loads(document_text(document)) == {
+        "partition": {"token": "eu"},
+        "path": "s3://lake/***/x",
+        "told": ["***"],
+        "n": 1234,
+        "b": True,
+    }
+
+
+def test_secrets_of_the_environment_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", KEY)
+    assert without_secrets(f"signed with {KEY}") == "signed with ***"
+
+
+def test_errors_hold_no_secret() -> None:
+    redact.remember({"token": TOKEN})
+    error = FloeplanError(f"the catalog refused {TOKEN}", context={"uri": f"https://h/?token={TOKEN}", "all": [TOKEN]})
+    assert TOKEN not in str(error) + repr(error) + json.dumps(error.to_dict())
+
+
+def test_tables_and_reports_of_a_catalog_with_secrets_show_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every command that reads, as text and as JSON, and the report of the scan, on a table named like a secret."""
+    reports = tmp_path / "reports"
+    monkeypatch.setenv("FLOEPLAN_REPORTS", str(reports))
+    table = two_spec_table(tmp_path, f"db.t_{TOKEN}")
+    for name, value in {
+        "TYPE": "sql",
+        "URI": table.catalog.properties["uri"],
+        "TOKEN": TOKEN,
+        "S3__SECRET_ACCESS_KEY": KEY,
+    }.items():
+        monkeypatch.setenv(f"PYICEBERG_CATALOG__LOCAL__{name}", value)
+    for command in ("plan", "scan", "inspect", "doctor", "expire", "remove-orphans", "rewrite --dry-run"):
+        for form in ([], ["--json"]):
+            assert main(["-v", *command.split(), f"db.t_{TOKEN}", "--catalog", "local", *form]) in (0, 1), command
+            main(["-v", *command.split(), f"db.none_{TOKEN}", "--catalog", "local", *form])
+    shown = capsys.readouterr()
+    stored = "".join(path.read_text() for path in reports.glob("*"))
+    assert "***" in shown.out
+    assert "***" in stored
+    for secret in (TOKEN, KEY):
+        assert secret not in shown.out + shown.err + stored
+
+
+def test_a_catalog_that_cannot_be_opened_keeps_its_password(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PYICEBERG_CATALOG__FAR__TYPE", "sql")
+    monkeypatch.setenv("PYICEBERG_CATALOG__FAR__URI", f"nosuchdialect://ann:{PASSWORD}@db/x")
+    for form in ([], ["--json"]):
+        assert main(["-v", "plan", "db.t", "--catalog", "far", *form])
+    shown = capsys.readouterr()
+    assert PASSWORD not in shown.out + shown.err
+    assert "nosuchdialect" in shown.err
+
+
+def test_log_lines_are_masked(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    redact.remember({"token": TOKEN})
+    assert main(["-v", "--version"]) == 0
+    logging.getLogger("pyiceberg.io").warning("opened %s with %s", "s3://a:b@c/d", TOKEN)
+    assert capsys.readouterr().err == "WARNING pyiceberg.io: opened s3://***@c/d with ***\n"
+
+
+def test_a_table_given_as_an_object_makes_its_secrets_known(tmp_path: Path) -> None:
+    made = two_spec_table(tmp_path)
+    catalog = SqlCatalog("local", **(dict(made.catalog.properties) | {"s3.secret-access-key": KEY}))
+    table = load_table(catalog.load_table(made.name()))
+    plan_scan(table, options=ScanOptions(report=False))
+    assert redacted(KEY) == "***"
