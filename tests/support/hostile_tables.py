@@ -180,8 +180,9 @@ def run(sample: Sample, target: str, edits: list[Edit]) -> str | None:
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
-        frames = [f"{Path(frame.filename).name}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)]
-        return f"{type(error).__name__}: {str(error)[:300]} ({' '.join(frames[-6:])})"
+        frames = traceback.extract_tb(error.__traceback__)
+        ours = [f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames if "floeplan" in frame.filename]
+        return f"{type(error).__name__}: {str(error)[:300]} ({' '.join(ours[-6:])})"
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         faulthandler.cancel_dump_traceback_later()

@@ -16,6 +16,8 @@ from urllib.parse import urlsplit
 
 from pyiceberg.table.metadata import TableMetadata
 
+from floeplan.errors import CorruptMetadataError
+
 _SAME_SCHEME = {"s3a": "s3", "s3n": "s3", "": "file"}
 _PATH_PROPERTIES = (
     "write.data.path",
@@ -38,11 +40,14 @@ class Location:
         """Take a path or URI apart; one slash is as good as several.
 
         Raises:
-            ValueError: It is no URI.
+            CorruptMetadataError: It is no URI.
         """
         if "://" not in text and not text.startswith("file:"):
             return cls("file", "", _one_slash(text))
-        split = urlsplit(text)
+        try:
+            split = urlsplit(text)
+        except ValueError as error:
+            raise CorruptMetadataError(f"{text!r} names no file: {error}", context={"file": text}) from error
         scheme = _SAME_SCHEME.get(split.scheme.lower(), split.scheme.lower())
         authority = "" if scheme == "file" and split.netloc in ("", "localhost") else split.netloc
         rest = text.split("://", 1)[-1].removeprefix(split.netloc) if "://" in text else split.path
@@ -75,7 +80,7 @@ class TableLocations:
         try:
             location = Location.parse(path)
             return any(root.holds(location) for root in self.roots)
-        except ValueError:
+        except (CorruptMetadataError, ValueError):
             return False
 
 

@@ -172,10 +172,10 @@ def compile_program(schema: str, want: Fields) -> Program:
     compiler = _Compiler()
     try:
         compiler.emit(parsed, want, "", 0)
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        compiler.code.append(Op.END)
+        return compiler.program()
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
         raise CorruptMetadataError(f"the Avro schema is malformed: {error!r}") from error
-    compiler.code.append(Op.END)
-    return compiler.program()
 
 
 class _Compiler:

@@ -95,6 +95,8 @@ def _recovered(entries: EntriesTable, field: UnionField) -> Recovered:
 
 def _fill(column: pa.Array, found: Recovered, where: Mask, field: UnionField) -> pa.Array:
     """The column with recovered values at some places."""
+    if not where.any():
+        return column
     type_ = partition_arrow_type(field.bound.column.type)
     values = found.values
     if isinstance(values, np.ndarray):
