@@ -35,6 +35,7 @@ from tests.support.commits import (
     open_catalog,
     patient,
     read_rows,
+    replacing,
     rows_of,
     unreliable,
 )
@@ -315,3 +316,14 @@ def test_snapshot_properties_are_written(table: Table) -> None:
     change = replace(append(table, NEW), summary={"app": "nightly"})
     result = commit_change(table, change)
     assert result.table.current_snapshot().summary["app"] == "nightly"  # type: ignore[union-attr,index]
+
+
+def test_a_replacement_whose_files_are_partly_gone_is_a_conflict(catalog: SqlCatalog) -> None:
+    """Not a replacement that adds rows: the numbers do not fit because another writer took some of the files."""
+    table = create_table(catalog)
+    rewrite = replacing("part = 'a'").plan(table, IsolationLevel.SERIALIZABLE)
+    other = copy_on_write_delete("id < 10", lambda row: row[0] < 10).plan(table, IsolationLevel.SERIALIZABLE)
+    other.commit()
+    with pytest.raises(CommitConflictError, match="removed file"):
+        rewrite.commit()
+    assert read_rows(table) == rows_of(10, 20, "b") + rows_of(20, 30, "a")

@@ -42,7 +42,7 @@ from floeplan.errors import (
     FloeplanError,
     UnknownSnapshotError,
 )
-from floeplan.transaction.change import Check, SnapshotChange, Validation
+from floeplan.transaction.change import Check, Operation, SnapshotChange, Validation
 from floeplan.transaction.cleanup import remove_files, unused_files
 from floeplan.transaction.compatible import check_compatible
 from floeplan.transaction.exchange import CommitOptions, Exchange, Proposal
@@ -167,7 +167,7 @@ class _SnapshotIntent:
         self.options.step("validated")
         produced = self.producer.produce(_with_updates(metadata, self.extra_updates), head)
         self.produced[produced.manifest_list] = produced
-        if Check.REMOVED_FILES_EXIST in self.validation.checks:
+        if Check.REMOVED_FILES_EXIST in self.validation.checks or self.change.operation is Operation.REPLACE:
             _check_nothing_missing(self.change, produced)
         return self._proposal(table, at, produced.snapshot)
 
