@@ -6,8 +6,9 @@ SHELL := /bin/bash
 INSTALLER ?= uv
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
+SIZE ?= small
 
-.PHONY: help setup demo test fuzz lint format bench docs lock api-snapshot clean
+.PHONY: help setup demo test fuzz soak lint format bench bench-check docs pictures package lock api-snapshot clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,6 +25,9 @@ test: setup ## run all tests, in two processes (ARGS='-m unit' for some, in one)
 fuzz: setup ## run the property tests for long
 	@HYPOTHESIS_PROFILE=long $(PYTEST) -m property $(ARGS)
 
+soak: setup ## let writers, rewriters and expiry work against each other, and hold every read against a model (SECONDS=120 a table)
+	@FLOEPLAN_SOAK_SECONDS=$(or $(SECONDS),120) $(PYTEST) tests/engines/test_soak.py $(ARGS)
+
 lint: setup ## check style, formatting and types
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -33,11 +37,21 @@ format: setup ## format the code and mend what can be mended
 	@$(BIN)/ruff check --fix-only .
 	@$(BIN)/ruff format .
 
-bench: setup ## measure against other engines, results as a Markdown table
-	@$(BIN)/python -m bench $(ARGS)
+bench: setup ## measure against other engines and write docs/benchmarks.md (SIZE=large, ARGS='dml read' for some suites)
+	@$(BIN)/python -m bench --size $(SIZE) $(ARGS)
 
-docs: setup ## check that every link in the documents leads somewhere
+bench-check: setup ## measure, and fail when a ratio is worse than the committed one (ARGS='--measured' to measure nothing anew)
+	@$(BIN)/python -m bench --size $(SIZE) --check $(ARGS)
+
+docs: setup ## build the documents as a site in build/site; every link leads somewhere
 	@$(BIN)/python scripts/check_links.py
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+pictures: setup ## draw the pictures of the documents anew, from the real demo
+	@$(BIN)/python scripts/pictures.py
+
+package: setup ## build wheel and sdist into dist/, and try the wheel in a clean environment
+	@scripts/package.sh
 
 lock: setup ## bring requirements.lock up to date with pyproject.toml (ARGS=--upgrade for newer versions)
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \

@@ -1,4 +1,7 @@
-"""`python -m bench [SUITE …] [--size small|default|large]`: run suites, print their tables and keep them in results/.
+"""`python -m bench [SUITE …] [--size small|default|large]`: measure Floeplan against other tools.
+
+Every suite prints its table and keeps what it measured in results/. When all suites have been measured at a size, the
+page of the documents is written from it. `--check` compares with the committed ratios, `--accept` commits to these.
 
 A suite is a module `bench_<name>.py` with `run(size) -> list[dict]`. Every row says `suite, case, metric, ours, peer,
 ratio, bar`; `ratio` is ours over the peer's, and `bar` what it (or ours, where there is no peer) must not exceed.
@@ -7,51 +10,62 @@ ratio, bar`; `ratio` is ours over the peer's, and `bar` what it (or ours, where 
 from __future__ import annotations
 
 import argparse
-import os
 import pkgutil
-import platform
-from collections.abc import Sequence
-from importlib import import_module, metadata
-from pathlib import Path
-from typing import Any
+import sys
+import time
+from importlib import import_module
 
-HERE = Path(__file__).parent
-COLUMNS = ("case", "metric", "ours", "peer", "ratio", "bar")
-PACKAGES = ("floeplan", "pyarrow", "polars", "duckdb", "datafusion", "pyiceberg", "numpy")
+from bench.check import accept, check
+from bench.page import PAGE, write_page
+from bench.results import HERE, SuiteResult, machine, machine_text, markdown
+
+SIZES = ("small", "default", "large")
 
 
-def main() -> None:
+def main() -> int:
     suites = [name.removeprefix("bench_") for _, name, _ in pkgutil.iter_modules([str(HERE)]) if name[:6] == "bench_"]
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measure Floeplan against other tools.")
     parser.add_argument("suite", nargs="*", help=f"{', '.join(suites)}; all of them by default")
-    parser.add_argument("--size", choices=("small", "default", "large"), default="default")
+    parser.add_argument("--size", choices=SIZES, default="default")
+    parser.add_argument("--measured", action="store_true", help="take what was measured before")
+    parser.add_argument("--check", action="store_true", help="fail when a ratio is worse than the committed one")
+    parser.add_argument("--accept", action="store_true", help="commit to the ratios measured")
     arguments = parser.parse_args()
     if unknown := set(arguments.suite) - set(suites):
         parser.error(f"no suite {', '.join(sorted(unknown))}; there are {', '.join(suites)}")
-    for name in arguments.suite or suites:
-        rows = import_module(f"bench.bench_{name}").run(arguments.size)
-        report = f"# {name} ({arguments.size})\n\n{machine()}\n\n{markdown(rows)}\n"
-        print(report, flush=True)
-        target = HERE / "results" / f"{name}-{arguments.size}.md"
-        target.parent.mkdir(exist_ok=True)
-        target.write_text(report)
+    found, regressions = [], 0
+    for suite in arguments.suite or suites:
+        known = SuiteResult.load(suite, arguments.size) if arguments.measured else None
+        result = known or measure(suite, arguments.size)
+        found.append(result)
+        if arguments.check:
+            worse = check(result, lambda suite=suite: measure(suite, arguments.size))
+            regressions += len(worse)
+            for name, text in worse.items():
+                print(f"WORSE {suite}: {name}: {text}", flush=True)
+    if arguments.accept:
+        accept(found)
+    _write_page(suites, arguments.size)
+    return int(regressions > 0)
 
 
-def machine() -> str:
-    versions = ", ".join(f"{package} {metadata.version(package)}" for package in PACKAGES)
-    return f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}; {versions}."
+def measure(suite: str, size: str) -> SuiteResult:
+    started = time.monotonic()
+    rows = import_module(f"bench.bench_{suite}").run(size)
+    result = SuiteResult(suite, size, rows, machine(), round(time.monotonic() - started, 1))
+    result.save()
+    print(f"# {suite} ({size})\n\n{machine_text(result.machine)}\n\n{markdown(rows)}\n", flush=True)
+    return result
 
 
-def markdown(rows: Sequence[dict[str, Any]]) -> str:
-    head = f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}"
-    return "\n".join([head, *(f"| {' | '.join(_cell(row.get(column)) for column in COLUMNS)} |" for row in rows)])
-
-
-def _cell(value: object) -> str:
-    if isinstance(value, float):
-        return f"{value:.3g}"
-    return "" if value is None else str(value)
+def _write_page(suites: list[str], size: str) -> None:
+    results = [SuiteResult.load(suite, size) for suite in suites]
+    missing = [suite for suite, result in zip(suites, results, strict=True) if result is None]
+    if missing:
+        print(f"{PAGE.name} stays as it is: {', '.join(missing)} not measured at size {size} yet")
+        return
+    write_page([result for result in results if result is not None])
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

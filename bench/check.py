@@ -1,0 +1,59 @@
+"""`make bench-check`: ratios of this run against those that are committed in ratios.json.
+
+Rule: a row has become worse when its ratio exceeds the committed one by more than its metric is noisy by. A suite with
+such a row is run once more, and only rows that are worse both times count. A committed row that is not there any more
+counts too: what is not measured cannot be held.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+
+from bench.results import HERE, SuiteResult
+
+RATIOS = HERE / "ratios.json"
+EXACT, MEMORY, CPU, WALL = 1.02, 1.25, 1.35, 1.6
+"""How much a ratio may grow: counts and bytes do not vary; memory, CPU and wall time do, in this order."""
+
+Ratios = dict[str, float]
+
+
+def tolerance(name: str) -> float:
+    words = set(re.findall(r"\w+", name.split(" | ")[1].lower()))
+    if "wall" in words:
+        return WALL
+    if words & {"cpu", "s", "ms", "µs"}:
+        return CPU
+    return MEMORY if "mb" in words else EXACT
+
+
+def worse(old: Ratios, new: Ratios) -> dict[str, str]:
+    """What has become worse, by row, with the two figures."""
+    found = dict.fromkeys(old.keys() - new.keys(), "not measured any more")
+    for name in old.keys() & new.keys():
+        if new[name] > old[name] * tolerance(name):
+            found[name] = f"{old[name]:.3g} → {new[name]:.3g} (allowed ×{tolerance(name):g})"
+    return dict(sorted(found.items()))
+
+
+def check(result: SuiteResult, again: Callable[[], SuiteResult]) -> dict[str, str]:
+    """What of a suite has become worse than what is committed."""
+    old = committed().get(f"{result.suite}-{result.size}", {})
+    found = worse(old, result.ratios())
+    if not found:
+        return {}
+    still = worse(old, again().ratios())
+    return {name: text for name, text in found.items() if name in still}
+
+
+def accept(results: list[SuiteResult]) -> None:
+    """Commit to the ratios of these results; those of other suites and sizes stay."""
+    kept = committed() | {f"{result.suite}-{result.size}": result.ratios() for result in results}
+    rounded = {key: {name: float(f"{ratio:.3g}") for name, ratio in rows.items()} for key, rows in kept.items()}
+    RATIOS.write_text(json.dumps(rounded, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+
+
+def committed() -> dict[str, Ratios]:
+    return json.loads(RATIOS.read_text()) if RATIOS.exists() else {}
