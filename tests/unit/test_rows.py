@@ -197,6 +197,15 @@ def test_strings_are_ordered_by_their_bytes() -> None:
     assert answers(StartsWith(column(StringType()), "\U00010000", negated=True), data) == [True, False, True, None]
 
 
+@pytest.mark.parametrize(
+    "listed", [(-(2**63), 5 - 2**63), (2**63 - 6, 2**63 - 1), (-3, 4), (-(2**63), 2**63 - 1), (7,)]
+)
+def test_integers_at_the_ends_of_their_range_are_found_in_lists(listed: tuple[int, ...]) -> None:
+    asked = [-(2**63), 5 - 2**63, -4, -3, 4, 7, 2**63 - 6, 2**63 - 1]
+    found = answers(InList(column(LongType()), listed), pa.array([*asked, None]))
+    assert found == [*(number in listed for number in asked), None]
+
+
 def test_a_list_of_ten_thousand_values() -> None:
     listed = InList(column(LongType()), tuple(range(0, 20_000, 2)))
     assert answers(listed, pa.array([0, 1, 19_998, 20_000, None])) == [True, False, True, False, None]

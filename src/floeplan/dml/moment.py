@@ -6,6 +6,7 @@ value changes with every run (``rand()``, ``uuid()``) stays refused.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TypeVar
@@ -20,6 +21,7 @@ Given = TypeVar("Given")
 _INSTANTS = ("current_timestamp", "now")
 _LOCAL = "localtimestamp"
 _DAYS = ("current_date", "curdate")
+_MENTIONED = re.compile("|".join((*_INSTANTS, _LOCAL, *_DAYS)), re.IGNORECASE)
 
 
 def at_moment(given: Given, moment: datetime) -> Given:
@@ -38,6 +40,8 @@ def statement_moment() -> datetime:
 
 
 def _written(text: str, moment: datetime) -> str:
+    if _MENTIONED.search(text) is None:
+        return text
     try:
         tokens = tokens_of(text)
     except PredicateSyntaxError:

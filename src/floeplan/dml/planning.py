@@ -82,8 +82,8 @@ def works(files: PlannedFiles, chosen: Mask) -> list[FileWork]:
     entries = _placed(files.entries.take(rows))
     first = files.entries.array("first_row_id").take(pa.array(rows)).to_pylist() if _has_row_ids(files) else None
     return [
-        FileWork(files[int(row)], entries.take(np.array([at])), first[at] if first is not None else None)
-        for at, row in enumerate(rows.tolist())
+        FileWork(file, entries.take(np.array([at])), first[at] if first is not None else None)
+        for at, file in enumerate(files.take(rows))
     ]
 
 

@@ -42,7 +42,9 @@ DEFAULT_TAIL = 128 * 1024
 index per page. This holds the footer of some 700 chunks, or that of a smaller file together with its page indexes; more
 would be a noticeable share of what a point lookup fetches in all."""
 MAX_FOOTER = 1 << 29
+MAX_KNOWN_SCHEMAS = 64
 
+_KNOWN_SCHEMAS: dict[tuple[bytes | None, ...], tuple[SchemaNode, tuple[LeafColumn, ...]]] = {}
 _MAGIC = b"PAR1"
 _ENCRYPTED_MAGIC = b"PARE"
 _DATA_PAGES = (0, 3)
@@ -136,9 +138,14 @@ class ParquetFooter:
             raise UnsupportedError(message, context={"file": self.file}) from error
 
     @cached_property
+    def ids_of_nodes(self) -> Mapping[int, int]:
+        """Field ids by the identity of their node."""
+        return assign_ids(self.root)
+
+    @cached_property
     def field_ids(self) -> frozenset[int]:
         """Ids of all fields, groups included."""
-        return frozenset(assign_ids(self.root).values())
+        return frozenset(self.ids_of_nodes.values())
 
     @cached_property
     def leaf_by_id(self) -> Mapping[int, LeafColumn]:
@@ -194,10 +201,8 @@ def decode_footer(encoded: bytes, file: str, file_size: int) -> ParquetFooter:
 
 
 def _build(encoded: bytes, fields: Struct, file: str, file_size: int) -> ParquetFooter:
-    root = build_tree(_Elements(encoded, _places(fields.get(2), "schema", MAX_ELEMENTS), file))
-    leaf_count = sum(node.leaf is not None for node in root.walk())
-    leaves = leaf_columns(root, _orders(encoded, fields.get(7), leaf_count, file))
-    rows, starts = _row_groups(encoded, _places(fields.get(4), "row groups", len(encoded)), leaf_count, file)
+    root, leaves = _schema_parts(encoded, fields, file)
+    rows, starts = _row_groups(encoded, _places(fields.get(4), "row groups", len(encoded)), len(leaves), file)
     total = integer(fields, 3)
     if total != rows.sum():
         raise ValueError(f"{total} rows in all, but {rows.sum()} in its row groups")
@@ -216,6 +221,21 @@ def _build(encoded: bytes, fields: Struct, file: str, file_size: int) -> Parquet
         _encoded=encoded,
         _chunk_starts=starts,
     )
+
+
+def _schema_parts(encoded: bytes, fields: Struct, file: str) -> tuple[SchemaNode, tuple[LeafColumn, ...]]:
+    """The tree and its leaves; files of one table mostly share them, so some are kept by the bytes they are made of."""
+    elements, orders = _places(fields.get(2), "schema", MAX_ELEMENTS), fields.get(7)
+    key = tuple(encoded[p[0] : p[-1]] if isinstance(p, array) else None for p in (elements, orders))
+    found = _KNOWN_SCHEMAS.get(key)
+    if found is None:
+        root = build_tree(_Elements(encoded, elements, file))
+        leaf_count = sum(node.leaf is not None for node in root.walk())
+        found = root, leaf_columns(root, _orders(encoded, orders, leaf_count, file))
+        if len(_KNOWN_SCHEMAS) >= MAX_KNOWN_SCHEMAS:
+            _KNOWN_SCHEMAS.clear()
+        _KNOWN_SCHEMAS[key] = found
+    return found
 
 
 def _key_values(encoded: bytes, places: Any, file: str) -> dict[bytes, bytes]:

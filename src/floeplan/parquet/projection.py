@@ -18,7 +18,7 @@ from floeplan.errors import UnknownColumnError
 from floeplan.parquet.assemble import FieldLayout, LeafLayout, arrow_field
 from floeplan.parquet.footer import ParquetFooter
 from floeplan.parquet.nested import merge
-from floeplan.parquet.schema import Kind, LeafColumn, Repetition, SchemaNode, assign_ids
+from floeplan.parquet.schema import Kind, LeafColumn, Repetition, SchemaNode
 
 _Field: TypeAlias = tuple[int, tuple[str, ...], SchemaNode]
 
@@ -121,8 +121,7 @@ def _find(footer: ParquetFooter, column: str | int, case_sensitive: bool) -> tup
         (position, path, node) for position, top in enumerate(footer.root.children) for path, node in _paths(top, ())
     ]
     if isinstance(column, int):
-        ids = assign_ids(footer.root)
-        matches = [field for field in fields if ids.get(id(field[2])) == column]
+        matches = [field for field in fields if footer.ids_of_nodes.get(id(field[2])) == column]
     else:
         matches = _by_name(fields, column, case_sensitive)
     if len(matches) != 1:

@@ -17,6 +17,7 @@ from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
@@ -53,6 +54,7 @@ Resolver: TypeAlias = Callable[[int], "pa.ChunkedArray | pa.Array"]
 
 _FIELD_ID = b"PARQUET:field_id"
 _INT64 = range(-(2**63), 2**63)
+_MOST_FLAGS = 1 << 24
 _WIDE = pa.decimal128(38, 0)
 _DAY = 86_400 * 10**9
 _NANOS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
@@ -181,9 +183,16 @@ class Comparable:
             values = values.cast(_WIDE)
         return values, pa.scalar(wanted, type=values.type)
 
-    def value_set(self, values: tuple[Value, ...]) -> tuple[pa.Array, bool]:
-        """Literals as one array of the values' type, and whether NaN is among them, which is left out."""
-        return _value_set(values, self.values.type, self.literal_scale)
+    def among(self, literals: tuple[Value, ...]) -> pa.ChunkedArray:
+        """Which values equal any of the literals; what is answered for NULL means nothing."""
+        known, has_nan = _value_set(literals, self.values.type, self.literal_scale)
+        flags = _flags(literals, self.literal_scale) if pt.is_int64(self.values.type) else None
+        if flags is not None:
+            return pa.chunked_array([_looked_up(chunk, *flags) for chunk in self.values.chunks], type=pa.bool_())
+        if not self.is_float:
+            return pc.is_in(self.values, value_set=known)
+        answer = pc.is_in(pc.add(self.values, 0.0), value_set=known)
+        return pc.or_(answer, pc.is_nan(self.values)) if has_nan else answer
 
 
 def _physical(value: Value, scale: int) -> Value:
@@ -197,7 +206,10 @@ def _physical(value: Value, scale: int) -> Value:
 
 @lru_cache(maxsize=64)
 def _value_set(values: tuple[Value, ...], type_: pa.DataType, scale: int) -> tuple[pa.Array, bool]:
-    """Made once for all files that are asked; literals no value of the type can equal are left out, -0.0 is 0.0."""
+    """Literals as one array, and whether NaN is among them; made once for all files that are asked.
+
+    NaN and what no value of the type can equal are left out, and -0.0 is 0.0.
+    """
     if pt.is_float64(type_):
         numbers = np.array(values, dtype=np.float64) + 0.0
         return pa.array(numbers[~np.isnan(numbers)]), bool(np.isnan(numbers).any())
@@ -205,6 +217,27 @@ def _value_set(values: tuple[Value, ...], type_: pa.DataType, scale: int) -> tup
     if pt.is_int64(type_):
         wanted = [value for value in wanted if value in _INT64]
     return pa.array(wanted, type=type_), False
+
+
+@lru_cache(maxsize=4)
+def _flags(literals: tuple[Value, ...], scale: int) -> tuple[int, npt.NDArray[np.bool_]] | None:
+    """The least of some integers, and a flag for each number from there to the greatest; ``None`` when too far apart.
+
+    One more flag stands for all numbers beyond. Looking values up takes a quarter of the time of hashing them.
+    """
+    known = np.asarray(_value_set(literals, pa.int64(), scale)[0])
+    if not len(known) or int(known.max()) - int(known.min()) >= _MOST_FLAGS:
+        return None
+    least = int(known.min())
+    flags = np.zeros(int(known.max()) - least + 2, dtype=np.bool_)
+    flags[known - least] = True
+    return least, flags
+
+
+def _looked_up(chunk: pa.Array, least: int, flags: npt.NDArray[np.bool_]) -> pa.Array:
+    """Numbers below the least wrap around to the far end."""
+    place = (np.asarray(chunk.fill_null(least)) - least).view(np.uint64)
+    return pa.array(flags[np.minimum(place, len(flags) - 1)])
 
 
 def comparable(column: Column, data: pa.ChunkedArray | pa.Array) -> Comparable:

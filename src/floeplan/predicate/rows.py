@@ -193,13 +193,11 @@ def _compare_nan(data: Comparable, op: CmpOp) -> pa.ChunkedArray:
 
 
 def _is_in(data: Comparable, values: tuple[Value, ...]) -> pa.ChunkedArray:
-    """Membership by hash, where -0.0 is made 0.0 on both sides and NaN is asked for apart."""
-    ordinary, has_nan = data.value_set(values)
-    present, column = pc.is_valid(data.values), data.values
-    answer = pc.is_in(pc.add(column, 0.0) if data.is_float else column, value_set=ordinary)
-    if has_nan:
-        answer = pc.or_(answer, pc.is_nan(data.values))
-    return pc.if_else(present, answer, pa.scalar(None, type=pa.bool_()))
+    """Membership, NULL where the value is NULL."""
+    answer = data.among(values)
+    if not data.values.null_count:
+        return answer
+    return pc.if_else(pc.is_valid(data.values), answer, pa.scalar(None, type=pa.bool_()))
 
 
 def _is_nan_literal(value: Value) -> bool:

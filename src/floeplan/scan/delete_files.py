@@ -23,10 +23,13 @@ from floeplan.errors import CorruptFileError, UnsupportedError
 from floeplan.metadata.delete_index import DeleteKind
 from floeplan.parquet.footer import read_footer
 from floeplan.parquet.reader import read_selected
+from floeplan.parquet.selection import RowSelection
 from floeplan.parquet.source import open_source
+from floeplan.parquet.whole import read_dense
 from floeplan.scan.deletion_vector import decode_deletion_vector
 from floeplan.scan.equality import key_columns
 from floeplan.scan.model import DeleteScan
+from floeplan.scan.projection import field_id
 
 Positions: TypeAlias = npt.NDArray[np.int64]
 
@@ -45,7 +48,9 @@ class DeleteFileReader:
     def positions(self, delete: DeleteScan, data_path: str) -> Positions:
         """The rows of a data file that a position delete or a deletion vector removes, sorted."""
         if delete.kind is DeleteKind.VECTOR:
-            return self._vector(delete)
+            place = ("vector", delete.path, delete.content_offset)
+            positions: Positions = self._once(place, lambda: self._vector(delete))
+            return positions
         by_path: Mapping[str, Positions] = self._once(("positions", delete.path), lambda: self._by_path(delete))
         return by_path.get(data_path, np.zeros(0, dtype=np.int64))
 
@@ -85,9 +90,10 @@ class DeleteFileReader:
         table = self._read(delete, (PATH_ID, POSITION_ID))
         if not table.num_rows:
             return {}
-        encoded = table.column(0).combine_chunks().dictionary_encode()
+        columns = {field_id(field): column for field, column in zip(table.schema, table.columns, strict=True)}
+        encoded = columns[PATH_ID].combine_chunks().dictionary_encode()
         codes = np.asarray(encoded.indices)
-        positions = np.asarray(table.column(1), dtype=np.int64)
+        positions = np.asarray(columns[POSITION_ID], dtype=np.int64)
         order = np.lexsort((positions, codes))
         cuts = np.searchsorted(codes[order], np.arange(1, len(encoded.dictionary)))
         return dict(zip(encoded.dictionary.to_pylist(), np.split(positions[order], cuts), strict=True))
@@ -109,4 +115,5 @@ class DeleteFileReader:
             raise CorruptFileError(
                 f"delete file {delete.path} has no column with field id {missing[0]}", context={"file": delete.path}
             )
-        return read_selected(source, footer, field_ids)
+        rows = RowSelection.all_rows(footer.num_rows)
+        return (read_dense if rows else read_selected)(source, footer, field_ids, rows)
