@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from floeplan.rewrite.curves import bits_per_column, curve_rows, hilbert_axes, interleave, rank_codes
+from floeplan.rewrite.curves import bits_per_column, cell_bits, curve_rows, hilbert_axes, interleave, rank_codes
 from floeplan.rewrite.order_bytes import order_bytes
 from tests.support.datasets import to_arrow
 from tests.support.values import TYPES, values
@@ -115,6 +115,19 @@ def test_any_number_of_columns_makes_a_curve(columns_: int, curve: str) -> None:
     data = [pa.chunked_array([rng.integers(0, 9, 20)]) for _ in range(columns_)]
     assert sorted(curve_rows(data, curve).tolist()) == list(range(20))
     assert bits_per_column(columns_) >= 1
+
+
+@pytest.mark.parametrize("curve", ["zorder", "hilbert"])
+def test_rows_of_one_cell_are_sorted_by_the_first_column(curve: str) -> None:
+    rng = np.random.default_rng(3)
+    x, y = rng.permutation(50_000), rng.permutation(50_000)
+    rows = curve_rows([pa.chunked_array([pa.array(column)]) for column in (x, y)], curve)
+    bits = cell_bits(2, 50_000)
+    assert bits == 4, "cells of some hundred rows"
+    cells = (x[rows] * (1 << bits) // 50_000) * (1 << bits) + y[rows] * (1 << bits) // 50_000
+    starts = np.flatnonzero(np.diff(cells, prepend=-1))
+    assert len(starts) == 1 << 2 * bits, "every cell is one stretch of the curve"
+    assert all(np.all(np.diff(part) > 0) for part in np.split(x[rows], starts[1:]))
 
 
 @pytest.mark.parametrize("curve", ["zorder", "hilbert"])

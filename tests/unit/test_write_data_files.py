@@ -8,6 +8,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -43,6 +44,7 @@ from floeplan.partition.transforms import apply
 from floeplan.predicate.literals import Value
 from floeplan.scan.plan import plan_scan
 from floeplan.write.data_files import WriterLimits, write_data_files
+from floeplan.write.parquet_file import hardly_repeating
 from floeplan.write.target import WriteTarget
 from tests.support import every_column
 from tests.support.written_tables import Layout
@@ -407,6 +409,11 @@ def test_values_that_hardly_repeat_have_no_dictionary(tmp_path: Path) -> None:
     group = file.metadata.row_group(0)
     encoded = {group.column(at).path_in_schema: group.column(at).has_dictionary_page for at in range(4)}
     assert encoded == {"id": False, "region": True, "ts": True, "v": True}
+
+
+def test_values_that_repeat_among_neighbours_alone_have_no_dictionary() -> None:
+    in_pairs, of_few = np.repeat(np.arange(100_000), 2), np.arange(200_000) % 50
+    assert hardly_repeating(pa.table({"sorted": in_pairs, "few": of_few})) == {"sorted"}
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,9 @@ same part in the curve. Nulls are the highest rank. The numbers mean something o
 
 The Z-order interleaves the bits of all columns, the first column leading. The Hilbert curve visits the same cells
 without jumps: neighbours on it are always neighbours in space, at the price of some arithmetic per bit and column.
+
+Cells are so large that a page has rows of a few of them. Finer ones would not let more be skipped; within a cell rows
+are sorted by the first column instead, which makes files smaller.
 """
 
 from __future__ import annotations
@@ -25,15 +28,26 @@ Words: TypeAlias = npt.NDArray[np.uint64]
 
 MOST_BITS = 16
 """Bits of a column at most: 65,536 stretches tell apart more than any number of files or row groups can use."""
+LEAST_BITS = 4
+CELL_ROWS = 1024
+"""Rows of a cell, about; a page has up to 20,000."""
 _WORD_BITS = 64
 _ONE = np.uint64(1)
 
 
 def curve_rows(columns: Sequence[pa.ChunkedArray], curve: str) -> npt.NDArray[np.int64]:
-    """The numbers of the rows along a curve (``zorder`` or ``hilbert``); rows of one cell stay as they were."""
-    bits = bits_per_column(len(columns))
-    codes = [rank_codes(column.combine_chunks(), bits) for column in columns]
-    return np.lexsort(curve_words(codes, bits, curve)[::-1])
+    """The numbers of the rows along a curve (``zorder`` or ``hilbert``), those of one cell by their first column."""
+    bits = cell_bits(len(columns), len(columns[0]))
+    ranks = [dense_ranks(column.combine_chunks()) for column in columns]
+    words = curve_words([scaled(rank, bits) for rank in ranks], bits, curve)
+    return along_curve(words, bits * len(columns), ranks[0])
+
+
+def along_curve(words: Sequence[Words], used: int, leading: Words) -> npt.NDArray[np.int64]:
+    """The numbers of rows by their words, of which so many bits are in use; where these are equal, by ``leading``."""
+    if used + int(leading.max(initial=0)).bit_length() > _WORD_BITS:
+        return np.lexsort([leading, *words[::-1]])
+    return np.argsort(words[0] | leading, kind="stable")
 
 
 def curve_words(codes: Sequence[Words], bits: int, curve: str) -> list[Words]:
@@ -46,11 +60,26 @@ def bits_per_column(columns: int) -> int:
     return max(1, min(MOST_BITS, _WORD_BITS // columns))
 
 
+def cell_bits(columns: int, rows: int) -> int:
+    """So many bits of each column that a cell holds about ``CELL_ROWS`` of so many rows."""
+    wanted = -(-(rows // CELL_ROWS).bit_length() // columns)
+    return min(bits_per_column(columns), max(LEAST_BITS, wanted))
+
+
 def rank_codes(column: pa.Array, bits: int) -> Words:
     """The dense rank of every value, scaled to so many bits; a larger value never has a smaller code."""
+    return scaled(dense_ranks(column), bits)
+
+
+def dense_ranks(column: pa.Array) -> Words:
+    """How many different values are smaller than each; nulls are largest."""
     ranks = pc.rank(comparable(column), tiebreaker="dense")
-    codes: Words = ranks.to_numpy(zero_copy_only=False).astype(np.uint64) - _ONE
-    return np.asarray(codes * np.uint64(1 << bits) // (codes.max(initial=0) + _ONE))
+    return np.asarray(ranks.to_numpy(zero_copy_only=False).astype(np.uint64) - _ONE)
+
+
+def scaled(ranks: Words, bits: int) -> Words:
+    """Ranks in so many bits."""
+    return np.asarray(ranks * np.uint64(1 << bits) // (ranks.max(initial=0) + _ONE))
 
 
 def interleave(codes: Sequence[Words], bits: int) -> list[Words]:

@@ -4,8 +4,10 @@ A group whose rows fit is ordered in memory. A larger one takes the way over loc
 tells the ranges, each small enough to be held; rows stream by and each is put with its range; then range by range is
 read back and ordered. Every row is written to local disk once and read once.
 
-Rule: rows with equal keys are in one range, so that ranges one after the other are in order. Fail-safe: the files of
-ranges are in a folder of their own that goes with the work, whatever becomes of it.
+Rule: rows with equal keys are in one range, so that ranges one after the other are in order. A key that many rows have
+is a range of its own, told by an odd number: its rows need no sorting and stream through, however many there are.
+
+Fail-safe: the files of ranges are in a folder of their own that goes with the work, whatever becomes of it.
 """
 
 from __future__ import annotations
@@ -25,10 +27,10 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.sorting import SortOrder
 
 from floeplan.predicate.arrow_columns import columns_of, decoded
-from floeplan.rewrite.curves import bits_per_column, curve_rows, curve_words
+from floeplan.rewrite.curves import along_curve, cell_bits, curve_rows, curve_words, dense_ranks
 from floeplan.rewrite.options import CLUSTERING
 from floeplan.rewrite.order_bytes import comparable
-from floeplan.write.partitioning import sort_rows
+from floeplan.write.partitioning import sort_rows, taken
 
 COPIES = 3
 """Rows, their sorted copy, and what writing them takes."""
@@ -66,12 +68,14 @@ class GroupOrder:
     def ordered(self, rows: pa.Table) -> pa.Table:
         """All rows of a group in order, in memory."""
         if self.clusters:
-            return rows.take(pa.array(curve_rows(self.keys(rows), self.strategy)))
+            return taken(rows, pa.array(curve_rows(self.keys(rows), self.strategy)))
         return sort_rows(rows, self.schema, self.order)
 
-    def ordered_on_disk(self, rows: Iterable[pa.Table], sample: pa.Table, ranges: int) -> Iterator[pa.Table]:
-        """The rows of a group in order, range by range; ``sample`` has the columns of ``key_schema``."""
-        known = _curve_ranges(self, sample, ranges) if self.clusters else _sorted_ranges(self, sample, ranges)
+    def ordered_on_disk(
+        self, rows: Iterable[pa.Table], sample: pa.Table, ranges: int, total: int
+    ) -> Iterator[pa.Table]:
+        """So many rows of a group in order, range by range; ``sample`` has the columns of ``key_schema``."""
+        known = _curve_ranges(self, sample, ranges, total) if self.clusters else _sorted_ranges(self, sample, ranges)
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="floeplan-rewrite-")))
             files: dict[int, _RangeFile] = {}
@@ -83,17 +87,21 @@ class GroupOrder:
                         stack.callback(files[number].close)
                     files[number].write(part)
             for number in sorted(files):
-                yield known.ordered(files[number].read())
+                pieces = files[number].read()
+                yield from map(known.plain, pieces) if number % 2 else [known.ordered(pa.concat_tables(pieces))]
 
 
 class _Ranges(Protocol):
     """Ranges of an order."""
 
     def place(self, rows: pa.Table) -> tuple[pa.Table, npt.NDArray[np.int64]]:
-        """The rows, with what it takes to order them later, and the range of each."""
+        """The rows, with what it takes to order them later, and the range of each; keys of odd ranges are all equal."""
 
     def ordered(self, rows: pa.Table) -> pa.Table:
         """The rows of one range in order, without what was added to them."""
+
+    def plain(self, rows: pa.Table) -> pa.Table:
+        """Rows without what was added to them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,17 +112,20 @@ class _SortedRanges:
     firsts: pa.Table
 
     def place(self, rows: pa.Table) -> tuple[pa.Table, npt.NDArray[np.int64]]:
+        firsts = self.firsts.num_rows
         keys = rows.select(self.firsts.schema.names).cast(self.firsts.schema)
-        both = pa.concat_tables([self.firsts, keys])
-        both = both.append_column(_PLACE, pa.array(np.arange(both.num_rows)))
-        place = np.asarray(sort_rows(both, self.order.schema, self.order.order).column(_PLACE))
-        is_first = place < self.firsts.num_rows
+        all_keys = pa.concat_tables([self.firsts, keys, self.firsts])
+        all_keys = all_keys.append_column(_PLACE, pa.array(np.arange(all_keys.num_rows)))
+        place = np.asarray(sort_rows(all_keys, self.order.schema, self.order.order).column(_PLACE))
         range_of = np.empty(len(place), dtype=np.int64)
-        range_of[place] = np.cumsum(is_first)
-        return rows, range_of[self.firsts.num_rows :]
+        range_of[place] = _range_numbers(np.cumsum(place >= firsts + rows.num_rows), np.cumsum(place < firsts))
+        return rows, range_of[firsts : firsts + rows.num_rows]
 
     def ordered(self, rows: pa.Table) -> pa.Table:
         return sort_rows(rows, self.order.schema, self.order.order)
+
+    def plain(self, rows: pa.Table) -> pa.Table:
+        return rows
 
 
 def _sorted_ranges(order: GroupOrder, sample: pa.Table, ranges: int) -> _SortedRanges:
@@ -129,32 +140,43 @@ class _CurveRanges:
 
     order: GroupOrder
     levels: tuple[pa.Array, ...]
+    bits: int
     firsts: npt.NDArray[np.uint64]
 
     def words(self, rows: pa.Table) -> list[npt.NDArray[np.uint64]]:
         """The place of every row on the curve, in words of which the first leads."""
-        columns, bits = self.order.keys(rows), bits_per_column(len(self.levels))
-        pairs = zip(self.levels, columns, strict=True)
-        codes = [_codes(levels, comparable(column.combine_chunks()), bits) for levels, column in pairs]
-        return curve_words(codes, bits, self.order.strategy)
+        pairs = zip(self.levels, self.order.keys(rows), strict=True)
+        codes = [_codes(levels, comparable(column.combine_chunks()), self.bits) for levels, column in pairs]
+        return curve_words(codes, self.bits, self.order.strategy)
 
     def place(self, rows: pa.Table) -> tuple[pa.Table, npt.NDArray[np.int64]]:
         words = self.words(rows)
         for number, word in enumerate(words):
             rows = rows.append_column(f"{_WORD}{number}", pa.array(word))
-        return rows, np.searchsorted(self.firsts, words[0], side="right")
+        ends = (np.searchsorted(self.firsts, words[0], side=side) for side in ("left", "right"))
+        return rows, _range_numbers(*ends)
 
     def ordered(self, rows: pa.Table) -> pa.Table:
-        names = [name for name in rows.schema.names if name.startswith(_WORD)]
-        order = np.lexsort([np.asarray(rows.column(name)) for name in reversed(names)])
-        return rows.drop_columns(names).take(pa.array(order))
+        words = [np.asarray(rows.column(name)) for name in rows.schema.names if name.startswith(_WORD)]
+        plain = self.plain(rows)
+        leading = dense_ranks(self.order.keys(plain)[0].combine_chunks())
+        return taken(plain, pa.array(along_curve(words, self.bits * len(self.levels), leading)))
+
+    def plain(self, rows: pa.Table) -> pa.Table:
+        return rows.drop_columns([name for name in rows.schema.names if name.startswith(_WORD)])
 
 
-def _curve_ranges(order: GroupOrder, sample: pa.Table, ranges: int) -> _CurveRanges:
+def _curve_ranges(order: GroupOrder, sample: pa.Table, ranges: int, total: int) -> _CurveRanges:
     levels = tuple(_levels(comparable(column.combine_chunks())) for column in order.keys(sample))
-    words = np.sort(_CurveRanges(order, levels, np.zeros(0, dtype=np.uint64)).words(sample)[0])
+    bits = cell_bits(len(levels), total)
+    words = np.sort(_CurveRanges(order, levels, bits, np.zeros(0, dtype=np.uint64)).words(sample)[0])
     cuts = np.linspace(0, len(words), ranges, endpoint=False).astype(np.int64)[1:]
-    return _CurveRanges(order, levels, np.unique(words[cuts]))
+    return _CurveRanges(order, levels, bits, np.unique(words[cuts]))
+
+
+def _range_numbers(below: npt.NDArray[np.int64], upto: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The range of rows above so many first rows of ranges, and above or equal to so many; odd where they are equal."""
+    return np.asarray(2 * (below + upto) + (below != upto))
 
 
 def _levels(values: pa.Array) -> pa.Array:
@@ -197,10 +219,10 @@ class _RangeFile:
             self._writer.close()
             self._sink.close()
 
-    def read(self) -> pa.Table:
-        """All rows."""
+    def read(self) -> Iterator[pa.Table]:
+        """All rows, piece by piece as they were written."""
         self.close()
         with pa.OSFile(str(self._path), "rb") as source:
-            table = pa.ipc.open_stream(source).read_all()
+            for batch in pa.ipc.open_stream(source):
+                yield pa.Table.from_batches([batch])
         self._path.unlink()
-        return table

@@ -76,7 +76,7 @@ class GroupWriter:
             yield from (_Batch.of(order.ordered(pa.concat_tables(whole)), 1.0) for _ in whole[:1])
             return
         total = max(1, sum(work.file.record_count for work in self.work.files))
-        for table in order.ordered_on_disk(tables, self._sample(order), ranges):
+        for table in order.ordered_on_disk(tables, self._sample(order), ranges, total):
             yield _Batch.of(table, table.num_rows / total)
 
     def _sample(self, order: GroupOrder) -> pa.Table:

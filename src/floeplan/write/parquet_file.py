@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -24,7 +25,7 @@ from floeplan.write.options import WriteOptions
 
 _LONGEST_STATISTIC = 4096
 """Bytes of a value up to which pyarrow writes it as a statistic."""
-_SAMPLE, _FEW, _MOSTLY = 1 << 17, 1 << 10, 0.9
+_SAMPLE, _FEW, _MOSTLY = 1 << 15, 1 << 10, 0.9
 """Rows looked at to tell whether values repeat, rows too few to tell, and the share of different ones that says no."""
 
 
@@ -95,9 +96,13 @@ class ParquetFile:
 
 
 def hardly_repeating(rows: pa.Table) -> frozenset[str]:
-    """Plain columns whose values are nearly all different, so that a dictionary would only add to them."""
-    columns = zip(rows.column_names, rows.columns, strict=True)
-    return frozenset(name for name, column in columns if _hardly_repeats(column.slice(0, _SAMPLE)))
+    """Plain columns whose values are nearly all different, so that a dictionary would only add to them.
+
+    Rows are looked at all over the table: among neighbours values repeat where the rows are sorted.
+    """
+    sample = rows.take(pa.array(np.arange(0, rows.num_rows, max(1, rows.num_rows // _SAMPLE))))
+    columns = zip(sample.column_names, sample.columns, strict=True)
+    return frozenset(name for name, column in columns if _hardly_repeats(column))
 
 
 def _hardly_repeats(sample: pa.ChunkedArray) -> bool:
