@@ -50,13 +50,19 @@ class CompactionMap:
     count: Ints
     first: Ints | None
     place: npt.NDArray[np.integer[Any]]
+    _number: Ints = field(init=False, repr=False, compare=False)
+    _source_number: dict[str, int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_number", np.cumsum(self.count) - self.count)
+        object.__setattr__(self, "_source_number", {path: number for number, path in enumerate(self.sources)})
 
     def remap(self, path: str, positions: npt.ArrayLike) -> dict[str, Ints]:
         """Positions in an old file as sorted positions in new files; rows that had been deleted before are left out.
 
         Costs a search of the runs per position, all at once.
         """
-        place = np.sort(self._places(self._numbers(self.sources.index(path), np.asarray(positions, dtype=np.int64))))
+        place = np.sort(self._places(self._numbers(self._source_number[path], np.asarray(positions, dtype=np.int64))))
         ends = np.cumsum(self.target_rows)
         cuts = np.searchsorted(place, ends)
         starts = np.concatenate(([0], cuts[:-1]))
@@ -73,8 +79,7 @@ class CompactionMap:
         positions, run = positions[run >= 0], run[run >= 0]
         inside = positions - starts[run]
         read = inside < count[run]
-        numbers = (np.cumsum(self.count) - self.count)[low:high]
-        return np.asarray(numbers[run[read]] + inside[read])
+        return np.asarray(self._number[low:high][run[read]] + inside[read])
 
     def _places(self, numbers: Ints) -> Ints:
         if self.first is None:
