@@ -76,6 +76,10 @@ def test_queries_are_flagged_with_their_reasons(spark: SparkSession, tmp_path: P
     assert user.ratios["row_groups"] is None
     assert user.bytes_kept == 190_000
     assert user.trend == pytest.approx(100 / 90)
+    assert [day.to_dict() for day in user.days] == [
+        {"day": "2024-03-01", "runs": 1, "bytes_kept": 90_000},
+        {"day": "2024-03-05", "runs": 1, "bytes_kept": 100_000},
+    ]
     assert (user.first_run, user.last_run) == ("2024-03-01T00:00:00+00:00", "2024-03-05T00:00:00+00:00")
     assert all(finding.advice for finding in result.flagged)
     assert [f.bytes_kept for f in result.flagged] == sorted((f.bytes_kept for f in result.flagged), reverse=True)

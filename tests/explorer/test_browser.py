@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import date
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from floeplan.audit.findings import AuditResult, Finding
+from floeplan.audit.findings import AuditResult, DayOfRuns, Finding
 from floeplan.catalog import load_table
 from floeplan.explorer.plan_document import plan_for
 from floeplan.explorer.server import ExplorerServer
@@ -36,6 +37,7 @@ FINDING = Finding(
     first_run="2024-01-01T00:00:00+00:00",
     last_run="2024-01-09T00:00:00+00:00",
     reasons={"values are spread over all files": 12},
+    days=(DayOfRuns(date(2024, 1, 1), 4, 1_000_000), DayOfRuns(date(2024, 1, 9), 8, 4_000_000)),
 )
 AUDIT = AuditResult(queries=3, runs=40, unreadable=0, bytes_kept=9_000_000, flagged_total=1, flagged=(FINDING,))
 
@@ -108,6 +110,8 @@ def test_findings_of_an_audit_are_shown_with_their_trend(quiet: Page, site: str)
     quiet.goto(f"{site}#/audit")
     expect(quiet.locator("main")).to_contain_text("growing 2.5×")
     expect(quiet.locator("main")).to_contain_text(FINDING.advice)
+    quiet.get_by_text("Show as a table").click()
+    expect(quiet.get_by_role("table", name="Bytes per run by day")).to_contain_text("2024-01-09")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import date
 from typing import Any
 
 import pyarrow as pa
@@ -31,6 +32,19 @@ FINDINGS_SCHEMA = pa.schema(
 
 
 @dataclass(frozen=True, slots=True)
+class DayOfRuns:
+    """The runs of one query on one day, and the bytes they read together."""
+
+    day: date
+    runs: int
+    bytes_kept: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        return {"day": self.day.isoformat(), "runs": self.runs, "bytes_kept": self.bytes_kept}
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """One query, whatever its literals were, over all its runs.
 
@@ -41,6 +55,7 @@ class Finding:
         selectivity: Share of the rows the query is expected to want, where bounds can tell.
         trend: Bytes per run in the second half of its days over those in the first; ``None`` within one day.
         reasons: In how many runs each reason was found.
+        days: Runs and bytes read on each day, in order of days.
     """
 
     table: str
@@ -55,6 +70,7 @@ class Finding:
     first_run: str
     last_run: str
     reasons: Mapping[str, int]
+    days: tuple[DayOfRuns, ...] = ()
 
     @property
     def fingerprint(self) -> str:
@@ -95,6 +111,7 @@ class Finding:
             "reason": self.reason,
             "reasons": dict(self.reasons),
             "advice": self.advice,
+            "days": [day.to_dict() for day in self.days],
         }
 
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from datetime import UTC, date
 from typing import TYPE_CHECKING, Any
 
-from floeplan.audit.findings import RATIOS, AuditResult, Finding
+from floeplan.audit.findings import RATIOS, AuditResult, DayOfRuns, Finding
 from floeplan.audit.options import AuditOptions
 from floeplan.audit.reasons import DELETES, MANIFESTS, NO_FILTER, NO_PARTITION, OLD_SPEC, REASONS
 from floeplan.audit.reports import audited_columns, parsed_reports, report_lines
@@ -118,6 +118,7 @@ def _result(queries: DataFrame, options: AuditOptions) -> AuditResult:
 
 
 def _finding(row: dict[str, Any]) -> Finding:
+    days = [(day["day"], day["runs"], day["bytes_kept"] or 0) for day in row["days"]]
     return Finding(
         table=row["table"],
         shape=row["shape"],
@@ -127,10 +128,11 @@ def _finding(row: dict[str, Any]) -> Finding:
         bytes_kept=row["bytes_kept"] or 0,
         bytes_per_run=(row["bytes_kept"] or 0) / row["runs"],
         selectivity=_share(row["wanted"], row["estimated"]),
-        trend=trend([(day["day"], day["runs"], day["bytes_kept"] or 0) for day in row["days"]]),
+        trend=trend(days),
         first_run=row["first_run"].astimezone(UTC).isoformat(),
         last_run=row["last_run"].astimezone(UTC).isoformat(),
         reasons={name: row[f"why_{at}"] for at, name in enumerate(REASONS) if row[f"why_{at}"]},
+        days=tuple(DayOfRuns(*day) for day in days),
     )
 
 

@@ -20,11 +20,13 @@ from pyiceberg.types import PrimitiveType
 
 from floeplan.explorer.view import TableView
 from floeplan.maintain.doctor import DoctorResult, Severity
-from floeplan.maintain.inspect import inspect_table
+from floeplan.maintain.inspect import inspect_files
 from floeplan.rewrite.options import RewriteOptions
 from floeplan.rewrite.plan import RewriteDataFilesPlanningResult
 from floeplan.rewrite.planner import RewriteDataFilesPlanner
 from floeplan.rewrite.spec_upgrade import SpecUpgradeResult, UpgradeOptions, upgrade_spec
+from floeplan.transaction.manifests import TableShape
+from floeplan.transaction.refile import Head
 
 MOST_SNAPSHOTS = 1000
 MOST_GROUPS = 200
@@ -62,7 +64,8 @@ _FIXES = {
 
 def overview_document(view: TableView) -> dict[str, Any]:
     """What the table is made of, its specs with the time in which they were written, and its snapshots."""
-    found = inspect_table(view.table).to_dict()
+    head = Head(TableShape.of(view.target.metadata), view.manifests, view.table.io)
+    found = inspect_files(view.table, head, view.files, view.deletes).to_dict()
     return {
         "table": view.name,
         "read_only": isinstance(view.table, StaticTable),

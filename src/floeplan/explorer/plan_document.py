@@ -56,7 +56,7 @@ def plan_document(view: TableView, where: str | None, plan: ScanPlan) -> dict[st
     return {
         "where": where or "",
         "understood": str(plan.compiled.predicate),
-        "summary": plan.summary.to_dict(),
+        "summary": _summary(view, plan),
         "passes": [step.to_dict() for step in plan.passes],
         "specs": [spec.to_dict() for spec in plan.specs],
         "advice": list(advice(plan)),
@@ -65,6 +65,17 @@ def plan_document(view: TableView, where: str | None, plan: ScanPlan) -> dict[st
         "files": [_file(plan, at, file) for at, file in enumerate(plan.files[:MOST_FILES])],
         "kept_by_cell": view.map.sum_by_cell(kept).tolist(),
     }
+
+
+def _summary(view: TableView, plan: ScanPlan) -> dict[str, Any]:
+    """The numbers of the plan; totals that its snapshot does not give are known here."""
+    known = {
+        "files_total": len(view.files),
+        "rows_total": int(view.files.record_count.sum()),
+        "bytes_total": int(view.files.ints("file_size_in_bytes").sum()),
+    }
+    summary = plan.summary.to_dict()
+    return summary | {name: number for name, number in known.items() if summary[name] is None}
 
 
 def _file(plan: ScanPlan, at: int, file: FileScan) -> dict[str, Any]:

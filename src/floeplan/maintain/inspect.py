@@ -90,9 +90,16 @@ class Inspection:
 def inspect_table(table: Table | str, *, branch: str = MAIN_BRANCH) -> Inspection:
     """Look at a table and the head of one of its branches."""
     loaded = load_table(table)
-    metadata, head = loaded.metadata, Head.of(loaded, branch)
+    head = Head.of(loaded, branch)
     data = head.entries(head.rows(DATA), EntryColumns(frozenset()))
-    deletes = read_head_deletes(head)
+    return inspect_files(loaded, head, data, read_head_deletes(head), branch=branch)
+
+
+def inspect_files(
+    loaded: Table, head: Head, data: EntriesTable, deletes: ScanDeletes, *, branch: str = MAIN_BRANCH
+) -> Inspection:
+    """The same for who has read the live files of the head already."""
+    metadata = loaded.metadata
     newest_first = sorted(
         metadata.snapshots, key=lambda snapshot: (snapshot.timestamp_ms, snapshot.sequence_number or 0)
     )

@@ -19,6 +19,7 @@
   F.base = function () {
     return {
       textStyle: { fontFamily: getComputedStyle(document.body).fontFamily, color: F.colour("ink") },
+      animation: !window.matchMedia("(prefers-reduced-motion: reduce)").matches,
       animationDuration: 250,
       tooltip: {
         backgroundColor: F.colour("paper"), borderColor: F.colour("line"), textStyle: { color: F.colour("ink") },
@@ -34,6 +35,14 @@
   };
 
   F.values = (more) => F.axis({ type: "value", axisLine: { show: false }, splitLine: { show: true, lineStyle: { color: F.colour("line") } }, ...more });
+
+  /** An axis of bytes whose steps are round in KiB, MiB and so on. */
+  F.byteAxis = function (most) {
+    const unit = 1024 ** Math.max(0, Math.floor(Math.log(Math.max(1, most / 4)) / Math.log(1024)));
+    const rough = most / 4 / unit;
+    const step = ([1, 2, 5, 10, 20, 50, 100, 200, 500].find((one) => one >= rough) || 1024) * unit;
+    return F.values({ interval: step, max: Math.max(step, Math.ceil(most / step) * step), axisLabel: { color: F.colour("soft"), formatter: F.bytes, hideOverlap: true } });
+  };
 
   /** A tooltip as an element, so that no text of the table is ever read as HTML. */
   F.tip = (title, lines) => F.el("div", { class: "tip" }, F.el("b", {}, title), lines.map((line) => F.el("span", {}, line)));

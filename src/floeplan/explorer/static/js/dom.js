@@ -41,7 +41,7 @@
     if (size === null || size === undefined) return "–";
     let value = size, unit = 0;
     while (Math.abs(value) >= 1024 && unit < UNITS.length - 1) { value /= 1024; unit += 1; }
-    return unit === 0 ? `${size} B` : `${value.toFixed(value < 100 ? 1 : 0)} ${UNITS[unit]}`;
+    return unit === 0 ? `${size} B` : `${value.toFixed(value < 100 && !Number.isInteger(value) ? 1 : 0)} ${UNITS[unit]}`;
   };
 
   /** A share; something is never shown as nothing, and less than all never as all. */

@@ -2,6 +2,7 @@
 (function (F) {
   "use strict";
 
+  const MOST_LINES = 6;
   const LEVELS = ["manifests", "files", "row_groups", "rows", "bytes"];
 
   F.views = F.views || {};
@@ -9,16 +10,23 @@
     F.fill(main, F.el("p", { class: "wait" }, "Examining the table…"));
     const found = await shared.doctor();
     const said = found.findings.length ? F.counted(found.findings.length, "finding") : "";
-    F.fill(main, F.card("Health", { said }, found.findings.length ? found.findings.map(finding) : F.el("p", { class: "empty" }, "Nothing is wrong with it, as far as metadata tell."), F.command(`floeplan doctor ${shared.overview.table}`)),
+    F.fill(main, F.card("Health", { said }, found.findings.length ? kinds(found.findings).map(finding) : F.el("p", { class: "empty" }, "Nothing is wrong with it, as far as metadata tell.")),
       F.card("Sizes of data files", {}, sizes(shared.overview.sizes)));
   };
 
-  function finding(one) {
-    const files = one.files ? F.el("span", { class: "soft small" }, F.counted(one.files, "file")) : null;
-    const spec = one.spec_id === null || one.spec_id === undefined ? null : F.el("span", { class: "soft small" }, F.dot(one.spec_id), `spec ${one.spec_id}`);
-    const fix = one.fix ? F.command(one.fix) : null;
-    const examples = one.examples && one.examples.length ? F.el("details", {}, F.el("summary", {}, "Examples"), one.examples.map((path) => F.el("p", { class: "mono faint small" }, path))) : null;
-    return F.el("div", { class: "finding" }, F.el("p", { class: "title" }, F.tag(one.severity, one.severity), one.kind, files, spec), F.el("p", {}, one.message), fix, examples);
+  /** Findings of one kind together: what each spec has of it, and the command that mends them all. */
+  function kinds(findings) {
+    const found = new Map();
+    for (const one of findings) found.set(one.kind, [...(found.get(one.kind) || []), one]);
+    return [...found.values()];
+  }
+
+  function finding(same) {
+    const [first] = same;
+    const lines = same.map((one) => F.el("p", {}, one.spec_id === null || one.spec_id === undefined ? null : F.el("span", { class: "soft" }, F.dot(one.spec_id), `spec ${one.spec_id}: `), one.message));
+    const paths = same.flatMap((one) => one.examples || []);
+    const examples = paths.length ? F.el("details", {}, F.el("summary", {}, "Examples"), paths.map((path) => F.el("p", { class: "mono faint small" }, path))) : null;
+    return F.el("div", { class: "finding" }, F.el("p", { class: "title" }, F.tag(first.severity, first.severity), first.kind.replaceAll("-", " ")), lines, first.fix ? F.command(first.fix) : null, examples);
   }
 
   function sizes(found) {
@@ -46,36 +54,38 @@
     const found = await shared.audit();
     F.fill(main, F.card("Audit", { said: "queries whatever their literals were" }, F.facts([
       ["queries", F.count(found.queries)], ["runs", F.count(found.runs)], ["read", F.bytes(found.bytes_kept)], ["flagged", F.count(found.flagged_total)],
-    ])), found.flagged.length ? [bytesChart(found), F.card("Flagged", {}, found.flagged.map(flagged))] : F.card("Flagged", {}, F.el("p", { class: "empty" }, "No query reads much more than it wants.")));
+    ])), found.flagged.length ? [trends(found), F.card("Flagged", {}, found.flagged.map(flagged))] : F.card("Flagged", {}, F.el("p", { class: "empty" }, "No query reads much more than it wants.")));
   };
 
-  /** The queries that read most, with the change from the first half of their days to the second. */
-  function bytesChart(found) {
-    const shown = found.flagged.slice(0, 12);
+  /** Bytes per run of the queries that read most, day by day. */
+  function trends(found) {
+    const shown = found.flagged.filter((one) => one.days.length > 1).slice(0, MOST_LINES);
+    if (!shown.length) return null;
+    const days = [...new Set(shown.flatMap((one) => one.days.map((day) => day.day)))].sort();
+    const perRun = (one) => { const known = new Map(one.days.map((day) => [day.day, day.bytes_kept / day.runs])); return days.map((day) => known.get(day) ?? null); };
     const option = () => ({
       ...F.base(),
-      grid: { left: 8, right: 60, top: 8, bottom: 8, containLabel: true },
-      tooltip: { ...F.base().tooltip, trigger: "item", formatter: (event) => F.tip(shown[event.dataIndex].filter, [`${F.bytes(shown[event.dataIndex].bytes_kept)} in ${F.counted(shown[event.dataIndex].runs, "run")}`, trend(shown[event.dataIndex].trend).text]) },
-      xAxis: F.values({ axisLabel: { color: F.colour("soft"), formatter: F.bytes, hideOverlap: true } }),
-      yAxis: F.axis({ type: "category", inverse: true, data: shown.map((one) => one.fingerprint), axisLabel: { color: F.colour("soft"), fontFamily: F.colour("mono") } }),
-      series: [{ type: "bar", barMaxWidth: 22, data: shown.map((one) => ({ value: one.bytes_kept, itemStyle: { color: F.colour(one.trend > 1.1 ? "bad" : "accent"), borderRadius: [0, 3, 3, 0] } })),
-        label: { show: true, position: "right", color: F.colour("soft"), formatter: (event) => trend(shown[event.dataIndex].trend).mark } }],
+      grid: { left: 8, right: 16, top: 34, bottom: 8, containLabel: true },
+      legend: { type: "scroll", left: 0, top: 0, textStyle: { color: F.colour("soft"), fontFamily: F.colour("mono") }, icon: "roundRect", itemHeight: 8 },
+      tooltip: { ...F.base().tooltip, trigger: "axis", formatter: (lines) => F.tip(lines[0].name, lines.filter((line) => line.value !== null && line.value !== undefined).map((line) => `${line.seriesName}: ${F.bytes(Math.round(line.value))} a run`)) },
+      xAxis: F.axis({ type: "category", data: days, boundaryGap: false }),
+      yAxis: F.byteAxis(Math.max(...shown.flatMap(perRun))),
+      series: shown.map((one, at) => ({ name: one.fingerprint, type: "line", connectNulls: true, showSymbol: days.length < 40, symbolSize: 5, data: perRun(one), lineStyle: { color: F.specColour(at), width: 2 }, itemStyle: { color: F.specColour(at) } })),
     });
-    const table = () => F.table("Bytes by query", [{ name: "Query", text: true }, { name: "Bytes", num: true }, { name: "Trend" }], shown.map((one) => [one.filter, F.bytes(one.bytes_kept), trend(one.trend).text]));
-    return F.card("Bytes read by flagged queries", { said: "growing ones in red" }, F.chart({ label: "Bytes read by flagged queries", height: Math.max(110, shown.length * 32 + 40), option, table }));
+    const table = () => F.table("Bytes per run by day", [{ name: "Day" }, ...shown.map((one) => ({ name: one.fingerprint, num: true }))], days.map((day, at) => [day, ...shown.map((one) => F.bytes(Math.round(perRun(one)[at])))]));
+    return F.card("Trends", { said: "bytes a run reads, day by day" }, F.chart({ label: "Bytes per run of flagged queries by day", height: 220, option, table }));
   }
 
   function trend(ratio) {
-    if (ratio === null || ratio === undefined) return { mark: "", text: "within one day", kind: "" };
-    if (ratio >= 0.9 && ratio <= 1.1) return { mark: "→", text: "steady", kind: "" };
-    return ratio > 1 ? { mark: `↑ ${ratio.toFixed(1)}×`, text: `growing ${ratio.toFixed(1)}×`, kind: "bad" } : { mark: `↓ ${ratio.toFixed(1)}×`, text: `shrinking to ${ratio.toFixed(1)}×`, kind: "good" };
+    if (ratio === null || ratio === undefined) return null;
+    if (ratio >= 0.9 && ratio <= 1.1) return F.tag("", "steady");
+    return ratio > 1 ? F.tag("bad", `growing ${ratio.toFixed(1)}×`) : F.tag("good", `shrinking to ${ratio.toFixed(1)}×`);
   }
 
   function flagged(one) {
-    const direction = trend(one.trend);
     const levels = LEVELS.filter((level) => one.ratios[level] !== null && one.ratios[level] !== undefined);
     return F.el("div", { class: "finding" },
-      F.el("p", { class: "title" }, F.el("code", {}, one.filter), F.tag("warn", one.reason), direction.text ? F.tag(direction.kind, direction.text) : null),
+      F.el("p", { class: "title" }, F.el("code", {}, one.filter), F.tag("warn", one.reason), trend(one.trend)),
       F.el("p", { class: "soft small" }, `${one.table} · ${one.fingerprint} · ${F.counted(one.runs, "run")}, ${F.bytes(one.bytes_per_run)} each${one.selectivity === null ? "" : `, about ${F.percent(one.selectivity, 1)} of the rows wanted`}`),
       F.el("div", { class: "ratios" }, levels.map((level) => F.el("div", {}, `${level.replace("_", " ")} ${F.percent(one.ratios[level], 1)}`,
         F.el("div", { class: "share" }, F.el("i", { style: { width: `${100 * one.ratios[level]}%` } }))))),

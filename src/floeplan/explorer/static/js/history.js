@@ -40,7 +40,7 @@
       tooltip: { ...F.base().tooltip, trigger: "axis", axisPointer: { type: "shadow", shadowStyle: { opacity: 0.15 } },
         formatter: (found) => F.tip(found[0].name, found.filter((one) => one.value).map((one) => `${one.seriesName}: ${F.bytes(one.value)}`)) },
       xAxis: F.axis({ type: "category", data: map.axis.labels }),
-      yAxis: F.values({ axisLabel: { color: F.colour("soft"), formatter: F.bytes } }),
+      yAxis: F.byteAxis(Math.max(...map.axis.labels.map((_, bin) => used.reduce((sum, spec) => sum + sums.get(spec.spec_id)[bin], 0)))),
       series: used.map((spec) => ({ name: `spec ${spec.spec_id}`, type: "bar", stack: "bytes", barCategoryGap: "12%", data: sums.get(spec.spec_id), itemStyle: { color: F.specColour(spec.spec_id) } })),
     });
     const table = () => F.table("Bytes by time and spec", [{ name: map.axis.unit }, ...used.map((spec) => ({ name: `Spec ${spec.spec_id}`, num: true }))],

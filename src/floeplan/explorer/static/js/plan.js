@@ -4,6 +4,7 @@
 
   const PAUSE_MS = 250;
   const MOST_CHIPS = 14;
+  const FEW = 25;
 
   F.views = F.views || {};
   F.views.plan = async function (main, shared) {
@@ -94,7 +95,7 @@
       F.fill(cellFiles, F.card(cell.where, { said: line, aside: close }, body));
       try {
         const found = await F.source.cell(cell.lane, cell.bin);
-        F.fill(body, listed(found.files, "Files of the cell"), more(found.files.length, found.total));
+        F.fill(body, folded(found.files, "Files of the cell"), more(found.files.length, found.total));
       } catch (failure) {
         F.fill(body, F.note(failure.message));
       }
@@ -105,7 +106,15 @@
       const title = plan.where ? "Files that survive" : "Files";
       if (!plan.files.length) return F.card(title, {}, F.el("p", { class: "empty" }, plan.where ? "No file can hold a matching row: the query is answered without reading data." : "The table has no files yet."));
       const shown = plan.files.map((file) => ({ ...file, file_path: file.path, file_size_in_bytes: file.file_size }));
-      return F.card(title, { said: "choose one to see why" }, listed(shown, title, plan.where), more(plan.files.length, plan.summary.files_kept));
+      return F.card(title, { said: "choose one to see why" }, folded(shown, title, plan.where), more(plan.files.length, plan.summary.files_kept));
+    }
+
+    /** The first files, and the others when they are asked for. */
+    function folded(found, label, where) {
+      if (found.length <= FEW) return listed(found, label, where);
+      const place = F.el("div", { class: "stack" }, listed(found.slice(0, FEW), label, where));
+      F.add(place, F.el("p", {}, F.el("button", { type: "button", on: { click: () => F.fill(place, listed(found, label, where)) } }, `Show ${F.count(found.length - FEW)} more`)));
+      return place;
     }
 
     function listed(found, label, where) {

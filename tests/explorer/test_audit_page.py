@@ -1,0 +1,31 @@
+"""The audit's document, made on Spark when it is first asked for."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from floeplan.errors import BadInputError
+from floeplan.explorer.audit import audit_reports, check_reports
+from floeplan.explorer.service import ExplorerService
+from tests.support.scan_reports import leaf, own_report, write_lines
+
+pytestmark = pytest.mark.spark
+
+
+def test_reports_are_audited_once_and_then_shown_again(spark: SparkSession, tmp_path: Path) -> None:
+    lines = [own_report(leaf("eq", "user"), kept=90, total=100, why="values are spread over all files")] * 3
+    folder = str(write_lines(tmp_path / "reports/one.jsonl", lines))
+    service = ExplorerService("db.events", None, False, partial(audit_reports, folder, None, None), "")
+    document = service.read("audit", {})
+    assert (document["queries"], document["runs"]) == (1, 3)
+    assert document["flagged"][0]["days"][0]["runs"] == 3
+    assert service.read("audit", {}) is document
+
+
+def test_a_place_without_reports_is_noticed_without_spark() -> None:
+    with pytest.raises(BadInputError, match="no reports"):
+        check_reports("/nowhere/at/all", None)
