@@ -3,26 +3,32 @@
 ==============================  ========  ==========================================================================
 finding                         severity  meaning
 ==============================  ========  ==========================================================================
+unknown-spec                    error     manifests of a partition spec that the metadata does not have
+duplicate-paths                 error     a data file is listed twice: its rows are read twice
+wrong-summaries                 error     the manifest list excludes partitions that are there: plans lose their files
+misfiled-values                 error     files are filed under a partition that bounds, or sampled rows, disprove
 stray-deletes                   error     deletes of one file are filed elsewhere than it: engines refuse, or lose them
 unreached-deletes               error     deletes name files that moved to other partitions: their rows are back
 several-vectors                 error     a data file has more than one deletion vector: engines refuse the table
 late-equality-deletes           warning   equality deletes came under an old spec after files were moved away from it
 dangling-deletes                warning   deletes of files that are not there any more
 missing-statistics              warning   files without column bounds, which nothing can prune
+filtered-without-bounds         warning   files without bounds of a column that queries filter by
 small-files                     info      many files far below the target size
 old-specs                       info      files under specs that are not the current one
 many-manifests                  info      small manifests, or partitions spread over many of them
 many-snapshots                  info      snapshots that could be expired
 ==============================  ========  ==========================================================================
 
-Rule: ``repair`` mends the first two by filing the deletes anew; what others need is said in their message. Fail-safe:
-delete files of several data files are opened only where their data may be elsewhere; nothing else but metadata is read.
+Rule: every finding says what helps, and names the command that does it where there is one. ``repair`` mends what can be
+mended by metadata alone: deletes in the wrong place, and summaries. Fail-safe: of data only the sampled files are read,
+of delete files those whose data may be elsewhere; a finding is made where something is proven, never on suspicion.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -34,12 +40,14 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import ancestors_of
 
 from floeplan.catalog import load_table
+from floeplan.maintain.partition_check import denied_by_file, denied_by_list, denied_by_rows, repair_summaries
 from floeplan.metadata.decoder import Mask
 from floeplan.metadata.delete_index import DeleteKind
 from floeplan.metadata.entries import EntriesTable
 from floeplan.metadata.entry_columns import EntryColumns
-from floeplan.metadata.manifest_list import DATA
+from floeplan.metadata.manifest_list import DATA, DELETES, ManifestListTable
 from floeplan.partition.key import partition_codes
+from floeplan.predicate.names import Names
 from floeplan.predicate.stats import to_mask
 from floeplan.rewrite.delete_repair import DeleteCheck, RepairResult, repair_deletes
 from floeplan.rewrite.options import RewriteOptions
@@ -54,6 +62,24 @@ MANY_SNAPSHOTS = 100
 MANY_SMALL_FILES = 10
 SPREAD = 4.0
 """Manifests a partition may lie in, on average, before that is worth a word."""
+
+SAMPLED_FILES = 10
+"""Data files whose rows are compared with their partition unless something else is asked for."""
+
+FIXES = {
+    "wrong-summaries": "floeplan doctor {} --repair",
+    "stray-deletes": "floeplan doctor {} --repair",
+    "unreached-deletes": "floeplan doctor {} --repair",
+    "several-vectors": "floeplan rewrite {} --option delete-file-threshold=1",
+    "dangling-deletes": "floeplan rewrite {}",
+    "missing-statistics": "floeplan rewrite {} --option rewrite-all=true",
+    "filtered-without-bounds": "floeplan rewrite {} --option rewrite-all=true",
+    "small-files": "floeplan rewrite {}",
+    "old-specs": "floeplan upgrade-spec {} --dry-run",
+    "many-manifests": "floeplan rewrite-manifests {}",
+    "many-snapshots": "floeplan expire {}",
+}
+"""What helps against a finding, with the table's name left out."""
 
 _SHOWN = 5
 
@@ -77,6 +103,7 @@ class Finding:
         spec_id: The spec it is about, if it is about one.
         files: How many files are concerned.
         examples: Some of them.
+        fix: The command that helps, if there is one.
     """
 
     severity: Severity
@@ -85,6 +112,7 @@ class Finding:
     spec_id: int | None = None
     files: int = 0
     examples: tuple[str, ...] = ()
+    fix: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON document."""
@@ -98,6 +126,7 @@ class DoctorResult:
 
     findings: tuple[Finding, ...]
     repaired: RepairResult | None = None
+    manifests_repaired: int = 0
 
     @property
     def healthy(self) -> bool:
@@ -107,42 +136,122 @@ class DoctorResult:
     def to_dict(self) -> dict[str, Any]:
         """The JSON document."""
         repaired = None if self.repaired is None else dict(self.repaired.to_dict())
+        if repaired is not None:
+            repaired["manifests"] = self.manifests_repaired
         return {"findings": [finding.to_dict() for finding in self.findings], "repaired": repaired}
 
 
 def doctor(
-    table: Table | str, *, repair: bool = False, branch: str = MAIN_BRANCH, commit: CommitOptions | None = None
+    table: Table | str,
+    *,
+    repair: bool = False,
+    branch: str = MAIN_BRANCH,
+    sample: int = SAMPLED_FILES,
+    filtered: Sequence[str] = (),
+    commit: CommitOptions | None = None,
 ) -> DoctorResult:
-    """Look for faults of a branch, and mend deletes that are filed in the wrong place if that is asked for."""
+    """Look for faults of a branch, and mend those that metadata alone can mend if that is asked for.
+
+    Args:
+        table: The table, or its name.
+        repair: File stray deletes where their data is, and write wrong summaries anew.
+        branch: The branch.
+        sample: Data files whose rows are compared with their partition; 0 reads metadata only.
+        filtered: Columns that queries filter by, whose bounds should be there.
+        commit: How repairs are committed.
+    """
     loaded = load_table(table)
-    repaired = None
+    repaired, manifests = None, 0
     if repair:
-        repaired = repair_deletes(loaded, branch=branch, options=commit)
+        manifests = repair_summaries(loaded, branch=branch, options=commit)
+        repaired = repair_deletes(loaded.refresh() if manifests else loaded, branch=branch, options=commit)
         loaded = loaded.catalog.load_table(loaded.name())
-    return DoctorResult(tuple(_Examination.of(loaded, branch).findings()), repaired)
+    examination = _Examination.of(loaded, branch, sample, tuple(filtered))
+    return DoctorResult(tuple(map(_with_fix(loaded), examination.findings())), repaired, manifests)
+
+
+def _with_fix(table: Table) -> Callable[[Finding], Finding]:
+    name = ".".join(table.name())
+    return lambda found: replace(found, fix=FIXES[found.kind].format(name)) if found.kind in FIXES else found
 
 
 @dataclass(frozen=True, slots=True)
 class _Examination:
-    """One head and what was read of it."""
+    """One head and what was read of it; manifests of unknown specs are left out, as nobody can read them."""
 
     table: Table
     branch: str
+    sample: int
+    filtered: tuple[str, ...]
     head: Head
+    unknown: ManifestListTable
     data: EntriesTable
     check: DeleteCheck
 
     @classmethod
-    def of(cls, table: Table, branch: str) -> _Examination:
-        head = Head.of(table, branch)
+    def of(cls, table: Table, branch: str, sample: int, filtered: tuple[str, ...]) -> _Examination:
+        whole = Head.of(table, branch)
+        known = np.isin(whole.manifests.spec_id, list(table.metadata.specs()))
+        head = replace(whole, manifests=whole.manifests.take(np.flatnonzero(known)))
         data = head.entries(head.rows(DATA), EntryColumns(frozenset({"lower_bounds"})))
-        return cls(table, branch, head, data, DeleteCheck.of(head))
+        unknown = whole.manifests.take(np.flatnonzero(~known))
+        return cls(table, branch, sample, filtered, head, unknown, data, DeleteCheck.of(head))
 
     def findings(self) -> Iterator[Finding]:
+        yield from self._listing()
+        yield from self._partitions()
         yield from self._deletes()
         yield from self._data_files()
+        yield from self._filtered_columns()
         yield from self._manifests()
         yield from self._snapshots()
+
+    def _listing(self) -> Iterator[Finding]:
+        """What the manifests list that cannot be."""
+        for spec_id in np.unique(self.unknown.spec_id).tolist():
+            paths = self.unknown.path.filter(pa.array(self.unknown.spec_id == spec_id)).to_pylist()
+            text = (
+                f"{counted(len(paths), 'manifest')} of a spec that the metadata does not have: nobody can read their "
+                "files; roll back to a snapshot without them, or restore the spec"
+            )
+            yield Finding(Severity.ERROR, "unknown-spec", text, spec_id, len(paths), tuple(paths[:_SHOWN]))
+        twice = _repeated(self.data.path, np.ones(len(self.data), dtype=np.bool_))
+        yield from self._of_data(
+            Severity.ERROR,
+            "duplicate-paths",
+            twice,
+            "listed twice, and read twice: roll back to a snapshot before that",
+        )
+
+    def _partitions(self) -> Iterator[Finding]:
+        """Partition values that cannot be true."""
+        text = "left out of plans by a wrong summary of their manifest: run doctor with --repair"
+        for content, noun in ((DATA, "file"), (DELETES, "delete file")):
+            entries = self.head.entries(self.head.rows(content), EntryColumns(frozenset()))
+            lost = denied_by_list(self.head, entries)
+            yield from _per_spec(Severity.ERROR, "wrong-summaries", entries, lost, (noun, text))
+        entries, denied = denied_by_file(self.head, self.head.rows(DATA))
+        strangers = [file.path for file in denied_by_rows(self.table, self.branch, self.sample)]
+        denied |= to_mask(pc.is_in(entries.path, value_set=pa.array(strangers, entries.path.type)))
+        yield from _per_spec(
+            Severity.ERROR,
+            "misfiled-values",
+            entries,
+            denied,
+            ("file", "under a partition their values are not of, so that queries miss them: write their rows again"),
+        )
+
+    def _filtered_columns(self) -> Iterator[Finding]:
+        names = Names(self.head.metadata.schema(), False)
+        for name in self.filtered:
+            key = names.find_dotted(name).field_id
+            entries = self.head.entries(self.head.rows(DATA), EntryColumns(frozenset(), stats=frozenset({key})))
+            nulls = entries.ints(f"null_count.{key}") == entries.record_count
+            bare = ~entries.valid(f"lower.{key}") & ~nulls
+            text = (
+                f"without bounds of {name}, which queries filter by: set write.metadata.metrics.column.{name}, rewrite"
+            )
+            yield from _per_spec(Severity.WARNING, "filtered-without-bounds", entries, bare, ("file", text))
 
     def _deletes(self) -> Iterator[Finding]:
         check, deletes = self.check, self.check.strays.deletes

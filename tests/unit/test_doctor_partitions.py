@@ -1,0 +1,149 @@
+"""Tables that other tools damaged: what lists and entries say of partitions is not what files hold."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import Table
+
+import floeplan as fp
+from floeplan.catalog import open_catalog as open_embedded
+from floeplan.cli.main import main
+from floeplan.maintain.doctor import Finding, Severity, doctor
+from floeplan.metadata.entries import EntriesTable
+from floeplan.metadata.manifest_list import ManifestListTable, read_manifest_list
+from floeplan.metadata.manifest_list_writer import ListedSnapshot, encode_manifest_list
+from floeplan.scan.plan import plan_scan
+from floeplan.transaction.change import Operation, SnapshotChange
+from floeplan.transaction.commit import commit_change
+from tests.support.commits import NO_SCAN_EXTRAS, append, create_table, open_catalog, patient, read_rows, rows_of
+
+pytestmark = pytest.mark.unit
+
+Damage = Callable[[ManifestListTable], ManifestListTable]
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> SqlCatalog:
+    return open_catalog(tmp_path)
+
+
+def damaged(table: Table, damage: Damage) -> Table:
+    """The table with another manifest list in the place of its own."""
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    listed = damage(read_manifest_list(snapshot.manifest_list, table.io))
+    told = ListedSnapshot(
+        format_version=table.metadata.format_version,
+        snapshot_id=snapshot.snapshot_id,
+        parent_snapshot_id=snapshot.parent_snapshot_id,
+        sequence_number=snapshot.sequence_number or 0,
+    )
+    Path(snapshot.manifest_list.removeprefix("file://")).write_bytes(encode_manifest_list(listed, told).data)
+    return table.refresh()
+
+
+def only(table: Table, kind: str, **options: object) -> Finding:
+    (found,) = (finding for finding in doctor(table, **options).findings if finding.kind == kind)  # type: ignore[arg-type]
+    return found
+
+
+def excluding_b(listed: ManifestListTable) -> ManifestListTable:
+    """Every summary says that there is part a alone."""
+    a = pa.array([b"a"] * len(listed.summaries.lower), listed.summaries.lower.type)
+    return replace(listed, summaries=replace(listed.summaries, lower=a, upper=a))
+
+
+def without_nulls(listed: ManifestListTable) -> ManifestListTable:
+    return replace(
+        listed, summaries=replace(listed.summaries, contains_null=np.zeros_like(listed.summaries.contains_null))
+    )
+
+
+def test_partitions_that_the_list_excludes_are_found_and_mended(catalog: SqlCatalog) -> None:
+    table = damaged(create_table(catalog), excluding_b)
+    assert plan_scan(table, "part = 'b'", options=NO_SCAN_EXTRAS).count() == 0
+    found = only(table, "wrong-summaries")
+    assert (found.severity, found.files, found.fix) == (Severity.ERROR, 1, "floeplan doctor db.t --repair")
+    mended = doctor(table, repair=True, commit=patient())
+    assert (mended.healthy, mended.manifests_repaired) == (True, 1)
+    assert plan_scan(table.refresh(), "part = 'b'", options=NO_SCAN_EXTRAS).count() == 10
+    assert len(read_rows(table)) == 30
+    assert doctor(table.refresh(), repair=True, commit=patient()).manifests_repaired == 0
+
+
+def test_nulls_that_the_list_denies_are_found(catalog: SqlCatalog) -> None:
+    table = create_table(catalog, rows=[(number, None) for number in range(10)])  # type: ignore[misc]
+    assert doctor(table).healthy
+    assert only(damaged(table, without_nulls), "wrong-summaries").files == 1
+
+
+def test_manifests_of_a_spec_nobody_knows_are_found(catalog: SqlCatalog) -> None:
+    def relabel(listed: ManifestListTable) -> ManifestListTable:
+        return replace(listed, spec_id=np.where(np.arange(len(listed)) == 0, 9, listed.spec_id))
+
+    table = damaged(create_table(catalog), relabel)
+    found = only(table, "unknown-spec")
+    assert (found.severity, found.spec_id, found.files, len(found.examples)) == (Severity.ERROR, 9, 1, 1)
+
+
+def test_a_file_that_is_listed_twice_is_found(catalog: SqlCatalog) -> None:
+    table = create_table(catalog)
+    change = append(table, rows_of(50, 60))
+    for _ in range(2):
+        table = commit_change(table, change).table
+    found = only(table, "duplicate-paths")
+    assert (found.severity, found.files) == (Severity.ERROR, 1)
+
+
+def under_b(added: EntriesTable | None, *, bounds: bool) -> SnapshotChange:
+    """Rows of part a, filed under part b; with bounds that tell, or without."""
+    assert added is not None
+    table = added.table
+    (name,) = (name for name in table.column_names if name.startswith("partition."))
+    changes = {name: pa.array(["b"] * len(added), table.schema.field(name).type)}
+    if not bounds:
+        changes |= {
+            name: pa.nulls(len(added), table.schema.field(name).type) for name in ("lower_bounds", "upper_bounds")
+        }
+    for name, column in changes.items():
+        table = table.set_column(table.schema.get_field_index(name), name, column)
+    return SnapshotChange(Operation.APPEND, added_data=EntriesTable(table, added.partition_types))
+
+
+@pytest.mark.parametrize("bounds", [True, False])
+def test_values_that_are_not_of_their_partition_are_found(catalog: SqlCatalog, bounds: bool) -> None:
+    """By bounds wherever they tell, by rows of a sample otherwise."""
+    table = create_table(catalog)
+    table = commit_change(table, under_b(append(table, rows_of(50, 60, "a")).added_data, bounds=bounds)).table
+    found = only(table, "misfiled-values", sample=10)
+    assert (found.severity, found.files) == (Severity.ERROR, 1)
+    by_metadata = {finding.kind for finding in doctor(table, sample=0).findings}
+    assert ("misfiled-values" in by_metadata) == bounds
+
+
+def test_columns_that_queries_filter_by_should_have_bounds(
+    floeplan_home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLOEPLAN_REPORTS", str(floeplan_home / "reports"))
+    opened = open_embedded()
+    opened.create_namespace("db")
+    rows = pa.table({"id": [1, 2, 3], "note": ["x", "y", None]})
+    opened.create_table("db.t", rows.schema, properties={"write.metadata.metrics.column.note": "none"})
+    fp.append("db.t", rows)
+    for where in ("note = 'x'", "id = 2"):
+        plan_scan("db.t", where)
+    assert main(["doctor", "db.t", "--reports", os.environ["FLOEPLAN_REPORTS"], "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["findings"]
+    assert (found["kind"], found["files"]) == ("filtered-without-bounds", 1)
+    assert "note" in found["message"]
+    assert found["fix"] == "floeplan rewrite db.t --option rewrite-all=true"
+    assert doctor("db.t").findings == ()
