@@ -133,5 +133,16 @@ def __getattr__(name: str) -> object:
     if name == "prune":
         return import_module("floeplan.prune")
     if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
+        return _imported(name)
     raise AttributeError(f"module 'floeplan' has no attribute {name!r}")
+
+
+def _imported(name: str) -> object:
+    try:
+        return getattr(import_module(_HOMES[name]), name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "pyspark":
+            raise
+        from floeplan.errors import UnsupportedError
+
+        raise UnsupportedError(f"fp.{name} needs Spark; install floeplan[spark]", context={"name": name}) from error

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.documents import ROOT, Reader, blocks, needs_spark, notebook_cells
+from tests.support.documents import ROOT, Reader, blocks, needs_spark, needs_workers, notebook_cells
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 PAGES = [page for page in sorted([ROOT / "README.md", *ROOT.glob("docs/*.md")]) if blocks(page)]
+SHARING = [page for page in PAGES if needs_spark(page) and not needs_workers(page)]
 NOTEBOOKS = sorted(ROOT.glob("examples/*.ipynb"))
 
 
@@ -36,11 +38,19 @@ def test_blocks_of_a_page_run(page: Path, reader: Reader) -> None:
     reader.run(page)
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if needs_spark(page)], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", SHARING, ids=lambda page: page.stem)
 def test_blocks_of_a_page_run_with_spark(page: Path, reader: Reader, spark: SparkSession) -> None:
     reader.spark = spark
     reader.prepare()
     reader.run(page)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if needs_workers(page)], ids=lambda page: page.stem)
+def test_blocks_of_a_page_run_on_a_session_of_their_own(page: Path, reader: Reader) -> None:
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "tests.support.documents", str(page)]
+    done = subprocess.run(command, cwd=reader.folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda notebook: notebook.stem)

@@ -3,7 +3,7 @@
 Blocks of a document run in order, in one folder and one namespace, with a table ``db.events`` that has been
 partitioned three ways. ``python`` blocks are executed, ``sql`` blocks handed to Spark, lines of ``shell`` blocks run
 one by one: those of Floeplan in this process, so that they share its Spark session, all others in bash. Every other
-block only illustrates.
+block only illustrates. ``python -m tests.support.documents PAGE`` runs a page here, on a session of its own.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import json
 import re
 import shlex
 import subprocess
+import sys
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -67,6 +68,11 @@ def needs_spark(document: Path) -> bool:
     """Whether a block names a session or a command that starts one."""
     words = ("spark", "floeplan audit")
     return any(block.language == "sql" or any(word in block.text for word in words) for block in blocks(document))
+
+
+def needs_workers(document: Path) -> bool:
+    """Whether workers of Spark look for a catalog by themselves, so that they must find the one of this reader."""
+    return any(word in block.text for block in blocks(document) for word in ('format("floeplan")', "USING floeplan"))
 
 
 def rows(first: int, count: int) -> pa.Table:
@@ -140,14 +146,25 @@ class Reader:
         if not words:
             return
         if words[0] == "floeplan" and not _BY_BASH.search(re.sub(r"'[^']*'|\"[^\"]*\"|#.*", "", line)):
-            arguments = [name for word in words[1:] for name in (sorted(glob.glob(word)) or [word])]
-            code = main(arguments)
+            code = main([name for word in words[1:] for name in _expanded(word)])
         else:
             code = subprocess.run(["bash", "-euo", "pipefail", "-c", line], cwd=self.folder).returncode
         assert code == 0 or (code == 1 and words[1] == "doctor"), f"exit code {code}: {line}"
+
+
+def _expanded(word: str) -> list[str]:
+    return sorted(glob.glob(word)) if word.endswith("*.parquet") else [word]
 
 
 def notebook_cells(path: Path) -> list[str]:
     """The code cells of a notebook."""
     cells = json.loads(path.read_text())["cells"]
     return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+
+
+if __name__ == "__main__":
+    from floeplan.spark.session import open_session
+
+    alone = Reader(Path.cwd(), open_session("local[2]"))
+    alone.prepare()
+    alone.run(Path(sys.argv[1]))
