@@ -1,0 +1,22 @@
+"""The doctor finds nothing wrong with what Spark and Iceberg's own runtime wrote, whatever the table went through."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from floeplan.maintain.doctor import Severity, doctor
+from tests.support.matrix import TABLES, Matrix
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog.sql import SqlCatalog
+
+pytestmark = pytest.mark.engines
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_of_spark_is_healthy(name: str, matrix: Matrix, local_catalog: SqlCatalog) -> None:
+    table = local_catalog.load_table(matrix.table(name).identifier)
+    found = doctor(table, sample=200).findings
+    assert [finding for finding in found if finding.severity is Severity.ERROR] == []
