@@ -23,14 +23,14 @@ from typing import Any
 from pyiceberg import types as iceberg
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
-from pyspark.sql import Column
-from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as spark
 
 from floeplan.spark.filters import quoted
-from floeplan.spark.types import spark_type
+from floeplan.spark.types import spark_type, sql_type
 
 FIELD_ID = "parquet.field.id"
+ROW_INDEX = "_tmp_metadata_row_index"
+"""The name under which Spark's reader itself counts rows; ``_metadata.row_index`` is this, wrapped row by row."""
 DEFAULTED = (
     iceberg.BooleanType,
     iceberg.IntegerType,
@@ -43,6 +43,7 @@ DEFAULTED = (
 
 _FLOATING = (iceberg.FloatType, iceberg.DoubleType)
 _NESTED = (iceberg.StructType, iceberg.ListType, iceberg.MapType)
+_TAKEN = ("_metadata", ROW_INDEX)
 _UUID_PARTS = "(.{8})(.{4})(.{4})(.{4})(.{12})"
 
 
@@ -70,7 +71,7 @@ class NameHistory:
 
     def veiled(self, field: iceberg.NestedField) -> bool:
         """Whether a top-level column must be read under a veil."""
-        if not self.complete or not field.name.isidentifier() or field.name.lower() == "_metadata":
+        if not self.complete or not field.name.isidentifier() or field.name.lower() in _TAKEN:
             return True
         inside = list(_walk(field, ()))
         if any(len(self._ids[_folded(path)]) > 1 for path, _ in inside):
@@ -101,11 +102,14 @@ class NameHistory:
 
 @dataclass(frozen=True, slots=True)
 class ReadColumn:
-    """A top-level column: the field asked of Spark's reader, and the expression that is the table's column."""
+    """A top-level column: the field asked of Spark's reader, and the SQL expression that is the table's column.
+
+    The expression is never a bare column: that would bring the field id along, which is no business of the rows' users.
+    """
 
     field: iceberg.NestedField
     asked: spark.StructField
-    shown: Column
+    shown: str
 
     @staticmethod
     def of(field: iceberg.NestedField, history: NameHistory, *, default: bool = True) -> ReadColumn:
@@ -117,18 +121,18 @@ class ReadColumn:
             metadata |= {"EXISTS_DEFAULT": literal, "CURRENT_DEFAULT": literal}
         name = field.name if veil is None else f"{veil}{field.field_id}"
         asked = spark.StructField(name, _asked_type(field.field_type, field.name, veil), True, metadata)
-        return ReadColumn(field, asked, _shown(field, F.col(quoted(name)), veil))
+        return ReadColumn(field, asked, _shown(field, quoted(name), veil))
 
 
-def _shown(field: iceberg.NestedField, read: Column, veil: str | None) -> Column:
+def _shown(field: iceberg.NestedField, read: str, veil: str | None) -> str:
     match field.field_type:
         case iceberg.FloatType() | iceberg.DoubleType():
-            return F.nanvl(read, read)
+            return f"nanvl({read}, {read})"
         case iceberg.UUIDType():
-            return F.regexp_replace(F.lower(F.hex(read)), _UUID_PARTS, "$1-$2-$3-$4-$5")
+            return f"regexp_replace(lower(hex({read})), '{_UUID_PARTS}', '$1-$2-$3-$4-$5')"
         case iceberg.StructType() | iceberg.ListType() | iceberg.MapType() if veil is not None:
-            return read.cast(spark_type(field.field_type, field.name))
-    return read
+            return f"CAST({read} AS {sql_type(spark_type(field.field_type, field.name))})"
+    return f"coalesce({read})"
 
 
 def _asked_type(type_: iceberg.IcebergType, name: str, veil: str | None) -> spark.DataType:

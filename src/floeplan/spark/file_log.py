@@ -25,8 +25,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame, DataFrameReader
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import DataFrame, DataFrameReader
 from pyspark.sql.types import LongType, StructField, StructType
 
 if TYPE_CHECKING:
@@ -47,6 +46,8 @@ _OPTIONS = {
 
 _SHIFT, _MICROS = 10, 1000
 """A tag comes out of a time in microseconds by a shift, which costs a row less than a division by a thousand."""
+TAG = f"shiftright(unix_micros(_metadata.file_modification_time), {_SHIFT})"
+"""The number the log gave to the file of a row, in SQL."""
 
 _seen: WeakKeyDictionary[SparkSession, bool] = WeakKeyDictionary()
 _folders: list[tempfile.TemporaryDirectory[str]] = []
@@ -55,7 +56,7 @@ _folders: list[tempfile.TemporaryDirectory[str]] = []
 def read_logged(
     spark: SparkSession, schema: StructType, paths: pa.Array, sizes: npt.NDArray[np.int64], tags: npt.NDArray[np.int64]
 ) -> DataFrame:
-    """Rows of these Parquet files in the columns of a schema with field ids; ``tag()`` is the file's number."""
+    """Rows of these Parquet files in the columns of a schema with field ids; ``TAG`` is the file's number."""
     folder = Path(_process_folder()) / uuid.uuid4().hex
     log = folder / "_spark_metadata" / "0"
     log.parent.mkdir(parents=True)
@@ -80,11 +81,6 @@ def sees_logs(spark: SparkSession) -> bool:
 def read_named(spark: SparkSession, schema: StructType, paths: Sequence[str]) -> DataFrame:
     """The same without tags, the files named one by one: Spark looks at each."""
     return _reader(spark, schema).load(list(paths))
-
-
-def tag() -> Column:
-    """The number the log gave to the file of a row."""
-    return F.shiftright(F.unix_micros(F.col("_metadata.file_modification_time")), _SHIFT)
 
 
 def _reader(spark: SparkSession, schema: StructType) -> DataFrameReader:

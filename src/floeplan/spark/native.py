@@ -7,7 +7,7 @@ its column. The predicate of the scan stays as a filter on every branch, except 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from operator import and_
@@ -23,7 +23,7 @@ from pyiceberg.types import DoubleType, FloatType, NestedField
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import to_arrow_type
-from pyspark.sql.types import StructType
+from pyspark.sql.types import LongType, StructField, StructType
 
 from floeplan.metadata.delete_index import DeleteKind
 from floeplan.metadata.entry_columns import partition_column
@@ -33,9 +33,9 @@ from floeplan.predicate.build import field_ids
 from floeplan.predicate.tristate import TriState
 from floeplan.scan.model import PlannedFiles
 from floeplan.scan.scan_plan import ScanPlan
-from floeplan.spark.columns import NameHistory, ReadColumn
+from floeplan.spark.columns import ROW_INDEX, NameHistory, ReadColumn
 from floeplan.spark.deletes import deleted_bit, deleted_words, word_offsets
-from floeplan.spark.file_log import read_logged, read_named, sees_logs, tag
+from floeplan.spark.file_log import TAG, read_logged, read_named, sees_logs
 from floeplan.spark.filters import quoted, spark_sql
 from floeplan.spark.types import spark_type
 
@@ -46,6 +46,9 @@ Ints = npt.NDArray[np.int64]
 
 BROADCAST_BYTES = 64 * 2**20
 """Equality deletes up to this size are sent to every executor; larger ones are joined as Spark sees fit."""
+
+_PLACE = f"CAST({TAG} AS INT)"
+"""The tag as a place in an array."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +102,14 @@ class NativeReading:
             for field in (*self.fields, *(self.key_fields.values() if branch.equality else ()))
         }
         shown = self._positions(self._read(branch, columns), branch)
-        shown = shown.select(*self._selected(branch, columns))
+        selected = dict(self._selected(branch, columns))
+        shown = _select(shown, selected)
         if branch.equality:
             shown = self._without_keys(shown, branch)
         if (self.plan.files.states[branch.rows] != TriState.TRUE).any():
             shown = shown.where(spark_sql(self.plan.compiled.predicate))
-        return shown.select(*(F.col(quoted(field.name)) for field in self.plan.schema.fields))
+        asked = [field.name for field in self.plan.schema.fields]
+        return shown if list(selected) == asked else shown.selectExpr(*map(quoted, asked))
 
     @property
     def tagged(self) -> npt.NDArray[np.bool_]:
@@ -147,7 +152,8 @@ class NativeReading:
     def _read(self, branch: Branch, columns: dict[int, ReadColumn]) -> DataFrame:
         entries = self.plan.files.entries.take(branch.rows)
         tags = self._offsets(branch)[:-1] if _only_positional(branch) else np.arange(len(branch.rows))
-        schema = StructType([column.asked for column in columns.values()])
+        counted = [StructField(ROW_INDEX, LongType())] if branch.positional else []
+        schema = StructType([*(column.asked for column in columns.values()), *counted])
         if not sees_logs(self.spark):
             return read_named(self.spark, schema, entries.path.to_pylist())
         return read_logged(self.spark, schema, entries.path, entries.ints("file_size_in_bytes"), tags)
@@ -160,17 +166,18 @@ class NativeReading:
             return read
         offsets = self._offsets(branch)
         words = deleted_words(self.spark, self.plan.files, branch.rows, offsets, self.plan.target.table.io)
-        first = tag() if _only_positional(branch) else F.get(self._constant(pa.array(offsets)), tag().cast("int"))
+        first = None if _only_positional(branch) else F.get(self._constant(pa.array(offsets)), F.expr(_PLACE))
         return read.where(deleted_bit(words, first) == 0)
 
-    def _selected(self, branch: Branch, columns: dict[int, ReadColumn]) -> Iterator[Column]:
+    def _selected(self, branch: Branch, columns: dict[int, ReadColumn]) -> Iterator[tuple[str, str | Column]]:
         for field_id, column in columns.items():
-            value = column.shown
+            value: str | Column = column.shown
             if field_id in branch.constants:
-                value = F.coalesce(value, F.get(self._partition_values(branch, column.field), tag().cast("int")))
-            yield value.alias(self._name(column.field), metadata={})
+                stated = F.get(self._partition_values(branch, column.field), F.expr(_PLACE))
+                value = F.coalesce(F.expr(column.shown), stated)
+            yield self._name(column.field), value
         if branch.equality:
-            yield tag().cast("int").alias(self._tag)
+            yield self._tag, _PLACE
 
     def _name(self, field: NestedField) -> str:
         return f"{self.history.prefix}k{field.field_id}" if field.field_id in self.key_fields else field.name
@@ -216,10 +223,8 @@ class NativeReading:
         sizes = entries.ints("file_size_in_bytes")
         schema = StructType([column.asked for column in columns])
         listed = read_logged(self.spark, schema, entries.path, sizes, np.arange(len(deletes)))
-        listed = listed.select(
-            *(column.shown.alias(f"{prefix}{column.field.field_id}") for column in columns),
-            tag().cast("int").alias(f"{prefix}tag"),
-        )
+        shown = {f"{prefix}{column.field.field_id}": column.shown for column in columns}
+        listed = _select(listed, {**shown, f"{prefix}tag": _PLACE})
         no_nulls = all((entries.ints(f"null_count.{field_id}") == 0).all() for field_id in keys)
         matches = [_same_key(self._name(f), f"{prefix}{f.field_id}", f, null_safe=not no_nulls) for f in fields]
         concerned = np.isin(pairs[1], deletes)
@@ -290,6 +295,17 @@ def key_field(plan: ScanPlan, field_id: int) -> NestedField:
 
 def _keys_of(files: PlannedFiles, delete: int) -> tuple[int, ...]:
     return tuple(files.deletes.table.column("equality_ids")[delete].as_py())
+
+
+def _select(rows: DataFrame, named: Mapping[str, str | Column]) -> DataFrame:
+    """Columns by name; all of them as one text where they can be, since every ``Column`` takes calls of the JVM."""
+    if all(isinstance(value, str) for value in named.values()):
+        return rows.selectExpr(*(f"{value} AS {quoted(name)}" for name, value in named.items()))
+    return rows.select(*(_column(value).alias(name) for name, value in named.items()))
+
+
+def _column(value: str | Column) -> Column:
+    return F.expr(value) if isinstance(value, str) else value
 
 
 def _only_positional(branch: Branch) -> bool:

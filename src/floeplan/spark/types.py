@@ -14,6 +14,7 @@ from pyiceberg.schema import Schema
 from pyspark.sql import types as spark
 
 from floeplan.errors import UnsupportedError
+from floeplan.spark.filters import quoted
 
 NANOSECONDS = (iceberg.TimestampNanoType, iceberg.TimestamptzNanoType)
 
@@ -62,6 +63,18 @@ def spark_schema(schema: Schema) -> spark.StructType:
     return spark.StructType(
         [spark.StructField(field.name, spark_type(field.field_type, field.name)) for field in schema.fields]
     )
+
+
+def sql_type(type_: spark.DataType) -> str:
+    """A type as Spark SQL writes it, whatever its fields are called."""
+    match type_:
+        case spark.StructType(fields=fields):
+            return f"STRUCT<{', '.join(f'{quoted(field.name)}: {sql_type(field.dataType)}' for field in fields)}>"
+        case spark.ArrayType(elementType=element):
+            return f"ARRAY<{sql_type(element)}>"
+        case spark.MapType(keyType=key, valueType=value):
+            return f"MAP<{sql_type(key)}, {sql_type(value)}>"
+    return type_.simpleString()
 
 
 def to_spark_arrow(rows: pa.Table, shape: pa.Schema) -> pa.Table:
