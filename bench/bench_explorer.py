@@ -1,0 +1,113 @@
+"""The explorer on the evolved archive: reading the facts of all files, the map of them, and planning while one types.
+
+Documents are asked for over HTTP from a server on this machine, as a page asks for them; the median of some requests
+counts. The peer of the first look, with nothing cached, is PyIceberg listing the same files (``inspect.files``). A map
+must stay small whatever the table, and an answer must come before the next pause of a person typing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+from urllib.request import urlopen
+
+from bench.cpu_clock import CpuClock
+from bench.planning_tables import evolved
+from floeplan.catalog import load_table
+from floeplan.explorer.server import ExplorerServer
+from floeplan.explorer.service import ExplorerService
+
+MANIFESTS = {"small": 400, "default": 4_000, "large": 4_000}
+TYPED = {
+    "one day": "ts >= '2023-01-05' AND ts < '2023-01-06'",
+    "30 days of one region": "region = 'eu' AND ts >= '2023-01-01' AND ts < '2023-01-31'",
+    "a column that is not clustered": "amount BETWEEN 10 AND 20",
+    "one region": "region = 'eu'",
+    "every row": "",
+}
+REPETITIONS = 5
+MAP_KILOBYTES, TYPING_MS = 100, 500
+
+Row = dict[str, Any]
+
+
+def run(size: str) -> list[Row]:
+    metadata = evolved(MANIFESTS[size])
+    with tempfile.TemporaryDirectory() as folder, _cached_in(Path(folder)), _serving(metadata) as ask:
+        rows = [_first_look(metadata, ask)]
+        drawn = ask("map", {})
+        files = sum(json.loads(drawn)["cells"]["files"])
+        rows.append(_bounded(f"map ({files:,} files)", "kB", len(drawn) / 1000, MAP_KILOBYTES))
+        for name, where in TYPED.items():
+            plan = ask("plan", {"where": where})
+            kept = json.loads(plan)["summary"]["files_kept"]
+            case = f"typing: {name} ({kept:,} files kept)"
+            rows.append(
+                _bounded(case, "wall ms", _median_ms(lambda where=where: ask("plan", {"where": where})), TYPING_MS)
+            )
+        path = json.loads(plan)["files"][0]["path"]
+        asked = {"path": path, "where": TYPED["a column that is not clustered"]}
+        return [*rows, _bounded("one file looked into", "wall ms", _median_ms(lambda: ask("file", asked)), TYPING_MS)]
+
+
+def _first_look(metadata: Path, ask: Callable[[str, dict[str, str]], bytes]) -> Row:
+    """CPU seconds until the first page is there, with nothing cached."""
+    clock = CpuClock()
+    ask("overview", {})
+    ask("map", {})
+    ours = clock.seconds()
+    clock = CpuClock()
+    load_table(str(metadata)).inspect.files()
+    peer = clock.seconds()
+    row = {"suite": "explorer", "case": "first look, nothing cached", "metric": "CPU s", "ours": ours}
+    return row | {"peer": f"PyIceberg {peer:.3g}", "ratio": ours / peer, "bar": None}
+
+
+def _bounded(case: str, metric: str, ours: float, limit: float) -> Row:
+    bar = f"ours ≤ {limit} {'met' if ours <= limit else 'MISSED'}"
+    return {"suite": "explorer", "case": case, "metric": metric, "ours": ours, "peer": None, "ratio": None, "bar": bar}
+
+
+def _median_ms(ask: Callable[[], bytes]) -> float:
+    times = []
+    for _ in range(REPETITIONS):
+        started = time.perf_counter()
+        ask()
+        times.append((time.perf_counter() - started) * 1000)
+    return statistics.median(times)
+
+
+@contextmanager
+def _cached_in(folder: Path) -> Iterator[None]:
+    before = os.environ.get("FLOEPLAN_CACHE")
+    os.environ["FLOEPLAN_CACHE"] = str(folder)
+    yield
+    os.environ.pop("FLOEPLAN_CACHE")
+    os.environ.update({} if before is None else {"FLOEPLAN_CACHE": before})
+
+
+@contextmanager
+def _serving(metadata: Path) -> Iterator[Callable[[str, dict[str, str]], bytes]]:
+    """A server of one table, and how to ask it."""
+    with ExplorerServer(ExplorerService(str(metadata), None, False, None, ""), 0) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+
+        def ask(name: str, parameters: dict[str, str]) -> bytes:
+            with urlopen(f"{server.url}api/{name}?{urlencode(parameters)}") as response:
+                return bytes(response.read())
+
+        try:
+            yield ask
+        finally:
+            server.shutdown()
+            thread.join()
