@@ -21,10 +21,10 @@ from pyiceberg.schema import Schema
 
 from floeplan.errors import CorruptFileError, UnsupportedError
 from floeplan.metadata.delete_index import DeleteKind
-from floeplan.parquet.footer import read_footer
+from floeplan.parquet.footer import ParquetFooter, read_footer
 from floeplan.parquet.reader import read_selected
 from floeplan.parquet.selection import RowSelection
-from floeplan.parquet.source import open_source
+from floeplan.parquet.source import ByteSource, open_source
 from floeplan.parquet.whole import read_dense
 from floeplan.scan.deletion_vector import decode_deletion_vector
 from floeplan.scan.equality import key_columns
@@ -48,10 +48,11 @@ class DeleteFileReader:
     def positions(self, delete: DeleteScan, data_path: str) -> Positions:
         """The rows of a data file that a position delete or a deletion vector removes, sorted."""
         if delete.kind is DeleteKind.VECTOR:
-            place = ("vector", delete.path, delete.content_offset)
-            positions: Positions = self._once(place, lambda: self._vector(delete))
+            blob = ("vector", delete.path, delete.content_offset)
+            positions: Positions = self._once(blob, lambda: self._vector(delete))
             return positions
-        by_path: Mapping[str, Positions] = self._once(("positions", delete.path), lambda: self._by_path(delete))
+        place = ("positions", delete.path)
+        by_path: Mapping[str, Positions] = self._once(place, lambda: self._by_path(delete, data_path))
         return by_path.get(data_path, np.zeros(0, dtype=np.int64))
 
     def keys(self, delete: DeleteScan, schemas: tuple[Schema, ...]) -> pa.Table:
@@ -86,8 +87,13 @@ class DeleteFileReader:
             )
         return np.frombuffer(vector.to_array(), dtype=np.uint64).astype(np.int64)
 
-    def _by_path(self, delete: DeleteScan) -> Mapping[str, Positions]:
-        table = self._read(delete, (PATH_ID, POSITION_ID))
+    def _by_path(self, delete: DeleteScan, expected: str) -> Mapping[str, Positions]:
+        """Positions by path. Where statistics prove that there is one path, the expected one, none is read."""
+        source, footer = self._open(delete, (PATH_ID, POSITION_ID))
+        if _proves_one_path(footer, expected):
+            positions = np.asarray(_all_rows(source, footer, (POSITION_ID,)).column(0), dtype=np.int64)
+            return {expected: positions if (positions[1:] > positions[:-1]).all() else np.sort(positions)}
+        table = _all_rows(source, footer, (PATH_ID, POSITION_ID))
         if not table.num_rows:
             return {}
         columns = {field_id(field): column for field, column in zip(table.schema, table.columns, strict=True)}
@@ -99,10 +105,10 @@ class DeleteFileReader:
         return dict(zip(encoded.dictionary.to_pylist(), np.split(positions[order], cuts), strict=True))
 
     def _keys(self, delete: DeleteScan, schemas: tuple[Schema, ...]) -> pa.Table:
-        stored = self._read(delete, delete.equality_ids)
+        stored = _all_rows(*self._open(delete, delete.equality_ids), delete.equality_ids)
         return key_columns(stored, schemas, {}, delete.path, stored.num_rows)
 
-    def _read(self, delete: DeleteScan, field_ids: tuple[int, ...]) -> pa.Table:
+    def _open(self, delete: DeleteScan, field_ids: tuple[int, ...]) -> tuple[ByteSource, ParquetFooter]:
         if delete.format != "PARQUET":
             raise UnsupportedError(
                 f"delete file {delete.path} is {delete.format}; only Parquet and deletion vectors are read",
@@ -115,5 +121,16 @@ class DeleteFileReader:
             raise CorruptFileError(
                 f"delete file {delete.path} has no column with field id {missing[0]}", context={"file": delete.path}
             )
-        rows = RowSelection.all_rows(footer.num_rows)
-        return (read_dense if rows else read_selected)(source, footer, field_ids, rows)
+        return source, footer
+
+
+def _all_rows(source: ByteSource, footer: ParquetFooter, field_ids: tuple[int, ...]) -> pa.Table:
+    rows = RowSelection.all_rows(footer.num_rows)
+    return (read_dense if rows else read_selected)(source, footer, field_ids, rows)
+
+
+def _proves_one_path(footer: ParquetFooter, path: str) -> bool:
+    """Bounds that are equal are values: whatever a writer cuts short, it cannot come out as the whole path twice."""
+    chunks, only = footer.chunks(footer.leaf_by_id[PATH_ID]), path.encode()
+    known = [*chunks.min_value, *chunks.max_value]
+    return bool(known) and all(value == only for value in known) and bool((chunks.null_count == 0).all())
