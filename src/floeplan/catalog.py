@@ -24,6 +24,8 @@ from floeplan.redact import remember
 
 EMBEDDED = "local"
 METADATA_SUFFIX = ".metadata.json"
+_MALFORMED = (ValidationError, ValueError, KeyError, TypeError, AttributeError, BadGzipFile, EOFError, zlib.error)
+"""What PyIceberg raises for metadata that are not as the format demands."""
 
 
 def load_table(table: str | os.PathLike[str] | Table, catalog: str | Catalog | None = None) -> Table:
@@ -109,6 +111,11 @@ def _catalog_table(name: str, catalog: str | Catalog | None) -> Table:
     remember(catalog.properties)
     try:
         return catalog.load_table(name)
+    except _MALFORMED as error:
+        raise CorruptMetadataError(
+            f"the metadata of {name} in catalog {catalog.name!r} cannot be read: {_reason(error)}",
+            context={"table": name, "catalog": catalog.name},
+        ) from error
     except NoSuchTableError as error:
         raise UnknownTableError(
             f"no table {name!r} in catalog {catalog.name!r}{_hint(catalog, namespace, name)}",
@@ -137,6 +144,12 @@ def _static_table(location: str, catalog: str | Catalog | None) -> Table:
         return StaticTable.from_metadata(location, properties)
     except FileNotFoundError as error:
         raise UnknownTableError(f"no metadata file {location}", context={"table": location}) from error
-    except (ValidationError, ValueError, BadGzipFile, EOFError, zlib.error) as error:
-        reason = ": ".join(line.strip() for line in str(error).splitlines()[:2])
-        raise CorruptMetadataError(f"{location} is not table metadata: {reason}", context={"file": location}) from error
+    except _MALFORMED as error:
+        raise CorruptMetadataError(
+            f"{location} is not table metadata: {_reason(error)}", context={"file": location}
+        ) from error
+
+
+def _reason(error: Exception) -> str:
+    text = ": ".join(line.strip() for line in str(error).splitlines()[:2])
+    return f"{type(error).__name__} {text}" if isinstance(error, KeyError | AttributeError | TypeError) else text

@@ -28,6 +28,8 @@ from floeplan.partition.union import UnionPartitionType
 _EVERYTHING = EntryColumns()
 _LEAST_BYTES = 16
 """No entry is expected to be smaller, compressed."""
+_MOST_EXPECTED = 4_000_000
+"""More room is made as entries come: a list can say anything."""
 
 
 def read_entries(
@@ -71,8 +73,9 @@ def read_entries(
 
 def _expected(manifests: ManifestListTable, rows: Ints) -> int:
     """Entries to make room for: what the list says, as far as so many can be in files of that length."""
-    counted = sum(np.maximum(n[rows], 0).sum() for n in (manifests.added_files, manifests.existing_files))
-    return int(min(counted, manifests.length[rows].sum() // _LEAST_BYTES))
+    most = np.clip(manifests.length[rows] // _LEAST_BYTES, 0, _MOST_EXPECTED)
+    counts = [np.clip(n[rows], 0, most).sum() for n in (manifests.added_files, manifests.existing_files)]
+    return min(int(sum(counts)), int(most.sum()), _MOST_EXPECTED)
 
 
 class ManifestReader:
