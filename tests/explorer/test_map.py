@@ -16,10 +16,13 @@ from pyiceberg.types import LongType, NestedField
 
 from floeplan.catalog import load_table
 from floeplan.explorer.axis import MOST_BINS, _calendar
+from floeplan.explorer.documents import overview_document
+from floeplan.explorer.plan_document import plan_document, plan_for
 from floeplan.explorer.table_map import MOST_LANES, _fold
 from floeplan.explorer.view import TableView
 from floeplan.testing.archive import write_evolved_archive
 from floeplan.testing.metadata_writer import FileEntry, MetadataWriter
+from tests.support.tables import catalog
 
 pytestmark = pytest.mark.unit
 
@@ -98,3 +101,11 @@ def test_folding_keeps_the_order_and_gives_each_spec_lanes_of_its_own(counts: li
     assert lanes.max() < max(MOST_LANES, len(counts)) + len(counts)
     for lane in np.unique(lanes):
         assert len(np.unique(specs[lanes == lane])) == 1
+
+
+def test_a_table_that_was_never_written_has_all_its_pages(tmp_path: Path) -> None:
+    view = TableView.of(catalog(tmp_path).create_table("db.new", NUMBERS))
+    assert view.map.to_dict()["lanes"] == []
+    assert overview_document(view)["specs"][0]["files"] == 0
+    document = plan_document(view, "id = 1", plan_for(view, "id = 1"))
+    assert (document["files"], document["kept_by_cell"]) == ([], [])

@@ -135,6 +135,11 @@ def test_bad_input_is_told_as_on_the_command_line(
     assert document["error"].keys() == {"kind", "message", "context", "retryable", "committed"}
 
 
+def test_very_many_parameters_are_refused(call: Caller) -> None:
+    status, document = call("GET", "/api/session?" + "&".join(f"a{at}=1" for at in range(50)))
+    assert (status, document["error"]["kind"]) == (400, "bad-input")
+
+
 def test_every_document_of_a_table_is_there(call: Caller) -> None:
     assert call.get("session")[1]["tables"] == [NAME]
     assert call.get("session")[1]["token"] is None

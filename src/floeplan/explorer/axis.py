@@ -6,11 +6,9 @@ without such a column, or whose files do not tell, has its commits for an axis: 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.transforms import DayTransform, HourTransform, IdentityTransform, MonthTransform, YearTransform
@@ -144,11 +142,10 @@ def _calendar(title: str, times: Ints, known: Mask, finest: int) -> Axis:
 
 
 def _labels(starts: Ints, code: str, many: int) -> tuple[str, ...]:
-    text: Callable[[str], str] = (lambda label: label + ":00") if code == "h" else str
     if code == "M" and many == 3:
-        months: npt.NDArray[np.int64] = starts
-        return tuple(f"{1970 + month // 12} Q{month % 12 // 3 + 1}" for month in months.tolist())
-    return tuple(text(str(label).replace("T", " ")) for label in starts.astype(f"datetime64[{code}]"))
+        return tuple(f"{1970 + month // 12} Q{month % 12 // 3 + 1}" for month in starts.tolist())
+    minutes = ":00" if code == "h" else ""
+    return tuple(f"{str(label).replace('T', ' ')}{minutes}" for label in starts.astype(f"datetime64[{code}]"))
 
 
 def _commits(sequence: Ints) -> Axis:

@@ -29,6 +29,10 @@ from floeplan.explorer.service import ExplorerService
 ADDRESS = "127.0.0.1"
 TOKEN_HEADER = "X-Floeplan-Token"
 MOST_BODY_BYTES = 64 * 1024
+MOST_PARAMETERS = 20
+IDLE_SECONDS = 120
+"""A connection that says nothing for so long is closed."""
+
 _API = "/api/"
 _JSON = "application/json; charset=utf-8"
 _HEADERS = {
@@ -82,6 +86,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     server: ExplorerServer
     protocol_version = "HTTP/1.1"
+    timeout = IDLE_SECONDS
     server_version, sys_version = "floeplan", ""
 
     def do_GET(self) -> None:
@@ -116,8 +121,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _get(self) -> None:
         asked = urlsplit(self.path)
         if asked.path.startswith(_API):
-            parameters = dict(parse_qsl(asked.query, keep_blank_values=True, max_num_fields=20))
-            self._send(HTTPStatus.OK, _JSON, to_json(self.server.service.read(asked.path[len(_API) :], parameters)))
+            name = asked.path.removeprefix(_API)
+            self._send(HTTPStatus.OK, _JSON, to_json(self.server.service.read(name, _parameters(asked.query))))
             return
         name = asked.path.lstrip("/") or INDEX
         if name == DATA:
@@ -167,3 +172,10 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
         """Requests are of interest with -v only; predicates stay out of the log."""
         _log.info("%s %s", self.command, urlsplit(self.path).path)
+
+
+def _parameters(query: str) -> Mapping[str, str]:
+    try:
+        return dict(parse_qsl(query, keep_blank_values=True, max_num_fields=MOST_PARAMETERS))
+    except ValueError as error:
+        raise RefusedError(HTTPStatus.BAD_REQUEST, "bad-input", "there are too many parameters") from error

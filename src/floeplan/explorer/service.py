@@ -60,6 +60,7 @@ class ExplorerService:
     _views: OrderedDict[str, TableView] = field(default_factory=OrderedDict)
     _lock: threading.RLock = field(default_factory=threading.RLock)
     _audited: Mapping[str, Any] | None = None
+    _audit_lock: threading.Lock = field(default_factory=threading.Lock)
 
     def read(self, name: str, parameters: Parameters) -> Mapping[str, Any]:
         """A document.
@@ -161,7 +162,7 @@ class ExplorerService:
     def _audit(self) -> Mapping[str, Any]:
         if self.audit is None:
             raise BadInputError("no scan reports were given; start with --reports")
-        with self._lock:
+        with self._audit_lock:
             if self._audited is None:
                 self._audited = self.audit()
             return self._audited

@@ -51,7 +51,7 @@ class TableMap:
 
     def sum_by_cell(self, values: Ints) -> Ints:
         """A number per file summed up per cell."""
-        return np.bincount(self.cell_of, weights=values, minlength=len(self.cell_lane)).astype(np.int64)
+        return _sums(self.cell_of, len(self.cell_lane), values)
 
     def files_in(self, lane: int, time_bin: int) -> Ints:
         """The files of one cell."""
@@ -85,15 +85,18 @@ def draw_map(
     lane_of, lanes = _lanes(entries, union, time_id)
     width = len(axis.labels) + 1
     keys, cell_of = np.unique(lane_of * width + axis.bins + 1, return_inverse=True)
-    drawn = TableMap(axis, lanes, keys // width, keys % width - 1, cell_of, {})
-    sums = {
+    numbers = {
         "files": np.ones(len(entries), dtype=np.int64),
         "bytes": entries.ints("file_size_in_bytes"),
         "rows": entries.record_count,
         "deletes": deletes,
     }
-    found = {name: drawn.sum_by_cell(values) for name, values in sums.items()}
-    return TableMap(axis, lanes, drawn.cell_lane, drawn.cell_bin, cell_of, found)
+    sums = {name: _sums(cell_of, len(keys), values) for name, values in numbers.items()}
+    return TableMap(axis, lanes, keys // width, keys % width - 1, cell_of, sums)
+
+
+def _sums(cell_of: Ints, cells: int, values: Ints) -> Ints:
+    return np.bincount(cell_of, weights=values, minlength=cells).astype(np.int64)
 
 
 def _lanes(entries: EntriesTable, union: UnionPartitionType, time_id: int | None) -> tuple[Ints, tuple[Lane, ...]]:

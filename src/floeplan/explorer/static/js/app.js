@@ -1,108 +1,211 @@
 /* The page as a whole: which table, which view, which colours. */
 (function (F) {
-  "use strict";
+    "use strict";
 
-  const VIEWS = [["plan", "Plan"], ["history", "History"], ["rewrite", "Rewrite"], ["health", "Health"], ["audit", "Audit"]];
-  const THEMES = { auto: ["◐", "as the system says"], light: ["☀", "light"], dark: ["☾", "dark"] };
-  const main = document.getElementById("main");
-  let shared = null;
+    const VIEWS = [
+        ["plan", "Plan"],
+        ["history", "History"],
+        ["rewrite", "Rewrite"],
+        ["health", "Health"],
+        ["audit", "Audit"],
+    ];
+    const THEMES = { auto: ["◐", "as the system says"], light: ["☀", "light"], dark: ["☾", "dark"] };
+    const main = document.getElementById("main");
+    let shared = null;
 
-  /** What all views share; documents that do not change are asked for once. */
-  function share(session, overview) {
-    const once = (ask) => { let found = null; return () => (found = found || ask().catch((failure) => { found = null; throw failure; })); };
-    return { session, overview, where: F.source.live ? "" : F.source.predicates()[0], map: once(F.source.map), doctor: once(F.source.doctor), audit: once(F.source.audit), reload: () => start(true) };
-  }
-
-  async function start(refresh) {
-    try {
-      const session = await F.source.session();
-      if (!F.source.table() && session.tables.length === 1) F.source.choose(session.tables[0]);
-      if (!F.source.table()) { chooseTable(session); return; }
-      F.fill(main, F.el("p", { class: "wait" }, "Reading the table…"));
-      const where = shared ? shared.where : null;
-      shared = share(session, await F.source.overview(refresh));
-      if (where !== null) shared.where = where;
-      head(session);
-      await show();
-      count();
-    } catch (failure) {
-      F.fill(main, F.note(failure.message, "bad"));
+    /** What all views share; documents that do not change are asked for once. */
+    function share(session, overview) {
+        const once = (ask) => {
+            let found = null;
+            return () =>
+                (found =
+                    found ||
+                    ask().catch((failure) => {
+                        found = null;
+                        throw failure;
+                    }));
+        };
+        return {
+            session,
+            overview,
+            where: F.source.live ? "" : F.source.predicates()[0],
+            map: once(F.source.map),
+            doctor: once(F.source.doctor),
+            audit: once(F.source.audit),
+            reload: () => start(true),
+        };
     }
-  }
 
-  function chooseTable(session) {
-    const open = (name) => { F.source.choose(name); start(); };
-    const rows = session.tables.map((name) => F.el("li", {}, F.el("button", { type: "button", class: "link mono", on: { click: () => open(name) } }, name)));
-    F.fill(main, F.card("Which table?", { said: F.counted(session.tables.length, "table") }, rows.length ? F.el("ul", {}, rows) : F.el("p", { class: "empty" }, "The catalog has no tables yet. floeplan demo makes one.")));
-  }
-
-  function head(session) {
-    const choice = document.getElementById("table-choice");
-    const name = shared.overview.table;
-    const shown = session.tables.length > 1
-      ? F.el("select", { "aria-label": "Table", class: "mono", on: { change: (event) => { shared = null; F.source.choose(event.target.value); start(); } } }, session.tables.map((one) => F.el("option", { value: one, selected: one === name }, one)))
-      : F.el("span", { class: "name", title: name }, name.includes("/") ? name.split("/").slice(-3).join("/") : name);
-    F.fill(choice, shown, F.el("span", { class: "faint small" }, `format ${shared.overview.format_version}`), session.allow_writes ? F.tag("warn", "writes allowed") : null);
-    document.title = `${name} · Floeplan`;
-    const made = F.source.live ? `served on this machine only` : `a report of ${session.made}`;
-    F.fill(document.getElementById("foot"), `Floeplan ${session.version}, ${made} · ${shared.overview.location} · snapshot ${shared.overview.snapshot_id || "none"}`);
-  }
-
-  const view = () => { const name = location.hash.replace("#/", ""); return VIEWS.some(([known]) => known === name) ? name : "plan"; };
-
-  function tabs(counts) {
-    const chosen = view();
-    F.fill(document.getElementById("tabs"), VIEWS.map(([name, text]) => F.el("a", { href: `#/${name}`, "aria-current": name === chosen ? "page" : null }, text,
-      counts && counts[name] ? F.el("span", { class: `count ${counts[name].kind}` }, counts[name].number) : null)));
-  }
-
-  let counts = null;
-  let shows = 0;
-
-  async function show() {
-    const mine = (shows += 1);
-    tabs(counts);
-    const place = F.el("div", { class: "stack wide" });
-    F.fill(main, place);
-    try {
-      await F.views[view()](place, shared);
-    } catch (failure) {
-      if (mine === shows) F.fill(place, F.note(failure.message, "bad"));
+    async function start(refresh) {
+        try {
+            const session = await F.source.session();
+            if (!F.source.table() && session.tables.length === 1) F.source.choose(session.tables[0]);
+            if (!F.source.table()) {
+                chooseTable(session);
+                return;
+            }
+            F.fill(main, F.el("p", { class: "wait" }, "Reading the table…"));
+            const where = shared ? shared.where : null;
+            shared = share(session, await F.source.overview(refresh));
+            if (where !== null) shared.where = where;
+            head(session);
+            await show();
+            count();
+        } catch (failure) {
+            F.fill(main, F.note(failure.message, "bad"));
+        }
     }
-    F.redrawAll();
-  }
 
-  /** The number of findings beside the name of the view that has them; looked up when the page is idle. */
-  async function count() {
-    if (F.source.live && shared.overview.files > 50000) return;
-    const found = await shared.doctor().catch(() => null);
-    const serious = found ? found.findings.filter((one) => one.severity !== "info") : [];
-    counts = serious.length ? { health: { number: serious.length, kind: serious.some((one) => one.severity === "error") ? "error" : "" } } : null;
-    tabs(counts);
-  }
+    function chooseTable(session) {
+        const open = (name) => {
+            F.source.choose(name);
+            start();
+        };
+        const rows = session.tables.map((name) =>
+            F.el(
+                "li",
+                {},
+                F.el("button", { type: "button", class: "link mono", on: { click: () => open(name) } }, name),
+            ),
+        );
+        F.fill(
+            main,
+            F.card(
+                "Which table?",
+                { said: F.counted(session.tables.length, "table") },
+                rows.length
+                    ? F.el("ul", {}, rows)
+                    : F.el("p", { class: "empty" }, "The catalog has no tables yet. floeplan demo makes one."),
+            ),
+        );
+    }
 
-  function theme(chosen) {
-    const button = document.getElementById("theme");
-    if (chosen === "auto") delete document.documentElement.dataset.theme;
-    else document.documentElement.dataset.theme = chosen;
-    button.textContent = THEMES[chosen][0];
-    button.setAttribute("aria-label", `Colours: ${THEMES[chosen][1]}`);
-    button.title = `Colours: ${THEMES[chosen][1]}`;
-    button.dataset.chosen = chosen;
-    try { localStorage.setItem("floeplan-theme", chosen); } catch { /* a page from a file may have no storage */ }
-    F.redrawAll();
-  }
+    function head(session) {
+        const choice = document.getElementById("table-choice");
+        const name = shared.overview.table;
+        const shown =
+            session.tables.length > 1
+                ? F.el(
+                      "select",
+                      {
+                          "aria-label": "Table",
+                          class: "mono",
+                          on: {
+                              change: (event) => {
+                                  shared = null;
+                                  F.source.choose(event.target.value);
+                                  start();
+                              },
+                          },
+                      },
+                      session.tables.map((one) => F.el("option", { value: one, selected: one === name }, one)),
+                  )
+                : F.el(
+                      "span",
+                      { class: "name", title: name },
+                      name.includes("/") ? name.split("/").slice(-3).join("/") : name,
+                  );
+        F.fill(
+            choice,
+            shown,
+            F.el("span", { class: "faint small" }, `format ${shared.overview.format_version}`),
+            session.allow_writes ? F.tag("warn", "writes allowed") : null,
+        );
+        document.title = `${name} · Floeplan`;
+        const made = F.source.live ? `served on this machine only` : `a report of ${session.made}`;
+        F.fill(
+            document.getElementById("foot"),
+            `Floeplan ${session.version}, ${made} · ${shared.overview.location} · snapshot ${shared.overview.snapshot_id || "none"}`,
+        );
+    }
 
-  function remembered() {
-    try { const kept = localStorage.getItem("floeplan-theme"); return kept in THEMES ? kept : "auto"; } catch { return "auto"; }
-  }
+    const view = () => {
+        const name = location.hash.replace("#/", "");
+        return VIEWS.some(([known]) => known === name) ? name : "plan";
+    };
 
-  document.getElementById("theme").addEventListener("click", (event) => {
-    const names = Object.keys(THEMES);
-    theme(names[(names.indexOf(event.currentTarget.dataset.chosen) + 1) % names.length]);
-  });
-  window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => F.redrawAll());
-  window.addEventListener("hashchange", () => { if (shared) show().then(() => main.focus({ preventScroll: true })); });
-  theme(remembered());
-  start();
+    function tabs(counts) {
+        const chosen = view();
+        F.fill(
+            document.getElementById("tabs"),
+            VIEWS.map(([name, text]) =>
+                F.el(
+                    "a",
+                    { href: `#/${name}`, "aria-current": name === chosen ? "page" : null },
+                    text,
+                    counts && counts[name]
+                        ? F.el("span", { class: `count ${counts[name].kind}` }, counts[name].number)
+                        : null,
+                ),
+            ),
+        );
+    }
+
+    let counts = null;
+    let shows = 0;
+
+    async function show() {
+        const mine = (shows += 1);
+        tabs(counts);
+        const place = F.el("div", { class: "stack wide" });
+        F.fill(main, place);
+        try {
+            await F.views[view()](place, shared);
+        } catch (failure) {
+            if (mine === shows) F.fill(place, F.note(failure.message, "bad"));
+        }
+        F.redrawAll();
+    }
+
+    /** The number of findings beside the name of the view that has them; looked up when the page is idle. */
+    async function count() {
+        if (F.source.live && shared.overview.files > 50000) return;
+        const found = await shared.doctor().catch(() => null);
+        const serious = found ? found.findings.filter((one) => one.severity !== "info") : [];
+        counts = serious.length
+            ? {
+                  health: {
+                      number: serious.length,
+                      kind: serious.some((one) => one.severity === "error") ? "error" : "",
+                  },
+              }
+            : null;
+        tabs(counts);
+    }
+
+    function theme(chosen) {
+        const button = document.getElementById("theme");
+        if (chosen === "auto") delete document.documentElement.dataset.theme;
+        else document.documentElement.dataset.theme = chosen;
+        button.textContent = THEMES[chosen][0];
+        button.setAttribute("aria-label", `Colours: ${THEMES[chosen][1]}`);
+        button.title = `Colours: ${THEMES[chosen][1]}`;
+        button.dataset.chosen = chosen;
+        try {
+            localStorage.setItem("floeplan-theme", chosen);
+        } catch {
+            /* a page from a file may have no storage */
+        }
+        F.redrawAll();
+    }
+
+    function remembered() {
+        try {
+            const kept = localStorage.getItem("floeplan-theme");
+            return kept in THEMES ? kept : "auto";
+        } catch {
+            return "auto";
+        }
+    }
+
+    document.getElementById("theme").addEventListener("click", (event) => {
+        const names = Object.keys(THEMES);
+        theme(names[(names.indexOf(event.currentTarget.dataset.chosen) + 1) % names.length]);
+    });
+    window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => F.redrawAll());
+    window.addEventListener("hashchange", () => {
+        if (shared) show().then(() => main.focus({ preventScroll: true }));
+    });
+    theme(remembered());
+    start();
 })((window.Floeplan = window.Floeplan || {}));

@@ -1,78 +1,126 @@
 /* The pruning pyramid, what each condition did in it, and how each spec took part. */
 (function (F) {
-  "use strict";
+    "use strict";
 
-  const HOW = { exact: "decided", conservative: "narrowed", cannot: "not answered" };
+    const HOW = { exact: "decided", conservative: "narrowed", cannot: "not answered" };
 
-  /** Levels from the manifests down to the bytes; the share that is read is drawn in the middle of each. */
-  F.pyramid = function (plan) {
-    const summary = plan.summary;
-    const pages = plan.passes.find((step) => step.unit === "pages");
-    const levels = [
-      ["manifests", summary.manifests_kept, summary.manifests_total, F.count],
-      ["files", summary.files_kept, summary.files_total, F.count],
-      ["row groups", summary.row_groups_kept, summary.row_groups_total, F.count],
-      ["pages", pages ? pages.kept : null, pages ? pages.total : null, F.count],
-      ["rows", summary.rows_kept, summary.rows_total, F.about],
-      ["bytes", summary.bytes_kept, summary.bytes_total, F.bytes],
-    ];
-    return F.el("div", { class: "pyramid", role: "list", "aria-label": "What is read at each level" }, levels.map((level) => drawLevel(plan, ...level)));
-  };
+    /** Levels from the manifests down to the bytes; the share that is read is drawn in the middle of each. */
+    F.pyramid = function (plan) {
+        const summary = plan.summary;
+        const pages = plan.passes.find((step) => step.unit === "pages");
+        const levels = [
+            ["manifests", summary.manifests_kept, summary.manifests_total, F.count],
+            ["files", summary.files_kept, summary.files_total, F.count],
+            ["row groups", summary.row_groups_kept, summary.row_groups_total, F.count],
+            ["pages", pages ? pages.kept : null, pages ? pages.total : null, F.count],
+            ["rows", summary.rows_kept, summary.rows_total, F.about],
+            ["bytes", summary.bytes_kept, summary.bytes_total, F.bytes],
+        ];
+        return F.el(
+            "div",
+            { class: "pyramid", role: "list", "aria-label": "What is read at each level" },
+            levels.map((level) => drawLevel(plan, ...level)),
+        );
+    };
 
-  function drawLevel(plan, name, kept, total, show) {
-    if (kept === null || kept === undefined) return unknownLevel(plan, name);
-    const share = total ? kept / total : 0;
-    const side = `${(100 * (1 - Math.min(1, share))) / 2}%`;
-    const fill = kept ? F.el("span", { class: "fill", style: { left: side, right: side } }) : null;
-    const said = `${name}: ${show(kept)} of ${total === null ? "unknown" : show(total)} read`;
-    return F.el("div", { class: "level", role: "listitem", "aria-label": said },
-      F.el("span", { class: "what" }, name),
-      F.el("span", { class: "track" }, fill),
-      F.el("span", { class: "much" }, F.el("b", {}, show(kept)), F.el("span", { class: "of soft" }, total === null ? "" : ` of ${show(total)}`),
-        F.el("span", { class: "soft" }, total ? ` · ${F.percent(kept, total)}` : "")));
-  }
+    function drawLevel(plan, name, kept, total, show) {
+        if (kept === null || kept === undefined) return unknownLevel(plan, name);
+        const share = total ? kept / total : 0;
+        const side = `${(100 * (1 - Math.min(1, share))) / 2}%`;
+        const fill = kept ? F.el("span", { class: "fill", style: { left: side, right: side } }) : null;
+        const said = `${name}: ${show(kept)} of ${total === null ? "unknown" : show(total)} read`;
+        return F.el(
+            "div",
+            { class: "level", role: "listitem", "aria-label": said },
+            F.el("span", { class: "what" }, name),
+            F.el("span", { class: "track" }, fill),
+            F.el(
+                "span",
+                { class: "much" },
+                F.el("b", {}, show(kept)),
+                F.el("span", { class: "of soft" }, total === null ? "" : ` of ${show(total)}`),
+                F.el("span", { class: "soft" }, total ? ` · ${F.percent(kept, total)}` : ""),
+            ),
+        );
+    }
 
-  /** Footers are opened for files that metadata leave open, and page indexes for row groups that footers do. */
-  function unknownLevel(plan, name) {
-    const said = !plan.where ? "all" : plan.footers ? "not needed" : "not opened";
-    return F.el("div", { class: "level unknown", role: "listitem", "aria-label": `${name}: ${said}` },
-      F.el("span", { class: "what" }, name), F.el("span", { class: "track" }), F.el("span", { class: "much faint" }, said));
-  }
+    /** Footers are opened for files that metadata leave open, and page indexes for row groups that footers do. */
+    function unknownLevel(plan, name) {
+        const said = !plan.where ? "all" : plan.footers ? "not needed" : "not opened";
+        return F.el(
+            "div",
+            { class: "level unknown", role: "listitem", "aria-label": `${name}: ${said}` },
+            F.el("span", { class: "what" }, name),
+            F.el("span", { class: "track" }),
+            F.el("span", { class: "much faint" }, said),
+        );
+    }
 
-  /** How many manifests and files each operand of the AND would drop by itself. */
-  F.effects = function (plan) {
-    const judged = plan.passes.filter((step) => step.effects.length);
-    if (!judged.length) return null;
-    const columns = [{ name: "Each condition alone would drop", text: true }, ...judged.map((step) => ({ name: `${step.unit} of ${F.count(step.total)}`, num: true })), { name: "Why not more", text: true }];
-    const rows = judged[0].effects.map((effect, at) => {
-      const why = judged.map((step) => step.effects[at].why).filter(Boolean).pop() || "";
-      return [F.el("code", {}, effect.predicate), ...judged.map((step) => dropped(step, at)), F.el("span", { class: "soft" }, why)];
-    });
-    return F.table("What each condition drops", columns, rows);
-  };
+    /** How many manifests and files each operand of the AND would drop by itself. */
+    F.effects = function (plan) {
+        const judged = plan.passes.filter((step) => step.effects.length);
+        if (!judged.length) return null;
+        const columns = [
+            { name: "Each condition alone would drop", text: true },
+            ...judged.map((step) => ({ name: `${step.unit} of ${F.count(step.total)}`, num: true })),
+            { name: "Why not more", text: true },
+        ];
+        const rows = judged[0].effects.map((effect, at) => {
+            const why =
+                judged
+                    .map((step) => step.effects[at].why)
+                    .filter(Boolean)
+                    .pop() || "";
+            return [
+                F.el("code", {}, effect.predicate),
+                ...judged.map((step) => dropped(step, at)),
+                F.el("span", { class: "soft" }, why),
+            ];
+        });
+        return F.table("What each condition drops", columns, rows);
+    };
 
-  function dropped(step, at) {
-    const number = step.effects[at].dropped;
-    return number ? `${F.count(number)} · ${F.percent(number, step.total)}` : "–";
-  }
+    function dropped(step, at) {
+        const number = step.effects[at].dropped;
+        return number ? `${F.count(number)} · ${F.percent(number, step.total)}` : "–";
+    }
 
-  /** One row a spec: what it kept, and how the predicate went through its partitioning. */
-  F.bySpec = function (plan) {
-    const columns = [{ name: "Spec" }, { name: "Manifests", num: true }, { name: "Files", num: true }, { name: "Bytes", num: true }, { name: "How the predicate went through", text: true }];
-    const rows = plan.specs.map((spec) => [
-      F.el("span", {}, F.dot(spec.spec_id), `${spec.spec_id} `, F.el("code", { class: "soft" }, spec.spec)),
-      `${F.count(spec.manifests_kept)} / ${F.count(spec.manifests_total)}`,
-      `${F.count(spec.files_kept)} / ${spec.files_total === null ? "?" : F.count(spec.files_total)}`,
-      F.bytes(spec.bytes_kept),
-      notes(spec),
-    ]);
-    return F.table("What each spec keeps", columns, rows);
-  };
+    /** One row a spec: what it kept, and how the predicate went through its partitioning. */
+    F.bySpec = function (plan) {
+        const columns = [
+            { name: "Spec" },
+            { name: "Manifests", num: true },
+            { name: "Files", num: true },
+            { name: "Bytes", num: true },
+            { name: "How the predicate went through", text: true },
+        ];
+        const rows = plan.specs.map((spec) => [
+            F.el("span", {}, F.dot(spec.spec_id), `${spec.spec_id} `, F.el("code", { class: "soft" }, spec.spec)),
+            `${F.count(spec.manifests_kept)} / ${F.count(spec.manifests_total)}`,
+            `${F.count(spec.files_kept)} / ${spec.files_total === null ? "?" : F.count(spec.files_total)}`,
+            F.bytes(spec.bytes_kept),
+            notes(spec),
+        ]);
+        return F.table("What each spec keeps", columns, rows);
+    };
 
-  function notes(spec) {
-    const known = spec.notes.filter((note) => note.field !== null);
-    if (!known.length) return F.el("span", { class: "faint" }, spec.notes.length ? "no partition field meets it; column bounds decide" : "");
-    return known.map((note) => F.el("div", {}, F.el("code", {}, note.predicate), ` ${HOW[note.how]} by `, F.el("code", {}, note.field),
-      note.how !== "exact" && note.reason ? F.el("span", { class: "soft" }, ` (${note.reason})`) : null));
-  }
+    function notes(spec) {
+        const known = spec.notes.filter((note) => note.field !== null);
+        if (!known.length)
+            return F.el(
+                "span",
+                { class: "faint" },
+                spec.notes.length ? "no partition field meets it; column bounds decide" : "",
+            );
+        return known.map((note) =>
+            F.el(
+                "div",
+                {},
+                F.el("code", {}, note.predicate),
+                ` ${HOW[note.how]} by `,
+                F.el("code", {}, note.field),
+                note.how !== "exact" && note.reason ? F.el("span", { class: "soft" }, ` (${note.reason})`) : null,
+            ),
+        );
+    }
 })((window.Floeplan = window.Floeplan || {}));

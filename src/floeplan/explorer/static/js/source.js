@@ -1,73 +1,99 @@
 /* Where documents come from: the server that serves this page, or the report it was written into. */
 (function (F) {
-  "use strict";
+    "use strict";
 
-  const report = window.FLOEPLAN_REPORT || null;
+    const report = window.FLOEPLAN_REPORT || null;
 
-  F.Failure = class extends Error {
-    constructor(kind, message) { super(message); this.kind = kind; }
-  };
+    F.Failure = class extends Error {
+        constructor(kind, message) {
+            super(message);
+            this.kind = kind;
+        }
+    };
 
-  function server() {
-    let table = new URLSearchParams(location.search).get("table");
+    function server() {
+        let table = new URLSearchParams(location.search).get("table");
 
-    async function answer(response) {
-      const document = await response.json();
-      if (document.error) throw new F.Failure(document.error.kind, document.error.message);
-      return document;
+        async function answer(response) {
+            const document = await response.json();
+            if (document.error) throw new F.Failure(document.error.kind, document.error.message);
+            return document;
+        }
+
+        async function get(name, parameters, signal) {
+            const query = new URLSearchParams();
+            const asked = { table, ...parameters };
+            for (const [key, value] of Object.entries(asked))
+                if (value !== null && value !== undefined && value !== "") query.set(key, value);
+            return answer(await fetch(`/api/${name}?${query}`, { signal }));
+        }
+
+        return {
+            live: true,
+            table: () => table,
+            choose(name) {
+                table = name;
+                history.replaceState(null, "", `?table=${encodeURIComponent(name)}${location.hash}`);
+            },
+            session: () => get("session", {}),
+            overview: (refresh) => get("overview", { refresh: refresh ? "yes" : "" }),
+            map: () => get("map", {}),
+            plan: (where, footers, signal) => get("plan", { where, footers }, signal),
+            file: (path, where) => get("file", { path, where }),
+            cell: (lane, bin) => get("cell", { lane, bin }),
+            doctor: () => get("doctor", {}),
+            rewrite: (request, signal) => get("rewrite", request, signal),
+            upgrade: (to) => get("upgrade", { to }),
+            audit: () => get("audit", {}),
+            async write(action, token, body) {
+                const headers = { "Content-Type": "application/json", "X-Floeplan-Token": token };
+                return answer(
+                    await fetch(`/api/${action}`, {
+                        method: "POST",
+                        headers,
+                        body: JSON.stringify({ table, ...body }),
+                    }),
+                );
+            },
+        };
     }
 
-    async function get(name, parameters, signal) {
-      const query = new URLSearchParams();
-      const asked = { table, ...parameters };
-      for (const [key, value] of Object.entries(asked)) if (value !== null && value !== undefined && value !== "") query.set(key, value);
-      return answer(await fetch(`/api/${name}?${query}`, { signal }));
+    function written() {
+        const nothing = (what) => {
+            throw new F.Failure(
+                "static-report",
+                `${what} needs the live explorer: floeplan serve ${report.overview.table}`,
+            );
+        };
+        return {
+            live: false,
+            table: () => report.overview.table,
+            choose() {},
+            session: async () => ({
+                tables: [report.overview.table],
+                allow_writes: false,
+                audit: Boolean(report.audit),
+                version: report.version,
+                made: report.made,
+            }),
+            overview: async () => report.overview,
+            map: async () => report.map,
+            predicates: () => report.plans.map((plan) => plan.where),
+            async plan(where) {
+                return report.plans.find((plan) => plan.where === where) || nothing("Planning other predicates");
+            },
+            async file(path, where) {
+                const plan = report.plans.find((one) => one.where === where);
+                return (plan && plan.details[path]) || nothing("Looking into this file");
+            },
+            cell: async () => nothing("The list of a cell's files"),
+            doctor: async () => report.doctor,
+            rewrite: async () => report.rewrite,
+            upgrade: async () => report.upgrade || nothing("This preview"),
+            audit: async () => report.audit || nothing("The audit"),
+            write: async () => nothing("Changing the table"),
+        };
     }
 
-    return {
-      live: true,
-      table: () => table,
-      choose(name) { table = name; history.replaceState(null, "", `?table=${encodeURIComponent(name)}${location.hash}`); },
-      session: () => get("session", {}),
-      overview: (refresh) => get("overview", { refresh: refresh ? "yes" : "" }),
-      map: () => get("map", {}),
-      plan: (where, footers, signal) => get("plan", { where, footers }, signal),
-      file: (path, where) => get("file", { path, where }),
-      cell: (lane, bin) => get("cell", { lane, bin }),
-      doctor: () => get("doctor", {}),
-      rewrite: (request, signal) => get("rewrite", request, signal),
-      upgrade: (to) => get("upgrade", { to }),
-      audit: () => get("audit", {}),
-      async write(action, token, body) {
-        const headers = { "Content-Type": "application/json", "X-Floeplan-Token": token };
-        return answer(await fetch(`/api/${action}`, { method: "POST", headers, body: JSON.stringify({ table, ...body }) }));
-      },
-    };
-  }
-
-  function written() {
-    const nothing = (what) => { throw new F.Failure("static-report", `${what} needs the live explorer: floeplan serve ${report.overview.table}`); };
-    return {
-      live: false,
-      table: () => report.overview.table,
-      choose() {},
-      session: async () => ({ tables: [report.overview.table], allow_writes: false, audit: Boolean(report.audit), version: report.version, made: report.made }),
-      overview: async () => report.overview,
-      map: async () => report.map,
-      predicates: () => report.plans.map((plan) => plan.where),
-      async plan(where) { return report.plans.find((plan) => plan.where === where) || nothing("Planning other predicates"); },
-      async file(path, where) {
-        const plan = report.plans.find((one) => one.where === where);
-        return (plan && plan.details[path]) || nothing("Looking into this file");
-      },
-      cell: async () => nothing("The list of a cell's files"),
-      doctor: async () => report.doctor,
-      rewrite: async () => report.rewrite,
-      upgrade: async () => report.upgrade || nothing("This preview"),
-      audit: async () => report.audit || nothing("The audit"),
-      write: async () => nothing("Changing the table"),
-    };
-  }
-
-  F.source = report ? written() : server();
+    F.source = report ? written() : server();
 })((window.Floeplan = window.Floeplan || {}));

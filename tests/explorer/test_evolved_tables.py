@@ -1,0 +1,46 @@
+"""Pages of every evolved table of formats 1 to 3: all of it is drawn, and files are judged as plans judge them."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from floeplan.explorer.assets import to_json
+from floeplan.explorer.documents import doctor_document, overview_document
+from floeplan.explorer.file_document import file_document
+from floeplan.explorer.plan_document import Footers, plan_document, plan_for
+from floeplan.explorer.view import TableView
+from floeplan.maintain.doctor import doctor
+from tests.support.matrix import TABLES, Matrix
+from tests.support.matrix_predicates import predicates
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog.sql import SqlCatalog
+
+pytestmark = pytest.mark.engines
+
+FILES = 4
+"""Files of a table that are looked into for each predicate."""
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_is_drawn_and_its_files_are_judged_as_planned(
+    name: str, matrix: Matrix, local_catalog: SqlCatalog
+) -> None:
+    made = matrix.table(name)
+    view = TableView.of(local_catalog.load_table(made.identifier))
+    cells = view.map.to_dict()["cells"]
+    assert sum(cells["files"]) == len(view.files) > 0
+    assert sum(cells["deletes"]) == view.delete_counts.sum()
+    json.loads(to_json(overview_document(view)))
+    json.loads(to_json(doctor_document(name, doctor(view.table))))
+    for where in [predicate.text for predicate in predicates(made.columns)][TABLES.index(name) % 12 :: 12]:
+        plan = plan_for(view, where, Footers.NO)
+        assert sum(plan_document(view, where, plan)["kept_by_cell"]) == len(plan.files)
+        kept = {file.path for file in plan.files}
+        for path in view.files.path.to_pylist()[:: max(1, len(view.files) // FILES)]:
+            document = file_document(view, path, where)
+            assert (document["answer"] == "no row") == (path not in kept), (where, path)
+            json.loads(to_json(document))
