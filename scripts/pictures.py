@@ -19,9 +19,16 @@ from rich.text import Text
 
 from floeplan.catalog import open_catalog
 from floeplan.cli.demo_archive import WEEK, Archive
-from floeplan.cli.demo_chapters import Stage, ask_for_a_week, rewrite_along_a_curve, side_by_side, tell_history
+from floeplan.cli.demo_chapters import (
+    Stage,
+    ask_for_a_week,
+    rewrite_along_a_curve,
+    side_by_side,
+    tell_history,
+    upgrade_by_metadata,
+)
 from floeplan.cli.prune import Answer, render
-from floeplan.parquet.reader import read
+from floeplan.parquet.prune import PruneRequest
 from floeplan.parquet.source import open_source
 from floeplan.scan.explain import draw_levels
 
@@ -39,15 +46,16 @@ def export(name: str, title: str, drawing: RenderableType, width: int) -> None:
 
 
 def draw_demo() -> None:
-    """The week of one mission, before and after the rewrite."""
+    """The week of one mission: before and after the rewrite, and with old files under the current spec."""
     stage = Stage(Archive.of(open_catalog(), "medium"), Path("demo"), "floeplan", "")
     tell_history(stage)
     ask_for_a_week(stage)
     rewrite_along_a_curve(stage)
     before, after = stage.plans
-    question = WEEK.replace(" AND sample_timestamp_ns <", "\n    AND sample_timestamp_ns <")
-    command = Text(f'$ floeplan plan db.telemetry --where "{question}"\n', style="cyan")
-    export("pyramid", "floeplan plan", Group(command, draw_levels(before)), 100)
+    upgrade_by_metadata(stage)
+    question = WEEK.replace(" AND ", "\n    AND ")
+    command = Text(f'$ floeplan plan floeplan_demo.telemetry --where "{question}"\n', style="cyan")
+    export("pyramid", "a week of one mission", Group(command, draw_levels(stage.plan(WEEK))), 92)
     export(
         "rewrite", "the same query, before and after a rewrite along a Z-order curve", side_by_side(before, after), 80
     )
@@ -65,8 +73,8 @@ def draw_file() -> None:
     pq.write_table(table, "readings.parquet", row_group_size=50_000, max_rows_per_page=1_250, write_page_index=True)
     where = "ts >= TIMESTAMP_NTZ '2024-03-02 09:00:00' AND ts < TIMESTAMP_NTZ '2024-03-02 20:00:00'"
     source = open_source("readings.parquet")
-    result = read(source, where)
-    export("prune", "floeplan prune", render(Answer(where, source.size, result.prune, result, None)), 110)
+    result = PruneRequest("readings.parquet").with_predicate(where).prune()
+    export("prune", "floeplan prune", render(Answer(where, source.size, result, None, None)), 100)
 
 
 def main() -> None:

@@ -172,6 +172,8 @@ def _strange(values: pa.Array, told: pa.Scalar, field: BoundField) -> bool:
         return bool(values.null_count < len(values))
     if isinstance(field.transform, TimeTransform) and told.as_py() < 0:
         return False
+    if pa.types.is_floating(values.type) and np.isnan(told.as_py()):
+        return not pc.all(pc.is_nan(values.fill_null(0))).as_py()
     return bool(values.null_count or pc.any(pc.not_equal(values, told.cast(values.type))).as_py())
 
 
