@@ -25,7 +25,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if IN_CI else "d
 
 pytest_plugins = ["pytester", "tests.support.shared_run"]
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
-KINDS = ("unit", "property", "spark", "engines", "services")
+KINDS = ("unit", "property", "spark", "engines", "services", "load")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
