@@ -1,15 +1,15 @@
 """The explorer on the evolved archive: reading the facts of all files, the map of them, and planning while one types.
 
-Documents are asked for over HTTP from a server on this machine, as a page asks for them; the median of some requests
-counts. The peer of the first look, with nothing cached, is PyIceberg listing the same files (``inspect.files``). A map
-must stay small whatever the table, and an answer must come before the next pause of a person typing.
+Documents are asked for over HTTP from a server on this machine, as a page asks for them; the best of some requests
+counts, in CPU time of asking and answering and in time on the clock. The peer of the first look, with nothing cached,
+is PyIceberg listing the same files (``inspect.files``). A map must stay small whatever the table, and an answer must
+come before the next pause of a person typing.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import statistics
 import tempfile
 import threading
 import time
@@ -34,7 +34,7 @@ TYPED = {
     "one region": "region = 'eu'",
     "every row": "",
 }
-REPETITIONS = 5
+REPETITIONS = 7
 MAP_KILOBYTES, TYPING_MS = 100, 500
 
 Row = dict[str, Any]
@@ -48,15 +48,11 @@ def run(size: str) -> list[Row]:
         files = sum(json.loads(drawn)["cells"]["files"])
         rows.append(_bounded(f"map ({files:,} files)", "kB", len(drawn) / 1000, MAP_KILOBYTES))
         for name, where in TYPED.items():
-            plan = ask("plan", {"where": where})
-            kept = json.loads(plan)["summary"]["files_kept"]
-            case = f"typing: {name} ({kept:,} files kept)"
-            rows.append(
-                _bounded(case, "wall ms", _median_ms(lambda where=where: ask("plan", {"where": where})), TYPING_MS)
-            )
-        path = json.loads(plan)["files"][0]["path"]
-        asked = {"path": path, "where": TYPED["a column that is not clustered"]}
-        return [*rows, _bounded("one file looked into", "wall ms", _median_ms(lambda: ask("file", asked)), TYPING_MS)]
+            plan = json.loads(ask("plan", {"where": where}))
+            case = f"typing: {name} ({plan['summary']['files_kept']:,} files kept)"
+            rows += _timed(case, lambda where=where: ask("plan", {"where": where}))
+        asked = {"path": plan["files"][0]["path"], "where": TYPED["a column that is not clustered"]}
+        return rows + _timed("one file looked into", lambda: ask("file", asked))
 
 
 def _first_look(metadata: Path, ask: Callable[[str, dict[str, str]], bytes]) -> Row:
@@ -77,13 +73,15 @@ def _bounded(case: str, metric: str, ours: float, limit: float) -> Row:
     return {"suite": "explorer", "case": case, "metric": metric, "ours": ours, "peer": None, "ratio": None, "bar": bar}
 
 
-def _median_ms(ask: Callable[[], bytes]) -> float:
-    times = []
+def _timed(case: str, ask: Callable[[], bytes]) -> list[Row]:
+    """The best of some requests, in CPU time and on the clock."""
+    cpu, wall = [], []
     for _ in range(REPETITIONS):
-        started = time.perf_counter()
+        started, used = time.perf_counter(), time.process_time()
         ask()
-        times.append((time.perf_counter() - started) * 1000)
-    return statistics.median(times)
+        cpu.append((time.process_time() - used) * 1000)
+        wall.append((time.perf_counter() - started) * 1000)
+    return [_bounded(case, "CPU ms", min(cpu), TYPING_MS), _bounded(case, "wall ms", min(wall), TYPING_MS)]
 
 
 @contextmanager
