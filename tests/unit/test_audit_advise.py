@@ -20,9 +20,14 @@ from floeplan.audit.workload import read_workload
 from floeplan.catalog import open_catalog
 from floeplan.cli.main import main
 from floeplan.errors import BadInputError
+from floeplan.metadata.entries import Content, Status
+from floeplan.metadata.new_entries import new_entries
+from floeplan.partition.union import UnionPartitionType
 from floeplan.scan.options import ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.scan.report_store import JsonLinesReportStore, TableReportStore
+from floeplan.transaction.change import Operation, SnapshotChange
+from floeplan.transaction.commit import commit_change
 from tests.support.scan_reports import foreign_report, leaf, write_lines
 from tests.support.tables import catalog, two_spec_table
 
@@ -97,13 +102,15 @@ def test_equalities_are_worth_buckets_and_ranges_are_not(tmp_path: Path) -> None
     assert ("bucket(16, user)",) not in [candidate.columns for candidate in ranges.candidates]
 
 
-def test_old_spec_files_and_scattered_manifests_are_noticed(tmp_path: Path) -> None:
-    opened = catalog(tmp_path)
-    table = opened.create_table("db.t", SCHEMA)
-    regions = ("ap", "eu", "in", "us")
+REGIONS = ("ap", "eu", "in", "us")
+
+
+def two_specs(folder: Path) -> Table:
+    """Files of all regions, then files of one region each, every one in a manifest of its own."""
+    table = catalog(folder).create_table("db.t", SCHEMA)
 
     def rows(number: int) -> pa.Table:
-        names = [regions[(number + i) % 4] for i in range(100)]
+        names = [REGIONS[(number + i) % 4] for i in range(100)]
         values = {"id": range(100), "user": [7] * 100, "region": names, "ts": [START] * 100}
         return pa.table(values, SCHEMA)
 
@@ -113,14 +120,77 @@ def test_old_spec_files_and_scattered_manifests_are_noticed(tmp_path: Path) -> N
         update.add_identity("region")
     for number in range(6):
         table.append(rows(number))
+    return table
+
+
+def test_old_spec_files_are_noticed(tmp_path: Path) -> None:
+    table = two_specs(tmp_path)
     ask(table, tmp_path / "reports", ["region = 'eu'"] * 3)
     found = {c.kind: c for c in advise(table, str(tmp_path / "reports"), AdviseOptions(most=50)).candidates}
     upgrade = found["upgrade-spec"]
     assert upgrade.columns == ("region",)
     assert upgrade.bytes_rewritten > 0
     assert upgrade.estimated_bytes_after < upgrade.estimated_bytes_before / 2
-    assert found["manifests"].bytes_rewritten == 0
-    assert found["manifests"].to_dict()["cost"] == {"bytes_rewritten": 0, "metadata_only": True}
+
+
+def test_an_applied_upgrade_saves_what_was_estimated(tmp_path: Path) -> None:
+    table = two_specs(tmp_path)
+    queries = [f"region = '{region}'" for region in REGIONS]
+    before = ask(table, tmp_path / "reports", queries)
+    result = advise(table, str(tmp_path / "reports"), AdviseOptions(kind="upgrade-spec"))
+    candidate = best(result, "upgrade-spec")
+    apply_candidate(table, candidate)
+    after = ask(table.refresh(), tmp_path / "later", queries)
+    assert {file.spec_id for file in plan_scan(table).files} == {table.spec().spec_id}
+    assert after < before / 1.5
+    assert candidate.saved / 2 <= before - after <= 2 * candidate.saved
+
+
+def scattered(folder: Path) -> Table:
+    """Twelve manifests, each with a file of every one of sixty regions; the files themselves are not there."""
+    table = catalog(folder).create_table("db.scattered", SCHEMA)
+    with table.update_spec() as update:
+        update.add_identity("region")
+    union = UnionPartitionType.of_table(table.metadata)
+    partition = f"partition.{table.spec().fields[0].field_id}"
+    for commit in range(12):
+        columns = {
+            "spec_id": pa.array([table.spec().spec_id] * 60, pa.int32()),
+            "status": pa.array([int(Status.ADDED)] * 60, pa.int8()),
+            "content": pa.array([int(Content.DATA)] * 60, pa.int8()),
+            "file_path": pa.array([f"file:///nowhere/{commit}-{number}.parquet" for number in range(60)]),
+            "file_format": pa.array(["PARQUET"] * 60),
+            "record_count": pa.array([10] * 60),
+            "file_size_in_bytes": pa.array([1000] * 60),
+            partition: pa.array([f"region {number:02}" for number in range(60)]),
+        }
+        change = SnapshotChange(Operation.APPEND, added_data=new_entries(columns, union))
+        table = commit_change(table, change).table
+    return table
+
+
+def test_applied_clustering_of_manifests_saves_what_was_estimated(tmp_path: Path) -> None:
+    table = scattered(tmp_path)
+    queries = [f"region = 'region {number:02}'" for number in range(0, 60, 7)]
+    ask(table, tmp_path / "reports", queries)
+    candidate = best(advise(table, str(tmp_path / "reports"), AdviseOptions(kind="manifests")), "manifests")
+    assert candidate.estimated_bytes_before == manifest_bytes(table, queries)
+    assert candidate.to_dict()["cost"] == {"bytes_rewritten": 0, "metadata_only": True}
+    apply_candidate(table, candidate)
+    after = manifest_bytes(table.refresh(), queries)
+    assert after < candidate.estimated_bytes_before / 4
+    assert candidate.estimated_bytes_after / 2 <= after <= 2 * candidate.estimated_bytes_after
+
+
+def manifest_bytes(table: Table, queries: list[str]) -> int:
+    """The bytes of the manifests that queries open, by the counts and ranges in the manifest list."""
+    listed = table.current_snapshot().manifests(table.io)  # type: ignore[union-attr]
+    total = 0
+    for query in queries:
+        region = query.split("'")[1].encode()
+        ranges = [(manifest, manifest.partitions[0]) for manifest in listed if manifest.partitions]
+        total += sum(m.manifest_length for m, part in ranges if part.lower_bound <= region <= part.upper_bound)
+    return total
 
 
 @pytest.mark.parametrize("sample", [None, 50])

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from floeplan.audit.workload import Workload
+from floeplan.maintain.rewrite_manifests import LEAST_ENTRIES
 from floeplan.metadata.entries import EntriesTable
 from floeplan.metadata.manifest_list import ManifestListTable
 from floeplan.metadata.stats import partition_stats
@@ -27,7 +28,8 @@ def clustered_manifests(
     """Bytes of data manifests opened by all runs: as they are, and with entries filed in the order of partitions."""
     data = ~is_delete_manifest(manifests)
     length = np.where(data, manifests.length, 0)
-    number = max(int(-(-length.sum() // TARGET_BYTES)), min(int(data.sum()), _partitions(entries)))
+    most = min(_partitions(entries), -(-len(entries) // LEAST_ENTRIES))
+    number = max(int(-(-length.sum() // TARGET_BYTES)), min(int(data.sum()), most), 1)
     place = _manifest_of(entries, number)
     before = after = 0
     for expr, runs in workload.predicates:
