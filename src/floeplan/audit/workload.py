@@ -76,7 +76,7 @@ def read_workload(
 def _predicate(text: str, schema: Schema) -> IrExpr | None:
     try:
         return compile_predicate(BooleanExpression.model_validate(json.loads(text)), schema).predicate
-    except (BadInputError, ValidationError, ValueError, TypeError):
+    except (BadInputError, ValidationError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
         return None
 
 
@@ -88,18 +88,23 @@ def _reports(source: str, table: str, since: datetime | None, catalog: str | Non
             continue
         try:
             report = json.loads(line[start:])
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
-        named = report.get("table-name", "")
+        named = str(report.get("table-name"))
         if (named == table or named.endswith(f".{table}")) and _is_recent(report, since) and "filter" in report:
             yield report
 
 
 def _is_recent(report: dict[str, Any], since: datetime | None) -> bool:
-    told = report.get("floeplan", {}).get("timestamp")
-    if since is None or told is None:
+    """A report that does not say when it was written is taken for a recent one."""
+    own = report.get("floeplan")
+    told = own.get("timestamp") if isinstance(own, dict) else None
+    if since is None or not isinstance(told, str):
         return True
-    moment = datetime.fromisoformat(told)
+    try:
+        moment = datetime.fromisoformat(told)
+    except ValueError:
+        return True
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) >= since
 
 

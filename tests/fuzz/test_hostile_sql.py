@@ -1,0 +1,118 @@
+"""Damaged and monstrous SQL: a statement, a predicate, or bad input that is said in one line, and soon."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from random import Random
+
+import pytest
+from hypothesis import settings
+from pyiceberg.schema import Schema
+from pyiceberg.types import (
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    LongType,
+    NestedField,
+    StringType,
+    StructType,
+    TimestamptzType,
+)
+
+from floeplan.errors import FloeplanError
+from floeplan.predicate.compile import compile_predicate
+from floeplan.sql_text.parse import parse_statement
+
+pytestmark = pytest.mark.property
+
+COUNT = 100_000 if settings().max_examples > 1000 else 1500
+SECONDS = 5.0
+SCHEMA = Schema(
+    NestedField(1, "id", LongType()),
+    NestedField(2, "region", StringType()),
+    NestedField(3, "ts", TimestamptzType()),
+    NestedField(4, "d", DecimalType(9, 2)),
+    NestedField(5, "v", DoubleType()),
+    NestedField(6, "day", DateType()),
+    NestedField(7, "flag", BooleanType()),
+    NestedField(8, "nested", StructType(NestedField(9, "a", LongType()))),
+)
+PREDICATES = (
+    "id IN (1, 2, -3) AND region = 'eu' OR NOT (d <= 12.50 AND v IS NOT NULL)",
+    "ts >= TIMESTAMP '2024-02-29 12:00:00.5+02:00' AND day BETWEEN DATE '2024-01-01' AND '2024-12-31'",
+    "region LIKE 'e%\\_' AND nested.a <=> 7 AND isnan(v) AND flag",
+    "CASE WHEN id > 1 THEN upper(region) ELSE concat(region, 'x') END = 'A' AND cast(id AS STRING) != '1'",
+    "(id, region) IN ((1, 'a'), (2, 'b')) AND date_trunc('day', ts) = TIMESTAMP '2024-01-01' AND v > 1e-3",
+)
+STATEMENTS = (
+    "MERGE INTO db.t AS t USING (SELECT 1 AS id) s ON t.id = s.id WHEN MATCHED AND s.id > 1 THEN UPDATE SET v = 2 "
+    "WHEN NOT MATCHED THEN INSERT (id, region) VALUES (s.id, 'y') WHEN NOT MATCHED BY SOURCE THEN DELETE",
+    "UPDATE db.t SET region = CASE WHEN id = 1 THEN 'a' ELSE region END, v = v + 1 WHERE id IN (SELECT id FROM db.s)",
+    "DELETE FROM db.t.branch_x WHERE region = 'it''s' -- away\n AND id > 3",
+    "INSERT INTO db.t (id, region) VALUES (1, 'a'), (2, NULL)",
+    "ALTER TABLE db.t REPLACE PARTITION FIELD ts_day WITH bucket(8, id) AS b",
+)
+MANY = 10_000
+MONSTERS = {
+    "parentheses": "(" * MANY + "id = 1" + ")" * MANY,
+    "open": "(" * MANY,
+    "not": "NOT " * MANY + "id = 1",
+    "minus": "id = " + "- " * MANY + "1",
+    "or": " OR ".join(f"id = {i}" for i in range(2000)),
+    "sum": "id = " + "+".join(["1"] * MANY),
+    "case": "CASE WHEN id=1 THEN " * 500 + "TRUE" + " END" * 500,
+    "functions": "abs(" * 2000 + "id" + ")" * 2000 + " = 1",
+    "indexes": "id" + "[0]" * 3000 + " = 1",
+    "dots": ".".join(["id"] * 5000) + " = 1",
+    "pattern": "region LIKE '" + "%_" * 5000 + "'",
+    "regular expression": "region RLIKE '(a+)+$'",
+    "digits": "id = " + "9" * 5000,
+    "decimal": "d = " + "9" * 5000 + "." + "9" * 5000,
+    "exponent": "d = 1e999999999",
+    "scale": "id < 1E-400BD",
+    "interval": "ts > TIMESTAMP '2024-01-01' - INTERVAL 99999999999999 YEARS",
+    "half a character": "region = '\ud800'",
+    "zero byte": "region = '\x00'",
+    "quotes": "`" * 4001,
+    "hex": "X'" + "F" * 9999 + "'",
+}
+
+
+def said_in_one_line(text: str) -> None:
+    """Whatever comes of it comes soon, and an error is an error of ours."""
+    for ask in (lambda: compile_predicate(text, SCHEMA), lambda: parse_statement(text)):
+        started = time.process_time()
+        try:
+            with suppress(FloeplanError):
+                ask()
+        except Exception as error:
+            pytest.fail(f"{type(error).__name__}: {error} came of {text[:500]!r}")
+        assert time.process_time() - started < SECONDS
+
+
+def damaged(text: str, random: Random) -> str:
+    """The text with pieces doubled, taken out, moved or replaced by others' and by odd characters."""
+    for _ in range(random.choice((1, 1, 2, 4))):
+        start, end = sorted(random.choices(range(len(text) + 1), k=2))
+        end = min(end, start + random.choice((1, 3, 12, 60)))
+        other = random.choice((*PREDICATES, *STATEMENTS))
+        at = random.randrange(len(other))
+        piece = random.choice(
+            ("", text[start:end] * 2, other[at : at + 15], random.choice("'`\"();,.%\\\x00\n\ud800é=<>-*/0"))
+        )
+        text = text[:start] + piece + text[end:]
+    return text
+
+
+def test_damaged_sql_is_sql_or_bad_input() -> None:
+    for seed in range(COUNT):
+        random = Random(seed)
+        said_in_one_line(damaged(random.choice((*PREDICATES, *STATEMENTS)), random))
+
+
+@pytest.mark.parametrize("name", MONSTERS)
+def test_monstrous_sql_costs_little(name: str) -> None:
+    said_in_one_line(MONSTERS[name])
+    said_in_one_line(f"DELETE FROM db.t WHERE {MONSTERS[name]}")
