@@ -6,8 +6,10 @@ what is not, such as snapshot ids.
 
 from __future__ import annotations
 
+import os
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -118,13 +120,27 @@ class Stage:
         if self._spark is None:
             from floeplan.spark.session import open_session
 
-            self._spark = open_session("local[*]")
+            with _muted_children():
+                self._spark = open_session("local[*]")
         return self._spark
 
     def stop_spark(self) -> None:
         """Stop the session, if one was started."""
         if self._spark is not None:
             self._spark.stop()
+
+
+@contextmanager
+def _muted_children() -> Iterator[None]:
+    """Let processes that are started meanwhile have no stderr: a JVM talks while it starts; failures are raised here."""
+    with open(os.devnull, "wb") as nothing:
+        kept = os.dup(2)
+        os.dup2(nothing.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
 
 
 def tell_history(stage: Stage) -> Chapter:
