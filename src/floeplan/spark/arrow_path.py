@@ -19,6 +19,7 @@ from floeplan.scan.file_rows import TableRows
 from floeplan.scan.model import FileScan
 from floeplan.scan.read import PlanReader
 from floeplan.scan.scan_plan import ScanPlan
+from floeplan.spark.shipping import ensure_package
 from floeplan.spark.types import spark_schema, to_spark_arrow
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ def arrow_frame(spark: SparkSession, plan: ScanPlan, rows: npt.NDArray[np.int64]
         return spark.createDataFrame([], spark_schema(plan.schema))
     reading = FileReading(TableRows.of(plan.target.table, plan.target.schema), plan.schema)
     task = _task(shares, reading)
+    ensure_package(spark)
     return spark.range(0, len(shares), 1, len(shares)).mapInArrow(task, spark_schema(plan.schema))
 
 

@@ -29,6 +29,7 @@ from floeplan.scan.delete_files import DeleteFileReader
 from floeplan.scan.model import FileScan, PlannedFiles
 from floeplan.spark.columns import ROW_INDEX
 from floeplan.spark.file_log import TAG
+from floeplan.spark.shipping import ensure_package
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -72,6 +73,7 @@ def deleted_words(spark: SparkSession, files: PlannedFiles, rows: Ints, offsets:
         type_ = pa.list_(pa.field("element", pa.int64(), nullable=False))
         listed = pa.ListArray.from_arrays(pa.array([0, len(words)], pa.int32()), pa.array(words), type=type_)
         return spark.createDataFrame(pa.table({"words": listed})).scalar()
+    ensure_package(spark)
     slices = np.array_split(np.arange(len(rows)), min(len(rows), -(-total // BYTES_PER_TASK)))
     parts = [(int(offsets[part[0]]), [scans[i] for i in part]) for part in slices]
     frame = spark.range(0, len(parts), 1, len(parts)).mapInArrow(_words_task(parts, io), _WORDS)

@@ -30,6 +30,7 @@ from floeplan.spark.arrow_path import ROWS_PER_BATCH
 from floeplan.spark.columns import walk
 from floeplan.spark.filters import quoted
 from floeplan.spark.reader import read_plan_of
+from floeplan.spark.shipping import ensure_package
 from floeplan.spark.types import spark_schema, to_spark_arrow
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ def _changed_rows(spark: SparkSession, changes: list[FileChange], reading: Chang
     if not changes:
         return spark.createDataFrame([], shape)
     parts = [changes[i : i + CHANGES_PER_TASK] for i in range(0, len(changes), CHANGES_PER_TASK)]
+    ensure_package(spark)
     return spark.range(0, len(parts), 1, len(parts)).mapInArrow(_task(parts, reading), shape)
 
 

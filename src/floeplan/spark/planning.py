@@ -25,6 +25,7 @@ from floeplan.metadata.manifest import read_entries
 from floeplan.metadata.manifest_list import ManifestListTable
 from floeplan.scan.judged import JudgedFiles, concat_judged, judge_files
 from floeplan.scan.passes import Predicate
+from floeplan.spark.shipping import ensure_package
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,6 +56,7 @@ class SparkPlanning:
         """The second pass over the given manifests."""
         slices = np.array_split(rows, max(1, -(-len(rows) // self.manifests_per_task)))
         task = _task([(manifests.take(part), part) for part in slices], predicate, columns, io)
+        ensure_package(self.spark)
         frame = self.spark.range(0, len(slices), 1, len(slices)).mapInArrow(task, _RESULT)
         answers = frame.toArrow().sort_by("slice").column("files")
         return concat_judged([pickle.loads(answer.as_buffer()) for answer in answers])

@@ -34,6 +34,7 @@ from floeplan.metadata.entries import EntriesTable
 from floeplan.parquet.selection import RowSelection
 from floeplan.predicate.ir import path_text
 from floeplan.scan.file_rows import FileRows, TableRows
+from floeplan.spark.shipping import ensure_package
 from floeplan.spark.storing import assignable
 from floeplan.spark.types import spark_schema, spark_type, to_spark_arrow
 from floeplan.write.data_files import write_data_files
@@ -92,6 +93,7 @@ class TargetRows:
         shown = StructType([*own, *spark_schema(wanted).fields])
         packs = _packs(self.works)
         read = _reader(self, packs, wanted, to_arrow_schema(StructType(shown.fields[2:])))
+        ensure_package(spark)
         return spark.range(0, len(packs), 1, len(packs)).mapInArrow(read, shown)
 
 
