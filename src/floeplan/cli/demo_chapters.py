@@ -132,7 +132,7 @@ class Stage:
 
 @contextmanager
 def _muted_children() -> Iterator[None]:
-    """Let processes that are started meanwhile have no stderr: a JVM talks while it starts; failures are raised here."""
+    """Give processes that are started meanwhile no stderr: a JVM talks while it starts, and failures are raised."""
     with open(os.devnull, "wb") as nothing:
         kept = os.dup(2)
         os.dup2(nothing.fileno(), 2)
