@@ -147,3 +147,9 @@ def test_columns_that_queries_filter_by_should_have_bounds(
     assert "note" in found["message"]
     assert found["fix"] == "floeplan rewrite db.t --option rewrite-all=true"
     assert doctor("db.t").findings == ()
+
+
+def test_what_helps_names_the_table_as_it_was_named(catalog: SqlCatalog) -> None:
+    table = damaged(create_table(catalog), excluding_b)
+    (found,) = doctor(table.metadata_location).findings
+    assert found.fix == f"floeplan doctor {table.metadata_location} --repair"

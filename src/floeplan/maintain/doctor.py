@@ -35,7 +35,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.table import Table
+from pyiceberg.table import StaticTable, Table
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import ancestors_of
 
@@ -171,7 +171,7 @@ def doctor(
 
 
 def _with_fix(table: Table) -> Callable[[Finding], Finding]:
-    name = ".".join(table.name())
+    name = table.metadata_location if isinstance(table, StaticTable) else ".".join(table.name())
     return lambda found: replace(found, fix=FIXES[found.kind].format(name)) if found.kind in FIXES else found
 
 
