@@ -39,6 +39,16 @@ FINDING = Finding(
     reasons={"values are spread over all files": 12},
     days=(DayOfRuns(date(2024, 1, 1), 4, 1_000_000), DayOfRuns(date(2024, 1, 9), 8, 4_000_000)),
 )
+UNNAMED = """[...document.querySelectorAll("a, button, input, select, textarea, [role=img]")]
+    .filter((one) => !one.getAttribute("aria-label") && !one.labels?.length && !one.textContent.trim())
+    .map((one) => one.outerHTML)"""
+"""What a screen reader could not name."""
+
+FIRST_CELL = """() => {
+    const place = document.querySelector(".chart");
+    const [x, y] = echarts.getInstanceByDom(place).convertToPixel({ seriesIndex: 0 }, [0, 0]);
+    return { x, y };
+}"""
 AUDIT = AuditResult(queries=3, runs=40, unreadable=0, bytes_kept=9_000_000, flagged_total=1, flagged=(FINDING,))
 
 
@@ -98,10 +108,12 @@ def test_names_of_the_table_are_text_and_never_html(quiet: Page, site: str) -> N
     expect(quiet.locator("#file-dialog")).to_contain_text(EVIL)
     quiet.keyboard.press("Escape")
     quiet.get_by_text("Show as a table").first.click()
+    quiet.locator("canvas").hover(position=quiet.evaluate(FIRST_CELL))
+    expect(quiet.locator(".tip")).to_contain_text(EVIL)
+    quiet.screenshot(path=SCREENSHOTS / "tooltip.png")
     for name in VIEWS:
         quiet.goto(f"{site}#/{name}")
         expect(quiet.locator("section.card").first).to_be_visible()
-    quiet.locator("canvas").first.hover()
     assert quiet.evaluate("window.hacked") is None
     assert quiet.locator("img[src=x]").count() == 0
 
@@ -124,6 +136,7 @@ def test_every_view_fits_its_window(browser: Browser, site: str, scheme: str, wi
         page.goto(f"{site}#/{name}")
         expect(page.locator("section.card").first).to_be_visible()
         assert page.evaluate("document.documentElement.scrollWidth") <= width, name
+        assert page.evaluate(UNNAMED) == [], name
         page.screenshot(path=SCREENSHOTS / f"{name}-{width}-{scheme}.png", full_page=True)
     context.close()
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from floeplan.explorer.documents import for_browsers
+from floeplan.redact import document_text
 
 ROOT = Path(__file__).parent / "static"
 INDEX, DATA = "index.html", "data.js"
@@ -29,7 +29,7 @@ def asset_paths() -> dict[str, Path]:
 
 def to_json(document: Mapping[str, Any]) -> str:
     """Strict JSON that JavaScript reads as it was meant."""
-    return json.dumps(for_browsers(document), allow_nan=False, ensure_ascii=True)
+    return document_text(for_browsers(document), only_ascii=True)
 
 
 def data_script(report: Mapping[str, Any] | None) -> str:

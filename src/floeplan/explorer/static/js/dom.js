@@ -35,7 +35,9 @@
     };
 
     F.count = (number) => (number === null || number === undefined ? "–" : numbers.format(number));
-    F.about = (number) => (Math.abs(number) < 10000 ? numbers.format(number) : short.format(number));
+    /** A number in few digits; B would read as bytes. */
+    F.about = (number) =>
+        Math.abs(number) < 10000 ? numbers.format(number) : short.format(number).replace("B", " bn").replace("T", " tn");
     F.counted = (number, noun) => `${F.count(number)} ${noun}${number === 1 ? "" : "s"}`;
 
     F.bytes = function (size) {

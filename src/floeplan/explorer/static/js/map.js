@@ -146,8 +146,11 @@
     }
 
     function colourOf(map, state, mode, highest, lane, at) {
-        if (state.kept && !state.kept[at]) return F.colour("dead");
-        if (state.mode === "spec") return F.specColour(map.lanes[lane].spec_id);
+        const survive = state.kept ? state.kept[at] / map.cells.files[at] : 1;
+        if (!survive) return F.colour("dead");
+        if (state.mode === "spec") {
+            return F.between("dead", F.specClass(map.lanes[lane].spec_id), 0.3 + 0.7 * Math.sqrt(survive));
+        }
         return F.between("heat-0", "heat-1", Math.sqrt(mode.of(map.cells, at) / highest));
     }
 

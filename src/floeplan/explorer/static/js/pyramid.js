@@ -38,8 +38,8 @@
                 "span",
                 { class: "much" },
                 F.el("b", {}, show(kept)),
-                F.el("span", { class: "of soft" }, total === null ? "" : ` of ${show(total)}`),
-                F.el("span", { class: "soft" }, total ? ` · ${F.percent(kept, total)}` : ""),
+                F.el("span", { class: "of soft" }, total === null || kept === total ? "" : ` of ${show(total)}`),
+                F.el("span", { class: "soft" }, kept === total ? " · all" : total ? ` · ${F.percent(kept, total)}` : ""),
             ),
         );
     }
