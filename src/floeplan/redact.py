@@ -38,17 +38,17 @@ def remember(properties: Mapping[str, object]) -> None:
 
 def without_secrets(text: str) -> str:
     """The text without known secrets and without the user information of URIs; for results, whose names are data."""
-    environment = {name: value for name, value in os.environ.items() if name.startswith(_ENVIRONMENT)}
-    for secret in sorted(_known | set(_secrets(environment)), key=len, reverse=True):
+    for secret in sorted(_all_secrets(), key=len, reverse=True):
         text = text.replace(secret, MASK)
     return _USER_INFORMATION.sub(MASK, text) if "://" in text else text
 
 
-def document_text(document: Mapping[str, Any], default: Callable[[Any], object] | None = None) -> str:
+def document_text(document: Any, default: Callable[[Any], object] | None = None, *, only_ascii: bool = False) -> str:
     """A strict JSON document without secrets; ``default`` makes values of what JSON does not know."""
-    dump = partial(json.dumps, allow_nan=False, ensure_ascii=False, default=default)
+    dump = partial(json.dumps, allow_nan=False, ensure_ascii=only_ascii, default=default)
     text = dump(document)
-    return text if without_secrets(text) == text else dump(_masked(json.loads(text)))
+    told = any(dump(secret)[1:-1] in text for secret in _all_secrets()) or _USER_INFORMATION.search(text)
+    return dump(_masked(json.loads(text))) if told else text
 
 
 def _masked(value: Any) -> Any:
@@ -63,6 +63,11 @@ def _masked(value: Any) -> Any:
 def redacted(text: str) -> str:
     """The same, and without what is written beside the name of a secret; for messages and logs."""
     return _NAMED.sub(rf"\g<name>{MASK}", without_secrets(text))
+
+
+def _all_secrets() -> set[str]:
+    environment = {name: value for name, value in os.environ.items() if name.startswith(_ENVIRONMENT)}
+    return _known.union(_secrets(environment))
 
 
 def _secrets(properties: Mapping[str, object]) -> Iterator[str]:

@@ -65,6 +65,13 @@ def test_documents_lose_known_secrets_only() -> None:
     }
 
 
+@pytest.mark.parametrize("secret", ['quo"te\\d', "pässwörd"])
+@pytest.mark.parametrize("only_ascii", [False, True])
+def test_secrets_are_found_however_json_writes_them(secret: str, only_ascii: bool) -> None:
+    redact.remember({"password": secret})
+    assert json.loads(document_text({"a": [f"<{secret}>"]}, only_ascii=only_ascii)) == {"a": ["<***>"]}
+
+
 def test_secrets_of_the_environment_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", KEY)
     assert without_secrets(f"signed with {KEY}") == "signed with ***"
