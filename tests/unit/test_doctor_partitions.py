@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 
 import numpy as np
@@ -153,3 +154,21 @@ def test_what_helps_names_the_table_as_it_was_named(catalog: SqlCatalog) -> None
     table = damaged(create_table(catalog), excluding_b)
     (found,) = doctor(table.metadata_location).findings
     assert found.fix == f"floeplan doctor {table.metadata_location} --repair"
+
+
+def test_a_day_that_pyiceberg_stored_as_a_month_is_found(catalog: SqlCatalog) -> None:
+    """PyIceberg's appending of data files files them under the default spec, whatever spec they are of."""
+    rows = pa.table({"id": [1, 2, 3], "day": pa.array([date(2024, 3, 5)] * 3)})
+    for name in ("db.source", "db.damaged"):
+        catalog.create_table(name, rows.schema, properties={"format-version": "2"})
+        fp.sql(None, f"ALTER TABLE {name} ADD PARTITION FIELD days(day)", catalog=catalog)
+    fp.append(catalog.load_table("db.source"), rows)
+    (task,) = catalog.load_table("db.source").scan().plan_files()
+    replaced = "ALTER TABLE db.damaged REPLACE PARTITION FIELD day_day WITH months(day)"
+    fp.sql(None, replaced, catalog=catalog)
+    damaged_table = catalog.load_table("db.damaged")
+    with damaged_table.transaction() as change, change.update_snapshot().fast_append() as appending:
+        appending.append_data_file(task.file)
+    table = catalog.load_table("db.damaged")
+    assert plan_scan(table, "day >= DATE '2024-03-01' AND day < DATE '2024-04-01'", options=NO_SCAN_EXTRAS).count() == 0
+    assert only(table, "misfiled-values", sample=0).files == 1
