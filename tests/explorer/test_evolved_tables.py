@@ -12,7 +12,6 @@ from floeplan.explorer.documents import doctor_document, overview_document
 from floeplan.explorer.file_document import file_document
 from floeplan.explorer.plan_document import Footers, plan_document, plan_for
 from floeplan.explorer.view import TableView
-from floeplan.maintain.doctor import doctor
 from tests.support.matrix import TABLES, Matrix
 from tests.support.matrix_predicates import predicates
 
@@ -35,7 +34,7 @@ def test_a_table_is_drawn_and_its_files_are_judged_as_planned(
     assert sum(cells["files"]) == len(view.files) > 0
     assert sum(cells["deletes"]) == view.delete_counts.sum()
     json.loads(to_json(overview_document(view)))
-    json.loads(to_json(doctor_document(name, doctor(view.table))))
+    json.loads(to_json(doctor_document(view)))
     for where in [predicate.text for predicate in predicates(made.columns)][TABLES.index(name) % 12 :: 12]:
         plan = plan_for(view, where, Footers.NO)
         assert sum(plan_document(view, where, plan)["kept_by_cell"]) == len(plan.files)

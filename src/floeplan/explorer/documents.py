@@ -19,7 +19,7 @@ from pyiceberg.table import StaticTable
 from pyiceberg.types import PrimitiveType
 
 from floeplan.explorer.view import TableView
-from floeplan.maintain.doctor import DoctorResult, Severity
+from floeplan.maintain.doctor import Severity, doctor
 from floeplan.maintain.inspect import inspect_files
 from floeplan.rewrite.options import RewriteOptions
 from floeplan.rewrite.plan import RewriteDataFilesPlanningResult
@@ -47,19 +47,6 @@ _SUMMARY = (
     "total-files-size",
 )
 """What is shown of a snapshot's summary."""
-
-_FIXES = {
-    "stray-deletes": "doctor {table} --repair",
-    "unreached-deletes": "doctor {table} --repair",
-    "several-vectors": "rewrite {table} --option rewrite-all=true",
-    "dangling-deletes": "rewrite {table} --option remove-dangling-deletes=true",
-    "missing-statistics": "rewrite {table} --option rewrite-all=true",
-    "small-files": "rewrite {table}",
-    "old-specs": "upgrade-spec {table}",
-    "many-manifests": "rewrite-manifests {table}",
-    "many-snapshots": "expire {table}",
-}
-"""Commands by the kind of finding."""
 
 
 def overview_document(view: TableView) -> dict[str, Any]:
@@ -125,16 +112,12 @@ def _snapshot(snapshot: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def doctor_document(table: str, result: DoctorResult) -> dict[str, Any]:
-    """The findings, worst first, each with the command that mends it where there is one."""
+def doctor_document(view: TableView) -> dict[str, Any]:
+    """What metadata alone tell of the table's faults, the worst first."""
+    result = doctor(view.table, sample=0)
     order = [severity.value for severity in Severity]
-    found = [finding.to_dict() | {"fix": fix_command(table, finding.kind)} for finding in result.findings]
+    found = [finding.to_dict() for finding in result.findings]
     return {"findings": sorted(found, key=lambda finding: order.index(finding["severity"])), "healthy": result.healthy}
-
-
-def fix_command(table: str, kind: str) -> str | None:
-    """The command that mends a finding."""
-    return f"floeplan {_FIXES[kind].format(table=shell_word(table))}" if kind in _FIXES else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,6 @@ from floeplan.explorer.documents import (
 from floeplan.explorer.file_document import file_document
 from floeplan.explorer.plan_document import MOST_FILES, Footers, plan_document, plan_for
 from floeplan.explorer.view import TableView
-from floeplan.maintain.doctor import doctor
 from floeplan.rewrite.execute import run_rewrite
 from floeplan.rewrite.spec_upgrade import UpgradeOptions, upgrade_spec
 
@@ -75,7 +74,7 @@ class ExplorerService:
             "plan": self._plan,
             "file": lambda given: file_document(self._view(given), _needed(given, "path"), given.get("where")),
             "cell": self._cell,
-            "doctor": self._doctor,
+            "doctor": lambda given: doctor_document(self._view(given)),
             "rewrite": lambda given: rewrite_document(self._view(given), _rewrite_request(given)),
             "upgrade": lambda given: upgrade_document(self._view(given), given.get("to", "current")),
             "audit": lambda _: self._audit(),
@@ -149,10 +148,6 @@ class ExplorerService:
             raise InvalidOptionError(f"footers is {asked!r} but must be auto, yes or no", context={"option": "footers"})
         view, where = self._view(parameters), parameters.get("where", "")
         return plan_document(view, where, plan_for(view, where, Footers(asked)))
-
-    def _doctor(self, parameters: Parameters) -> Mapping[str, Any]:
-        view = self._view(parameters)
-        return doctor_document(view.name, doctor(view.table))
 
     def _cell(self, parameters: Parameters) -> dict[str, Any]:
         view = self._view(parameters)

@@ -29,7 +29,6 @@ from floeplan.explorer.documents import (
 from floeplan.explorer.file_document import file_document
 from floeplan.explorer.plan_document import plan_document, plan_for
 from floeplan.explorer.view import TableView
-from floeplan.maintain.doctor import doctor
 
 MOST_DETAILS = 25
 """Files of each plan that a report can be asked about."""
@@ -92,7 +91,7 @@ def report_document(view: TableView, wheres: Sequence[str], audit: Mapping[str, 
         "overview": overview_document(view),
         "map": view.map.to_dict(),
         "plans": [_plan(view, where) for where in dict.fromkeys(wheres or ("",))],
-        "doctor": doctor_document(view.name, doctor(view.table)),
+        "doctor": doctor_document(view),
         "rewrite": rewrite_document(view, RewriteRequest()),
         "upgrade": _upgrade(view),
         "audit": None if audit is None else dict(audit),
