@@ -166,4 +166,17 @@ def run_decision(
     task = RowTask(TableRows.of(target.table, target.schema), WriteTarget.of(target.table), decision, target.copies)
     description = f"floeplan {target.command} on {'.'.join(target.table.name())}"
     discard = partial(discard_result, io=target.table.io)
-    outcome.add(run_tasks(task, chosen, spark, weights=weights(chosen), description=description, discard=discard))
+    loads = weights(chosen, _share(target, decision, chosen[0]) if chosen else 1)
+    outcome.add(run_tasks(task, chosen, spark, weights=loads, description=description, discard=discard))
+
+
+def _share(target: DmlTarget, decision: Decision, work: FileWork) -> float:
+    """What a task does with a file, as a share of reading and writing all of it; reading alone is about half.
+
+    Rows that are only deleted are decided on a few columns, and the others are never read.
+    """
+    if target.copies:
+        return 1
+    if any(clause.assignments for clause in decision.clauses):
+        return 0.5
+    return 0.5 * len(decision.fields(work.file)) / len(target.schema.field_ids)

@@ -66,7 +66,7 @@ class Merging:
         clauses = compile_clauses(self.merge, self.target.schema, source)
         covered = self._covered(condition, clauses, source)
         if frame is not None and covered:
-            rows = frame_rows(frame.select(*_columns(condition, clauses, source)), SHIPPED_ROWS)
+            rows = frame_rows(frame.select(*_columns(condition, clauses, source)), SHIPPED_ROWS, SHIPPED_BYTES)
         if self.spark is not None and (rows is None or not covered or not _can_be_shipped(rows)):
             ready = frame if frame is not None else source_frame(self.spark, rows, source)
             return self._run_on_spark(ready, names, on, condition, clauses)

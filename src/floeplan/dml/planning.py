@@ -87,9 +87,9 @@ def works(files: PlannedFiles, chosen: Mask) -> list[FileWork]:
     ]
 
 
-def weights(chosen: list[FileWork]) -> list[int]:
-    """Bytes of work in each file."""
-    return [work.file.file_size for work in chosen]
+def weights(chosen: list[FileWork], share: float) -> list[float]:
+    """Bytes of work in each file, of which a share is read and written again."""
+    return [work.file.file_size * share for work in chosen]
 
 
 def _has_row_ids(files: PlannedFiles) -> bool:

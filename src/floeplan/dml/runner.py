@@ -44,7 +44,7 @@ def run_tasks(
     descriptors: Sequence[Work],
     spark: SparkSession | None = None,
     *,
-    weights: Sequence[int] | None = None,
+    weights: Sequence[float] | None = None,
     description: str = "",
     discard: Callable[[Result], None] | None = None,
 ) -> list[Result]:
@@ -92,6 +92,9 @@ def _run_on_spark(
     description: str,
     discard: Callable[[Result], None] | None,
 ) -> list[Result]:
+    from floeplan.spark.shipping import ensure_package
+
+    ensure_package(spark)
     _describe(spark, description)
     try:
         frame = spark.range(0, len(packs), 1, len(packs)).mapInArrow(spark_task(task, packs), RESULT_SCHEMA)

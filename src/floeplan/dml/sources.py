@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
+_BYTES_IN_MEMORY = 8
+"""Bytes of rows that one byte of a file may become."""
+
+
 def is_data_frame(data: object) -> TypeGuard[DataFrame]:
     """Whether this is a DataFrame of Spark, classic or Connect."""
     return hasattr(data, "mapInArrow") and hasattr(data, "toArrow")
@@ -44,9 +48,13 @@ def frame_schema(frame: DataFrame) -> pa.Schema:
     return to_arrow_schema(frame.schema)
 
 
-def frame_rows(frame: DataFrame, most: int) -> pa.Table | None:
-    """The rows of a DataFrame; ``None`` when there are more than so many."""
-    rows = frame.limit(most + 1).toArrow()
+def frame_rows(frame: DataFrame, most: int, most_bytes: int) -> pa.Table | None:
+    """The rows of a DataFrame; ``None`` when there are more than so many, or may be so many bytes."""
+    from floeplan.spark.small_frames import collected
+
+    rows = collected(frame, most_bytes // _BYTES_IN_MEMORY)
+    if rows is None:
+        rows = frame.limit(most + 1).toArrow()
     return without_ids(rows) if rows.num_rows <= most else None
 
 
