@@ -39,6 +39,7 @@ def test_the_demo_shows_what_it_promises_and_can_be_removed(floeplan_home: Path)
     assert history["delete_files"] > 0
     assert others["pyiceberg_files"] == week["files_kept"]
     assert others["pyiceberg_overwrite"].startswith("refused")
+    assert others["rows_lost"] == 1000
     assert preview["files"] == rewrite["files_rewritten"]
     assert rewrite["same_rows"]
     assert rewrite["after"]["files_kept"] < rewrite["before"]["files_kept"] / 2

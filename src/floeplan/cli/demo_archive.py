@@ -34,7 +34,7 @@ from floeplan.scan.plan import plan_scan
 from floeplan.transaction.evolve_spec import evolve_spec
 
 NAMESPACE = "floeplan_demo"
-NAME = f"{NAMESPACE}.telemetry"
+NAME, SOURCE, TWIN = (f"{NAMESPACE}.{name}" for name in ("telemetry", "source", "twin"))
 TIME = "sample_timestamp_ns"
 WEEK = f"mission_id = 'apollo-7' AND {TIME} >= TIMESTAMP_NTZ '2024-02-26' AND {TIME} < TIMESTAMP_NTZ '2024-03-04'"
 FAULTY = (
@@ -85,11 +85,11 @@ class Archive:
             for mission in MISSIONS:
                 self._append([mission], first, days)
         tick("February: partitioned by day")
-        self._partition_by(Term((TIME,), DayTransform()))
+        partition_by(self._load(), Term((TIME,), DayTransform()))
         for station in range(STATIONS):
             self._append(MISSIONS, _FEBRUARY, 29, share=STATIONS, part=station)
         tick("March: partitioned by mission and month")
-        self._partition_by(Term(("mission_id",), IdentityTransform()), Term((TIME,), MonthTransform()))
+        partition_by(self._load(), Term(("mission_id",), IdentityTransform()), Term((TIME,), MonthTransform()))
         for day in range(_MARCH, _MARCH + 28):
             self._append(MISSIONS, day, 1)
         tick("late readings, a delete and an upsert")
@@ -109,10 +109,6 @@ class Archive:
         """Append a share of the readings of some days, every so many of them."""
         append(self._load(), _readings(missions, first_day, days, self.readings, share, part))
 
-    def _partition_by(self, *terms: Term) -> None:
-        table = self._load()
-        evolve_spec(table, (*drop_all(table.metadata), *(AddField(term) for term in terms)))
-
     def _corrections(self) -> pa.Table:
         """Readings of the week with other voltages, and a few that nobody had yet."""
         plan = plan_scan(self._load(), f"{WEEK} AND sensor_kind = 'panel'", options=ScanOptions(report=False))
@@ -126,16 +122,26 @@ class Archive:
 
 
 def remove_archive(catalog: Catalog) -> None:
-    """Forget the table and remove its files, those that only older snapshots had included."""
-    if not catalog.namespace_exists(NAMESPACE):
-        return
-    if catalog.table_exists(NAME):
-        location = urlparse(catalog.load_table(NAME).location())
-        catalog.drop_table(NAME)
+    """Forget the tables of the demo and remove their files, those that only older snapshots had included."""
+    if catalog.namespace_exists(NAMESPACE):
+        for name in (NAME, SOURCE, TWIN):
+            drop_with_files(catalog, name)
+        if not catalog.list_tables(NAMESPACE):
+            catalog.drop_namespace(NAMESPACE)
+
+
+def drop_with_files(catalog: Catalog, name: str) -> None:
+    """Forget a table, if it is there, and remove the folder it is in."""
+    if catalog.table_exists(name):
+        location = urlparse(catalog.load_table(name).location())
+        catalog.drop_table(name)
         if location.scheme in ("", "file"):
             shutil.rmtree(Path(url2pathname(location.path)), ignore_errors=True)
-    if not catalog.list_tables(NAMESPACE):
-        catalog.drop_namespace(NAMESPACE)
+
+
+def partition_by(table: Table, *terms: Term) -> None:
+    """Partition what is written from now on by these terms alone."""
+    evolve_spec(table, (*drop_all(table.metadata), *(AddField(term) for term in terms)))
 
 
 def _readings(missions: list[str], first_day: int, days: int, readings: int, share: int, part: int) -> pa.Table:

@@ -30,6 +30,7 @@ from floeplan.cli.advise import Advice
 from floeplan.cli.advise import draw as draw_advice
 from floeplan.cli.audit import draw as draw_audit
 from floeplan.cli.demo_archive import NAME, TIME, WEEK, Archive
+from floeplan.cli.demo_twin import lose_rows
 from floeplan.cli.inspect import draw_specs
 from floeplan.cli.rewrite import draw_plan, draw_result
 from floeplan.cli.upgrade_spec import draw_upgrade
@@ -180,18 +181,26 @@ def show_other_tools(stage: Stage) -> Chapter:
     plan, table = stage.plans[0], stage.table()
     tasks = list(table.scan(row_filter=_for_pyiceberg()).plan_files())
     refusal = _refused_overwrite(table, plan)
+    loss = lose_rows(stage.archive.catalog)
     old = [spec for spec in plan.specs if spec.spec_id != table.metadata.default_spec_id]
     old_files = sum(spec.files_total or 0 for spec in old)
     lines = (
         f"PyIceberg's plan_files: {len(tasks)} files, and no word of how many there were, of specs, or of why.",
         f"PyIceberg's dynamic_partition_overwrite: {refusal}",
+        f"PyIceberg's append_data_file, tried here on a twin with a file of an older spec: no complaint, and a query "
+        f"for its month finds {loss.found} of {loss.rows:,} rows. floeplan doctor says: {', '.join(loss.findings)}.",
         f"Iceberg 1.12's rewrite_data_files on Spark moves every file of an old spec ({old_files:,} here) to the "
         "current one, asked or not, and reports nothing per spec.",
         "DuckDB 1.5's DELETE on files of an old spec files its deletes under the current one: other engines see the "
         "rows again.",
         "What was measured, engine by engine, is in docs/engines.md.",
     )
-    facts = {"pyiceberg_files": len(tasks), "old_spec_files": old_files, "pyiceberg_overwrite": refusal}
+    facts = {
+        "pyiceberg_files": len(tasks),
+        "pyiceberg_overwrite": refusal,
+        "rows_lost": loss.rows - loss.found,
+        "old_spec_files": old_files,
+    }
     drawing = Group(*(Text(f"  · {line}") for line in lines))
     return Chapter("The same table in plain tools", (), drawing, (), facts)
 
