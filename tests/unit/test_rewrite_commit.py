@@ -267,6 +267,55 @@ def test_a_run_that_was_cut_short_is_taken_up_by_the_next(tmp_path: Path) -> Non
     assert rewrite(table, options=options).snapshot_ids == ()
 
 
+PORTIONS = {**ALL, "partial-progress.enabled": "true", "partial-progress.max-commits": "3"}
+
+
+def cut_short(table: Table, commits: int, **asked: Any) -> None:
+    """A run that dies after so many of three commits."""
+    calls: list[str] = []
+
+    def crash(step: str) -> None:
+        calls.append(step)
+        if calls.count("refreshed") > commits:
+            raise MemoryError("the machine is gone")
+
+    with pytest.raises(MemoryError):
+        rewrite(table, options=PORTIONS, commit=CommitOptions(on_step=crash), **asked)
+
+
+@pytest.mark.parametrize("commits", [1, 2])
+def test_rewriting_everything_is_taken_up_where_it_was_cut_short(tmp_path: Path, commits: int) -> None:
+    table = in_regions(tmp_path)
+    before, old = rows(table), live_files(table)
+    cut_short(table, commits)
+    made = live_files(table) - old
+    assert len(made) == commits
+    fp.append(table, events(300, 330))
+    result = rewrite(table, options=ALL)
+    assert result.planning.plan.skipped == {"already-rewritten": commits}
+    assert result.files_rewritten == 2 * (3 - commits) + 3
+    assert made < live_files(table), "nothing that was done is done again"
+    assert rows(table).slice(0, 300).equals(before)
+    left = len(live_files(table))
+    assert rewrite(table, options=ALL).files_rewritten == left, "a new run begins anew"
+
+
+@pytest.mark.parametrize("asked", [{"strategy": "sort", "by": ("id desc",)}, {"where": "id < 200"}])
+def test_something_else_that_is_asked_for_is_another_run(tmp_path: Path, asked: dict[str, Any]) -> None:
+    table = in_regions(tmp_path)
+    cut_short(table, 1)
+    assert "already-rewritten" not in rewrite(table, options=ALL, **asked).planning.plan.skipped
+
+
+def test_deletes_from_files_that_are_done_are_a_reason_again(tmp_path: Path) -> None:
+    table = in_regions(tmp_path)
+    cut_short(table, 2)
+    fp.delete(table, "id % 2 = 0", mode="merge-on-read")
+    assert rewrite(table, options=ALL).planning.plan.skipped == {}
+    assert not any(file.deletes for file in fp.plan_scan(table.refresh()).files)
+    assert ids(table) == set(range(1, 300, 2))
+
+
 def test_a_group_that_cannot_be_read_fails_alone(tmp_path: Path) -> None:
     table = in_regions(tmp_path)
     (broken, *_) = [file.path for file in fp.plan_scan(table).files if file.partition == {"region": "us"}]

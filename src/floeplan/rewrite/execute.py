@@ -2,7 +2,7 @@
 
 Rule: groups are independent, so any subset that was rewritten is committed: all at the end in one snapshot, or with
 partial progress some at a time, one commit after the other. A run that was cut short is taken up by running it again:
-what was committed is planned on as it now is.
+what was committed is planned on as it now is, and where everything is rewritten, left as it is (``resume``).
 
 Fail-safe: a group that fails stays as it was and is reported. When all fail, the first error is raised. However a run
 ends, files that were written and not committed are removed, unless a commit's outcome is unknown.
@@ -131,8 +131,13 @@ class _Run:
     def run(self) -> RewriteResult:
         """Rewrite all groups and commit them in portions."""
         plan, options = self.planned.plan, self.planned.plan.options
-        works = [part for work in group_works(plan) for part in portions(work, plan.order)]
         task = RewriteTask.of(plan, memory=options.task_memory_bytes or task_memory(self.spark))
+        works = [
+            part
+            for work in group_works(plan)
+            for part in (portions(work, plan.order) if task.keeps_sizes(work) else [work])
+        ]
+        self.manager.parts = len(works)
         runner = GroupRunner(task, self.spark, options.max_concurrent_file_group_rewrites, plan.target.name)
         commits = options.partial_progress_max_commits if options.partial_progress_enabled else 1
         together = -(-len(works) // commits)

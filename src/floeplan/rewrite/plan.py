@@ -18,6 +18,7 @@ from pyiceberg.table.sorting import SortOrder
 from floeplan.partition.key import PartitionKey
 from floeplan.rewrite.filter import FilterStats
 from floeplan.rewrite.options import RewriteOptions
+from floeplan.rewrite.resume import RewriteRun
 from floeplan.rewrite.sizes import FileSizes
 from floeplan.scan.model import FileScan, PlannedFiles
 from floeplan.scan.summary import PlanWarning
@@ -93,6 +94,7 @@ class RewriteDataFilesPlan:
         decisions: One row a file that was looked at: ``file_path``, ``spec_id``, ``file_size_in_bytes``, ``decision``
             (its reasons, or why it is left) and ``group_id`` (null when it is left).
         skipped: How many files are left as they are, by reason.
+        run: The run that commits are of, where everything is rewritten.
     """
 
     target: ScanTarget
@@ -104,6 +106,7 @@ class RewriteDataFilesPlan:
     files: PlannedFiles
     decisions: pa.Table
     skipped: Mapping[str, int]
+    run: RewriteRun | None = None
 
     def group_files(self, group: RewriteFileGroup) -> list[FileScan]:
         """The files of a group, each with its deletes."""

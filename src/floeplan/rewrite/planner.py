@@ -18,6 +18,7 @@ Loading is the only I/O. Fail-safe: what the filters cannot decide is rewritten 
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -41,7 +42,8 @@ from floeplan.rewrite.options import STITCHING, RewriteOptions
 from floeplan.rewrite.orders import rewrite_order
 from floeplan.rewrite.output import check_writable, needed_stats
 from floeplan.rewrite.plan import RewriteDataFilesPlan, RewriteDataFilesPlanningResult
-from floeplan.rewrite.reasons import PRUNED_MANIFEST, Skip
+from floeplan.rewrite.reasons import PRUNED_MANIFEST, STILL_A_REASON, Skip
+from floeplan.rewrite.resume import RewriteRun
 from floeplan.rewrite.screening import Screened, Screening, Undecided
 from floeplan.rewrite.sizes import FileSizes
 from floeplan.rewrite.warnings import WarningLog
@@ -50,7 +52,7 @@ from floeplan.scan.passes import is_delete_manifest
 from floeplan.scan.target import resolve_target
 from floeplan.text import counted
 
-_DATA_NAMES = frozenset({"key_metadata", "first_row_id", "sort_order_id"})
+_DATA_NAMES = frozenset({"key_metadata", "first_row_id", "sort_order_id", "snapshot_id"})
 
 
 class RewriteDataFilesPlanner:
@@ -80,6 +82,7 @@ class RewriteDataFilesPlanner:
         self.output_spec_id = self.options.output_spec_id(metadata)
         check_writable(self.union, self.target.schema, self.output_spec_id)
         self.order = rewrite_order(self.options, self.target.table)
+        self.run = RewriteRun.of(self.target, self.options)
         self._cache = cache
 
     def plan(self) -> RewriteDataFilesPlan:
@@ -109,7 +112,7 @@ class RewriteDataFilesPlanner:
         self._report_undecided(screening.undecided(entries, screened, selection.candidates), warnings)
         _report_unreadable(selection.skip, warnings)
         builder = PlanBuilder(self.target, self.options, self.sizes, self.order, self.output_spec_id, self.union)
-        plan = builder.build(selection, deletes, _pruned(manifests, keep))
+        plan = replace(builder.build(selection, deletes, _pruned(manifests, keep)), run=self.run)
         data = ~is_delete_manifest(manifests)
         return RewriteDataFilesPlanningResult(
             plan,
@@ -154,6 +157,10 @@ class RewriteDataFilesPlanner:
         reasons = np.zeros(len(entries), dtype=np.uint8)
         reasons[rows] = candidate_reasons(considered, deletes, matches, self.options, self.sizes, self.output_spec_id)
         skip[rows[reasons[rows] == 0]] = Skip.NO_REASON
+        if self.run is not None:
+            made = rows[self.run.made(considered)]
+            reasons[made] &= np.uint8(STILL_A_REASON)
+            skip[made[reasons[made] == 0]] = Skip.ALREADY_REWRITTEN
         return Selection(entries, considered, rows, matches, reasons, skip)
 
     def _report_undecided(self, undecided: list[Undecided], warnings: WarningLog) -> None:

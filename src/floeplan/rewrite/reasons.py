@@ -24,6 +24,9 @@ class Reason(IntFlag):
 ENOUGH_ALONE = Reason.DELETES | Reason.DELETE_RATIO | Reason.SPEC_MIGRATION | Reason.REWRITE_ALL
 """Reasons for which a group is rewritten however few files it has."""
 
+STILL_A_REASON = Reason.DELETES | Reason.DELETE_RATIO | Reason.SPEC_MIGRATION
+"""Reasons to rewrite a file that the same run has made already."""
+
 
 @unique
 class Skip(IntEnum):
@@ -38,6 +41,7 @@ class Skip(IntEnum):
     GROUP_TOO_SMALL = 6
     NO_FEWER_FILES = 7
     BEYOND_MAX_FILES = 8
+    ALREADY_REWRITTEN = 9
 
 
 PRUNED_MANIFEST = "pruned-manifest"

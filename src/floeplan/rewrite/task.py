@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pyiceberg.table.sorting import SortOrder
 
 from floeplan.dml.deletes import own_deletes
+from floeplan.errors import FloeplanError
 from floeplan.rewrite.compaction_map import MapBuilder
 from floeplan.rewrite.group_run import GroupRun
 from floeplan.rewrite.plan import RewriteDataFilesPlan
@@ -30,6 +31,9 @@ from floeplan.write.target import WriteTarget
 DEFAULT_MEMORY = 1024**3
 """Bytes that putting rows in order may take when nothing else is said."""
 
+_FEW_DELETED = 0.1
+_CODECS = {"NONE": 0, "SNAPPY": 1, "GZIP": 2, "BROTLI": 4, "ZSTD": 6, "LZ4": 7}
+"""What footers call the codecs of tables."""
 _TARGET_SIZE = "write.target-file-size-bytes"
 
 
@@ -55,6 +59,23 @@ class RewriteTask:
     def __call__(self, works: Sequence[GroupWork], attempt: str) -> list[GroupResult]:
         """Rewrite some groups, one after the other."""
         return [_rewritten(self._run(work, attempt)) for work in works]
+
+    def keeps_sizes(self, work: GroupWork) -> bool:
+        """Whether new files will be about as large as the old ones, so that a group can be taken apart by bytes.
+
+        They are when few rows are deleted and the codec stays; the largest file stands for all.
+        """
+        if work.outputs == 1:
+            return True
+        deletes = {(d.path, d.content_offset): d.record_count for one in work.files for d in one.file.deletes}
+        if sum(deletes.values()) > _FEW_DELETED * sum(one.file.record_count for one in work.files):
+            return False
+        try:
+            footer = FileRows(self.table).open(max(work.files, key=lambda one: one.file.file_size).file).footer
+        except FloeplanError:
+            return True
+        used = {code for leaf in footer.leaves for code in footer.chunks(leaf).codec.tolist()}
+        return used <= {_CODECS[self.target.options.codec]}
 
     def _run(self, work: GroupWork, attempt: str) -> GroupRun:
         properties = {**self.target.properties, _TARGET_SIZE: str(work.most_bytes)}

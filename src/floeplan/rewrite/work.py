@@ -14,6 +14,7 @@ from floeplan.metadata.entries import EntriesTable
 from floeplan.partition.key import PartitionKey
 from floeplan.rewrite.compaction_map import CompactionMap
 from floeplan.rewrite.plan import RewriteDataFilesPlan
+from floeplan.rewrite.sizes import FileSizes
 from floeplan.scan.model import PlannedFiles
 from floeplan.transaction.change import DeleteFileId
 
@@ -32,6 +33,7 @@ class GroupWork:
         partition: The partition all rows are in under that spec, or ``None`` when it takes the rows to tell.
         outputs: How many files the rows are shared out over, when they are all in one partition.
         most_bytes: Where a file ends in any case.
+        sizes: How many files some bytes become.
         nan_counts: For each file the number of NaN by field id, as far as its entry states it.
     """
 
@@ -41,6 +43,7 @@ class GroupWork:
     partition: PartitionKey | None
     outputs: int
     most_bytes: int
+    sizes: FileSizes
     nan_counts: tuple[Mapping[int, int], ...]
 
     @property
@@ -79,6 +82,7 @@ def group_works(plan: RewriteDataFilesPlan) -> list[GroupWork]:
             partition=group.key if group.proven else None,
             outputs=group.expected_outputs if group.proven else 1,
             most_bytes=plan.sizes.write_max if group.proven else plan.sizes.target,
+            sizes=plan.sizes,
             nan_counts=nan_counts[low:high],
         )
         for group, (low, high) in zip(plan.groups, pairwise(ends), strict=True)

@@ -1,7 +1,9 @@
 """Writing the rows of one group anew: read, deletes applied, put in order if there is one, and shared out over files.
 
-The bytes of the old files are shared out evenly over the expected number of new ones. Sorting and clustering order the
-whole group, so that new files follow each other.
+The bytes of the old files are shared out evenly over the expected number of new ones. What the first of them comes to
+tells how large the others will be: where rows take less room than before, because of a better codec or many deletes,
+they are shared out over fewer, so that the next rewrite finds no small files. Sorting and clustering order the whole
+group, so that new files follow each other.
 
 Memory: without an order rows stream through, row group by row group; with one the group is held in memory if it fits
 the budget of the task, and put in order over local disk if not (``group_order``).
@@ -9,7 +11,7 @@ the budget of the task, and put in order over local disk if not (``group_order``
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import chain, groupby
@@ -41,11 +43,12 @@ class GroupWriter:
         self.run = run
         self.work, self.target, self.moved = run.work, run.target, run.moved
         self.whole = WholeRows(run.target, run.files)
+        self._writer: DataFileWriter | None = None
 
     def write(self, written: ExitStack) -> EntriesTable:
         """The entries of the new files; ``written`` removes them when it is left by an exception."""
         stream = self._rows() if self.run.order.is_unsorted else self._ordered()
-        portions = groupby(_shared_out(stream, self.work.outputs), key=itemgetter(0))
+        portions = groupby(_shared_out(stream, self.work.outputs, self._outputs), key=itemgetter(0))
         parts = [self._write_portion(written, number, (b for _, b in portion)) for number, portion in portions]
         return self._stating_order(concat_entries(parts, self.target.union))
 
@@ -93,7 +96,7 @@ class GroupWriter:
 
     def _write_portion(self, written: ExitStack, number: int, batches: Iterator[_Batch]) -> EntriesTable:
         """Write the rows of one portion and note where each went."""
-        writer = written.enter_context(
+        self._writer = writer = written.enter_context(
             DataFileWriter(self.target, file_name_token=f"{self.run.token}-{number}", partition=self.work.partition)
         )
         runs: dict[PartitionKey, list[Runs]] = {}
@@ -104,6 +107,12 @@ class GroupWriter:
         added = writer.finish()
         self._note(added, runs)
         return added
+
+    def _outputs(self) -> int:
+        """How many files it will be, by what the first of the expected number came to; never more of them."""
+        if self._writer is None:  # all rows so far are deleted
+            return self.work.outputs
+        return min(self.work.outputs, self.work.sizes.expected_outputs(self._writer.flush() * self.work.outputs))
 
     def _numbers(self, batch: _Batch) -> Iterator[tuple[PartitionKey, Ints]]:
         """The numbers of the rows of each partition."""
@@ -164,18 +173,22 @@ def _until_rows(stream: Iterator[_Batch]) -> Iterator[_Batch]:
             return
 
 
-def _shared_out(stream: Iterable[_Batch], portions: int) -> Iterator[tuple[int, _Batch]]:
-    """Batches cut so that every portion gets the same share, each with the number of its portion, ascending."""
-    done = 0.0
+def _shared_out(stream: Iterable[_Batch], portions: int, measured: Callable[[], int]) -> Iterator[tuple[int, _Batch]]:
+    """Batches cut so that every portion gets the same share, each with the number of its portion, ascending.
+
+    Where the first portion would end, ``measured`` tells how many there will be.
+    """
+    done, portion, asked = 0.0, 0, False
     for batch in stream:
-        start, width, rows = done * portions, batch.share * portions, batch.rows.num_rows
+        start, rows, cut = done, batch.rows.num_rows, 0
         done += batch.share
-        cut = 0
-        for portion in range(min(int(start), portions - 1), portions):
-            whole = portion == portions - 1 or start + width <= portion + 1
-            end = rows if whole else max(cut, int(rows * (portion + 1 - start) / width))
+        while portion < portions - 1 and done > (portion + 1) / portions:
+            end = max(cut, int(rows * ((portion + 1) / portions - start) / batch.share))
             if end > cut:
                 yield portion, batch.slice(cut, end - cut)
             cut = end
-            if whole:
-                break
+            planned, portions = portions, portions if asked else measured()
+            portion += asked or portions == planned
+            asked = True
+        if rows > cut:
+            yield portion, batch.slice(cut, rows - cut)

@@ -139,6 +139,14 @@ class DataFileWriter:
         for key, part in self._split(ready):
             self._add(key, part)
 
+    def flush(self) -> int:
+        """Write out what waits; the bytes of all files so far."""
+        for slot in self._slots.values():
+            if slot.waiting:
+                self._flush(slot)
+        being_written = sum(slot.file.size for slot in self._slots.values() if slot.file is not None)
+        return being_written + sum(file.size for file, _ in self._finished)
+
     def finish(self) -> EntriesTable:
         """Close all files; the entries of every file written."""
         self._close_all()
