@@ -9,11 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from pyiceberg.table import StaticTable
 from pyiceberg.types import PrimitiveType
 
+from floeplan.errors import UnsupportedError
 from floeplan.metadata.io import local_path
 from floeplan.partition.key import PartitionKey
 from floeplan.rewrite.compaction_map import MapBuilder, runs_of
@@ -63,7 +64,11 @@ def test_rewritten_groups_hold_every_live_row_once(root: Path, data: st.DataObje
     table = StaticTable.from_metadata(str(history.metadata))
     options = data.draw(rewrite_options(history))
     plan = RewriteDataFilesPlanner(table, options, cache=False).plan()
-    results = RewriteTask.of(plan)(group_works(plan), "try")
+    try:
+        results = RewriteTask.of(plan)(group_works(plan), "try")
+    except UnsupportedError as error:
+        assume("beyond that type" not in str(error))  # a decimal that no partition value can stand for
+        raise
     check_rows(history, results)
     for result in results:
         check_map(history, result)

@@ -46,7 +46,7 @@ class Lake:
         self.warehouse.mkdir(parents=True, exist_ok=True)
         os.environ["PYSPARK_PYTHON"] = sys.executable
         catalog = f"spark.sql.catalog.{NAME}"
-        builder = SparkSession.builder.master("local[2]").appName("floeplan tests")
+        builder = SparkSession.builder.master("local[2, 2]").appName("floeplan tests")
         for key, value in {
             "spark.jars": jars,
             "spark.driver.memory": "1g",
