@@ -2,8 +2,11 @@
 
 Tables written by Iceberg's own writer, one session, the same codec and target size. Every turn works on a fork of its
 own; contenders take turns, the one to begin changes, and the best turn of each counts. CPU seconds of the whole tree of
-processes, wall seconds, bytes of the new files, and how many of them a filter on two columns leaves to be read. After
-each case Spark reads both forks: they hold the same rows.
+processes, wall seconds, the memory of a process that runs tasks (the JVM, for the peer), bytes of the new files, what
+it takes Iceberg to read all of them, and how many of them a filter on two columns leaves to be read. Iceberg reads the
+same rows of both.
+
+Clustering is shown beside: a table of many files, and how many of them a filter on two columns reads before and after.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from pyiceberg.table import Table
 import floeplan as fp
 from bench.cpu_clock import CpuClock
 from bench.dml_tables import COLUMNS, ROWS
+from bench.rewrite_memory import PeakMemory
 from bench.spark_session import start_session
 from tests.support.lake import NAME, Lake
 
@@ -30,6 +34,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MIB = 1024**2
+TASK_MEGABYTES = 600
+"""What a task may take at most to pack files, whatever their number and size."""
 EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 """Iceberg's procedure parses sort orders only with these."""
 
@@ -86,6 +92,7 @@ CASES = (
         "strategy => 'sort', sort_order => 'zorder(customer, ts)'",
     ),
 )
+_NEVER = float("inf")
 TWO_COLUMNS = (
     "customer BETWEEN 500000 AND 510000 AND ts >= TIMESTAMP '2023-06-01 00:00:00' "
     "AND ts < TIMESTAMP '2023-06-05 00:00:00'"
@@ -115,7 +122,8 @@ class _Bench:
         self._write("deleted_from", self.size.files)
         fp.delete(self.catalog.load_table("rewrite.deleted_from"), "qty < 5", mode="merge-on-read", spark=self.spark)
         self._write("good_files", self.size.good_files)
-        return [row for case in CASES for row in self._compared(case)]
+        rows = [row for case in CASES for row in self._compared(case)]
+        return [*rows, *(self._clustered(curve) for curve in ("zorder", "hilbert"))]
 
     def _write(self, name: str, files: int) -> None:
         properties = "'format-version'='2', 'write.distribution-mode'='none'"
@@ -129,29 +137,49 @@ class _Bench:
             lambda table: self._ours(case, table),
             lambda table: self._theirs(case, table),
         ]
-        best = [[float("inf")] * 2, [float("inf")] * 2]
+        cpu_seconds, wall_seconds, megabytes = [_NEVER, _NEVER], [_NEVER, _NEVER], [0.0, 0.0]
         for turn in range(self.size.turns):
             forks = [self._fork(location) for _ in contenders]
             for which in (0, 1) if turn % 2 == 0 else (1, 0):
-                wall, cpu = time.perf_counter(), CpuClock()
+                memory, wall, cpu = PeakMemory(), time.perf_counter(), CpuClock()
                 contenders[which](forks[which])
-                taken = cpu.seconds(), time.perf_counter() - wall
-                for metric, value in enumerate(taken):
-                    best[metric][which] = min(best[metric][which], value)
-        prints = [self._fingerprint(fork) for fork in forks]
-        assert prints[0] == prints[1], (case.name, prints)
-        plans = [fp.plan_scan(fork.refresh()) for fork in forks]
-        found: dict[str, tuple[list[float], float | None]] = {
-            "CPU s": (best[0], case.bar),
-            "wall s": (best[1], case.bar),
-            "MiB written": ([sum(file.file_size for file in plan.files) / MIB for plan in plans], 1.03),
-            "files written": ([len(plan.files) for plan in plans], None),
-            "files read by a filter on two columns": (
-                [len(fp.plan_scan(fork, TWO_COLUMNS).files) for fork in forks],
-                None,
-            ),
-        }
-        return [_row(case.name, metric, numbers, bar) for metric, (numbers, bar) in found.items()]
+                cpu_seconds[which] = min(cpu_seconds[which], cpu.seconds())
+                wall_seconds[which] = min(wall_seconds[which], time.perf_counter() - wall)
+                megabytes[which] = max(megabytes[which], (memory.of_workers, memory.of_jvm)[which]())
+        scanned = self._scanned(case, forks)
+        files = [fp.plan_scan(fork.refresh()).files for fork in forks]
+        left = [float(len(fp.plan_scan(fork, TWO_COLUMNS).files)) for fork in forks]
+        memory_bar = _bar(megabytes[0], TASK_MEGABYTES, "ours ") if "strategy" not in case.asked else ""
+        return [
+            _row(case.name, "CPU s", cpu_seconds, case.bar),
+            _row(case.name, "wall s", wall_seconds, case.bar),
+            _row(case.name, "peak MB of a task", megabytes) | {"bar": memory_bar},
+            _row(case.name, "MiB written", [sum(file.file_size for file in some) / MIB for some in files], 1.03),
+            _row(case.name, "files written", [len(some) for some in files]),
+            _row(case.name, "CPU s to read all", scanned),
+            _row(case.name, "files read by a filter on two columns", left),
+        ]
+
+    def _scanned(self, case: Case, forks: Sequence[Table]) -> list[float]:
+        """CPU seconds in which Iceberg reads all rows of each; they are the same."""
+        best, prints = [_NEVER] * len(forks), set[str]()
+        for _ in range(2):
+            for which, fork in enumerate(forks):
+                cpu = CpuClock()
+                prints.add(repr(self._fingerprint(fork)))
+                best[which] = min(best[which], cpu.seconds())
+        assert len(prints) == 1, (case.name, prints)
+        return best
+
+    def _clustered(self, curve: str) -> dict[str, Any]:
+        """Files that a filter on two columns reads, of as many before as after."""
+        table = self._fork(self.catalog.load_table("rewrite.small_files").metadata_location)
+        size = sum(file.file_size for file in fp.plan_scan(table).files)
+        before = len(fp.plan_scan(table, TWO_COLUMNS).files)
+        options = {"rewrite-all": "true", "target-file-size-bytes": str(size // self.size.files)}
+        fp.rewrite_data_files(table, strategy=curve, by=("customer", "ts"), options=options, spark=self.spark)
+        after = len(fp.plan_scan(table.refresh(), TWO_COLUMNS).files)
+        return _row(f"clustered, {curve}", "files read by a filter on two columns", [after, before], 0.1)
 
     def _fork(self, location: str) -> Table:
         return self.catalog.register_table(f"rewrite.fork_{next(self.forks)}", location)
@@ -176,9 +204,12 @@ class _Bench:
         return self.spark.sql(f"SELECT count(*), {hashed} FROM {NAME}.{'.'.join(table.name())}").collect()
 
 
-def _row(case: str, metric: str, numbers: Sequence[float], bar: float | None) -> dict[str, Any]:
+def _row(case: str, metric: str, numbers: Sequence[float], bar: float | None = None) -> dict[str, Any]:
     ours, theirs = numbers
     ratio = ours / max(theirs, 1e-9)
-    verdict = "" if bar is None else f"≤ {bar} {'met' if ratio <= bar else 'MISSED'}"
     shown = {"suite": "rewrite", "case": case, "metric": metric}
-    return shown | {"ours": ours, "peer": theirs, "ratio": ratio, "bar": verdict}
+    return shown | {"ours": ours, "peer": theirs, "ratio": ratio, "bar": "" if bar is None else _bar(ratio, bar)}
+
+
+def _bar(value: float, most: float, of: str = "") -> str:
+    return f"{of}≤ {most} {'met' if value <= most else 'MISSED'}"

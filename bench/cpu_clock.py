@@ -23,6 +23,11 @@ class CpuClock:
         return used / os.sysconf("SC_CLK_TCK")
 
 
+def process_tree() -> list[int]:
+    """This process and all that descend from it."""
+    return [pid for pid, _ in _ticks()]
+
+
 def _ticks() -> dict[tuple[int, int], int]:
     """User and system time of each process of the tree, by its number and when it began."""
     found: dict[int, tuple[int, int, int]] = {}
