@@ -111,7 +111,7 @@ def test_an_overview_says_when_each_spec_was_written_and_shows_no_property(view:
 
 
 def test_findings_come_with_the_command_that_mends_them(view: TableView) -> None:
-    findings = doctor_document(view)["findings"]
+    findings = doctor_document(view.table)["findings"]
     fixes = {finding["kind"]: finding["fix"] for finding in findings}
     assert fixes["old-specs"].startswith(f"floeplan upgrade-spec {NAME}")
     assert fixes["small-files"] == f"floeplan rewrite {NAME}"

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 from pyiceberg.schema import Schema
-from pyiceberg.table import StaticTable
+from pyiceberg.table import StaticTable, Table
 from pyiceberg.types import PrimitiveType
 
 from floeplan.explorer.view import TableView
@@ -112,9 +112,9 @@ def _snapshot(snapshot: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def doctor_document(view: TableView) -> dict[str, Any]:
-    """What metadata alone tell of the table's faults, the worst first."""
-    result = doctor(view.table, sample=0)
+def doctor_document(table: Table) -> dict[str, Any]:
+    """What metadata alone tell of a table's faults, the worst first; of one too that nothing else can be shown of."""
+    result = doctor(table, sample=0)
     order = [severity.value for severity in Severity]
     found = [finding.to_dict() for finding in result.findings]
     return {"findings": sorted(found, key=lambda finding: order.index(finding["severity"])), "healthy": result.healthy}

@@ -74,7 +74,7 @@ class ExplorerService:
             "plan": self._plan,
             "file": lambda given: file_document(self._view(given), _needed(given, "path"), given.get("where")),
             "cell": self._cell,
-            "doctor": lambda given: doctor_document(self._view(given)),
+            "doctor": lambda given: doctor_document(self._load(self._name(given))),
             "rewrite": lambda given: rewrite_document(self._view(given), _rewrite_request(given)),
             "upgrade": lambda given: upgrade_document(self._view(given), given.get("to", "current")),
             "audit": lambda _: self._audit(),

@@ -53,7 +53,14 @@
             count();
         } catch (failure) {
             F.fill(main, F.note(failure.message, "bad"));
+            await examine();
         }
+    }
+
+    /** A table that cannot be shown may still be examined. */
+    async function examine() {
+        const found = F.source.table() ? await F.source.doctor().catch(() => null) : null;
+        if (found) F.add(main, F.healthCard(found));
     }
 
     function chooseTable(session) {

@@ -9,18 +9,14 @@
     F.views.health = async function (main, shared) {
         F.fill(main, F.el("p", { class: "wait" }, "Examining the table…"));
         const found = await shared.doctor();
+        F.fill(main, F.healthCard(found), F.card("Sizes of data files", {}, sizes(shared.overview.sizes)));
+    };
+
+    /** What the doctor found. */
+    F.healthCard = function (found) {
         const said = found.findings.length ? F.counted(found.findings.length, "finding") : "";
-        F.fill(
-            main,
-            F.card(
-                "Health",
-                { said },
-                found.findings.length
-                    ? kinds(found.findings).map(finding)
-                    : F.el("p", { class: "empty" }, "Nothing is wrong with it, as far as metadata tell."),
-            ),
-            F.card("Sizes of data files", {}, sizes(shared.overview.sizes)),
-        );
+        const nothing = F.el("p", { class: "empty" }, "Nothing is wrong with it, as far as metadata tell.");
+        return F.card("Health", { said }, found.findings.length ? kinds(found.findings).map(finding) : nothing);
     };
 
     /** Findings of one kind together: what each spec has of it, and the command that mends them all. */
