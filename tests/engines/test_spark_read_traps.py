@@ -13,18 +13,21 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.manifest import DataFileContent
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DateType, DoubleType, LongType, NestedField, StringType
 
 from floeplan.dml.append import append
+from floeplan.dml.changing import delete
 from floeplan.errors import UnsupportedError
 from floeplan.scan.options import ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.spark.columns import FIELD_ID
 from floeplan.spark.reader import ReadOptions, plan_read, read, read_plan_of
 from floeplan.spark.routing import FIELD_ID_CONF, MISSING_IDS_CONF, ZONE_CONF
+from floeplan.transaction.metadata_json import writable_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -210,6 +213,43 @@ def test_paths_are_taken_literally(spark: SparkSession, local_catalog: SqlCatalo
     table.append(pa.table({"a": [1]}))
     plan, _ = moved(table, "k=[a] {b,c}/*?#&;%41 +é\\\"'x.parquet")
     assert rows(read_plan_of(spark, plan, "native").dataframe()) == [{"a": 1}]
+
+
+def test_deletes_find_files_whose_paths_spark_writes_otherwise(
+    spark: SparkSession, local_catalog: SqlCatalog, name: str, tmp_path: Path
+) -> None:
+    schema = pa.schema({"a": pa.int64()})
+    table = local_catalog.create_table(name, schema, location=(tmp_path / "a b%41").as_uri().replace("%20", " "))
+    append(table, pa.table({"a": range(10)}))
+    delete(table.refresh(), "a < 8", mode="merge-on-read")
+    plan = plan_read(spark, table.refresh(), options=NATIVE)
+    assert [branch.describe() for branch in plan.branches] == ["position bits"]
+    assert rows(plan.dataframe()) == [{"a": 8}, {"a": 9}]
+    (file,) = plan.plan.files
+    reader = spark.read.option("__globPaths__", "false").schema("a long")
+    told = reader.parquet(file.path.removeprefix("file://")).select("_metadata.file_path").first()
+    assert told is not None
+    assert told[0] != file.path, "Spark writes paths as they are given now"
+
+
+def test_vectors_are_found_though_pyiceberg_forgets_where_they_are(
+    spark: SparkSession, local_catalog: SqlCatalog, name: str
+) -> None:
+    with writable_metadata(local_catalog._load_file_io()):
+        table = local_catalog.create_table(name, pa.schema({"a": pa.int64()}), properties={"format-version": "3"})
+    for first in (0, 10):
+        append(table.refresh(), pa.table({"a": range(first, first + 10)}))
+    delete(table.refresh(), "a % 10 < 8", mode="merge-on-read")
+    expected = [{"a": 18}, {"a": 19}, {"a": 8}, {"a": 9}]
+    assert rows(read(spark, table.refresh(), options=NATIVE)) == expected
+    vectors = [vector for file in plan_scan(table, options=OPTIONS.scan).files for vector in file.deletes]
+    assert len({vector.content_offset for vector in vectors}) == 2
+    manifests = table.current_snapshot().manifests(table.io)  # type: ignore[union-attr]
+    entries = [entry.data_file for manifest in manifests for entry in manifest.fetch_manifest_entry(table.io)]
+    forgotten = [file for file in entries if file.content != DataFileContent.DATA]
+    assert len(forgotten) == 2
+    for name_of in ("content_offset", "referenced_data_file"):
+        assert not any(getattr(file, name_of, None) for file in forgotten), "PyIceberg remembers it now"
 
 
 def test_stores_the_jvm_cannot_reach_are_read_in_python(
