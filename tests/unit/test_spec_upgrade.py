@@ -277,6 +277,24 @@ def test_partition_information_is_dropped_only_when_asked_for(catalog: SqlCatalo
     assert read_rows(table) == rows
 
 
+def test_files_that_lose_nothing_are_rewritten_though_others_would(catalog: SqlCatalog) -> None:
+    table = evolved_table(catalog)
+    moved = upgrade_spec(table, options=METADATA_ONLY, commit=patient())
+    assert (moved.files_by_metadata, moved.reasons) == (3, {"spans-partitions": 1})
+    with reloaded(table).update_spec() as update:
+        update.remove_field("part")
+        update.add_field("part", TruncateTransform(1), "part_start")
+    rows, finer = read_rows(table), data_specs(reloaded(table)).count(1)
+    planned = upgrade_spec(reloaded(table), options=UpgradeOptions(dry_run=True))
+    result = upgrade_spec(reloaded(table), commit=patient())
+    for found in (planned, result):
+        assert (found.files_by_metadata, found.files_by_rewrite, found.files_left) == (0, 1, finer)
+        assert found.reasons == {"coarser-target": finer, "spans-partitions": 1}
+    assert sorted(set(data_specs(reloaded(table)))) == [1, 2]
+    assert read_rows(table) == rows
+    assert upgrade_spec(reloaded(table), commit=patient()).snapshot_ids == ()
+
+
 @pytest.mark.parametrize(("to", "error"), [(7, UnknownSpecError), ("newest", InvalidOptionError)])
 def test_a_spec_that_is_not_there_is_refused(catalog: SqlCatalog, to: int | str, error: type[Exception]) -> None:
     with pytest.raises(error, match=str(to)):

@@ -97,17 +97,19 @@ def run_rewrite(
     spark: SparkSession | None = None,
     branch: str | None = None,
     cache: bool = True,
+    leave_specs: frozenset[int] = frozenset(),
     progress: Progress | None = None,
     commit: CommitOptions | None = None,
 ) -> RewriteResult:
-    """The same with options as a value."""
+    """The same with options as a value, and without the files of some specs."""
     found = load_table(table)
     if isinstance(found, StaticTable):
         raise BadInputError(
             "a table opened by its metadata file is read-only; name it as namespace.name in its catalog",
             context={"table": found.metadata_location},
         )
-    planned = RewriteDataFilesPlanner(found.refresh(), options, ref=branch, cache=cache).plan_with_stats()
+    planner = RewriteDataFilesPlanner(found.refresh(), options, ref=branch, cache=cache, leave_specs=leave_specs)
+    planned = planner.plan_with_stats()
     if not planned.plan.groups:
         return RewriteResult(planned)
     manager = CommitManager(planned.plan, branch or MAIN_BRANCH, commit or CommitOptions())

@@ -63,6 +63,7 @@ class RewriteDataFilesPlanner:
         options: Which files are rewritten, into what, and in what portions.
         ref: The branch to plan on; the main one when not given.
         cache: Whether decoded manifests are kept on local disk.
+        leave_specs: Files of these specs stay as they are.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class RewriteDataFilesPlanner:
         *,
         ref: str | None = None,
         cache: bool = True,
+        leave_specs: frozenset[int] = frozenset(),
     ) -> None:
         self.options = options or RewriteOptions()
         self.target = resolve_target(load_table(table), ref=ref)
@@ -84,6 +86,7 @@ class RewriteDataFilesPlanner:
         self.order = rewrite_order(self.options, self.target.table)
         self.run = RewriteRun.of(self.target, self.options)
         self._cache = cache
+        self._leave_specs = leave_specs
 
     def plan(self) -> RewriteDataFilesPlan:
         """The plan alone."""
@@ -151,6 +154,7 @@ class RewriteDataFilesPlanner:
     def _select(self, entries: EntriesTable, screened: Screened, deletes: ScanDeletes) -> Selection:
         """Steps 3 and 4: deletes are matched once, counted for the candidates, and kept for the groups."""
         skip = np.where(screened.skip == Skip.NONE, unreadable(entries), screened.skip)
+        skip[(skip == Skip.NONE) & np.isin(entries.spec_id, list(self._leave_specs))] = Skip.KEEPS_SPEC
         rows = np.flatnonzero(skip == Skip.NONE)
         considered = entries if len(rows) == len(entries) else entries.take(rows)
         matches = match(considered, deletes, self.union, self.sources)

@@ -42,6 +42,7 @@ class Skip(IntEnum):
     NO_FEWER_FILES = 7
     BEYOND_MAX_FILES = 8
     ALREADY_REWRITTEN = 9
+    KEEPS_SPEC = 10
 
 
 PRUNED_MANIFEST = "pruned-manifest"

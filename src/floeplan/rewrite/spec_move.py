@@ -108,6 +108,11 @@ class SpecMove:
         """The files that move."""
         return np.asarray(self.fates == Fate.MOVED)
 
+    @property
+    def coarser_specs(self) -> frozenset[int]:
+        """Specs that tell more than the target, whose files were not to lose it."""
+        return frozenset(self.data.spec_id[self.fates == Fate.COARSER_TARGET].tolist())
+
     def reasons(self) -> dict[str, int]:
         """How many of the files that were to move stay for each reason."""
         counts = np.bincount(self.fates, minlength=len(Fate)).tolist()

@@ -161,7 +161,7 @@ class _Upgrade:
         assert self.left is not None, "the last look found nothing to move"
         left = self.left
         if self._rewritable(left):
-            self._rewrite(spec_id)
+            self._rewrite(spec_id, left.coarser_specs)
         self._bring_strays()
         return self._result(left)
 
@@ -190,14 +190,22 @@ class _Upgrade:
         return True
 
     def _rewritable(self, left: SpecMove) -> int:
-        """How many of the files that cannot be moved are rewritten; none while some may not leave their partition."""
-        reasons = left.reasons()
-        keep = self.options.metadata_only or self.options.where is not None or Fate.COARSER_TARGET.label in reasons
-        return 0 if keep else sum(reasons.values())
+        """How many of the files that cannot be moved are rewritten; not those that would lose partition information."""
+        if self.options.metadata_only or self.options.where is not None:
+            return 0
+        return sum(files for reason, files in left.reasons().items() if reason != Fate.COARSER_TARGET.label)
 
-    def _rewrite(self, spec_id: int) -> None:
+    def _rewrite(self, spec_id: int, leave_specs: frozenset[int]) -> None:
         options = RewriteOptions(spec=spec_id, min_file_size_bytes=0, delete_ratio_threshold=1.0)
-        done = run_rewrite(self.table, options, spark=self.spark, branch=self.branch, cache=False, commit=self.commit)
+        done = run_rewrite(
+            self.table,
+            options,
+            spark=self.spark,
+            branch=self.branch,
+            cache=False,
+            leave_specs=leave_specs,
+            commit=self.commit,
+        )
         self.rewritten = done.files_rewritten
         self.snapshot_ids += done.snapshot_ids
 
