@@ -30,6 +30,15 @@ has_java() {
     [ "${version:-0}" -ge 17 ]
 }
 
+has_postgres() { command -v postgres >/dev/null || compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null; }
+has_services() { has_postgres && command -v mvn >/dev/null; }
+
+# What only tests of services need: a database, and Maven for the REST catalog server.
+service_packages() {
+    has_postgres || apt_install postgresql || say "no PostgreSQL, and it could not be installed: tests of services will fail"
+    command -v mvn >/dev/null || apt_install maven || say "no Maven, and it could not be installed: tests of services will fail"
+}
+
 compiler() { command -v cc || command -v gcc; }
 has_venv() { "$1" -c 'import ensurepip, venv' 2>/dev/null; }
 has_headers() { "$1" -c 'import sysconfig, os, sys; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))'; }
@@ -133,6 +142,7 @@ if [ ! -e "$VENV/bin/python" ]; then
     say "making $VENV with $($python --version)"
     "$python" -m venv "$VENV"
 fi
+has_services || service_packages
 python_packages
 floeplan
 "$VENV/bin/python" scripts/fetch_jars.py

@@ -1,0 +1,109 @@
+"""One of everything on an evolved table: what must work whatever catalog, store and Spark there are.
+
+The table was made without partitions, then partitioned by region, then by day and bucket; a dictionary of rows is the
+judge. Functions take the session first and run in a process of their own (``tests.support.clients``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import Table
+
+import floeplan as fp
+from floeplan.dml import runner
+from floeplan.transaction.metadata_json import writable_metadata
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SCHEMA = pa.schema([("id", pa.int64()), ("region", pa.string()), ("ts", pa.timestamp("us")), ("v", pa.int64())])
+CHANGES = ("", "ADD PARTITION FIELD region", "REPLACE PARTITION FIELD region WITH days(ts)")
+QUIET = fp.ScanOptions(report=False)
+Rows = dict[int, dict[str, Any]]
+
+
+def rows_of(ids: Iterable[int]) -> Rows:
+    start = datetime(2024, 3, 1)
+    return {i: {"id": i, "region": "aeu"[i % 3], "ts": start + timedelta(hours=i), "v": i} for i in ids}
+
+
+def arrow(rows: Rows) -> pa.Table:
+    return pa.Table.from_pylist(list(rows.values()), schema=SCHEMA)
+
+
+def evolved(properties: Mapping[str, str], version: int) -> tuple[Table, Rows]:
+    """A new table with files of three specs, and its rows."""
+    catalog = load_catalog("core", **properties)
+    catalog.create_namespace_if_not_exists("core")
+    table = _create(catalog, f"core.v{version}", version)
+    for number, change in enumerate(CHANGES):
+        if change:
+            fp.sql(None, f"ALTER TABLE core.v{version} {change}", catalog=catalog)
+        for first in (number * 40, number * 40 + 20):
+            fp.append(table.refresh(), arrow(rows_of(range(first, first + 20))))
+    return table.refresh(), rows_of(range(120))
+
+
+def _create(catalog: Catalog, name: str, version: int) -> Table:
+    if catalog.table_exists(name):
+        catalog.drop_table(name)
+    writable = writable_metadata(catalog._load_file_io()) if isinstance(catalog, SqlCatalog) else nullcontext()
+    with writable:
+        return catalog.create_table(name, SCHEMA, properties={"format-version": str(version)})
+
+
+def change_everything(spark: SparkSession, properties: Mapping[str, str], version: int, path: str) -> None:
+    """Append, delete, update, merge, rewrite, upgrade; the rows are right after each, by every way to read."""
+    runner.HERE_BYTES = -1  # however little work there is, Spark does it
+    table, rows = evolved(properties, version)
+    check(spark, table, rows, path)
+    fp.delete(table, "id % 7 = 3", spark=spark, mode="merge-on-read")
+    rows = {i: row for i, row in rows.items() if i % 7 != 3}
+    check(spark, table, rows, path)
+    fp.update(table, {"v": "v + 1000"}, "id % 5 = 1 AND region = 'e'", spark=spark, mode="merge-on-read")
+    rows = {i: row | {"v": i + 1000} if i % 5 == 1 and row["region"] == "e" else row for i, row in rows.items()}
+    check(spark, table, rows, path)
+    source = rows_of([5, 50, 500])
+    merge = fp.merge(table, arrow({i: row | {"v": -i} for i, row in source.items()}), "id", spark=spark)
+    merge.when_matched_update({"v": "s.v"}).when_not_matched_insert().execute()
+    rows |= {i: rows.get(i, row) | {"v": -i} for i, row in source.items()}
+    check(spark, table, rows, path)
+    check_predicate(spark, table, rows)
+    fp.rewrite_data_files(table, spark=spark, options={"rewrite-all": "true"})
+    check(spark, table, rows, path)
+    fp.upgrade_spec(table, spark=spark)
+    assert {file.spec_id for file in fp.plan_scan(table.refresh(), options=QUIET).files} == {table.spec().spec_id}
+    check(spark, table, rows, path)
+
+
+def check(spark: SparkSession, table: Table, rows: Rows, path: str) -> None:
+    """All rows as this process reads them and as Spark does, in the way it is expected to."""
+    expected = sorted(rows.values(), key=lambda row: row["id"])
+    assert _sorted(fp.plan_scan(table.refresh(), options=QUIET).to_arrow()) == expected
+    plan = fp.plan_read(spark, table, options=fp.ReadOptions(scan=QUIET))
+    assert bool(plan.branches) == (path == "native"), plan.explain()
+    assert _sorted(plan.dataframe().toArrow()) == expected
+
+
+def check_predicate(spark: SparkSession, table: Table, rows: Rows) -> None:
+    """The rows of a predicate, both ways."""
+    expected = sorted(i for i, row in rows.items() if row["region"] == "e" and i > 50)
+    for path in ("auto", "arrow"):
+        options = fp.ReadOptions(path=path, scan=QUIET)  # type: ignore[arg-type]
+        shown = fp.read(spark, table.refresh(), "region = 'e' AND id > 50", columns=["id"], options=options)
+        assert ids(shown) == expected
+
+
+def ids(frame: DataFrame) -> list[int]:
+    return sorted(frame.toArrow().column("id").to_pylist())
+
+
+def _sorted(rows: pa.Table) -> list[dict[str, Any]]:
+    return sorted(rows.select(SCHEMA.names).to_pylist(), key=lambda row: row["id"])
