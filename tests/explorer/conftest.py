@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -78,7 +79,9 @@ def server(home: Path) -> Iterator[ExplorerServer]:
 def browser() -> Iterator[Browser]:
     """Debian's Chromium. One for a module: while Playwright runs, asyncio cannot be used by others in this thread."""
     with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
+        started = playwright.chromium.launch(
+            executable_path=shutil.which("chromium") or "chromium", args=["--no-sandbox"]
+        )
         yield started
         started.close()
 

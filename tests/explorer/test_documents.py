@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
 
 from floeplan.errors import BadInputError, UnknownFileError
 from floeplan.explorer.assets import data_script, to_json
@@ -20,8 +22,10 @@ from floeplan.explorer.documents import (
 )
 from floeplan.explorer.file_document import file_document
 from floeplan.explorer.plan_document import Footers, plan_document, plan_for
+from floeplan.explorer.site import write_report
 from floeplan.explorer.view import TableView
 from tests.support.explored import EVIL, NAME
+from tests.support.tables import events
 
 pytestmark = pytest.mark.unit
 
@@ -151,3 +155,14 @@ def test_nothing_in_a_report_can_end_its_script() -> None:
     assert "<" not in script
     assert "\u2028" not in script
     assert json.loads(script.removeprefix("window.FLOEPLAN_REPORT = ").rstrip(";\n"))["path"].startswith("</script>")
+
+
+def test_no_secret_of_a_catalog_or_a_table_gets_into_a_report(tmp_path: Path) -> None:
+    secrets = {"token": "hush-1", "s3.secret-access-key": "hush-2"}
+    opened = SqlCatalog("own", uri=f"sqlite:///{tmp_path}/c.db", warehouse=tmp_path.as_uri(), **secrets)
+    opened.create_namespace("db")
+    table = opened.create_table("db.events", events(0, 1).schema, properties={"owner.password": "hush-3"})
+    table.append(events(0, 50), snapshot_properties={"job.key": "hush-4"})
+    write_report(table, tmp_path / "site", ["id = 3", "v > 1"])
+    assert "hush" not in (tmp_path / "site" / "data.js").read_text()
+    opened.close()
