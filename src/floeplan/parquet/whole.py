@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from floeplan.parquet.footer import Numbers, ParquetFooter
-from floeplan.parquet.pages import take_rows
 from floeplan.parquet.projection import leaves_of_column
 from floeplan.parquet.selection import RowSelection, distinct
 from floeplan.parquet.source import ByteSource, Range
@@ -24,6 +23,7 @@ from floeplan.parquet.thrift import corrupt
 LONGEST_GAP = 1024
 """Unwanted rows in a row: with more of them a page may have no wanted row."""
 WAVE_BYTES = 128 * 1024 * 1024
+_FEW_RUNS = 32
 _WORTH_THREADS = 4 * 1024 * 1024
 
 
@@ -90,7 +90,9 @@ def _decoded(source: ByteSource, footer: ParquetFooter, leaves: Sequence[int], g
 def _taken(table: pa.Table, rows: RowSelection) -> pa.Table:
     if rows.row_count == table.num_rows:
         return table
-    return pa.Table.from_arrays([take_rows(column, rows) for column in table.columns], schema=table.schema)
+    if len(rows) > _FEW_RUNS:
+        return table.filter(pa.array(rows.to_mask(table.num_rows)))
+    return pa.concat_tables([table.slice(start, count) for start, count in rows.to_pairs()])
 
 
 class _Pieces:
