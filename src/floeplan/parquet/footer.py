@@ -21,6 +21,7 @@ import numpy.typing as npt
 from pyiceberg.schema import Schema
 
 from floeplan.errors import UnsupportedError
+from floeplan.parquet.field_index import FieldIndex
 from floeplan.parquet.schema import (
     ELEMENT_SHAPE,
     MAX_ELEMENTS,
@@ -141,6 +142,11 @@ class ParquetFooter:
     def ids_of_nodes(self) -> Mapping[int, int]:
         """Field ids by the identity of their node."""
         return assign_ids(self.root)
+
+    @cached_property
+    def fields(self) -> FieldIndex:
+        """Fields by name, path and id."""
+        return FieldIndex.of(self.root, self.ids_of_nodes)
 
     @cached_property
     def field_ids(self) -> frozenset[int]:

@@ -10,17 +10,15 @@ import base64
 import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import pyarrow as pa
 
 from floeplan.errors import UnknownColumnError
 from floeplan.parquet.assemble import FieldLayout, LeafLayout, arrow_field
+from floeplan.parquet.field_index import IndexedField
 from floeplan.parquet.footer import ParquetFooter
 from floeplan.parquet.nested import merge
-from floeplan.parquet.schema import Kind, LeafColumn, Repetition, SchemaNode
-
-_Field: TypeAlias = tuple[int, tuple[str, ...], SchemaNode]
+from floeplan.parquet.schema import LeafColumn, SchemaNode
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,29 +56,26 @@ def project(
     footer: ParquetFooter, columns: Sequence[str | int] | None = None, *, case_sensitive: bool = True
 ) -> tuple[ProjectedField, ...]:
     """The wanted fields in the order asked for; all fields of the file when no columns are named."""
-    tops = footer.root.children
     if columns is None:
-        return tuple(_field(footer, position, _leaves_of(tops[position])) for position in range(len(tops)))
+        return _fields(footer, {position: _leaves_of(top) for position, top in enumerate(footer.root.children)})
     wanted: dict[int, set[int]] = {}
     for column in columns:
         position, leaves = _find(footer, column, case_sensitive)
         wanted.setdefault(position, set()).update(leaves)
-    return tuple(_field(footer, position, leaves) for position, leaves in wanted.items())
+    return _fields(footer, wanted)
 
 
 def project_leaves(footer: ParquetFooter, leaves: Iterable[int]) -> tuple[ProjectedField, ...]:
     """The fields that hold the given leaves, with nothing else inside."""
     chosen = set(leaves)
     held = {position: chosen & set(_leaves_of(node)) for position, node in enumerate(footer.root.children)}
-    return tuple(_field(footer, position, inside) for position, inside in held.items() if inside)
+    return _fields(footer, {position: inside for position, inside in held.items() if inside})
 
 
 def leaves_of_column(footer: ParquetFooter, column: str | int) -> list[int]:
     """The leaves of a column, none when the file does not have it."""
-    try:
-        return _find(footer, column, case_sensitive=True)[1]
-    except UnknownColumnError:
-        return []
+    matches = footer.fields.find(column, case_sensitive=True)
+    return _leaves_of(matches[0].node) if len(matches) == 1 else []
 
 
 def without_field_ids(table: pa.Table) -> pa.Table:
@@ -98,7 +93,13 @@ def _bare(field: pa.Field) -> pa.Field:
     return pa.field(field.name, pa.struct([_bare(child) for child in field.type]), field.nullable)
 
 
-def _field(footer: ParquetFooter, position: int, leaves: Iterable[int]) -> ProjectedField:
+def _fields(footer: ParquetFooter, wanted: Mapping[int, Iterable[int]]) -> tuple[ProjectedField, ...]:
+    """Top-level fields by their position, with the leaves that are wanted of each."""
+    written = _written_schema(footer)
+    return tuple(_field(footer, position, leaves, written) for position, leaves in wanted.items())
+
+
+def _field(footer: ParquetFooter, position: int, leaves: Iterable[int], written: pa.Schema | None) -> ProjectedField:
     node = footer.root.children[position]
     inside = [footer.leaves[leaf] for leaf in _leaves_of(node)]
     layout = FieldLayout(
@@ -106,7 +107,7 @@ def _field(footer: ParquetFooter, position: int, leaves: Iterable[int]) -> Proje
         inside[0].index,
         tuple(LeafLayout(leaf.physical, leaf.path) for leaf in inside),
         footer.created_by.encode(),
-        _written_field(footer, position),
+        None if written is None else written.field(position),
     )
     return ProjectedField(layout, tuple(footer.leaves[leaf] for leaf in sorted(leaves)))
 
@@ -117,50 +118,24 @@ def _leaves_of(node: SchemaNode) -> list[int]:
 
 def _find(footer: ParquetFooter, column: str | int, case_sensitive: bool) -> tuple[int, list[int]]:
     """Position of the top-level field and the leaves inside it that a name, a path or a field id stands for."""
-    fields = [
-        (position, path, node) for position, top in enumerate(footer.root.children) for path, node in _paths(top, ())
-    ]
-    if isinstance(column, int):
-        matches = [field for field in fields if footer.ids_of_nodes.get(id(field[2])) == column]
-    else:
-        matches = _by_name(fields, column, case_sensitive)
+    matches = footer.fields.find(column, case_sensitive=case_sensitive)
     if len(matches) != 1:
         raise _not_one(footer, column, matches)
-    position, _, node = matches[0]
-    return position, _leaves_of(node)
+    return matches[0].position, _leaves_of(matches[0].node)
 
 
-def _by_name(fields: list[_Field], name: str, case_sensitive: bool) -> list[_Field]:
-    """Fields of that name: a top-level name that has dots in it wins over a path, the exact name over another case."""
-    exact = [field for field in fields if field[1] == (name,)] or [
-        field for field in fields if ".".join(field[1]) == name
-    ]
-    if exact or case_sensitive:
-        return exact
-    return [field for field in fields if ".".join(field[1]).lower() == name.lower()]
-
-
-def _paths(node: SchemaNode, prefix: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], SchemaNode]]:
-    """A field and the struct fields below it; the inside of lists and maps is no column of its own."""
-    path = (*prefix, node.name)
-    yield path, node
-    if node.annotation.kind not in (Kind.LIST, Kind.MAP) and node.repetition is not Repetition.REPEATED:
-        for child in node.children:
-            yield from _paths(child, path)
-
-
-def _not_one(footer: ParquetFooter, column: str | int, matches: list[_Field]) -> UnknownColumnError:
+def _not_one(footer: ParquetFooter, column: str | int, matches: list[IndexedField]) -> UnknownColumnError:
     names = [node.name for node in footer.root.children]
     if matches:
-        hint = f"its name fits {', '.join('.'.join(path) for _, path, _ in matches)}; write the exact one"
+        hint = f"its name fits {', '.join('.'.join(match.path) for match in matches)}; write the exact one"
         return UnknownColumnError(f"column {column} of {footer.file} is ambiguous: {hint}", context={"column": column})
     close = difflib.get_close_matches(str(column), names)
     hint = f"did you mean {' or '.join(close)}?" if close else f"it has {', '.join(names[:20])}"
     return UnknownColumnError(f"{footer.file} has no column {column}; {hint}", context={"column": column})
 
 
-def _written_field(footer: ParquetFooter, position: int) -> pa.Field | None:
-    """The Arrow field the writer stored beside the Parquet one: what restores types Parquet does not have."""
+def _written_schema(footer: ParquetFooter) -> pa.Schema | None:
+    """The Arrow schema the writer stored beside the Parquet one: what restores types Parquet does not have."""
     encoded = footer.key_values.get(b"ARROW:schema")
     if encoded is None:
         return None
@@ -168,4 +143,4 @@ def _written_field(footer: ParquetFooter, position: int) -> pa.Field | None:
         schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(encoded)))
     except (OSError, ValueError, pa.ArrowException):
         return None
-    return schema.field(position) if len(schema) == len(footer.root.children) else None
+    return schema if len(schema) == len(footer.root.children) else None
