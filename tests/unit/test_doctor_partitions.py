@@ -172,3 +172,11 @@ def test_a_day_that_pyiceberg_stored_as_a_month_is_found(catalog: SqlCatalog) ->
     table = catalog.load_table("db.damaged")
     assert plan_scan(table, "day >= DATE '2024-03-01' AND day < DATE '2024-04-01'", options=NO_SCAN_EXTRAS).count() == 0
     assert only(table, "misfiled-values", sample=0).files == 1
+
+
+def test_a_data_file_that_is_gone_is_found(catalog: SqlCatalog) -> None:
+    table = create_table(catalog)
+    (first, *_) = table.scan().plan_files()
+    Path(first.file.file_path.removeprefix("file://")).unlink()
+    found = only(table, "missing-files")
+    assert (found.severity, found.files, found.examples) == (Severity.ERROR, 1, (first.file.file_path,))

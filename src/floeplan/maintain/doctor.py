@@ -7,6 +7,7 @@ unknown-spec                    error     manifests of a partition spec that the
 duplicate-paths                 error     a data file is listed twice: its rows are read twice
 wrong-summaries                 error     the manifest list excludes partitions that are there: plans lose their files
 misfiled-values                 error     files are filed under a partition that bounds, or sampled rows, disprove
+missing-files                   error     sampled data files are not there
 stray-deletes                   error     deletes of one file are filed elsewhere than it: engines refuse, or lose them
 unreached-deletes               error     deletes name files that moved to other partitions: their rows are back
 several-vectors                 error     a data file has more than one deletion vector: engines refuse the table
@@ -226,13 +227,13 @@ class _Examination:
     def _partitions(self) -> Iterator[Finding]:
         """Partition values that cannot be true."""
         text = "left out of plans by a wrong summary of their manifest: run doctor with --repair"
-        for content, noun in ((DATA, "file"), (DELETES, "delete file")):
-            entries = self.head.entries(self.head.rows(content), EntryColumns(frozenset()))
+        deletes = self.head.entries(self.head.rows(DELETES), EntryColumns(frozenset()))
+        for entries, noun in ((self.data, "file"), (deletes, "delete file")):
             lost = denied_by_list(self.head, entries)
             yield from _per_spec(Severity.ERROR, "wrong-summaries", entries, lost, (noun, text))
         entries, denied = denied_by_file(self.head, self.head.rows(DATA))
-        strangers = [file.path for file in denied_by_rows(self.table, self.branch, self.sample)]
-        denied |= to_mask(pc.is_in(entries.path, value_set=pa.array(strangers, entries.path.type)))
+        sampled = denied_by_rows(self.table, self.branch, self.sample)
+        denied |= _among(entries, sampled.denied)
         yield from _per_spec(
             Severity.ERROR,
             "misfiled-values",
@@ -240,6 +241,9 @@ class _Examination:
             denied,
             ("file", "under a partition their values are not of, so that queries miss them: write their rows again"),
         )
+        gone = f"of the {counted(self.sample, 'file')} looked for not there: restore them, or roll back"
+        missing = _among(entries, sampled.missing)
+        yield from _per_spec(Severity.ERROR, "missing-files", entries, missing, ("file", gone))
 
     def _filtered_columns(self) -> Iterator[Finding]:
         names = Names(self.head.metadata.schema(), False)
@@ -349,6 +353,10 @@ def _per_spec(
         rows = np.flatnonzero(mask & (entries.spec_id == spec_id))
         shown = tuple(entries.path.take(pa.array(rows[:_SHOWN])).to_pylist())
         yield Finding(severity, kind, f"{counted(len(rows), noun)} {text}", spec_id, len(rows), shown)
+
+
+def _among(entries: EntriesTable, paths: Sequence[str]) -> Mask:
+    return to_mask(pc.is_in(entries.path, value_set=pa.array(paths, entries.path.type)))
 
 
 def _repeated(targets: pa.Array, among: Mask) -> Mask:

@@ -3,7 +3,7 @@
 ==================  ==================================================================================================
 ``denied_by_list``  the summary in the manifest list excludes the partition of an entry: pass 1 of a plan loses the file
 ``denied_by_file``  column bounds prove another partition than the entry has: a plan loses the file, or its rows
-``denied_by_rows``  rows of the file belong to other partitions; a sample of files is read for it
+``denied_by_rows``  rows of the file belong to other partitions, or it is not there; a sample is read for it
 ==================  ==================================================================================================
 
 Fail-safe: only what is proven is reported. Time units before 1970 may be off by one, as some writers store them; UUIDs
@@ -12,7 +12,8 @@ are not compared with summaries, whose order differs between writers; rows are r
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +23,7 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import TimeTransform
 from pyiceberg.types import PrimitiveType, UUIDType
 
-from floeplan.errors import CorruptError, UnsupportedError
+from floeplan.errors import CorruptError, UnknownFileError, UnsupportedError
 from floeplan.metadata.decoder import Ints, Mask
 from floeplan.metadata.entries import EntriesTable
 from floeplan.metadata.entry_columns import WHOLE, EntryColumns
@@ -40,6 +41,7 @@ from floeplan.scan.options import ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.transaction.exchange import CommitOptions
 from floeplan.transaction.refile import Head, Refiling, refile
+from floeplan.transaction.refs import branch_head
 from floeplan.write.partitioning import partition_values
 
 _SAMPLED_ROWS = 20_000
@@ -130,41 +132,70 @@ def _differs(field: UnionField, told: ColumnStats, proven: Bound) -> Mask:
     return other | (told.may_null & proven.valid) | (told.lower.valid & ~proven.valid)
 
 
-def denied_by_rows(table: Table, branch: str, files: int) -> Iterator[FileScan]:
-    """Files of a sample of which some row belongs to another partition than the file is filed under."""
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """Paths of sampled files of which some row belongs to another partition, and of those that are not there."""
+
+    denied: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+
+
+def denied_by_rows(table: Table, branch: str, files: int) -> Sampled:
+    """Read some files, evenly out of all, and compare their rows with what they are filed under."""
+    if not files or branch_head(table.metadata, branch) is None:
+        return Sampled()
     try:
         plan = plan_scan(table, ref=branch, options=ScanOptions(footers=False, report=False))
     except CorruptError:
-        return  # what is wrong there has findings of its own
-    union, schema = UnionPartitionType.of_table(table.metadata), table.metadata.schema()
-    reader = FileRows(TableRows.of(table, schema))
+        return Sampled()  # what is wrong there has findings of its own
+    sample = _Sample(table)
     entries = plan.files.entries
-    partitioned = [spec_id for spec_id in np.unique(entries.spec_id).tolist() if not union.spec(spec_id).unpartitioned]
-    rows = np.flatnonzero(np.isin(entries.spec_id, partitioned))
-    for row in rows[np.unique(np.linspace(0, len(rows) - 1, min(files, len(rows))).astype(np.int64))].tolist():
+    rows = np.unique(np.linspace(0, len(entries) - 1, min(files, len(entries))).astype(np.int64)).tolist()
+    columns = entries.partition_columns()
+    found = {}
+    for row in rows:
         file = plan.files[row]
-        fields = [field for field in union.spec(file.spec_id).fields if _can_be_read(field, schema)]
-        told = {name: column[row] for name, column in entries.partition_columns().items()}
-        if fields and _has_strangers(reader, file, schema, fields, told):
-            yield file
+        found[file.path] = sample.judge(file, {field_id: column[row] for field_id, column in columns.items()})
+    return Sampled(
+        tuple(path for path, verdict in found.items() if verdict is _Verdict.DENIED),
+        tuple(path for path, verdict in found.items() if verdict is _Verdict.MISSING),
+    )
+
+
+class _Verdict(Enum):
+    FINE = 0
+    DENIED = 1
+    MISSING = 2
+
+
+class _Sample:
+    """Opens files of one table and judges their rows."""
+
+    def __init__(self, table: Table) -> None:
+        self._union, self._schema = UnionPartitionType.of_table(table.metadata), table.metadata.schema()
+        self._files = FileRows(TableRows.of(table, self._schema))
+
+    def judge(self, file: FileScan, told: dict[int, pa.Scalar]) -> _Verdict:
+        """Whether the first rows of a file are of the partition it is filed under."""
+        fields = [field for field in self._union.spec(file.spec_id).fields if _can_be_read(field, self._schema)]
+        names = [self._schema.find_column_name(field.source_id) for field in fields]
+        wanted = self._schema.select(*(name for name in names if name is not None))
+        try:
+            opened = self._files.open(file)
+            first = RowSelection.all_rows(min(opened.footer.num_rows, _SAMPLED_ROWS))
+            rows = opened.read(wanted, first)[0] if fields else None
+        except UnknownFileError:
+            return _Verdict.MISSING
+        except (CorruptError, UnsupportedError, OSError):
+            return _Verdict.FINE
+        strange = rows is not None and any(
+            _strange(partition_values(rows, wanted, field), told[field.column.field_id], field) for field in fields
+        )
+        return _Verdict.DENIED if strange else _Verdict.FINE
 
 
 def _can_be_read(field: BoundField, schema: Schema) -> bool:
     return not field.is_void and not field.obstacle and field.source_id in schema._lazy_id_to_field
-
-
-def _has_strangers(
-    reader: FileRows, file: FileScan, schema: Schema, fields: list[BoundField], told: dict[int, pa.Scalar]
-) -> bool:
-    names = [schema.find_column_name(field.source_id) for field in fields]
-    wanted = schema.select(*(name for name in names if name is not None))
-    try:
-        opened = reader.open(file)
-        first = RowSelection.all_rows(min(opened.footer.num_rows, _SAMPLED_ROWS))
-        rows, _ = opened.read(wanted, first)
-    except (CorruptError, UnsupportedError, OSError):
-        return False
-    return any(_strange(partition_values(rows, wanted, f), told[f.column.field_id], f) for f in fields)
 
 
 def _strange(values: pa.Array, told: pa.Scalar, field: BoundField) -> bool:
