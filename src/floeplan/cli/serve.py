@@ -23,7 +23,7 @@ DEFAULT_PORT = 8765
 
 def serve(
     table: Annotated[
-        str | None, typer.Argument(metavar="[TABLE]", help="The table to serve; all of the catalog's by default.")
+        str | None, typer.Argument(metavar="TABLE", help="The table to serve; all of the catalog's by default.")
     ] = None,
     port: Annotated[int, typer.Option("--port", metavar="N", help="The port on 127.0.0.1; 0 for any.")] = DEFAULT_PORT,
     allow_writes: Annotated[
