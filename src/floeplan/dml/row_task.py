@@ -35,6 +35,7 @@ from floeplan.scan.file_rows import FileRows, OpenFile, TableRows
 from floeplan.scan.model import FileScan
 from floeplan.transaction.change import DeleteFileId
 from floeplan.write.data_files import write_data_files
+from floeplan.write.gather import at_once
 from floeplan.write.target import WriteTarget
 
 ROW_ID = NestedField(2147483540, "_row_id", LongType(), required=False)
@@ -115,7 +116,7 @@ class _Run:
         self.result = RowTaskResult()
 
     def run(self, works: Sequence[FileWork]) -> RowTaskResult:
-        rows = (table for work in works for table in self._change(work) if table.num_rows)
+        rows = at_once(table for work in works for table in self._change(work))
         self.result.added_data = write_data_files(self.task.target, rows, file_name_token=self.attempt, sort=True)
         self.result.added_deletes = self.deletes.write(self.attempt)
         self.result.removed_deletes += self.deletes.replaced

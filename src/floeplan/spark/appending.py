@@ -37,12 +37,12 @@ from floeplan.spark.shipping import ensure_package
 from floeplan.spark.small_frames import collected
 from floeplan.write.conform import conform
 from floeplan.write.data_files import write_data_files
+from floeplan.write.gather import at_once
 from floeplan.write.target import WriteTarget
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-ROWS_AT_ONCE = 128 * 1024
 _TIMES = {YearTransform: "year", MonthTransform: "month", DayTransform: "day", HourTransform: "hour"}
 
 
@@ -64,7 +64,7 @@ def write_frame(frame: DataFrame, target: WriteTarget) -> list[EntriesTable]:
     conform(to_arrow_schema(frame.schema).empty_table(), target.stored_schema)
     small = collected(frame, runner.HERE_BYTES // 2)
     if small is not None:
-        return [write_data_files(target, _at_once(small.to_batches()), file_name_token=new_attempt(), sort=True)]
+        return [write_data_files(target, at_once(small.to_batches()), file_name_token=new_attempt(), sort=True)]
     ensure_package(frame.sparkSession)
     answers = distributed(frame, target).mapInArrow(_writer(target), RESULT_SCHEMA).toArrow()
     found = unpickled(answers, partial(discard_entries, io=target.io))
@@ -144,19 +144,7 @@ def _expression(frame: DataFrame, schema: Schema, source_id: int, transform: Tra
 
 def _writer(target: WriteTarget) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        rows = _at_once(batches)
+        rows = at_once(batches)
         yield answer_batch(0, lambda: write_data_files(target, rows, file_name_token=new_attempt(), sort=True))
 
     return run
-
-
-def _at_once(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Spark's small batches put together: what is done for each of them costs more than what is done for its rows."""
-    waiting: list[pa.RecordBatch] = []
-    for batch in batches:
-        waiting.append(batch)
-        if sum(part.num_rows for part in waiting) >= ROWS_AT_ONCE:
-            yield pa.Table.from_batches(waiting).combine_chunks()
-            waiting = []
-    if waiting:
-        yield pa.Table.from_batches(waiting).combine_chunks()
