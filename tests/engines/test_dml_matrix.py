@@ -7,9 +7,10 @@ says without pruning. All forks of a table are read in one query.
 
 from __future__ import annotations
 
+import json
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -106,6 +107,7 @@ class Cell:
     name: str
     run: Callable[[Table, Facts], DmlResult]
     expect: Callable[[Facts], list[Row]]
+    properties: Mapping[str, str] = field(default_factory=dict)
 
 
 def updated(facts: Facts, name: str) -> list[Row]:
@@ -215,8 +217,9 @@ EITHER_WAY = (
     ),
     Cell(
         "merge append",
-        lambda table, facts: fp.append(table, facts.new),
+        lambda table, facts: merging_append(table, facts),
         lambda facts: [*facts.rows, *facts.new.to_pylist()],
+        {"commit.manifest.min-count-to-merge": "2"},
     ),
     Cell(
         "add files under the default spec",
@@ -231,6 +234,17 @@ EITHER_WAY = (
     deleting("all", COPY),
     overwriting("all", COPY),
 )
+
+
+def merging_append(table: Table, facts: Facts) -> DmlResult:
+    """Append to a table that wants two manifests to become one: of each spec and kind a single one is left."""
+    result = fp.append(table, facts.new)
+    snapshot = table.refresh().current_snapshot()
+    assert snapshot is not None
+    listed = read_manifest_list(snapshot.manifest_list, table.io)
+    kinds = list(zip(listed.spec_id.tolist(), listed.content.tolist(), strict=True))
+    assert len(kinds) == len(set(kinds))
+    return result
 
 
 def one_row_file(table: Table, facts: Facts) -> str:
@@ -267,8 +281,10 @@ class Forks:
         self.made, self.catalog = made, catalog
         self.names: list[str] = []
 
-    def fork(self) -> Table:
+    def fork(self, properties: Mapping[str, str]) -> Table:
         location = self.catalog.load_table(self.made.identifier).metadata_location
+        if properties:
+            location = with_properties(location, properties)
         name = f"{self.made.identifier}_dml_{len(self.names)}"
         self.names.append(name)
         return self.catalog.register_table(name, location)
@@ -282,6 +298,16 @@ class Forks:
         for row in answered:
             found[row.pop("cell")].append(text(row))
         return [sorted(rows) for rows in found]
+
+
+def with_properties(location: str, properties: Mapping[str, str]) -> str:
+    """Another metadata file of the same table, with more properties."""
+    metadata = Path(location.removeprefix("file://").removeprefix("file:"))
+    document = json.loads(metadata.read_text())
+    document["properties"] = {**document.get("properties", {}), **properties}
+    changed = metadata.with_name(f"{uuid.uuid4()}.metadata.json")
+    changed.write_text(json.dumps(document))
+    return changed.as_uri()
 
 
 def text(row: Row) -> str:
@@ -315,7 +341,7 @@ def test_rows_after_every_change(name: str, matrix: Matrix, local_catalog: SqlCa
     done = cells(name, table.metadata.format_version)
     expected: list[list[Row]] = []
     for cell in done:
-        fork = forks.fork()
+        fork = forks.fork(cell.properties)
         result = cell.run(fork, facts)
         expected.append(cell.expect(facts))
         fork = local_catalog.load_table(forks.names[-1])
