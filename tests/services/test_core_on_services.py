@@ -20,9 +20,10 @@ from tests.support.servers import QUICK_JVM, spark_cluster, spark_connect
 
 pytestmark = pytest.mark.services
 
-SETTINGS = {"spark.sql.shuffle.partitions": "2", "spark.sql.session.timeZone": "UTC", "spark.log.level": "ERROR"}
+SETTINGS = {"spark.sql.shuffle.partitions": "2", "spark.sql.session.timeZone": "UTC"}
 DRIVER = {
     **SETTINGS,
+    "spark.log.level": "ERROR",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.host": "127.0.0.1",
@@ -32,10 +33,11 @@ DRIVER = {
     "spark.executor.extraJavaOptions": QUICK_JVM,
 }
 PLACES = {
-    "local": ("postgres and files", "sqlite and s3"),
-    "cluster": ("sqlite and files", "rest and s3"),
-    "connect": ("sqlite and files", "rest and s3"),
+    "local": (("postgres and files", (2, 3)), ("sqlite and s3", (2, 3))),
+    "cluster": (("sqlite and files", (3,)), ("rest and s3", (2,))),
+    "connect": (("sqlite and files", (2,)), ("rest and s3", (3,))),
 }
+"""For each kind of Spark a place with files and one with objects, and the formats of its tables."""
 
 
 @pytest.fixture(scope="module")
@@ -69,14 +71,12 @@ def session(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
             yield kind, opened
 
 
-@pytest.mark.parametrize("version", [2, 3])
-@pytest.mark.parametrize("number", [0, 1])
-def test_everything_works(
-    session: tuple[str, Client], catalogs: dict[str, dict[str, str]], number: int, version: int
-) -> None:
+@pytest.mark.parametrize("number", [0, 1], ids=["files", "objects"])
+def test_everything_works(session: tuple[str, Client], catalogs: dict[str, dict[str, str]], number: int) -> None:
     kind, opened = session
-    place = PLACES[kind][number]
-    opened.run(change_everything, catalogs[place], version, "arrow" if place.endswith("s3") else "native")
+    place, versions = PLACES[kind][number]
+    for version in versions:
+        opened.run(change_everything, catalogs[place], version, "arrow" if place.endswith("s3") else "native")
 
 
 def test_every_way_to_read(session: tuple[str, Client], catalogs: dict[str, dict[str, str]], tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
@@ -50,7 +51,10 @@ def _open(url: str, settings: Mapping[str, str], python: str) -> None:
 
 
 def _with_session(function: Callable[..., Answer], arguments: tuple[Any, ...]) -> Answer:
-    return function(_session[0], *arguments)
+    try:
+        return function(_session[0], *arguments)
+    except Exception as error:  # what Spark raises holds on to its JVM and cannot be sent
+        raise AssertionError("".join(traceback.format_exception(error))) from None
 
 
 def _stop(spark: SparkSession) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import floeplan as fp
 from floeplan.audit.job import audit
-from tests.support.core_table import arrow, evolved, ids, rows_of
+from tests.support.core_table import evolved, ids
 from tests.support.scan_reports import leaf, own_report, write_lines
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def read_every_way(spark: SparkSession, properties: Mapping[str, str]) -> None:
     fp.register(spark)
     shown = spark.read.format("floeplan").options(**source, where="id >= 100", columns="id").load()
     assert ids(shown) == list(range(100, 120))
-    more = spark.createDataFrame(arrow(rows_of([700, 701])))
+    more = fp.read(spark, table, "id < 2").selectExpr("id + 700 AS id", "region", "ts", "v")
     more.write.format("floeplan").mode("append").options(**source).save()
     fp.delete(table.refresh(), "id = 5", spark=spark, mode="merge-on-read")
     second = table.refresh().metadata.snapshots[-2].snapshot_id

@@ -10,10 +10,12 @@ names it before any work is done.
 
 from __future__ import annotations
 
+import atexit
 import re
 import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
@@ -54,10 +56,17 @@ def ensure_package(spark: SparkSession) -> None:
 
 def ship(spark: SparkSession) -> None:
     """Make ``import floeplan`` work in the tasks of a session, classic or Connect."""
-    with tempfile.TemporaryDirectory(prefix="floeplan-ship-") as folder:
-        archive = Path(folder) / "floeplan.zip"
-        write_package(archive)
-        spark.addArtifacts(str(archive), pyfile=True)
+    spark.addArtifacts(str(_archive()), pyfile=True)
+
+
+@cache
+def _archive() -> Path:
+    """The package as a zip, for as long as this process lives: executors fetch it when their first task starts."""
+    folder = tempfile.TemporaryDirectory(prefix="floeplan-ship-", ignore_cleanup_errors=True)
+    atexit.register(folder.cleanup)
+    archive = Path(folder.name) / "floeplan.zip"
+    write_package(archive)
+    return archive
 
 
 def write_package(archive: Path) -> None:
