@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 
 SMALL_FILE_BYTES = 8 * 1024 * 1024
+OPENING_BYTES = 512 * 1024
+"""What could be read and written in the time it takes to open a file and to find its deletes."""
 
 
 def plan_rows(
@@ -53,8 +55,11 @@ def _worth_a_look(target: DmlTarget) -> bool:
     Tasks open every planned file. The columns a decision needs of a small one are read as fast as its page index.
     """
     summary = None if target.snapshot is None else target.snapshot.summary
-    total, files = (None if summary is None else summary[name] for name in ("total-files-size", "total-data-files"))
-    return not total or not files or int(total) >= SMALL_FILE_BYTES * int(files)
+    told = ["" if summary is None else summary[name] or "" for name in ("total-files-size", "total-data-files")]
+    if not all(number.isdecimal() for number in told):
+        return True
+    total, files = map(int, told)
+    return total >= SMALL_FILE_BYTES * files
 
 
 def drop_proven(files: PlannedFiles, outcome: Outcome) -> Mask:
@@ -88,8 +93,8 @@ def works(files: PlannedFiles, chosen: Mask) -> list[FileWork]:
 
 
 def weights(chosen: list[FileWork], share: float) -> list[float]:
-    """Bytes of work in each file, of which a share is read and written again."""
-    return [work.file.file_size * share for work in chosen]
+    """Bytes of work in each file: a share of it is read and written again, and it is opened."""
+    return [work.file.file_size * share + OPENING_BYTES for work in chosen]
 
 
 def _has_row_ids(files: PlannedFiles) -> bool:

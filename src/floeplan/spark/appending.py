@@ -64,7 +64,8 @@ def write_frame(frame: DataFrame, target: WriteTarget) -> list[EntriesTable]:
     conform(to_arrow_schema(frame.schema).empty_table(), target.stored_schema)
     small = collected(frame, runner.HERE_BYTES // 2)
     if small is not None:
-        return [write_data_files(target, at_once(small.to_batches()), file_name_token=new_attempt(), sort=True)]
+        written = write_data_files(target, at_once(small.to_batches()), file_name_token=new_attempt(), sort=True)
+        return [written] if len(written) else []
     ensure_package(frame.sparkSession)
     answers = distributed(frame, target).mapInArrow(_writer(target), RESULT_SCHEMA).toArrow()
     found = unpickled(answers, partial(discard_entries, io=target.io))

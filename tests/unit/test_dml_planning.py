@@ -1,0 +1,50 @@
+"""What planning a change opens, and how much work it finds in a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pyiceberg.table import Table
+
+from floeplan.dml import planning
+from floeplan.dml.planning import OPENING_BYTES, plan_rows, weights, works
+from floeplan.dml.target import Command, resolve
+from tests.support.tables import two_spec_table
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return two_spec_table(tmp_path)
+
+
+def passes(table: Table) -> set[str]:
+    return {step.name for step in plan_rows(resolve(table, Command.DELETE), "id % 2 = 1 AND id < 9", None).passes}
+
+
+def test_small_files_are_opened_by_tasks_alone(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "footers" not in passes(table)
+    monkeypatch.setattr(planning, "SMALL_FILE_BYTES", 1)
+    assert "footers" in passes(table)
+
+
+@pytest.mark.parametrize("told", [{}, {"total-data-files": None}])
+def test_what_a_summary_does_not_say_is_looked_up(
+    table: Table, told: dict[str, None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    assert snapshot.summary is not None
+    known = {} if not told else snapshot.summary.additional_properties | told
+    monkeypatch.setattr(type(snapshot.summary), "__getitem__", lambda _, name: known.get(name))
+    assert "footers" in passes(table)
+
+
+def test_opening_a_file_is_work_however_little_is_read_of_it(table: Table) -> None:
+    files = plan_rows(resolve(table, Command.DELETE), "TRUE", None).files
+    chosen = works(files, np.ones(len(files), dtype=np.bool_))
+    assert weights(chosen, 0) == [OPENING_BYTES] * len(files)
+    assert weights(chosen, 1) == [work.file.file_size + OPENING_BYTES for work in chosen]
