@@ -54,11 +54,11 @@ def per_query(scans: DataFrame, options: AuditOptions) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812
 
     tests = _reason_tests(options)
-    sums = {name: F.sum(name) for name in ("files_kept", "bytes_kept", "deletes_kept")}
+    sums = {name: F.try_sum(name) for name in ("files_kept", "bytes_kept", "deletes_kept")}
     for level in RATIOS:
-        sums[f"{level}_total"] = F.sum(f"{level}_total")
-        sums[f"{level}_known"] = F.sum(F.expr(f"CASE WHEN {level}_total IS NOT NULL THEN {level}_kept END"))
-    sums |= {"wanted": F.sum("selectivity"), "estimated": F.count("selectivity")}
+        sums[f"{level}_total"] = F.try_sum(f"{level}_total")
+        sums[f"{level}_known"] = F.try_sum(F.expr(f"CASE WHEN {level}_total IS NOT NULL THEN {level}_kept END"))
+    sums |= {"wanted": F.try_sum("selectivity"), "estimated": F.count("selectivity")}
     sums |= {f"why_{at}": F.count_if(F.expr(tests[name])) for at, name in enumerate(REASONS)}
     sums |= {"runs": F.count("*"), "unreadable": F.count_if(F.expr("table IS NULL AND NOT is_commit"))}
     daily = scans.groupBy(*_QUERY, F.to_date("time").alias("day")).agg(
@@ -68,7 +68,7 @@ def per_query(scans: DataFrame, options: AuditOptions) -> DataFrame:
         F.sort_array(F.collect_list(F.struct("day", "runs", "bytes_kept"))).alias("days"),
         F.min("first_run").alias("first_run"),
         F.max("last_run").alias("last_run"),
-        *(F.sum(name).alias(name) for name in sums),
+        *(F.try_sum(name).alias(name) for name in sums),
     )
 
 
@@ -107,9 +107,9 @@ def _result(queries: DataFrame, options: AuditOptions) -> AuditResult:
     observed = queries.withColumn("flagged", flagged).observe(
         totals,
         F.count_if(known).alias("queries"),
-        F.sum(F.when(known, F.col("runs"))).alias("runs"),
-        F.sum("unreadable").alias("unreadable"),
-        F.sum("bytes_kept").alias("bytes_kept"),
+        F.try_sum(F.when(known, F.col("runs"))).alias("runs"),
+        F.try_sum("unreadable").alias("unreadable"),
+        F.try_sum("bytes_kept").alias("bytes_kept"),
         F.count_if("flagged").alias("flagged_total"),
     )
     worst = observed.where("flagged").orderBy(F.desc("bytes_kept"), *_QUERY).limit(options.most).collect()

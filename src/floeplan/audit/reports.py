@@ -3,7 +3,7 @@
 Reports are lines of JSON in files, or the ``report`` column of an Iceberg table. Three kinds are understood: those of
 Floeplan; Iceberg's own JSON, as REST catalogs receive it, alone on a line or at the end of a log line; and the text
 Iceberg's logging reporter prints. Reports of others lack the numbers per spec and per conjunct: what their filter says
-has to do. Fail-safe: lines that are no report are counted, never an error.
+has to do. Fail-safe: lines that are no report are counted, never an error, and numbers that cannot be are left out.
 
 Only expressions of Spark are used: no Python worker sees a report.
 """
@@ -52,6 +52,11 @@ _OWN = f"""STRUCT<
 REPORT = f"""`report-type` STRING, `table-name` STRING, filter STRING,
     metrics STRUCT<{", ".join(f"`{name}`: STRUCT<value: BIGINT>" for name in _METRICS)}>, floeplan {_OWN}"""
 """The parts of a report that are read; ``filter`` stays text, because expressions nest without end."""
+
+_MOST = 2**50
+_MOMENT = "try_to_timestamp(floeplan.timestamp)"
+_TIME = f"CASE WHEN year({_MOMENT}) BETWEEN 1970 AND 9000 THEN {_MOMENT} END"
+"""When a report says it was written, if that can be."""
 
 _LITERAL = r'"(values?)"\s*:\s*(?:\[(?:[^\]"]|"(?:\\.|[^"\\])*")*\]|"(?:\\.|[^"\\])*"|[^,}\]]+)'
 """A key and its literal: a list, a string or a bare word. A string never holds such a key: its quotes are escaped."""
@@ -108,7 +113,7 @@ def _logged_columns() -> list[Column]:
         first, *rest = name.split("-")
         java = first + "".join(map(str.capitalize, rest))
         value = found(rf"\b{java}=CounterResult\{{unit=\w+, value=(\d+)\}}")
-        return F.struct(value.cast("long").alias("value")).alias(name)
+        return F.struct(value.try_cast("long").alias("value")).alias(name)
 
     return [
         found(r"ScanReport\{tableName=([^,]+),").alias("logged_table"),
@@ -131,15 +136,15 @@ def audited_columns(parsed: DataFrame) -> DataFrame:
     old = "filter(floeplan.specs, s -> s.spec_id != floeplan.default_spec_id)"
     numbers = _numbers(metric)
     columns = parsed.select(
-        F.expr("coalesce(to_timestamp(floeplan.timestamp), stored)").alias("time"),
+        F.expr(f"coalesce({_TIME}, stored)").alias("time"),
         F.expr(f"CASE WHEN {numbers['files_kept']} IS NOT NULL THEN coalesce(`table-name`, logged_table) END").alias(
             "table"
         ),
         F.coalesce(shape, F.lit("true")).alias("shape"),
         F.coalesce(opaque, F.lit("")).alias("opaque"),
         *(F.expr(text).alias(name) for name, text in numbers.items()),
-        F.expr("floeplan.selectivity").alias("selectivity"),
-        F.expr(f"aggregate({old}, 0L, (sum, s) -> sum + s.bytes_kept)").alias("old_spec_bytes"),
+        F.expr("CASE WHEN floeplan.selectivity BETWEEN 0 AND 1 THEN floeplan.selectivity END").alias("selectivity"),
+        F.expr(_sane(f"aggregate({old}, 0L, (sum, s) -> try_add(sum, s.bytes_kept))")).alias("old_spec_bytes"),
         F.expr("exists(floeplan.specs, s -> exists(s.notes, n -> n.field IS NOT NULL))").alias("partition_asked"),
         F.expr("flatten(transform(floeplan.passes, p -> p.effects.why))").alias("whys"),
         F.expr("coalesce(`report-type`, '') = 'commit-report'").alias("is_commit"),
@@ -152,13 +157,18 @@ def _numbers(metric: Mapping[str, str]) -> dict[str, str]:
     manifests, scanned, files = (
         metric[name] for name in ("total-data-manifests", "scanned-data-manifests", "result-data-files")
     )
-    seen = f"({files} + coalesce({metric['skipped-data-files']}, 0))"
+    seen = f"try_add({files}, coalesce({metric['skipped-data-files']}, 0))"
     others = {
         "manifests_total": manifests,
         "manifests_kept": scanned,
-        "files_total": f"CAST({seen} * coalesce({manifests} / nullif({scanned}, 0), 1) AS BIGINT)",
+        "files_total": f"TRY_CAST({seen} * coalesce({manifests} / nullif({scanned}, 0), 1) AS BIGINT)",
         "files_kept": files,
         "bytes_kept": metric["total-file-size-in-bytes"],
         "deletes_kept": metric["result-delete-files"],
     }
-    return {name: f"coalesce(floeplan.summary.{name}, {others.get(name, 'NULL')})" for name in _SUMMARY}
+    return {name: _sane(f"coalesce(floeplan.summary.{name}, {others.get(name, 'NULL')})") for name in _SUMMARY}
+
+
+def _sane(number: str) -> str:
+    """A number that no table can have is as good as none."""
+    return f"CASE WHEN ({number}) BETWEEN 0 AND {_MOST} THEN ({number}) END"
