@@ -97,7 +97,10 @@ def _summary_number(run: Totals, key: str) -> int | None:
     if snapshot is None:
         return 0
     text = snapshot.summary[key] if snapshot.summary is not None else None
-    return int(text) if text is not None and text.isdecimal() else None
+    try:
+        return None if text is None else int(text)
+    except ValueError:
+        return None
 
 
 def _spec_summary(run: Totals, files: PlannedFiles, sizes: npt.NDArray[np.int64], spec: PartitionSpec) -> SpecSummary:
