@@ -2,7 +2,7 @@
 
 Positions: the rows of all files with position deletes or deletion vectors are numbered one after the other, each file
 starting at a multiple of 64, and the deleted ones are bits of one ``array<bigint>`` that a scalar subquery yields. A
-row asks for its bit by its number in its file; nothing is joined. A reader that does not number rows is an error.
+row asks for its bit by its number in its file; nothing is joined.
 
 Keys: the delete files are read natively too and anti-joined on the key columns, null equal to null, NaN equal to NaN
 and -0.0 apart from 0.0, as Iceberg compares keys. A delete row counts only for the data files the plan matched its
@@ -27,7 +27,6 @@ from floeplan.metadata.delete_index import DeleteKind
 from floeplan.metadata.entries import Content
 from floeplan.scan.delete_files import DeleteFileReader
 from floeplan.scan.model import FileScan, PlannedFiles
-from floeplan.spark.columns import ROW_INDEX
 from floeplan.spark.file_log import TAG
 from floeplan.spark.shipping import ensure_package
 
@@ -41,7 +40,6 @@ SMALL_DELETES = 32 * 2**20
 BYTES_PER_TASK = 64 * 2**20
 WORD = 64
 _WORDS = "first long, words array<bigint>"
-_ROW = f"coalesce({ROW_INDEX}, CAST(raise_error('this Spark does not number the rows it reads') AS BIGINT))"
 _EQUALITY = (DeleteKind.EQUALITY_GLOBAL, DeleteKind.EQUALITY_PARTITION)
 
 
@@ -52,13 +50,13 @@ def word_offsets(rows: Ints) -> Ints:
     return offsets
 
 
-def deleted_bit(words: Column, first_word: Column | None) -> Column:
+def deleted_bit(words: Column, first_word: Column | None, row: str) -> Column:
     """The bit of a row in a file whose bits start at a word, by default at its tag: 1 when it is deleted."""
     if first_word is None:
-        word = F.get(words, F.expr(f"CAST({TAG} + shiftright({_ROW}, 6) AS INT)"))
+        word = F.get(words, F.expr(f"CAST({TAG} + shiftright({row}, 6) AS INT)"))
     else:
-        word = F.get(words, (first_word + F.expr(f"shiftright({_ROW}, 6)")).cast("int"))
-    return F.getbit(word, F.expr(f"CAST({_ROW} & {WORD - 1} AS INT)"))
+        word = F.get(words, (first_word + F.expr(f"shiftright({row}, 6)")).cast("int"))
+    return F.getbit(word, F.expr(f"CAST({row} & {WORD - 1} AS INT)"))
 
 
 def deleted_words(spark: SparkSession, files: PlannedFiles, rows: Ints, offsets: Ints, io: FileIO) -> Column:

@@ -47,6 +47,8 @@ Ints = npt.NDArray[np.int64]
 BROADCAST_BYTES = 64 * 2**20
 """Equality deletes up to this size are sent to every executor; larger ones are joined as Spark sees fit."""
 
+KNOWN_TO_COUNT = "4.1."
+"""The Spark whose reader fills ``ROW_INDEX``; where it did not, the column would be null and rows would be lost."""
 _PLACE = f"CAST({TAG} AS INT)"
 """The tag as a place in an array."""
 
@@ -152,11 +154,16 @@ class NativeReading:
     def _read(self, branch: Branch, columns: dict[int, ReadColumn]) -> DataFrame:
         entries = self.plan.files.entries.take(branch.rows)
         tags = self._offsets(branch)[:-1] if _only_positional(branch) else np.arange(len(branch.rows))
-        counted = [StructField(ROW_INDEX, LongType())] if branch.positional else []
+        counted = [StructField(ROW_INDEX, LongType())] if branch.positional and self._row_index == ROW_INDEX else []
         schema = StructType([*(column.asked for column in columns.values()), *counted])
         if not sees_logs(self.spark):
             return read_named(self.spark, schema, entries.path.to_pylist())
         return read_logged(self.spark, schema, entries.path, entries.ints("file_size_in_bytes"), tags)
+
+    @cached_property
+    def _row_index(self) -> str:
+        """The reader's own number of a row on the Spark that is known to have it, what is documented on all others."""
+        return ROW_INDEX if self.spark.version.startswith(KNOWN_TO_COUNT) else "_metadata.row_index"
 
     def _offsets(self, branch: Branch) -> Ints:
         return word_offsets(self.plan.files.entries.record_count[branch.rows])
@@ -167,7 +174,7 @@ class NativeReading:
         offsets = self._offsets(branch)
         words = deleted_words(self.spark, self.plan.files, branch.rows, offsets, self.plan.target.table.io)
         first = None if _only_positional(branch) else F.get(self._constant(pa.array(offsets)), F.expr(_PLACE))
-        return read.where(deleted_bit(words, first) == 0)
+        return read.where(deleted_bit(words, first, self._row_index) == 0)
 
     def _selected(self, branch: Branch, columns: dict[int, ReadColumn]) -> Iterator[tuple[str, str | Column]]:
         for field_id, column in columns.items():
