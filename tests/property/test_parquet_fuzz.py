@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pyiceberg.types import IntegerType, LongType
 
@@ -121,6 +121,7 @@ def damaged(edits: list[tuple[int, str, bytes]]) -> bytes:
 
 
 @given(st.lists(EDITS, min_size=1, max_size=4))
+@example([(37203, "flip", b"\xff\xff\xff\xff\xff")])
 def test_damage_is_an_error_or_no_more_than_another_reader_sees(edits: list[tuple[int, str, bytes]]) -> None:
     data = damaged(edits)
     footer = examine_bounded(data)
@@ -154,15 +155,26 @@ def assert_no_more_than_pyarrow(footer: ParquetFooter, data: bytes) -> None:
 
 
 def assert_same_claims(stats: ColumnStats, group: int, chunk: pq.ColumnChunkMetaData) -> None:
+    """The writer noted bounds twice. Where damage hides the newer ones, which are all that pyarrow looks at, the older
+    ones still hold.
+    """
     lower, upper = listed(stats.lower)[group], listed(stats.upper)[group]
     claims = chunk.statistics
     if lower is not None or upper is not None:
+        if claims is not None and not claims.has_min_max:
+            claims = intact_statistics(group, chunk.path_in_schema)
         assert claims is not None
         assert claims.has_min_max
         assert lower is None or lower == int(claims.min)
         assert upper is None or upper == int(claims.max)
     if not stats.may_null[group] and chunk.num_values:
         assert claims is None or not claims.has_null_count or claims.null_count == 0
+
+
+def intact_statistics(group: int, path: str) -> pq.Statistics | None:
+    row_group = pq.read_metadata(io.BytesIO(FILE)).row_group(group)
+    columns = [row_group.column(at) for at in range(row_group.num_columns)]
+    return next((column.statistics for column in columns if column.path_in_schema == path), None)
 
 
 @given(st.integers(0, len(FILE) - 1))
