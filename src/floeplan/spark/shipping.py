@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 import pyarrow as pa
-from pyspark.errors import PySparkException
 
 import floeplan
 from floeplan.errors import UnsupportedError
@@ -85,6 +84,7 @@ def _in_this_process(spark: SparkSession) -> bool:
 
 def _missing_in_tasks(spark: SparkSession) -> str | None:
     """The module that keeps tasks from importing the package."""
+    from pyspark.errors import PySparkException
 
     def look(batches: Iterable[Any]) -> Iterator[Any]:
         from importlib import import_module
