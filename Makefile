@@ -20,7 +20,7 @@ demo: setup ## run the main job end to end, and say what to look at
 	@$(BIN)/floeplan demo
 
 test: setup ## run all tests, in two processes (ARGS='-m unit' for some, in one)
-	@$(BIN)/python scripts/run_tests.py $(ARGS)
+	@$(PYTEST) $(or $(ARGS),-n 2 --dist loadfile --no-loadscope-reorder)
 
 fuzz: setup ## run the property tests for long
 	@HYPOTHESIS_PROFILE=long $(PYTEST) -m property $(ARGS)

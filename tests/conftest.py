@@ -23,7 +23,7 @@ settings.register_profile("long", settings.get_profile("default"), max_examples=
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true")
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if IN_CI else "default"))
 
-pytest_plugins = ["pytester", "tests.support.shared_run"]
+pytest_plugins = ["pytester"]
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 KINDS = ("unit", "property", "spark", "engines", "services", "load")
 
