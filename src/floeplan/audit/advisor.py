@@ -166,10 +166,16 @@ class _Advisor:
         for idea in ideas(points, self.asked, current):
             layout = self._try(idea, points)
             if len(layout.bytes) <= _MOST_FILES * len(self.entries):
-                yield self._candidate(idea, points, layout, int(now.sum()), int(self.sizes.sum()))
+                candidate = self._candidate(idea, points, layout, int(now.sum()), int(self.sizes.sum()))
+                if candidate.saved >= self._least_saved():
+                    yield candidate
         old = self.entries.spec_id != self.target.metadata.default_spec_id
         if current and old.any():
             yield self._spec_upgrade(current, points, old, now)
+
+    def _least_saved(self) -> float:
+        """A file for each run of the rarest predicate: files are read whole, so less is how the cuts happen to fall."""
+        return float(self.sizes.mean()) * min(runs for _, runs in self.workload.predicates)
 
     def _current_parts(self) -> tuple[Part, ...]:
         spec = self.union.spec(self.target.metadata.default_spec_id)
