@@ -29,7 +29,6 @@ from floeplan.metadata.manifest import read_entries
 from floeplan.metadata.manifest_list import read_manifest_list
 from floeplan.partition.union import UnionPartitionType
 from floeplan.scan.options import ScanOptions
-from tests.support import duckdb_reader
 from tests.support.dml_oracle import Row, partition_of
 from tests.support.matrix import TABLES, Matrix, MatrixTable, interpreted
 
@@ -320,10 +319,6 @@ def texts(rows: Sequence[Row]) -> list[str]:
     return sorted(map(text, rows))
 
 
-def key_columns(rows: Sequence[Row]) -> duckdb_reader.Keys:
-    return duckdb_reader.in_order([(row["pk"], row["n"]) for row in rows])
-
-
 def check_manifests(table: Table) -> None:
     """Each manifest holds files of one spec, and its counts are those of its entries."""
     snapshot = table.current_snapshot()
@@ -356,8 +351,6 @@ def test_rows_after_every_change(name: str, matrix: Matrix, local_catalog: SqlCa
         check_manifests(fork)
         if name in READ_BY_PYICEBERG:
             assert texts(fork.scan().to_arrow().to_pylist()) == texts(expected[-1]), cell.name
-        if duckdb_reader.can_read(fork):
-            assert duckdb_reader.keys(fork) == key_columns(expected[-1]), cell.name
     filters: dict[str, Callable[[Row], bool]] = {
         "TRUE": lambda row: True,
         f"{facts.time} >= TIMESTAMP '2024-03-01'": lambda row: row[facts.time] is not None and row[facts.time] >= MARCH,
