@@ -27,6 +27,7 @@ from floeplan.metadata.entry_columns import partition_column
 from floeplan.metadata.stats import file_stats
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.ir import Column
+from floeplan.predicate.names import leaf_columns
 
 MOST_BINS = 160
 NO_TIME = -1
@@ -87,13 +88,8 @@ def axis_of(entries: EntriesTable, column: Column | None, union: UnionPartitionT
 
 
 def _time_field(schema: Schema, field_id: int) -> Column | None:
-    try:
-        field_type = schema.find_field(field_id).field_type
-    except ValueError:
-        return None
-    if not isinstance(field_type, _TIMES):
-        return None
-    return Column(field_id, field_type, tuple(str(schema.find_column_name(field_id)).split(".")))
+    column = leaf_columns(schema).get(field_id)
+    return column if column is not None and isinstance(column.type, _TIMES) else None
 
 
 def _micros(type_: PrimitiveType, values: Ints) -> Ints:

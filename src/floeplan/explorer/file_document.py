@@ -29,6 +29,7 @@ from floeplan.predicate.build import leaves
 from floeplan.predicate.compile import CompileResult, compile_predicate
 from floeplan.predicate.evaluate import answer_leaf
 from floeplan.predicate.ir import TRUE, Column
+from floeplan.predicate.names import leaf_columns
 from floeplan.predicate.stats import Bound, ColumnStats
 from floeplan.predicate.tristate import Tri, TriState
 from floeplan.scan.deletes import match
@@ -67,7 +68,7 @@ def file_document(view: TableView, path: str, where: str | None) -> dict[str, An
     row = view.row_of_path(path)
     compiled = compile_predicate(where or TRUE, view.target.schema)
     predicate = Predicate(compiled.predicate, predicate_columns(compiled.predicate), view.union)
-    stats = _leaf_columns(view) | dict(predicate.columns)
+    stats = leaf_columns(view.target.schema) | dict(predicate.columns)
     entry = view.with_statistics(row, frozenset(stats) | view.deletes.key_columns)
     asked = _Asked(view, entry, compiled, predicate)
     verdict = judge_entries(predicate, entry)
@@ -79,16 +80,6 @@ def file_document(view: TableView, path: str, where: str | None) -> dict[str, An
         "columns": _bounds(entry, stats, frozenset(predicate.columns)),
         "deletes": _deletes(view, entry),
         "row_groups": _row_groups(asked),
-    }
-
-
-def _leaf_columns(view: TableView) -> dict[int, Column]:
-    """The primitive columns of the current schema that may have bounds."""
-    schema = view.target.schema
-    return {
-        field_id: Column(field_id, field.field_type, tuple(schema.find_column_name(field_id).split(".")))  # type: ignore[union-attr]
-        for field_id, field in schema._lazy_id_to_field.items()
-        if isinstance(field.field_type, PrimitiveType)
     }
 
 

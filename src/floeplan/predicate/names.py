@@ -74,9 +74,9 @@ class Names:
 
     def find_id(self, field_id: int, name: str) -> Column:
         """The column with this field id."""
-        for path, field in _walk(self.schema.fields, ()):
-            if field.field_id == field_id and isinstance(field.field_type, PrimitiveType):
-                return Column(field_id, field.field_type, path)
+        found = leaf_columns(self.schema).get(field_id)
+        if found is not None:
+            return found
         raise UnknownColumnError(f"the schema has no column {name} (field id {field_id})", context={"column": name})
 
     def _one(self, fields: Sequence[NestedField], part: str, path: Sequence[str]) -> NestedField:
@@ -123,6 +123,12 @@ def not_comparable(reference: Reference) -> TypeMismatchError:
         "name a field of single values inside it",
         context={"column": reference.name, "type": str(type_)},
     )
+
+
+def leaf_columns(schema: Schema) -> dict[int, Column]:
+    """The primitive columns, those in structs included, by field id; what is in lists and maps has no bounds."""
+    found = ((path, field.field_id, field.field_type) for path, field in _walk(schema.fields, ()))
+    return {i: Column(i, type_, path) for path, i, type_ in found if isinstance(type_, PrimitiveType)}
 
 
 def _walk(fields: Sequence[NestedField], prefix: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], NestedField]]:
