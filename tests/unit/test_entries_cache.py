@@ -248,6 +248,26 @@ def test_nothing_to_read_touches_nothing(tmp_path: Path, manifests: ManifestList
     assert not (tmp_path / "cache").exists()
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_a_type_that_one_merged_segment_knows_is_known(
+    order: tuple[int, int],
+    tmp_path: Path,
+    manifests: ManifestListTable,
+    monkeypatch: pytest.MonkeyPatch,
+    no_reading: Any,
+) -> None:
+    """Manifests of spec 0 cannot tell the type of a dropped column's field, those of spec 1 can."""
+    cache = EntriesCache(tmp_path / "cache")
+    for spec_id in order:
+        check(cache, manifests, ONE, [spec_id + 2, spec_id + 4])
+    monkeypatch.setattr(cache_module, "MAX_SEGMENTS", 2)
+    check(cache, manifests, ONE, [order[1] + 6])
+    assert len(indexes(tmp_path / "cache")) == 1
+    no_reading()
+    found = cache.read_entries(manifests, UNION, ONE, rows=np.array([3, 5]))
+    assert found.array("partition.1001").to_pylist() == [None, 3, 3, None, 5, 5, 5, 5]
+
+
 def test_threads_share_a_cache(tmp_path: Path, manifests: ManifestListTable, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache_module, "MAX_SEGMENTS", 2)
     cache = EntriesCache(tmp_path / "cache", max_bytes=20_000)

@@ -35,6 +35,7 @@ from floeplan.metadata.manifest_list import ManifestListTable
 from floeplan.metadata.segment import (
     DATA_SUFFIX,
     INDEX_SUFFIX,
+    UNKNOWN_TYPE,
     BadSegment,
     Segment,
     concat_columns,
@@ -47,7 +48,7 @@ from floeplan.metadata.segment import (
 from floeplan.metadata.typed_values import parse_type
 from floeplan.partition.union import UnionPartitionType
 
-VERSION = 2
+VERSION = 3
 """Raised whenever decoded columns change their meaning."""
 
 DEFAULT_MAX_BYTES = 2 * 1024**3
@@ -56,7 +57,6 @@ MAX_SEGMENTS = 16
 
 _ATTEMPTS = 3
 _ABANDONED_SECONDS = 3600
-_UNKNOWN = str(UnknownType())
 _NO_PARTITION = UnionPartitionType((), {})
 
 
@@ -253,7 +253,7 @@ def _types(partition: UnionPartitionType, specs: set[int], segments: Sequence[Se
     types = {field.id: field.bound.column.type for field in partition.fields}
     for field in partition.fields:
         if isinstance(types[field.id], UnknownType) and specs & field.positions.keys():
-            told = [s.types[field.id] for s in segments if s.types.get(field.id, _UNKNOWN) != _UNKNOWN]
+            told = [s.types[field.id] for s in segments if s.types.get(field.id, UNKNOWN_TYPE) != UNKNOWN_TYPE]
             types[field.id] = parse_type(told[0]) if told else UnknownType()
     return types
 

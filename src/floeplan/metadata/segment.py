@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
+from pyiceberg.types import UnknownType
 
 from floeplan.metadata.decoder import Ints
 from floeplan.metadata.manifest_list import ManifestListTable
@@ -28,6 +29,9 @@ from floeplan.metadata.manifest_list import ManifestListTable
 DATA_SUFFIX, INDEX_SUFFIX = ".arrow", ".index"
 IDENTITY = ("length", "spec_id", "content", "sequence_number", "added_snapshot_id", "first_row_id")
 """What must be equal, besides the path, for a cached manifest to be the one asked for: entries inherit from these."""
+
+UNKNOWN_TYPE = str(UnknownType())
+"""What a segment says of a partition column whose type none of its manifests could tell."""
 
 _DIGEST_SIZE = 8
 
@@ -146,8 +150,13 @@ def merge_segments(segments: Sequence[Segment]) -> Segment:
         s.manifests.set_column(at, "start", pa.array(s.starts + offset)).replace_schema_metadata(None)
         for s, offset in zip(segments, offsets, strict=False)
     ]
-    types = {key: text for s in segments[::-1] for key, text in s.types.items()}
-    return Segment.in_memory(columns, pa.concat_tables(shifted), types)
+    return Segment.in_memory(columns, pa.concat_tables(shifted), _merge_types(segments))
+
+
+def _merge_types(segments: Sequence[Segment]) -> dict[int, str]:
+    """Types of the partition columns: one that any segment's manifests told is known, whatever the others lacked."""
+    told = [(key, text) for s in segments for key, text in s.types.items()]
+    return dict(told) | {key: text for key, text in told if text != UNKNOWN_TYPE}
 
 
 def concat_columns(pieces: Sequence[pa.Array]) -> pa.Array:
