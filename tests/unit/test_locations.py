@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from datetime import timedelta
 from pathlib import Path
 
@@ -11,8 +12,11 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
+import floeplan
+from floeplan.dml.outcome import discard_entries
 from floeplan.maintain.expire import expire_snapshots
 from floeplan.maintain.orphans import remove_orphans
+from floeplan.metadata.entries import EntriesTable
 from floeplan.metadata.locations import Location, TableLocations
 from floeplan.partition.key import PartitionKey
 from floeplan.transaction.change import Operation, SnapshotChange
@@ -78,13 +82,18 @@ def foreign_file(tmp_path: Path, name: str = "mine.parquet") -> Path:
     return path
 
 
-def adopt(table: Table, path: str) -> Table:
-    """A commit whose data file is said to lie at ``path``, then one that removes it again."""
+def entry_at(table: Table, path: str) -> EntriesTable:
+    """The entry of a new data file that is said to lie at ``path``."""
     added = append(table, rows_of(100, 110)).added_data
     assert added is not None
     names = pa.array([path], added.table.schema.field("file_path").type)
     at = added.table.schema.get_field_index("file_path")
-    adopted = type(added)(added.table.set_column(at, "file_path", names), added.partition_types)
+    return type(added)(added.table.set_column(at, "file_path", names), added.partition_types)
+
+
+def adopt(table: Table, path: str) -> Table:
+    """A commit whose data file is said to lie at ``path``, then one that removes it again."""
+    adopted = entry_at(table, path)
     table = commit_change(table, SnapshotChange(Operation.APPEND, added_data=adopted)).table
     removal = SnapshotChange(Operation.DELETE, removed_data=frozenset({path}))
     return commit_change(table, removal, options=patient()).table
@@ -133,6 +142,22 @@ def test_cleaning_never_leaves_the_table(tmp_path: Path, catalog: SqlCatalog) ->
     assert remove_files(wanted, table) == ()
     assert mine.exists()
     assert sorted(files_under(neighbour)) == theirs
+
+
+def test_what_a_task_says_it_wrote_is_discarded_inside_the_table_only(tmp_path: Path, catalog: SqlCatalog) -> None:
+    table = create_table(catalog)
+    mine = foreign_file(tmp_path)
+    own = foreign_file(Path(table.location().removeprefix("file://")), "own.parquet")
+    for path in (mine, own):
+        discard_entries(entry_at(table, str(path)), WriteTarget.of(table).files)
+    assert mine.exists()
+    assert not own.exists()
+
+
+def test_files_are_removed_in_one_place_only() -> None:
+    source = Path(floeplan.__file__).parent
+    removers = {path.name for path in source.rglob("*.py") if re.search(r"\bio\.delete\b", path.read_text())}
+    assert removers == {"table_files.py"}
 
 
 @pytest.mark.parametrize("value", ["..", "../../outside", "/etc", "a/../../../b", "%2e%2e/x", "\\..\\", "."])

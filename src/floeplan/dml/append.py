@@ -84,7 +84,7 @@ def write_rows(
     if paths is None:
         return [write_data_files(writer, arrow_batches(data), file_name_token=new_attempt(), sort=True)]
     sizes = [open_source(path, writer.io).size for path in paths]
-    discard = partial(discard_entries, io=writer.io)
+    discard = partial(discard_entries, files=writer.files)
     return run_tasks(
         WriteParquetRows(writer), paths, spark, weights=sizes, description="floeplan append", discard=discard
     )

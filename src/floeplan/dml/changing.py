@@ -26,6 +26,7 @@ from floeplan.dml.result import DmlResult
 from floeplan.dml.row_task import FileWork, RowTask
 from floeplan.dml.runner import run_tasks
 from floeplan.dml.target import Command, DmlTarget, Mode, resolve
+from floeplan.metadata.table_files import TableFiles
 from floeplan.predicate.build import field_ids
 from floeplan.predicate.compile import PredicateSource
 from floeplan.predicate.names import Names
@@ -165,7 +166,7 @@ def run_decision(
     """Run a decision over files in tasks."""
     task = RowTask(TableRows.of(target.table, target.schema), WriteTarget.of(target.table), decision, target.copies)
     description = f"floeplan {target.command} on {'.'.join(target.table.name())}"
-    discard = partial(discard_result, io=target.table.io)
+    discard = partial(discard_result, files=TableFiles.of(target.table))
     loads = weights(chosen, _share(target, decision, chosen[0]) if chosen else 1)
     outcome.add(run_tasks(task, chosen, spark, weights=loads, description=description, discard=discard))
 

@@ -30,6 +30,7 @@ from floeplan.dml.sources import arrow_table, frame_rows, frame_schema, is_data_
 from floeplan.dml.target import DmlTarget
 from floeplan.errors import UnsupportedError
 from floeplan.metadata.entries import EntriesTable
+from floeplan.metadata.table_files import TableFiles
 from floeplan.predicate.arrow_columns import typed_columns_of
 from floeplan.predicate.build import and_, field_ids
 from floeplan.predicate.ir import TRUE, Column, IrExpr
@@ -148,7 +149,7 @@ class Merging:
         parts = [new[at : at + INSERT_ROWS] for at in range(0, len(new), INSERT_ROWS)]
         task = InsertRows(WriteTarget.of(self.target.table), source.rows, source.schema, tuple(whens))
         spark = self.spark if len(parts) > 1 else None
-        return run_tasks(task, parts, spark, discard=partial(discard_entries, io=self.target.table.io))
+        return run_tasks(task, parts, spark, discard=partial(discard_entries, files=TableFiles.of(self.target.table)))
 
 
 @dataclass(frozen=True, slots=True)

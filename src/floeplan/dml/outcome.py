@@ -8,12 +8,11 @@ added deletes for a removed file matters only when rows of it live on in new fil
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.io import FileIO
 from pyroaring import BitMap64
 
 from floeplan.dml.result import DmlResult, ManifestSummary
@@ -22,6 +21,7 @@ from floeplan.dml.target import Command, DmlTarget
 from floeplan.metadata.entries import EntriesTable
 from floeplan.metadata.entry_columns import partition_column
 from floeplan.metadata.manifest_list import DATA, DELETES
+from floeplan.metadata.table_files import TableFiles
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.ir import TRUE, IrExpr
 from floeplan.scan.model import PlannedFiles
@@ -115,17 +115,16 @@ class Commit:
     owns_files: bool = True
 
 
-def discard_entries(entries: EntriesTable | None, io: FileIO) -> None:
+def discard_entries(entries: EntriesTable | None, files: TableFiles) -> None:
     """Remove files that were written and will not be committed; one that cannot be removed stays as an orphan."""
-    for path in set() if entries is None else set(entries.path.to_pylist()):
-        with suppress(OSError):
-            io.delete(path)
+    if entries is not None:
+        files.remove(entries.path.to_pylist())
 
 
-def discard_result(result: RowTaskResult, io: FileIO) -> None:
+def discard_result(result: RowTaskResult, files: TableFiles) -> None:
     """Remove what a task wrote."""
-    discard_entries(result.added_data, io)
-    discard_entries(result.added_deletes, io)
+    discard_entries(result.added_data, files)
+    discard_entries(result.added_deletes, files)
 
 
 @contextmanager
@@ -135,7 +134,7 @@ def undone_on_failure(outcome: Outcome, target: DmlTarget) -> Iterator[None]:
         yield
     except BaseException:
         for entries in (*outcome.data, *outcome.deletes):
-            discard_entries(entries, target.table.io)
+            discard_entries(entries, TableFiles.of(target.table))
         raise
 
 

@@ -11,6 +11,7 @@ file that stays costs storage only.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -71,8 +72,13 @@ class TableLocations:
 
     @classmethod
     def of(cls, metadata: TableMetadata) -> TableLocations:
+        """The locations a table's metadata name."""
+        return cls.named(metadata.location, metadata.properties)
+
+    @classmethod
+    def named(cls, location: str, properties: Mapping[str, str]) -> TableLocations:
         """The table's own location, and those of its properties."""
-        named = [metadata.location, *(metadata.properties.get(name, "") for name in _PATH_PROPERTIES)]
+        named = [location, *(properties.get(name, "") for name in _PATH_PROPERTIES)]
         return cls(tuple(Location.parse(text) for text in named if text))
 
     def hold(self, path: str) -> bool:

@@ -30,6 +30,7 @@ from floeplan.dml.outcome import discard_entries, planned_entries
 from floeplan.dml.runner import new_attempt
 from floeplan.errors import CommitConflictError, CommitError, FloeplanError
 from floeplan.metadata.entries import EntriesTable
+from floeplan.metadata.table_files import TableFiles
 from floeplan.partition.union import UnionPartitionType
 from floeplan.rewrite.dangling import dangling_deletes
 from floeplan.rewrite.plan import RewriteDataFilesPlan
@@ -176,7 +177,7 @@ class CommitManager:
         except FloeplanError as error:
             again = isinstance(error, CommitConflictError) and "check" in error.context
             if error.safe_to_clean:
-                discard_entries(deletes, since.table.io)
+                discard_entries(deletes, TableFiles.of(since.table))
                 self._discard(() if again else judged.groups)
             if again and error.safe_to_clean:
                 return None
@@ -245,7 +246,7 @@ class CommitManager:
 
     def _discard(self, groups: Sequence[GroupResult]) -> None:
         for group in groups:
-            discard_entries(group.added, self.plan.target.table.io)
+            discard_entries(group.added, TableFiles.of(self.plan.target.table))
 
 
 def _newest(table: Table) -> Table:

@@ -114,7 +114,7 @@ def discard_outcomes(outcomes: Sequence[GroupOutcome], task: RewriteTask) -> Non
     """Remove the files of results that will not be committed."""
     for outcome in outcomes:
         if isinstance(outcome, GroupResult):
-            discard_entries(outcome.added, task.target.io)
+            discard_entries(outcome.added, task.target.files)
 
 
 def _jobs(works: Sequence[GroupWork]) -> Iterator[list[GroupWork]]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from types import TracebackType
 
 import numpy as np
-from pyiceberg.io import FileIO
 
 from floeplan.metadata.entries import EntriesTable
+from floeplan.metadata.table_files import TableFiles
 from floeplan.rewrite.compaction_map import runs_of
 from floeplan.rewrite.group_run import GroupRun
 from floeplan.rewrite.options import STITCHING
@@ -54,7 +54,7 @@ class GroupStitcher:
             opened = [self.run.files.open(self.run.work.files[place].file) for place in places]
             name = f"{target.file_name(f'{self.run.token}-{number}')}.parquet"
             path = target.new_location(name, self.partition.key)
-            written.push(_removing(target.io, path))
+            written.push(_removing(target.files, path))
             made = stitch(opened, target.io, path)
             numbers = [
                 self.run.moved.read(place, np.array([0]), np.array([file.footer.num_rows]))
@@ -89,12 +89,11 @@ class GroupStitcher:
         )
 
 
-def _removing(io: FileIO, path: str) -> Callable[..., None]:
+def _removing(files: TableFiles, path: str) -> Callable[..., None]:
     """What a context calls when it is left: an exception takes the file along."""
 
     def leave(kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if kind is not None:
-            with suppress(OSError):
-                io.delete(path)
+            files.remove([path])
 
     return leave

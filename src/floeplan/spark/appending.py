@@ -68,7 +68,7 @@ def write_frame(frame: DataFrame, target: WriteTarget) -> list[EntriesTable]:
         return [written] if len(written) else []
     ensure_package(frame.sparkSession)
     answers = distributed(frame, target).mapInArrow(_writer(target), RESULT_SCHEMA).toArrow()
-    found = unpickled(answers, partial(discard_entries, io=target.io))
+    found = unpickled(answers, partial(discard_entries, files=target.files))
     return [entries for entries in found if len(entries)]
 
 

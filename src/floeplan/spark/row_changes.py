@@ -106,7 +106,7 @@ def apply_clauses(
 
     chosen = frame.select(FILE, POSITION, clause.alias(CLAUSE), *values).where(functions.col(CLAUSE).isNotNull())
     answers = chosen.mapInArrow(_sink(rows, target, tuple(clauses)), RESULT_SCHEMA).toArrow()
-    parts: list[_SinkResult] = unpickled(answers, lambda part: discard_entries(part.entries, target.io))
+    parts: list[_SinkResult] = unpickled(answers, lambda part: discard_entries(part.entries, target.files))
     found = FoundRows()
     for part in parts:
         found.entries += [] if part.entries is None else [part.entries]
@@ -149,7 +149,7 @@ def _check_single(parts: Sequence[_SinkResult], found: FoundRows, target: WriteT
     twice = sum(part.repeated for part in parts) + once - sum(map(len, found.positions.values()))
     if twice:
         for entries in found.entries:
-            discard_entries(entries, target.io)
+            discard_entries(entries, target.files)
         raise BadInputError(
             f"several source rows match one target row ({twice} too many); make the source unique by its key",
             kind="ambiguous-merge",

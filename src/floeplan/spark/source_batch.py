@@ -94,7 +94,7 @@ class FloeplanWriter(DataSourceArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Remove the files of a job that failed."""
         for entries in written(messages):
-            discard_entries(entries, self._target.io)
+            discard_entries(entries, self._target.files)
 
 
 def written(messages: list[WriterCommitMessage | None]) -> Iterator[EntriesTable]:

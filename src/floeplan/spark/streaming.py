@@ -121,7 +121,7 @@ class StreamAppends(DataSourceStreamArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Remove the files of a batch that is not committed."""
         for entries in written(messages):
-            discard_entries(entries, self._target.io)
+            discard_entries(entries, self._target.files)
 
 
 def _running_query() -> str | None:

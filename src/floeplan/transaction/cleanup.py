@@ -1,13 +1,12 @@
 """Removing files that nobody refers to.
 
-Rule: only files in the table's locations are removed, whoever names them. Fail-safe: a file that lies elsewhere or
-cannot be removed is left; an orphan costs storage, and the outcome of the commit is certain by then.
+Fail-safe: a file that lies outside the table's locations or cannot be removed is left; an orphan costs storage, and the
+outcome of the commit is certain by then.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 
 from pyiceberg.io import FileIO
 from pyiceberg.table import Table
@@ -15,33 +14,18 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import ancestors_of
 
 from floeplan.metadata.entry_columns import EntryColumns
-from floeplan.metadata.locations import TableLocations
 from floeplan.metadata.manifest_list import DATA, DELETES
+from floeplan.metadata.table_files import TableFiles
 from floeplan.partition.union import UnionPartitionType
 from floeplan.transaction.change import SnapshotChange
 from floeplan.transaction.history import committed_entries
 
-_AT_A_TIME = 16
 _PATHS = EntryColumns(frozenset({"snapshot_id"}), partition=False)
 
 
 def remove_files(paths: Iterable[str], table: Table) -> tuple[str, ...]:
-    """Remove files of a table as far as possible, several at a time; returns those that are gone."""
-    locations, io = TableLocations.of(table.metadata), table.io
-    wanted = sorted(path for path in set(paths) if locations.hold(path))
-    if not wanted:
-        return ()
-    with ThreadPoolExecutor(min(_AT_A_TIME, len(wanted)), "floeplan-cleanup") as pool:
-        gone = list(pool.map(lambda path: _remove(path, io), wanted))
-    return tuple(path for path, done in zip(wanted, gone, strict=True) if done)
-
-
-def _remove(path: str, io: FileIO) -> bool:
-    try:
-        io.delete(path)
-    except Exception:
-        return False
-    return True
+    """Remove files of a table as far as possible; returns those that are gone."""
+    return TableFiles.of(table).remove(paths)
 
 
 def unused_files(change: SnapshotChange, metadata: TableMetadata, start: int | None, io: FileIO) -> set[str]:

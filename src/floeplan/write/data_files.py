@@ -157,7 +157,7 @@ class DataFileWriter:
         for slot in self._slots.values():
             if slot.file is not None:
                 slot.file.discard()
-        self._target.remove(file.path for file, _ in self._finished)
+        self._target.files.remove(file.path for file, _ in self._finished)
         self._slots.clear()
         self._finished.clear()
 
@@ -237,7 +237,7 @@ class DataFileWriter:
         location = self._target.new_location(f"{self._name}-{self._begun:05d}.parquet", slot.partition.key)
         if self._plain is None:
             self._plain = hardly_repeating(rows)
-        slot.file = ParquetFile(self._target.io, location, self._target.options, rows, self._plain)
+        slot.file = ParquetFile(self._target.files, location, self._target.options, rows, self._plain)
         return slot.file
 
     def _close_all(self) -> None:

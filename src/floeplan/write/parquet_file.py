@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyarrow.types as pt
-from pyiceberg.io import FileIO
 
+from floeplan.metadata.table_files import TableFiles
 from floeplan.parquet.footer import ParquetFooter, decode_footer
 from floeplan.scan.projection import field_id
 from floeplan.write.options import WriteOptions
@@ -52,22 +52,22 @@ class ParquetFile:
     """A file that takes tables of one schema, each as a row group."""
 
     def __init__(
-        self, io: FileIO, path: str, options: WriteOptions, first: pa.Table, plain: frozenset[str] = frozenset()
+        self, files: TableFiles, path: str, options: WriteOptions, first: pa.Table, plain: frozenset[str] = frozenset()
     ) -> None:
         """Open a file.
 
         Args:
-            io: The table's FileIO.
+            files: The table's files.
             path: Where to write.
             options: How to write.
             first: The rows of the first row group, which are yet to be written.
             plain: Columns without a dictionary.
         """
         self.path = path
-        self._io = io
+        self._files = files
         self._groups: list[GroupFacts] = []
         self._metadata: list[Any] = []
-        self._sink = io.new_output(path).create()
+        self._sink = files.io.new_output(path).create()
         settings = _settings(options, first, plain)
         self._writer = pq.ParquetWriter(self._sink, first.schema, metadata_collector=self._metadata, **settings)
 
@@ -90,7 +90,7 @@ class ParquetFile:
 
     def discard(self) -> None:
         """Give up and remove the file; what failed before may fail again when closed."""
-        for step in (self._writer.close, self._sink.close, partial(self._io.delete, self.path)):
+        for step in (self._writer.close, self._sink.close, partial(self._files.remove, [self.path])):
             with suppress(Exception):
                 step()
 

@@ -101,7 +101,7 @@ def _all_or_none(target: WriteTarget, jobs: Sequence[Callable[[], FileEntry]]) -
         futures = [pool.submit(job) for job in jobs]
         failed = next((future for future in futures if future.exception() is not None), None)
     if failed is not None:
-        target.remove(future.result().path for future in futures if future.exception() is None)
+        target.files.remove(future.result().path for future in futures if future.exception() is None)
         failed.result()
     return [future.result() for future in futures]
 
@@ -179,7 +179,7 @@ def _write(target: WriteTarget, location: str, deletes: list[tuple[str, BitMap64
     names = pa.DictionaryArray.from_arrays(which, pa.array([path for path, _ in deletes]))
     rows = np.concatenate([np.frombuffer(found.to_array(), dtype=np.uint64) for _, found in deletes])
     table = pa.table([names.cast(pa.string()), pa.array(rows.astype(np.int64))], schema=_SCHEMA)
-    file = ParquetFile(target.io, location, target.delete_options, table)
+    file = ParquetFile(target.files, location, target.delete_options, table)
     try:
         file.write(table)
         return file.close()

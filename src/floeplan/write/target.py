@@ -7,8 +7,7 @@ the table, so that rows can be written under an old one.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, cast
@@ -23,6 +22,8 @@ from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.sorting import SortOrder
 from pyiceberg.types import NestedField, StructType, UnknownType, UUIDType
 
+from floeplan.metadata.locations import TableLocations
+from floeplan.metadata.table_files import TableFiles
 from floeplan.partition.fields import BoundField
 from floeplan.partition.key import PartitionKey
 from floeplan.partition.projection import SpecProjection
@@ -132,11 +133,10 @@ class WriteTarget:
         """The beginning of the names of one attempt's files: never the same twice."""
         return f"{token}-{uuid.uuid4().hex[:12]}-{self.operation_id}"
 
-    def remove(self, paths: Iterable[str]) -> None:
-        """Delete files of an attempt that failed; one that cannot be deleted stays behind as an orphan."""
-        for path in paths:
-            with suppress(OSError):
-                self.io.delete(path)
+    @cached_property
+    def files(self) -> TableFiles:
+        """The table's files: those of an attempt that failed are removed through it."""
+        return TableFiles(TableLocations.named(self.location, self.properties), self.io)
 
     def __getstate__(self) -> dict[str, Any]:
         """Only what the target was made of: the rest is derived again."""
