@@ -1,4 +1,4 @@
-"""Tables with one damaged file, and everything that is ever asked of a table: an error of ours, or an answer.
+"""Tables and Parquet files, damaged in one place, and everything ever asked of them: an error of ours, or an answer.
 
 Run as a program in a process of its own, so that memory and time can be bounded and a crash is seen:
 ``python -m tests.support.hostile_tables FIRST_SEED COUNT [CASE.json …]``. Every case goes to stderr before it is tried,
@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 
 import fastavro
 from pyiceberg.table import Table
@@ -43,6 +43,7 @@ from floeplan.scan.options import ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.transaction.commit import commit_change
 from tests.support.commits import append, open_catalog, patient, rows_of
+from tests.support.hostile_parquet import ParquetSample
 from tests.support.moves import delete_first_rows, equality_delete, evolved_table
 from tests.support.mutation import Edit, byte_edits, edited_bytes, edited_tree, tree_edits
 
@@ -54,7 +55,7 @@ SCAN = ScanOptions(page_index=True, bloom_filter=True, cache=False, report=False
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One damaged file of one table."""
+    """One damaged file: of a table of this format version, or, with 0, a Parquet file of its own."""
 
     version: int
     target: str
@@ -64,8 +65,18 @@ class Case:
         return json.dumps({"version": self.version, "target": self.target, "edits": self.edits})
 
 
+class Hostile(Protocol):
+    """What can be damaged and asked: a file by its kind, edits of it, and every question."""
+
+    files: dict[str, Path]
+
+    def edits(self, target: str, random: Random) -> list[Edit]: ...
+    def changed(self, target: str, data: bytes, edits: list[Edit]) -> bytes: ...
+    def questions(self) -> list[Callable[[], object]]: ...
+
+
 class Sample:
-    """A table of two specs with deletes, one file of which can be ``damaged`` for a while."""
+    """A table of two specs with deletes."""
 
     def __init__(self, folder: Path, version: int) -> None:
         folder.mkdir()
@@ -86,15 +97,27 @@ class Sample:
             return tree_edits(json.loads(data), random, typed=False)
         return tree_edits(_records(data)[0], random, typed=True) if _is_avro(target) else byte_edits(len(data), random)
 
-    @contextmanager
-    def damaged(self, target: str, edits: list[Edit]) -> Iterator[None]:
-        path = self.files[target]
-        intact = path.read_bytes()
-        path.write_bytes(_changed(target, intact, edits))
-        try:
-            yield
-        finally:
-            path.write_bytes(intact)
+    def changed(self, target: str, data: bytes, edits: list[Edit]) -> bytes:
+        return _changed(target, data, edits)
+
+    def questions(self) -> list[Callable[[], object]]:
+        """All that need no catalog."""
+        metadata, root = str(self.metadata), str(self.files["root"])
+        rewrite = RewriteOptions(where="id > 3")
+        return [
+            lambda: plan_scan(metadata, "id >= 5 AND part = 'a'", options=SCAN).to_dict(),
+            lambda: plan_scan(metadata, "id = 12 OR part IS NULL", options=SCAN).to_arrow(),
+            lambda: plan_scan(metadata, options=SCAN).explain(),
+            lambda: plan_scan(metadata, options=SCAN).to_arrow(),
+            lambda: inspect_table(metadata).to_dict(),
+            lambda: doctor(metadata).to_dict(),
+            lambda: plan_scan(metadata, "id = 12", options=replace(SCAN, root=root)).to_arrow(),
+            lambda: RewriteDataFilesPlanner(metadata, rewrite, cache=False).plan_with_stats().to_dict(),
+            lambda: upgrade_spec(metadata, options=UpgradeOptions(dry_run=True)).to_dict(),
+            lambda: expire_snapshots(metadata, older_than_ms=2**53).to_dict(),
+            lambda: remove_orphans(metadata, older_than=timedelta(days=1), now_s=2.0**40).to_dict(),
+            lambda: _new_root(metadata),
+        ]
 
 
 def _files(table: Table) -> dict[str, Path]:
@@ -141,24 +164,21 @@ def _changed(target: str, data: bytes, edits: list[Edit]) -> bytes:
     return out.getvalue()
 
 
-def examine(sample: Sample) -> None:
-    """All questions that need no catalog; an error of ours is an answer."""
-    metadata, root = str(sample.metadata), str(sample.files["root"])
-    rewrite = RewriteOptions(where="id > 3")
-    questions: list[Callable[[], object]] = [
-        lambda: plan_scan(metadata, "id >= 5 AND part = 'a'", options=SCAN).to_dict(),
-        lambda: plan_scan(metadata, "id = 12 OR part IS NULL", options=SCAN).to_arrow(),
-        lambda: plan_scan(metadata, options=SCAN).explain(),
-        lambda: plan_scan(metadata, options=SCAN).to_arrow(),
-        lambda: inspect_table(metadata).to_dict(),
-        lambda: doctor(metadata).to_dict(),
-        lambda: plan_scan(metadata, "id = 12", options=replace(SCAN, root=root)).to_arrow(),
-        lambda: RewriteDataFilesPlanner(metadata, rewrite, cache=False).plan_with_stats().to_dict(),
-        lambda: upgrade_spec(metadata, options=UpgradeOptions(dry_run=True)).to_dict(),
-        lambda: expire_snapshots(metadata, older_than_ms=2**53).to_dict(),
-        lambda: remove_orphans(metadata, older_than=timedelta(days=1), now_s=2.0**40).to_dict(),
-    ]
-    for question in (*questions, lambda: _new_root(metadata)):
+@contextmanager
+def damaged(sample: Hostile, target: str, edits: list[Edit]) -> Iterator[None]:
+    """One file of a sample is another for a while."""
+    path = sample.files[target]
+    intact = path.read_bytes()
+    path.write_bytes(sample.changed(target, intact, edits))
+    try:
+        yield
+    finally:
+        path.write_bytes(intact)
+
+
+def examine(sample: Hostile) -> None:
+    """All questions; an error of ours is an answer."""
+    for question in sample.questions():
         try:
             question()
         except FloeplanError as error:
@@ -170,12 +190,12 @@ def _new_root(metadata: str) -> None:
     write_root(table, f"{metadata}.root.parquet", table.current_snapshot()).to_dict()
 
 
-def run(sample: Sample, target: str, edits: list[Edit]) -> str | None:
+def run(sample: Hostile, target: str, edits: list[Edit]) -> str | None:
     """What came out that should not have, or nothing."""
     signal.setitimer(signal.ITIMER_PROF, SECONDS)
     faulthandler.dump_traceback_later(20 * SECONDS, exit=True)
     try:
-        with sample.damaged(target, edits):
+        with damaged(sample, target, edits):
             examine(sample)
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
@@ -189,10 +209,10 @@ def run(sample: Sample, target: str, edits: list[Edit]) -> str | None:
     return None
 
 
-def cases(samples: dict[int, Sample], first: int, count: int) -> Iterator[Case]:
+def cases(samples: dict[int, Hostile], first: int, count: int) -> Iterator[Case]:
     for seed in range(first, first + count):
         random = Random(seed)
-        version = random.choice((1, 2, 2, 3, 3))
+        version = random.choice((0, 0, 1, 2, 2, 3, 3))
         target = random.choice(sorted(samples[version].files))
         yield Case(version, target, samples[version].edits(target, random))
 
@@ -205,7 +225,8 @@ def main(first: int, count: int, kept: list[str]) -> int:
     failed = 0
     with tempfile.TemporaryDirectory() as folder:
         os.environ |= {"FLOEPLAN_CACHE": f"{folder}/cache", "FLOEPLAN_REPORTS": "off"}
-        samples = {version: Sample(Path(folder, f"v{version}"), version) for version in (1, 2, 3)}
+        samples: dict[int, Hostile] = {0: ParquetSample(Path(folder, "file"))}
+        samples |= {version: Sample(Path(folder, f"v{version}"), version) for version in (1, 2, 3)}
         found = [Case(**json.loads(Path(path).read_text())) for path in kept]
         for case in (*found, *cases(samples, first, count)):
             sys.stderr.write(f"{case.text()}\n")

@@ -1,0 +1,101 @@
+"""A Parquet file with all that is ever read of one, damaged where one kind of it lies: footer, indexes, pages …"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from floeplan.parquet.footer import ColumnChunks, read_footer
+from floeplan.parquet.prune import PruneOptions, Pruner
+from floeplan.parquet.reader import read, read_selected
+from floeplan.parquet.selection import RowSelection
+from floeplan.parquet.source import open_source
+from tests.support.mutation import Edit, byte_edits, edited_bytes
+
+Region = tuple[int, int]
+ROWS = 600
+QUESTIONS = (
+    "id >= 120 AND id < 180 AND name = 'n7'",
+    "id IN (5, 599, 700) OR price IS NULL",
+    "pair.a = 40 AND name LIKE 'n1%'",
+    "name = 'nowhere'",
+)
+
+
+def write_sample(path: Path) -> None:
+    """Row groups of pages with indexes, bloom filters, dictionaries, nulls, a struct and a list."""
+    numbers = range(ROWS)
+    table = pa.table(
+        {
+            "id": pa.array(numbers, pa.int64()),
+            "name": [f"n{number % 40}" for number in numbers],
+            "price": pa.array([None if number % 7 == 0 else number / 3 for number in numbers], pa.float64()),
+            "pair": [{"a": number // 10, "b": None} for number in numbers],
+            "tags": [["x"] * (number % 3) for number in numbers],
+        }
+    )
+    pq.write_table(
+        table,
+        path,
+        row_group_size=200,
+        max_rows_per_page=25,
+        write_page_index=True,
+        use_dictionary=["name"],
+        bloom_filter_options={"id": {"ndv": 200}, "name": {"ndv": 40}},
+    )
+
+
+def regions(path: Path) -> dict[str, list[Region]]:
+    """Where in the file each kind of thing lies."""
+    footer = read_footer(open_source(str(path)))
+    chunks = [footer.chunks(leaf) for leaf in range(len(footer.leaves))]
+
+    def places(kind: Callable[[ColumnChunks], tuple[object, object]]) -> list[Region]:
+        pairs = [pair for chunk in chunks for pair in zip(*kind(chunk), strict=True)]
+        return [(int(at), int(at + size)) for at, size in pairs if at > 0 and size > 0]
+
+    return {
+        "footer": [(footer.footer_start, footer.file_size)],
+        "column index": places(lambda chunk: (chunk.column_index_offset, chunk.column_index_length)),
+        "offset index": places(lambda chunk: (chunk.offset_index_offset, chunk.offset_index_length)),
+        "bloom filter": places(lambda chunk: (chunk.bloom_offset, chunk.bloom_length)),
+        "pages": places(lambda chunk: (chunk.start, chunk.total_compressed_size)),
+    }
+
+
+class ParquetSample:
+    """A file of its own, of which one part can be damaged."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        path = folder / "sample.parquet"
+        write_sample(path)
+        self._regions = regions(path)
+        assert all(self._regions.values()), self._regions
+        self.files = dict.fromkeys(self._regions, path)
+
+    def edits(self, target: str, random: Random) -> list[Edit]:
+        """Edits of bytes within one place of the kind; counted from the end of the file."""
+        start, end = random.choice(self._regions[target])
+        behind = self.files[target].stat().st_size - end
+        return [[kind, at - behind, text] for kind, at, text in byte_edits(end - start, random)]
+
+    def changed(self, target: str, data: bytes, edits: list[Edit]) -> bytes:
+        """The file after the edits."""
+        return edited_bytes(data, edits)
+
+    def questions(self) -> list[Callable[[], object]]:
+        """Pruning by every kind of metadata, and reading by it and without it."""
+        path = str(self.files["footer"])
+        options = PruneOptions(emit_roaring=True)
+        some = RowSelection.from_runs([30, 390], [10, 20])
+        return [
+            *(lambda where=where: Pruner(where, options=options).prune(path).to_dict() for where in QUESTIONS),
+            *(lambda where=where: read(path, where).to_dict() for where in QUESTIONS),
+            lambda: read(path).table.validate(full=True),
+            lambda: read_selected(source := open_source(path), read_footer(source), selection=some),
+        ]
