@@ -7,11 +7,14 @@ it takes Iceberg to read all of them, and how many of them a filter on two colum
 same rows of both.
 
 Clustering is shown beside: a table of many files, and how many of them a filter on two columns reads before and after.
+
+`python -m bench.bench_rewrite SIZE TEXT` measures the cases whose names contain the text, and keeps nothing.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -26,6 +29,7 @@ from pyiceberg.table import Table
 import floeplan as fp
 from bench.cpu_clock import CpuClock
 from bench.dml_tables import COLUMNS, ROWS
+from bench.results import markdown
 from bench.rewrite_memory import PeakMemory
 from bench.spark_session import start_session
 from tests.support.lake import NAME, Lake
@@ -92,6 +96,7 @@ CASES = (
         "strategy => 'sort', sort_order => 'zorder(customer, ts)'",
     ),
 )
+CURVES = ("zorder", "hilbert")
 _NEVER = float("inf")
 TWO_COLUMNS = (
     "customer BETWEEN 500000 AND 510000 AND ts >= TIMESTAMP '2023-06-01 00:00:00' "
@@ -99,7 +104,8 @@ TWO_COLUMNS = (
 )
 
 
-def run(size: str) -> list[dict[str, Any]]:
+def run(size: str, only: str = "") -> list[dict[str, Any]]:
+    """All cases, or those whose names contain a text."""
     with tempfile.TemporaryDirectory() as folder:
         lake = Lake(Path(folder))
         catalog = lake.open_catalog()
@@ -107,7 +113,7 @@ def run(size: str) -> list[dict[str, Any]]:
         os.environ["PYSPARK_SUBMIT_ARGS"] = f"--conf spark.sql.extensions={EXTENSIONS} pyspark-shell"
         spark = start_session(lake)
         try:
-            return _Bench(spark, catalog, SIZES[size]).rows()
+            return _Bench(spark, catalog, SIZES[size]).rows(only)
         finally:
             spark.stop()
 
@@ -117,13 +123,16 @@ class _Bench:
         self.spark, self.catalog, self.size = spark, catalog, size
         self.forks = count()
 
-    def rows(self) -> list[dict[str, Any]]:
-        self._write("small_files", self.size.files)
-        self._write("deleted_from", self.size.files)
-        fp.delete(self.catalog.load_table("rewrite.deleted_from"), "qty < 5", mode="merge-on-read", spark=self.spark)
-        self._write("good_files", self.size.good_files)
-        rows = [row for case in CASES for row in self._compared(case)]
-        return [*rows, *(self._clustered(curve) for curve in ("zorder", "hilbert"))]
+    def rows(self, only: str) -> list[dict[str, Any]]:
+        cases = [case for case in CASES if only in case.name]
+        curves = [curve for curve in CURVES if only in _clustering(curve)]
+        tables = {case.table for case in cases} | ({"small_files"} if curves else set())
+        for name in sorted(tables):
+            self._write(name, self.size.good_files if name == "good_files" else self.size.files)
+        if "deleted_from" in tables:
+            deleted = self.catalog.load_table("rewrite.deleted_from")
+            fp.delete(deleted, "qty < 5", mode="merge-on-read", spark=self.spark)
+        return [*(row for case in cases for row in self._compared(case)), *map(self._clustered, curves)]
 
     def _write(self, name: str, files: int) -> None:
         properties = "'format-version'='2', 'write.distribution-mode'='none'"
@@ -179,7 +188,7 @@ class _Bench:
         options = {"rewrite-all": "true", "target-file-size-bytes": str(size // self.size.files)}
         fp.rewrite_data_files(table, strategy=curve, by=("customer", "ts"), options=options, spark=self.spark)
         after = len(fp.plan_scan(table.refresh(), TWO_COLUMNS).files)
-        return _row(f"clustered, {curve}", "files read by a filter on two columns", [after, before], 0.1)
+        return _row(_clustering(curve), "files read by a filter on two columns", [after, before], 0.1)
 
     def _fork(self, location: str) -> Table:
         return self.catalog.register_table(f"rewrite.fork_{next(self.forks)}", location)
@@ -204,6 +213,10 @@ class _Bench:
         return self.spark.sql(f"SELECT count(*), {hashed} FROM {NAME}.{'.'.join(table.name())}").collect()
 
 
+def _clustering(curve: str) -> str:
+    return f"clustered, {curve}"
+
+
 def _row(case: str, metric: str, numbers: Sequence[float], bar: float | None = None) -> dict[str, Any]:
     ours, theirs = numbers
     ratio = ours / max(theirs, 1e-9)
@@ -213,3 +226,7 @@ def _row(case: str, metric: str, numbers: Sequence[float], bar: float | None = N
 
 def _bar(value: float, most: float, of: str = "") -> str:
     return f"{of}≤ {most} {'met' if value <= most else 'MISSED'}"
+
+
+if __name__ == "__main__":
+    print(markdown(run(sys.argv[1], only=sys.argv[2])))
