@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.cpu_clock import CpuClock
+from bench.results import bar_text
 from floeplan.audit.job import audit
 from floeplan.catalog import load_table
 from floeplan.scan.options import ScanOptions
@@ -25,6 +26,8 @@ from floeplan.testing.archive import write_evolved_archive
 
 SIZES = {"small": (2_500, 5_000, 10_000), "default": (250_000, 500_000, 1_000_000), "large": (1_000_000, 2_000_000)}
 BAR_SECONDS_PER_MILLION, CORES, LINEAR = 60.0, 2, 1.2
+ENOUGH = 250_000
+"""Reports from which on the bar of seconds is stated: with fewer, starting a job outweighs them."""
 _START = datetime(2024, 1, 1, tzinfo=UTC)
 _WHERE = (
     "region = '{region}'",
@@ -53,7 +56,11 @@ def run(size: str) -> list[dict[str, Any]]:
             assert (result.runs, result.unreadable) == (number, 0)
     spark.stop()
     first = rows[1]["cpu"] / numbers[0]
-    return [row | {"ratio": row["cpu"] / number / first} for row, number in zip(rows[1:], numbers, strict=True)]
+    return [
+        row | {"ratio": ratio, "bar": f"{row['bar']}{bar_text(ratio, LINEAR, 'ratio ')}"}
+        for row, number in zip(rows[1:], numbers, strict=True)
+        for ratio in (row["cpu"] / number / first,)
+    ]
 
 
 def _row(number: int, wall: float, cpu: float) -> dict[str, Any]:
@@ -63,7 +70,7 @@ def _row(number: int, wall: float, cpu: float) -> dict[str, Any]:
         "metric": "CPU s on two cores; ratio: a report's share over that of the first row",
         "ours": cpu,
         "cpu": cpu,
-        "bar": f"{CORES * BAR_SECONDS_PER_MILLION * number / 1e6:g} s, ratio {LINEAR}",
+        "bar": f"{bar_text(cpu, CORES * BAR_SECONDS_PER_MILLION * number / 1e6)}, " if number >= ENOUGH else "",
     }
 
 

@@ -51,8 +51,7 @@ def check(result: SuiteResult, again: Callable[[], SuiteResult]) -> dict[str, st
 def accept(results: list[SuiteResult]) -> None:
     """Commit to the ratios of these results; those of other suites and sizes stay."""
     kept = committed() | {f"{result.suite}-{result.size}": result.ratios() for result in results}
-    rounded = {key: {name: float(f"{ratio:.3g}") for name, ratio in rows.items()} for key, rows in kept.items()}
-    RATIOS.write_text(json.dumps(rounded, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+    RATIOS.write_text(json.dumps(kept, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
 
 
 def committed() -> dict[str, Ratios]:

@@ -3,53 +3,73 @@
 from __future__ import annotations
 
 import ast
+import re
 
+from bench.picture import PICTURE, compared, picture
 from bench.results import HERE, Row, SuiteResult, machine_text, markdown, verdict
 
 PAGE = HERE.parent / "docs" / "benchmarks.md"
+LOSSES = ("suite", "case", "metric", "ours", "peer", "ratio", "bar")
 
 
 def write_page(results: list[SuiteResult]) -> None:
     PAGE.write_text(page(results))
+    PICTURE.write_text(picture(results))
 
 
 def page(results: list[SuiteResult]) -> str:
-    size = results[0].size
+    missed, behind = _losses(results)
     parts = [
         "# Benchmarks",
-        "Written by `make bench`; nothing here is typed. `ratio` is Floeplan's figure over the peer's, so less is "
-        "better and 1 is a draw; `bar` is what it must not exceed, and whether it did. CPU seconds are of all "
-        "processes and all cores, the JVM and Spark's Python workers included. "
-        f"Size: {size}. `make bench SIZE=large` measures the real thing, `make bench-check` compares with the ratios "
-        "that are committed.",
-        f"Measured on {machine_text(results[0].machine)}",
+        "Floeplan against the tools that are used now, on the same files and on the same machine. This page is written "
+        "by `make bench`; nothing on it is typed. A *ratio* is Floeplan's figure over the peer's: less is better, and "
+        "1 is a draw. A *bar* is what must not be exceeded, and says whether it is. CPU seconds are of all processes "
+        "and all cores, the JVM and Spark's Python workers included.",
+        f"Size {results[0].size}; `make bench SIZE=large` measures the real thing, `make bench-check` compares with "
+        f"the ratios that are committed. All of it took {sum(result.seconds for result in results) / 60:.0f} minutes "
+        f"on {machine_text(results[0].machine)}",
         "## In short",
-        markdown([_short(result) for result in results], ("suite", "bars met", "bars missed", "ahead", "behind")),
-        "## Bars missed, and other losses",
-        "Everything that missed its bar, or where a peer did better, the worst first.",
-        markdown(_losses(results), ("suite", "case", "metric", "ours", "peer", "ratio", "bar")),
+        f"![Every ratio as a dot, a line a suite](images/{PICTURE.name})",
+        markdown([_short(result) for result in results], ("suite", "bars met", "bars missed", "ahead", "behind", "s")),
+        "*Ahead* and *behind* count ratios to a peer under and over 1, whether they have a bar or not; *s* is how long "
+        "the suite took, peers and making its tables included.",
+        "## Bars missed",
+        markdown(missed, LOSSES) if missed else "None.",
+        "## Where a peer did better",
+        "Of the figures that have no bar, or a bar above 1; the worst first.",
+        markdown(behind, LOSSES) if behind else "Nowhere.",
     ]
     for result in results:
-        parts += [f"## {result.suite}", _about(result.suite), markdown(result.rows)]
+        parts += [f"## {result.suite}", _about(result.suite), markdown([_plain(row) for row in result.rows])]
     return "\n\n".join(parts) + "\n"
 
 
 def _short(result: SuiteResult) -> Row:
     verdicts = [verdict(row) for row in result.rows]
-    ratios = list(result.ratios().values())
+    ratios = [float(row["ratio"]) for row in compared(result.rows)]
     return {
-        "suite": result.suite,
+        "suite": f"[{result.suite}](#{result.suite})",
         "bars met": verdicts.count("met"),
         "bars missed": verdicts.count("missed"),
         "ahead": sum(ratio < 1 for ratio in ratios),
         "behind": sum(ratio > 1 for ratio in ratios),
+        "s": round(result.seconds),
     }
 
 
-def _losses(results: list[SuiteResult]) -> list[Row]:
-    rows = [row | {"suite": result.suite} for result in results for row in result.rows]
-    lost = [row for row in rows if verdict(row) == "missed" or (row.get("ratio") or 0) > 1]
-    return sorted(lost, key=lambda row: (verdict(row) != "missed", -(row.get("ratio") or 0)))
+def _losses(results: list[SuiteResult]) -> tuple[list[Row], list[Row]]:
+    """What missed its bar, and what lost otherwise."""
+    rows = [_plain(row) | {"suite": result.suite} for result in results for row in result.rows]
+    rows.sort(key=lambda row: -(row.get("ratio") or 0))
+    missed = [row for row in rows if verdict(row) == "missed"]
+    return missed, [row for row in compared(rows) if row["ratio"] > 1 and verdict(row) != "missed"]
+
+
+def _plain(row: Row) -> Row:
+    """All bars in the same words."""
+    words = {"met": "met", "ok": "met", "missed": "**missed**"}
+    text = re.sub(r"\b(met|ok|missed)\b", lambda found: words[found[1].lower()], str(row.get("bar") or ""), flags=re.I)
+    return row | {"bar": text}
 
 
 def _about(suite: str) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
-from bench import check, page, results
-from bench.results import SuiteResult, row_name, verdict
+from bench import check, page, picture, results
+from bench.results import SuiteResult, row_name, stated, verdict
 
 pytestmark = pytest.mark.unit
 
@@ -40,6 +41,19 @@ def test_bars_say_whether_they_are_met(bar: str | None, found: str | None) -> No
     assert verdict(row("x", 1.0, bar)) == found
 
 
+@pytest.mark.parametrize("rows", [[row("x", 0.5, "≤ 0.7")], [row("x (1 file)", 0.5), row("x (2 files)", 0.5)]])
+def test_a_bar_says_whether_it_is_met_and_a_ratio_has_a_name_of_its_own(rows: list[Any]) -> None:
+    with pytest.raises(ValueError, match=r"bars that do not say met or missed.*ratios of one name"):
+        stated(rows)
+
+
+def test_the_picture_has_a_dot_for_every_ratio_to_a_peer() -> None:
+    drawn = picture.picture([suite(row("a", 0.02, "≤ 1 met"), row("b", 30.0, "≤ 1 MISSED"), row("c", None))])
+    assert drawn.count("<title>") == 3
+    assert drawn.count(picture.COLOURS["missed"]) == 2
+    ElementTree.fromstring(drawn)
+
+
 def test_results_are_kept() -> None:
     suite(row("x", 0.5)).save()
     assert SuiteResult.load("read", "small") == suite(row("x", 0.5))
@@ -49,10 +63,11 @@ def test_results_are_kept() -> None:
 def test_the_page_tells_what_was_missed_first_and_names_no_machine() -> None:
     lost, missed, won = row("lost", 3.0), row("missed", 0.9, "≤ 0.5 missed"), row("won", 0.1, "≤ 0.5 met")
     text = page.page([suite(won, lost, missed)])
-    losses = text.split("## Bars missed")[1].split("## read")[0]
-    assert losses.index("| missed |") < losses.index("| lost |")
-    assert "| won |" not in losses
-    assert "| read | 1 | 1 | 2 | 1 |" in text
+    bars, others = text.split("## Bars missed")[1].split("## read")[0].split("## Where a peer did better")
+    assert "| ≤ 0.5 **missed** |" in bars
+    assert "| lost |" in others
+    assert "| won |" not in bars + others
+    assert "| [read](#read) | 1 | 1 | 2 | 1 | 1 |" in text
     assert "GiB of memory" in text
     assert not {"/root", "/home", "/tmp", "/work"} & set(text.split())
 

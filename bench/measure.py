@@ -1,0 +1,32 @@
+"""`python -m bench.measure SUITE SIZE`: run one suite, keep what it measured, and print it.
+
+A process of its own: no suite sees the JVM, the caches or the memory of the one before.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from importlib import import_module
+
+from bench.results import HERE, SuiteResult, machine, machine_text, markdown, stated
+
+
+def measure(suite: str, size: str) -> SuiteResult | None:
+    """Run a suite in a process of its own; nothing when it failed."""
+    done = subprocess.run([sys.executable, "-m", "bench.measure", suite, size], cwd=HERE.parent, check=False)
+    return SuiteResult.load(suite, size) if done.returncode == 0 else None
+
+
+def main(suite: str, size: str) -> None:
+    started = time.monotonic()
+    rows = stated(import_module(f"bench.bench_{suite}").run(size))
+    result = SuiteResult(suite, size, rows, machine(), round(time.monotonic() - started, 1))
+    result.save()
+    text = f"# {suite} ({size}), {result.seconds:.0f} s\n\n{machine_text(result.machine)}\n\n{markdown(rows)}\n"
+    print(text, flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
