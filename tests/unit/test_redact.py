@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
@@ -16,7 +18,7 @@ from floeplan.errors import FloeplanError
 from floeplan.redact import document_text, redacted, without_secrets
 from floeplan.scan.options import ScanOptions
 from floeplan.scan.plan import plan_scan
-from tests.support.tables import two_spec_table
+from tests.support.tables import events, two_spec_table
 
 pytestmark = pytest.mark.unit
 
@@ -83,10 +85,9 @@ def test_errors_hold_no_secret() -> None:
     assert TOKEN not in str(error) + repr(error) + json.dumps(error.to_dict())
 
 
-def test_tables_and_reports_of_a_catalog_with_secrets_show_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Every command that reads, as text and as JSON, and the report of the scan, on a table named like a secret."""
+@pytest.fixture
+def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Runs a command on the table ``db.t_<token>`` of a catalog with secrets; all that is shown or stored of it."""
     reports = tmp_path / "reports"
     monkeypatch.setenv("FLOEPLAN_REPORTS", str(reports))
     table = two_spec_table(tmp_path, f"db.t_{TOKEN}")
@@ -97,16 +98,77 @@ def test_tables_and_reports_of_a_catalog_with_secrets_show_none(
         "S3__SECRET_ACCESS_KEY": KEY,
     }.items():
         monkeypatch.setenv(f"PYICEBERG_CATALOG__LOCAL__{name}", value)
-    for command in ("plan", "scan", "inspect", "doctor", "expire", "remove-orphans", "rewrite --dry-run"):
-        for form in ([], ["--json"]):
-            assert main(["-v", *command.split(), f"db.t_{TOKEN}", "--catalog", "local", *form]) in (0, 1), command
-            main(["-v", *command.split(), f"db.none_{TOKEN}", "--catalog", "local", *form])
-    shown = capsys.readouterr()
-    stored = "".join(path.read_text() for path in reports.glob("*"))
-    assert "***" in shown.out
-    assert "***" in stored
+
+    def run(*arguments: str, code: int = 0) -> str:
+        assert main(["-v", *arguments, "--catalog", "local"]) == code, (arguments, capsys.readouterr())
+        shown = capsys.readouterr()
+        return shown.out + shown.err + "".join(path.read_text() for path in reports.glob("*"))
+
+    return run
+
+
+def assert_silent(text: str) -> None:
     for secret in (TOKEN, KEY):
-        assert secret not in shown.out + shown.err + stored
+        assert secret not in text
+
+
+COMMANDS = {
+    "plan": "plan {table}",
+    "entries": "entries {table} -o {rows}.arrow",
+    "scan": "scan {table}",
+    "inspect": "inspect {table}",
+    "expire": "expire {table}",
+    "remove orphans": "remove-orphans {table}",
+    "append": "append {table} {rows}",
+    "delete": "delete {table} --where id<3",
+    "update": "update {table} --set region='x' --where id=250",
+    "merge": "merge {table} --source {rows} --on id --when-matched-update * --when-not-matched-insert *",
+    "rewrite plan": "rewrite {table} --dry-run",
+    "rewrite": "rewrite {table} --option rewrite-all=true --progress json",
+    "upgrade": "upgrade-spec {table}",
+    "manifests": "rewrite-manifests {table}",
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_command_shows_or_stores_a_secret(told: Callable[..., str], tmp_path: Path, name: str) -> None:
+    """On a table that is named like one, as text and as JSON, and when the table is not there."""
+    rows = tmp_path / f"rows-{TOKEN}.parquet"
+    pq.write_table(events(290, 310), rows)
+    for form in ([], ["--json"]):
+        assert_silent(told(*COMMANDS[name].format(table=f"db.t_{TOKEN}", rows=rows).split(), *form))
+        absent = told(*COMMANDS[name].format(table=f"db.none_{TOKEN}", rows=rows).split(), *form, code=2)
+        assert_silent(absent)
+        assert "db.none_***" in absent
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_sql_doctor_and_advice_show_no_secret(told: Callable[..., str], tmp_path: Path, form: list[str]) -> None:
+    table = f"db.`t_{TOKEN}`"
+    assert_silent(told("sql", f"DELETE FROM {table} WHERE region = '{KEY}' OR id = 1", *form))
+    assert_silent(told("sql", f"DELETE FROM {table} WHERE volt = '{KEY}'", *form, code=2))
+    assert_silent(told("sql", f"DELETE FRM {table} WHERE region = '{KEY}'", *form, code=2))
+    assert_silent(told("scan", f"db.t_{TOKEN}", "--where", f"region = '{KEY}'", *form))
+    assert_silent(told("advise", f"db.t_{TOKEN}", "--reports", str(tmp_path / "reports"), *form))
+    assert_silent(told("doctor", f"db.t_{TOKEN}", *form))
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_the_traceback_of_an_error_nobody_foresaw_shows_no_secret(
+    told: Callable[..., str], monkeypatch: pytest.MonkeyPatch, form: list[str]
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        try:
+            raise OSError(f"Authorization: Bearer {KEY}")
+        except OSError as error:
+            raise RuntimeError(f"https://h/?token={TOKEN}&password={PASSWORD}") from error
+
+    monkeypatch.setattr("floeplan.cli.plan.plan_scan", fail)
+    text = told("plan", f"db.t_{TOKEN}", *form, code=1)
+    assert_silent(text)
+    assert PASSWORD not in text
+    assert "Traceback" in text
+    assert "RuntimeError" in text
 
 
 def test_a_catalog_that_cannot_be_opened_keeps_its_password(
@@ -127,6 +189,13 @@ def test_log_lines_are_masked(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     assert main(["-v", "--version"]) == 0
     logging.getLogger("pyiceberg.io").warning("opened %s with %s", "s3://a:b@c/d", TOKEN)
     assert capsys.readouterr().err == "WARNING pyiceberg.io: opened s3://***@c/d with ***\n"
+    try:
+        raise RuntimeError(f"refused {TOKEN}")
+    except RuntimeError:
+        logging.getLogger("floeplan.explorer.server").exception("GET /api/plan?where=%s", TOKEN)
+    logged = capsys.readouterr().err
+    assert "refused ***" in logged
+    assert TOKEN not in logged
 
 
 def test_a_table_given_as_an_object_makes_its_secrets_known(tmp_path: Path) -> None:
