@@ -68,6 +68,12 @@ def test_rank_counts_the_rows_before(a: set[int], asked: list[int]) -> None:
     assert of(a).rank(asked).tolist() == [sum(row < limit for row in a) for limit in asked]
 
 
+@given(rows)
+def test_places_among_the_rows_find_them_again(a: set[int]) -> None:
+    selection = of(a)
+    assert selection.at(selection.rank(sorted(a))).tolist() == sorted(a)
+
+
 @given(rows, runs)
 def test_overlap_of_ranges(a: set[int], ranges: list[tuple[int, int]]) -> None:
     first, count = np.array(ranges, dtype=np.int64).reshape(-1, 2).T

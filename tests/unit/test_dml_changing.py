@@ -106,6 +106,11 @@ class TestDelete:
         assert result.rows_deleted == 4
         assert rows(table).keys() == set(range(296))
 
+    def test_what_can_fail_is_not_evaluated_on_deleted_rows(self, table: Table, mode: str) -> None:
+        fp.delete(table, "id IN (7, 8)", mode=mode)
+        assert fp.delete(table, "100 / (id - 7) > 40", mode=mode).rows_deleted == 1
+        assert rows(table).keys() == set(range(300)) - {7, 8, 9}
+
     def test_nulls_are_not_true(self, table: Table, mode: str) -> None:
         result = fp.delete(table, "NOT (v > 10)", mode=mode)
         assert result.rows_deleted == len([i for i in range(21) if i % 10])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,12 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from floeplan.errors import CorruptFileError
+from floeplan.errors import CorruptFileError, UnknownFileError
 from floeplan.parquet import whole
 from floeplan.parquet.footer import read_footer
 from floeplan.parquet.reader import read_selected
 from floeplan.parquet.selection import RowSelection
-from floeplan.parquet.source import BytesSource, Range
+from floeplan.parquet.source import BytesSource, LocalSource, Range
 from floeplan.parquet.whole import LONGEST_GAP, is_dense, read_dense
 
 pytestmark = pytest.mark.unit
@@ -110,3 +111,26 @@ def test_pages_that_cannot_be_decoded_are_named() -> None:
     broken = FILE[:start] + b"\xff" * 64 + FILE[start + 64 :]
     with pytest.raises(CorruptFileError, match="cannot be decoded"):
         read_dense(BytesSource(broken), footer, ["id"], RowSelection.all_rows(ROWS))
+
+
+@pytest.mark.parametrize("rows", [RowSelection.all_rows(ROWS), SOME])
+def test_a_file_of_this_machine_is_read_by_the_decoder_itself(rows: RowSelection, tmp_path: Path) -> None:
+    path = tmp_path / "a # %20 file.parquet"
+    path.write_bytes(FILE)
+    source = LocalSource(path)
+    footer = read_footer(source)
+    fetched = source.counters.bytes
+    assert read_dense(source, footer, ["id", "place.x"], rows) == read_dense(
+        BytesSource(FILE), footer, ["id", "place.x"], rows
+    )
+    assert source.counters.bytes == fetched
+
+
+def test_a_file_of_this_machine_that_went_away_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "gone.parquet"
+    path.write_bytes(FILE)
+    source = LocalSource(path)
+    footer = read_footer(source)
+    path.unlink()
+    with pytest.raises(UnknownFileError, match=r"gone\.parquet: no such file"):
+        read_dense(source, footer, ["id"], SOME)

@@ -1,7 +1,9 @@
 """What becomes of the rows of a file, decided on a few of its columns before any other is read.
 
-A decision names clauses: each deletes rows or gives them new values. For every live row it says which clause applies,
-or that the row stays. Deciding never looks at more than the rows of one file, so files are decided in parallel.
+A decision names clauses: each deletes rows or gives them new values. It says which rows change, and by which clause;
+every other row stays. Deciding never looks at more than the rows of one file, so files are decided in parallel.
+
+Fail-safe: a row that is deleted already never changes, and no expression that can fail is evaluated on it.
 """
 
 from __future__ import annotations
@@ -18,21 +20,33 @@ from pyroaring import BitMap64
 
 from floeplan.dml.assign import Assignments
 from floeplan.predicate.arrow_columns import Resolver, typed_columns_of
-from floeplan.predicate.build import field_ids
+from floeplan.predicate.build import field_ids, has_opaque
 from floeplan.predicate.rows import matching_mask
+from floeplan.scan.delete_files import Positions
+from floeplan.scan.file_rows import PlannedRows
 from floeplan.scan.model import FileScan
-
-STAYS = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Fates:
-    """For every row the number of the clause that applies or ``STAYS``; for a join also the source row it met."""
+    """The rows that change, in their order: positions, and the number of the clause that applies to each.
 
+    Attributes:
+        positions: Where in the file they are.
+        clause: Which clause applies.
+        source: For a join, the source row each of them met, negative for none.
+        met: For a join, the source rows that met any target row, changed or not.
+    """
+
+    positions: Positions
     clause: npt.NDArray[np.int16]
     source: npt.NDArray[np.int64] | None = None
     met: BitMap64 | None = None
-    """Source rows that met any target row, changed or not."""
+
+    @classmethod
+    def one_clause(cls, positions: Positions) -> Fates:
+        """All by the first clause."""
+        return cls(positions, np.zeros(len(positions), dtype=np.int16))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +66,8 @@ class Decision(Protocol):
     def fields(self, file: FileScan) -> frozenset[int]:
         """The fields that are looked at."""
 
-    def decide(self, file: FileScan, rows: pa.Table, positions: npt.NDArray[np.int64]) -> Fates:
-        """The fates of rows at these positions of the file."""
+    def decide(self, file: FileScan, planned: PlannedRows) -> Fates:
+        """The fates of the rows of the file that a plan kept."""
 
     def resolver(self, rows: pa.Table, schema: Schema, source: npt.NDArray[np.int64] | None) -> Resolver:
         """Where the assignments find their columns, for rows that met these source rows."""
@@ -75,10 +89,17 @@ class Matching:
         """Those of the residual."""
         return frozenset(field_ids(file.residual))
 
-    def decide(self, file: FileScan, rows: pa.Table, positions: npt.NDArray[np.int64]) -> Fates:
-        """Ask the residual."""
-        mask = matching_mask(file.residual, rows, self.schema) if rows.num_columns else _constant(file, len(positions))
-        return Fates(np.where(mask, 0, STAYS).astype(np.int16))
+    def decide(self, file: FileScan, planned: PlannedRows) -> Fates:
+        """Ask the residual: of all rows where it cannot fail, which spares copying those that are left."""
+        if has_opaque(file.residual):
+            found = np.flatnonzero(self._mask(file, planned.undeleted(), planned.live_count))
+            return Fates.one_clause(planned.undeleted_positions(found))
+        return Fates.one_clause(planned.positions(self._mask(file, planned.rows, len(planned.live)) & planned.live))
+
+    def _mask(self, file: FileScan, rows: pa.Table, count: int) -> npt.NDArray[np.bool_]:
+        if rows.num_columns:
+            return matching_mask(file.residual, rows, self.schema)
+        return np.full(count, bool(matching_mask(file.residual, pa.table({"row": pa.nulls(1)}), Schema())[0]))
 
     def resolver(self, rows: pa.Table, schema: Schema, source: npt.NDArray[np.int64] | None) -> Resolver:
         """Columns of the row itself."""
@@ -100,10 +121,11 @@ class Given:
         """None."""
         return frozenset()
 
-    def decide(self, file: FileScan, rows: pa.Table, positions: npt.NDArray[np.int64]) -> Fates:
+    def decide(self, file: FileScan, planned: PlannedRows) -> Fates:
         """Look the positions up."""
         gone = rows_of(self.positions[file.path])
-        return Fates(np.where(np.isin(positions, gone), 0, STAYS).astype(np.int16))
+        gone = gone[planned.selection.contains(gone)]
+        return Fates.one_clause(gone[planned.live[planned.selection.rank(gone)]])
 
     def resolver(self, rows: pa.Table, schema: Schema, source: npt.NDArray[np.int64] | None) -> Resolver:
         """Columns of the row itself."""
@@ -113,9 +135,3 @@ class Given:
 def rows_of(numbers: BitMap64) -> npt.NDArray[np.int64]:
     """The numbers of a bitmap, ascending."""
     return np.frombuffer(numbers.to_array(), dtype=np.uint64).astype(np.int64)
-
-
-def _constant(file: FileScan, rows: int) -> npt.NDArray[np.bool_]:
-    """A residual without columns is the same on every row."""
-    one = matching_mask(file.residual, pa.table({"row": pa.nulls(1)}), Schema())
-    return np.full(rows, bool(one[0]))

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyiceberg.schema import Schema
 
-from floeplan.dml.fates import STAYS, Clause, Fates
+from floeplan.dml.fates import Clause, Fates
 from floeplan.dml.keys import KeyIndex, Rows, key_values
 from floeplan.dml.merge import When
 from floeplan.dml.merge_condition import MergeCondition
@@ -28,10 +28,13 @@ from floeplan.predicate.arrow_columns import Resolver, typed_columns_of
 from floeplan.predicate.build import field_ids
 from floeplan.predicate.ir import TRUE, IrExpr
 from floeplan.predicate.rows import matching_mask
+from floeplan.scan.file_rows import PlannedRows
 from floeplan.scan.model import FileScan
 from floeplan.write.position_deletes import merge_positions
 
 MOST_PAIRS = 50_000_000
+STAYS = -1
+"""In place of a clause: none applies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +69,9 @@ class Joined:
         keys = frozenset(key.target for key in self.condition.keys)
         return keys.union(*map(field_ids, asked))
 
-    def decide(self, file: FileScan, rows: pa.Table, positions: npt.NDArray[np.int64]) -> Fates:
+    def decide(self, file: FileScan, planned: PlannedRows) -> Fates:
         """Join and ask the clauses."""
-        count = len(positions)
+        rows, count = planned.undeleted(), planned.live_count
         target, source = self._pairs(rows, count)
         clause, met_row = np.full(count, STAYS, dtype=np.int16), np.full(count, STAYS, dtype=np.int64)
         chosen = self._first_that_applies(self.matched, rows, target, source)
@@ -78,7 +81,9 @@ class Joined:
         alone = np.ones(count, dtype=np.bool_)
         alone[target] = False
         self._decide_alone(rows, np.flatnonzero(alone), clause)
-        return Fates(clause, met_row, merge_positions(source))
+        changed = np.flatnonzero(clause != STAYS)
+        where = planned.undeleted_positions(changed)
+        return Fates(where, clause[changed], met_row[changed], merge_positions(source))
 
     def resolver(self, rows: pa.Table, schema: Schema, source: npt.NDArray[np.int64] | None) -> Resolver:
         """Columns of the target rows and of the source rows they met."""

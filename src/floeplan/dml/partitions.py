@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.schema import Schema
 
-from floeplan.dml.fates import STAYS, Clause, Fates
+from floeplan.dml.fates import Clause, Fates
 from floeplan.metadata.assemble import number_array, partition_arrow_type
 from floeplan.metadata.entries import EntriesTable
 from floeplan.metadata.entry_columns import partition_column
@@ -28,6 +28,7 @@ from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.arrow_columns import Resolver, typed_columns_of
 from floeplan.predicate.ir import Column
 from floeplan.predicate.tristate import Mask
+from floeplan.scan.file_rows import PlannedRows
 from floeplan.scan.model import FileScan
 from floeplan.write.partitioning import partition_values
 
@@ -124,12 +125,12 @@ class InPartitions:
         """The sources of the partition fields."""
         return frozenset(field.source_id for field in self.partitions.fields)
 
-    def decide(self, file: FileScan, rows: pa.Table, positions: npt.NDArray[np.int64]) -> Fates:
+    def decide(self, file: FileScan, planned: PlannedRows) -> Fates:
         """Transform the rows and look their tuples up."""
-        fields = self.partitions.fields
+        rows, fields = planned.undeleted(), self.partitions.fields
         columns = {field.column.field_id: partition_values(rows, self.schema, field) for field in fields}
-        inside = self.partitions.holds(columns, len(positions))
-        return Fates(np.where(inside, 0, STAYS).astype(np.int16))
+        inside = self.partitions.holds(columns, planned.live_count)
+        return Fates.one_clause(planned.undeleted_positions(np.flatnonzero(inside)))
 
     def resolver(self, rows: pa.Table, schema: Schema, source: npt.NDArray[np.int64] | None) -> Resolver:
         """Columns of the row itself."""

@@ -28,10 +28,10 @@ from pyroaring import BitMap64
 
 from floeplan.dml.assign import top_fields
 from floeplan.dml.deletes import NewDeletes, own_deletes
-from floeplan.dml.fates import STAYS, Decision, Fates
+from floeplan.dml.fates import Decision, Fates
 from floeplan.metadata.entries import EntriesTable
 from floeplan.parquet.selection import RowSelection
-from floeplan.scan.file_rows import FileRows, OpenFile, TableRows
+from floeplan.scan.file_rows import FileRows, OpenFile, PlannedRows, TableRows
 from floeplan.scan.model import FileScan
 from floeplan.transaction.change import DeleteFileId
 from floeplan.write.data_files import write_data_files
@@ -125,32 +125,30 @@ class _Run:
     def _change(self, work: FileWork) -> Iterator[pa.Table]:
         """Decide about one file; the rows to be written for it."""
         opened = self.files.open(work.file)
-        rows, positions = opened.live_rows(self.columns(self.task.decision.fields(work.file)))
-        fates = self.task.decision.decide(work.file, rows, positions)
+        planned = opened.planned_rows(self.columns(self.task.decision.fields(work.file)))
+        fates = self.task.decision.decide(work.file, planned)
         if fates.met is not None:
             self.result.met_sources |= fates.met
-        changed = fates.clause != STAYS
-        if not changed.any():
+        if not len(fates.positions):
             return
         self._count(fates)
-        gone = positions[changed]
-        if self.task.copies or self._nothing_left(opened, changed):
+        if self.task.copies or self._nothing_left(opened, planned, fates):
             self._remove(work.file)
             if self.task.copies:
-                yield from self._survivors(work, opened, RowSelection.from_rows(gone))
+                yield from self._survivors(work, opened, RowSelection.from_rows(fates.positions))
         else:
             self.result.referenced.append(work.file.path)
-            self.deletes.add(work.file, work.entry, gone)
-        yield from self._updated(work, opened, positions, fates)
+            self.deletes.add(work.file, work.entry, fates.positions)
+        yield from self._updated(work, opened, fates)
 
     def _count(self, fates: Fates) -> None:
-        updating = [number for number, clause in enumerate(self.task.decision.clauses) if clause.assignments]
-        updated = int(np.isin(fates.clause, updating).sum())
+        counts = np.bincount(fates.clause, minlength=len(self.task.decision.clauses)).tolist()
+        updated = sum(n for n, clause in zip(counts, self.task.decision.clauses, strict=True) if clause.assignments)
         self.result.rows_updated += updated
-        self.result.rows_deleted += int((fates.clause != STAYS).sum()) - updated
+        self.result.rows_deleted += sum(counts) - updated
 
-    def _nothing_left(self, opened: OpenFile, changed: npt.NDArray[np.bool_]) -> bool:
-        if not changed.all():
+    def _nothing_left(self, opened: OpenFile, planned: PlannedRows, fates: Fates) -> bool:
+        if len(fates.positions) < planned.live_count:
             return False
         others = RowSelection.all_rows(opened.footer.num_rows).difference(opened.planned())
         return not opened.undeleted(others)
@@ -168,15 +166,13 @@ class _Run:
             if part:
                 yield self.whole.read(work, opened, part)
 
-    def _updated(
-        self, work: FileWork, opened: OpenFile, positions: npt.NDArray[np.int64], fates: Fates
-    ) -> Iterator[pa.Table]:
+    def _updated(self, work: FileWork, opened: OpenFile, fates: Fates) -> Iterator[pa.Table]:
         """The new values of updated rows."""
         for number, clause in enumerate(self.task.decision.clauses):
             mine = fates.clause == number
             if clause.assignments is None or not mine.any():
                 continue
-            rows = self.whole.read(work, opened, RowSelection.from_rows(positions[mine]))
+            rows = self.whole.read(work, opened, RowSelection.from_rows(fates.positions[mine]))
             source = None if fates.source is None else fates.source[mine]
             resolve = self.task.decision.resolver(rows, self.whole.schema, source)
             yield touched(clause.assignments.update(rows, resolve))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
-from floeplan.parquet.schema import Kind, Repetition, SchemaNode
+from floeplan.parquet.schema import Kind, LeafColumn, Repetition, SchemaNode, assign_ids, has_own_ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,39 @@ class FieldIndex:
             return self.by_id.get(column, [])
         exact = self.by_name.get(column) or self.by_path.get(column, [])
         return exact if exact or case_sensitive else self.by_lower_path.get(column.lower(), [])
+
+
+@dataclass(frozen=True, eq=False)
+class FileColumns:
+    """The columns of all files with the same schema: what is worked out for one of them serves the others."""
+
+    root: SchemaNode
+    leaves: tuple[LeafColumn, ...]
+
+    @cached_property
+    def has_own_ids(self) -> bool:
+        """Whether the field ids are the file's own, and not assigned by position."""
+        return has_own_ids(self.root)
+
+    @cached_property
+    def ids_of_nodes(self) -> Mapping[int, int]:
+        """Field ids by the identity of their node."""
+        return assign_ids(self.root)
+
+    @cached_property
+    def fields(self) -> FieldIndex:
+        """Fields by name, path and id."""
+        return FieldIndex.of(self.root, self.ids_of_nodes)
+
+    @cached_property
+    def field_ids(self) -> frozenset[int]:
+        """Ids of all fields, groups included."""
+        return frozenset(self.ids_of_nodes.values())
+
+    @cached_property
+    def leaf_by_id(self) -> Mapping[int, LeafColumn]:
+        """Leaves by field id."""
+        return {leaf.field_id: leaf for leaf in self.leaves}
 
 
 def _paths(node: SchemaNode, prefix: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], SchemaNode]]:

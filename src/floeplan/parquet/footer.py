@@ -21,15 +21,13 @@ import numpy.typing as npt
 from pyiceberg.schema import Schema
 
 from floeplan.errors import UnsupportedError
-from floeplan.parquet.field_index import FieldIndex
+from floeplan.parquet.field_index import FieldIndex, FileColumns
 from floeplan.parquet.schema import (
     ELEMENT_SHAPE,
     MAX_ELEMENTS,
     LeafColumn,
     SchemaNode,
-    assign_ids,
     build_tree,
-    has_own_ids,
     iceberg_schema,
     leaf_columns,
 )
@@ -45,7 +43,7 @@ would be a noticeable share of what a point lookup fetches in all."""
 MAX_FOOTER = 1 << 29
 MAX_KNOWN_SCHEMAS = 64
 
-_KNOWN_SCHEMAS: dict[tuple[bytes | None, ...], tuple[SchemaNode, tuple[LeafColumn, ...]]] = {}
+_KNOWN_SCHEMAS: dict[tuple[bytes | None, ...], FileColumns] = {}
 _MAGIC = b"PAR1"
 _ENCRYPTED_MAGIC = b"PARE"
 _DATA_PAGES = (0, 3)
@@ -110,8 +108,7 @@ class ParquetFooter:
     footer_start: int
     num_rows: int
     created_by: str
-    root: SchemaNode
-    leaves: tuple[LeafColumn, ...]
+    columns: FileColumns
     row_group_rows: Numbers
     first_rows: Numbers
     key_values: Mapping[bytes, bytes]
@@ -124,10 +121,20 @@ class ParquetFooter:
         """Number of row groups."""
         return len(self.row_group_rows)
 
-    @cached_property
+    @property
+    def root(self) -> SchemaNode:
+        """The tree of the schema."""
+        return self.columns.root
+
+    @property
+    def leaves(self) -> tuple[LeafColumn, ...]:
+        """The columns that hold values."""
+        return self.columns.leaves
+
+    @property
     def has_own_ids(self) -> bool:
         """Whether the field ids are the file's own, and not assigned by position."""
-        return has_own_ids(self.root)
+        return self.columns.has_own_ids
 
     @cached_property
     def schema(self) -> Schema:
@@ -138,25 +145,25 @@ class ParquetFooter:
             message = f"{self.file} has columns that no name tells apart ({error}); ask by a schema with field ids"
             raise UnsupportedError(message, context={"file": self.file}) from error
 
-    @cached_property
+    @property
     def ids_of_nodes(self) -> Mapping[int, int]:
         """Field ids by the identity of their node."""
-        return assign_ids(self.root)
+        return self.columns.ids_of_nodes
 
-    @cached_property
+    @property
     def fields(self) -> FieldIndex:
         """Fields by name, path and id."""
-        return FieldIndex.of(self.root, self.ids_of_nodes)
+        return self.columns.fields
 
-    @cached_property
+    @property
     def field_ids(self) -> frozenset[int]:
         """Ids of all fields, groups included."""
-        return frozenset(self.ids_of_nodes.values())
+        return self.columns.field_ids
 
-    @cached_property
+    @property
     def leaf_by_id(self) -> Mapping[int, LeafColumn]:
         """Leaves by field id."""
-        return {leaf.field_id: leaf for leaf in self.leaves}
+        return self.columns.leaf_by_id
 
     def chunks(self, leaf: LeafColumn | int) -> ColumnChunks:
         """The chunks of a column, decoded when first asked for."""
@@ -207,8 +214,8 @@ def decode_footer(encoded: bytes, file: str, file_size: int) -> ParquetFooter:
 
 
 def _build(encoded: bytes, fields: Struct, file: str, file_size: int) -> ParquetFooter:
-    root, leaves = _schema_parts(encoded, fields, file)
-    rows, starts = _row_groups(encoded, _places(fields.get(4), "row groups", len(encoded)), len(leaves), file)
+    columns = _columns(encoded, fields, file)
+    rows, starts = _row_groups(encoded, _places(fields.get(4), "row groups", len(encoded)), len(columns.leaves), file)
     total = integer(fields, 3)
     if total != rows.sum():
         raise ValueError(f"{total} rows in all, but {rows.sum()} in its row groups")
@@ -219,8 +226,7 @@ def _build(encoded: bytes, fields: Struct, file: str, file_size: int) -> Parquet
         footer_start=file_size - 8 - len(encoded),
         num_rows=total,
         created_by=created_by.decode("utf-8", errors="replace") if isinstance(created_by, bytes) else "",
-        root=root,
-        leaves=leaves,
+        columns=columns,
         row_group_rows=rows,
         first_rows=np.cumsum(rows) - rows,
         key_values=_key_values(encoded, fields.get(5), file),
@@ -229,15 +235,15 @@ def _build(encoded: bytes, fields: Struct, file: str, file_size: int) -> Parquet
     )
 
 
-def _schema_parts(encoded: bytes, fields: Struct, file: str) -> tuple[SchemaNode, tuple[LeafColumn, ...]]:
-    """The tree and its leaves; files of one table mostly share them, so some are kept by the bytes they are made of."""
+def _columns(encoded: bytes, fields: Struct, file: str) -> FileColumns:
+    """The schema; files of one table mostly share it, so some are kept by the bytes they are made of."""
     elements, orders = _places(fields.get(2), "schema", MAX_ELEMENTS), fields.get(7)
     key = tuple(encoded[p[0] : p[-1]] if isinstance(p, array) else None for p in (elements, orders))
     found = _KNOWN_SCHEMAS.get(key)
     if found is None:
         root = build_tree(_Elements(encoded, elements, file))
         leaf_count = sum(node.leaf is not None for node in root.walk())
-        found = root, leaf_columns(root, _orders(encoded, orders, leaf_count, file))
+        found = FileColumns(root, leaf_columns(root, _orders(encoded, orders, leaf_count, file)))
         if len(_KNOWN_SCHEMAS) >= MAX_KNOWN_SCHEMAS:
             _KNOWN_SCHEMAS.clear()
         _KNOWN_SCHEMAS[key] = found

@@ -133,6 +133,14 @@ class RowSelection:
         before = (np.cumsum(self.counts) - self.counts)[run] + np.minimum(wanted - self.starts[run], self.counts[run])
         return np.where(run < 0, 0, before)
 
+    def at(self, ranks: Rows) -> Rows:
+        """Row numbers by their places among the selected rows; the other way of ``rank``."""
+        if len(self) == 1:
+            return np.asarray(ranks + self.starts[0])
+        before = np.cumsum(self.counts) - self.counts
+        run = np.searchsorted(before, ranks, side="right") - 1
+        return np.asarray(ranks + (self.starts - before)[run])
+
     def intersect(self, other: RowSelection) -> RowSelection:
         """Rows that both select."""
         if other is self:

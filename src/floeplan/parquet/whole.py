@@ -2,6 +2,7 @@
 
 Single pages (``pages``) pay where some of them can be left out. Where rows are wanted all over a row group, which is
 what reading a file to rewrite it looks like, asking for pages would skip none and cost a decoder for every column.
+From a store the columns are fetched at once; a file of this machine is left to the decoder to read.
 
 Fail-safe: what decodes to another number of rows than the footer promises is an error.
 """
@@ -14,10 +15,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from floeplan.errors import UnknownFileError
 from floeplan.parquet.footer import Numbers, ParquetFooter
 from floeplan.parquet.projection import leaves_of_column
 from floeplan.parquet.selection import RowSelection, distinct
-from floeplan.parquet.source import ByteSource, Range
+from floeplan.parquet.source import ByteSource, LocalSource, Range
 from floeplan.parquet.thrift import corrupt
 
 LONGEST_GAP = 1024
@@ -29,8 +31,10 @@ _WORTH_THREADS = 4 * 1024 * 1024
 
 def is_dense(footer: ParquetFooter, selection: RowSelection) -> bool:
     """Whether no page could be left out of the row groups that hold the selected rows."""
+    if not selection or selection.row_count == footer.num_rows:
+        return bool(selection)
     gaps = _rows_of(footer, _touched(footer, selection)).difference(selection)
-    return bool(selection) and int(gaps.counts.max(initial=0)) <= LONGEST_GAP
+    return int(gaps.counts.max(initial=0)) <= LONGEST_GAP
 
 
 def read_dense(
@@ -38,8 +42,12 @@ def read_dense(
 ) -> pa.Table:
     """The selected rows of some columns, which the file must have; fields stand in the order of the file."""
     leaves = sorted({leaf for column in columns for leaf in leaves_of_column(footer, column)})
+    everything = selection.row_count == footer.num_rows
     tables = []
     for groups in _waves(footer, leaves, _touched(footer, selection)):
+        if everything:
+            tables.append(_decoded(source, footer, leaves, groups))
+            continue
         rows = _rows_of(footer, groups)
         wanted = selection.intersect(rows)
         table = _decoded(source, footer, leaves, groups)
@@ -58,33 +66,43 @@ def _rows_of(footer: ParquetFooter, groups: Numbers) -> RowSelection:
 
 def _waves(footer: ParquetFooter, leaves: Sequence[int], groups: Numbers) -> Iterator[Numbers]:
     """Row groups in parts that stay within the bound."""
+    if footer.file_size <= WAVE_BYTES:
+        return iter([groups])
     sizes = sum((footer.chunks(leaf).total_compressed_size[groups] for leaf in leaves), np.zeros(len(groups)))
     wave = (np.cumsum(sizes) // WAVE_BYTES).astype(np.int64)
     return (groups[wave == number] for number in distinct(wave))
 
 
 def _decoded(source: ByteSource, footer: ParquetFooter, leaves: Sequence[int], groups: Numbers) -> pa.Table:
-    chunks = [footer.chunks(leaf) for leaf in leaves]
-    ranges = [
-        (int(chunk.start[group]), int(chunk.total_compressed_size[group])) for group in groups for chunk in chunks
-    ]
-    size = sum(length for _, length in ranges)
+    threads = footer.file_size >= _WORTH_THREADS and _bytes(footer, leaves, groups) >= _WORTH_THREADS
     try:
         file = pq.ParquetFile(
-            pa.PythonFile(_Pieces(source, ranges), mode="r"),
+            _readable(source, footer, leaves, groups),
             coerce_int96_timestamp_unit="us",
             binary_type=pa.large_binary(),
             pre_buffer=False,
         )
-        table = file.reader.read_row_groups(
-            groups.tolist(), column_indices=list(leaves), use_threads=size >= _WORTH_THREADS
-        )
+        table = file.reader.read_row_groups(groups.tolist(), column_indices=list(leaves), use_threads=threads)
+    except FileNotFoundError:
+        raise UnknownFileError(f"{footer.file}: no such file", context={"file": footer.file}) from None
     except (OSError, pa.ArrowException) as error:
         raise corrupt(footer.file, f"its row groups cannot be decoded: {error}") from None
     expected = int(footer.row_group_rows[groups].sum())
     if table.num_rows != expected:
         raise corrupt(footer.file, f"row groups hold {table.num_rows} rows instead of {expected}")
     return table
+
+
+def _readable(source: ByteSource, footer: ParquetFooter, leaves: Sequence[int], groups: Numbers) -> pa.NativeFile:
+    if isinstance(source, LocalSource):
+        return pa.OSFile(source.name)
+    chunks = [footer.chunks(leaf) for leaf in leaves]
+    ranges = [(int(chunk.start[at]), int(chunk.total_compressed_size[at])) for at in groups for chunk in chunks]
+    return pa.PythonFile(_Pieces(source, ranges), mode="r")
+
+
+def _bytes(footer: ParquetFooter, leaves: Sequence[int], groups: Numbers) -> int:
+    return sum(int(footer.chunks(leaf).total_compressed_size[groups].sum()) for leaf in leaves)
 
 
 def _taken(table: pa.Table, rows: RowSelection) -> pa.Table:

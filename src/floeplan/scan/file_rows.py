@@ -50,6 +50,36 @@ class TableRows:
         return TableRows((shown, *known), table.name_mapping(), table.io)
 
 
+@dataclass(frozen=True, slots=True)
+class PlannedRows:
+    """The rows of a file that a plan kept, those among them that a delete removes included.
+
+    Whoever can tell what it looks for without tripping over a deleted row looks at ``rows`` and leaves out what is not
+    ``live``; all others take ``undeleted`` rows, which are copied for that.
+    """
+
+    rows: pa.Table
+    selection: RowSelection
+    live: Mask
+
+    @property
+    def live_count(self) -> int:
+        """How many rows no delete removes."""
+        return int(np.count_nonzero(self.live))
+
+    def undeleted(self) -> pa.Table:
+        """The rows that no delete removes."""
+        return self.rows if self.live.all() else self.rows.filter(pa.array(self.live))
+
+    def positions(self, flags: Mask) -> Positions:
+        """Positions of the flagged rows, one flag for each row."""
+        return self.selection.at(np.flatnonzero(flags))
+
+    def undeleted_positions(self, numbers: Positions) -> Positions:
+        """Positions of some ``undeleted`` rows by their number."""
+        return self.selection.at(numbers if self.live.all() else np.flatnonzero(self.live)[numbers])
+
+
 class FileRows:
     """Opens files of one table; delete files that serve many of them are decoded once. Safe under threads."""
 
@@ -95,17 +125,13 @@ class OpenFile:
             selection = selection.difference(RowSelection.from_rows(gone))
         return selection
 
-    def live_rows(self, schema: Schema) -> tuple[pa.Table, Positions]:
-        """The planned rows that no delete removes, in the columns of a schema, and their positions.
-
-        Deleted rows lie among the others, so pages are read whole and the deleted rows left out after that.
-        """
+    def planned_rows(self, schema: Schema) -> PlannedRows:
+        """The planned rows in the columns of a schema; pages are read whole, for deleted rows lie among the others."""
         selection = self.planned()
         rows, live = self.read(schema, selection)
         for gone in self._listed():
             live[selection.rank(gone[selection.contains(gone)])] = False
-        positions = selection.to_rows()
-        return (rows, positions) if live.all() else (rows.filter(pa.array(live)), positions[live])
+        return PlannedRows(rows, selection, live)
 
     def _listed(self) -> Iterator[Positions]:
         """What each deletion vector and position delete lists."""
