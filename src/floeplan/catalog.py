@@ -10,16 +10,24 @@ from __future__ import annotations
 import difflib
 import os
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from gzip import BadGzipFile
 from pathlib import Path
 from typing import cast
 
 from pyiceberg.catalog import Catalog, load_catalog
-from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, ValidationError
+from pyiceberg.exceptions import (
+    ForbiddenError,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    UnauthorizedError,
+    ValidationError,
+)
 from pyiceberg.table import StaticTable, Table
 from pyiceberg.utils.config import Config
 
-from floeplan.errors import CorruptMetadataError, UnknownCatalogError, UnknownTableError
+from floeplan.errors import CorruptMetadataError, FloeplanError, UnknownCatalogError, UnknownTableError
 from floeplan.redact import remember
 
 EMBEDDED = "local"
@@ -39,6 +47,7 @@ def load_table(table: str | os.PathLike[str] | Table, catalog: str | Catalog | N
         UnknownTableError: There is no such table or file.
         UnknownCatalogError: There is no such catalog, or its configuration cannot be used.
         CorruptMetadataError: The metadata file is not the metadata of a table.
+        FloeplanError: The catalog or the store does not answer as it should.
     """
     if isinstance(table, Table):
         remember(table.io.properties)
@@ -47,6 +56,17 @@ def load_table(table: str | os.PathLike[str] | Table, catalog: str | Catalog | N
     if name.endswith(METADATA_SUFFIX):
         return _static_table(name, catalog)
     return _catalog_table(name, catalog)
+
+
+def refreshed(table: Table) -> Table:
+    """Bring a table up to date with its catalog; raises as ``load_table`` does."""
+    with _asking(".".join(table.name()), table.catalog):
+        return table.refresh()
+
+
+def follow(table: Table, committed: Table) -> None:
+    """Let a table stand where its commit left it, without a request that could fail after all is done."""
+    table.metadata, table.metadata_location = committed.metadata, committed.metadata_location
 
 
 def open_catalog(name: str | None = None) -> Catalog:
@@ -109,18 +129,28 @@ def _catalog_table(name: str, catalog: str | Catalog | None) -> Table:
             )
         catalog = open_catalog(chosen)
     remember(catalog.properties)
-    try:
+    with _asking(name, catalog):
         return catalog.load_table(name)
+
+
+@contextmanager
+def _asking(name: str, catalog: Catalog) -> Iterator[None]:
+    """Whatever a catalog raises when it is asked for a table is an error that names both."""
+    context = {"table": name, "catalog": catalog.name}
+    try:
+        yield
     except _MALFORMED as error:
-        raise CorruptMetadataError(
-            f"the metadata of {name} in catalog {catalog.name!r} cannot be read: {_reason(error)}",
-            context={"table": name, "catalog": catalog.name},
-        ) from error
+        message = f"the metadata of {name} in catalog {catalog.name!r} cannot be read: {_reason(error)}"
+        raise CorruptMetadataError(message, context=context) from error
     except NoSuchTableError as error:
-        raise UnknownTableError(
-            f"no table {name!r} in catalog {catalog.name!r}{_hint(catalog, namespace, name)}",
-            context={"table": name, "catalog": catalog.name},
-        ) from error
+        hint = _hint(catalog, name.rpartition(".")[0], name)
+        raise UnknownTableError(f"no table {name!r} in catalog {catalog.name!r}{hint}", context=context) from error
+    except (UnauthorizedError, ForbiddenError) as error:
+        message = f"catalog {catalog.name!r} does not show {name}: {_reason(error)}"
+        raise FloeplanError(message, kind="forbidden", context=context, safe_to_clean=True) from error
+    except Exception as error:
+        message = f"catalog {catalog.name!r} cannot be asked for {name}: {_reason(error)}"
+        raise FloeplanError(message, kind="unreachable", context=context, retryable=True, safe_to_clean=True) from error
 
 
 def _hint(catalog: Catalog, namespace: str, name: str) -> str:

@@ -10,7 +10,7 @@ from pyiceberg.table import Table
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from floeplan.catalog import load_table
+from floeplan.catalog import load_table, refreshed
 from floeplan.cli.changes import BranchOption, ChangedTableArgument, SparkOption, pairs, sign_of_life, writable_table
 from floeplan.cli.common import CatalogOption, JsonOption, WhereOption, show
 from floeplan.errors import BadInputError
@@ -79,7 +79,7 @@ def _spec_id(table: Table, text: str, *, dry_run: bool) -> str | int:
     fields = [AddField(parse_term(term)) for term in _TOP_LEVEL_COMMA.split(text)]
     if not dry_run:
         added = add_spec(table, fields).spec.spec_id
-        table.refresh()
+        refreshed(table)
         return added
     spec_id = evolved_spec(table.metadata, (*drop_all(table.metadata), *fields)).spec_id
     if spec_id not in table.specs():

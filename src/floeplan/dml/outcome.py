@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
+from floeplan.catalog import follow
 from floeplan.dml.result import DmlResult, ManifestSummary
 from floeplan.dml.row_task import RowTaskResult
 from floeplan.dml.target import Command, DmlTarget
@@ -167,7 +168,7 @@ def commit_outcome(target: DmlTarget, outcome: Outcome, how: Commit) -> DmlResul
     )
     options = replace(how.options or CommitOptions(), owns_files=how.owns_files)
     done = commit_change(target.table, change, branch=target.branch, validation=validation, options=options)
-    target.table.refresh()
+    follow(target.table, done.table)
     written = tuple(ManifestSummary(m.path, m.spec_id, _CONTENT[m.content], m.entries) for m in done.manifests_written)
     return _result(target, outcome, done.snapshot_id, written, done.attempts)
 

@@ -19,7 +19,7 @@ from pyiceberg.table import StaticTable, Table
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
 
-from floeplan.catalog import load_table
+from floeplan.catalog import load_table, refreshed
 from floeplan.errors import BadInputError, InvalidOptionError, UnknownSnapshotError
 from floeplan.transaction.change import IsolationLevel
 
@@ -85,7 +85,7 @@ def resolve(
             "a table opened by its metadata file is read-only; name it as namespace.name in its catalog",
             context={"table": found.metadata_location},
         )
-    found = found.refresh()
+    found = refreshed(found)
     name = branch or MAIN_BRANCH
     properties, row_level = found.properties, Command.DELETE if command is Command.OVERWRITE else command
     chosen = _choose(Mode, mode, properties.get(f"write.{row_level}.mode"), Mode.COPY_ON_WRITE)

@@ -10,6 +10,7 @@ import os
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 
 from pyiceberg.io import FileIO, load_file_io
 
@@ -59,20 +60,48 @@ def read_file(location: str, io: FileIO | None = None) -> bytes:
 def write_file(location: str, data: bytes, io: FileIO | None = None) -> None:
     """Write a metadata file that is not there yet; metadata files never change.
 
+    A file that could not be written whole does not stay on a local disk. In other stores it may: what they were asked
+    for can have been done without an answer, and nothing refers to it.
+
     Raises:
-        FloeplanError: A file of this name exists.
+        FloeplanError: A file of this name exists, or it cannot be written now.
     """
     path = local_path(location)
-    try:
-        if path is not None:
-            os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-            with open(path, "xb") as local:
-                local.write(data)
+    with writing(location):
+        if path is None:
+            with (io or load_file_io(location=location)).new_output(location).create() as remote:
+                remote.write(data)
             return
-        with (io or load_file_io(location=location)).new_output(location).create() as remote:
-            remote.write(data)
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        with open(path, "xb") as local:
+            try:
+                local.write(data)
+                local.flush()
+            except BaseException:
+                os.remove(path)
+                raise
+
+
+@contextmanager
+def writing(location: str) -> Iterator[None]:
+    """What a store raises while a file is written becomes an error that names the file.
+
+    Raises:
+        FloeplanError: The file exists (``exists``), or cannot be written now (``unwritable``).
+    """
+    try:
+        yield
     except FileExistsError as error:
         raise FloeplanError(f"{location} exists already", kind="exists", context={"file": location}) from error
+    except OSError as error:
+        reason = " ".join((error.strerror or str(error)).split())
+        raise FloeplanError(
+            f"{location} cannot be written: {reason}",
+            kind="unwritable",
+            context={"file": location},
+            retryable=True,
+            safe_to_clean=True,
+        ) from error
 
 
 def read_files(locations: Sequence[str], io: FileIO | None = None, max_workers: int = MAX_WORKERS) -> Iterator[bytes]:

@@ -296,7 +296,7 @@ def _open_location(location: str, io: FileIO | None) -> ByteSource:
 
 def _read_failed(file: str, error: Exception) -> FloeplanError:
     message = f"{file} cannot be read: {_first_line(error)}"
-    return FloeplanError(message, kind="read-failed", context={"file": file}, safe_to_clean=True)
+    return FloeplanError(message, kind="read-failed", context={"file": file}, retryable=True, safe_to_clean=True)
 
 
 def _first_line(error: Exception) -> str:

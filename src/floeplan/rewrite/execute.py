@@ -15,7 +15,7 @@ import signal
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING
 from pyiceberg.table import StaticTable, Table
 from pyiceberg.table.refs import MAIN_BRANCH
 
-from floeplan.catalog import load_table
-from floeplan.errors import BadInputError, CommitError
+from floeplan.catalog import load_table, refreshed
+from floeplan.errors import BadInputError, CommitError, FloeplanError
 from floeplan.predicate.compile import PredicateSource
 from floeplan.rewrite.commit_manager import CommitManager, CommittedGroups
 from floeplan.rewrite.options import KEEP, RewriteOptions
@@ -108,13 +108,14 @@ def run_rewrite(
             "a table opened by its metadata file is read-only; name it as namespace.name in its catalog",
             context={"table": found.metadata_location},
         )
-    planner = RewriteDataFilesPlanner(found.refresh(), options, ref=branch, cache=cache, leave_specs=leave_specs)
+    planner = RewriteDataFilesPlanner(refreshed(found), options, ref=branch, cache=cache, leave_specs=leave_specs)
     planned = planner.plan_with_stats()
     if not planned.plan.groups:
         return RewriteResult(planned)
     manager = CommitManager(planned.plan, branch or MAIN_BRANCH, commit or CommitOptions())
     result = _Run(planned, manager, spark, progress or NO_PROGRESS).run()
-    found.refresh()
+    with suppress(FloeplanError):  # all is committed: a catalog that is silent by now is no failure
+        refreshed(found)
     return result
 
 

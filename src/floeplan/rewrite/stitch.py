@@ -25,6 +25,7 @@ import numpy as np
 from pyiceberg.io import FileIO, OutputStream
 from pyiceberg.schema import Schema
 
+from floeplan.metadata.io import writing
 from floeplan.parquet.footer import ParquetFooter, decode_footer
 from floeplan.parquet.splice import Each, Edit, splice
 from floeplan.parquet.thrift import BINARY, I64, LIST, SCALAR, STRUCT, encode_struct, encode_value, read_struct
@@ -76,7 +77,7 @@ def small_row_groups(size: int, groups: int, min_row_group: int) -> str:
 
 def stitch(files: Sequence[OpenFile], io: FileIO, path: str) -> StitchedFile:
     """Write the row groups of all files, in their order, into one file."""
-    with io.new_output(path).create() as out:
+    with writing(path), io.new_output(path).create() as out:
         out.write(_MAGIC)
         places = _PagePlaces(len(_MAGIC))
         moved = []

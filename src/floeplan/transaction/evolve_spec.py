@@ -24,6 +24,7 @@ from pyiceberg.table.update import (
     TableUpdate,
 )
 
+from floeplan.catalog import refreshed
 from floeplan.errors import BadInputError, UnsupportedError
 from floeplan.partition.evolution import AddField, SpecChange, drop_all, evolved_spec
 from floeplan.transaction.exchange import CommitOptions, Exchange, Proposal
@@ -92,7 +93,7 @@ def evolve_spec(
             "a table opened by its metadata file is read-only; name it as namespace.name in its catalog",
             context={"table": table.metadata_location},
         )
-    table = table.refresh()
+    table = refreshed(table)
     intent = _Evolve(tuple(changes), default)
     if not intent.propose(table).updates:
         return intent.result(table, attempts=0)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
+from floeplan.metadata.io import writing
 from floeplan.metadata.table_files import TableFiles
 from floeplan.parquet.footer import ParquetFooter, decode_footer
 from floeplan.scan.projection import field_id
@@ -67,9 +67,14 @@ class ParquetFile:
         self._files = files
         self._groups: list[GroupFacts] = []
         self._metadata: list[Any] = []
-        self._sink = files.io.new_output(path).create()
         settings = _settings(options, first, plain)
-        self._writer = pq.ParquetWriter(self._sink, first.schema, metadata_collector=self._metadata, **settings)
+        with writing(path):
+            self._sink = files.io.new_output(path).create()
+            try:
+                self._writer = pq.ParquetWriter(self._sink, first.schema, metadata_collector=self._metadata, **settings)
+            except BaseException:
+                self._remove()
+                raise
 
     @property
     def size(self) -> int:
@@ -79,20 +84,27 @@ class ParquetFile:
     def write(self, rows: pa.Table) -> None:
         """Write the rows as one row group."""
         self._groups.append(_facts(rows))
-        self._writer.write_table(rows, row_group_size=rows.num_rows)
+        with writing(self.path):
+            self._writer.write_table(rows, row_group_size=rows.num_rows)
 
     def close(self) -> WrittenFile:
         """Finish the file."""
-        self._writer.close()
-        size = self.size
-        self._sink.close()
+        with writing(self.path):
+            self._writer.close()
+            size = self.size
+            self._sink.close()
         return WrittenFile(self.path, size, _footer(self._metadata[0], self.path, size), tuple(self._groups))
 
     def discard(self) -> None:
         """Give up and remove the file; what failed before may fail again when closed."""
-        for step in (self._writer.close, self._sink.close, partial(self._files.remove, [self.path])):
-            with suppress(Exception):
-                step()
+        with suppress(Exception):
+            self._writer.close()
+        self._remove()
+
+    def _remove(self) -> None:
+        with suppress(Exception):
+            self._sink.close()
+        self._files.remove([self.path])
 
 
 def hardly_repeating(rows: pa.Table) -> frozenset[str]:
