@@ -8,7 +8,7 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
 SIZE ?= small
 
-.PHONY: help setup demo test fuzz soak load lint format bench bench-check docs pictures package lock api-snapshot clean
+.PHONY: help setup demo test fuzz soak load lint format bench bench-check docs pictures profiles package lock audit-deps api-snapshot clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -59,6 +59,9 @@ package: setup ## build wheel and sdist into dist/, and try the wheel in a clean
 lock: setup ## bring requirements.lock up to date with pyproject.toml (ARGS=--upgrade for newer versions)
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 		--all-extras --group dev pyproject.toml -o requirements.lock $(ARGS)
+
+audit-deps: setup ## check the locked packages: pins, hashes, licences, versions that are bad or withdrawn, advisories
+	@$(BIN)/python scripts/audit_deps.py
 
 api-snapshot: setup ## write down the public API as it is now
 	@$(BIN)/python scripts/api_snapshot.py > tests/unit/public_api.txt
