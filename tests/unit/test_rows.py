@@ -316,3 +316,14 @@ def test_an_opaque_piece_sees_columns_in_the_type_of_the_schema() -> None:
     assert from_sql("added + 1 = 8", narrow) == [True, True], "the default of a column the data does not have"
     with pytest.raises(TypeMismatchError, match="column id is long, but its data is string"):
         from_sql("id + 1 > 5", pa.table({"id": ["x"]}))
+
+
+@pytest.mark.parametrize("literal", [2**31 - 1, 2**31, -(2**31), -(2**31) - 1, 2**63, -(2**70)])
+def test_numbers_of_32_bits_meet_literals_of_any_size(literal: int) -> None:
+    known = [-(2**31), -1, 0, 2**31 - 1]
+    table, column = pa.table({"id": pa.array([*known, None], pa.int32())}), Column(1, LongType(), ("id",))
+    for op, holds in ((CmpOp.LT, int.__lt__), (CmpOp.EQ, int.__eq__), (CmpOp.GE, int.__ge__)):
+        answer = evaluate_rows(Cmp(column, op, literal), table, Schema(NestedField(1, "id", LongType())))
+        assert answer.to_pylist() == [*(holds(number, literal) for number in known), None]
+    among = evaluate_rows(InList(column, (literal, -1), False), table, Schema(NestedField(1, "id", LongType())))
+    assert among.to_pylist() == [*(number in (literal, -1) for number in known), None]

@@ -53,6 +53,7 @@ Resolver: TypeAlias = Callable[[int], "pa.ChunkedArray | pa.Array"]
 """The data of a column by field id, as long as the table."""
 
 _FIELD_ID = b"PARQUET:field_id"
+_INT32 = range(-(2**31), 2**31)
 _INT64 = range(-(2**63), 2**63)
 _MOST_FLAGS = 1 << 24
 _WIDE = pa.decimal128(38, 0)
@@ -164,8 +165,8 @@ def decoded(data: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray:
 class Comparable:
     """A column as Arrow values that compare like its rows do, and the way of its literals into their domain.
 
-    The domains: bool, int64, float64, decimal, and bytes for strings, binary, fixed and UUID. ``literal_scale`` is
-    how many units of the data one unit of an integer literal is.
+    The domains: bool, int32 and int64, float64, decimal, and bytes for strings, binary, fixed and UUID.
+    ``literal_scale`` is how many units of the data one unit of an integer literal is.
     """
 
     values: pa.ChunkedArray
@@ -177,22 +178,25 @@ class Comparable:
         return bool(pt.is_float64(self.values.type))
 
     def meet(self, value: Value) -> tuple[pa.ChunkedArray, pa.Scalar]:
-        """Values and one literal in a common type; decimals when the literal does not fit 64 bits."""
+        """Values and one literal in a common type: the values' own, or a wider one that the literal fits."""
         wanted, values = _physical(value, self.literal_scale), self.values
+        if pt.is_int32(values.type) and wanted not in _INT32:
+            values = values.cast(pa.int64())
         if pt.is_int64(values.type) and wanted not in _INT64:
             values = values.cast(_WIDE)
         return values, pa.scalar(wanted, type=values.type)
 
     def among(self, literals: tuple[Value, ...]) -> pa.ChunkedArray:
         """Which values equal any of the literals; what is answered for NULL means nothing."""
-        known, has_nan = _value_set(literals, self.values.type, self.literal_scale)
-        flags = _flags(literals, self.literal_scale) if pt.is_int64(self.values.type) else None
+        values = self.values.cast(pa.int64()) if pt.is_int32(self.values.type) else self.values
+        known, has_nan = _value_set(literals, values.type, self.literal_scale)
+        flags = _flags(literals, self.literal_scale) if pt.is_int64(values.type) else None
         if flags is not None:
-            return pa.chunked_array([_looked_up(chunk, *flags) for chunk in self.values.chunks], type=pa.bool_())
+            return pa.chunked_array([_looked_up(chunk, *flags) for chunk in values.chunks], type=pa.bool_())
         if not self.is_float:
-            return pc.is_in(self.values, value_set=known)
-        answer = pc.is_in(pc.add(self.values, 0.0), value_set=known)
-        return pc.or_(answer, pc.is_nan(self.values)) if has_nan else answer
+            return pc.is_in(values, value_set=known)
+        answer = pc.is_in(pc.add(values, 0.0), value_set=known)
+        return pc.or_(answer, pc.is_nan(values)) if has_nan else answer
 
 
 def _physical(value: Value, scale: int) -> Value:
@@ -290,9 +294,11 @@ def _is_view(arrow: pa.DataType) -> bool:
 
 
 def _integers(data: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Integers, dates, times and instants as int64 counts of their own unit; as decimals beyond 64 bits."""
+    """Integers, dates, times and instants as counts of their own unit: of 32 or 64 bits, as decimals beyond those."""
     if pt.is_date32(data.type) or pt.is_time32(data.type):
         data = data.cast(pa.int32())
+    if pt.is_int32(data.type):
+        return data
     try:
         return data.cast(pa.int64())
     except pa.ArrowInvalid:
@@ -319,7 +325,7 @@ def _nanos_of(arrow: pa.DataType, of_integers: int) -> int:
 
 def _multiplied(counts: pa.ChunkedArray, factor: int) -> pa.ChunkedArray:
     try:
-        return pc.multiply_checked(counts, factor)
+        return pc.multiply_checked(counts.cast(pa.int64()), pa.scalar(factor, type=pa.int64()))
     except pa.ArrowInvalid:
         return pc.multiply(counts.cast(pa.decimal128(19, 0)), pa.scalar(factor, type=pa.decimal128(18, 0)))
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 from floeplan.metadata.delete_index import DeleteKind, DeleteMatches
 from floeplan.metadata.entries import EntriesTable
 from floeplan.metadata.entry_columns import partition_column
-from floeplan.parquet.selection import RowSelection
+from floeplan.parquet.selection import RowSelection, distinct
 from floeplan.predicate.ir import TRUE, IrExpr
 from floeplan.predicate.tristate import TriState
 from floeplan.scan.partition_values import PartitionNames
@@ -31,6 +31,17 @@ _FILE_COLUMNS = (
     "file_size_in_bytes",
     "sequence_number",
     "key_metadata",
+)
+
+_DELETE_COLUMNS = (
+    "file_path",
+    "file_format",
+    "record_count",
+    "file_size_in_bytes",
+    "sequence_number",
+    "equality_ids",
+    "content_offset",
+    "content_size_in_bytes",
 )
 
 
@@ -165,9 +176,11 @@ class PlannedFiles(Sequence[FileScan]):
         columns = self.entries.table.select([*_FILE_COLUMNS, *partition])
         for start in range(0, len(rows), _AT_A_TIME):
             some = rows[start : start + _AT_A_TIME]
-            yield from map(self._file, some, columns.take(pa.array(some)).to_pylist())
+            deletes = self._deletes_of(some)
+            for row, entry in zip(some, columns.take(pa.array(some)).to_pylist(), strict=True):
+                yield self._file(row, entry, deletes)
 
-    def _file(self, row: int, entry: dict[str, Any]) -> FileScan:
+    def _file(self, row: int, entry: dict[str, Any], deletes: Mapping[int, DeleteScan]) -> FileScan:
         spec_id = entry["spec_id"]
         opened = self.row_groups.get(row)
         proven = self.states[row] == TriState.TRUE or (opened is not None and opened.proven)
@@ -181,15 +194,20 @@ class PlannedFiles(Sequence[FileScan]):
             sequence_number=entry["sequence_number"],
             row_groups=None if opened is None else opened.kept,
             row_selection=None if opened is None else opened.selection,
-            deletes=tuple(self._delete(int(delete)) for delete in self.matches.of(row)),
+            deletes=tuple(deletes[delete] for delete in self.matches.of(row).tolist()),
             residual=TRUE if proven else self.residuals[self.residual_of[row]],
             tri_state=TriState.TRUE if proven else TriState(int(self.states[row])),
             encrypted=entry["key_metadata"] is not None,
             constants=self.names.identities(spec_id, entry),
         )
 
-    def _delete(self, row: int) -> DeleteScan:
-        entry = _row(self.deletes, row)
+    def _deletes_of(self, rows: range) -> dict[int, DeleteScan]:
+        """The deletes of some files by their row; one that serves many files is one object."""
+        used = distinct(np.concatenate([self.matches.of(row) for row in rows]).astype(np.int64))
+        entries = self.deletes.table.select([name for name in _DELETE_COLUMNS if name in self.deletes])
+        return dict(zip(used.tolist(), map(self._delete, used, entries.take(pa.array(used)).to_pylist()), strict=True))
+
+    def _delete(self, row: int, entry: dict[str, Any]) -> DeleteScan:
         return DeleteScan(
             path=entry["file_path"],
             kind=DeleteKind(int(self.delete_kinds[row])),
@@ -201,9 +219,3 @@ class PlannedFiles(Sequence[FileScan]):
             content_offset=entry.get("content_offset"),
             content_size=entry.get("content_size_in_bytes"),
         )
-
-
-def _row(entries: EntriesTable, row: int) -> dict[str, Any]:
-    """One entry as Python values."""
-    record: dict[str, Any] = entries.table.slice(row, 1).to_pylist()[0]
-    return record
