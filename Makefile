@@ -53,6 +53,9 @@ docs: setup ## build the documents as a site in build/site; every link leads som
 pictures: setup ## draw the pictures of the documents anew, from the real demo
 	@$(BIN)/python scripts/pictures.py
 
+profiles: setup ## look where CPU time goes on the three hottest paths, and draw docs/images/profile-*.svg
+	@$(BIN)/python -m bench.profiles
+
 package: setup ## build wheel and sdist into dist/, and try the wheel in a clean environment
 	@scripts/package.sh
 

@@ -1,0 +1,159 @@
+"""`make profiles`: where CPU time goes on the three hottest paths; draws docs/images/profile-*.svg and prints tables.
+
+Planning: one scan of 400,000 files, with nothing cached, and from the cache. Tasks: a delete and a rewrite of a table
+of 2,000,000 rows, in this process, where a task can be looked into. Reading: a table with 5 % of its rows deleted by
+position, on Spark, by kind of process and thread, beside Iceberg's own reader.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyiceberg.table import Table
+
+import floeplan as fp
+from bench.cpu_clock import process_tree
+from bench.flame import bars, flame, largest
+from bench.planning_tables import evolved
+from bench.read_tables import make_tables
+from bench.results import HERE
+from bench.sampler import Sampler, in_turn
+from bench.spark_session import start_session
+from floeplan.dml import runner as dml_runner
+from floeplan.rewrite import runner as rewrite_runner
+from tests.support.lake import NAME, Lake
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+IMAGES = HERE.parent / "docs" / "images"
+WHERE = "region = 'eu' AND ts >= '2023-01-01' AND ts < '2023-01-31'"
+FILES, ROWS, TURNS, PLANS = 8, 250_000, 4, 5
+THREADS = {
+    "Executor task": "Spark tasks",
+    "C1 CompilerThre": "JIT compiler",
+    "C2 CompilerThre": "JIT compiler",
+    "GC Thread": "garbage collector",
+    "G1": "garbage collector",
+}
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ |= {"FLOEPLAN_CACHE": f"{folder}/cache", "FLOEPLAN_REPORTS": "off"}
+        _planning()
+        lake = Lake(Path(folder))
+        tables = make_tables(lake.open_catalog(), FILES, ROWS, 2)
+        _tasks(tables)
+        _reading(lake, tables)
+
+
+def _planning() -> None:
+    metadata = str(evolved(4_000))
+    cold = fp.ScanOptions(report=False, footers=False, cache=False)
+    fp.plan_scan(str(evolved(40)), WHERE, options=cold)  # imports are not planning
+    title = "a plan of 30 days of one region of 400,000 files, nothing cached"
+    _drawn("planning", title, lambda: fp.plan_scan(metadata, WHERE, options=cold))
+    warm = fp.ScanOptions(report=False, footers=False)
+    fp.plan_scan(metadata, WHERE, options=warm)
+    _drawn("planning-cached", "the same plan from the cache", lambda: fp.plan_scan(metadata, WHERE, options=warm))
+
+
+def _tasks(tables: dict[str, Table]) -> None:
+    """Every turn deletes other rows; the first of all imports what is needed, and is not looked at."""
+    table, values = tables["clean"], iter(range(100))
+    options = {"rewrite-all": "true"}
+
+    def delete() -> None:
+        value = next(values)
+        fp.delete(table.refresh(), f"qty = {10 * value} OR note = 'note {value}'", mode="merge-on-read")
+
+    def rewrite() -> None:
+        fp.rewrite_data_files(table.refresh(), strategy="sort", by=["region", "ts"], options=options)
+
+    with in_turn(dml_runner, rewrite_runner):
+        delete()
+        _drawn("delete", "a delete by two columns", delete)
+        rewrite()
+        _drawn("rewrite", "a rewrite that sorts by two columns", rewrite, turns=2)
+
+
+def _reading(lake: Lake, tables: dict[str, Table]) -> None:
+    spark = start_session(lake)
+    name = ".".join((NAME, *tables["positions"].name()))
+    contenders: dict[str, Callable[[], DataFrame]] = {
+        "Floeplan": lambda: fp.read(spark, tables["positions"]),
+        "Iceberg": lambda: spark.table(name),
+    }
+    try:
+        for _ in range(TURNS):
+            used = {who: _threads(lambda read=read: _all_columns(read())) for who, read in contenders.items()}
+    finally:
+        spark.stop()
+    title = f"reading {FILES * ROWS:,} rows, 5 % of them deleted by position: CPU seconds"
+    (IMAGES / "profile-reading.svg").write_text(bars(title, used))
+    for who, kinds in used.items():
+        print(f"\n# reading, {who}\n" + "\n".join(f"{value:8.2f} s  {kind}" for kind, value in kinds.items()))
+
+
+def _all_columns(frame: DataFrame) -> None:
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def _threads(act: Callable[[], object]) -> dict[str, float]:
+    """CPU seconds of an action by kind of process and thread."""
+    before = _thread_ticks()
+    act()
+    used: Counter[str] = Counter()
+    for key, (kind, ticks) in _thread_ticks().items():
+        used[kind] += (ticks - before.get(key, (kind, 0))[1]) / os.sysconf("SC_CLK_TCK")
+    return {kind: seconds for kind, seconds in used.most_common() if seconds >= 0.01}
+
+
+def _thread_ticks() -> dict[tuple[int, int], tuple[str, int]]:
+    found = {}
+    for process in process_tree():
+        for thread in _listed(Path(f"/proc/{process}/task")):
+            try:
+                name = (thread / "comm").read_text().strip()
+                program = Path(f"/proc/{process}/comm").read_text().strip()
+                fields = (thread / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            found[process, int(thread.name)] = _kind(process, program, name), int(fields[11]) + int(fields[12])
+    return found
+
+
+def _listed(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _kind(process: int, program: str, thread: str) -> str:
+    if program != "java":
+        return "driver, Python" if process == os.getpid() else "Python workers"
+    return next((kind for start, kind in THREADS.items() if thread.startswith(start)), "rest of the JVM")
+
+
+def _drawn(name: str, title: str, act: Callable[[], object], turns: int = PLANS) -> None:
+    """The picture and the table of an action, of its mean over some turns."""
+    with Sampler() as sampler:
+        for _ in range(turns):
+            act()
+    seconds = {stack: used / turns for stack, used in sampler.seconds.items()}
+    (IMAGES / f"profile-{name}.svg").write_text(flame(title, seconds))
+    total = sum(seconds.values())
+    print(f"\n# {title}: {total:.2f} s of CPU")
+    for function, used in largest(seconds, 12):
+        print(f"{used:8.3f} s {used / total:5.0%}  {function}")
+
+
+if __name__ == "__main__":
+    main()
