@@ -14,6 +14,7 @@ from floeplan.audit.findings_table import store_findings
 from floeplan.audit.job import audit
 from floeplan.audit.options import AuditOptions
 from floeplan.catalog import load_table
+from floeplan.cli.main import main
 from floeplan.errors import BadInputError
 from floeplan.scan.options import ScanOptions
 from floeplan.scan.plan import plan_scan
@@ -188,3 +189,24 @@ def _without_times(result: AuditResult) -> Any:
 def test_a_place_without_reports_is_named(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="no reports at"):
         audit(spark, str(tmp_path / "nowhere"))
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_secrets_in_reports_of_others_are_not_shown(
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    form: list[str],
+) -> None:
+    key = "wJalrXUtnFEMI"
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", key)
+    lines = [
+        foreign_report(leaf("eq", key), kept=9, skipped=1, table=f"db.{key}"),
+        own_report(leaf("eq", "name"), kept=60, total=100, opaque=[f"upper(name) = '{key}'"], table=f"db.{key}"),
+    ]
+    folder = write_lines(tmp_path / "reports/scan.jsonl", lines)
+    assert main(["-v", "audit", "--reports", str(folder), "--min-files", "1", *form]) == 0
+    shown = capsys.readouterr()
+    assert "db.***" in shown.out
+    assert key not in shown.out + shown.err
