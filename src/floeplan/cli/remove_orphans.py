@@ -42,6 +42,8 @@ def draw_orphans(result: OrphansResult) -> RenderableType:
     if len(result.orphans) > MOST_SHOWN:
         shown.append(Text(f"  and {len(result.orphans) - MOST_SHOWN:,} more"))
     title = f"{counted(len(result.orphans), 'orphan')}, {human_bytes(result.bytes)}"
-    done = "nothing was removed (add --yes)" if result.dry_run else f"{len(result.removed):,} removed"
+    left = len(result.orphans) - len(result.removed)
+    removed = f"{len(result.removed):,} removed" + (f", {left:,} cannot be removed now" if left else "")
+    done = "nothing was removed (add --yes)" if result.dry_run else removed
     seen = f"{counted(result.files_listed, 'file')} listed, {result.files_too_young:,} unknown ones too young"
     return Group(Text(f"{title}: {done}", style="bold"), *shown, Text(seen, style="dim"))

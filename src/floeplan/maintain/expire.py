@@ -30,9 +30,10 @@ from pyiceberg.table.update import (
 )
 
 from floeplan.catalog import load_table
-from floeplan.errors import InvalidOptionError, UnsupportedError
+from floeplan.errors import FloeplanError, InvalidOptionError, UnsupportedError
 from floeplan.maintain.reachable import SnapshotFiles
 from floeplan.metadata.locations import TableLocations
+from floeplan.text import counted
 from floeplan.transaction.cleanup import remove_files
 from floeplan.transaction.exchange import CommitOptions, Exchange, Proposal
 from floeplan.transaction.refs import table_and_ref
@@ -110,8 +111,21 @@ def expire_snapshots(
     intent = _ExpireIntent(rule)
     committed = Exchange(loaded, intent, commit or CommitOptions()).run()
     before, expiry = intent.proposed[-1]
-    files = _Files.of(committed, before, expiry, committed.metadata.snapshots)
+    try:
+        files = _Files.of(committed, before, expiry, committed.metadata.snapshots)
+    except FloeplanError as error:
+        raise _files_unknown(expiry, error) from error
     return files.result(committed, expiry, len(committed.metadata.snapshots), dry_run=False)
+
+
+def _files_unknown(expiry: _Expiry, error: FloeplanError) -> FloeplanError:
+    return FloeplanError(
+        f"{counted(len(expiry.snapshot_ids), 'snapshot')} were forgotten, but which files only they had is not known: "
+        f"{error.message}; remove-orphans will find them",
+        kind=error.kind,
+        context=error.context,
+        committed=True,
+    )
 
 
 def _check(metadata: TableMetadata, retain_last: int | None) -> None:
