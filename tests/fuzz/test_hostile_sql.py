@@ -78,6 +78,8 @@ MONSTERS = {
     "zero byte": "region = '\x00'",
     "quotes": "`" * 4001,
     "hex": "X'" + "F" * 9999 + "'",
+    "else without case": " ELSE concat(region, 'x') END = 'A' AND cast(id AS STRING) != '1'",
+    "else alone": "ELSE",
 }
 
 

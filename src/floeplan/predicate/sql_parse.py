@@ -106,9 +106,10 @@ def parse_piece(sql: str, piece: Piece, names: Names) -> BoundPiece:
 def _parsed(sql: str, piece: Piece, tokens: list[Token]) -> exp.Expr:
     parser = Spark().parser(error_level=ErrorLevel.IMMEDIATE)
     try:
-        tree = parser.parse_into(exp.Condition, tokens, sql)[0]
+        trees = parser.parse_into(exp.Condition, tokens, sql)
     except ParseError as error:
         raise syntax_error(sql, _position(error, sql, piece), "this is not an expression Spark accepts") from error
+    tree = trees[0] if len(trees) == 1 else None  # a leading ELSE is passed over: no condition
     if tree is None or isinstance(tree, exp.Tuple):
         raise syntax_error(sql, piece.start, "a condition is expected")
     return tree
