@@ -54,7 +54,7 @@ class GroupStitcher:
             opened = [self.run.files.open(self.run.work.files[place].file) for place in places]
             name = f"{target.file_name(f'{self.run.token}-{number}')}.parquet"
             path = target.new_location(name, self.partition.key)
-            written.push(_removing(target.files, path))
+            written.push(removing(target.files, path))
             made = stitch(opened, target.io, path)
             numbers = [
                 self.run.moved.read(place, np.array([0]), np.array([file.footer.num_rows]))
@@ -89,7 +89,7 @@ class GroupStitcher:
         )
 
 
-def _removing(files: TableFiles, path: str) -> Callable[..., None]:
+def removing(files: TableFiles, path: str) -> Callable[..., None]:
     """What a context calls when it is left: an exception takes the file along."""
 
     def leave(kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

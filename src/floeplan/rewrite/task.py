@@ -2,7 +2,7 @@
 
 Live rows of all files of a group come out in the table's current schema, with all deletes applied and in format 3 with
 their identity, in new files under the output spec. Row groups that are good as they are, are copied instead
-(``stitch_group``); otherwise rows are written anew (``write_group``).
+(``stitch_group``), or columns of them (``join_group``); otherwise rows are written anew (``write_group``).
 
 Fail-safe: names carry the attempt, and a group that fails removes what it wrote. Only what is named in a
 ``GroupResult`` is committed.
@@ -18,8 +18,11 @@ from pyiceberg.table.sorting import SortOrder
 
 from floeplan.dml.deletes import own_deletes
 from floeplan.errors import FloeplanError
+from floeplan.metadata.entries import EntriesTable
 from floeplan.rewrite.compaction_map import MapBuilder
 from floeplan.rewrite.group_run import GroupRun
+from floeplan.rewrite.join_group import GroupJoiner, join_layout
+from floeplan.rewrite.kept_pages import CODECS
 from floeplan.rewrite.plan import RewriteDataFilesPlan
 from floeplan.rewrite.stitch_group import GroupStitcher, not_stitchable
 from floeplan.rewrite.work import GroupResult, GroupWork
@@ -32,8 +35,6 @@ DEFAULT_MEMORY = 1024**3
 """Bytes that putting rows in order may take when nothing else is said."""
 
 _FEW_DELETED = 0.1
-_CODECS = {"NONE": 0, "SNAPPY": 1, "GZIP": 2, "BROTLI": 4, "ZSTD": 6, "LZ4": 7}
-"""What footers call the codecs of tables."""
 _TARGET_SIZE = "write.target-file-size-bytes"
 
 
@@ -75,7 +76,7 @@ class RewriteTask:
         except FloeplanError:
             return True
         used = {code for leaf in footer.leaves for code in footer.chunks(leaf).codec.tolist()}
-        return used <= {_CODECS[self.target.options.codec]}
+        return used <= {CODECS[self.target.options.codec]}
 
     def _run(self, work: GroupWork, attempt: str) -> GroupRun:
         properties = {**self.target.properties, _TARGET_SIZE: str(work.most_bytes)}
@@ -95,10 +96,7 @@ def _rewritten(run: GroupRun) -> GroupResult:
     files = [one.file for one in run.work.files]
     not_stitched = not_stitchable(run)
     with ExitStack() as written:
-        if run.work.partition is None or not_stitched:
-            added = GroupWriter(run).write(written)
-        else:
-            added = GroupStitcher(run, FilePartition.of(run.target.union, run.work.partition)).write(written)
+        added = _written(run, not not_stitched, written)
         return GroupResult(
             group_id=run.work.group_id,
             bytes=run.work.bytes,
@@ -108,3 +106,15 @@ def _rewritten(run: GroupRun) -> GroupResult:
             moved=run.moved.finish(),
             not_stitched=not_stitched,
         )
+
+
+def _written(run: GroupRun, stitch: bool, written: ExitStack) -> EntriesTable:
+    """The entries of the new files, made in the cheapest way that does."""
+    if run.work.partition is not None:
+        partition = FilePartition.of(run.target.union, run.work.partition)
+        if stitch:
+            return GroupStitcher(run, partition).write(written)
+        layout = join_layout(run)
+        if layout is not None:
+            return GroupJoiner(run, partition, layout).write(written)
+    return GroupWriter(run).write(written)

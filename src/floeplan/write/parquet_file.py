@@ -83,7 +83,7 @@ class ParquetFile:
 
     def write(self, rows: pa.Table) -> None:
         """Write the rows as one row group."""
-        self._groups.append(_facts(rows))
+        self._groups.append(group_facts(rows))
         with writing(self.path):
             self._writer.write_table(rows, row_group_size=rows.num_rows)
 
@@ -107,12 +107,22 @@ class ParquetFile:
         self._files.remove([self.path])
 
 
+def encoded_file(rows: pa.Table, options: WriteOptions, plain: frozenset[str] = frozenset()) -> memoryview:
+    """A file in memory: the rows as one row group, or none when there are no rows."""
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(sink, rows.schema, **_settings(options, rows, plain)) as writer:
+        if rows.num_rows:
+            writer.write_table(rows, row_group_size=rows.num_rows)
+    return memoryview(sink.getvalue())
+
+
 def hardly_repeating(rows: pa.Table) -> frozenset[str]:
     """Plain columns whose values are nearly all different, so that a dictionary would only add to them.
 
     Rows are looked at all over the table: among neighbours values repeat where the rows are sorted.
     """
-    sample = rows.take(pa.array(np.arange(0, rows.num_rows, max(1, rows.num_rows // _SAMPLE))))
+    every = np.arange(rows.num_rows) % max(1, rows.num_rows // _SAMPLE) == 0
+    sample = rows.filter(pa.array(every))  # takes a tenth of the time that picking rows from many pieces does
     columns = zip(sample.column_names, sample.columns, strict=True)
     return frozenset(name for name, column in columns if _hardly_repeats(column))
 
@@ -120,7 +130,8 @@ def hardly_repeating(rows: pa.Table) -> frozenset[str]:
 def _hardly_repeats(sample: pa.ChunkedArray) -> bool:
     if pt.is_nested(sample.type) or pt.is_boolean(sample.type) or isinstance(sample.type, pa.BaseExtensionType):
         return False
-    return len(sample) >= _FEW and pc.count_distinct(sample).as_py() > _MOSTLY * len(sample)
+    values = len(sample) - sample.null_count
+    return bool(values >= _FEW and pc.count_distinct(sample).as_py() > _MOSTLY * values)
 
 
 def _settings(options: WriteOptions, first: pa.Table, plain: frozenset[str]) -> dict[str, Any]:
@@ -166,7 +177,8 @@ def _footer(metadata: Any, path: str, size: int) -> ParquetFooter:
     return decode_footer(sink.getvalue().to_pybytes()[4:-8], path, size)
 
 
-def _facts(rows: pa.Table) -> GroupFacts:
+def group_facts(rows: pa.Table) -> GroupFacts:
+    """What there is to know of the rows of one row group."""
     null_counts: dict[int, int] = {}
     nan_counts: dict[int, int] = {}
     long_bounds: dict[int, tuple[Any, Any]] = {}
