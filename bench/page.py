@@ -20,6 +20,7 @@ def write_page(results: list[SuiteResult]) -> None:
 def page(results: list[SuiteResult]) -> str:
     missed, behind = _losses(results)
     parts = [
+        "---\nhide: [toc]\n---",  # the room is for tables
         "# Benchmarks",
         "Floeplan against the tools that are used now, on the same files and on the same machine. This page is written "
         "by `make bench`; nothing on it is typed. A *ratio* is Floeplan's figure over the peer's: less is better, and "
