@@ -1,0 +1,115 @@
+"""Files of Iceberg's own writer joined, their pages kept: every reader sees the same rows, whole and by a filter."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from operator import itemgetter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import duckdb
+import polars as pl
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+from datafusion import SessionContext
+
+import floeplan as fp
+from floeplan.metadata.io import local_path
+from tests.support.stitching import facts_of
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog.sql import SqlCatalog
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.engines
+
+ROWS, FILES = 12_000, 4
+PROPERTIES = {
+    "write.parquet.page-row-limit": "500",
+    "write.parquet.row-group-size-bytes": "400000",
+    "write.distribution-mode": "none",
+}
+MADE = f"""
+    SELECT id, concat('k', id % 7) AS few, xxhash64(id, 1) AS n,
+        if(id % 11 = 0, null, concat('é', hex(xxhash64(id, 2)))) AS text,
+        if(id BETWEEN 4000 AND 5499, null, cast(xxhash64(id, 3) / 7 AS DOUBLE)) AS d,
+        cast(pmod(xxhash64(id, 4), 100000000) / 100 AS DECIMAL(12, 2)) AS price,
+        cast(pmod(xxhash64(id, 5), 100000000) AS DECIMAL(38, 4)) AS wide,
+        timestamp_seconds(pmod(xxhash64(id, 6), 100000000)) AS ts,
+        unhex(hex(xxhash64(id, 7))) AS bytes
+    FROM range(0, {ROWS}, 1, {FILES})
+"""
+TYPES = (
+    "id BIGINT, few STRING, n BIGINT, text STRING, d DOUBLE, price DECIMAL(12, 2), wide DECIMAL(38, 4), "
+    "ts TIMESTAMP, bytes BINARY"
+)
+WHERE = "id BETWEEN 3990 AND 4010 OR id = 11999"
+FOUND = [*range(3990, 4011), 11999]
+
+
+def by_duckdb(path: str) -> pa.Table:
+    return duckdb.sql(f"SELECT id, text, d FROM '{path}' WHERE {WHERE}").to_arrow_table()
+
+
+def by_polars(path: str) -> pa.Table:
+    return pl.scan_parquet(path).filter(pl.sql_expr(WHERE)).select("id", "text", "d").collect().to_arrow()
+
+
+def by_datafusion(path: str) -> pa.Table:
+    context = SessionContext()
+    context.register_parquet("rows", path)
+    return context.sql(f"SELECT id, text, d FROM rows WHERE {WHERE}").to_arrow_table()
+
+
+def by_pyarrow(path: str) -> pa.Table:
+    id_ = ds.field("id")
+    wanted = ((id_ >= 3990) & (id_ <= 4010)) | (id_ == 11999)
+    return ds.dataset(path).to_table(columns=["id", "text", "d"], filter=wanted)
+
+
+READERS: tuple[Callable[[str], pa.Table], ...] = (by_duckdb, by_polars, by_datafusion, by_pyarrow)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_every_reader_sees_the_rows_of_joined_files(
+    spark: SparkSession, local_catalog: SqlCatalog, version: int
+) -> None:
+    name = f"joined.t{uuid.uuid4().hex[:8]}"
+    listed = ", ".join(f"'{key}'='{value}'" for key, value in {**PROPERTIES, "format-version": str(version)}.items())
+    spark.sql("CREATE NAMESPACE IF NOT EXISTS local.joined")
+    spark.sql(f"CREATE TABLE local.{name} ({TYPES}) USING iceberg TBLPROPERTIES ({listed})")
+    spark.sql(f"INSERT INTO local.{name} {MADE}")
+    before = by_iceberg(spark, name)
+    table = local_catalog.load_table(name)
+    old = [local_path(file.path) for file in fp.plan_scan(table).files]
+
+    fp.rewrite_data_files(table, options={"rewrite-all": "true"})
+
+    (new,) = [local_path(file.path) for file in fp.plan_scan(table.refresh()).files]
+    assert {"id", "n", "text", "d", "price", "ts"} <= kept(old, new)
+    assert by_iceberg(spark, name).equals(before)
+    filtered = spark.sql(f"SELECT id FROM local.{name} WHERE {WHERE}").toArrow()
+    assert sorted(filtered["id"].to_pylist()) == FOUND
+    for vectorized in ("true", "false"):
+        options = f"'read.parquet.vectorization.enabled'='{vectorized}', 'read.split.target-size'='100000'"
+        spark.sql(f"ALTER TABLE local.{name} SET TBLPROPERTIES ({options})")
+        assert by_iceberg(spark, name).equals(before), "in splits of single row groups"
+    few = before.select(["id", "text", "d"]).filter(pa.array([i in FOUND for i in before["id"].to_pylist()]))
+    for reader in READERS:
+        assert sorted(reader(new).to_pylist(), key=itemgetter("id")) == few.to_pylist(), reader.__name__
+
+
+def by_iceberg(spark: SparkSession, name: str) -> pa.Table:
+    return spark.sql(f"SELECT * FROM local.{name} ORDER BY id").toArrow().combine_chunks()
+
+
+def kept(old: list[str], new: str) -> set[str]:
+    """Columns of which every page of the new file is one of the old ones'."""
+    pages = {page for path in old for fact in facts_of(Path(path)) for page in fact["pages"]}
+    facts = facts_of(Path(new))
+    assert max(fact["group"] for fact in facts) > 0, "the file has several row groups"
+    columns = {fact["column"][0] for fact in facts}
+    anew = {fact["column"][0] for fact in facts if not pages.issuperset(fact["pages"])}
+    return columns - anew
