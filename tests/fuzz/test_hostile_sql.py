@@ -1,11 +1,14 @@
-"""Damaged and monstrous SQL: a statement, a predicate, or bad input that is said in one line, and soon."""
+"""Damaged and monstrous SQL: a statement, a predicate and its rows, or bad input that is said in one line, and soon."""
 
 from __future__ import annotations
 
 import time
 from contextlib import suppress
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from random import Random, SystemRandom
 
+import pyarrow as pa
 import pytest
 from hypothesis import settings
 from pyiceberg.schema import Schema
@@ -20,9 +23,12 @@ from pyiceberg.types import (
     StructType,
     TimestamptzType,
 )
+from sqlglot.dialects.spark import Spark
 
 from floeplan.errors import FloeplanError
 from floeplan.predicate.compile import compile_predicate
+from floeplan.predicate.rows import filter_rows
+from floeplan.scan.projection import arrow_schema
 from floeplan.sql_text.parse import parse_statement
 
 pytestmark = pytest.mark.property
@@ -39,6 +45,36 @@ SCHEMA = Schema(
     NestedField(6, "day", DateType()),
     NestedField(7, "flag", BooleanType()),
     NestedField(8, "nested", StructType(NestedField(9, "a", LongType()))),
+)
+ROWS = pa.Table.from_pylist(
+    [
+        {
+            "id": 1,
+            "region": "eu",
+            "ts": datetime(2024, 2, 29, 12, tzinfo=UTC),
+            "d": Decimal("1.50"),
+            "v": 0.5,
+            "day": date(2024, 2, 29),
+            "flag": True,
+            "nested": {"a": 7},
+        },
+        dict.fromkeys(field.name for field in SCHEMA.fields),
+    ],
+    schema=arrow_schema(SCHEMA),
+)
+ARGUMENTS = (
+    *("", "1", "-1", "'a'", "NULL", "9999999999999999999", "id", "region", "ts", "v", "day", "flag", "nested", "*"),
+    *("region, 1", "region, -1", "id, 'x'", "'day', ts", "ts, 1", "d, 1", "ts, INTERVAL 1 DAY", "INTERVAL 1 DAY"),
+    *(
+        "region, 'a', 'b'",
+        "region, 1, 2",
+        "id, id, id",
+        "id, id, id, id",
+        "DISTINCT id",
+        "id AS x",
+        "(SELECT 1)",
+        "x -> x",
+    ),
 )
 PREDICATES = (
     "id IN (1, 2, -3) AND region = 'eu' OR NOT (d <= 12.50 AND v IS NOT NULL)",
@@ -80,12 +116,19 @@ MONSTERS = {
     "hex": "X'" + "F" * 9999 + "'",
     "else without case": " ELSE concat(region, 'x') END = 'A' AND cast(id AS STRING) != '1'",
     "else alone": "ELSE",
+    "function without arguments": "date_trunc() = TIMESTAMP '2024-01-01'",
+    "function that cannot be written": "regexp_replace(region, 'x') = 'a' OR ceil() = 1",
+    "number for a text": "contains(region, 1)",
+    "text for a number": "substr(region, 'x') = 'a' OR round(id, 'x') = 1 OR add_months(day, 'x') = day",
 }
 
 
 def said_in_one_line(text: str) -> None:
     """Whatever comes of it comes soon, and an error is an error of ours."""
-    for ask in (lambda: compile_predicate(text, SCHEMA), lambda: parse_statement(text)):
+    for ask in (
+        lambda: filter_rows(compile_predicate(text, SCHEMA).predicate, ROWS, SCHEMA),
+        lambda: parse_statement(text),
+    ):
         started = time.process_time()
         try:
             with suppress(FloeplanError):
@@ -113,6 +156,17 @@ def test_damaged_sql_is_sql_or_bad_input() -> None:
     for seed in range(FIRST, FIRST + COUNT):
         random = Random(seed)
         said_in_one_line(damaged(random.choice((*PREDICATES, *STATEMENTS)), random))
+
+
+def test_every_function_the_parser_knows_is_evaluated_or_refused() -> None:
+    """Also with too few arguments, too many, and such as it does not take."""
+    parser = type(Spark().parser())
+    names = sorted({*parser.FUNCTIONS, *parser.FUNCTION_PARSERS, *parser.NO_PAREN_FUNCTION_PARSERS})
+    for number, name in enumerate(names):
+        for arguments in (
+            ARGUMENTS if LONG else {"", *(ARGUMENTS[(number + step) % len(ARGUMENTS)] for step in (0, 7, 19))}
+        ):
+            said_in_one_line(f"{name}({arguments}) = 1")
 
 
 @pytest.mark.parametrize("name", MONSTERS)

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 from sqlglot import exp
+from sqlglot.errors import ErrorLevel
 
 from floeplan.errors import BadInputError, TypeMismatchError, UnsupportedError
 from floeplan.predicate import opaque_functions as fn
@@ -91,17 +92,25 @@ def _unsupported(node: exp.Expr) -> UnsupportedError:
     )
 
 
-def described(node: exp.Expr) -> str:
+def described(node: exp.Expr | None) -> str:
     """A function by its name, anything else as it is written."""
     text = written(node)
     name, parenthesis, _ = text.partition("(")
     return f"the function {name.lower()}()" if parenthesis and name.isidentifier() else text
 
 
-def written(node: exp.Expr) -> str:
-    """The SQL of a node, with the names of its columns instead of their field ids."""
+def written(node: exp.Expr | None) -> str:
+    """The SQL of a node, with the names of its columns instead of their field ids.
+
+    Functions that lack arguments cannot always be written, and an argument can be missing: then the kind is named.
+    """
+    if node is None:
+        return "a missing argument"
     named = node.transform(lambda part: exp.Var(this=part.meta["name"]) if isinstance(part, exp.Placeholder) else part)
-    return named.sql("spark")
+    try:
+        return named.sql("spark", unsupported_level=ErrorLevel.IGNORE)
+    except (ValueError, TypeError, AttributeError, LookupError):
+        return f"{node.key}(…)"
 
 
 def _literal(node: exp.Literal, rows: Rows) -> Vector:
@@ -206,8 +215,22 @@ def _date_add(node: exp.Expr, rows: Rows) -> Vector:
 
 
 def _add_months(node: exp.AddMonths, rows: Rows) -> Vector:
-    months = _constant(node.expression, rows)
-    return _shifted(cast(_vector(node.this, rows), pa.date32()), Interval(months=int(months)), node)
+    months = _whole(node.expression, rows)
+    return _shifted(cast(_vector(node.this, rows), pa.date32()), Interval(months=months), node)
+
+
+def _whole(node: exp.Expr, rows: Rows) -> int:
+    try:
+        return int(_constant(node, rows))
+    except (ValueError, TypeError, OverflowError) as error:
+        raise TypeMismatchError(f"{written(node)} stands where a whole number is needed") from error
+
+
+def _constant_text(node: exp.Expr, rows: Rows) -> str:
+    value = _constant(node, rows)
+    if not isinstance(value, str):
+        raise TypeMismatchError(f"{written(node)} stands where a text is needed")
+    return value
 
 
 def _constant(node: exp.Expr, rows: Rows) -> Any:
@@ -345,12 +368,12 @@ def _trim(node: exp.Trim, rows: Rows) -> Vector:
 
 def _substring(node: exp.Substring, rows: Rows) -> Vector:
     count = node.args.get("length")
-    start = int(_constant(node.args["start"], rows)) if node.args.get("start") else 1
-    return fn.substring(_vector(node.this, rows), start, None if count is None else int(_constant(count, rows)))
+    start = _whole(node.args["start"], rows) if node.args.get("start") else 1
+    return fn.substring(_vector(node.this, rows), start, None if count is None else _whole(count, rows))
 
 
 def _affix(function: Callable[[Vector, Any], Vector]) -> Callable[[exp.Expr, Rows], Vector]:
-    return lambda node, rows: function(fn.text(_vector(node.this, rows)), _constant(node.expression, rows))
+    return lambda node, rows: function(fn.text(_vector(node.this, rows)), _constant_text(node.expression, rows))
 
 
 def _compare(op: str) -> Callable[[exp.Expr, Rows], Vector]:
@@ -371,7 +394,7 @@ def _part(function: Callable[[Vector], Vector]) -> Callable[[exp.Expr, Rows], Ve
 
 def _round(node: exp.Round, rows: Rows) -> Vector:
     digits = node.args.get("decimals")
-    return fn.round_half_up(_vector(node.this, rows), 0 if digits is None else int(_constant(digits, rows)))
+    return fn.round_half_up(_vector(node.this, rows), 0 if digits is None else _whole(digits, rows))
 
 
 def _extreme(function: Callable[..., Vector]) -> Callable[[exp.Expr, Rows], Vector]:

@@ -103,12 +103,18 @@ def parse_piece(sql: str, piece: Piece, names: Names) -> BoundPiece:
         raise BadInputError(f"the predicate is nested too deeply to be evaluated: {excerpt(text)}") from None
 
 
+_PARSER_FAILS = (ValueError, TypeError, AttributeError, LookupError)
+"""What comes of functions whose arguments the parser takes for granted, such as ``date_trunc()``."""
+
+
 def _parsed(sql: str, piece: Piece, tokens: list[Token]) -> exp.Expr:
     parser = Spark().parser(error_level=ErrorLevel.IMMEDIATE)
     try:
         trees = parser.parse_into(exp.Condition, tokens, sql)
     except ParseError as error:
         raise syntax_error(sql, _position(error, sql, piece), "this is not an expression Spark accepts") from error
+    except _PARSER_FAILS as error:
+        raise syntax_error(sql, piece.start, "this is not an expression Spark accepts") from error
     tree = trees[0] if len(trees) == 1 else None  # a leading ELSE is passed over: no condition
     if tree is None or isinstance(tree, exp.Tuple):
         raise syntax_error(sql, piece.start, "a condition is expected")
