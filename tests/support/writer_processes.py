@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Mapping
+from contextlib import closing
 from functools import partial
 from threading import Barrier
 
@@ -45,10 +46,15 @@ class Writers:
 
 
 def _append(properties: dict[str, str], name: str, together: Barrier, number: int) -> bool:
-    table = load_catalog("many", **properties).load_table(name)
-    together.wait(_PATIENCE_SECONDS)
-    try:
-        append(table, pa.table({"id": [number]}))
-    except CommitConflictError:
-        return False
-    return True
+    with closing(load_catalog("many", **properties)) as catalog:
+        try:
+            table = catalog.load_table(name)
+        except BaseException:
+            together.abort()  # the others need not wait for this one
+            raise
+        together.wait(_PATIENCE_SECONDS)
+        try:
+            append(table, pa.table({"id": [number]}))
+        except CommitConflictError:
+            return False
+        return True
