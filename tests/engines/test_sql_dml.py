@@ -52,6 +52,11 @@ STATEMENTS = (
     "WHEN NOT MATCHED THEN INSERT (id, region) VALUES (p.id, p.name)",
     "INSERT OVERWRITE {t} PARTITION (region = 'zz') SELECT id + 5, d, v, n, s FROM {s} WHERE id < 2",
     "INSERT INTO {t} REPLACE WHERE region = 'zz' SELECT id, 'zz', d, v, n, s FROM {s} WHERE id = 6",
+    "DELETE FROM {t} WHERE id IN (SELECT id FROM {s} WHERE v > 3) AND region <> 'ap'",
+    "DELETE FROM {t} AS x WHERE EXISTS (SELECT 1 FROM {s} AS y WHERE y.id = x.id + 1) OR x.id IN (21, 22)",
+    "DELETE FROM {t} WHERE d >= DATE '2024-03-05' AND id NOT IN (SELECT max(id) FROM {t} GROUP BY id % 9)",
+    "UPDATE {t} AS x SET v = -2, x.s.city = 'sub' WHERE x.id BETWEEN 3 AND 40 AND "
+    "(x.v < (SELECT avg(v) FROM {s}) OR x.v IN (SELECT v FROM {s} s WHERE s.region = x.region AND id > 10))",
     "DELETE FROM {t} WHERE FALSE",
     "INSERT OVERWRITE {t} SELECT * FROM {s}",
     "DELETE FROM {t}",
@@ -65,6 +70,8 @@ REFUSED = (
     "UPDATE {t} SET nope = 1",
     "UPDATE {t} SET id = 'text'",
     "DELETE FROM {t} WHERE nope = 1",
+    "DELETE FROM {t} WHERE id IN (SELECT nope FROM {s})",
+    "DELETE FROM {t} WHERE id IN (SELECT id FROM nowhere.at_all)",
     "MERGE INTO {t} t USING {s} s ON t.region = s.region WHEN MATCHED THEN UPDATE SET v = s.v",
     "MERGE INTO {t} t USING {s} s ON t.id = s.id WHEN MATCHED THEN UPDATE SET v = nope.v",
 )
@@ -127,7 +134,7 @@ def file(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 @pytest.mark.parametrize(
     ("version", "chosen"),
-    [(1, (2, 6, 9, 12, 13, 17, 20)), (2, range(len(STATEMENTS))), (3, (3, 7, 8, 10, 12, 13, 18, 21))],
+    [(1, (2, 6, 9, 12, 13, 17, 19, 24)), (2, range(len(STATEMENTS))), (3, (3, 7, 8, 10, 12, 13, 18, 20, 22, 25))],
 )
 def test_statements(
     spark: SparkSession, local_catalog: SqlCatalog, file: Path, version: int, chosen: Sequence[int]
@@ -138,7 +145,7 @@ def test_statements(
     assert not [table.name for table in spark.catalog.listTables() if table.name.startswith("floeplan_")]
 
 
-IN_PROCESS = (1, 6, 7, 9, 10, 12, 16, 19, 21)
+IN_PROCESS = (1, 6, 7, 9, 10, 12, 16, 23, 25)
 
 
 def test_statements_without_a_session(spark: SparkSession, local_catalog: SqlCatalog, file: Path) -> None:

@@ -13,6 +13,7 @@ from pyiceberg.transforms import (
     YearTransform,
 )
 
+from floeplan.dml.subqueries import SubqueryCondition
 from floeplan.errors import BadInputError
 from floeplan.partition.evolution import AddField, DropField, Term
 from floeplan.sql_text.parse import parse_statement
@@ -55,6 +56,32 @@ T = TableName(("db", "t"))
 )
 def test_delete(text: str, expected: Delete) -> None:
     assert parse_statement(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("condition", "implied"),
+    [
+        ("id IN (SELECT id FROM s)", "TRUE"),
+        ("t.v > 1 AND id IN (SELECT id FROM s) AND w BETWEEN 1 AND 2", "v > 1 AND w BETWEEN 1 AND 2"),
+        ("v BETWEEN (SELECT 1) AND 2 AND w = 1", "w = 1"),
+        ("v > 1 AND w = 2 OR id IN (SELECT id FROM s)", "TRUE"),
+        ("(v > 1 OR EXISTS (SELECT 1)) AND (w = 2 OR w = 3)", "(w = 2 OR w = 3)"),
+        ("NOT v = 1 AND NOT EXISTS (VALUES (1))", "NOT v = 1"),
+        ("(SELECT a FROM b WHERE x AND y) AND w", "w"),
+        ("CASE WHEN v AND w THEN x OR y END AND id = (TABLE s)", "CASE WHEN v AND w THEN x OR y END"),
+    ],
+)
+def test_of_a_condition_with_subqueries_the_rest_chooses_files(condition: str, implied: str) -> None:
+    expected = SubqueryCondition(condition, implied, "t")
+    assert parse_statement(f"DELETE FROM db.t WHERE {condition}") == Delete(T, expected)
+    updated = Update(T, (Assignment(("v",), "1"),), expected)
+    assert parse_statement(f"UPDATE db.t SET v = 1 WHERE {condition}") == updated
+
+
+def test_subqueries_call_the_table_by_its_alias() -> None:
+    condition = "EXISTS (SELECT 1 FROM s WHERE s.id = x.id) AND x.v = 1"
+    expected = Delete(T, SubqueryCondition(condition, "v = 1", "x"))
+    assert parse_statement(f"DELETE FROM db.t AS x WHERE {condition}") == expected
 
 
 def test_the_text_of_an_expression_is_kept_as_it_was_written() -> None:
@@ -252,8 +279,7 @@ def test_alter() -> None:
         ("DELETE FROM db.t WHERE a = 1)", "unexpected ')'"),
         ("DELETE FROM db.t WHERE a = 'x", "not finished"),
         ("DELETE FROM db.t; DELETE FROM db.u", "one statement at a time"),
-        ("DELETE FROM db.t WHERE id IN (SELECT id FROM s)", "subquery"),
-        ("DELETE FROM db.t WHERE EXISTS (VALUES (1))", "subquery"),
+        ("DELETE FROM db.t WHERE id IN (SELECT id FROM s WHERE x = ?)", "parameter"),
         ("DELETE FROM db.t WHERE id = ?", "parameter"),
         ("DELETE FROM db.t AS x WHERE exists(a, x -> x.b > 1)", "variable of a lambda"),
         ("DELETE FROM db.t AS x WHERE aggregate(a, 0, (y, X) -> y + 1) > 1", "variable of a lambda"),

@@ -13,6 +13,7 @@ from floeplan.cli.changes import DryRun
 from floeplan.dml.assign import compile_assignments
 from floeplan.dml.outcome import Outcome
 from floeplan.dml.planning import drop_proven, plan_rows
+from floeplan.dml.subqueries import planned
 from floeplan.dml.target import Command, DmlTarget, resolve
 from floeplan.predicate.names import Names
 from floeplan.predicate.tristate import Mask
@@ -36,7 +37,9 @@ def dry_update(statement: Update, table: Table, options: StatementOptions) -> Dr
     compile_assignments(
         assigned_texts(statement.assignments), target.schema, Names(target.schema, options.case_sensitive)
     )
-    plan = plan_rows(target, statement.where, None, options.case_sensitive)
+    plan = plan_rows(
+        target, None if statement.where is None else planned(statement.where), None, options.case_sensitive
+    )
     return _dry_run(target, plan, np.zeros(len(plan.files), dtype=np.bool_), 0)
 
 

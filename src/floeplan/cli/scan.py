@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,6 +17,7 @@ from rich.progress import Progress
 from rich.text import Text
 
 from floeplan.catalog import load_table
+from floeplan.cli.changes import SparkOption, spark_for
 from floeplan.cli.common import CatalogOption, JsonOption, TableArgument, WhereOption, show
 from floeplan.cli.rows import json_rows, rows_table
 from floeplan.cli.scan_options import (
@@ -30,13 +31,20 @@ from floeplan.cli.scan_options import (
     column_names,
     timestamp_ms,
 )
-from floeplan.errors import InvalidOptionError
+from floeplan.dml.assign import top_fields
+from floeplan.errors import InvalidOptionError, UnsupportedError
+from floeplan.predicate.build import field_ids
+from floeplan.predicate.ir import TRUE
 from floeplan.scan.options import ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.scan.projection import arrow_schema
 from floeplan.scan.read import read_batches
 from floeplan.scan.scan_plan import ScanPlan
+from floeplan.sql_text.relations import failures_of_spark
 from floeplan.text import human_count
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 LimitOption = Annotated[int | None, typer.Option("--limit", metavar="N", min=0, help="Stop after so many rows.")]
 CountOption = Annotated[bool, typer.Option("--count", help="Count the rows, from metadata where it can be.")]
@@ -76,6 +84,7 @@ def scan(
     case_insensitive: CaseOption = False,
     no_cache: NoCacheOption = False,
     no_report: NoReportOption = False,
+    spark: SparkOption = None,
     catalog: CatalogOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -99,7 +108,13 @@ def scan(
         case_sensitive=not case_insensitive,
         options=ScanOptions(page_index=True, cache=not no_cache, report=not no_report),
     )
-    show(_answer(planned, limit, count, output, json), render, as_json=json)
+    try:
+        answer = _answer(planned, limit, count, output, json)
+    except UnsupportedError:
+        if planned.compiled.residual == TRUE:
+            raise
+        answer = _answer_of_spark(planned, spark_for(spark).needed("this predicate"), limit, count, output, json)
+    show(answer, render, as_json=json)
 
 
 def render(answer: Answer) -> RenderableType:
@@ -113,19 +128,41 @@ def _answer(plan: ScanPlan, limit: int | None, count: bool, output: Path | None,
     if count:
         return Answer(plan.count())
     if output is not None:
-        return Answer(_write(plan, limit, output), output=output)
-    shown = limit if as_json or limit is not None else _SHOWN_ROWS + 1
-    table = plan.to_arrow(limit=shown)
+        return Answer(_write(_with_progress(plan), arrow_schema(plan.schema), limit, output), output=output)
+    table = plan.to_arrow(limit=_shown(limit, as_json))
     return Answer(table.num_rows, table)
 
 
-def _write(plan: ScanPlan, limit: int | None, output: Path) -> int:
+def _answer_of_spark(
+    plan: ScanPlan, spark: SparkSession, limit: int | None, count: bool, output: Path | None, as_json: bool
+) -> Answer:
+    """The same for a predicate that only Spark can evaluate, which reads what the plan kept."""
+    from floeplan.spark.reader import read_plan_of
+    from floeplan.spark.row_changes import in_utc
+
+    with failures_of_spark(), in_utc(spark):
+        if count:
+            asked = top_fields(plan.target.schema, field_ids(plan.compiled.predicate))
+            return Answer(read_plan_of(spark, replace(plan, schema=asked)).dataframe().count())
+        frame = read_plan_of(spark, plan).dataframe()
+        most = limit if output is not None else _shown(limit, as_json)
+        table = (frame if most is None else frame.limit(most)).toArrow()
+    if output is None:
+        return Answer(table.num_rows, table)
+    return Answer(_write([table], table.schema, limit, output), output=output)
+
+
+def _shown(limit: int | None, as_json: bool) -> int | None:
+    return limit if as_json or limit is not None else _SHOWN_ROWS + 1
+
+
+def _write(batches: Iterable[pa.Table], schema: pa.Schema, limit: int | None, output: Path) -> int:
     """Write batch by batch beside the file and rename at the end, so that a failure leaves nothing half-done."""
     partial = output.with_name(f".{output.name}.{os.getpid()}.partial")
     rows = 0
     try:
-        with pq.ParquetWriter(partial, arrow_schema(plan.schema)) as writer:
-            for batch in _limited(_with_progress(plan), limit):
+        with pq.ParquetWriter(partial, schema) as writer:
+            for batch in _limited(batches, limit):
                 writer.write_table(batch)
                 rows += batch.num_rows
         partial.rename(output)
@@ -134,7 +171,7 @@ def _write(plan: ScanPlan, limit: int | None, output: Path) -> int:
     return rows
 
 
-def _limited(batches: Iterator[pa.Table], limit: int | None) -> Iterator[pa.Table]:
+def _limited(batches: Iterable[pa.Table], limit: int | None) -> Iterator[pa.Table]:
     left = limit
     for batch in batches:
         if left is None:

@@ -25,6 +25,7 @@ from floeplan.dml.planning import drop_proven, plan_rows, weights, works
 from floeplan.dml.result import DmlResult
 from floeplan.dml.row_task import FileWork, RowTask
 from floeplan.dml.runner import run_tasks
+from floeplan.dml.subqueries import SubqueryCondition, planned
 from floeplan.dml.target import Command, DmlTarget, Mode, resolve
 from floeplan.metadata.table_files import TableFiles
 from floeplan.predicate.build import field_ids
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 
 def delete(
     table: Table | str | os.PathLike[str],
-    where: PredicateSource,
+    where: PredicateSource | SubqueryCondition,
     *,
     spark: SparkSession | None = None,
     branch: str | None = None,
@@ -58,7 +59,7 @@ def delete(
 
     Args:
         table: A PyIceberg table or ``namespace.name``.
-        where: The predicate; ``"TRUE"`` deletes all rows.
+        where: The predicate; ``"TRUE"`` deletes all rows. Subqueries are for SQL text (``fp.sql``).
         spark: A session to work with; small changes need none.
         branch: The branch to change instead of ``main``.
         mode: ``copy-on-write`` or ``merge-on-read``; the table's ``write.delete.mode`` when not given.
@@ -72,9 +73,10 @@ def delete(
     """
     target = resolve(table, Command.DELETE, branch=branch, mode=mode, isolation=isolation)
     where = at_moment(where, statement_moment())
-    plan = plan_rows(target, where, spark, case_sensitive)
+    plan = plan_rows(target, planned(where), spark, case_sensitive)
     outcome = Outcome(planned=plan.files)
-    proven = drop_proven(plan.files, outcome)
+    decided = not isinstance(where, SubqueryCondition)
+    proven = drop_proven(plan.files, outcome) if decided else np.zeros(len(plan.files), dtype=np.bool_)
     with undone_on_failure(outcome, target):
         change_matching(target, where, plan, works(plan.files, ~proven), outcome, spark)
     how = Commit(plan.compiled.predicate, isolation=target.isolation, summary=summary or {}, options=options)
@@ -84,7 +86,7 @@ def delete(
 def update(
     table: Table | str | os.PathLike[str],
     set: Mapping[str, object],
-    where: PredicateSource = "TRUE",
+    where: PredicateSource | SubqueryCondition = "TRUE",
     *,
     spark: SparkSession | None = None,
     branch: str | None = None,
@@ -112,7 +114,7 @@ def update(
     moment = statement_moment()
     where, values = at_moment(where, moment), all_at_moment(set, moment)
     assignments = compile_assignments(values, target.schema, Names(target.schema, case_sensitive))
-    plan = plan_rows(target, where, spark, case_sensitive)
+    plan = plan_rows(target, planned(where), spark, case_sensitive)
     outcome = Outcome(planned=plan.files)
     everything = np.ones(len(plan.files), dtype=np.bool_)
     with undone_on_failure(outcome, target):
@@ -123,7 +125,7 @@ def update(
 
 def change_matching(
     target: DmlTarget,
-    where: PredicateSource,
+    where: PredicateSource | SubqueryCondition,
     plan: ScanPlan,
     chosen: list[FileWork],
     outcome: Outcome,
@@ -133,8 +135,7 @@ def change_matching(
     """Delete the rows of these files that match the plan's predicate, or update them."""
     if not chosen:
         return
-    covered = arrow_evaluates((target.schema,), (plan.compiled.predicate,), (assignments,))
-    if spark is None or covered or not isinstance(where, str):
+    if not _needs_spark(target, where, plan, assignments) or spark is None:
         run_decision(target, chosen, Matching(target.schema, Clause(assignments)), outcome, spark)
         return
     from floeplan.spark.row_changes import SparkClause, TargetRows, apply_clauses, first_clause, in_utc
@@ -143,8 +144,21 @@ def change_matching(
     asked = {*field_ids(plan.compiled.predicate), *(() if assignments is None else assignments.field_ids)}
     clauses = [SparkClause(assignments)]
     with in_utc(spark):
-        found = apply_clauses(rows.frame(spark, asked), first_clause([(0, where)]), clauses, rows, writer)
+        if isinstance(where, SubqueryCondition):
+            frame, holds = where.matching(rows.frame(spark, asked | where.columns(target.schema))), "TRUE"
+        else:
+            frame, holds = rows.frame(spark, asked), str(where)
+        found = apply_clauses(frame, first_clause([(0, holds)]), clauses, rows, writer)
     take_found(target, chosen, found, outcome, spark)
+
+
+def _needs_spark(
+    target: DmlTarget, where: PredicateSource | SubqueryCondition, plan: ScanPlan, assignments: Assignments | None
+) -> bool:
+    """Whether only Spark can evaluate what is asked; it reads SQL text and nothing else."""
+    if isinstance(where, SubqueryCondition):
+        return True
+    return isinstance(where, str) and not arrow_evaluates((target.schema,), (plan.compiled.predicate,), (assignments,))
 
 
 def take_found(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from floeplan.errors import InvalidOptionError, UnsupportedError
@@ -42,8 +43,16 @@ def open_session(url: str) -> SparkSession:
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     builder = SparkSession.builder.master(url).appName("floeplan").config("spark.ui.enabled", "false")
     builder = builder.config("spark.ui.showConsoleProgress", sys.stderr.isatty())
-    return builder.config("spark.log.level", _log_level()).getOrCreate()
+    for name, value in _logging().items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
 
 
-def _log_level() -> str:
-    return "ERROR" if logging.getLogger("floeplan").isEnabledFor(logging.INFO) else "OFF"
+def _logging() -> dict[str, str]:
+    """Settings for Spark's log; where Spark is configured by hand, its own configuration says where the log goes."""
+    level = "ERROR" if logging.getLogger("floeplan").isEnabledFor(logging.INFO) else "OFF"
+    if os.environ.keys() & {"SPARK_CONF_DIR", "SPARK_HOME"}:
+        return {"spark.log.level": level}
+    configuration = Path(__file__).with_name("log4j2.properties").as_uri()
+    options = f"-Dlog4j2.configurationFile={configuration} -Dfloeplan.log.level={level}"
+    return {"spark.driver.defaultJavaOptions": options}

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from sqlglot.tokenizer_core import TokenType
 
+from floeplan.dml.subqueries import SubqueryCondition
 from floeplan.errors import BadInputError
 from floeplan.sql_text.parse_alter import parse_alter
 from floeplan.sql_text.parse_insert import parse_insert
 from floeplan.sql_text.parse_merge import parse_merge
-from floeplan.sql_text.parse_names import alias_of, assignments_of, condition_of, table_name
-from floeplan.sql_text.qualifiers import Qualifiers
-from floeplan.sql_text.statements import Delete, Statement, Update
+from floeplan.sql_text.parse_names import alias_of, assignments_of, table_name
+from floeplan.sql_text.qualifiers import Qualifiers, has_subquery, refuse_parameters
+from floeplan.sql_text.statements import Delete, Statement, TableName, Update
+from floeplan.sql_text.subqueries import subquery_condition
 from floeplan.sql_text.tokens import Cursor
 from floeplan.text import excerpt
 
@@ -56,8 +58,8 @@ def parse_statement(text: str) -> Statement:
 def _delete(cursor: Cursor) -> Delete:
     cursor.expect("DELETE", "FROM")
     table = table_name(cursor)
-    names = Qualifiers.of((table.parts, alias_of(cursor, "WHERE"), ""))
-    where = condition_of(cursor, names, "the condition of DELETE")
+    alias = alias_of(cursor, "WHERE")
+    where = _rows(cursor, table, alias, "the condition of DELETE")
     cursor.expect_end()
     return Delete(table, where)
 
@@ -65,9 +67,25 @@ def _delete(cursor: Cursor) -> Delete:
 def _update(cursor: Cursor) -> Update:
     cursor.expect("UPDATE")
     table = table_name(cursor)
-    names = Qualifiers.of((table.parts, alias_of(cursor, "SET"), ""))
+    alias = alias_of(cursor, "SET")
+    names = _names(table, alias)
     cursor.expect("SET")
     assignments = assignments_of(cursor, names, names, lambda c: c.sees("WHERE"), "UPDATE SET")
-    where = condition_of(cursor, names, "the condition of UPDATE")
+    where = _rows(cursor, table, alias, "the condition of UPDATE")
     cursor.expect_end()
     return Update(table, assignments, where)
+
+
+def _names(table: TableName, alias: str | None) -> Qualifiers:
+    return Qualifiers.of((table.parts, alias, ""))
+
+
+def _rows(cursor: Cursor, table: TableName, alias: str | None, what: str) -> str | SubqueryCondition | None:
+    """The condition after WHERE, which may have subqueries, if there is one."""
+    if not cursor.accept("WHERE"):
+        return None
+    piece, names = cursor.rest(), _names(table, alias)
+    if not has_subquery(piece):
+        return names.expression(piece, what)
+    refuse_parameters(piece, what)
+    return subquery_condition(piece, names, alias or table.parts[-1], what)

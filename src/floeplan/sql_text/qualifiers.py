@@ -110,14 +110,26 @@ def _shown(piece: Piece) -> str:
     return excerpt(" ".join(piece.text.split()))
 
 
-def _refuse(piece: Piece, what: str) -> None:
+def has_subquery(piece: Piece) -> bool:
+    """Whether there is a query inside an expression."""
     for index, token in enumerate(piece.tokens):
         opened = index > 0 and piece.tokens[index - 1].token_type is TokenType.L_PAREN
         if is_word(token, "SELECT") or (opened and is_word(token, *_QUERIES)):
-            raise BadInputError(
-                f"{what} has a subquery, which is not supported; use MERGE with the subquery as its source: "
-                f"{_shown(piece)}",
-                context={"text": piece.text},
-            )
-        if token.token_type in _PARAMETERS:
-            raise BadInputError(f"{what} has a parameter; write its value: {_shown(piece)}")
+            return True
+    return False
+
+
+def refuse_parameters(piece: Piece, what: str) -> None:
+    """A statement is run as it is written, so there is nobody to give a value."""
+    if any(token.token_type in _PARAMETERS for token in piece.tokens):
+        raise BadInputError(f"{what} has a parameter; write its value: {_shown(piece)}")
+
+
+def _refuse(piece: Piece, what: str) -> None:
+    if has_subquery(piece):
+        raise BadInputError(
+            f"{what} has a subquery, which is not supported; use MERGE with the subquery as its source: "
+            f"{_shown(piece)}",
+            context={"text": piece.text},
+        )
+    refuse_parameters(piece, what)

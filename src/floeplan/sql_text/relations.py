@@ -80,16 +80,21 @@ def query_frame(text: str, made: Views, catalog: str | Catalog | None) -> DataFr
     Raises:
         BadInputError: Spark cannot make sense of it.
     """
+    with failures_of_spark():
+        frame = made.spark.sql(with_views(text, made, catalog))
+        frame.schema  # noqa: B018 - Spark Connect looks at a query only now
+        return frame
+
+
+def with_views(text: str, made: Views, catalog: str | Catalog | None) -> str:
+    """A text with views in the place of the catalog's tables."""
     for place in reversed(list(places(text))):
         found = find_table(place.parts, catalog)
         if found is not None:
             view = made.make(read_table(made.spark, *found))
             alias = f" AS `{place.parts[-1]}`" if place.needs_alias else ""
             text = text[: place.start] + view + alias + text[place.end :]
-    with failures_of_spark():
-        frame = made.spark.sql(text)
-        frame.schema  # noqa: B018 - Spark Connect looks at a query only now
-        return frame
+    return text
 
 
 @contextmanager

@@ -7,7 +7,7 @@ statement has been understood, and Spark is asked only for what Arrow cannot do.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pyiceberg.catalog import Catalog
@@ -20,12 +20,13 @@ from floeplan.dml.changing import delete, update
 from floeplan.dml.merge import merge
 from floeplan.dml.overwrite import overwrite
 from floeplan.dml.result import DmlResult
+from floeplan.dml.subqueries import SubqueryCondition
 from floeplan.errors import BadInputError, UnsupportedError
 from floeplan.partition.evolution import DropField, SpecChange, Term
 from floeplan.predicate.names import Names
 from floeplan.sql_text.inserting import Columns, columns_of, replaces_partitions, static_filter, value_rows
 from floeplan.sql_text.parse import parse_statement
-from floeplan.sql_text.relations import failures_of_spark, query_frame, quoted, views
+from floeplan.sql_text.relations import failures_of_spark, query_frame, quoted, views, with_views
 from floeplan.sql_text.session import SparkOnDemand
 from floeplan.sql_text.sources import local_source, named, source_frame
 from floeplan.sql_text.statements import (
@@ -148,13 +149,29 @@ def run_statement(
 
 def _delete(statement: Delete, table: Table, spark: SparkOnDemand, options: StatementOptions) -> DmlResult:
     how = options.for_rows(statement.table)
-    return _with_session(lambda session: delete(table, statement.where or "TRUE", spark=session, **how), spark)
+    return _changed(lambda where, session: delete(table, where, spark=session, **how), statement, spark, options)
 
 
 def _update(statement: Update, table: Table, spark: SparkOnDemand, options: StatementOptions) -> DmlResult:
     how, assigned = options.for_rows(statement.table), assigned_texts(statement.assignments)
+    return _changed(
+        lambda where, session: update(table, assigned, where, spark=session, **how), statement, spark, options
+    )
+
+
+def _changed(
+    change: Callable[[str | SubqueryCondition, SparkSession | None], DmlResult],
+    statement: Delete | Update,
+    spark: SparkOnDemand,
+    options: StatementOptions,
+) -> DmlResult:
+    """Change the rows of a condition; the tables of its subqueries are views for as long as that takes."""
     where = statement.where or "TRUE"
-    return _with_session(lambda session: update(table, assigned, where, spark=session, **how), spark)
+    if isinstance(where, str):
+        return _with_session(lambda session: change(where, session), spark)
+    session = spark.needed("a subquery")
+    with views(session) as made, failures_of_spark():
+        return change(replace(where, text=with_views(where.text, made, options.catalog)), session)
 
 
 def _with_session(run: Callable[[SparkSession | None], DmlResult], spark: SparkOnDemand) -> DmlResult:
@@ -165,7 +182,9 @@ def _with_session(run: Callable[[SparkSession | None], DmlResult], spark: SparkO
         except UnsupportedError:
             if not spark.can_be_opened:
                 raise
-    return run(spark.needed("this statement"))
+    session = spark.needed("this statement")
+    with failures_of_spark():
+        return run(session)
 
 
 def _insert(statement: Insert, table: Table, spark: SparkOnDemand, options: StatementOptions) -> DmlResult:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from floeplan.dml.subqueries import SubqueryCondition
 from floeplan.partition.evolution import SpecChange
 
 TARGET, SOURCE = "target", "source"
@@ -72,7 +73,7 @@ class Delete:
     """DELETE FROM; without a condition every row goes."""
 
     table: TableName
-    where: str | None = None
+    where: str | SubqueryCondition | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ class Update:
 
     table: TableName
     assignments: tuple[Assignment, ...]
-    where: str | None = None
+    where: str | SubqueryCondition | None = None
 
 
 @dataclass(frozen=True, slots=True)
