@@ -230,10 +230,8 @@ def test_new_data_under_a_spec_nobody_can_compute_is_refused_but_old_files_of_it
     assert list(tmp_path.rglob("*.avro")) == []
     writer = SnapshotManifests(7, "old", None)
     shape = TableShape.of(line.metadata)
-    rows = writer.write_existing_data_manifest(
-        gone.entries([row | {"status": 0, "sequence_number": 1, "file_sequence_number": 1} for row in (old, also_old)]),
-        shape,
-    )
+    known = {"status": 0, "sequence_number": 1, "file_sequence_number": 1}
+    rows = writer.write_existing_data_manifest([gone.entries([row | known for row in (old, also_old)])], shape)
     assert rows[0].spec_id.tolist() == [3]
     assert rows[0].existing_files.tolist() == [2]
 
@@ -243,10 +241,10 @@ def test_writers_of_one_status_refuse_others(tmp_path: Path) -> None:
     writer, shape = SnapshotManifests(7, "x", None), TableShape.of(line.metadata)
     known = {"sequence_number": 1, "file_sequence_number": 1}
     deleted = V2.entries([data(A, 1, status=2, **known), data(B, status=2, **known)])
-    assert [row.deleted_files.tolist() for row in writer.write_deleted_data_manifest(deleted, shape)] == [[1], [1]]
+    assert [row.deleted_files.tolist() for row in writer.write_deleted_data_manifest([deleted], shape)] == [[1], [1]]
     for write in (writer.write_existing_data_manifest, writer.write_deleted_data_manifest):
         with pytest.raises(CorruptMetadataError, match=r"a\.parquet is not"):
-            write(new_files(V2, [data(A)]), shape)
+            write([new_files(V2, [data(A)])], shape)
 
 
 def test_many_added_files_are_spread_over_manifests_of_the_target_size(tmp_path: Path) -> None:

@@ -60,5 +60,7 @@ def carried_over(entries: EntriesTable, removed: Mask, snapshot_id: int) -> Entr
 
 def _stacked(tables: Sequence[EntriesTable], name: str) -> pa.Array:
     known = [table.array(name) if name in table else pa.nulls(len(table)) for table in tables]
+    if len(known) == 1:
+        return known[0]
     type_ = next((array.type for array in known if not pa.types.is_null(array.type)), pa.null())
     return pa.concat_arrays([array if array.type == type_ else array.cast(type_) for array in known])

@@ -116,16 +116,25 @@ class _Visit:
     def _write(self, rows: Ints, entries: EntriesTable) -> None:
         gone = self.wanted.hits(entries) | self.wanted.outdated(entries)
         manifest = entries.ints("manifest")
-        again, removed = [], []
+        again, removed = list[EntriesTable](), list[EntriesTable]()
         for row in rows.tolist():
             places = np.arange(*np.searchsorted(manifest, [row, row + 1]))
             here = entries.take(places)
-            kept = carried_over(here, gone[places], self.writer.snapshot_id)
-            again.append((kept, int(self.manifests.spec_id[row]), int(self.manifests.content[row])))
+            again.append(carried_over(here, gone[places], self.writer.snapshot_id))
             removed.append(here.filter(gone[places]))
-        written = self.writer.write_each(again, self.shape)
-        for row, manifest_row, without in zip(rows.tolist(), written, removed, strict=True):
+        for row, manifest_row, without in zip(rows.tolist(), self._written(rows, again), removed, strict=True):
             self._remember(row, _Rewritten(manifest_row, without))
+
+    def _written(self, rows: Ints, again: list[EntriesTable]) -> list[ManifestListTable]:
+        """New manifests in the place of these; of some nothing is left but the word that it is gone."""
+        content = int(self.manifests.content[0])
+        specs = self.manifests.spec_id[rows].tolist()
+        over = [len(entries) > 0 and bool((entries.status == Status.DELETED).all()) for entries in again]
+        emptied = [entries for entries, nothing_left in zip(again, over, strict=True) if nothing_left]
+        others = [(e, s, content) for e, s, nothing_left in zip(again, specs, over, strict=True) if not nothing_left]
+        gone = iter(self.writer.write_deleted_data_manifest(emptied, self.shape, content))
+        rest = iter(self.writer.write_each(others, self.shape))
+        return [next(gone if nothing_left else rest) for nothing_left in over]
 
     def _unread(self, rows: Ints) -> Ints:
         """The rows that neither this visit nor an earlier attempt knows anything about, in rising order."""

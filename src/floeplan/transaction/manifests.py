@@ -99,24 +99,24 @@ class SnapshotManifests:
         return self._per_spec(files, shape, DELETES, target_bytes)
 
     def write_deleted_data_manifest(
-        self, entries: EntriesTable, shape: TableShape, content: int = DATA
+        self, tables: Sequence[EntriesTable], shape: TableShape, content: int = DATA
     ) -> list[ManifestListTable]:
-        """Entries that the snapshot removes."""
-        _require(entries, Status.DELETED)
-        return self.write_manifests(entries, shape, content)
+        """Entries that the snapshot removes, of each table one manifest per spec."""
+        return self._of_status(Status.DELETED, tables, shape, content)
 
     def write_existing_data_manifest(
-        self, entries: EntriesTable, shape: TableShape, content: int = DATA
+        self, tables: Sequence[EntriesTable], shape: TableShape, content: int = DATA
     ) -> list[ManifestListTable]:
-        """Entries that the snapshot carries over."""
-        _require(entries, Status.EXISTING)
-        return self.write_manifests(entries, shape, content)
+        """Entries that the snapshot carries over, likewise."""
+        return self._of_status(Status.EXISTING, tables, shape, content)
 
-    def write_manifests(self, entries: EntriesTable, shape: TableShape, content: int) -> list[ManifestListTable]:
-        """Entries of any status, one manifest per spec."""
-        return self.write_each(
-            [(group, spec_id, content) for spec_id, group in group_entries_by_spec(entries).items()], shape
-        )
+    def _of_status(
+        self, status: Status, tables: Sequence[EntriesTable], shape: TableShape, content: int
+    ) -> list[ManifestListTable]:
+        for entries in tables:
+            _require(entries, status)
+        groups = [(group, spec) for entries in tables for spec, group in group_entries_by_spec(entries).items()]
+        return self.write_each([(group, spec, content) for group, spec in groups], shape)
 
     def write_each(self, manifests: Sequence[ManifestOfSpec], shape: TableShape) -> list[ManifestListTable]:
         """Several manifests, each of entries of one spec; in a remote store many are written at the same time."""

@@ -151,10 +151,9 @@ class RefilingProducer(SnapshotProducer):
         if refiling is None:
             raise NothingToRefileError("no entry is to be filed elsewhere")
         _check(refiling)
-        after = [(_as_existing(entries), int(entries.spec_id[0]), _kind(entries)) for entries in refiling.after]
-        written = self._writer.write_each(after, shape)
         for content in (DATA, DELETES):
-            new[content] = [row for row, made in zip(written, after, strict=True) if made[2] == content]
+            after = [_as_existing(entries) for entries in refiling.after if _kind(entries) == content]
+            new[content] = self._writer.write_existing_data_manifest(after, shape, content)
         staying = listed.take(np.setdiff1d(np.arange(len(listed)), refiling.replaced))
         return SnapshotProducer._filtered(self, staying, new, shape, head)
 
