@@ -249,6 +249,9 @@ def test_sql_alters_the_partitioning(shell: Shell) -> None:
     assert document.keys() > KEYS
     assert (document["operation"], document["spec_id"], document["attempts"]) == ("alter", 2, 1)
     assert [field["name"] for field in document["spec"]] == ["id_bucket_4"]
+    code, out, _ = shell("sql", "ALTER TABLE db.events ADD PARTITION FIELD truncate(2, region) AS start")
+    assert (code, "start" in out, "truncate[2] of region" in out, "bucket[4] of id" in out) == (0, True, True, True)
+    assert shell("sql", "ALTER TABLE db.events DROP PARTITION FIELD start")[0] == 0
     code, out, _ = shell("sql", "ALTER TABLE db.events DROP PARTITION FIELD id_bucket_4")
     assert (code, "unpartitioned" in out) == (0, True)
 

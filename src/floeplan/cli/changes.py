@@ -138,7 +138,8 @@ def _draw_change(result: DmlResult) -> RenderableType:
 def _draw_spec(result: EvolveResult) -> RenderableType:
     drawn = pairs()
     for one in result.spec.fields:
-        drawn.add_row(one.name, f"{one.transform}, field {one.field_id}, of column {one.source_id}")
+        source = result.table.schema().find_column_name(one.source_id) or f"column {one.source_id}, which was dropped"
+        drawn.add_row(one.name, f"{one.transform} of {source} (field {one.field_id})")
     what = "new" if result.is_new else "known before"
     title = f"spec {result.spec.spec_id} ({what}{', default' if result.is_default else ''})"
     return Group(Text(title, style="bold"), drawn if result.spec.fields else Text("unpartitioned"))
