@@ -43,7 +43,7 @@ from floeplan.scan.options import ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.transaction.commit import commit_change
 from tests.support.commits import append, open_catalog, patient, rows_of
-from tests.support.hostile_parquet import ParquetSample
+from tests.support.hostile_files import FileSample
 from tests.support.moves import delete_first_rows, equality_delete, evolved_table
 from tests.support.mutation import Edit, byte_edits, edited_bytes, edited_tree, tree_edits
 
@@ -55,7 +55,7 @@ SCAN = ScanOptions(page_index=True, bloom_filter=True, cache=False, report=False
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One damaged file: of a table of this format version, or, with 0, a Parquet file of its own."""
+    """One damaged file: of a table of this format version, or, with 0, of no table."""
 
     version: int
     target: str
@@ -225,7 +225,7 @@ def main(first: int, count: int, kept: list[str]) -> int:
     failed = 0
     with tempfile.TemporaryDirectory() as folder:
         os.environ |= {"FLOEPLAN_CACHE": f"{folder}/cache", "FLOEPLAN_REPORTS": "off"}
-        samples: dict[int, Hostile] = {0: ParquetSample(Path(folder, "file"))}
+        samples: dict[int, Hostile] = {0: FileSample(Path(folder, "file"))}
         samples |= {version: Sample(Path(folder, f"v{version}"), version) for version in (1, 2, 3)}
         found = [Case(**json.loads(Path(path).read_text())) for path in kept]
         for case in (*found, *cases(samples, first, count)):

@@ -1,21 +1,28 @@
-"""A Parquet file with all that is ever read of one, damaged where one kind of it lies: footer, indexes, pages …"""
+"""A Parquet file with all that is ever read of one, damaged where one kind of it lies, and a deletion vector"""
 
 from __future__ import annotations
 
+import struct
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyroaring import BitMap64
 
 from floeplan.parquet.footer import ColumnChunks, read_footer
 from floeplan.parquet.prune import PruneOptions, Pruner
 from floeplan.parquet.reader import read, read_selected
 from floeplan.parquet.selection import RowSelection
 from floeplan.parquet.source import open_source
+from floeplan.scan.deletion_vector import decode_deletion_vector, encode_deletion_vector
 from tests.support.mutation import Edit, byte_edits, edited_bytes
 
+VECTOR = "deletion vector"
+_AROUND_BITMAP = 12
+"""Bytes of length, magic and checksum."""
 Region = tuple[int, int]
 ROWS = 600
 QUESTIONS = (
@@ -67,8 +74,8 @@ def regions(path: Path) -> dict[str, list[Region]]:
     }
 
 
-class ParquetSample:
-    """A file of its own, of which one part can be damaged."""
+class FileSample:
+    """Files of no table: a Parquet file, of which one part can be damaged, and a deletion vector."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir()
@@ -76,17 +83,26 @@ class ParquetSample:
         write_sample(path)
         self._regions = regions(path)
         assert all(self._regions.values()), self._regions
-        self.files = dict.fromkeys(self._regions, path)
+        self._vector = folder / "vector.bin"
+        self._vector.write_bytes(
+            encode_deletion_vector(BitMap64([1, 5, *range(900, 70_000), 2**33, *range(2**34, 2**34 + 9)]))
+        )
+        self.files = dict.fromkeys(self._regions, path) | {VECTOR: self._vector}
 
     def edits(self, target: str, random: Random) -> list[Edit]:
-        """Edits of bytes within one place of the kind; counted from the end of the file."""
+        """Edits of bytes within one place of the kind; counted from the end of the file, or of the bitmap."""
+        if target == VECTOR:
+            return byte_edits(len(self._vector.read_bytes()) - _AROUND_BITMAP, random)
         start, end = random.choice(self._regions[target])
         behind = self.files[target].stat().st_size - end
         return [[kind, at - behind, text] for kind, at, text in byte_edits(end - start, random)]
 
     def changed(self, target: str, data: bytes, edits: list[Edit]) -> bytes:
-        """The file after the edits."""
-        return edited_bytes(data, edits)
+        """The file after the edits; the checksum of a vector is made to fit, or nobody would look behind it."""
+        if target != VECTOR:
+            return edited_bytes(data, edits)
+        body = data[4:8] + edited_bytes(data[8:-4], edits)
+        return struct.pack(">I", len(body)) + body + struct.pack(">I", zlib.crc32(body))
 
     def questions(self) -> list[Callable[[], object]]:
         """Pruning by every kind of metadata, and reading by it and without it."""
@@ -98,4 +114,5 @@ class ParquetSample:
             *(lambda where=where: read(path, where).to_dict() for where in QUESTIONS),
             lambda: read(path).table.validate(full=True),
             lambda: read_selected(source := open_source(path), read_footer(source), selection=some),
+            lambda: len(decode_deletion_vector(self._vector.read_bytes(), "vector") & BitMap64(range(1000))),
         ]
