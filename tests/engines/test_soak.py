@@ -30,7 +30,7 @@ def test_history_is_serial(lake: Lake, spark: SparkSession, version: int, mode: 
     log = soak.run(catalog, name, steps=STEPS, seconds=SECONDS or float("inf"), seed=100 * version)
     expected = soak.verify(log, table)
     assert soak.read(table.refresh()) == expected
-    assert {change for change, _ in log.changes.values()} >= {"append", "upsert", "delete", "update"}
+    assert {change for change, _ in log.changes.values()} >= {"append", "stream", "upsert", "delete", "update"}
     rows = spark.table(f"{NAME}.{name}").collect()
     assert sorted(map(tuple, rows)) == sorted((i, *row) for i, row in expected.items())
     assert [finding for finding in fp.doctor(table.refresh()).findings if finding.severity == "error"] == []

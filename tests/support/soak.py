@@ -29,6 +29,8 @@ import floeplan as fp
 from floeplan.errors import CommitConflictError, CorruptMetadataError, FloeplanError
 from floeplan.partition.evolution import AddField, DropField, Term
 from floeplan.scan.options import ScanOptions
+from floeplan.spark.source_options import SourceOptions
+from floeplan.spark.streaming import BATCH_ID, QUERY_ID, StreamAppends
 from floeplan.transaction.evolve_spec import evolve_spec
 from floeplan.transaction.exchange import CommitOptions
 from floeplan.transaction.metadata_json import writable_metadata
@@ -60,6 +62,8 @@ class Log:
     refused: list[str] = field(default_factory=list)
     failures: list[BaseException] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
+    restarting: threading.Lock = field(default_factory=threading.Lock)
+    """Held by a stream that starts again: it finds what it has written by its last snapshot, which expiry forgets."""
 
     def committed(self, name: str, table: Table, snapshot_id: int, effect: Effect) -> None:
         snapshot = table.refresh().snapshot_by_id(snapshot_id)
@@ -135,6 +139,7 @@ class Actor:
         waits = RetryPolicy(retries=20, min_wait_ms=5, max_wait_ms=200)
         self.options = CommitOptions(retry=waits, status_check=waits)
         self.next_id = 1_000_000 * (self.seed + 1)
+        self.batch = 0
 
     def changed(self, name: str, result: fp.DmlResult, effect: Effect) -> None:
         if result.snapshot_id is not None:
@@ -145,6 +150,22 @@ class Actor:
         self.next_id += 5
         result = fp.append(self.table, arrow(rows), options=self.options)
         self.changed("append", result, lambda state: state | rows)
+
+    def stream(self) -> None:
+        """A batch of a stream; one in three is run again, as after a crash that Spark's own notes did not survive."""
+        rows = {self.next_id + at: (self.chance.choice(PARTS), 0) for at in range(3)}
+        self.next_id += 3
+        where = {f"catalog.{key}": value for key, value in self.catalog.properties.items()}
+        asked = {"table": self.name, "catalog": self.catalog.name, "query-id": f"stream {self.seed}", **where}
+        with self.log.restarting:
+            for _ in range(2 if self.chance.random() < 0.3 else 1):
+                writer = StreamAppends(SourceOptions(asked), overwrite=False)
+                writer.commit([writer.write(iter(arrow(rows).to_batches()))], self.batch)
+            for snapshot in self.table.refresh().metadata.snapshots:
+                said = {} if snapshot.summary is None else snapshot.summary.additional_properties
+                if (said.get(QUERY_ID), said.get(BATCH_ID)) == (asked["query-id"], str(self.batch)):
+                    self.log.committed("stream", self.table, snapshot.snapshot_id, lambda state: state | rows)
+        self.batch += 1
 
     def upsert(self) -> None:
         ids = [*self.chance.sample(range(60), 4), self.next_id]
@@ -192,7 +213,10 @@ class Actor:
 
     def expire(self) -> None:
         now = int(time.time() * 1000)
-        fp.expire_snapshots(self.table.refresh(), older_than_ms=now, retain_last=25, dry_run=False, commit=self.options)
+        with self.log.restarting:
+            fp.expire_snapshots(
+                self.table.refresh(), older_than_ms=now, retain_last=25, dry_run=False, commit=self.options
+            )
 
     def check(self) -> None:
         """Read the newest snapshot; one that is expired meanwhile may be gone, any other may not."""
@@ -212,6 +236,7 @@ class Actor:
 
 ACTORS: tuple[Callable[[Actor], None], ...] = (
     Actor.append,
+    Actor.stream,
     Actor.upsert,
     Actor.upsert,
     Actor.delete,
