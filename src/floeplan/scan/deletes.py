@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from floeplan.errors import CorruptMetadataError
 from floeplan.metadata.delete_index import DataFiles, DeleteFiles, DeleteKind, DeleteMatches, match_deletes
 from floeplan.metadata.entries import POSITION_DELETE_PATH, Content, EntriesTable
 from floeplan.metadata.entry_columns import EntryColumns
@@ -105,4 +106,10 @@ def _kinds(entries: EntriesTable, union: UnionPartitionType) -> npt.NDArray[np.i
 
 
 def _equality_ids(entries: EntriesTable) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(keys or ()) for keys in entries.array("equality_ids").to_pylist())
+    """The keys of each delete; which rows an equality delete without keys removes, nobody knows."""
+    found = tuple(tuple(keys or ()) for keys in entries.array("equality_ids").to_pylist())
+    for row in np.flatnonzero(entries.content == Content.EQUALITY_DELETES).tolist():
+        if not found[row]:
+            path = entries.path[row].as_py()
+            raise CorruptMetadataError(f"equality delete file {path} has no equality columns", context={"file": path})
+    return found
