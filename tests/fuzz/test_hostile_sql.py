@@ -118,6 +118,7 @@ MONSTERS = {
     "else alone": "ELSE",
     "function without arguments": "date_trunc() = TIMESTAMP '2024-01-01'",
     "function that cannot be written": "regexp_replace(region, 'x') = 'a' OR ceil() = 1",
+    "is a column": "nested IS isnan(v) OR flag IS flag OR region LIKE 'a' ESCAPE region OR region RLIKE region",
     "number for a text": "contains(region, 1)",
     "text for a number": "substr(region, 'x') = 'a' OR round(id, 'x') = 1 OR add_months(day, 'x') = day",
 }

@@ -171,7 +171,9 @@ class _PieceCompiler:
         return column
 
     def _fold(self, node: exp.Expr) -> Literal:
-        """The value of an expression without columns."""
+        """The value of an expression without columns; one with columns has a value in every row."""
+        if _has_columns(node):
+            raise NeedsRows("statistics cannot compare a column with another")
         try:
             value = evaluate_sql(SqlExpression(node, self.piece.text), Rows(1, _no_columns))
         except UnsupportedError as error:
@@ -183,8 +185,6 @@ class _PieceCompiler:
     def _between(self, node: exp.Between) -> IrExpr:
         if not _has_columns(node.this) and not _has_columns(node.args["low"]) and not _has_columns(node.args["high"]):
             return self._constant(node)
-        if _has_columns(node.args["low"]) or _has_columns(node.args["high"]):
-            raise NeedsRows("statistics cannot compare a column with another")
         term = self._term(node.this)
         low = casts.compare(term, CmpOp.GE, self._fold(node.args["low"]))
         high = casts.compare(term, CmpOp.LE, self._fold(node.args["high"]))
@@ -196,8 +196,6 @@ class _PieceCompiler:
     def _in(self, node: exp.In) -> IrExpr:
         if not _has_columns(node):
             return self._constant(node)
-        if any(_has_columns(item) for item in node.expressions):
-            raise NeedsRows("statistics cannot compare a column with another")
         return casts.in_list(self._term(node.this), [self._fold(item) for item in node.expressions])
 
     def _is(self, node: exp.Is) -> IrExpr:
