@@ -18,7 +18,7 @@ from pyiceberg.table.puffin import PuffinFile
 from pyiceberg.transforms import IdentityTransform
 from pyroaring import BitMap64
 
-from floeplan.errors import UnsupportedError
+from floeplan.errors import FloeplanError, UnsupportedError
 from floeplan.metadata.entries import EntriesTable
 from floeplan.metadata.io import local_path
 from floeplan.scan.plan import plan_scan
@@ -203,7 +203,7 @@ def test_data_files_written_before_a_failure_are_removed(tmp_path: Path) -> None
     target, _ = data(tmp_path, 2)
     before = set(tmp_path.rglob("*.parquet"))
     full = WriteTarget(**{**target.__getstate__(), "io": FullStore(), "spec_id": 1})
-    with pytest.raises(OSError, match="no space left"):
+    with pytest.raises(FloeplanError, match="cannot be written: no space left"):
         write_data_files(full, [events(200)], file_name_token="t")
     assert set(tmp_path.rglob("*.parquet")) == before
 
@@ -212,7 +212,7 @@ def test_delete_files_written_before_a_failure_are_removed(tmp_path: Path) -> No
     target, entries = data(tmp_path, 2)
     before = set(tmp_path.rglob("*.parquet"))
     full = WriteTarget(**{**target.__getstate__(), "io": FullStore()})
-    with pytest.raises(OSError, match="no space left"):
+    with pytest.raises(FloeplanError, match="cannot be written: no space left"):
         write_position_deletes(full, entries, [np.array([0])] * len(entries), file_name_token="d")
     assert set(tmp_path.rglob("*.parquet")) == before
 
