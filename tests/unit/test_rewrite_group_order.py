@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -13,8 +14,9 @@ from pyiceberg.table.sorting import SortOrder
 from pyiceberg.types import DecimalType, DoubleType, LongType, NestedField, StringType, StructType
 
 import floeplan as fp
-from floeplan.rewrite.group_order import GroupOrder
+from floeplan.rewrite.group_order import GroupOrder, _codes
 from floeplan.rewrite.orders import parse_order
+from floeplan.rewrite.task_memory import task_memory
 from tests.support.tables import EVENTS, catalog, events
 
 pytestmark = pytest.mark.unit
@@ -130,3 +132,30 @@ def test_a_group_that_does_not_fit_is_rewritten_all_the_same(tmp_path: Path, str
         by_v = sorted((i for i in before["id"].to_pylist() if i % 10), reverse=True)
         nulls = [i for i in before["id"].to_pylist() if not i % 10]
         assert after["id"].to_pylist() == by_v + nulls, "descending, so nulls are last"
+
+
+def test_numbers_have_the_codes_of_values_that_are_ranked() -> None:
+    rng = np.random.default_rng(11)
+    numbers = pa.array(rng.integers(-50, 50, 500), mask=rng.random(500) < 0.1)
+    levels = pa.array(np.unique(rng.integers(-40, 40, 30)))
+    ranked = [values.cast(pa.decimal128(20, 0)) for values in (levels, numbers)]
+    assert _codes(levels, numbers, 6).tolist() == _codes(*ranked, 6).tolist()
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"spark.master": "local[4]", "spark.driver.memory": "8g", "spark.executor.memory": "1g"}, 2 * 1024**3),
+        ({"spark.master": "local", "spark.driver.memory": "512m"}, 512 * 1024**2),
+        (
+            {"spark.master": "spark://h:7077", "spark.executor.memory": "6g", "spark.executor.cores": "3"},
+            2 * 1024**3,
+        ),
+        ({"spark.master": "local-cluster[2,1,1024]", "spark.executor.memory": "3g"}, 3 * 1024**3),
+        ({"spark.master": "local[2]", "spark.executor.pyspark.memory": "2g", "spark.driver.memory": "8g"}, 1024**3),
+        ({}, 1024**3),
+    ],
+)
+def test_a_task_may_take_its_share_of_what_runs_it(settings: dict[str, str], expected: int) -> None:
+    session = SimpleNamespace(conf=settings)
+    assert task_memory(session) == expected  # type: ignore[arg-type]

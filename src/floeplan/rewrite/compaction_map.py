@@ -138,9 +138,9 @@ class MapBuilder:
 
     def _every_place(self, start: Ints, count: Ints, place: Ints) -> npt.NDArray[Any]:
         """The place of every number, in as few bytes as hold it."""
-        places = np.empty(self.rows, dtype=np.uint32 if self.rows < 2**32 else np.int64)
-        written = np.arange(self.rows)
-        places[np.repeat(start - place, count) + written] = written
+        kind = np.uint32 if self.rows < 2**32 else np.int64
+        places, written = np.empty(self.rows, dtype=kind), np.arange(self.rows, dtype=kind)
+        places[start if len(start) == self.rows else np.repeat(start - place, count) + written] = written
         return places
 
 

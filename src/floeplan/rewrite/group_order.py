@@ -2,7 +2,8 @@
 
 A group whose rows fit is ordered in memory. A larger one takes the way over local disk: a sample of the key columns
 tells the ranges, each small enough to be held; rows stream by and each is put with its range; then range by range is
-read back and ordered. Every row is written to local disk once and read once.
+read back and ordered. Every row is written to local disk once and read once. Steps go on at the same time, each one
+piece ahead of the next.
 
 Rule: rows with equal keys are in one range, so that ranges one after the other are in order. A key that many rows have
 is a range of its own, told by an odd number: its rows need no sorting and stream through, however many there are.
@@ -26,14 +27,16 @@ import pyarrow.compute as pc
 from pyiceberg.schema import Schema
 from pyiceberg.table.sorting import SortOrder
 
+from floeplan.metadata.bounds import valid_mask
 from floeplan.predicate.arrow_columns import columns_of, decoded
+from floeplan.rewrite.ahead import ahead
 from floeplan.rewrite.curves import along_curve, cell_bits, curve_rows, curve_words, dense_ranks
 from floeplan.rewrite.options import CLUSTERING
 from floeplan.rewrite.order_bytes import comparable
 from floeplan.write.partitioning import sort_rows, taken
 
-COPIES = 3
-"""Rows, their sorted copy, and what writing them takes."""
+COPIES = 4
+"""Rows, their sorted copy, what writing them takes, and the rows before, which may still be written."""
 SAMPLE_ROWS = 1 << 16
 """Rows that tell the ranges of a group."""
 
@@ -79,9 +82,8 @@ class GroupOrder:
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="floeplan-rewrite-")))
             files: dict[int, _RangeFile] = {}
-            for table in rows:
-                marked, range_of = known.place(table)
-                for number, part in _by_range(marked, range_of):
+            for parts in ahead(list(_by_range(*known.place(table))) for table in ahead(rows)):
+                for number, part in parts:
                     if number not in files:
                         files[number] = _RangeFile(folder / f"{number}.arrow", part.schema)
                         stack.callback(files[number].close)
@@ -186,15 +188,23 @@ def _levels(values: pa.Array) -> pa.Array:
 
 def _codes(levels: pa.Array, values: pa.Array, bits: int) -> npt.NDArray[np.uint64]:
     """Where values lie among the levels, scaled to so many bits; nulls are last."""
+    if pa.types.is_integer(levels.type):
+        found = np.searchsorted(np.asarray(levels), np.asarray(values.fill_null(0)), side="right")
+        return _scaled_codes(np.where(valid_mask(values), found, len(levels)), len(levels), bits)
     both = pa.concat_arrays([levels, values.cast(levels.type)])
     ranks = pc.rank(both, tiebreaker="dense").to_numpy(zero_copy_only=False).astype(np.int64)
-    below = np.searchsorted(ranks[: len(levels)], ranks[len(levels) :], side="right").astype(np.uint64)
-    return np.asarray(below * np.uint64((1 << bits) - 1) // np.uint64(max(1, len(levels) + 1)))
+    below = np.searchsorted(ranks[: len(levels)], ranks[len(levels) :], side="right")
+    return _scaled_codes(below, len(levels), bits)
+
+
+def _scaled_codes(below: npt.NDArray[np.int64], levels: int, bits: int) -> npt.NDArray[np.uint64]:
+    return np.asarray(below.astype(np.uint64) * np.uint64((1 << bits) - 1) // np.uint64(max(1, levels + 1)))
 
 
 def _by_range(rows: pa.Table, range_of: npt.NDArray[np.int64]) -> Iterator[tuple[int, pa.Table]]:
     """The rows of each range, in the order they have."""
-    order = np.argsort(range_of, kind="stable")
+    narrow = range_of.astype(np.min_scalar_type(int(range_of.max(initial=0))))  # 16 bits are sorted by counting
+    order = np.argsort(narrow, kind="stable")
     sorted_rows, found = rows.take(pa.array(order)), range_of[order]
     starts = np.flatnonzero(np.diff(found, prepend=-1))
     for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(found)], strict=True):

@@ -25,6 +25,7 @@ from floeplan.dml.row_task import WholeRows
 from floeplan.metadata.entries import EntriesTable
 from floeplan.parquet.selection import RowSelection
 from floeplan.partition.key import PartitionKey
+from floeplan.rewrite.ahead import ahead
 from floeplan.rewrite.compaction_map import Ints, Runs, runs_of
 from floeplan.rewrite.group_order import COPIES, SAMPLE_ROWS, GroupOrder
 from floeplan.rewrite.group_run import GroupRun
@@ -79,7 +80,7 @@ class GroupWriter:
             yield from (_Batch.of(order.ordered(pa.concat_tables(whole)), 1.0) for _ in whole[:1])
             return
         total = max(1, sum(work.file.record_count for work in self.work.files))
-        for table in order.ordered_on_disk(tables, self._sample(order), ranges, total):
+        for table in ahead(order.ordered_on_disk(tables, self._sample(order), ranges, total)):
             yield _Batch.of(table, table.num_rows / total)
 
     def _sample(self, order: GroupOrder) -> pa.Table:
