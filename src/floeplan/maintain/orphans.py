@@ -4,7 +4,9 @@ Rule: a file is an orphan when it lies under the table's location, is older than
 metadata of the table name it. Files are listed first and the table is loaded after that, so that whatever was committed
 in between is known.
 
-Fail-safe: the age guard (three days unless said otherwise, never less than one) protects files of commits under way.
+Fail-safe: the age guard (three days unless said otherwise, never less than one) protects files of commits under way;
+before anything is removed the store is asked for its time too, by a file that is written for that, and the earlier of
+the two clocks counts.
 Locations are compared as scheme, authority and path; when the table names a listed file under another scheme or
 authority nobody can tell whether it is the same file, and the run is refused. Names that begin with a dot or an
 underscore are left alone. Nothing is removed unless ``dry_run`` is off.
@@ -13,6 +15,7 @@ underscore are left alone. Nothing is removed unless ``dry_run`` is off.
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -26,6 +29,7 @@ from floeplan.catalog import load_table
 from floeplan.errors import CorruptMetadataError, InvalidOptionError, UnsupportedError
 from floeplan.maintain.expire import refuse_shared_files
 from floeplan.maintain.reachable import reachable_files
+from floeplan.metadata.io import writing
 from floeplan.metadata.locations import Location, TableLocations
 from floeplan.transaction.cleanup import remove_files
 
@@ -71,7 +75,7 @@ def remove_orphans(
         table: The table, or its name.
         older_than: How old a file must be.
         dry_run: Only say what would be removed.
-        now_s: The time it is, in seconds since 1970.
+        now_s: The time it is, in seconds since 1970; the earlier of this machine's and the store's when not given.
 
     Raises:
         InvalidOptionError: The age guard is less than a day.
@@ -85,12 +89,14 @@ def remove_orphans(
         )
     loaded = load_table(table)
     refuse_shared_files(loaded.metadata, "remove orphans")
-    before = (time.time() if now_s is None else now_s) - older_than.total_seconds()
     listed = _listed(loaded)
     newest = loaded if isinstance(loaded, StaticTable) else loaded.catalog.load_table(loaded.name())
     reachable = {Location.parse(path) for path in reachable_files(newest).to_pylist()}
     _refuse_other_names(listed, reachable)
     unknown = {parts: file for parts, file in listed.items() if parts not in reachable}
+    if now_s is None:
+        now_s = time.time() if dry_run or not unknown else _earlier_clock(loaded)
+    before = now_s - older_than.total_seconds()
     old = [file for file in unknown.values() if file.modified_s < before]
     paths = tuple(sorted(file.path for file in old))
     return OrphansResult(
@@ -128,6 +134,21 @@ def _listed(table: Table) -> Mapping[Location, _Listed]:
             continue
         found[Location.parse(path)] = _Listed(path, (info.mtime_ns or time.time_ns()) / 1e9, info.size or 0)
     return found
+
+
+def _earlier_clock(table: Table) -> float:
+    """This machine's time or the store's: a clock that is ahead would make files of commits under way look old."""
+    home = table.metadata.location.rstrip("/")
+    system, folder = _file_system(table, home)
+    probe = f"{folder.rstrip('/')}/.floeplan-{uuid.uuid4()}"
+    with writing(home):
+        with system.open_output_stream(probe) as question:
+            question.write(b"what time is it?")
+        try:
+            answer_ns = system.get_file_info(probe).mtime_ns
+        finally:
+            system.delete_file(probe)
+    return min(time.time(), (answer_ns or time.time_ns()) / 1e9)
 
 
 def _file_system(table: Table, home: str) -> tuple[FileSystem, str]:

@@ -73,12 +73,21 @@ def _guard(model: type[IcebergBaseModel]) -> None:
 
 def _complete(metadata: Any) -> Any:
     """The metadata with what its format demands and PyIceberg leaves out."""
+    metadata = with_time_going_on(metadata)
     match metadata:
         case TableMetadataV1():
             return with_old_names(metadata)
         case TableMetadataV3():
             return with_next_row_id(metadata)
     return metadata
+
+
+def with_time_going_on(metadata: Any) -> Any:
+    """Not said to be older than what they tell of, as the clock of this machine may be; Java refuses such metadata."""
+    newest = max((entry.timestamp_ms for entry in (*metadata.snapshot_log, *metadata.metadata_log)), default=0)
+    if metadata.last_updated_ms >= newest:
+        return metadata
+    return metadata.model_copy(update={"last_updated_ms": newest})
 
 
 def with_old_names(metadata: TableMetadataV1) -> TableMetadataV1:

@@ -210,7 +210,7 @@ class SnapshotProducer:
             "snapshot-id": self.snapshot_id,
             "parent-snapshot-id": listing.parent_snapshot_id,
             "sequence-number": listing.sequence_number,
-            "timestamp-ms": max(self.now_ms(), metadata.last_updated_ms),
+            "timestamp-ms": max(self.now_ms(), _newest_moment(metadata)),
             "manifest-list": location,
             "summary": Summary(SummaryOperation(self.change.operation.value), **properties),
             "schema-id": metadata.current_schema_id,
@@ -228,6 +228,12 @@ class SnapshotProducer:
             strict=True,
         )
         return tuple(ManifestWritten(p, spec, content, len(self._writer.written[p])) for p, spec, content in found)
+
+
+def _newest_moment(metadata: TableMetadata) -> int:
+    """The latest time the table knows; whoever wrote it may have a clock that is ahead."""
+    logged = (entry.timestamp_ms for entry in metadata.snapshot_log)
+    return max(metadata.last_updated_ms, max(logged, default=0))
 
 
 def _listed_snapshot(snapshot_id: int, metadata: TableMetadata, head: Snapshot | None) -> ListedSnapshot:
