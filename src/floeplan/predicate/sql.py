@@ -9,6 +9,7 @@ errors. Literals without a zone are in UTC, and so is the calendar: Spark's sess
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -47,6 +48,8 @@ from floeplan.predicate.raw_literals import NULL, Kind, Literal
 from floeplan.predicate.sql_parse import COMPARISONS, BoundPiece, parse_piece
 from floeplan.predicate.sql_skeleton import Junction, Negation, Piece, Skeleton, skeleton_of
 
+_WHOLE_NUMBER = re.compile("[0-9]{1,18}")
+"""Digits of a number that surely has 64 bits; longer ones may be decimals."""
 _MIRRORED = {CmpOp.LT: CmpOp.GT, CmpOp.LE: CmpOp.GE, CmpOp.GT: CmpOp.LT, CmpOp.GE: CmpOp.LE}
 _NO_CONDITION = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod, exp.IntDiv, exp.Neg, exp.DPipe, exp.Concat, exp.Interval)
 
@@ -171,7 +174,12 @@ class _PieceCompiler:
         return column
 
     def _fold(self, node: exp.Expr) -> Literal:
-        """The value of an expression without columns; one with columns has a value in every row."""
+        """The value of an expression without columns; one with columns has a value in every row.
+
+        Whole numbers, of which lists have thousands, are what their digits say.
+        """
+        if isinstance(node, exp.Literal) and not node.is_string and _WHOLE_NUMBER.fullmatch(node.this):
+            return Literal(Kind.INTEGER, int(node.this))
         if _has_columns(node):
             raise NeedsRows("statistics cannot compare a column with another")
         try:
