@@ -109,6 +109,7 @@ MONSTERS = {
     "decimal": "d = " + "9" * 5000 + "." + "9" * 5000,
     "exponent": "d = 1e999999999",
     "scale": "id < 1E-400BD",
+    "exponent without digits": "v > 1e",
     "interval": "ts > TIMESTAMP '2024-01-01' - INTERVAL 99999999999999 YEARS",
     "half a character": "region = '\ud800'",
     "zero byte": "region = '\x00'",

@@ -52,7 +52,7 @@ class RootManifest:
             self._file = pq.ParquetFile(source, page_checksum_verification=True)
         except FileNotFoundError as error:
             raise UnknownFileError(f"no root manifest {location}", context={"file": location}) from error
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise self._corrupt("is no Parquet file", error) from error
         self.header = RootHeader.parse(self._file.metadata.metadata, location)
         listed = self.header.manifest_list

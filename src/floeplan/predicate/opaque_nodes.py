@@ -122,7 +122,10 @@ def _literal(node: exp.Literal, rows: Rows) -> Vector:
 def number(digits: str) -> pa.Scalar:
     """A numeric literal in Spark's type for it: int, bigint, decimal, or double with an exponent."""
     if "e" in digits.lower():
-        value = float(digits)
+        try:
+            value = float(digits)
+        except ValueError:
+            raise BadInputError(f"{digits} is no number: its exponent has no digits") from None
         if not np.isfinite(value):
             raise BadInputError(f"the number {digits} is beyond the range of a double")
         return pa.scalar(value, DOUBLE)
