@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
+from pyspark.sql import functions as F  # noqa: N812
 
 import floeplan as fp
 from floeplan.spark.small_frames import collected, is_small
@@ -28,6 +30,17 @@ def test_only_steps_that_never_grow_are_believed(spark: SparkSession) -> None:
     assert not is_small(some.mapInArrow(lambda batches: batches, "id long"), ANY_SIZE)
 
 
+def test_values_that_may_be_longer_than_spark_counts_are_not_believed(spark: SparkSession) -> None:
+    texts = spark.range(100).where("id > 3").select(F.col("id"), F.lit("short").alias("text"))
+    assert is_small(texts, ANY_SIZE)
+    assert is_small(texts.selectExpr("id + 1 AS id", "CAST(concat(text, id) AS INT) AS n"), ANY_SIZE)
+    long = ("repeat(id, 10000)", "sequence(0, id)", "struct(repeat(id, 10000) AS s)", f"'{'x' * 1000}'")
+    for value in long:
+        assert not is_small(texts.selectExpr(f"{value} AS long"), ANY_SIZE), value
+    assert not is_small(texts.groupBy((F.col("id") % 2).alias("g")).agg(F.collect_list("id")), ANY_SIZE)
+    assert not is_small(texts.selectExpr("repeat(id, 10000) AS long").groupBy("long").count(), ANY_SIZE)
+
+
 def test_what_spark_estimates_to_be_large_stays_in_spark(spark: SparkSession) -> None:
     assert collected(spark.range(1000), 1000) is None
     rows = collected(spark.range(1000), 8000)
@@ -38,10 +51,13 @@ def test_what_spark_estimates_to_be_large_stays_in_spark(spark: SparkSession) ->
 def test_frames_are_appended_alike_here_and_in_spark(
     matrix: Matrix, local_catalog: SqlCatalog, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows = spark.sql(
-        "SELECT CAST(id + 90000 AS INT) AS pk, CAST(id % 9 AS INT) AS n, concat('r', id % 3) AS region, "
-        "timestamp_seconds(1709251200 + id * 70000) AS ts FROM range(200)"
-    )
+    numbers = range(200)
+    texts = spark.createDataFrame(pa.table({"id": numbers, "region": [f"r{number % 3}" for number in numbers]}))
+    rows = texts.selectExpr(
+        "CAST(id + 90000 AS INT) AS pk", "CAST(id % 9 AS INT) AS n", "region",
+        "timestamp_seconds(1709251200 + id * 70000) AS ts",
+    )  # fmt: skip
+    assert is_small(rows, 1 << 20)
     found = []
     for here in (128 << 20, -1):
         monkeypatch.setattr("floeplan.dml.runner.HERE_BYTES", here)
