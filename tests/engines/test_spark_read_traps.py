@@ -24,7 +24,7 @@ from floeplan.dml.changing import delete
 from floeplan.errors import UnsupportedError
 from floeplan.scan.options import ScanOptions
 from floeplan.scan.plan import plan_scan
-from floeplan.spark import native
+from floeplan.spark import row_numbers
 from floeplan.spark.columns import FIELD_ID
 from floeplan.spark.reader import ReadOptions, plan_read, read, read_plan_of
 from floeplan.spark.routing import FIELD_ID_CONF, MISSING_IDS_CONF, ZONE_CONF
@@ -226,13 +226,47 @@ def test_deletes_find_files_whose_paths_spark_writes_otherwise(
     plan = plan_read(spark, table.refresh(), options=NATIVE)
     assert [branch.describe() for branch in plan.branches] == ["position bits"]
     assert rows(plan.dataframe()) == [{"a": 8}, {"a": 9}]
-    monkeypatch.setattr(native, "KNOWN_TO_COUNT", "another Spark")
+    monkeypatch.setattr(row_numbers, "KNOWN_TO_COUNT", "another Spark")
     assert rows(plan.dataframe()) == [{"a": 8}, {"a": 9}]
     (file,) = plan.plan.files
     reader = spark.read.option("__globPaths__", "false").schema("a long")
     told = reader.parquet(file.path.removeprefix("file://")).select("_metadata.file_path").first()
     assert told is not None
     assert told[0] != file.path, "Spark writes paths as they are given now"
+
+
+@pytest.fixture
+def deleted(local_catalog: SqlCatalog, name: str) -> Table:
+    """Ten rows in a file, of which the last two are left."""
+    table = local_catalog.create_table(name, pa.schema({"a": pa.int64()}))
+    append(table, pa.table({"a": range(10)}))
+    delete(table.refresh(), "a < 8", mode="merge-on-read")
+    return table.refresh()
+
+
+def test_rows_are_counted_by_the_reader_itself_where_that_is_proven(spark: SparkSession, deleted: Table) -> None:
+    session = spark.newSession()
+    assert rows(read(session, deleted, options=NATIVE)) == [{"a": 8}, {"a": 9}]
+    assert row_numbers.row_number(session) == row_numbers.ROW_INDEX
+
+
+def test_a_reader_that_does_not_count_is_not_asked_to(
+    spark: SparkSession, deleted: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_numbers, "ROW_INDEX", "a_name_no_reader_fills")
+    session = spark.newSession()
+    assert rows(read(session, deleted, options=NATIVE)) == [{"a": 8}, {"a": 9}]
+    assert row_numbers.row_number(session) == row_numbers.DOCUMENTED
+
+
+def test_a_row_without_a_number_is_an_error_and_never_lost(
+    spark: SparkSession, deleted: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = spark.newSession()
+    monkeypatch.setattr(row_numbers, "ROW_INDEX", "a_name_no_reader_fills")
+    monkeypatch.setitem(row_numbers._proven, session, True)
+    with pytest.raises(Exception, match="a row of a file with deletes has no number"):
+        read(session, deleted, options=NATIVE).collect()
 
 
 def test_vectors_are_found_though_pyiceberg_forgets_where_they_are(

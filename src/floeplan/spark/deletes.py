@@ -2,7 +2,8 @@
 
 Positions: the rows of all files with position deletes or deletion vectors are numbered one after the other, each file
 starting at a multiple of 64, and the deleted ones are bits of one ``array<bigint>`` that a scalar subquery yields. A
-row asks for its bit by its number in its file; nothing is joined.
+row asks for its bit by its number in its file; nothing is joined. A row without a number, or with one that no file of
+these can have, is an error: left to itself it would be dropped in silence.
 
 Keys: the delete files are read natively too and anti-joined on the key columns, null equal to null, NaN equal to NaN
 and -0.0 apart from 0.0, as Iceberg compares keys. A delete row counts only for the data files the plan matched its
@@ -40,6 +41,10 @@ SMALL_DELETES = 32 * 2**20
 BYTES_PER_TASK = 64 * 2**20
 WORD = 64
 _WORDS = "first long, words array<bigint>"
+_UNNUMBERED = (
+    "a row of a file with deletes has no number, or one beyond its file: "
+    'read with ReadOptions(path="arrow"), which does not ask Spark for it'
+)
 _EQUALITY = (DeleteKind.EQUALITY_GLOBAL, DeleteKind.EQUALITY_PARTITION)
 
 
@@ -56,7 +61,8 @@ def deleted_bit(words: Column, first_word: Column | None, row: str) -> Column:
         word = F.get(words, F.expr(f"CAST({TAG} + shiftright({row}, 6) AS INT)"))
     else:
         word = F.get(words, (first_word + F.expr(f"shiftright({row}, 6)")).cast("int"))
-    return F.getbit(word, F.expr(f"CAST({row} & {WORD - 1} AS INT)"))
+    bit = F.getbit(word, F.expr(f"CAST({row} & {WORD - 1} AS INT)"))
+    return F.coalesce(bit, F.raise_error(_UNNUMBERED).cast("tinyint"))
 
 
 def deleted_words(spark: SparkSession, files: PlannedFiles, rows: Ints, offsets: Ints, io: FileIO) -> Column:

@@ -36,7 +36,6 @@ _UNSAFE = r"[^A-Za-z0-9/:=+,@!$&'()*;~._-]"
 _OPTIONS = {
     "recursiveFileLookup": "true",
     "__globPaths__": "false",
-    "ignoreMissingFiles": "false",
     "ignoreCorruptFiles": "false",
     "mergeSchema": "false",
     "datetimeRebaseMode": "CORRECTED",
@@ -54,14 +53,24 @@ _folders: list[tempfile.TemporaryDirectory[str]] = []
 
 
 def read_logged(
-    spark: SparkSession, schema: StructType, paths: pa.Array, sizes: npt.NDArray[np.int64], tags: npt.NDArray[np.int64]
+    spark: SparkSession,
+    schema: StructType,
+    paths: pa.Array,
+    sizes: npt.NDArray[np.int64],
+    tags: npt.NDArray[np.int64],
+    *,
+    may_miss: bool = False,
 ) -> DataFrame:
-    """Rows of these Parquet files in the columns of a schema with field ids; ``TAG`` is the file's number."""
-    folder = Path(_process_folder()) / uuid.uuid4().hex
+    """Rows of these Parquet files in the columns of a schema with field ids; ``TAG`` is the file's number.
+
+    A file that tasks do not find is an error, unless they ``may_miss`` it: then it has no rows.
+    """
+    folder = Path(process_folder()) / uuid.uuid4().hex
     log = folder / "_spark_metadata" / "0"
     log.parent.mkdir(parents=True)
     log.write_text("v1\n" + _lines(paths, sizes, tags))
-    return _reader(spark, schema).load(folder.as_uri())
+    reader = _reader(spark, schema).option("ignoreMissingFiles", "true" if may_miss else "false")
+    return reader.load(folder.as_uri())
 
 
 def sees_logs(spark: SparkSession) -> bool:
@@ -80,7 +89,7 @@ def sees_logs(spark: SparkSession) -> bool:
 
 def read_named(spark: SparkSession, schema: StructType, paths: Sequence[str]) -> DataFrame:
     """The same without tags, the files named one by one: Spark looks at each."""
-    return _reader(spark, schema).load(list(paths))
+    return _reader(spark, schema).option("ignoreMissingFiles", "false").load(list(paths))
 
 
 def _reader(spark: SparkSession, schema: StructType) -> DataFrameReader:
@@ -108,7 +117,7 @@ def _urls(paths: pa.Array) -> pa.Array:
     return pa.array([quote(path, safe=_SAFE_IN_URL) for path in paths.to_pylist()], pa.string())
 
 
-def _process_folder() -> str:
+def process_folder() -> str:
     """One folder a process; plans are looked at again whenever they run, so logs stay until the process ends."""
     if not _folders:
         _folders.append(tempfile.TemporaryDirectory(prefix="floeplan-read-", ignore_cleanup_errors=True))

@@ -33,10 +33,11 @@ from floeplan.predicate.build import field_ids
 from floeplan.predicate.tristate import TriState
 from floeplan.scan.model import PlannedFiles
 from floeplan.scan.scan_plan import ScanPlan
-from floeplan.spark.columns import ROW_INDEX, NameHistory, ReadColumn
+from floeplan.spark.columns import NameHistory, ReadColumn
 from floeplan.spark.deletes import deleted_bit, deleted_words, word_offsets
 from floeplan.spark.file_log import TAG, read_logged, read_named, sees_logs
 from floeplan.spark.filters import quoted, spark_sql
+from floeplan.spark.row_numbers import DOCUMENTED, row_number
 from floeplan.spark.types import spark_type
 
 if TYPE_CHECKING:
@@ -47,8 +48,6 @@ Ints = npt.NDArray[np.int64]
 BROADCAST_BYTES = 64 * 2**20
 """Equality deletes up to this size are sent to every executor; larger ones are joined as Spark sees fit."""
 
-KNOWN_TO_COUNT = "4.1."
-"""The Spark whose reader fills ``ROW_INDEX``; where it did not, the column would be null and rows would be lost."""
 _PLACE = f"CAST({TAG} AS INT)"
 """The tag as a place in an array."""
 
@@ -154,7 +153,8 @@ class NativeReading:
     def _read(self, branch: Branch, columns: dict[int, ReadColumn]) -> DataFrame:
         entries = self.plan.files.entries.take(branch.rows)
         tags = self._offsets(branch)[:-1] if _only_positional(branch) else np.arange(len(branch.rows))
-        counted = [StructField(ROW_INDEX, LongType())] if branch.positional and self._row_index == ROW_INDEX else []
+        counts = branch.positional and self._row_index != DOCUMENTED
+        counted = [StructField(self._row_index, LongType())] if counts else []
         schema = StructType([*(column.asked for column in columns.values()), *counted])
         if not sees_logs(self.spark):
             return read_named(self.spark, schema, entries.path.to_pylist())
@@ -162,8 +162,7 @@ class NativeReading:
 
     @cached_property
     def _row_index(self) -> str:
-        """The reader's own number of a row on the Spark that is known to have it, what is documented on all others."""
-        return ROW_INDEX if self.spark.version.startswith(KNOWN_TO_COUNT) else "_metadata.row_index"
+        return row_number(self.spark)
 
     def _offsets(self, branch: Branch) -> Ints:
         return word_offsets(self.plan.files.entries.record_count[branch.rows])
