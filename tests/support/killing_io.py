@@ -2,6 +2,9 @@
 
 It does so once, for the first worker that begins a Parquet file while the file ``KILL`` names is there; whoever takes
 that file away dies. The process that opened the table is spared.
+
+What the file says is killed: nothing or ``task`` for the process itself; ``executor`` for the JVM it works for;
+``worker`` for the one that started that as well. Then the process itself lives on, and writes its file for nobody.
 """
 
 from __future__ import annotations
@@ -22,11 +25,32 @@ class KillingFileIO(PyArrowFileIO):
     def new_output(self, location: str) -> PyArrowFile:
         output = super().new_output(location)
         if location.endswith(".parquet") and str(os.getpid()) != self.properties[SPARED]:
+            taken = Path(f"{self.properties[KILL]}.{os.getpid()}")
             try:
-                Path(self.properties[KILL]).unlink()
+                Path(self.properties[KILL]).rename(taken)
             except FileNotFoundError:
                 return output
-            with output.create() as half:
-                half.write(b"PAR1 and no more")
-            os.kill(os.getpid(), signal.SIGKILL)
+            whom = taken.read_text()
+            taken.unlink()
+            _kill(whom, output)
         return output
+
+
+def _kill(whom: str, output: PyArrowFile) -> None:
+    if whom in ("executor", "worker"):
+        executor = _ancestor("CoarseGrainedExecutorBackend", os.getpid())
+        if whom == "worker":
+            os.kill(_ancestor("deploy.worker.Worker", executor), signal.SIGKILL)
+        os.kill(executor, signal.SIGKILL)
+        return
+    with output.create() as half:
+        half.write(b"PAR1 and no more")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _ancestor(command: str, pid: int) -> int:
+    """The process that this one was started by, directly or not, with a command that names something."""
+    while command not in Path(f"/proc/{pid}/cmdline").read_text():
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        assert pid > 1, f"nobody above runs {command}"
+    return pid
