@@ -8,7 +8,7 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
 SIZE ?= small
 
-.PHONY: help setup demo test fuzz soak load lint format bench bench-check docs pictures profiles package lock audit-deps api-snapshot clean
+.PHONY: help setup demo test fuzz soak faults load lint format bench bench-check docs pictures profiles package lock audit-deps api-snapshot clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,6 +27,9 @@ fuzz: setup ## run the property tests for long
 
 soak: setup ## let writers, rewriters and expiry work against each other, and hold every read against a model (SECONDS=120 a table)
 	@FLOEPLAN_SOAK_SECONDS=$(or $(SECONDS),120) $(PYTEST) tests/engines/test_soak.py $(ARGS)
+
+faults: setup ## let stores, catalogs, disks, clocks and workers fail, every operation with every fault
+	@FLOEPLAN_FAULTS=all $(PYTEST) tests/faults $(ARGS)
 
 load: setup ## run the tests of load with large numbers: 64 writers, 1,000,000 files, 10,000 manifests, 2,000 snapshots
 	@FLOEPLAN_LOAD=large $(PYTEST) -m load --durations=0 $(ARGS)
