@@ -42,6 +42,7 @@ from floeplan.predicate.ir import (
     TrueExpr,
 )
 from floeplan.predicate.literals import Value
+from floeplan.predicate.stats import to_mask
 
 Combine: TypeAlias = Callable[[pa.ChunkedArray, pa.ChunkedArray], pa.ChunkedArray]
 
@@ -61,8 +62,8 @@ def evaluate_rows(expr: IrExpr, table: pa.Table, columns: Schema | Resolver) -> 
 
 def matching_mask(expr: IrExpr, table: pa.Table, columns: Schema | Resolver) -> npt.NDArray[np.bool_]:
     """Which rows evaluate to TRUE."""
-    answer = pc.fill_null(evaluate_rows(expr, table, columns), False)
-    return np.asarray(answer.to_numpy(), dtype=np.bool_)
+    chunks = [to_mask(chunk) for chunk in evaluate_rows(expr, table, columns).chunks]
+    return chunks[0] if len(chunks) == 1 else np.concatenate([np.zeros(0, dtype=np.bool_), *chunks])
 
 
 def filter_rows(expr: IrExpr, table: pa.Table, columns: Schema | Resolver) -> pa.Table:
