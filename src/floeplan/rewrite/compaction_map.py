@@ -20,9 +20,10 @@ import numpy.typing as npt
 from floeplan.errors import FloeplanError
 
 Ints: TypeAlias = npt.NDArray[np.int64]
-Runs: TypeAlias = tuple[Ints, Ints]
+Runs: TypeAlias = tuple[npt.NDArray[np.integer[Any]], npt.NDArray[np.integer[Any]]]
 """Starts and lengths of runs of numbers, in any order."""
 
+_NOTHING: Runs = (np.zeros(0, dtype=np.uint8), np.zeros(0, dtype=np.uint8))
 _SHUFFLED = 4
 """With fewer rows than this to a run on average, a place for every number is smaller than the runs."""
 
@@ -89,9 +90,13 @@ class CompactionMap:
 
 
 def runs_of(numbers: Ints) -> Runs:
-    """Numbers as runs of consecutive ones, in their order."""
+    """Numbers as runs of consecutive ones, in their order; there may be as many as rows, so they are kept narrow."""
     starts = np.flatnonzero(np.diff(numbers, prepend=numbers[:1] - 2) != 1)
-    return numbers[starts], np.diff(np.append(starts, len(numbers)))
+    return _narrow(numbers[starts]), _narrow(np.diff(np.append(starts, len(numbers))))
+
+
+def _narrow(numbers: Ints) -> npt.NDArray[np.integer[Any]]:
+    return numbers.astype(np.min_scalar_type(int(numbers.max(initial=0))))
 
 
 @dataclass(slots=True)
@@ -126,23 +131,35 @@ class MapBuilder:
         if self.rows != sum(self._target_rows):
             raise FloeplanError(f"{self.rows} rows were read and {sum(self._target_rows)} written")
         source, position, size = (_joined([part[i] for part in self._read]) for i in range(3))
-        start, count = (_joined([part[i] for part in self._written]) for i in range(2))
-        place = np.cumsum(count) - count
-        if _SHUFFLED * len(start) > self.rows:
-            first, place = None, self._every_place(start, count, place)
-        else:
-            order = np.argsort(start)
-            first, place = start[order], place[order]
+        runs = sum(len(start) for start, _ in self._written)
+        first, place = (None, self._every_place()) if _SHUFFLED * runs > self.rows else self._places_of_runs()
         rows = np.array(self._target_rows, dtype=np.int64)
         return CompactionMap(tuple(self.sources), tuple(self._targets), rows, source, position, size, first, place)
 
-    def _every_place(self, start: Ints, count: Ints, place: Ints) -> npt.NDArray[Any]:
-        """The place of every number, in as few bytes as hold it."""
-        kind = np.uint32 if self.rows < 2**32 else np.int64
-        places, written = np.empty(self.rows, dtype=kind), np.arange(self.rows, dtype=kind)
-        places[start if len(start) == self.rows else np.repeat(start - place, count) + written] = written
+    def _places_of_runs(self) -> tuple[Ints, Ints]:
+        """The first numbers of all runs, ascending, and the place of each."""
+        start, count = (_joined([part[i] for part in self._written]) for i in range(2))
+        order = np.argsort(start)
+        return start[order], (np.cumsum(count) - count)[order]
+
+    def _every_place(self) -> npt.NDArray[Any]:
+        """The place of every number, in as few bytes as hold it; what was written is let go piece by piece."""
+        places = np.empty(self.rows, dtype=np.min_scalar_type(self.rows))
+        done = 0
+        for at, (start, count) in enumerate(self._written):
+            place = np.arange(done, done + int(count.sum()), dtype=places.dtype)
+            places[start if len(start) == len(place) else _numbers(start, count)] = place
+            done += len(place)
+            self._written[at] = _NOTHING
         return places
 
 
-def _joined(parts: Sequence[Ints]) -> Ints:
-    return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+def _numbers(start: npt.NDArray[np.integer[Any]], count: npt.NDArray[np.integer[Any]]) -> Ints:
+    """The numbers of runs, one by one."""
+    lengths = count.astype(np.int64)
+    before = np.cumsum(lengths) - lengths
+    return np.asarray(np.repeat(start.astype(np.int64) - before, lengths) + np.arange(int(lengths.sum())))
+
+
+def _joined(parts: Sequence[npt.NDArray[np.integer[Any]]]) -> Ints:
+    return np.concatenate([np.zeros(0, dtype=np.int64), *parts]).astype(np.int64, copy=False)
