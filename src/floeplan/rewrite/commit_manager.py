@@ -28,7 +28,7 @@ from pyiceberg.table.refs import MAIN_BRANCH
 
 from floeplan.dml.outcome import discard_entries, planned_entries
 from floeplan.dml.runner import new_attempt
-from floeplan.errors import CommitConflictError, CommitError, FloeplanError
+from floeplan.errors import CommitConflictError, CommitError, CorruptMetadataError, FloeplanError
 from floeplan.metadata.entries import EntriesTable
 from floeplan.metadata.table_files import TableFiles
 from floeplan.partition.union import UnionPartitionType
@@ -43,6 +43,7 @@ from floeplan.transaction.change import Check, DeleteFileId, Operation, Snapshot
 from floeplan.transaction.commit import CommitResult, commit_change
 from floeplan.transaction.entry_tables import concat_entries
 from floeplan.transaction.exchange import CommitOptions
+from floeplan.transaction.history import has_forgotten
 from floeplan.transaction.refs import branch_head
 from floeplan.transaction.retry import Repetition, RetryPolicy
 from floeplan.transaction.validate import SHOWN_FILES
@@ -142,7 +143,12 @@ class CommitManager:
     def _judged(self, groups: Sequence[GroupResult], table: Table) -> _Round:
         now = _newest(table)
         start = self.plan.target.snapshot
-        since = Since.of(now, branch_head(now.metadata, self.branch), None if start is None else start.snapshot_id)
+        try:
+            since = Since.of(now, branch_head(now.metadata, self.branch), None if start is None else start.snapshot_id)
+        except CorruptMetadataError as missing:
+            if has_forgotten(_newest(table).metadata, now.metadata):
+                raise _expired_meanwhile(self.plan.target.name) from missing
+            raise
         carrier = DeleteCarrier.of(self.plan.files, since, keeps_age=self._keeps_age)
         gone = frozenset(since.removed_data.to_pylist())
         kept, failures, carried = list[GroupResult](), list[GroupFailure](), Carried()
@@ -259,6 +265,13 @@ def _newest(table: Table) -> Table:
             context={"table": name},
             retryable=True,
         ) from error
+
+
+def _expired_meanwhile(name: str) -> CommitConflictError:
+    return CommitConflictError(
+        f"snapshots of {name} were expired while it was looked for what others have committed; run the rewrite again",
+        context={"table": name},
+    )
 
 
 def _refuse_removed(group: GroupResult, gone: frozenset[str]) -> None:

@@ -1,7 +1,8 @@
 """Committing to a catalog until it is certain what became of it.
 
 Rule: refresh, propose, commit. A refusal is repeated on the newer table, with the same intent, until the limits are
-reached. An answer that was lost is no refusal: the table is loaded and asked whether the commit is there.
+reached, and so is an attempt that missed files of snapshots which were expired meanwhile. An answer that was lost is no
+refusal: the table is loaded and asked whether the commit is there.
 
 Fail-safe: a refusal is final only after the table was asked as well, for it may have met the request's own echo. When
 the table cannot be loaded either, the outcome is unknown and is said to be. A request whose answer was lost may still
@@ -33,9 +34,11 @@ from floeplan.errors import (
     CommitConflictError,
     CommitError,
     CommitStateUnknownError,
+    CorruptMetadataError,
     FloeplanError,
     UnknownTableError,
 )
+from floeplan.transaction.history import has_forgotten
 from floeplan.transaction.metadata_json import writable_metadata
 from floeplan.transaction.retry import Repetition, RetryPolicy, Timing
 
@@ -141,15 +144,24 @@ class Exchange:
             self._options.step("refreshed")
             if self._intent.landed(current.metadata):
                 return current
-            proposal = self._intent.propose(current)
-            self._options.step("before-commit")
-            failure = self._commit(current, proposal)
+            failure = self._try(current)
             if failure is None:
                 return self.newest
             if not self._repetition.again():
                 if self._has_landed(failure):
                     return self.newest
                 raise self._exhausted(failure)
+
+    def _try(self, current: Table) -> Exception | None:
+        """One attempt; ``None`` if it is done, else why not."""
+        try:
+            proposal = self._intent.propose(current)
+        except CorruptMetadataError as missing:
+            if has_forgotten(self._load().metadata, current.metadata):
+                return missing
+            raise
+        self._options.step("before-commit")
+        return self._commit(current, proposal)
 
     def _commit(self, current: Table, proposal: Proposal) -> Exception | None:
         """Ask the catalog; ``None`` if it is done, else why not."""
@@ -224,7 +236,7 @@ class Exchange:
 
     def _exhausted(self, failure: Exception) -> CommitError:
         message = f"gave up the commit to {self._name} after {self.attempts} attempts: {_reason(failure)}"
-        if isinstance(failure, CommitFailedException):
+        if isinstance(failure, CommitFailedException | CorruptMetadataError):
             return CommitConflictError(f"{message}; run the operation again", context=self._context())
         return CommitError(message, context=self._context(), retryable=True)
 

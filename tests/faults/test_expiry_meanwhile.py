@@ -1,0 +1,108 @@
+"""Snapshots expired after a writer has loaded the table and before it reads them: no damage, but a newer try."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import Table
+
+import floeplan as fp
+from floeplan.errors import CommitConflictError, CorruptMetadataError
+from floeplan.rewrite import commit_manager
+from floeplan.transaction.change import IsolationLevel
+from tests.support.commits import (
+    appending,
+    arrow,
+    create_table,
+    leftovers,
+    merge_on_read_delete,
+    open_catalog,
+    patient,
+    read_rows,
+    rows_of,
+)
+
+pytestmark = pytest.mark.unit
+
+OTHERS = rows_of(200, 205)
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Iterator[SqlCatalog]:
+    opened = open_catalog(tmp_path)
+    yield opened
+    opened.close()
+
+
+def commit_and_expire(table: Table) -> None:
+    """Another writer appends, and everything but its snapshot is expired."""
+    other = table.catalog.load_table(table.name())
+    fp.append(other, arrow(OTHERS))
+    soon = int(time.time() * 1000) + 60_000
+    assert fp.expire_snapshots(other, older_than_ms=soon, retain_last=1, dry_run=False).manifest_lists
+
+
+def once(act: Callable[[], object]) -> Callable[[], None]:
+    waiting = [act]
+
+    def run() -> None:
+        if waiting:
+            waiting.pop()()
+
+    return run
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_an_append_is_tried_again(catalog: SqlCatalog, version: int) -> None:
+    table = create_table(catalog, version)
+    rows = read_rows(table)
+    meanwhile = once(lambda: commit_and_expire(table))
+    planned = appending(rows_of(100, 105)).plan(table, IsolationLevel.SERIALIZABLE)
+    done = planned.commit(patient(on_step=lambda at: meanwhile() if at == "refreshed" else None))
+    assert done.attempts == 2
+    assert read_rows(table) == sorted(rows + rows_of(100, 105) + OTHERS)
+    assert {path.rpartition(".")[2] for path in leftovers(table)} <= {"json"}
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_delete_is_told_to_run_again(catalog: SqlCatalog, version: int) -> None:
+    table = create_table(catalog, version)
+    rows = read_rows(table)
+    meanwhile = once(lambda: commit_and_expire(table))
+    deleting = merge_on_read_delete("id = 3", lambda row: row[0] == 3)
+    planned = deleting.plan(table, IsolationLevel.SERIALIZABLE)
+    with pytest.raises(CommitConflictError, match="run the operation again"):
+        planned.commit(patient(on_step=lambda at: meanwhile() if at == "refreshed" else None))
+    assert read_rows(table) == sorted(rows + OTHERS)
+
+
+def test_a_rewrite_is_told_to_run_again(catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = create_table(catalog)
+    rows = read_rows(table)
+    usual = commit_manager._newest
+    meanwhile = once(lambda: commit_and_expire(table))
+
+    def newest(asked: Table) -> Table:
+        fp.append(catalog.load_table("db.t"), arrow(rows_of(300, 301)))
+        found = usual(asked)
+        meanwhile()
+        return found
+
+    monkeypatch.setattr(commit_manager, "_newest", newest)
+    with pytest.raises(CommitConflictError, match=r"were expired while .*run the rewrite again"):
+        fp.rewrite_data_files(table, options={"rewrite-all": "true"}, commit=patient())
+    assert read_rows(table) == sorted(rows + OTHERS + rows_of(300, 301) * 2)
+
+
+def test_a_file_that_is_missing_without_an_expiry_is_damage(catalog: SqlCatalog) -> None:
+    table = create_table(catalog)
+    planned = appending(rows_of(100, 105)).plan(table, IsolationLevel.SERIALIZABLE)
+    head = table.current_snapshot()
+    assert head is not None
+    Path(head.manifest_list.removeprefix("file://")).unlink()
+    with pytest.raises(CorruptMetadataError, match="does not exist although the table refers to it"):
+        planned.commit(patient())
