@@ -252,6 +252,19 @@ def test_row_groups_end_at_the_size_the_table_wants(tmp_path: Path) -> None:
         assert offsets == sorted(offsets), "readers tell a row group by its first column"
 
 
+def test_row_groups_end_before_decoded_columns_are_too_large(tmp_path: Path) -> None:
+    texts = [f"{i % 5}" * 5000 for i in range(ROWS)]
+    parts = [rows(n * ROWS).set_column(1, SCHEMA.field("few"), pa.array(texts)) for n in range(4)]
+    table = table_of(tmp_path, *parts)
+    with table.transaction() as change:
+        change.set_properties({"write.parquet.row-group-size-bytes": str(20 * 1024**2)})
+    result = rewritten(table)
+    assert kept(result) == KEPT
+    metadata = pq.read_metadata(only_file(result))
+    assert [metadata.row_group(n).num_rows for n in range(metadata.num_row_groups)] == [2 * ROWS, 2 * ROWS]
+    assert pq.read_table(only_file(result), columns=["id"])["id"].to_pylist() == list(range(4 * ROWS))
+
+
 def test_rows_of_format_3_keep_their_identity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = table_of(tmp_path)
     monkeypatch.setattr("pyiceberg.table.update.SUPPORTED_TABLE_FORMAT_VERSION", 3)

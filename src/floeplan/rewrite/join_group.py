@@ -24,7 +24,7 @@ from floeplan.parquet.footer import decode_footer
 from floeplan.parquet.selection import RowSelection
 from floeplan.rewrite.group_run import GroupRun
 from floeplan.rewrite.joined_file import Chunk, JoinedFile, encoded_chunks, encoded_footer
-from floeplan.rewrite.kept_pages import CODECS, KeptChunk, KeptPages, KeptPart
+from floeplan.rewrite.kept_pages import CODECS, KeptChunk, KeptPages, KeptPart, statistics
 from floeplan.rewrite.options import STITCHING
 from floeplan.rewrite.stitch_group import removing
 from floeplan.scan.file_rows import OpenFile
@@ -135,9 +135,8 @@ class GroupJoiner:
         facts = []
         with writing(path), target.io.new_output(path).create() as out:
             file = JoinedFile(out, path, self.layout.blank)
-            for pieces in self._row_groups():
-                chunks, seen = self._columns(pieces)
-                file.add(sum(piece.rows for piece in pieces), chunks)
+            for rows, chunks, seen in self._row_groups():
+                file.add(rows, chunks)
                 facts.append(seen)
             size, footer = file.finish()
         self.run.moved.wrote([path], [footer.num_rows], [(np.array([0]), np.array([self.run.moved.rows]))])
@@ -152,7 +151,17 @@ class GroupJoiner:
         )
         return entries_of([entry], target.union)
 
-    def _row_groups(self) -> Iterator[list[_Piece]]:
+    def _row_groups(self) -> Iterator[tuple[int, list[Chunk], GroupFacts]]:
+        """New row groups: their rows, their columns, and what is known of these."""
+        for pieces in self._good_sizes():
+            while pieces:
+                kept = self._kept(pieces)
+                others = Schema(*(field for field in self.layout.schema.fields if field.field_id not in kept))
+                count, rows = self._read(pieces, others) if others.fields else (len(pieces), None)
+                taken, pieces = pieces[:count], pieces[count:]
+                yield sum(piece.rows for piece in taken), *self._columns(taken, kept, rows)
+
+    def _good_sizes(self) -> Iterator[list[_Piece]]:
         """Neighbouring row groups, as many as make a good one."""
         waiting: list[_Piece] = []
         size = 0
@@ -173,40 +182,45 @@ class GroupJoiner:
             for group in np.flatnonzero(opened.footer.row_group_rows).tolist():
                 yield _Piece(work, opened, group, kept[group])
 
-    def _columns(self, pieces: Sequence[_Piece]) -> tuple[list[Chunk], GroupFacts]:
-        """The columns of a new row group, and what is known of them."""
-        kept = self._kept(pieces)
-        chunks: dict[tuple[str, ...], Chunk] = {chunk.leaf.path: chunk for chunk in kept}
-        facts = _known(kept)
-        others = [field for field in self.layout.schema.fields if (field.name,) not in chunks]
-        if others:
-            rows = self._read(pieces, Schema(*others))
+    def _kept(self, pieces: Sequence[_Piece]) -> list[int]:
+        """The columns of which all pages can be kept."""
+        common = set.intersection(*(set(piece.kept) for piece in pieces))
+        leaves = self.layout.kept.leaves
+        return [i for i in leaves if i in common and statistics(leaves[i], [piece.kept[i] for piece in pieces])]
+
+    def _read(self, pieces: Sequence[_Piece], schema: Schema) -> tuple[int, pa.Table]:
+        """Some columns of the first pieces: as many as a row group may hold, for decoded they may be far larger."""
+        reader = WholeRows(self.target, self.run.files)
+        reader.schema = schema
+        tables: list[pa.Table] = []
+        size = 0
+        for piece in pieces:
+            tables.append(reader.read(piece.work, piece.opened, piece.selection))
+            size += tables[-1].nbytes
+            if size >= self.target.options.row_group_size:
+                break
+        return len(tables), _in_layout(pa.concat_tables(tables), schema)
+
+    def _columns(
+        self, pieces: Sequence[_Piece], kept: Sequence[int], rows: pa.Table | None
+    ) -> tuple[list[Chunk], GroupFacts]:
+        """The columns of a row group, kept and encoded; what is kept of a file is read at once."""
+        codec, leaves = CODECS[self.target.options.codec], self.layout.kept.leaves
+        read = [
+            piece.opened.source.read_ranges([piece.kept[i].place for i in kept]) if kept else () for piece in pieces
+        ]
+        copied = [
+            KeptChunk(leaves[i], codec, [piece.kept[i] for piece in pieces], [data[at] for data in read])
+            for at, i in enumerate(kept)
+        ]
+        chunks: dict[tuple[str, ...], Chunk] = {chunk.leaf.path: chunk for chunk in copied}
+        facts = _known(copied)
+        if rows is not None:
             if self.plain is None:
                 self.plain = hardly_repeating(rows)
             facts = _together(facts, group_facts(rows))
             chunks |= encoded_chunks(encoded_file(rows, self.target.options, self.plain))
         return [chunks[path] for path in self.layout.paths], facts
-
-    def _kept(self, pieces: Sequence[_Piece]) -> list[KeptChunk]:
-        """The columns of which all pages are kept; what is read of a file is read at once."""
-        common = set.intersection(*(set(piece.kept) for piece in pieces))
-        ids = [field_id for field_id in self.layout.kept.leaves if field_id in common]
-        read = [piece.opened.source.read_ranges([piece.kept[i].place for i in ids]) if ids else () for piece in pieces]
-        codec = CODECS[self.target.options.codec]
-        made = [
-            KeptChunk.of(
-                self.layout.kept.leaves[i], codec, [piece.kept[i] for piece in pieces], [data[at] for data in read]
-            )
-            for at, i in enumerate(ids)
-        ]
-        return [chunk for chunk in made if chunk is not None]
-
-    def _read(self, pieces: Sequence[_Piece], schema: Schema) -> pa.Table:
-        """Some columns of the rows, as the new file has them."""
-        reader = WholeRows(self.target, self.run.files)
-        reader.schema = schema
-        tables = [reader.read(piece.work, piece.opened, piece.selection) for piece in pieces]
-        return _in_layout(pa.concat_tables(tables), schema)
 
 
 def _known(kept: Sequence[KeptChunk]) -> GroupFacts:

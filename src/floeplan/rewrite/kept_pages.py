@@ -159,13 +159,6 @@ class KeptChunk:
     codec: int
     parts: Sequence[KeptPart]
     pieces: Sequence[Piece]
-    statistics: bytes
-
-    @staticmethod
-    def of(leaf: LeafColumn, codec: int, parts: Sequence[KeptPart], pieces: Sequence[Piece]) -> KeptChunk | None:
-        """The column; nothing when its bounds cannot be compared."""
-        statistics = _statistics(leaf, parts)
-        return None if statistics is None else KeptChunk(leaf, codec, parts, pieces, statistics)
 
     @property
     def nulls(self) -> int:
@@ -211,14 +204,14 @@ class KeptChunk:
                 (6, I64, self.uncompressed_size),
                 (7, I64, sum(part.place[1] for part in self.parts)),
                 (9, I64, start),
-                (12, STRUCT, self.statistics),
+                (12, STRUCT, statistics(self.leaf, self.parts)),
             ]
         )
         return encode_struct([(2, I64, 0), (3, STRUCT, inner), (4, I64, 0), (5, I32, 0), (6, I64, 0), (7, I32, 0)])
 
 
-def _statistics(leaf: LeafColumn, parts: Sequence[KeptPart]) -> bytes | None:
-    """The statistics of all parts together."""
+def statistics(leaf: LeafColumn, parts: Sequence[KeptPart]) -> bytes | None:
+    """The statistics of all parts together; nothing when their bounds cannot be compared."""
     fields: list[tuple[int, int, object]] = [(3, I64, sum(part.nulls for part in parts))]
     filled = [part for part in parts if part.nulls < part.rows]
     if filled:
