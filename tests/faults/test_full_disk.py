@@ -137,6 +137,26 @@ def test_a_catalog_that_cannot_write_the_metadata(table: Table, change: str) -> 
     assert len(table.refresh().metadata.snapshots) == 4
 
 
+def test_what_a_rewrite_had_committed_before_is_not_hidden(table: Table) -> None:
+    rows, files = read_rows(table), files_under(table)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    commits = []
+
+    def fill(at: str) -> None:
+        commits.extend([at] if at == "validated" else [])
+        resource.setrlimit(resource.RLIMIT_FSIZE, (LITTLE if len(commits) > 1 else soft, hard))
+
+    asked = {"rewrite-all": "true", "partial-progress.enabled": "true", "partial-progress.max-commits": "2"}
+    try:
+        done = fp.rewrite_data_files(table, options=asked, commit=patient(on_step=fill))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert len(done.snapshot_ids) == 1
+    assert [failure.error.kind for failure in done.failures] == ["unwritable"]
+    assert read_rows(table) == rows
+    assert files_under(table) - files <= reachable(table), "nothing is left over"
+
+
 class NoSpace(PyArrowFileIO):
     """Every new file is on a device that is full."""
 

@@ -171,8 +171,9 @@ class CommitManager:
         Only an error that says so lets files go: after any other it is not known whether the table refers to them.
         """
         since = judged.since
-        deletes = judged.carried.write(WriteTarget.of(since.table), judged.added, new_attempt())
+        deletes = None
         try:
+            deletes = judged.carried.write(WriteTarget.of(since.table), judged.added, new_attempt())
             return commit_change(
                 since.table,
                 self._change(judged, deletes),

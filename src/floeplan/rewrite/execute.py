@@ -24,7 +24,7 @@ from pyiceberg.table import StaticTable, Table
 from pyiceberg.table.refs import MAIN_BRANCH
 
 from floeplan.catalog import load_table, refreshed
-from floeplan.errors import BadInputError, CommitError, FloeplanError
+from floeplan.errors import BadInputError, FloeplanError
 from floeplan.predicate.compile import PredicateSource
 from floeplan.rewrite.commit_manager import CommitManager, CommittedGroups
 from floeplan.rewrite.options import KEEP, RewriteOptions
@@ -174,11 +174,12 @@ class _Run:
         options = self.planned.plan.options
         try:
             done = self.manager.commit(groups)
-        except CommitError as error:
+        except FloeplanError as error:
             self.failures += [GroupFailure(group.group_id, error, group.bytes) for group in groups]
             self.failed_commits += 1
             limit = options.partial_progress_max_failed_commits
             if self.failed_commits > (options.partial_progress_max_commits if limit is None else limit):
+                error.committed |= bool(self.committed)
                 raise
             return
         self.committed.append(done)
