@@ -26,7 +26,7 @@ from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType
 
 import floeplan as fp
-from floeplan.errors import CommitConflictError, CorruptMetadataError, FloeplanError
+from floeplan.errors import CommitError, CorruptMetadataError, FloeplanError
 from floeplan.partition.evolution import AddField, DropField, Term
 from floeplan.scan.options import ScanOptions
 from floeplan.spark.source_options import SourceOptions
@@ -42,7 +42,7 @@ SCHEMA = Schema(
 SPEC = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "part"), spec_id=0)
 PARTS = ("a", "b", "c")
 MOST_TRIES = 5000
-"""What a conflict refused is done again, on the newer table; nobody is refused for ever."""
+"""What was refused is done again, on the newer table; nobody is refused for ever."""
 QUIET = ScanOptions(report=False, cache=False)
 SMALL_FILES = {"target-file-size-bytes": "1000000", "min-input-files": "2"}
 
@@ -267,8 +267,10 @@ def run(catalog: SqlCatalog, name: str, *, steps: int, seconds: float = float("i
                 assert tries <= MOST_TRIES, f"{act.__name__} never gets through"
                 try:
                     act(actor)
-                except CommitConflictError as conflict:
-                    log.refused.append(f"{act.__name__}: {conflict.message}")
+                except CommitError as refusal:
+                    if not refusal.retryable or refusal.committed:
+                        raise
+                    log.refused.append(f"{act.__name__}: {refusal.message}")
                 except CorruptMetadataError as missing:
                     if not actor.plans_on_what_is_expired():
                         raise
