@@ -15,6 +15,7 @@ from pyiceberg.table import Table
 
 import floeplan as fp
 from floeplan.scan.options import ScanOptions
+from tests.support.duckdb_reader import DuckDb, key_columns, left_out
 from tests.support.matrix import TABLES, Matrix, MatrixTable, interpreted
 
 if TYPE_CHECKING:
@@ -88,11 +89,14 @@ class Forks:
 
 @pytest.mark.parametrize("name", TABLES)
 def test_rows_files_and_ages_after_every_way(
-    name: str, matrix: Matrix, local_catalog: SqlCatalog, spark: SparkSession
+    name: str, matrix: Matrix, local_catalog: SqlCatalog, spark: SparkSession, duckdb: DuckDb
 ) -> None:
     made = matrix.table(name)
     forks = Forks(made, local_catalog)
-    before = texts(fp.plan_scan(local_catalog.load_table(made.identifier), options=QUIET).to_arrow().to_pylist())
+    original = local_catalog.load_table(made.identifier)
+    rows = fp.plan_scan(original, options=QUIET).to_arrow().to_pylist()
+    before, keys = texts(rows), key_columns(rows)
+    read_by_duckdb = duckdb.reads(original, keys)
     for way in ways(name):
         table = forks.fork()
         start = table.current_snapshot()
@@ -102,6 +106,8 @@ def test_rows_files_and_ages_after_every_way(
         assert done.files_rewritten == done.planning.plan.to_dict()["files"]
         check_files(table, start.sequence_number, way, done)
         assert texts(fp.plan_scan(table, options=QUIET).to_arrow().to_pylist()) == before, way
+        if read_by_duckdb and not left_out(table):
+            assert duckdb.keys(table) == keys, way
         old = fp.plan_scan(table, snapshot_id=start.snapshot_id, options=QUIET)
         assert texts(old.to_arrow().to_pylist()) == before or start.schema_id != table.metadata.current_schema_id
         check_nothing_left(table, way)

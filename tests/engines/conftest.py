@@ -1,0 +1,17 @@
+"""What tests with other engines share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.duckdb_reader import DuckDb
+
+
+@pytest.fixture(scope="session")
+def duckdb() -> Iterator[DuckDb]:
+    """DuckDB as a judge of tables."""
+    reader = DuckDb()
+    yield reader
+    reader.close()
