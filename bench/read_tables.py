@@ -35,6 +35,7 @@ SCHEMA = pa.schema(
 )
 EVERY = 20
 """One row in so many is deleted."""
+DELETED = f"id % {EVERY} = 7"
 
 
 def make_tables(catalog: SqlCatalog, files: int, rows: int, many: int) -> dict[str, Table]:
@@ -43,7 +44,7 @@ def make_tables(catalog: SqlCatalog, files: int, rows: int, many: int) -> dict[s
     tables = {"clean": _appended(catalog, "clean", files, rows)}
     for name in ("positions", "keys"):
         tables[name] = catalog.register_table(f"read.{name}", tables["clean"].metadata_location)
-    fp.delete(tables["positions"], f"id % {EVERY} = 7", mode="merge-on-read")
+    fp.delete(tables["positions"], DELETED, mode="merge-on-read")
     _delete_keys(tables["keys"], files * rows)
     tables["many"] = _many_files(catalog, many)
     return {name: table.refresh() for name, table in tables.items()}
