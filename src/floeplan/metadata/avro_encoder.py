@@ -214,8 +214,9 @@ def _buffers(slot: Slot, array: pa.Array) -> ColumnBuffers:
 
 
 def _int64(array: pa.Array) -> Ints:
-    numbers = array.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
-    return np.ascontiguousarray(numbers, dtype=np.int64)
+    whole = array if pa.types.is_int64(array.type) else array.cast(pa.int64())
+    numbers = whole.fill_null(0) if whole.null_count else whole
+    return np.ascontiguousarray(numbers.to_numpy(zero_copy_only=False), dtype=np.int64)
 
 
 def _bytes(slot: Slot, array: pa.Array, valid: npt.NDArray[np.uint8] | None) -> ColumnBuffers:
