@@ -42,13 +42,14 @@ class BadSegment(Exception):  # noqa: N818 - never leaves the cache
 
 @dataclass(slots=True)
 class Segment:
-    """An index in memory; columns are mapped and checked on first use."""
+    """An index in memory; the data are mapped when the first column is used, and each column is checked when it is."""
 
     index_path: Path
     manifests: pa.Table
     checksums: Mapping[str, str]
     types: Mapping[int, str]
     _columns: dict[str, pa.Array] = field(default_factory=dict)
+    _data: pa.RecordBatch | None = None
 
     @classmethod
     def in_memory(cls, columns: Mapping[str, pa.Array], manifests: pa.Table, types: Mapping[int, str]) -> Segment:
@@ -78,7 +79,9 @@ class Segment:
         """A column, checked."""
         if name not in self._columns:
             try:
-                column = _open_data(self.index_path).column(name)
+                if self._data is None:
+                    self._data = _open_data(self.index_path)
+                column = self._data.column(name)
             except (OSError, pa.ArrowException) as error:
                 remove_segment(self.index_path)
                 raise BadSegment(str(error)) from error
