@@ -121,8 +121,7 @@ def hardly_repeating(rows: pa.Table) -> frozenset[str]:
 
     Rows are looked at all over the table: among neighbours values repeat where the rows are sorted.
     """
-    every = np.arange(rows.num_rows) % max(1, rows.num_rows // _SAMPLE) == 0
-    sample = rows.filter(pa.array(every))  # takes a tenth of the time that picking rows from many pieces does
+    sample = rows.take(pa.array(np.arange(0, rows.num_rows, max(1, rows.num_rows // _SAMPLE))))
     columns = zip(sample.column_names, sample.columns, strict=True)
     return frozenset(name for name, column in columns if _hardly_repeats(column))
 
