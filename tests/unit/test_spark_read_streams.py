@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -108,6 +109,31 @@ class TestWriting:
         other = StreamAppends(SourceOptions({**options, "query-id": "another"}), overwrite=False)
         other.commit([other.write(iter([pa.record_batch({"k": pa.array([4])})]))], 0)
         assert self.stored(table) == [1, 2, 3, 4, 9]
+
+    def test_a_batch_is_committed_once_though_its_snapshot_was_expired(
+        self, table: Table, options: dict[str, str]
+    ) -> None:
+        writer = StreamAppends(SourceOptions({**options, "query-id": "q"}), overwrite=False)
+        message = writer.write(iter([pa.record_batch({"k": pa.array([1])})]))
+        writer.commit([message], 7)
+        append(table, 9)
+        table.refresh().maintenance.expire_snapshots().older_than(datetime.now() + timedelta(days=1)).commit()
+        assert len(table.refresh().snapshots()) == 1
+        writer.commit([writer.write(iter([pa.record_batch({"k": pa.array([1])})]))], 7)
+        assert self.stored(table) == [1, 9]
+        writer.commit([writer.write(iter([pa.record_batch({"k": pa.array([2])})]))], 8)
+        assert self.stored(table) == [1, 2, 9]
+
+    def test_a_batch_that_was_taken_back_is_written_again(self, table: Table, options: dict[str, str]) -> None:
+        before = append(table, 9)
+        writer = StreamAppends(SourceOptions({**options, "query-id": "q"}), overwrite=False)
+        for expected in ([1, 9], [1, 9]):
+            writer.commit([writer.write(iter([pa.record_batch({"k": pa.array([1])})]))], 0)
+            assert self.stored(table) == expected
+        table.refresh().manage_snapshots().set_current_snapshot(before).commit()
+        assert self.stored(table) == [9]
+        writer.commit([writer.write(iter([pa.record_batch({"k": pa.array([1])})]))], 0)
+        assert self.stored(table) == [1, 9]
 
     def test_an_aborted_batch_leaves_nothing(self, table: Table, options: dict[str, str]) -> None:
         writer = StreamAppends(SourceOptions({**options, "query-id": "q"}), overwrite=False)

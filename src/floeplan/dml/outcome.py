@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyiceberg.table.update import SetPropertiesUpdate
 from pyroaring import BitMap64
 
 from floeplan.catalog import follow
@@ -104,6 +105,7 @@ class Commit:
         partitions: Entries whose (spec, tuple)s are all the change depends on.
         isolation: ``None`` takes no notice of rows others add.
         summary: Further properties of the snapshot.
+        properties: Properties of the table that are set in the same commit.
         options: Retries and cleaning.
         owns_files: Whether the new files were written for this change, and go when it fails.
     """
@@ -112,6 +114,7 @@ class Commit:
     partitions: EntriesTable | None = None
     isolation: IsolationLevel | None = None
     summary: Mapping[str, str] = field(default_factory=dict)
+    properties: Mapping[str, str] = field(default_factory=dict)
     options: CommitOptions | None = None
     owns_files: bool = True
 
@@ -167,7 +170,10 @@ def commit_outcome(target: DmlTarget, outcome: Outcome, how: Commit) -> DmlResul
         partitions=how.partitions,
     )
     options = replace(how.options or CommitOptions(), owns_files=how.owns_files)
-    done = commit_change(target.table, change, branch=target.branch, validation=validation, options=options)
+    also = (SetPropertiesUpdate(updates=dict(how.properties)),) if how.properties else ()
+    done = commit_change(
+        target.table, change, branch=target.branch, validation=validation, options=options, extra_updates=also
+    )
     follow(target.table, done.table)
     written = tuple(ManifestSummary(m.path, m.spec_id, _CONTENT[m.content], m.entries) for m in done.manifests_written)
     return _result(target, outcome, done.snapshot_id, written, done.attempts)

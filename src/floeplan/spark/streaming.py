@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 from pyiceberg.table import Table
-from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.snapshots import Operation, Snapshot
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSourceStreamArrowWriter,
@@ -116,7 +116,9 @@ class StreamAppends(DataSourceStreamArrowWriter):
         outcome = Outcome()
         for entries in written(messages):
             outcome.insert(entries)
-        commit_outcome(target, outcome, Commit(summary={QUERY_ID: query_id, BATCH_ID: str(batchId)}))
+        noted = {_note(target.branch, query_id): str(batchId)}
+        summary = {QUERY_ID: query_id, BATCH_ID: str(batchId)}
+        commit_outcome(target, outcome, Commit(summary=summary, properties=noted))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Remove the files of a batch that is not committed."""
@@ -131,13 +133,27 @@ def _running_query() -> str | None:
 
 
 def _last_batch(table: Table, branch: str, query_id: str) -> int:
-    """The number of the newest batch of a query on a branch; -1 when there is none."""
+    """The number of the newest batch of a query on a branch; -1 when there is none.
+
+    The snapshots of the branch tell it. When the one that did was expired, the table's note of it counts, which every
+    batch sets with its snapshot. A snapshot that is there but no longer on the branch was taken back, and so its batch.
+    """
     known = {snapshot.snapshot_id: snapshot for snapshot in table.metadata.snapshots}
     ref = table.metadata.refs.get(branch)
     at = None if ref is None else ref.snapshot_id
     while at is not None and at in known:
-        summary = known[at].summary
-        if summary is not None and summary.additional_properties.get(QUERY_ID) == query_id:
-            return int(summary.additional_properties[BATCH_ID])
+        if (batch := _batch(known[at], query_id)) is not None:
+            return batch
         at = known[at].parent_snapshot_id
-    return -1
+    noted = int(table.properties.get(_note(branch, query_id), -1))
+    return -1 if any(_batch(snapshot, query_id) == noted for snapshot in known.values()) else noted
+
+
+def _batch(snapshot: Snapshot, query_id: str) -> int | None:
+    """The batch of a query that a snapshot added."""
+    told = {} if snapshot.summary is None else snapshot.summary.additional_properties
+    return int(told[BATCH_ID]) if told.get(QUERY_ID) == query_id else None
+
+
+def _note(branch: str, query_id: str) -> str:
+    return f"floeplan.stream.{branch}.{query_id}"
