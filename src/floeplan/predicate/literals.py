@@ -16,6 +16,8 @@ from pyiceberg.types import (
     BooleanType,
     DateType,
     FixedType,
+    IntegerType,
+    LongType,
     PrimitiveType,
     TimestampNanoType,
     TimestampType,
@@ -33,7 +35,12 @@ _MICROS_PER_DAY = 86_400_000_000
 
 
 def sql_literal(type_: PrimitiveType, value: Value) -> str:
-    """Write a canonical value as a Spark-SQL literal that reads back as the same value."""
+    """Write a canonical value as a Spark-SQL literal that reads back as the same value.
+
+    Whole numbers, of which lists have thousands, come first.
+    """
+    if isinstance(type_, IntegerType | LongType):
+        return str(value)
     match type_:
         case BooleanType():
             return "TRUE" if value else "FALSE"
