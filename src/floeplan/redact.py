@@ -4,8 +4,9 @@ Rule: three things are secrets. What a catalog or store is configured with under
 ``token``, ``s3.secret-access-key`` …), wherever the value turns up; the user information of a URI; and, in messages and
 logs, the value written beside such a name.
 
-Fail-safe: a value is masked in any text it is found in, should it be no secret there. Values of fewer than four
-characters are not looked for: they are in every text.
+Fail-safe: a value is masked in any text it is found in, should it be no secret there. Only values of fewer than eight
+characters, which may well be a part of other words and of paths, must stand alone; those of fewer than four are not
+looked for: they are in every text.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 MASK = "***"
-_SHORTEST = 4
+_SHORTEST, _SHORT = 4, 8
 _ENVIRONMENT = ("PYICEBERG_", "AWS_", "AZURE_", "GOOGLE_")
 _NAME = (
     r"(?:password|passwd|secret|token|credential|access[-_.]?key|account[-_.]?key|private[-_.]?key|api[-_.]?key"
@@ -39,7 +40,8 @@ def remember(properties: Mapping[str, object]) -> None:
 def without_secrets(text: str) -> str:
     """The text without known secrets and without the user information of URIs; for results, whose names are data."""
     for secret in sorted(_all_secrets(), key=len, reverse=True):
-        text = text.replace(secret, MASK)
+        if secret in text:
+            text = _pattern(secret).sub(MASK, text)
     return _USER_INFORMATION.sub(MASK, text) if "://" in text else text
 
 
@@ -63,6 +65,12 @@ def _masked(value: Any) -> Any:
 def redacted(text: str) -> str:
     """The same, and without what is written beside the name of a secret; for messages and logs."""
     return _NAMED.sub(rf"\g<name>{MASK}", without_secrets(text))
+
+
+def _pattern(secret: str) -> re.Pattern[str]:
+    """Where a secret is found: a short one only where it stands alone."""
+    literal = re.escape(secret)
+    return re.compile(literal if len(secret) >= _SHORT else rf"(?<![\w-]){literal}(?![\w-])")
 
 
 def _all_secrets() -> set[str]:

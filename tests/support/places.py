@@ -17,7 +17,7 @@ from scripts.fetch_rest_catalog import ensure_rest_catalog
 from tests.support.servers import QUICK_JVM, free_port, server
 
 BUCKET = "lake"
-_KEYS = {"access-key-id": "test", "secret-access-key": "test", "region": "us-east-1"}
+_KEYS = {"access-key-id": "key-of-the-tests", "secret-access-key": "secret-of-the-tests", "region": "us-east-1"}
 
 
 @contextmanager

@@ -48,6 +48,13 @@ def test_secrets_of_messages_are_masked(text: str, shown: str) -> None:
     assert redacted(text) == shown
 
 
+def test_a_short_secret_is_one_only_where_it_stands_alone() -> None:
+    redact.remember({"s3.access-key-id": "test", "s3.secret-access-key": "minioadmin"})
+    assert without_secrets("/tmp/pytest-1/test_a/latest.parquet") == "/tmp/pytest-1/test_a/latest.parquet"
+    assert without_secrets("user test, 'test', k=test") == "user ***, '***', k=***"
+    assert without_secrets("xminioadminx") == "x***x"
+
+
 def test_documents_lose_known_secrets_only() -> None:
     uri = f"postgresql://ann:{PASSWORD}@db/x"
     redact.remember({"credential": KEY, "uri": uri, "warehouse": "s3://lake", "token": "true", "password": "1234"})
