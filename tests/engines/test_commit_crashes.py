@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,30 +10,19 @@ import pytest
 from floeplan.transaction.change import IsolationLevel
 from tests.support.commits import create_table, files_under, leftovers, open_catalog, read_rows
 from tests.support.crashing_commit import WRITES
+from tests.support.killed_writers import KilledWriters, killed_writers
 
 pytestmark = pytest.mark.engines
 
-ROOT = Path(__file__).resolve().parents[2]
 BEFORE = ("refreshed", "validated", "manifests-written", "list-written", "before-commit", "metadata-written")
 AFTER = ("committed", "cleaned")
 KINDS = [("merge-on-read", 2), ("copy-on-write", 3)]
 
 
 @pytest.fixture(scope="module")
-def writers() -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "tests.support.crashing_commit"]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        yield process
-        assert process.stdin is not None
-        process.stdin.close()
-
-
-def kill_at(writers: subprocess.Popen[str], folder: Path, kind: str, step: str) -> None:
-    assert writers.stdin is not None
-    assert writers.stdout is not None
-    writers.stdin.write(f"{folder} {kind} {step}\n")
-    writers.stdin.flush()
-    assert int(writers.stdout.readline()) == signal.SIGKILL
+def writers() -> Iterator[KilledWriters]:
+    with killed_writers() as made:
+        yield made
 
 
 def kinds_of(paths: set[str]) -> dict[str, int]:
@@ -53,12 +39,12 @@ def kinds_of(paths: set[str]) -> dict[str, int]:
 @pytest.mark.parametrize("step", BEFORE + AFTER)
 @pytest.mark.parametrize(("kind", "version"), KINDS)
 def test_a_killed_writer_leaves_the_table_whole(
-    writers: subprocess.Popen[str], tmp_path: Path, kind: str, version: int, step: str
+    writers: KilledWriters, tmp_path: Path, kind: str, version: int, step: str
 ) -> None:
     catalog = open_catalog(tmp_path)
     table = create_table(catalog, version)
     rows, files = read_rows(table), files_under(table)
-    kill_at(writers, tmp_path, kind, step)
+    writers.kill_at(tmp_path, kind, step)
     left = leftovers(table)
     assert read_rows(table) == (rows if step in BEFORE else sorted(WRITES[kind].of_rows(rows)))
     assert left == (files_under(table) - files if step in BEFORE else set()), "all that was written, or nothing"

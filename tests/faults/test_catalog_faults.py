@@ -6,9 +6,6 @@ A commit whose answer is lost is looked for by its snapshot id: it is made once,
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import sys
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -39,11 +36,11 @@ from tests.support.commits import (
 )
 from tests.support.crashing_commit import REWRITE, WRITES
 from tests.support.fault_proxy import Fault, FaultProxy, Kind, always, fault_proxy
+from tests.support.killed_writers import KilledWriters, killed_writers
 from tests.support.places import rest_catalog
 
 pytestmark = pytest.mark.services
 
-ROOT = Path(__file__).resolve().parents[2]
 COMMIT, LOAD = ("POST", r"/tables/\w+$"), ("GET", r"/tables/\w+$")
 START = rows_of(0, 10, "a") + rows_of(10, 20, "b")
 NEW = rows_of(100, 103)
@@ -233,28 +230,21 @@ AFTER = ("committed", "cleaned")
 
 
 @pytest.fixture(scope="module")
-def writers() -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "tests.support.crashing_commit"]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        yield process
-        assert process.stdin is not None
-        process.stdin.close()
+def writers() -> Iterator[KilledWriters]:
+    with killed_writers() as made:
+        yield made
 
 
 @pytest.mark.parametrize("kind", ["append", "merge-on-read", REWRITE])
 def test_a_writer_killed_at_any_step_leaves_the_table_whole(
-    server: str, writers: subprocess.Popen[str], tmp_path: Path, kind: str
+    server: str, writers: KilledWriters, tmp_path: Path, kind: str
 ) -> None:
     (tmp_path / "rest").write_text(server)
     catalog = RestCatalog("rest", uri=server)
-    assert writers.stdin is not None
-    assert writers.stdout is not None
     for step in BEFORE + AFTER:
         table = _create(catalog, "db.t")
         files = files_under(table)
-        writers.stdin.write(f"{tmp_path} {kind} {step}\n")
-        writers.stdin.flush()
-        assert int(writers.stdout.readline()) == signal.SIGKILL
+        writers.kill_at(tmp_path, kind, step)
         done = WRITES[kind].of_rows(START) if step in AFTER and kind in WRITES else START
         assert read_rows(table) == sorted(done), step
         left = own(leftovers(table) - files)

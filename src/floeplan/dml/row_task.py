@@ -80,13 +80,13 @@ class RowTask:
 
 
 class WholeRows:
-    """Reads rows in all columns, in format 3 with their identity."""
+    """Reads rows in the columns of a schema, by default in all of them and in format 3 with their identity."""
 
-    def __init__(self, target: WriteTarget, files: FileRows) -> None:
+    def __init__(self, target: WriteTarget, files: FileRows, schema: Schema | None = None) -> None:
         self._files = files
         self._lineage = target.format_version >= 3
         extra = (ROW_ID, LAST_UPDATED) if self._lineage else ()
-        self.schema = Schema(*target.stored_schema.fields, *extra)
+        self.schema = schema or Schema(*target.stored_schema.fields, *extra)
 
     def read(self, work: FileWork, opened: OpenFile, selection: RowSelection) -> pa.Table:
         """Live rows at these positions."""

@@ -172,6 +172,12 @@ class ParquetFooter:
             self._chunks[index] = self._decode_chunks(self.leaves[index])
         return self._chunks[index]
 
+    def encodings(self, leaf: LeafColumn, row_group: int) -> frozenset[int] | None:
+        """The encodings that the chunk of a column in one row group names; ``None`` when it names none."""
+        start = int(self._chunk_starts[row_group, leaf.index])
+        named = read_struct(self._encoded, start, {3: {2: None}}, "column chunk", self.file)[0][3].get(2)
+        return frozenset(named) if isinstance(named, list) else None
+
     def _decode_chunks(self, leaf: LeafColumn) -> ColumnChunks:
         structs = [
             read_struct(self._encoded, start, _CHUNK_SHAPE, "footer", self.file)[0]

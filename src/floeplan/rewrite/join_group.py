@@ -190,8 +190,7 @@ class GroupJoiner:
 
     def _read(self, pieces: Sequence[_Piece], schema: Schema) -> tuple[int, pa.Table]:
         """Some columns of the first pieces: as many as a row group may hold, for decoded they may be far larger."""
-        reader = WholeRows(self.target, self.run.files)
-        reader.schema = schema
+        reader = WholeRows(self.target, self.run.files, schema)
         tables: list[pa.Table] = []
         size = 0
         for piece in pieces:

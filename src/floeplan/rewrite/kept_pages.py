@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from floeplan.parquet.footer import Numbers, ParquetFooter
 from floeplan.parquet.page_index import PageIndex, read_page_indexes
 from floeplan.parquet.schema import LeafColumn
-from floeplan.parquet.thrift import BINARY, BOOL, I32, I64, LIST, STRUCT, encode_struct, read_struct
+from floeplan.parquet.thrift import BINARY, BOOL, I32, I64, LIST, STRUCT, encode_struct
 from floeplan.parquet.values import ChunkClaims, Family, Side, decode_bound, family, usable_claims
 from floeplan.rewrite.joined_file import Piece
 from floeplan.scan.file_rows import OpenFile
@@ -119,8 +119,10 @@ def _part(footer: ParquetFooter, index: PageIndex, claims: ChunkClaims, group: i
         nulls = np.zeros_like(nulls)
     total = int(footer.row_group_rows[group])
     missing = 0 if index.leaf.max_def == 0 else int(claims.null_count[group])
-    encodings = _encodings(footer, index.leaf, group)
-    if missing != nulls.sum() or (nulls < 0).any() or chunks.num_values[group] != total or encodings & _DICTIONARIES:
+    encodings = footer.encodings(index.leaf, group)
+    if missing != nulls.sum() or (nulls < 0).any() or chunks.num_values[group] != total:
+        return None
+    if encodings is None or encodings & _DICTIONARIES:
         return None
     lower, upper = index.lower[pages], index.upper[pages]
     bounded = [low is not None and high is not None for low, high in zip(lower, upper, strict=True)]
@@ -142,13 +144,6 @@ def _part(footer: ParquetFooter, index: PageIndex, claims: ChunkClaims, group: i
         page_lower=lower,
         page_upper=upper,
     )
-
-
-def _encodings(footer: ParquetFooter, leaf: LeafColumn, group: int) -> frozenset[int]:
-    """The encodings a chunk names; an unreadable list counts as one with a dictionary."""
-    start = int(footer._chunk_starts[group, leaf.index])
-    named = read_struct(footer._encoded, start, {3: {2: None}}, "column chunk", footer.file)[0][3].get(2)
-    return frozenset(named) if isinstance(named, list) else frozenset(_DICTIONARIES)
 
 
 @dataclass(frozen=True, slots=True)
