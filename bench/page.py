@@ -26,10 +26,10 @@ def page(results: list[SuiteResult]) -> str:
         "by `make bench`; nothing on it is typed. A *ratio* is Floeplan's figure over the peer's: less is better, and "
         "1 is a draw. A *bar* is what must not be exceeded, and says whether it is. CPU seconds are of all processes "
         "and all cores, the JVM and Spark's Python workers included.",
-        f"Size {results[0].size}; `make bench SIZE=large` measures the real thing, and bars are set for that: on small "
-        "tables what a query costs before it reads anything weighs more, on either side. `make bench-check` compares "
-        f"with the ratios that are committed. All of it took {sum(result.seconds for result in results) / 60:.0f} "
-        f"minutes on {machine_text(results[0].machine)}",
+        f"Size {results[0].size}. Bars are set for `SIZE=default` and `SIZE=large`: on small tables what a "
+        "query costs before it reads anything weighs more, on either side. `make bench-check` compares with the ratios "
+        f"that are committed. All of it took {sum(result.seconds for result in results) / 60:.0f} minutes on "
+        f"{machine_text(results[0].machine)}",
         "## In short",
         f"![Every ratio as a dot, a line a suite](images/{PICTURE.name})",
         markdown([_short(result) for result in results], ("suite", "bars met", "bars missed", "ahead", "behind", "s")),
