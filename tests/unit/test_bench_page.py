@@ -19,7 +19,7 @@ def told() -> tuple[str, dict[str, list[dict[str, str]]]]:
     if not page.PAGE.exists():
         return "small", {suite: [] for suite in SUITES}
     text = page.PAGE.read_text()
-    size = re.search(r"^Size (\w+);", text, re.MULTILINE)
+    size = re.search(r"^Size (\w+)\W", text, re.MULTILINE)
     assert size is not None
     return size[1], {suite: rows_told(text, suite) for suite in SUITES}
 
