@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyiceberg.schema import Schema
 from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrder
 from pyiceberg.transforms import TruncateTransform, UnknownTransform, VoidTransform
@@ -31,6 +30,7 @@ from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.arrow_columns import columns_of, decoded
 from floeplan.predicate.evaluate import physical
 from floeplan.predicate.stats import Vector
+from floeplan.write.row_order import Numbers, SortKey, sorted_numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,19 +145,23 @@ def _vector(values: pa.Array) -> Vector:
 
 def sort_rows(rows: pa.Table, schema: Schema, order: SortOrder) -> pa.Table:
     """The rows in the order asked for; equal rows keep theirs."""
-    columns: dict[str, pa.Array] = {}
-    keys: list[tuple[str, str]] = []
-    for number, field in enumerate(order.fields):
-        values = _sortable(rows, schema, field)
-        if values.null_count:
-            columns[f"null{number}"] = values.is_null().cast(pa.int8())
-            first = field.null_order is NullOrder.NULLS_FIRST
-            keys.append((f"null{number}", "descending" if first else "ascending"))
-        columns[f"key{number}"] = values
-        keys.append((f"key{number}", "ascending" if field.direction is SortDirection.ASC else "descending"))
-    if not keys or rows.num_rows < 2:
+    if not order.fields or rows.num_rows < 2:
         return rows
-    return taken(rows, pc.sort_indices(pa.table(columns), sort_keys=keys))
+    return taken(rows, pa.array(sorted_rows(rows, schema, order)))
+
+
+def sorted_rows(rows: pa.Table, schema: Schema, order: SortOrder) -> Numbers:
+    """The numbers of the rows in the order asked for; equal rows keep theirs."""
+    return sorted_numbers(
+        [
+            SortKey(
+                _sortable(rows, schema, field),
+                descending=field.direction is SortDirection.DESC,
+                nulls_first=field.null_order is NullOrder.NULLS_FIRST,
+            )
+            for field in order.fields
+        ]
+    )
 
 
 def taken(rows: pa.Table, numbers: pa.Array) -> pa.Table:
