@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyroaring import BitMap64
 
+from floeplan.errors import CorruptFileError
 from floeplan.metadata.delete_index import DeleteKind
+from floeplan.parquet import source
+from floeplan.parquet.source import ByteSource
+from floeplan.scan import delete_files
 from floeplan.scan.delete_files import PATH_ID, POSITION_ID, DeleteFileReader
+from floeplan.scan.deletion_vector import encode_deletion_vector
 from floeplan.scan.model import DeleteScan
+from floeplan.write.puffin import deletion_vector_blob, puffin_file
 
 pytestmark = pytest.mark.unit
 
@@ -54,6 +63,56 @@ def test_paths_are_not_read_where_statistics_prove_them(tmp_path: Path) -> None:
     start, size = chunk.dictionary_page_offset, chunk.total_compressed_size
     path.write_bytes(stored[:start] + b"\xff" * size + stored[start + size :])
     assert DeleteFileReader(PyArrowFileIO()).positions(scan(path, 9), ONE).tolist() == list(range(9))
+
+
+@pytest.mark.parametrize(("together", "times"), [(1, 6), (2, 3), (6, 1)])
+def test_expected_vectors_come_together_as_far_as_memory_allows(
+    tmp_path: Path, together: int, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vectors = vector_file(tmp_path / "deletes.puffin", files=6)
+    monkeypatch.setattr(delete_files, "VECTOR_BYTES_AT_ONCE", together * (vectors[0].content_size or 0))
+    fetched = count_sources(monkeypatch)
+    reader = DeleteFileReader(PyArrowFileIO())
+    reader.expect([*vectors, *vectors])
+    for number in (4, 0, 1, 2, 3, 5, 4):
+        assert reader.positions(vectors[number], ONE).tolist() == [number, number + 10]
+    assert fetched == ["deletes.puffin"] * times
+
+
+def test_vectors_that_nobody_expected_are_found_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fetched = count_sources(monkeypatch)
+    vectors = vector_file(tmp_path / "deletes.puffin", files=3)
+    reader = DeleteFileReader(PyArrowFileIO())
+    reader.expect(vectors[:1])
+    assert [reader.positions(vector, ONE).tolist() for vector in vectors] == [[0, 10], [1, 11], [2, 12]]
+    assert len(fetched) == 3
+
+
+def test_a_vector_without_a_place_is_an_error_that_names_its_file(tmp_path: Path) -> None:
+    vector = replace(vector_file(tmp_path / "deletes.puffin", files=1)[0], content_offset=None)
+    with pytest.raises(CorruptFileError, match=r"does not say where in .*deletes\.puffin"):
+        DeleteFileReader(PyArrowFileIO()).positions(vector, ONE)
+
+
+def count_sources(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of files as they are opened."""
+    opened: list[str] = []
+
+    def open_source(path: str, io: FileIO) -> ByteSource:
+        opened.append(Path(path).name)
+        return source.open_source(path, io)
+
+    monkeypatch.setattr(delete_files, "open_source", open_source)
+    return opened
+
+
+def vector_file(path: Path, files: int) -> list[DeleteScan]:
+    """Vectors of some data files, the n-th with rows n and n + 10."""
+    blobs = [deletion_vector_blob(encode_deletion_vector(BitMap64([n, n + 10])), ONE, 2) for n in range(files)]
+    encoded, places = puffin_file(blobs)
+    path.write_bytes(encoded)
+    kind = {"kind": DeleteKind.VECTOR, "format": "PUFFIN"}
+    return [replace(scan(path, 2), content_offset=at, content_size=size, **kind) for at, size in places]
 
 
 def scan(path: Path, rows: int) -> DeleteScan:

@@ -327,3 +327,16 @@ def test_numbers_of_32_bits_meet_literals_of_any_size(literal: int) -> None:
         assert answer.to_pylist() == [*(holds(number, literal) for number in known), None]
     among = evaluate_rows(InList(column, (literal, -1), False), table, Schema(NestedField(1, "id", LongType())))
     assert among.to_pylist() == [*(number in (literal, -1) for number in known), None]
+
+
+@pytest.mark.parametrize("type_", [pa.int32(), pa.int64()])
+@pytest.mark.parametrize(
+    "listed", [(5, 9, -3), (2**63 - 1, 2**63 - 5), (-(2**63), 4 - 2**63), (-(2**63) + 1,) * 2, (0, 2**63)]
+)
+def test_numbers_far_from_all_that_are_listed_are_not_among_them(type_: pa.DataType, listed: tuple[int, ...]) -> None:
+    width = type_.bit_width - 1
+    known = [-(2**width), 1 - 2**width, -4, -3, 5, 6, 9, 10, 2**width - 5, 2**width - 1]
+    column, schema = Column(1, LongType(), ("id",)), Schema(NestedField(1, "id", LongType()))
+    for rows in ([*known, None], known):
+        answer = evaluate_rows(InList(column, listed), pa.table({"id": pa.array(rows, type_)}), schema)
+        assert answer.to_pylist() == [None if number is None else number in listed for number in rows]

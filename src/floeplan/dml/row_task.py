@@ -116,6 +116,7 @@ class _Run:
         self.result = RowTaskResult()
 
     def run(self, works: Sequence[FileWork]) -> RowTaskResult:
+        self.files.expect(work.file for work in works)
         rows = at_once(table for work in works for table in self._change(work))
         self.result.added_data = write_data_files(self.task.target, rows, file_name_token=self.attempt, sort=True)
         self.result.added_deletes = self.deletes.write(self.attempt)

@@ -79,7 +79,7 @@ class RowSelection:
     @classmethod
     def all_rows(cls, total: int) -> RowSelection:
         """Rows 0 to ``total``."""
-        return cls.from_runs([0], [total])
+        return cls(np.zeros(1, dtype=np.int64), np.array([total], dtype=np.int64)) if total > 0 else cls.none()
 
     @classmethod
     def none(cls) -> RowSelection:

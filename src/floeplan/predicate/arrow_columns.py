@@ -188,11 +188,12 @@ class Comparable:
 
     def among(self, literals: tuple[Value, ...]) -> pa.ChunkedArray:
         """Which values equal any of the literals; what is answered for NULL means nothing."""
-        values = self.values.cast(pa.int64()) if pt.is_int32(self.values.type) else self.values
-        known, has_nan = _value_set(literals, values.type, self.literal_scale)
-        flags = _flags(literals, self.literal_scale) if pt.is_int64(values.type) else None
+        whole = pt.is_int32(self.values.type) or pt.is_int64(self.values.type)
+        flags = _flags(literals, self.literal_scale) if whole else None
         if flags is not None:
-            return pa.chunked_array([_looked_up(chunk, *flags) for chunk in values.chunks], type=pa.bool_())
+            return pa.chunked_array([_looked_up(chunk, *flags) for chunk in self.values.chunks], type=pa.bool_())
+        values = self.values.cast(pa.int64()) if whole else self.values
+        known, has_nan = _value_set(literals, values.type, self.literal_scale)
         if not self.is_float:
             return pc.is_in(values, value_set=known)
         answer = pc.is_in(pc.add(values, 0.0), value_set=known)
@@ -225,23 +226,24 @@ def _value_set(values: tuple[Value, ...], type_: pa.DataType, scale: int) -> tup
 
 @lru_cache(maxsize=4)
 def _flags(literals: tuple[Value, ...], scale: int) -> tuple[int, npt.NDArray[np.bool_]] | None:
-    """The least of some integers, and a flag for each number from there to the greatest; ``None`` when too far apart.
+    """Some integers as flags, the first of which stands for a given number and the others for those that follow it.
 
-    One more flag stands for all numbers beyond. Looking values up takes a quarter of the time of hashing them.
+    The first and the last are not set: they stand for all numbers beyond. ``None`` when the integers are too far apart.
+    Looking values up takes an eighth of the time of hashing them.
     """
     known = np.asarray(_value_set(literals, pa.int64(), scale)[0])
-    if not len(known) or int(known.max()) - int(known.min()) >= _MOST_FLAGS:
+    if not len(known) or int(known.max()) - int(known.min()) >= _MOST_FLAGS or int(known.min()) == _INT64.start:
         return None
-    least = int(known.min())
-    flags = np.zeros(int(known.max()) - least + 2, dtype=np.bool_)
-    flags[known - least] = True
-    return least, flags
+    base = int(known.min()) - 1
+    flags = np.zeros(int(known.max()) - base + 2, dtype=np.bool_)
+    flags[known - base] = True
+    return base, flags
 
 
-def _looked_up(chunk: pa.Array, least: int, flags: npt.NDArray[np.bool_]) -> pa.Array:
-    """Numbers below the least wrap around to the far end."""
-    place = (np.asarray(chunk.fill_null(least)) - least).view(np.uint64)
-    return pa.array(flags[np.minimum(place, len(flags) - 1)])
+def _looked_up(chunk: pa.Array, base: int, flags: npt.NDArray[np.bool_]) -> pa.Array:
+    """Numbers beyond the flags, and those so far from them that they wrap around, are taken for the nearer end."""
+    numbers = np.asarray(chunk.fill_null(0) if chunk.null_count else chunk)
+    return pa.array(np.take(flags, np.subtract(numbers, base, dtype=np.int64), mode="clip"))
 
 
 def comparable(column: Column, data: pa.ChunkedArray | pa.Array) -> Comparable:

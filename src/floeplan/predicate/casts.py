@@ -135,8 +135,9 @@ def in_list(term: Term, literals: Iterable[Literal]) -> IrExpr:
     present = [literal for literal in listed if literal.kind is not Kind.NULL]
     term = _common_view(term, present)
     as_double = any(_in_double(term, literal) for literal in present)
-    places = [_place(term, literal, as_double=as_double) for literal in present]
-    values: list[Value] = []
+    whole = _whole_numbers(term, present)
+    places = [] if whole else [_place(term, literal, as_double=as_double) for literal in present]
+    values: list[Value] = [*whole]
     ranges: list[IrExpr] = []
     for place in places:
         if not isinstance(place, Cut):
@@ -149,6 +150,16 @@ def in_list(term: Term, literals: Iterable[Literal]) -> IrExpr:
     plain = Cmp(term.column, CmpOp.EQ, unique[0]) if len(unique) == 1 else InList(term.column, unique)
     found = or_(plain, *ranges) if unique or not ranges else or_(*ranges)
     return found if len(present) == len(listed) else or_(found, NULL_PREDICATE)
+
+
+def _whole_numbers(term: Term, literals: list[Literal]) -> list[int]:
+    """What can be a value of the column, if that and all literals are whole numbers: lists have thousands of them."""
+    if not isinstance(term.column.type, IntegerType | LongType) or not isinstance(term.type, IntegerType | LongType):
+        return []
+    if any(literal.kind is not Kind.INTEGER for literal in literals):
+        return []
+    domain = domain_of(term.column.type)
+    return [n for literal in literals if isinstance(n := literal.value, int) and domain.low <= n <= domain.high]
 
 
 def _common_view(term: Term, literals: list[Literal]) -> Term:

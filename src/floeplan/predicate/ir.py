@@ -22,7 +22,7 @@ from enum import StrEnum
 
 from pyiceberg.types import PrimitiveType
 
-from floeplan.predicate.literals import Value, sql_literal
+from floeplan.predicate.literals import Value, sql_literal, sql_literals
 
 
 class CmpOp(StrEnum):
@@ -142,7 +142,7 @@ class InList(IrExpr):
     negated: bool = False
 
     def __str__(self) -> str:
-        inner = ", ".join(sql_literal(self.column.type, value) for value in self.values)
+        inner = sql_literals(self.column.type, self.values)
         return f"{self.column} {'NOT ' if self.negated else ''}IN ({inner})"
 
 

@@ -34,13 +34,15 @@ _DAYS_IN_400_YEARS = 146_097
 _MICROS_PER_DAY = 86_400_000_000
 
 
-def sql_literal(type_: PrimitiveType, value: Value) -> str:
-    """Write a canonical value as a Spark-SQL literal that reads back as the same value.
-
-    Whole numbers, of which lists have thousands, come first.
-    """
+def sql_literals(type_: PrimitiveType, values: tuple[Value, ...]) -> str:
+    """Write canonical values as a list; whole numbers, of which there may be thousands, at once."""
     if isinstance(type_, IntegerType | LongType):
-        return str(value)
+        return ", ".join(map(str, values))
+    return ", ".join(sql_literal(type_, value) for value in values)
+
+
+def sql_literal(type_: PrimitiveType, value: Value) -> str:
+    """Write a canonical value as a Spark-SQL literal that reads back as the same value."""
     match type_:
         case BooleanType():
             return "TRUE" if value else "FALSE"

@@ -40,6 +40,7 @@ from floeplan.predicate.ir import (
     StartsWith,
 )
 from floeplan.predicate.like import parse_like
+from floeplan.predicate.long_lists import put_long_list
 from floeplan.predicate.names import Names, Reference, not_comparable
 from floeplan.predicate.opaque import SqlExpression, evaluate_sql
 from floeplan.predicate.opaque_nodes import Rows, described
@@ -202,9 +203,11 @@ class _PieceCompiler:
         return and_(low, high)
 
     def _in(self, node: exp.In) -> IrExpr:
+        numbers = self.piece.numbers
         if not _has_columns(node):
-            return self._constant(node)
-        return casts.in_list(self._term(node.this), [self._fold(item) for item in node.expressions])
+            return self._constant(put_long_list(node, numbers))
+        whole = [Literal(Kind.INTEGER, number) for number in numbers]
+        return casts.in_list(self._term(node.this), whole or [self._fold(item) for item in node.expressions])
 
     def _is(self, node: exp.Is) -> IrExpr:
         if isinstance(node.expression, exp.Null):
@@ -291,7 +294,8 @@ class _PieceCompiler:
         """The whole piece, for rows."""
         piece = self.piece
         self.errors.append(CompileError("unsupported", reason, piece.text, piece.start, piece.end))
-        return Opaque(piece.text, tuple(sorted(piece.references)), SqlExpression(piece.tree, piece.text))
+        tree = put_long_list(piece.tree, piece.numbers)
+        return Opaque(piece.text, tuple(sorted(piece.references)), SqlExpression(tree, piece.text))
 
 
 def _has_columns(node: exp.Expr) -> bool:

@@ -75,19 +75,23 @@ _CHANGING_NAMES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class BoundPiece:
-    """A parsed piece: its text, its tree with placeholders of field ids for columns, and what they refer to."""
+    """A parsed piece: its text, its tree with placeholders of field ids for columns, and what they refer to.
+
+    ``numbers`` are the items of a long list of whole numbers, of which the tree has a zero only.
+    """
 
     text: str
     start: int
     end: int
     tree: exp.Expr
     references: dict[int, Reference] = field(default_factory=dict)
+    numbers: tuple[int, ...] = ()
 
 
 def parse_piece(sql: str, piece: Piece, names: Names) -> BoundPiece:
     """Parse and bind one piece."""
     text = sql[piece.start : piece.end]
-    tokens, listed = take_long_list(piece.tokens)
+    tokens, listed, numbers = take_long_list(piece.tokens, sql)
     try:
         tree = _parsed(sql, piece, tokens)
         if _depth(tree) > MAX_TREE_DEPTH:
@@ -95,10 +99,8 @@ def parse_piece(sql: str, piece: Piece, names: Names) -> BoundPiece:
         _refuse(tree, text)
         _demand_parentheses(tree, sql, piece)
         references: dict[int, Reference] = {}
-        bound = _bound(tree, names, references)
-        if listed:
-            put_long_list(bound, listed)
-        return BoundPiece(text, piece.start, piece.end, bound, references)
+        bound = put_long_list(_bound(tree, names, references), listed)
+        return BoundPiece(text, piece.start, piece.end, bound, references, numbers)
     except RecursionError:
         raise BadInputError(f"the predicate is nested too deeply to be evaluated: {excerpt(text)}") from None
 

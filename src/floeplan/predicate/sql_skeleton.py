@@ -20,6 +20,7 @@ from sqlglot.errors import TokenError
 from sqlglot.tokenizer_core import Token, TokenType
 
 from floeplan.errors import BadInputError, PredicateSyntaxError
+from floeplan.predicate.long_lists import all_blanked, without_numbers
 
 MAX_DEPTH = 100
 _OPEN = {TokenType.L_PAREN: TokenType.R_PAREN, TokenType.L_BRACKET: TokenType.R_BRACKET}
@@ -77,10 +78,23 @@ def tokens_of(sql: str) -> list[Token]:
 
 def skeleton_of(sql: str) -> Skeleton:
     """Split the text of a predicate."""
-    tokens = tokens_of(sql)
+    tokens = _short_tokens_of(sql)
     if not tokens:
         raise PredicateSyntaxError("the predicate is empty; write TRUE to match every row")
     return _Splitter(sql, tokens).split(0, len(tokens))
+
+
+def _short_tokens_of(sql: str) -> list[Token]:
+    """The tokens of a text, a long list of whole numbers as one of them where that is safe."""
+    text, lists = without_numbers(sql)
+    if lists:
+        try:
+            tokens = tokens_of(text)
+        except PredicateSyntaxError:
+            tokens = []
+        if all_blanked(tokens, lists):
+            return tokens
+    return tokens_of(sql)
 
 
 def _with_doubled_quotes(sql: str, tokens: Sequence[Token]) -> list[Token]:

@@ -1,7 +1,8 @@
 """The contents of delete files: row positions of a data file, and keys of deleted rows.
 
 A partition-scoped position delete and an equality delete serve many data files, so decoded files are kept at hand
-while a plan is read; the least recently used go first.
+while a plan is read; the least recently used go first. A Puffin file holds the vectors of many data files: those that
+are expected to be asked for are fetched together.
 
 Fail-safe: a delete file that cannot be read is an error naming it; leaving it out would revive deleted rows.
 """
@@ -9,8 +10,8 @@ Fail-safe: a delete file that cannot be read is an error naming it; leaving it o
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -24,7 +25,7 @@ from floeplan.metadata.delete_index import DeleteKind
 from floeplan.parquet.footer import ParquetFooter, read_footer
 from floeplan.parquet.reader import read_selected
 from floeplan.parquet.selection import RowSelection
-from floeplan.parquet.source import ByteSource, open_source
+from floeplan.parquet.source import ByteSource, Range, open_source
 from floeplan.parquet.whole import read_dense
 from floeplan.scan.deletion_vector import decode_deletion_vector
 from floeplan.scan.equality import key_columns
@@ -35,6 +36,8 @@ Positions: TypeAlias = npt.NDArray[np.int64]
 
 PATH_ID, POSITION_ID = 2147483546, 2147483545
 CACHED_FILES = 256
+VECTOR_BYTES_AT_ONCE = 8 * 1024 * 1024
+"""Of vectors that are fetched before they are asked for."""
 
 
 class DeleteFileReader:
@@ -44,6 +47,14 @@ class DeleteFileReader:
         self._io = io
         self._lock = threading.Lock()
         self._held: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
+        self._expected: defaultdict[str, set[Range]] = defaultdict(set)
+        self._fetched: dict[tuple[str, Range], bytes] = {}
+
+    def expect(self, deletes: Iterable[DeleteScan]) -> None:
+        """Say what will be asked for."""
+        for delete in deletes:
+            if delete.kind is DeleteKind.VECTOR:
+                self._expected[delete.path].add(_place(delete))
 
     def positions(self, delete: DeleteScan, data_path: str) -> Positions:
         """The rows of a data file that a position delete or a deletion vector removes, sorted."""
@@ -72,13 +83,7 @@ class DeleteFileReader:
         return made
 
     def _vector(self, delete: DeleteScan) -> Positions:
-        if delete.content_offset is None or delete.content_size is None:
-            raise CorruptFileError(
-                f"the manifest does not say where in {delete.path} the deletion vector is",
-                context={"file": delete.path},
-            )
-        (blob,) = open_source(delete.path, self._io).read_ranges([(delete.content_offset, delete.content_size)])
-        vector = decode_deletion_vector(bytes(blob), delete.path)
+        vector = decode_deletion_vector(self._blob(delete), delete.path)
         if len(vector) != delete.record_count:
             raise CorruptFileError(
                 f"the deletion vector in {delete.path} has {len(vector)} positions, its manifest says "
@@ -86,6 +91,19 @@ class DeleteFileReader:
                 context={"file": delete.path},
             )
         return np.frombuffer(vector.to_array(), dtype=np.uint64).astype(np.int64)
+
+    def _blob(self, delete: DeleteScan) -> bytes:
+        """The bytes of a vector; others that are expected of the same file come with them."""
+        path, asked = delete.path, _place(delete)
+        with self._lock:
+            blob = self._fetched.pop((path, asked), None)
+            places = [] if blob is not None else _first_of(asked, self._expected[path])
+            self._expected[path].difference_update(places)
+        if blob is None:
+            blob, *others = map(bytes, open_source(path, self._io).read_ranges(places))
+            with self._lock:
+                self._fetched.update(((path, place), other) for place, other in zip(places[1:], others, strict=True))
+        return blob
 
     def _by_path(self, delete: DeleteScan, expected: str) -> Mapping[str, Positions]:
         """Positions by path. Where statistics prove that there is one path, the expected one, none is read."""
@@ -122,6 +140,22 @@ class DeleteFileReader:
                 f"delete file {delete.path} has no column with field id {missing[0]}", context={"file": delete.path}
             )
         return source, footer
+
+
+def _place(delete: DeleteScan) -> Range:
+    """Where in its Puffin file a vector is."""
+    if delete.content_offset is None or delete.content_size is None:
+        raise CorruptFileError(
+            f"the manifest does not say where in {delete.path} the deletion vector is", context={"file": delete.path}
+        )
+    return delete.content_offset, delete.content_size
+
+
+def _first_of(asked: Range, expected: set[Range]) -> list[Range]:
+    """What is asked for, and as much of what is expected as may be fetched with it."""
+    others = sorted(expected - {asked})
+    fits = np.cumsum([size for _, size in others]) <= VECTOR_BYTES_AT_ONCE - asked[1]
+    return [asked, *others[: int(fits.sum())]]
 
 
 def _all_rows(source: ByteSource, footer: ParquetFooter, field_ids: tuple[int, ...]) -> pa.Table:

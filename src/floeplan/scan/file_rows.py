@@ -87,6 +87,10 @@ class FileRows:
         self.table = table
         self._deletes = DeleteFileReader(table.io)
 
+    def expect(self, files: Iterable[FileScan]) -> None:
+        """Say which files will be opened: deletes of theirs that are stored together are then fetched together."""
+        self._deletes.expect(delete for file in files for delete in file.deletes)
+
     def open(self, file: FileScan) -> OpenFile:
         """A data file with its footer read."""
         if file.encrypted or file.format != "PARQUET":

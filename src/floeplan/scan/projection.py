@@ -19,11 +19,25 @@ from pyiceberg.types import ListType, MapType, NestedField, StructType
 from floeplan.errors import CorruptFileError
 
 FIELD_ID = b"PARQUET:field_id"
+MAX_KNOWN_SCHEMAS = 64
+
+_KNOWN_SCHEMAS: dict[int, tuple[Schema, pa.Schema]] = {}
 
 
 def arrow_schema(schema: Schema) -> pa.Schema:
-    """The Arrow schema in which rows of an Iceberg schema are handed out, field ids in the metadata."""
-    return schema_to_pyarrow(schema)
+    """The Arrow schema in which rows of an Iceberg schema are handed out, field ids in the metadata.
+
+    Rows of many files are projected onto one schema, so some are kept by the object they were made of: to compare
+    schemas takes as long as to make one.
+    """
+    kept, made = _KNOWN_SCHEMAS.get(id(schema), (None, None))
+    if kept is schema:
+        return made
+    made = schema_to_pyarrow(schema)
+    if len(_KNOWN_SCHEMAS) >= MAX_KNOWN_SCHEMAS:
+        _KNOWN_SCHEMAS.clear()
+    _KNOWN_SCHEMAS[id(schema)] = schema, made
+    return made
 
 
 def project(
