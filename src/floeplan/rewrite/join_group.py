@@ -1,10 +1,13 @@
-"""Joining the files of one group into one: small row groups become large ones, and columns keep the pages they have.
+"""Joining the files of one group into one: small row groups become large ones, and columns are made of their pages.
 
-Columns whose pages are good as they are (``kept_pages``) are copied, which costs next to nothing; only the others are
-decoded and encoded anew, among them columns that a file does not have yet and, in format 3, the identity of rows. Each
-new row group decides for itself.
+Columns whose pages are good as they are (``kept_pages``) are copied, which costs next to nothing. Pages of rows that
+are deleted, and pages that refer to a dictionary, are made anew without building their values (``thin_pages``). Only
+the other columns are decoded and encoded, among them columns that a file does not have yet and, in format 3, the
+identity of rows. Each new row group decides for itself.
 
-Memory: what one row group holds, encoded, and the decoded columns of it that are not kept.
+Fail-safe: a column with a page that is not as it should be is decoded and encoded.
+
+Memory: what one row group holds, encoded, before and after, and the decoded columns of it that are not made of pages.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
@@ -20,14 +24,19 @@ from pyiceberg.schema import Schema
 from floeplan.dml.row_task import LAST_UPDATED, ROW_ID, FileWork, WholeRows
 from floeplan.metadata.entries import EntriesTable
 from floeplan.metadata.io import writing
-from floeplan.parquet.footer import decode_footer
+from floeplan.parquet.data_pages import UNUSUAL
+from floeplan.parquet.footer import ParquetFooter, decode_footer
+from floeplan.parquet.schema import LeafColumn
 from floeplan.parquet.selection import RowSelection
+from floeplan.predicate.tristate import Mask
 from floeplan.rewrite.group_run import GroupRun
 from floeplan.rewrite.joined_file import Chunk, JoinedFile, encoded_chunks, encoded_footer
-from floeplan.rewrite.kept_pages import CODECS, KeptChunk, KeptPages, KeptPart, statistics
+from floeplan.rewrite.kept_pages import CODECS, KeptPages
 from floeplan.rewrite.options import STITCHING
+from floeplan.rewrite.page_chunk import PageChunk, PagePart
 from floeplan.rewrite.stitch_group import removing
-from floeplan.scan.file_rows import OpenFile
+from floeplan.rewrite.thin_pages import OldPages, can_thin, thinned
+from floeplan.scan.file_rows import EQUALITY, FileRows, OpenFile
 from floeplan.scan.projection import arrow_schema
 from floeplan.write.conform import conform
 from floeplan.write.entry_rows import FileEntry, entries_of
@@ -70,11 +79,11 @@ class JoinLayout:
 
 
 def join_layout(run: GroupRun) -> JoinLayout | None:
-    """How the group becomes one file of which a good part is copied, if it can; the largest file stands for all."""
+    """How the group becomes one file of which a good part is made of pages, if it can; the largest stands for all."""
     work, options = run.work, run.target.options
     if run.strategy not in STITCHING or work.partition is None or work.outputs > 1:
         return None
-    if options.bloom or options.level is not None or any(one.file.deletes for one in work.files):
+    if options.bloom or options.level is not None:
         return None
     largest = max(range(len(work.files)), key=lambda place: work.files[place].file.file_size)
     opened = run.files.open(work.files[largest].file)
@@ -86,8 +95,15 @@ def join_layout(run: GroupRun) -> JoinLayout | None:
 
 
 def _worth(layout: JoinLayout, opened: OpenFile, nan_counts: Mapping[int, int]) -> bool:
-    kept = layout.kept.found(opened, nan_counts)
-    return sum(part.place[1] for parts in kept for part in parts.values()) >= _WORTH * opened.footer.file_size
+    footer = opened.footer
+    kept = {} if opened.file.deletes else dict(enumerate(layout.kept.found(opened, nan_counts)))
+    chunks = [(leaf, group) for leaf in layout.kept.fitting(footer) for group in range(footer.num_row_groups)]
+    made = [
+        int(footer.chunks(leaf).total_compressed_size[group])
+        for leaf, group in chunks
+        if leaf.field_id in kept.get(group, ()) or can_thin(footer, leaf, group)
+    ]
+    return sum(made) >= _WORTH * footer.file_size
 
 
 def _required(opened: OpenFile) -> set[int]:
@@ -98,26 +114,58 @@ def _required(opened: OpenFile) -> set[int]:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """One row group of a file of the group, and the columns of it that can be kept."""
+    """One row group of a file of the group, and what can become of its columns.
+
+    ``keep`` are the rows that stay, ``None`` for all; ``kept`` says what is known of columns whose pages can stay as
+    they are, ``paged`` are the columns that can be made of their pages.
+    """
 
     work: FileWork
     opened: OpenFile
     group: int
-    kept: Mapping[int, KeptPart]
+    keep: Mask | None
+    kept: Mapping[int, PagePart]
+    paged: Mapping[int, LeafColumn]
 
     @property
-    def rows(self) -> int:
+    def all_rows(self) -> int:
+        """Rows, deleted ones included."""
         return int(self.opened.footer.row_group_rows[self.group])
 
     @property
+    def rows(self) -> int:
+        return self.all_rows if self.keep is None else int(np.count_nonzero(self.keep))
+
+    @property
     def size(self) -> int:
-        """Bytes when they are not compressed."""
+        """Bytes of the rows that stay when they are not compressed."""
         footer = self.opened.footer
-        return sum(int(footer.chunks(leaf).total_uncompressed_size[self.group]) for leaf in footer.leaves)
+        size = sum(int(footer.chunks(leaf).total_uncompressed_size[self.group]) for leaf in footer.leaves)
+        return size * self.rows // self.all_rows
 
     @property
     def selection(self) -> RowSelection:
-        return RowSelection.from_runs([int(self.opened.footer.first_rows[self.group])], [self.rows])
+        first = int(self.opened.footer.first_rows[self.group])
+        if self.keep is None:
+            return RowSelection.from_runs([first], [self.all_rows])
+        return RowSelection.from_mask(self.keep, first)
+
+    def pages(self, columns: Sequence[int]) -> list[OldPages]:
+        """The pages of some columns, read at once."""
+        chunks = [self.opened.footer.chunks(self.paged[i]) for i in columns]
+        places = [(int(one.start[self.group]), int(one.total_compressed_size[self.group])) for one in chunks]
+        read = self.opened.source.read_ranges(places)
+        return [
+            OldPages(
+                data=data,
+                codec=int(one.codec[self.group]),
+                uncompressed_size=int(one.total_uncompressed_size[self.group]),
+                rows=self.all_rows,
+                keep=self.keep,
+                kept=self.kept.get(i),
+            )
+            for i, one, data in zip(columns, chunks, read, strict=True)
+        ]
 
 
 class GroupJoiner:
@@ -125,17 +173,21 @@ class GroupJoiner:
 
     def __init__(self, run: GroupRun, partition: FilePartition, layout: JoinLayout) -> None:
         self.run, self.partition, self.layout, self.target = run, partition, layout, run.target
-        self.plain: frozenset[str] | None = None
+        self.unusual: set[int] = set()
+        self.repeating: dict[str, bool] = {}
 
     def write(self, written: ExitStack) -> EntriesTable:
-        """The entry of the new file; ``written`` removes it when it is left by an exception."""
-        target = self.target
+        """The entry of the new file, if rows are left; ``written`` removes it when it is left by an exception."""
+        target, facts = self.target, []
+        groups = self._row_groups()
+        first = next(groups, None)
+        if first is None:  # all rows are deleted
+            return entries_of([], target.union)
         path = target.new_location(f"{target.file_name(self.run.token)}.parquet", self.partition.key)
         written.push(removing(target.files, path))
-        facts = []
         with writing(path), target.io.new_output(path).create() as out:
             file = JoinedFile(out, path, self.layout.blank)
-            for rows, chunks, seen in self._row_groups():
+            for rows, chunks, seen in chain([first], groups):
                 file.add(rows, chunks)
                 facts.append(seen)
             size, footer = file.finish()
@@ -155,11 +207,14 @@ class GroupJoiner:
         """New row groups: their rows, their columns, and what is known of these."""
         for pieces in self._good_sizes():
             while pieces:
-                kept = self._kept(pieces)
-                others = Schema(*(field for field in self.layout.schema.fields if field.field_id not in kept))
+                paged = self._paged(pieces)
+                others = Schema(*(field for field in self.layout.schema.fields if field.field_id not in paged))
                 count, rows = self._read(pieces, others) if others.fields else (len(pieces), None)
+                made = self._of_pages(pieces[:count], paged)
+                if len(made) < len(paged):  # a column must be encoded after all
+                    continue
                 taken, pieces = pieces[:count], pieces[count:]
-                yield sum(piece.rows for piece in taken), *self._columns(taken, kept, rows)
+                yield sum(piece.rows for piece in taken), *self._columns(made, rows)
 
     def _good_sizes(self) -> Iterator[list[_Piece]]:
         """Neighbouring row groups, as many as make a good one."""
@@ -177,16 +232,29 @@ class GroupJoiner:
     def _pieces(self) -> Iterator[_Piece]:
         for place, work in enumerate(self.run.work.files):
             opened = self.run.files.open(work.file)
-            self.run.moved.read(place, np.array([0]), np.array([opened.footer.num_rows]))
-            kept = self.layout.kept.found(opened, self.run.work.nan_counts[place])
-            for group in np.flatnonzero(opened.footer.row_group_rows).tolist():
-                yield _Piece(work, opened, group, kept[group])
+            live = _live(self.run.files, opened)
+            stay = RowSelection.all_rows(len(live)) if live.all() else RowSelection.from_mask(live)
+            self.run.moved.read(place, stay.starts, stay.counts)
+            yield from self._pieces_of(place, opened, live)
 
-    def _kept(self, pieces: Sequence[_Piece]) -> list[int]:
-        """The columns of which all pages can be kept."""
-        common = set.intersection(*(set(piece.kept) for piece in pieces))
-        leaves = self.layout.kept.leaves
-        return [i for i in leaves if i in common and statistics(leaves[i], [piece.kept[i] for piece in pieces])]
+    def _pieces_of(self, place: int, opened: OpenFile, live: Mask) -> Iterator[_Piece]:
+        """The row groups of a file that have rows which stay."""
+        footer, work = opened.footer, self.run.work
+        keeps = [_of_group(live, footer, group) for group in range(footer.num_row_groups)]
+        fitting = self.layout.kept.fitting(footer)
+        untouched = any(keep.all() for keep in keeps)
+        kept = self.layout.kept.found(opened, work.nan_counts[place]) if untouched else []
+        for group, keep in enumerate(keeps):
+            if keep.any():
+                parts = kept[group] if keep.all() else {}
+                paged = [leaf for leaf in fitting if leaf.field_id in parts or can_thin(footer, leaf, group)]
+                by_id = {leaf.field_id: leaf for leaf in paged}
+                yield _Piece(work.files[place], opened, group, None if keep.all() else keep, parts, by_id)
+
+    def _paged(self, pieces: Sequence[_Piece]) -> list[int]:
+        """The columns that can be made of their pages."""
+        common = set.intersection(*(set(piece.paged) for piece in pieces)) - self.unusual
+        return [i for i in self.layout.kept.leaves if i in common]
 
     def _read(self, pieces: Sequence[_Piece], schema: Schema) -> tuple[int, pa.Table]:
         """Some columns of the first pieces: as many as a row group may hold, for decoded they may be far larger."""
@@ -200,30 +268,56 @@ class GroupJoiner:
                 break
         return len(tables), _in_layout(pa.concat_tables(tables), schema)
 
-    def _columns(
-        self, pieces: Sequence[_Piece], kept: Sequence[int], rows: pa.Table | None
-    ) -> tuple[list[Chunk], GroupFacts]:
-        """The columns of a row group, kept and encoded; what is kept of a file is read at once."""
-        codec, leaves = CODECS[self.target.options.codec], self.layout.kept.leaves
-        read = [
-            piece.opened.source.read_ranges([piece.kept[i].place for i in kept]) if kept else () for piece in pieces
-        ]
-        copied = [
-            KeptChunk(leaves[i], codec, [piece.kept[i] for piece in pieces], [data[at] for data in read])
-            for at, i in enumerate(kept)
-        ]
-        chunks: dict[tuple[str, ...], Chunk] = {chunk.leaf.path: chunk for chunk in copied}
-        facts = _known(copied)
+    def _columns(self, made: Sequence[PageChunk], rows: pa.Table | None) -> tuple[list[Chunk], GroupFacts]:
+        """The columns of a row group, those that are made and those that are yet to be encoded."""
+        chunks: dict[tuple[str, ...], Chunk] = {chunk.leaf.path: chunk for chunk in made}
+        facts = _known(made)
         if rows is not None:
-            if self.plain is None:
-                self.plain = hardly_repeating(rows)
             facts = _together(facts, group_facts(rows))
-            chunks |= encoded_chunks(encoded_file(rows, self.target.options, self.plain))
+            chunks |= encoded_chunks(encoded_file(rows, self.target.options, self._plain(rows)))
         return [chunks[path] for path in self.layout.paths], facts
 
+    def _of_pages(self, pieces: Sequence[_Piece], columns: Sequence[int]) -> list[PageChunk]:
+        """Columns made of their pages; those that cannot be are noted."""
+        codec, leaves = CODECS[self.target.options.codec], self.layout.kept.leaves
+        read = [piece.pages(columns) for piece in pieces] if columns else []
+        made = []
+        for at, i in enumerate(columns):
+            try:
+                made.append(thinned(leaves[i], codec, self.target.options, [pages[at] for pages in read]))
+            except UNUSUAL:
+                self.unusual.add(i)
+        return made
 
-def _known(kept: Sequence[KeptChunk]) -> GroupFacts:
-    """What is known of kept columns; those that may have NaN are not kept."""
+    def _plain(self, rows: pa.Table) -> frozenset[str]:
+        """Columns whose values hardly repeat, by the first row group."""
+        for name, column in zip(rows.column_names, rows.columns, strict=True):
+            if name not in self.repeating:
+                self.repeating[name] = not hardly_repeating(pa.table({name: column}))
+        return frozenset(name for name in rows.column_names if not self.repeating[name])
+
+
+def _live(files: FileRows, opened: OpenFile) -> Mask:
+    """The rows of a file that no delete removes."""
+    deletes = opened.file.deletes
+    live = np.ones(opened.footer.num_rows, dtype=np.bool_)
+    if any(delete.kind in EQUALITY for delete in deletes):
+        _, live = opened.read(Schema(), RowSelection.all_rows(len(live)))
+    for delete in deletes:
+        if delete.kind not in EQUALITY:
+            gone = files.positions(delete, opened.file.path)
+            live[gone[gone < len(live)]] = False
+    return live
+
+
+def _of_group(flags: Mask, footer: ParquetFooter, group: int) -> Mask:
+    """The flags of the rows of a row group."""
+    first = int(footer.first_rows[group])
+    return flags[first : first + int(footer.row_group_rows[group])]
+
+
+def _known(kept: Sequence[PageChunk]) -> GroupFacts:
+    """What is known of columns made of pages; those that may have NaN are not."""
     nulls = {chunk.leaf.field_id: chunk.nulls for chunk in kept}
     return GroupFacts(nulls, dict.fromkeys(nulls, 0), {})
 

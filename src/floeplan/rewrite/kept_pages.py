@@ -13,19 +13,16 @@ each page and each chunk with values must have bounds of a known order, nulls an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
-from floeplan.parquet.footer import Numbers, ParquetFooter
+from floeplan.parquet.footer import ParquetFooter
 from floeplan.parquet.page_index import PageIndex, read_page_indexes
 from floeplan.parquet.schema import LeafColumn
-from floeplan.parquet.thrift import BINARY, BOOL, I32, I64, LIST, STRUCT, encode_struct
-from floeplan.parquet.values import ChunkClaims, Family, Side, decode_bound, family, usable_claims
-from floeplan.rewrite.joined_file import Piece
+from floeplan.parquet.values import ChunkClaims, Family, family, usable_claims
+from floeplan.rewrite.page_chunk import PagePart
 from floeplan.scan.file_rows import OpenFile
 from floeplan.write.options import WriteOptions
 
@@ -34,26 +31,6 @@ CODECS = {"NONE": 0, "SNAPPY": 1, "GZIP": 2, "BROTLI": 4, "ZSTD": 6, "LZ4": 7}
 _DICTIONARIES = {2, 8}
 _GOOD_SHARE = 4
 """A page is good from this part on of the rows or bytes that the table wants of one."""
-_UNORDERED = 0
-
-
-@dataclass(frozen=True, slots=True)
-class KeptPart:
-    """The pages of a column of one row group."""
-
-    place: tuple[int, int]
-    rows: int
-    nulls: int
-    uncompressed_size: int
-    encodings: frozenset[int]
-    lower: bytes | None
-    upper: bytes | None
-    exact: tuple[bool, bool]
-    page_sizes: Numbers
-    page_rows: Numbers
-    page_nulls: Numbers
-    page_lower: Sequence[bytes | None]
-    page_upper: Sequence[bytes | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +48,13 @@ class KeptPages:
         plain = (leaf for leaf in blank.leaves if len(leaf.path) == 1 and leaf.max_rep == 0)
         return KeptPages(options, {leaf.field_id: leaf for leaf in plain if leaf.field_id not in never})
 
-    def found(self, opened: OpenFile, nan_counts: Mapping[int, int]) -> list[dict[int, KeptPart]]:
+    def found(self, opened: OpenFile, nan_counts: Mapping[int, int]) -> list[dict[int, PagePart]]:
         """For each row group of a file the columns that can be kept, by field id."""
         footer = opened.footer
         groups = np.arange(footer.num_row_groups)
-        leaves = [leaf for leaf in footer.leaves if footer.has_own_ids and self._fits(footer, leaf, nan_counts)]
+        leaves = [leaf for leaf in self.fitting(footer) if self._stands_alone(footer, leaf, nan_counts)]
         indexes = read_page_indexes(opened.source, footer, leaves, groups) if leaves else {}
-        kept: list[dict[int, KeptPart]] = [{} for _ in groups]
+        kept: list[dict[int, PagePart]] = [{} for _ in groups]
         for leaf in leaves:
             claims = usable_claims(footer, footer.chunks(leaf))
             for group in groups.tolist():
@@ -86,17 +63,24 @@ class KeptPages:
                     kept[group][leaf.field_id] = part
         return kept
 
-    def _fits(self, footer: ParquetFooter, leaf: LeafColumn, nan_counts: Mapping[int, int]) -> bool:
-        """Whether the column is stored as the new file will store it."""
-        wanted = self.leaves.get(leaf.field_id)
-        if wanted is None or wanted.type is None or _stored(leaf) != _stored(wanted):
-            return False
-        if family(wanted.type) is Family.FLOAT and nan_counts.get(leaf.field_id) != 0:
+    def fitting(self, footer: ParquetFooter) -> list[LeafColumn]:
+        """The columns of a file that are stored as the new file will store them."""
+        if not footer.has_own_ids:
+            return []
+        wanted = ((leaf, self.leaves.get(leaf.field_id)) for leaf in footer.leaves)
+        return [
+            leaf for leaf, new in wanted if new is not None and new.type is not None and _stored(leaf) == _stored(new)
+        ]
+
+    def _stands_alone(self, footer: ParquetFooter, leaf: LeafColumn, nan_counts: Mapping[int, int]) -> bool:
+        """Whether the pages of a column have the right codec, no dictionary, and no NaN."""
+        assert leaf.type is not None
+        if family(leaf.type) is Family.FLOAT and nan_counts.get(leaf.field_id) != 0:
             return False
         chunks = footer.chunks(leaf)
         return bool((chunks.codec == CODECS[self.options.codec]).all() and (chunks.dictionary_page_offset <= 0).all())
 
-    def _good(self, part: KeptPart) -> bool:
+    def _good(self, part: PagePart) -> bool:
         rows, size = part.page_rows.mean(), part.page_sizes.mean()
         return bool(rows * _GOOD_SHARE >= self.options.page_rows or size * _GOOD_SHARE >= self.options.page_size)
 
@@ -105,7 +89,7 @@ def _stored(leaf: LeafColumn) -> tuple[object, ...]:
     return leaf.physical, leaf.type_length, leaf.type, leaf.annotation.unit, leaf.max_def, leaf.max_rep, len(leaf.path)
 
 
-def _part(footer: ParquetFooter, index: PageIndex, claims: ChunkClaims, group: int) -> KeptPart | None:
+def _part(footer: ParquetFooter, index: PageIndex, claims: ChunkClaims, group: int) -> PagePart | None:
     """What is known of a column of one row group; nothing unless all is."""
     chunks = footer.chunks(index.leaf)
     pages = slice(int(index.page_starts[group]), int(index.page_starts[group + 1]))
@@ -129,8 +113,8 @@ def _part(footer: ParquetFooter, index: PageIndex, claims: ChunkClaims, group: i
     whole = claims.lower[group] is not None and claims.upper[group] is not None
     if not (np.array(bounded) | (nulls == rows)).all() or not (whole or missing == total):
         return None
-    return KeptPart(
-        place=place,
+    return PagePart(
+        size=place[1],
         rows=total,
         nulls=missing,
         uncompressed_size=int(chunks.total_uncompressed_size[group]),
@@ -144,91 +128,3 @@ def _part(footer: ParquetFooter, index: PageIndex, claims: ChunkClaims, group: i
         page_lower=lower,
         page_upper=upper,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class KeptChunk:
-    """A column of a joined row group: the kept pages of several."""
-
-    leaf: LeafColumn
-    codec: int
-    parts: Sequence[KeptPart]
-    pieces: Sequence[Piece]
-
-    @property
-    def nulls(self) -> int:
-        """Rows that are null."""
-        return sum(part.nulls for part in self.parts)
-
-    @property
-    def uncompressed_size(self) -> int:
-        return sum(part.uncompressed_size for part in self.parts)
-
-    @property
-    def column_index(self) -> bytes:
-        nulls = _over_pages(self.parts, "page_nulls")
-        empty = (_over_pages(self.parts, "page_rows") == nulls).tolist()
-        lower = [b"" if low is None else low for part in self.parts for low in part.page_lower]
-        upper = [b"" if high is None else high for part in self.parts for high in part.page_upper]
-        return encode_struct(
-            [
-                (1, LIST, (BOOL, empty)),
-                (2, LIST, (BINARY, lower)),
-                (3, LIST, (BINARY, upper)),
-                (4, I32, _UNORDERED),
-                (5, LIST, (I64, nulls.tolist())),
-            ]
-        )
-
-    def offset_index(self, start: int) -> bytes:
-        sizes, rows = _over_pages(self.parts, "page_sizes"), _over_pages(self.parts, "page_rows")
-        offsets, firsts = start + np.cumsum(sizes) - sizes, np.cumsum(rows) - rows
-        places = zip(offsets.tolist(), sizes.tolist(), firsts.tolist(), strict=True)
-        pages = [encode_struct([(1, I64, at), (2, I32, size), (3, I64, row)]) for at, size, row in places]
-        return encode_struct([(1, LIST, (STRUCT, pages))])
-
-    def metadata(self, start: int) -> bytes:
-        encodings = sorted(frozenset().union(*(part.encodings for part in self.parts)))
-        inner = encode_struct(
-            [
-                (1, I32, int(self.leaf.physical)),
-                (2, LIST, (I32, encodings)),
-                (3, LIST, (BINARY, [name.encode() for name in self.leaf.path])),
-                (4, I32, self.codec),
-                (5, I64, sum(part.rows for part in self.parts)),
-                (6, I64, self.uncompressed_size),
-                (7, I64, sum(part.place[1] for part in self.parts)),
-                (9, I64, start),
-                (12, STRUCT, statistics(self.leaf, self.parts)),
-            ]
-        )
-        return encode_struct([(2, I64, 0), (3, STRUCT, inner), (4, I64, 0), (5, I32, 0), (6, I64, 0), (7, I32, 0)])
-
-
-def statistics(leaf: LeafColumn, parts: Sequence[KeptPart]) -> bytes | None:
-    """The statistics of all parts together; nothing when their bounds cannot be compared."""
-    fields: list[tuple[int, int, object]] = [(3, I64, sum(part.nulls for part in parts))]
-    filled = [part for part in parts if part.nulls < part.rows]
-    if filled:
-        lowest = _extreme(leaf, [part.lower for part in filled], Side.LOWER)
-        highest = _extreme(leaf, [part.upper for part in filled], Side.UPPER)
-        if lowest is None or highest is None:
-            return None
-        low, high = filled[lowest], filled[highest]
-        fields += [(5, BINARY, high.upper), (6, BINARY, low.lower), (7, BOOL, high.exact[1]), (8, BOOL, low.exact[0])]
-    return encode_struct(fields)
-
-
-def _extreme(leaf: LeafColumn, raw: Sequence[bytes | None], side: Side) -> int | None:
-    """Which of some bounds is the smallest lower or the largest upper one, if all of them can be read."""
-    assert leaf.type is not None
-    bound = decode_bound(leaf, leaf.type, raw, side)
-    values = bound.values if isinstance(bound.values, pa.Array) else pa.array(bound.values, from_pandas=True)
-    if values.null_count or not bound.valid.all():
-        return None
-    order = "ascending" if side is Side.LOWER else "descending"
-    return int(pc.sort_indices(values, sort_keys=[("", order)])[0].as_py())
-
-
-def _over_pages(parts: Sequence[KeptPart], name: str) -> Numbers:
-    return np.concatenate([getattr(part, name) for part in parts])

@@ -1,0 +1,260 @@
+# cython: boundscheck=False, wraparound=False, cdivision=True
+"""Values inside of Parquet pages, compiled: what no library offers without building every value.
+
+``thin_byte_arrays`` leaves some of many byte arrays out, ``byte_array_places`` tells where each begins, ``unpack`` and
+``pack`` are the encoding of small numbers as runs and packed bits. Nothing that the bytes claim is believed: whatever does not come out even is a ``ValueError``. The
+interpreter is not held while values are worked on.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.stdint cimport int32_t, uint32_t, uint64_t
+from libc.string cimport memcmp, memcpy, memset
+
+cdef enum:
+    GROUP = 8
+    MOST_GROUPS = 63
+
+
+def thin_byte_arrays(const unsigned char[::1] values, const unsigned char[::1] keep, unsigned char[::1] out):
+    """Copy byte arrays, each behind its length, but for those that are not kept.
+
+    Returns:
+        The bytes written to ``out``, and the smallest and the largest of what is there (``None`` if nothing is).
+    """
+    cdef Py_ssize_t size = values.shape[0], count = keep.shape[0]
+    cdef Thinned found
+    if out.shape[0] < size:
+        raise ValueError("there is no room for the values")
+    with nogil:
+        found = _thinned(&values[0] if size else NULL, size, &keep[0] if count else NULL, count, &out[0] if size else NULL)
+    if found.written < 0:
+        raise ValueError("the values are not as many as there should be")
+    if found.lowest == NULL:
+        return found.written, None, None
+    return (
+        found.written,
+        PyBytes_FromStringAndSize(<const char*>found.lowest, found.lowest_size),
+        PyBytes_FromStringAndSize(<const char*>found.highest, found.highest_size),
+    )
+
+
+cdef struct Thinned:
+    Py_ssize_t written
+    const unsigned char* lowest
+    Py_ssize_t lowest_size
+    const unsigned char* highest
+    Py_ssize_t highest_size
+
+
+cdef Thinned _thinned(
+    const unsigned char* values, Py_ssize_t size, const unsigned char* keep, Py_ssize_t count, unsigned char* out
+) noexcept nogil:
+    cdef Thinned found
+    cdef Py_ssize_t at = 0, run = 0, i, length
+    cdef uint64_t head, lowest_head = 0, highest_head = 0
+    cdef const unsigned char* value
+    memset(&found, 0, sizeof(found))
+    for i in range(count):
+        if size - at < 4:
+            found.written = -1
+            return found
+        length = _length(values + at)
+        if length > size - at - 4:
+            found.written = -1
+            return found
+        if not keep[i]:
+            if at > run:
+                memcpy(out + found.written, values + run, at - run)
+                found.written += at - run
+            at += 4 + length
+            run = at
+            continue
+        value = values + at + 4
+        at += 4 + length
+        head = _head(value, length)
+        if found.lowest == NULL:
+            found.lowest, found.lowest_size, lowest_head = value, length, head
+            found.highest, found.highest_size, highest_head = value, length, head
+            continue
+        if head <= lowest_head and (head < lowest_head or _compared(value, length, found.lowest, found.lowest_size) < 0):
+            found.lowest, found.lowest_size, lowest_head = value, length, head
+        elif head >= highest_head and (
+            head > highest_head or _compared(value, length, found.highest, found.highest_size) > 0
+        ):
+            found.highest, found.highest_size, highest_head = value, length, head
+    if at != size:
+        found.written = -1
+        return found
+    if at > run:
+        memcpy(out + found.written, values + run, at - run)
+        found.written += at - run
+    return found
+
+
+cdef inline Py_ssize_t _length(const unsigned char* at) noexcept nogil:
+    return at[0] | <Py_ssize_t>at[1] << 8 | <Py_ssize_t>at[2] << 16 | <Py_ssize_t>at[3] << 24
+
+
+cdef inline uint64_t _head(const unsigned char* value, Py_ssize_t length) noexcept nogil:
+    """The first bytes as a number that is ordered as they are."""
+    cdef uint64_t head = 0
+    cdef Py_ssize_t i
+    if length >= 8:
+        for i in range(8):
+            head = head << 8 | value[i]
+        return head
+    for i in range(length):
+        head |= <uint64_t>value[i] << (56 - 8 * i)
+    return head
+
+
+cdef inline int _compared(
+    const unsigned char* one, Py_ssize_t one_size, const unsigned char* other, Py_ssize_t other_size
+) noexcept nogil:
+    cdef int order = memcmp(one, other, one_size if one_size < other_size else other_size)
+    if order:
+        return order
+    return (one_size > other_size) - (one_size < other_size)
+
+
+def byte_array_places(const unsigned char[::1] values, int32_t[::1] out):
+    """Fill ``out`` with where each byte array begins, its length included, and where the last one ends."""
+    cdef Py_ssize_t size = values.shape[0], at = 0, i
+    for i in range(out.shape[0] - 1):
+        if size - at < 4 or _length(&values[at]) > size - at - 4:
+            raise ValueError("the values are not as many as there should be")
+        out[i] = <int32_t>at
+        at += 4 + _length(&values[at])
+    if at != size or size > 0x7FFFFFFF or not out.shape[0]:
+        raise ValueError("the values are not as many as there should be")
+    out[out.shape[0] - 1] = <int32_t>at
+
+
+def unpack(const unsigned char[::1] data, int width, int32_t[::1] out):
+    """Fill ``out`` with numbers of so many bits, written as runs and packed groups; the bytes that they take."""
+    cdef Py_ssize_t size = data.shape[0], count = out.shape[0], taken
+    if not 0 <= width <= 31:
+        raise ValueError(f"numbers of {width} bits")
+    if not count:
+        return 0
+    with nogil:
+        taken = _unpacked(&data[0] if size else NULL, size, width, &out[0], count)
+    if taken < 0:
+        raise ValueError("the numbers are not as many as there should be")
+    return taken
+
+
+cdef Py_ssize_t _unpacked(
+    const unsigned char* data, Py_ssize_t size, int width, int32_t* out, Py_ssize_t count
+) noexcept nogil:
+    cdef Py_ssize_t at = 0, done = 0, many, i, bytes_ = (width + 7) // 8
+    cdef uint64_t header, number, mask = (<uint64_t>1 << width) - 1
+    cdef int shift
+    while done < count:
+        header, shift = 0, 0
+        while True:
+            if at >= size or shift > 28:
+                return -1
+            header |= <uint64_t>(data[at] & 127) << shift
+            shift += 7
+            at += 1
+            if data[at - 1] < 128:
+                break
+        many = <Py_ssize_t>(header >> 1)
+        if header & 1:
+            if many * width > size - at:
+                return -1
+            i = many * GROUP
+            _bits(data + at, size - at, width, mask, out + done, i if i < count - done else count - done)
+            at += many * width
+            many = i
+        else:
+            if bytes_ > size - at:
+                return -1
+            number = 0
+            for i in range(bytes_):
+                number |= <uint64_t>data[at + i] << 8 * i
+            if number > mask:
+                return -1
+            at += bytes_
+            for i in range(done, done + many if many < count - done else count):
+                out[i] = <int32_t>number
+        done += many
+    return at
+
+
+cdef inline void _bits(
+    const unsigned char* data, Py_ssize_t size, int width, uint64_t mask, int32_t* out, Py_ssize_t count
+) noexcept nogil:
+    cdef Py_ssize_t i, bit = 0, at
+    cdef uint64_t word
+    for i in range(count):
+        at = bit >> 3
+        word = 0
+        memcpy(&word, data + at, 8 if size - at >= 8 else size - at)
+        out[i] = <int32_t>(word >> (bit & 7) & mask)
+        bit += width
+
+
+def pack(const int32_t[::1] numbers, int width):
+    """Numbers of so many bits as runs, where they repeat, and packed groups of eight."""
+    cdef Py_ssize_t count = numbers.shape[0], written
+    if not 1 <= width <= 31:
+        raise ValueError(f"numbers of {width} bits")
+    if not count:
+        return b""
+    cdef bytes out = PyBytes_FromStringAndSize(NULL, (count // GROUP + 1) * (width + 9) + 16)
+    cdef unsigned char* place = <unsigned char*>PyBytes_AS_STRING(out)
+    with nogil:
+        written = _packed(&numbers[0], count, width, place)
+    return out[:written]
+
+
+cdef Py_ssize_t _packed(const int32_t* numbers, Py_ssize_t count, int width, unsigned char* out) noexcept nogil:
+    cdef Py_ssize_t written = 0, literal = 0, at = 0, end, i
+    cdef uint64_t header
+    while at < count:
+        end = at + 1
+        while end < count and numbers[end] == numbers[at]:
+            end += 1
+        if end - at < GROUP:
+            at = at + GROUP if count - at > GROUP else count
+            continue
+        written += _literals(numbers + literal, at - literal, width, out + written)
+        header = <uint64_t>(end - at) << 1
+        while header > 127:
+            out[written] = <unsigned char>(header & 127 | 128)
+            written += 1
+            header >>= 7
+        out[written] = <unsigned char>header
+        written += 1
+        for i in range((width + 7) // 8):
+            out[written] = <unsigned char>(numbers[at] >> 8 * i & 255)
+            written += 1
+        at = literal = end
+    return written + _literals(numbers + literal, count - literal, width, out + written)
+
+
+cdef Py_ssize_t _literals(const int32_t* numbers, Py_ssize_t count, int width, unsigned char* out) noexcept nogil:
+    """Groups of eight, the last one filled up with zeros, so many at a time that a header is one byte."""
+    cdef Py_ssize_t written = 0, at = 0, groups, i, end
+    cdef uint64_t word
+    cdef int bits
+    while at < count:
+        groups = (count - at + GROUP - 1) // GROUP
+        if groups > MOST_GROUPS:
+            groups = MOST_GROUPS
+        out[written] = <unsigned char>(groups << 1 | 1)
+        written += 1
+        word, bits, end = 0, 0, at + groups * GROUP
+        for i in range(at, end):
+            if i < count:
+                word |= <uint64_t><uint32_t>numbers[i] << bits
+            bits += width
+            while bits >= 8:
+                out[written] = <unsigned char>(word & 255)
+                written += 1
+                word >>= 8
+                bits -= 8
+        at = end
+    return written

@@ -1,0 +1,195 @@
+"""Single pages of flat columns taken apart and put together again, without building their values.
+
+A page of a column that is not inside of a list is: definition levels, which say where it is null, and the values that
+are there. Both generations of pages are read, the first one is written: every reader knows it.
+
+Fail-safe: whatever is not exactly as it should be is a ``ValueError`` (``UNUSUAL`` names all that may be raised here),
+and the column is left to another way of reading it. Sizes that a header claims are compared with what the footer says
+of the column before memory is taken for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from floeplan.errors import CorruptFileError
+from floeplan.parquet.thrift import I32, SCALAR, STRUCT, encode_struct, integer, read_struct
+from floeplan.predicate.tristate import Mask
+
+try:
+    kernel: Any = import_module("floeplan.parquet._page_values")
+except ImportError:
+    kernel = None
+
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+
+DATA_PAGE: Final = 0
+DICTIONARY_PAGE: Final = 2
+DATA_PAGE_V2: Final = 3
+PLAIN: Final = 0
+PLAIN_DICTIONARY: Final = 2
+RLE: Final = 3
+RLE_DICTIONARY: Final = 8
+UNUSUAL: Final = (ValueError, OSError, CorruptFileError, pa.ArrowException)
+
+_CODECS = {1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4_raw"}
+_NOT_COMPRESSED = 0
+_HEADER_SHAPE: Any = {
+    **dict.fromkeys((1, 2, 3), SCALAR),
+    5: dict.fromkeys((1, 2, 3), SCALAR),
+    7: dict.fromkeys((1, 2), SCALAR),
+    8: dict.fromkeys((1, 2, 3, 4, 5, 6, 7), SCALAR),
+}
+_HEADER_ROOM = 512
+"""Bytes that nearly all headers fit into."""
+_EMPTY = np.zeros(0, dtype=np.uint8)
+
+
+class PageCodec:
+    """Compresses and decompresses pages by the number of their codec."""
+
+    def __init__(self, number: int, level: int | None = None) -> None:
+        if number != _NOT_COMPRESSED and number not in _CODECS:
+            raise ValueError(f"codec {number}")
+        self.number = number
+        self._codec = None if number == _NOT_COMPRESSED else pa.Codec(_CODECS[number], compression_level=level)
+
+    @staticmethod
+    def knows(number: int) -> bool:
+        """Whether there is one of this number."""
+        return number == _NOT_COMPRESSED or number in _CODECS
+
+    def compress(self, data: memoryview) -> bytes | memoryview:
+        """The data as it will be stored."""
+        return data if self._codec is None else self._codec.compress(data, asbytes=True)
+
+    def decompress(self, data: memoryview, size: int) -> Bytes:
+        """The data before it was stored, which must be of this size."""
+        if not size:
+            return _EMPTY
+        found = data if self._codec is None else self._codec.decompress(data, decompressed_size=size)
+        plain = np.frombuffer(found, dtype=np.uint8)
+        if len(plain) != size:
+            raise ValueError(f"{len(plain)} bytes instead of {size}")
+        return plain
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page taken apart; ``present`` is ``None`` where no row is null."""
+
+    kind: int
+    rows: int
+    encoding: int
+    present: Mask | None
+    values: Bytes
+
+    @property
+    def count(self) -> int:
+        """How many values there are."""
+        return self.rows if self.present is None else int(np.count_nonzero(self.present))
+
+
+def first_kind(chunk: memoryview) -> int:
+    """The kind of the first page of a column of one row group."""
+    return integer(_header(chunk, 0)[0], 1)
+
+
+def read_pages(chunk: memoryview, codec: PageCodec, max_def: int, most: int) -> Iterator[Page]:
+    """The pages of a column of one row group; ``most`` is what all of them take when they are not compressed."""
+    at = 0
+    while at < len(chunk):
+        header, start = _header(chunk, at)
+        kind, size, stored = integer(header, 1), integer(header, 2), integer(header, 3)
+        if not (0 <= size <= most and 0 <= stored <= len(chunk) - start):
+            raise ValueError("a page that is larger than its column")
+        at = start + stored
+        body = chunk[start:at]
+        if kind == DATA_PAGE:
+            yield _first_generation(header[5], codec.decompress(body, size), max_def)
+        elif kind == DATA_PAGE_V2:
+            yield _second_generation(header[8], body, codec, size, max_def)
+        elif kind == DICTIONARY_PAGE:
+            rows, encoding = integer(header[7], 1), integer(header[7], 2)
+            yield Page(kind, rows, encoding, None, codec.decompress(body, size))
+        else:
+            raise ValueError(f"a page of kind {kind}")
+
+
+def _header(chunk: memoryview, at: int) -> tuple[dict[int, Any], int]:
+    """What a page says of itself, and where it ends saying so."""
+    try:
+        header, end = read_struct(bytes(chunk[at : at + _HEADER_ROOM]), 0, _HEADER_SHAPE, "page header", "")
+    except CorruptFileError:
+        header, end = read_struct(bytes(chunk[at:]), 0, _HEADER_SHAPE, "page header", "")
+    needed = {DATA_PAGE: 5, DICTIONARY_PAGE: 7, DATA_PAGE_V2: 8}.get(header.get(1, -1))
+    if needed is None or not isinstance(header.get(needed), dict):
+        raise ValueError("a page that does not say what it is")
+    return header, at + end
+
+
+def _first_generation(header: dict[int, Any], body: Bytes, max_def: int) -> Page:
+    rows, encoding = integer(header, 1), integer(header, 2)
+    if not max_def:
+        return Page(DATA_PAGE, rows, encoding, None, body)
+    if integer(header, 3) != RLE or len(body) < 4:
+        raise ValueError("definition levels of an old encoding")
+    size = int.from_bytes(body[:4].tobytes(), "little")
+    if size > len(body) - 4:
+        raise ValueError("definition levels that are longer than their page")
+    return Page(DATA_PAGE, rows, encoding, _present(body[4 : 4 + size], rows), body[4 + size :])
+
+
+def _second_generation(header: dict[int, Any], body: memoryview, codec: PageCodec, size: int, max_def: int) -> Page:
+    rows, encoding, levels, repeated = (integer(header, number) for number in (1, 4, 5, 6))
+    if repeated or not 0 <= levels <= min(size, len(body)) or integer(header, 3) != rows or (levels and not max_def):
+        raise ValueError("levels that do not fit their page")
+    present = _present(np.frombuffer(body[:levels], dtype=np.uint8), rows) if max_def else None
+    compressed = header.get(7, True)
+    plain = codec.decompress(body[levels:], size - levels) if compressed else np.frombuffer(body[levels:], np.uint8)
+    return Page(DATA_PAGE_V2, rows, encoding, present, plain)
+
+
+def _present(levels: Bytes, rows: int) -> Mask | None:
+    found = unpacked(levels, 1, rows) == 1
+    return None if found.all() else found
+
+
+def unpacked(data: Bytes, width: int, count: int) -> npt.NDArray[np.int32]:
+    """Numbers of so many bits that were written as runs and packed groups."""
+    if not 0 <= count < 1 << 31:
+        raise ValueError(f"{count} numbers")
+    numbers = np.empty(count, dtype=np.int32)
+    kernel.unpack(data, width, numbers)
+    return numbers
+
+
+def data_page(
+    values: bytes | Bytes, encoding: int, rows: int, present: Mask | None, max_def: int, codec: PageCodec
+) -> tuple[bytes, int]:
+    """A page with its header, and what it takes when it is not compressed."""
+    plain = memoryview(values)  # type: ignore[arg-type]
+    if max_def:
+        levels = kernel.pack(np.ones(rows, np.int32) if present is None else present.astype(np.int32), 1)
+        plain = memoryview(b"".join((len(levels).to_bytes(4, "little"), levels, plain)))
+    inner = encode_struct([(1, I32, rows), (2, I32, encoding), (3, I32, RLE), (4, I32, RLE)])
+    return _with_header(DATA_PAGE, (5, STRUCT, inner), plain, codec)
+
+
+def dictionary_page(values: bytes, count: int, codec: PageCodec) -> tuple[bytes, int]:
+    """A dictionary with its header, and what it takes when it is not compressed."""
+    inner = encode_struct([(1, I32, count), (2, I32, PLAIN)])
+    return _with_header(DICTIONARY_PAGE, (7, STRUCT, inner), memoryview(values), codec)
+
+
+def _with_header(kind: int, inner: tuple[int, int, bytes], plain: memoryview, codec: PageCodec) -> tuple[bytes, int]:
+    size, body = plain.nbytes, codec.compress(plain)
+    header = encode_struct([(1, I32, kind), (2, I32, size), (3, I32, len(body)), inner])
+    return b"".join((header, body)), len(header) + size

@@ -1,0 +1,199 @@
+"""Columns of row groups without some of their rows, made of their pages: values are moved, not built and encoded anew.
+
+Plain values stay as they are stored; where rows are gone the others move together. Numbers that refer to a dictionary
+are unpacked, and packed again to refer to one dictionary that all row groups share (``stored_values``). Small pages are
+put together to ones of the size that the table wants. Bounds are those of the rows that stay.
+
+Rule: a column is made this way if it is stored as the new file will store it, in plain values or numbers of a
+dictionary, whatever its codec.
+
+Fail-safe: a column with a page of another kind, NaN, or a value too long for a bound is left to the encoder
+(``UNUSUAL`` of ``data_pages``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from floeplan.parquet.data_pages import (
+    DICTIONARY_PAGE,
+    PLAIN,
+    PLAIN_DICTIONARY,
+    RLE,
+    RLE_DICTIONARY,
+    Page,
+    PageCodec,
+    data_page,
+    dictionary_page,
+    first_kind,
+    kernel,
+    read_pages,
+)
+from floeplan.parquet.footer import ParquetFooter
+from floeplan.parquet.schema import LeafColumn, Physical
+from floeplan.parquet.stored_values import Bounds, Dictionary, StoredValues, Values, plain_values
+from floeplan.predicate.tristate import Mask
+from floeplan.rewrite.joined_file import Piece
+from floeplan.rewrite.page_chunk import DictionaryPage, PageChunk, PagePart, statistics
+from floeplan.write.options import WriteOptions
+
+_BIT_PACKED = 4
+_KNOWN = frozenset({PLAIN, PLAIN_DICTIONARY, RLE, _BIT_PACKED, RLE_DICTIONARY})
+_LONGEST_BOUND = 4096
+
+
+def can_thin(footer: ParquetFooter, leaf: LeafColumn, group: int) -> bool:
+    """Whether a column of a row group looks like one whose pages can be made without some rows."""
+    if kernel is None or leaf.type is None or leaf.max_rep or leaf.max_def > 1 or leaf.physical is Physical.INT96:
+        return False
+    encodings = footer.encodings(leaf, group)
+    return encodings is not None and encodings <= _KNOWN and PageCodec.knows(int(footer.chunks(leaf).codec[group]))
+
+
+@dataclass(frozen=True, slots=True)
+class OldPages:
+    """The pages of a column of one row group.
+
+    Attributes:
+        data: The pages.
+        codec: How they are compressed.
+        uncompressed_size: What they take when they are not.
+        rows: How many rows they hold.
+        keep: The rows that stay; ``None`` for all.
+        kept: What is known of the pages, where they can stay as they are.
+    """
+
+    data: memoryview
+    codec: int
+    uncompressed_size: int
+    rows: int
+    keep: Mask | None
+    kept: PagePart | None
+
+
+def thinned(leaf: LeafColumn, codec: int, options: WriteOptions, sources: Sequence[OldPages]) -> PageChunk:
+    """A column of a new row group: the rows of all sources that stay."""
+    chunk = _Column(leaf, PageCodec(codec, options.level), options).made(sources)
+    if statistics(leaf, chunk.parts) is None:
+        raise ValueError("bounds that cannot be compared")
+    return chunk
+
+
+@dataclass(frozen=True, slots=True)
+class _Thin:
+    """The rows of a page that stay; ``bounds`` where thinning found them."""
+
+    values: Values
+    bounds: Bounds
+    rows: int
+    present: Mask | None
+
+
+class _Column:
+    """A column in the making."""
+
+    def __init__(self, leaf: LeafColumn, codec: PageCodec, options: WriteOptions) -> None:
+        self.leaf, self.codec, self.options = leaf, codec, options
+        self.parts: list[PagePart] = []
+        self.pages: list[Piece] = []
+        self.waiting: list[_Thin] = []
+
+    def made(self, sources: Sequence[OldPages]) -> PageChunk:
+        kinds = {first_kind(source.data) == DICTIONARY_PAGE for source in sources}
+        if len(kinds) > 1:
+            raise ValueError("a dictionary in some row groups only")
+        form, dictionary = self._with_dictionary(sources) if kinds == {True} else (plain_values(self.leaf), None)
+        for number, source in enumerate(sources):
+            if source.kept is not None and dictionary is None:
+                self._flush(form)
+                self.parts.append(source.kept)
+                self.pages.append(source.data)
+            else:
+                self._add_source(form, number, source)
+        self._flush(form)
+        return PageChunk(self.leaf, self.codec.number, self.parts, self.pages, dictionary)
+
+    def _with_dictionary(self, sources: Sequence[OldPages]) -> tuple[Dictionary, DictionaryPage]:
+        form = Dictionary(self.leaf, [next(self._read(source)) for source in sources])
+        if len(form.stored_entries) > self.options.dictionary_size:
+            raise ValueError("a dictionary larger than the table wants")
+        return form, DictionaryPage(*dictionary_page(form.stored_entries, form.size, self.codec))
+
+    def _read(self, source: OldPages) -> Iterator[Page]:
+        return read_pages(source.data, PageCodec(source.codec), self.leaf.max_def, source.uncompressed_size)
+
+    def _add_source(self, form: StoredValues, number: int, source: OldPages) -> None:
+        row = 0
+        for page in self._read(source):
+            if page.kind == DICTIONARY_PAGE:
+                continue
+            if page.encoding not in form.read_from:
+                raise ValueError(f"a page of encoding {page.encoding}")
+            keep = None if source.keep is None else source.keep[row : row + page.rows]
+            row += page.rows
+            if keep is None or keep.any():
+                self._add(form, _thin(form, number, page, keep))
+        if row != source.rows:
+            raise ValueError(f"{row} rows instead of {source.rows}")
+
+    def _add(self, form: StoredValues, some: _Thin) -> None:
+        """Take what stays of a page; it shares a page with what waits if that is no larger than the table wants."""
+        rows = some.rows + sum(one.rows for one in self.waiting)
+        size = some.values.nbytes + sum(one.values.nbytes for one in self.waiting)
+        if rows > self.options.page_rows or size > self.options.page_size:
+            self._flush(form)
+        self.waiting.append(some)
+
+    def _flush(self, form: StoredValues) -> None:
+        """Make a page of what waits."""
+        if not self.waiting:
+            return
+        waiting, self.waiting = self.waiting, []
+        stored, bounds = form.stored([one.values for one in waiting], [one.bounds for one in waiting])
+        if bounds is not None and max(map(len, bounds)) > _LONGEST_BOUND:
+            raise ValueError("a value too long for a bound")
+        rows, present = sum(one.rows for one in waiting), _present(waiting)
+        page, size = data_page(stored, form.encoding, rows, present, self.leaf.max_def, self.codec)
+        nulls = 0 if present is None else rows - int(np.count_nonzero(present))
+        self.parts.append(_part(page, size, rows, nulls, form.encoding, bounds))
+        self.pages.append(page)
+
+
+def _thin(form: StoredValues, source: int, page: Page, keep: Mask | None) -> _Thin:
+    """What stays of a page."""
+    if keep is None or keep.all():
+        values, bounds = form.thin(page.values, page.count, None, source)
+        return _Thin(values, bounds, page.rows, page.present)
+    rows, present = int(np.count_nonzero(keep)), None
+    if page.present is not None:
+        keep, present = keep[page.present], page.present[keep]
+    values, bounds = form.thin(page.values, page.count, keep, source)
+    return _Thin(values, bounds, rows, present)
+
+
+def _present(parts: Sequence[_Thin]) -> Mask | None:
+    if all(part.present is None for part in parts):
+        return None
+    return np.concatenate([np.ones(p.rows, dtype=np.bool_) if p.present is None else p.present for p in parts])
+
+
+def _part(page: bytes, size: int, rows: int, nulls: int, encoding: int, bounds: Bounds) -> PagePart:
+    lower, upper = (None, None) if bounds is None else bounds
+    return PagePart(
+        size=len(page),
+        rows=rows,
+        nulls=nulls,
+        uncompressed_size=size,
+        encodings=frozenset({encoding, RLE}),
+        lower=lower,
+        upper=upper,
+        exact=(True, True),
+        page_sizes=np.array([len(page)]),
+        page_rows=np.array([rows]),
+        page_nulls=np.array([nulls]),
+        page_lower=[lower],
+        page_upper=[upper],
+    )
