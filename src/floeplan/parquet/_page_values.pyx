@@ -1,8 +1,8 @@
 # cython: boundscheck=False, wraparound=False, cdivision=True
 """Values inside of Parquet pages, compiled: what no library offers without building every value.
 
-``thin_byte_arrays`` leaves some of many byte arrays out, ``byte_array_places`` tells where each begins, ``unpack`` and
-``pack`` are the encoding of small numbers as runs and packed bits. Nothing that the bytes claim is believed: whatever does not come out even is a ``ValueError``. The
+``thin_numbers`` and ``thin_byte_arrays`` leave some of many values out, ``byte_array_places`` tells where each byte array
+begins, ``unpack`` and ``pack`` are the encoding of small numbers as runs and packed bits. Nothing that the bytes claim is believed: whatever does not come out even is a ``ValueError``. The
 interpreter is not held while values are worked on.
 """
 
@@ -13,6 +13,27 @@ from libc.string cimport memcmp, memcpy, memset
 cdef enum:
     GROUP = 8
     MOST_GROUPS = 63
+
+
+def thin_numbers(const unsigned char[::1] values, const unsigned char[::1] keep, int width, unsigned char[::1] out):
+    """Copy numbers of 4 or 8 bytes, but for those that are not kept, to a place that has room for all of them."""
+    cdef Py_ssize_t count = keep.shape[0], i, at = 0
+    cdef const unsigned char* source
+    cdef unsigned char* target
+    if width not in (4, 8) or values.shape[0] != count * width or out.shape[0] != values.shape[0]:
+        raise ValueError("the values are not as many as there should be")
+    if not count:
+        return
+    source, target = &values[0], &out[0]
+    with nogil:
+        if width == 8:
+            for i in range(count):
+                memcpy(target + 8 * at, source + 8 * i, 8)
+                at += keep[i] != 0
+        else:
+            for i in range(count):
+                memcpy(target + 4 * at, source + 4 * i, 4)
+                at += keep[i] != 0
 
 
 def thin_byte_arrays(const unsigned char[::1] values, const unsigned char[::1] keep, unsigned char[::1] out):

@@ -158,8 +158,19 @@ def _second_generation(header: dict[int, Any], body: memoryview, codec: PageCode
 
 
 def _present(levels: Bytes, rows: int) -> Mask | None:
+    if levels.tobytes() == _all_present(rows):
+        return None
     found = unpacked(levels, 1, rows) == 1
     return None if found.all() else found
+
+
+def _all_present(rows: int) -> bytes:
+    """Levels of rows of which none is null: one run."""
+    header, out = rows << 1, bytearray()
+    while header > 127:
+        out.append(header & 127 | 128)
+        header >>= 7
+    return bytes((*out, header, 1))
 
 
 def unpacked(data: Bytes, width: int, count: int) -> npt.NDArray[np.int32]:
@@ -177,7 +188,7 @@ def data_page(
     """A page with its header, and what it takes when it is not compressed."""
     plain = memoryview(values)  # type: ignore[arg-type]
     if max_def:
-        levels = kernel.pack(np.ones(rows, np.int32) if present is None else present.astype(np.int32), 1)
+        levels = _all_present(rows) if present is None else kernel.pack(present.astype(np.int32), 1)
         plain = memoryview(b"".join((len(levels).to_bytes(4, "little"), levels, plain)))
     inner = encode_struct([(1, I32, rows), (2, I32, encoding), (3, I32, RLE), (4, I32, RLE)])
     return _with_header(DATA_PAGE, (5, STRUCT, inner), plain, codec)

@@ -58,6 +58,7 @@ _METADATA_SHAPE: Final[Any] = {
     12: _STATISTICS_SHAPE,
     13: dict.fromkeys((1, 2, 3), SCALAR),
 }
+_PLACE_SHAPE: Final[Any] = {1: SCALAR, 8: SCALAR, 3: {2: None, **dict.fromkeys((1, 4, 6, 7, 9, 11), SCALAR)}}
 _CHUNK_SHAPE: Final[Any] = {**dict.fromkeys((1, 4, 5, 6, 7, 8), SCALAR), 3: _METADATA_SHAPE}
 
 
@@ -97,6 +98,20 @@ class ColumnChunks:
         """Where the pages of each chunk begin: its dictionary page when it has one, else its first data page."""
         has_dictionary = (self.dictionary_page_offset > 0) & (self.dictionary_page_offset < self.data_page_offset)
         return np.where(has_dictionary, self.dictionary_page_offset, self.data_page_offset)
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkPlace:
+    """Where the pages of one column of one row group are, and how they are stored.
+
+    ``encodings`` is ``None`` when it names none.
+    """
+
+    start: int
+    size: int
+    uncompressed_size: int
+    codec: int
+    encodings: frozenset[int] | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,11 +187,26 @@ class ParquetFooter:
             self._chunks[index] = self._decode_chunks(self.leaves[index])
         return self._chunks[index]
 
-    def encodings(self, leaf: LeafColumn, row_group: int) -> frozenset[int] | None:
-        """The encodings that the chunk of a column in one row group names; ``None`` when it names none."""
-        start = int(self._chunk_starts[row_group, leaf.index])
-        named = read_struct(self._encoded, start, {3: {2: None}}, "column chunk", self.file)[0][3].get(2)
-        return frozenset(named) if isinstance(named, list) else None
+    def place(self, leaf: LeafColumn, row_group: int) -> ChunkPlace:
+        """Where a column of one row group is, without decoding what else is known of it."""
+        at = int(self._chunk_starts[row_group, leaf.index])
+        chunk, _ = read_struct(self._encoded, at, _PLACE_SHAPE, "column chunk", self.file)
+        if 1 in chunk or 8 in chunk:
+            self.chunks(leaf)  # which says that it cannot be read
+        try:
+            if integer(chunk[3], 1) != leaf.physical:
+                raise ValueError("a chunk is stored as another type")
+            data, dictionary = integer(chunk[3], 9), integer(chunk[3], 11, -1)
+            named = chunk[3].get(2)
+            return ChunkPlace(
+                start=dictionary if 0 < dictionary < data else data,
+                size=integer(chunk[3], 7),
+                uncompressed_size=integer(chunk[3], 6),
+                codec=integer(chunk[3], 4),
+                encodings=frozenset(named) if isinstance(named, list) else None,
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise corrupt(self.file, f"the footer entry of column {leaf}: {error}") from None
 
     def _decode_chunks(self, leaf: LeafColumn) -> ColumnChunks:
         structs = [

@@ -65,8 +65,11 @@ class _Numbers(_Plain):
     def thin(self, values: Bytes, count: int, keep: Mask | None, source: int) -> tuple[Values, Bounds]:
         if len(values) != count * self._type.itemsize:
             raise ValueError(f"{len(values)} bytes of {count} numbers")
-        aligned = np.require(values.view(self._type), requirements="A")
-        return (aligned if keep is None else aligned[keep]), None
+        if keep is None:
+            return values.view(self._type), None
+        room = np.empty(count, dtype=self._type)
+        kernel.thin_numbers(values, keep.view(np.uint8), self._type.itemsize, room.view(np.uint8))
+        return room[: np.count_nonzero(keep)], None
 
     def stored(self, parts: Sequence[Values], bounds: Sequence[Bounds]) -> tuple[Bytes | bytes, Bounds]:
         numbers = _together(parts)
@@ -136,9 +139,7 @@ def _ordered(leaf: LeafColumn, values: Values) -> pa.Array:
 
 class _Lengthy(_Plain):
     def thin(self, values: Bytes, count: int, keep: Mask | None, source: int) -> tuple[Values, Bounds]:
-        flags = np.ones(count, dtype=np.uint8) if keep is None else np.ascontiguousarray(keep).view(np.uint8)
-        if len(flags) != count:
-            raise ValueError(f"{count} values for {len(flags)} rows")
+        flags = np.ones(count, dtype=np.uint8) if keep is None else keep.view(np.uint8)
         room = np.empty(len(values), dtype=np.uint8)
         size, low, high = kernel.thin_byte_arrays(values, flags, room)
         return room[:size], None if low is None else (low, high)

@@ -25,8 +25,7 @@ from floeplan.dml.row_task import LAST_UPDATED, ROW_ID, FileWork, WholeRows
 from floeplan.metadata.entries import EntriesTable
 from floeplan.metadata.io import writing
 from floeplan.parquet.data_pages import UNUSUAL
-from floeplan.parquet.footer import ParquetFooter, decode_footer
-from floeplan.parquet.schema import LeafColumn
+from floeplan.parquet.footer import ChunkPlace, ParquetFooter, decode_footer
 from floeplan.parquet.selection import RowSelection
 from floeplan.predicate.tristate import Mask
 from floeplan.rewrite.group_run import GroupRun
@@ -97,13 +96,13 @@ def join_layout(run: GroupRun) -> JoinLayout | None:
 def _worth(layout: JoinLayout, opened: OpenFile, nan_counts: Mapping[int, int]) -> bool:
     footer = opened.footer
     kept = {} if opened.file.deletes else dict(enumerate(layout.kept.found(opened, nan_counts)))
-    chunks = [(leaf, group) for leaf in layout.kept.fitting(footer) for group in range(footer.num_row_groups)]
-    made = [
-        int(footer.chunks(leaf).total_compressed_size[group])
-        for leaf, group in chunks
-        if leaf.field_id in kept.get(group, ()) or can_thin(footer, leaf, group)
-    ]
-    return sum(made) >= _WORTH * footer.file_size
+    made = 0
+    for group in range(footer.num_row_groups):
+        for leaf in layout.kept.fitting(footer):
+            place = footer.place(leaf, group)
+            if leaf.field_id in kept.get(group, ()) or can_thin(leaf, place):
+                made += place.size
+    return made >= _WORTH * footer.file_size
 
 
 def _required(opened: OpenFile) -> set[int]:
@@ -116,16 +115,23 @@ def _required(opened: OpenFile) -> set[int]:
 class _Piece:
     """One row group of a file of the group, and what can become of its columns.
 
-    ``keep`` are the rows that stay, ``None`` for all; ``kept`` says what is known of columns whose pages can stay as
-    they are, ``paged`` are the columns that can be made of their pages.
+    Attributes:
+        work: The file.
+        opened: The same, opened.
+        group: The row group.
+        size: Bytes of the rows that stay when they are not compressed.
+        keep: The rows that stay; ``None`` for all.
+        kept: What is known of columns whose pages can stay as they are, by field id.
+        paged: Columns that can be made of their pages, by field id.
     """
 
     work: FileWork
     opened: OpenFile
     group: int
+    size: int
     keep: Mask | None
     kept: Mapping[int, PagePart]
-    paged: Mapping[int, LeafColumn]
+    paged: Mapping[int, ChunkPlace]
 
     @property
     def all_rows(self) -> int:
@@ -137,13 +143,6 @@ class _Piece:
         return self.all_rows if self.keep is None else int(np.count_nonzero(self.keep))
 
     @property
-    def size(self) -> int:
-        """Bytes of the rows that stay when they are not compressed."""
-        footer = self.opened.footer
-        size = sum(int(footer.chunks(leaf).total_uncompressed_size[self.group]) for leaf in footer.leaves)
-        return size * self.rows // self.all_rows
-
-    @property
     def selection(self) -> RowSelection:
         first = int(self.opened.footer.first_rows[self.group])
         if self.keep is None:
@@ -152,19 +151,11 @@ class _Piece:
 
     def pages(self, columns: Sequence[int]) -> list[OldPages]:
         """The pages of some columns, read at once."""
-        chunks = [self.opened.footer.chunks(self.paged[i]) for i in columns]
-        places = [(int(one.start[self.group]), int(one.total_compressed_size[self.group])) for one in chunks]
-        read = self.opened.source.read_ranges(places)
+        places = [self.paged[i] for i in columns]
+        read = self.opened.source.read_ranges([(place.start, place.size) for place in places])
         return [
-            OldPages(
-                data=data,
-                codec=int(one.codec[self.group]),
-                uncompressed_size=int(one.total_uncompressed_size[self.group]),
-                rows=self.all_rows,
-                keep=self.keep,
-                kept=self.kept.get(i),
-            )
-            for i, one, data in zip(columns, chunks, read, strict=True)
+            OldPages(data, place, self.all_rows, self.keep, self.kept.get(i))
+            for i, place, data in zip(columns, places, read, strict=True)
         ]
 
 
@@ -241,15 +232,21 @@ class GroupJoiner:
         """The row groups of a file that have rows which stay."""
         footer, work = opened.footer, self.run.work
         keeps = [_of_group(live, footer, group) for group in range(footer.num_row_groups)]
-        fitting = self.layout.kept.fitting(footer)
+        fitting = {leaf.index for leaf in self.layout.kept.fitting(footer)}
         untouched = any(keep.all() for keep in keeps)
         kept = self.layout.kept.found(opened, work.nan_counts[place]) if untouched else []
         for group, keep in enumerate(keeps):
-            if keep.any():
-                parts = kept[group] if keep.all() else {}
-                paged = [leaf for leaf in fitting if leaf.field_id in parts or can_thin(footer, leaf, group)]
-                by_id = {leaf.field_id: leaf for leaf in paged}
-                yield _Piece(work.files[place], opened, group, None if keep.all() else keep, parts, by_id)
+            if not keep.any():
+                continue
+            parts = kept[group] if keep.all() else {}
+            places = [(leaf, footer.place(leaf, group)) for leaf in footer.leaves]
+            size = sum(at.uncompressed_size for _, at in places) * int(np.count_nonzero(keep)) // len(keep)
+            paged = {
+                leaf.field_id: at
+                for leaf, at in places
+                if leaf.index in fitting and (leaf.field_id in parts or can_thin(leaf, at))
+            }
+            yield _Piece(work.files[place], opened, group, size, None if keep.all() else keep, parts, paged)
 
     def _paged(self, pieces: Sequence[_Piece]) -> list[int]:
         """The columns that can be made of their pages."""

@@ -103,7 +103,7 @@ def _part(footer: ParquetFooter, index: PageIndex, claims: ChunkClaims, group: i
         nulls = np.zeros_like(nulls)
     total = int(footer.row_group_rows[group])
     missing = 0 if index.leaf.max_def == 0 else int(claims.null_count[group])
-    encodings = footer.encodings(index.leaf, group)
+    encodings = footer.place(index.leaf, group).encodings
     if missing != nulls.sum() or (nulls < 0).any() or chunks.num_values[group] != total:
         return None
     if encodings is None or encodings & _DICTIONARIES:

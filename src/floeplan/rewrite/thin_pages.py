@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -32,7 +33,7 @@ from floeplan.parquet.data_pages import (
     kernel,
     read_pages,
 )
-from floeplan.parquet.footer import ParquetFooter
+from floeplan.parquet.footer import ChunkPlace
 from floeplan.parquet.schema import LeafColumn, Physical
 from floeplan.parquet.stored_values import Bounds, Dictionary, StoredValues, Values, plain_values
 from floeplan.predicate.tristate import Mask
@@ -45,12 +46,11 @@ _KNOWN = frozenset({PLAIN, PLAIN_DICTIONARY, RLE, _BIT_PACKED, RLE_DICTIONARY})
 _LONGEST_BOUND = 4096
 
 
-def can_thin(footer: ParquetFooter, leaf: LeafColumn, group: int) -> bool:
+def can_thin(leaf: LeafColumn, place: ChunkPlace) -> bool:
     """Whether a column of a row group looks like one whose pages can be made without some rows."""
     if kernel is None or leaf.type is None or leaf.max_rep or leaf.max_def > 1 or leaf.physical is Physical.INT96:
         return False
-    encodings = footer.encodings(leaf, group)
-    return encodings is not None and encodings <= _KNOWN and PageCodec.knows(int(footer.chunks(leaf).codec[group]))
+    return place.encodings is not None and place.encodings <= _KNOWN and PageCodec.knows(place.codec)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +59,14 @@ class OldPages:
 
     Attributes:
         data: The pages.
-        codec: How they are compressed.
-        uncompressed_size: What they take when they are not.
+        place: What the footer says of them.
         rows: How many rows they hold.
         keep: The rows that stay; ``None`` for all.
         kept: What is known of the pages, where they can stay as they are.
     """
 
     data: memoryview
-    codec: int
-    uncompressed_size: int
+    place: ChunkPlace
     rows: int
     keep: Mask | None
     kept: PagePart | None
@@ -100,6 +98,7 @@ class _Column:
         self.parts: list[PagePart] = []
         self.pages: list[Piece] = []
         self.waiting: list[_Thin] = []
+        self._codec = cache(PageCodec)
 
     def made(self, sources: Sequence[OldPages]) -> PageChunk:
         kinds = {first_kind(source.data) == DICTIONARY_PAGE for source in sources}
@@ -123,7 +122,9 @@ class _Column:
         return form, DictionaryPage(*dictionary_page(form.stored_entries, form.size, self.codec))
 
     def _read(self, source: OldPages) -> Iterator[Page]:
-        return read_pages(source.data, PageCodec(source.codec), self.leaf.max_def, source.uncompressed_size)
+        return read_pages(
+            source.data, self._codec(source.place.codec), self.leaf.max_def, source.place.uncompressed_size
+        )
 
     def _add_source(self, form: StoredValues, number: int, source: OldPages) -> None:
         row = 0
