@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.table import StaticTable, Table
@@ -358,5 +359,37 @@ def test_default_is_what_a_new_row_would_have(tmp_path: Path) -> None:
     )
     made = compile_assignments({"name": "default", "n": "DEFAULT"}, schema, Names(schema))
     rows_before = pa.table({"id": [1], "name": ["x"], "n": pa.array([5], pa.int32())})
-    changed = made.update(rows_before, typed_columns_of(rows_before, schema))
+    changed = made.update(rows_before, typed_columns_of(rows_before, schema), rows_before.schema)
     assert changed.to_pylist() == [{"id": 1, "name": "it's \\ new", "n": None}]
+
+
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [
+        ({"n": "1"}, "id s"),
+        ({"n": "n + 1"}, "id n s"),
+        ({"n": "id", "id": "1"}, "id s"),
+        ({"n": "id", "id": "n"}, "id n s"),
+        ({"s": "NULL"}, "id n"),
+        ({"s": "named_struct('x', s.x + 1)"}, "id n s"),
+        ({"s.x": "1", "n": "s.x"}, "id s"),
+    ],
+)
+def test_columns_that_are_replaced_unseen_are_not_read(given: dict[str, object], read: str) -> None:
+    struct = StructType(NestedField(4, "x", IntegerType()), NestedField(5, "y", IntegerType()))
+    schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "n", LongType()), NestedField(3, "s", struct))
+    made = compile_assignments(given, schema, Names(schema))
+    assert " ".join(field.name for field in made.kept_fields(schema)) == read
+
+
+def test_an_update_does_without_what_it_replaces(table: Table) -> None:
+    (path,) = (file.path for file in fp.plan_scan(table, "id = 42").files)
+    local = Path(path.removeprefix("file://"))
+    stored, columns = local.read_bytes(), pq.ParquetFile(local).metadata.row_group(0)
+    chunk = next(c for c in map(columns.column, range(columns.num_columns)) if c.path_in_schema == "v")
+    start, size = chunk.dictionary_page_offset or chunk.data_page_offset, chunk.total_compressed_size
+    local.write_bytes(stored[:start] + b"\xff" * size + stored[start + size :])
+    assert fp.update(table, {"v": "-1"}, "id = 42", mode=MERGE).rows_updated == 1
+    assert rows(table, "id = 42 AND v = -1").keys() == {42}
+    with pytest.raises(FloeplanError, match="cannot be decoded"):
+        fp.update(table, {"v": "v + 1"}, "id = 41", mode=MERGE)

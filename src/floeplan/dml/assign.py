@@ -47,17 +47,22 @@ class Assignments:
         """Columns the expressions read."""
         return frozenset(field_id for item in self.items for field_id in item.value.field_ids)
 
+    def kept_fields(self, schema: Schema) -> list[NestedField]:
+        """The columns of a schema of which anything is read or stays as it was."""
+        replaced = {item.field.field_id for item in self.items if len(item.path) == 1}
+        replaced -= {field.field_id for field in top_fields(schema, self.field_ids).fields}
+        return [field for field in schema.fields if field.field_id not in replaced]
+
     def reworded(self, change: Callable[[str], str]) -> Assignments:
         """The same assignments with the text of their expressions changed, for an engine that reads it."""
         return Assignments(tuple(replace(item, value=item.value.reworded(change)) for item in self.items))
 
-    def update(self, rows: pa.Table, resolve: Resolver) -> pa.Table:
-        """The rows with their new values."""
-        changed = rows
+    def update(self, rows: pa.Table, resolve: Resolver, shape: pa.Schema) -> pa.Table:
+        """The rows with their new values, in a shape of which they may lack columns that are replaced."""
+        changed = _in_shape(rows, shape)
         for item in self.items:
-            position = rows.schema.get_field_index(item.path[0])
-            column = rows.schema.field(position)
-            values = self._values(item, _type_at(column.type, item.path[1:]), rows.num_rows, resolve)
+            wanted = _type_at(shape.field(item.path[0]).type, item.path[1:])
+            values = self._values(item, wanted, rows.num_rows, resolve)
             changed = replace_value(changed, item.path, values)
         return changed
 
@@ -154,6 +159,15 @@ def replace_value(rows: pa.Table, path: Sequence[str], values: pa.Array) -> pa.T
     wanted = values.cast(_type_at(column.type, path[1:]))
     array = rows.column(position).combine_chunks()
     return rows.set_column(position, column, _replaced(array, path[1:], wanted))
+
+
+def _in_shape(rows: pa.Table, shape: pa.Schema) -> pa.Table:
+    """The rows with nulls for the columns they lack."""
+    known = set(rows.schema.names)
+    if len(known) == len(shape):
+        return rows
+    columns = [rows.column(f.name) if f.name in known else pa.nulls(rows.num_rows, f.type) for f in shape]
+    return pa.Table.from_arrays(columns, schema=shape)
 
 
 def _type_at(type_: pa.DataType, path: Sequence[str]) -> pa.DataType:

@@ -33,6 +33,7 @@ from floeplan.metadata.entries import EntriesTable
 from floeplan.parquet.selection import RowSelection
 from floeplan.scan.file_rows import FileRows, OpenFile, PlannedRows, TableRows
 from floeplan.scan.model import FileScan
+from floeplan.scan.projection import arrow_schema
 from floeplan.transaction.change import DeleteFileId
 from floeplan.write.data_files import write_data_files
 from floeplan.write.gather import at_once
@@ -113,6 +114,7 @@ class _Run:
         self.whole = WholeRows(task.target, self.files)
         self.deletes = NewDeletes(task.target, self.files)
         self.columns = cache(partial(top_fields, task.table.schemas[0]))
+        self.to_update = cache(self._without_replaced)
         self.result = RowTaskResult()
 
     def run(self, works: Sequence[FileWork]) -> RowTaskResult:
@@ -173,10 +175,16 @@ class _Run:
             mine = fates.clause == number
             if clause.assignments is None or not mine.any():
                 continue
-            rows = self.whole.read(work, opened, RowSelection.from_rows(fates.positions[mine]))
+            rows = self.to_update(number).read(work, opened, RowSelection.from_rows(fates.positions[mine]))
             source = None if fates.source is None else fates.source[mine]
             resolve = self.task.decision.resolver(rows, self.whole.schema, source)
-            yield touched(clause.assignments.update(rows, resolve))
+            yield touched(clause.assignments.update(rows, resolve, arrow_schema(self.whole.schema)))
+
+    def _without_replaced(self, clause: int) -> WholeRows:
+        """Reads all but the columns whose new values do not depend on what they were."""
+        assignments = self.task.decision.clauses[clause].assignments
+        assert assignments is not None, "rows that are deleted get no new values"
+        return WholeRows(self.task.target, self.files, Schema(*assignments.kept_fields(self.whole.schema)))
 
 
 def _with_lineage(rows: pa.Table, work: FileWork, positions: npt.NDArray[np.int64]) -> pa.Table:
