@@ -71,7 +71,7 @@ def test_clustering_cuts_the_files_read_by_a_filter_on_two_columns_tenfold(tmp_p
     where = "key BETWEEN 20000 AND 22000 AND id BETWEEN 41000 AND 43000"
     before = fp.plan_scan(table, where)
     assert len(before.files) == 64
-    options = {"rewrite-all": "true", "target-file-size-bytes": str(sum(sizes(table)) // 64)}
+    options = {"rewrite-all": "true", "target-file-size-bytes": str(sum(sizes(table)) // 80)}
     fp.rewrite_data_files(table, strategy=curve, by=["key", "id"], options=options)
     after = fp.plan_scan(table.refresh(), where)
     assert len(sizes(table)) >= 40

@@ -105,13 +105,13 @@ def test_a_group_becomes_the_expected_number_of_even_files(tmp_path: Path) -> No
 @pytest.mark.parametrize(("by", "key"), [("id desc", -1), ("id", 1)])
 def test_a_sort_orders_the_group_over_all_its_files(tmp_path: Path, by: str, key: int) -> None:
     table = catalog(tmp_path).create_table("db.t", EVENTS)
-    for first in (500, 0, 1000):
-        table.append(events(first, first + 500))
+    for first in (5000, 0, 10_000):
+        table.append(events(first, first + 5000))
     size = sum(file.file_size for file in fp.plan_scan(table).files)
     _, (result,) = rewritten(table, target_file_size_bytes=size // 2, strategy="sort", by=(by,))
     ids = np.concatenate([np.asarray(part["id"]) for part in stored(result)])
     assert len(stored(result)) == 2
-    assert ids.tolist() == sorted(range(1500), reverse=key < 0)
+    assert ids.tolist() == sorted(range(15_000), reverse=key < 0)
     assert set(result.added.array("sort_order_id").to_pylist()) == {0}, "an order the table does not have"
 
 

@@ -66,7 +66,7 @@ def run_tasks(
     sizes = np.ones(len(descriptors)) * TASK_BYTES if weights is None else np.asarray(weights, dtype=np.float64)
     if spark is None or sizes.sum() <= HERE_BYTES:
         return _run_here(task, _packs(descriptors, sizes, os.cpu_count() or 1), discard)
-    packs = _packs(descriptors, sizes, _parallelism(spark))
+    packs = _packs(descriptors, sizes, parallelism(spark))
     return _run_on_spark(task, packs, spark, description, discard)
 
 
@@ -170,7 +170,7 @@ def _packs(descriptors: Sequence[Work], sizes: np.ndarray[Any, np.dtype[np.float
     return [[descriptors[row] for row in sorted(rows)] for rows in members]
 
 
-def _parallelism(spark: SparkSession) -> int:
+def parallelism(spark: SparkSession) -> int:
     """Cores the session runs on, as far as it says; Spark Connect does not, and a cluster has at least some."""
     try:
         return max(1, int(spark.sparkContext.defaultParallelism))

@@ -95,6 +95,11 @@ def runs_of(numbers: Ints) -> Runs:
     return _narrow(numbers[starts]), _narrow(np.diff(np.append(starts, len(numbers))))
 
 
+def each_alone(numbers: npt.NDArray[np.integer[Any]]) -> Runs:
+    """Numbers that were shuffled, each as a run of its own."""
+    return numbers, np.broadcast_to(np.uint8(1), len(numbers))
+
+
 def _narrow(numbers: Ints) -> npt.NDArray[np.integer[Any]]:
     return numbers.astype(np.min_scalar_type(int(numbers.max(initial=0))))
 

@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from floeplan.rewrite.order_bytes import comparable
+from floeplan.write.row_order import Numbers
 
 Words: TypeAlias = npt.NDArray[np.uint64]
 
@@ -35,12 +36,12 @@ _WORD_BITS = 64
 _ONE = np.uint64(1)
 
 
-def curve_rows(columns: Sequence[pa.ChunkedArray], curve: str) -> npt.NDArray[np.int64]:
+def curve_rows(columns: Sequence[pa.ChunkedArray], curve: str) -> Numbers:
     """The numbers of the rows along a curve (``zorder`` or ``hilbert``), those of one cell by their first column."""
     bits = cell_bits(len(columns), len(columns[0]))
     ranks = [dense_ranks(column.combine_chunks()) for column in columns]
     words = curve_words([scaled(rank, bits) for rank in ranks], bits, curve)
-    return along_curve(words, bits * len(columns), ranks[0])
+    return along_curve(words, bits * len(columns), ranks[0]).astype(np.uint32)
 
 
 def along_curve(words: Sequence[Words], used: int, leading: Words) -> npt.NDArray[np.int64]:

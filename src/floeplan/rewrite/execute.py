@@ -34,8 +34,8 @@ from floeplan.rewrite.progress import NO_PROGRESS, Progress
 from floeplan.rewrite.result import GroupFailure, RewriteInterruptedError, RewriteResult
 from floeplan.rewrite.runner import GroupOutcome, GroupRunner, discard_outcomes
 from floeplan.rewrite.task import RewriteTask
-from floeplan.rewrite.task_memory import task_memory
-from floeplan.rewrite.work import GroupResult, GroupWork, group_works, portions
+from floeplan.rewrite.task_memory import cores_of, task_memory
+from floeplan.rewrite.work import GroupResult, GroupWork, group_works, portions, with_cores
 from floeplan.transaction.exchange import CommitOptions
 
 if TYPE_CHECKING:
@@ -134,12 +134,13 @@ class _Run:
     def run(self) -> RewriteResult:
         """Rewrite all groups and commit them in portions."""
         plan, options = self.planned.plan, self.planned.plan.options
-        task = RewriteTask.of(plan, memory=options.task_memory_bytes or task_memory(self.spark))
+        task = RewriteTask.of(plan, memory=options.task_memory_bytes, core_memory=task_memory(self.spark))
         works = [
             part
             for work in group_works(plan)
             for part in (portions(work, plan.order) if task.keeps_sizes(work) else [work])
         ]
+        works = with_cores(works, cores_of(self.spark))
         self.manager.parts = len(works)
         runner = GroupRunner(task, self.spark, options.max_concurrent_file_group_rewrites, plan.target.name)
         commits = options.partial_progress_max_commits if options.partial_progress_enabled else 1

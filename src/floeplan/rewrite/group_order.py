@@ -33,7 +33,8 @@ from floeplan.rewrite.ahead import ahead
 from floeplan.rewrite.curves import along_curve, cell_bits, curve_rows, curve_words, dense_ranks
 from floeplan.rewrite.options import CLUSTERING
 from floeplan.rewrite.order_bytes import comparable
-from floeplan.write.partitioning import sort_rows, taken
+from floeplan.write.partitioning import sort_rows, sorted_rows, taken
+from floeplan.write.row_order import Numbers
 
 COPIES = 4
 """Rows, their sorted copy, what writing them takes, and the rows before, which may still be written."""
@@ -68,11 +69,15 @@ class GroupOrder:
         column = columns_of(rows, self.schema)
         return [decoded(column(field.source_id)) for field in self.order.fields]
 
-    def ordered(self, rows: pa.Table) -> pa.Table:
-        """All rows of a group in order, in memory."""
+    def numbers(self, rows: pa.Table) -> Numbers:
+        """The numbers of rows in order; of their columns those of ``key_schema`` are enough."""
         if self.clusters:
-            return taken(rows, pa.array(curve_rows(self.keys(rows), self.strategy)))
-        return sort_rows(rows, self.schema, self.order)
+            return curve_rows(self.keys(rows), self.strategy)
+        return sorted_rows(rows, self.schema, self.order)
+
+    def ordered(self, rows: pa.Table) -> pa.Table:
+        """Rows in order, in memory."""
+        return taken(rows, pa.array(self.numbers(rows)))
 
     def ordered_on_disk(
         self, rows: Iterable[pa.Table], sample: pa.Table, ranges: int, total: int

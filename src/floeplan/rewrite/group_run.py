@@ -25,6 +25,7 @@ class GroupRun:
         files: Opens files of the table.
         moved: Notes where rows go.
         memory: Bytes that putting rows in order may take.
+        threads: How many cores it may keep busy.
     """
 
     work: GroupWork
@@ -35,3 +36,4 @@ class GroupRun:
     files: FileRows
     moved: MapBuilder
     memory: int
+    threads: int = 1

@@ -25,14 +25,12 @@ from floeplan.rewrite.join_group import GroupJoiner, join_layout
 from floeplan.rewrite.kept_pages import CODECS
 from floeplan.rewrite.plan import RewriteDataFilesPlan
 from floeplan.rewrite.stitch_group import GroupStitcher, not_stitchable
+from floeplan.rewrite.task_memory import DEFAULT_MEMORY
 from floeplan.rewrite.work import GroupResult, GroupWork
 from floeplan.rewrite.write_group import GroupWriter
 from floeplan.scan.file_rows import FileRows, TableRows
 from floeplan.write.partitioning import FilePartition
 from floeplan.write.target import WriteTarget
-
-DEFAULT_MEMORY = 1024**3
-"""Bytes that putting rows in order may take when nothing else is said."""
 
 _FEW_DELETED = 0.1
 _TARGET_SIZE = "write.target-file-size-bytes"
@@ -46,16 +44,21 @@ class RewriteTask:
     target: WriteTarget
     strategy: str
     order: SortOrder
-    memory: int = DEFAULT_MEMORY
+    memory: int | None = None
+    core_memory: int = DEFAULT_MEMORY
 
     @classmethod
     def of(
-        cls, plan: RewriteDataFilesPlan, operation_id: str | None = None, memory: int = DEFAULT_MEMORY
+        cls,
+        plan: RewriteDataFilesPlan,
+        operation_id: str | None = None,
+        memory: int | None = None,
+        core_memory: int = DEFAULT_MEMORY,
     ) -> RewriteTask:
-        """The task for the groups of a plan; ``memory`` is what putting rows in order may take."""
+        """The task for the groups of a plan; putting rows in order may take ``memory``, or so much for each core."""
         table, schema = plan.target.table, plan.target.schema
         target = WriteTarget.of(table, schema=schema, operation_id=operation_id)
-        return cls(TableRows.of(table, schema), target, plan.options.strategy, plan.order, memory)
+        return cls(TableRows.of(table, schema), target, plan.options.strategy, plan.order, memory, core_memory)
 
     def __call__(self, works: Sequence[GroupWork], attempt: str) -> list[GroupResult]:
         """Rewrite some groups, one after the other."""
@@ -88,7 +91,8 @@ class RewriteTask:
             token=f"{attempt}-{work.group_id:05d}",
             files=FileRows(self.table),
             moved=MapBuilder([one.file.path for one in work.files]),
-            memory=self.memory,
+            memory=self.memory or self.core_memory * work.cores,
+            threads=work.cores,
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -15,11 +15,14 @@ from floeplan.partition.key import PartitionKey
 from floeplan.rewrite.compaction_map import CompactionMap
 from floeplan.rewrite.plan import RewriteDataFilesPlan
 from floeplan.rewrite.sizes import FileSizes
+from floeplan.rewrite.task_memory import Cores
 from floeplan.scan.model import PlannedFiles
 from floeplan.transaction.change import DeleteFileId
 
 _NAN_COUNT = "nan_count."
 _NONE = np.zeros(0, dtype=np.int64)
+_NEARLY = 0.1
+"""A group that lacks no more than this for another core gets it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,7 @@ class GroupWork:
         most_bytes: Where a file ends in any case.
         sizes: How many files some bytes become.
         nan_counts: For each file the number of NaN by field id, as far as its entry states it.
+        cores: How many cores are left to it; it has the memory of as many tasks.
     """
 
     group_id: int
@@ -45,6 +49,7 @@ class GroupWork:
     most_bytes: int
     sizes: FileSizes
     nan_counts: tuple[Mapping[int, int], ...]
+    cores: int = 1
 
     @property
     def bytes(self) -> int:
@@ -104,6 +109,18 @@ def portions(work: GroupWork, order: SortOrder) -> list[GroupWork]:
     return [
         replace(work, files=work.files[low:high], nan_counts=work.nan_counts[low:high], outputs=1)
         for low, high in pairwise(cuts)
+    ]
+
+
+def with_cores(works: Sequence[GroupWork], cores: Cores) -> list[GroupWork]:
+    """The groups with the cores that would be idle, because there are fewer groups, or one is larger than the others.
+
+    Each has its share by bytes, as far as one executor has so many.
+    """
+    total = max(1, sum(work.bytes for work in works))
+    return [
+        replace(work, cores=max(1, min(cores.of_executor, int(cores.in_all * work.bytes / total + _NEARLY))))
+        for work in works
     ]
 
 

@@ -5,8 +5,8 @@ tells how large the others will be: where rows take less room than before, becau
 they are shared out over fewer, so that the next rewrite finds no small files. Sorting and clustering order the whole
 group, so that new files follow each other.
 
-Memory: without an order rows stream through, row group by row group; with one the group is held in memory if it fits
-the budget of the task, and put in order over local disk if not (``group_order``).
+Memory: without an order rows stream through, row group by row group; with one the group is held in memory if that fits
+the budget of the task (``held_rows``), and put in order over local disk if not (``group_order``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 from pyiceberg.schema import Schema
 
-from floeplan.dml.row_task import WholeRows
+from floeplan.dml.row_task import FileWork, WholeRows
 from floeplan.metadata.entries import EntriesTable
 from floeplan.parquet.selection import RowSelection
 from floeplan.partition.key import PartitionKey
@@ -29,12 +29,21 @@ from floeplan.rewrite.ahead import ahead
 from floeplan.rewrite.compaction_map import Ints, Runs, runs_of
 from floeplan.rewrite.group_order import COPIES, SAMPLE_ROWS, GroupOrder
 from floeplan.rewrite.group_run import GroupRun
+from floeplan.rewrite.held_rows import ORDER_BYTES, HeldRows
+from floeplan.rewrite.ordered_files import OrderedFiles
 from floeplan.rewrite.orders import NOT_OF_THE_TABLE
+from floeplan.rewrite.side_by_side import side_by_side
+from floeplan.scan.file_rows import OpenFile
 from floeplan.transaction.entry_tables import concat_entries
+from floeplan.write.conform import conform
 from floeplan.write.data_files import DataFileWriter
-from floeplan.write.partitioning import partitions_of, split
+from floeplan.write.partitioning import FilePartition, partitions_of, split
+
+PROCESS_BYTES = 150 * 1024 * 1024
+"""What a task takes before it has read a row: the interpreter and the libraries."""
 
 _NUMBER = "floeplan.row-number"
+_ROUNDING = 1e-6
 
 
 class GroupWriter:
@@ -48,37 +57,90 @@ class GroupWriter:
 
     def write(self, written: ExitStack) -> EntriesTable:
         """The entries of the new files; ``written`` removes them when it is left by an exception."""
-        stream = self._rows() if self.run.order.is_unsorted else self._ordered()
+        if self.run.order.is_unsorted:
+            return self._streamed(self._rows(), written)
+        order = GroupOrder(self.whole.schema, self.run.order, self.run.strategy)
+        batches = self._rows(self.run.threads)
+        pieces, share = self._fitting(batches)
+        if share < 1.0 - _ROUNDING:
+            tables = _numbered(chain(pieces, (batch.rows for batch in batches)))
+            return self._stating_order(self._streamed(self._over_disk(order, tables, pieces, share), written))
+        if not pieces:
+            return self._streamed((), written)
+        held = HeldRows.of(pieces, order, self.run.threads)
+        if self.work.partition is None or self.target.options.bloom:
+            return self._stating_order(self._streamed(self._picked(held), written))
+        partition = FilePartition.of(self.target.union, self.work.partition)
+        return self._stating_order(OrderedFiles(self.run, partition, held).write(written))
+
+    def _streamed(self, stream: Iterable[_Batch], written: ExitStack) -> EntriesTable:
+        """Write rows as they come."""
         portions = groupby(_shared_out(stream, self.work.outputs, self._outputs), key=itemgetter(0))
         parts = [self._write_portion(written, number, (b for _, b in portion)) for number, portion in portions]
-        return self._stating_order(concat_entries(parts, self.target.union))
+        return concat_entries(parts, self.target.union)
 
-    def _rows(self) -> Iterator[_Batch]:
+    def _rows(self, threads: int = 1) -> Iterator[_Batch]:
         """Live rows, row group by row group."""
         total = max(1, self.work.bytes)
+        for piece, (rows, found) in side_by_side(self._read, self._pieces(), threads):
+            share = piece.work.file.file_size * piece.rows / max(1, piece.opened.footer.num_rows) / total
+            yield _Batch(rows, self.moved.read(piece.place, found.starts, found.counts), share)
+
+    def _pieces(self) -> Iterator[_Piece]:
+        """Row groups of all files, without the rows that are listed as deleted."""
         for place, work in enumerate(self.work.files):
             opened = self.run.files.open(work.file)
             footer = opened.footer
             live = opened.undeleted(RowSelection.all_rows(footer.num_rows))
             for first, count in zip(footer.first_rows.tolist(), footer.row_group_rows.tolist(), strict=True):
                 part = live.intersect(RowSelection.from_runs([first], [count]))
-                share = work.file.file_size * count / max(1, footer.num_rows) / total
-                rows, found = self.whole.located(work, opened, part)
-                yield _Batch(rows, self.moved.read(place, found.starts, found.counts), share)
+                yield _Piece(place, work, opened, part, count)
 
-    def _ordered(self) -> Iterator[_Batch]:
-        """All rows of the group in one order, at once or range by range."""
-        order = GroupOrder(self.whole.schema, self.run.order, self.run.strategy)
-        rows = self._rows()
-        seen = list(_until_rows(rows))
-        read = sum(batch.share for batch in seen)
-        size = sum(batch.rows.nbytes for batch in seen) / read if read else 0
+    def _read(self, piece: _Piece) -> tuple[_Piece, tuple[pa.Table, RowSelection]]:
+        rows, found = self.whole.located(piece.work, piece.opened, piece.part)
+        return piece, (rows, found)
+
+    def _fitting(self, batches: Iterator[_Batch]) -> tuple[list[pa.Table], float]:
+        """Rows to hold in memory, and the share of the group that they are: not all of it when it does not fit.
+
+        The first rows tell how large the whole will be; the others may still turn out to be larger.
+        """
+        pieces, share, size, rows = list[pa.Table](), 0.0, 0, 0
+        for batch in batches:
+            share += batch.share
+            if not batch.rows.num_rows:
+                continue
+            pieces.append(self._in_layout(batch.rows))
+            size, rows = size + pieces[-1].nbytes, rows + batch.rows.num_rows
+            expected = 1.0 if len(pieces) > 1 else min(1.0, share)
+            if self._needed(pieces[0], size / expected, rows / expected) > self.run.memory:
+                return pieces, min(share, 1.0 - 2 * _ROUNDING)
+        return pieces, 1.0
+
+    def _needed(self, sample: pa.Table, size: float, rows: float) -> float:
+        """Bytes it takes to hold so many rows and put them in order: while they are sorted, and while written."""
+        largest: float = max(column.nbytes for column in sample.columns) / max(1, sample.nbytes)
+        row_group = min(size, self.target.options.row_group_size)
+        return PROCESS_BYTES + size + max(largest * size + ORDER_BYTES * rows, 2 * self.run.threads * row_group)
+
+    def _in_layout(self, rows: pa.Table) -> pa.Table:
+        """Rows as files hold them."""
+        return conform(rows, self.target.stored_schema, lineage=self.target.format_version > 2)
+
+    def _picked(self, held: HeldRows) -> Iterator[_Batch]:
+        """Held rows in order, a row group at a time."""
+        step = max(1, int(len(held) * self.target.options.row_group_size / max(1, held.rows.nbytes)))
+        for first in range(0, len(held), step):
+            rows = held.picked(first, step)
+            numbers = held.numbers[first : first + step].astype(np.int64)
+            yield _Batch(rows, numbers, rows.num_rows / len(held))
+
+    def _over_disk(
+        self, order: GroupOrder, tables: Iterator[pa.Table], seen: Sequence[pa.Table], share: float
+    ) -> Iterator[_Batch]:
+        """All rows of the group in order, range by range."""
+        size = sum(table.nbytes for table in seen) / share
         ranges = -(-int(size * COPIES) // self.run.memory)
-        tables = (batch.numbered() for batch in chain(seen, rows))
-        if ranges <= 1:
-            whole = list(tables)
-            yield from (_Batch.of(order.ordered(pa.concat_tables(whole)), 1.0) for _ in whole[:1])
-            return
         total = max(1, sum(work.file.record_count for work in self.work.files))
         for table in ahead(order.ordered_on_disk(tables, self._sample(order), ranges, total)):
             yield _Batch.of(table, table.num_rows / total)
@@ -145,6 +207,17 @@ class GroupWriter:
 
 
 @dataclass(frozen=True, slots=True)
+class _Piece:
+    """A row group of a file: which file of the group that is, the rows to be read of it, and how many it has."""
+
+    place: int
+    work: FileWork
+    opened: OpenFile
+    part: RowSelection
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
 class _Batch:
     """Rows, their numbers in the order of reading, and the share of all bytes of the group that they are."""
 
@@ -157,21 +230,17 @@ class _Batch:
         """Rows whose numbers are a column."""
         return cls(numbered.drop_columns([_NUMBER]), np.asarray(numbered.column(_NUMBER)), share)
 
-    def numbered(self) -> pa.Table:
-        """The rows with their numbers as a column."""
-        return self.rows.append_column(_NUMBER, pa.array(self.numbers))
-
     def slice(self, first: int, count: int) -> _Batch:
         """Some of the rows."""
         return _Batch(self.rows.slice(first, count), self.numbers[first : first + count], 0.0)
 
 
-def _until_rows(stream: Iterator[_Batch]) -> Iterator[_Batch]:
-    """The first batches, up to one that has rows."""
-    for batch in stream:
-        yield batch
-        if batch.rows.num_rows:
-            return
+def _numbered(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Rows in the order of reading with their numbers as a column."""
+    first = 0
+    for table in tables:
+        yield table.append_column(_NUMBER, pa.array(np.arange(first, first + table.num_rows)))
+        first += table.num_rows
 
 
 def _shared_out(stream: Iterable[_Batch], portions: int, measured: Callable[[], int]) -> Iterator[tuple[int, _Batch]]:

@@ -10,7 +10,7 @@ Whatever cannot be said in bits is left to the second step.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -51,38 +51,34 @@ class Beginning:
 
 def sorted_numbers(keys: Sequence[SortKey]) -> Numbers:
     """The numbers of the rows in the order of their keys; rows of equal keys keep theirs."""
-    beginnings = []
-    for key in keys:
-        beginnings.append(_beginning(key))
-        if not beginnings[-1].whole:
-            break
-    numbers, cut, same = numbers_by(beginnings)
-    if (cut or not beginnings[-1].whole) and same.any():
+    numbers, whole, same = numbers_by(map(_beginning, keys), len(keys[0].values))
+    if not whole and same.any():
         _tell_apart(numbers, same, keys)
     return numbers
 
 
-def numbers_by(beginnings: Sequence[Beginning]) -> tuple[Numbers, bool, npt.NDArray[np.bool_]]:
-    """The numbers of rows by beginnings of keys, all but the last of which are whole.
+def numbers_by(beginnings: Iterable[Beginning], rows: int) -> tuple[Numbers, bool, npt.NDArray[np.bool_]]:
+    """The numbers of rows by the beginnings of their keys; what follows on one that is not whole tells nothing.
 
     Returns:
-        The numbers, whether there was no room for all bits, and for each place but the first whether what there was
-        room for is the same as at the place before.
+        The numbers, whether all was told, and for each place but the first whether what was told is the same as at the
+        place before.
     """
-    rows = len(beginnings[0].words)
     low = max(1, rows - 1).bit_length()
-    packed, left, cut = np.zeros(rows, dtype=np.uint64), _WORD_BITS - low, False
+    packed, left, whole = np.zeros(rows, dtype=np.uint64), _WORD_BITS - low, True
     for one in beginnings:
         bits = min(left, one.bits)
         packed <<= np.uint64(bits)
         packed |= one.words >> np.uint64(one.bits - bits) if bits else np.uint64(0)
-        left, cut = left - bits, cut or bits < one.bits
+        left, whole = left - bits, one.whole and bits == one.bits
+        if not whole:
+            break
     packed <<= np.uint64(low)
     packed |= np.arange(rows, dtype=np.uint64)
     packed.sort()
     numbers = (packed & np.uint64((1 << low) - 1)).astype(np.uint32)
     packed >>= np.uint64(low)
-    return numbers, cut, packed[1:] == packed[:-1]
+    return numbers, whole, packed[1:] == packed[:-1]
 
 
 def _tell_apart(numbers: Numbers, same: npt.NDArray[np.bool_], keys: Sequence[SortKey]) -> None:

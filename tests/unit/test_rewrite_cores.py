@@ -1,0 +1,146 @@
+"""Groups that may keep several cores busy: who gets them, and that files are the same whatever the number."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.table import Table
+
+import floeplan as fp
+from floeplan.errors import FloeplanError
+from floeplan.parquet.footer import read_footer
+from floeplan.parquet.source import open_source
+from floeplan.rewrite.group_order import GroupOrder
+from floeplan.rewrite.held_rows import HeldRows
+from floeplan.rewrite.options import RewriteOptions
+from floeplan.rewrite.orders import parse_order
+from floeplan.rewrite.planner import RewriteDataFilesPlanner
+from floeplan.rewrite.side_by_side import side_by_side
+from floeplan.rewrite.task import RewriteTask
+from floeplan.rewrite.task_memory import Cores, cores_of
+from floeplan.rewrite.work import GroupResult, GroupWork, group_works, with_cores
+from tests.support.tables import EVENTS, catalog, events
+
+pytestmark = pytest.mark.unit
+
+SMALL_GROUPS = {"write.parquet.row-group-size-bytes": "40000"}
+
+
+def made(folder: Path, properties: dict[str, str]) -> Table:
+    table = catalog(folder).create_table("db.t", EVENTS, properties=properties)
+    for first in (4000, 0, 2000):
+        fp.append(table, events(first, first + 2000))
+    fp.delete(table, "id % 10 = 3", mode="merge-on-read")
+    return table
+
+
+def works_of(table: Table, **options: Any) -> tuple[RewriteTask, list[GroupWork]]:
+    plan = RewriteDataFilesPlanner(table, RewriteOptions(rewrite_all=True, **options), cache=False).plan()
+    return RewriteTask.of(plan), group_works(plan)
+
+
+def rows_of(result: GroupResult) -> pa.Table:
+    return pa.concat_tables([pq.read_table(path.removeprefix("file://")) for path in result.added.path.to_pylist()])
+
+
+@pytest.mark.parametrize("cores", [2, 5])
+def test_any_number_of_cores_writes_the_same_files(tmp_path: Path, cores: int) -> None:
+    table = made(tmp_path, SMALL_GROUPS)
+    task, works = works_of(table, strategy="sort", by=("v desc", "id"), target_file_size_bytes=24_000)
+    results = [task([replace(work, cores=number) for work in works], f"of-{number}")[0] for number in (1, cores)]
+    one, other = results
+    assert rows_of(one).equals(rows_of(other))
+    assert rows_of(one)["v"].to_pylist() == rows_of(one).sort_by([("v", "descending")])["v"].to_pylist()
+    assert len(one.added) > 1
+    assert one.added.record_count.tolist() == other.added.record_count.tolist()
+    assert one.moved.place.tolist() == other.moved.place.tolist()
+    footer = read_footer(open_source(other.added.path[0].as_py(), table.io))
+    assert footer.num_row_groups > 1
+    assert all((footer.chunks(leaf).column_index_offset > 0).all() for leaf in footer.leaves)
+
+
+@pytest.mark.parametrize("properties", [{}, {"write.parquet.bloom-filter-enabled.column.id": "true"}])
+def test_rows_are_found_where_the_map_says(tmp_path: Path, properties: dict[str, str]) -> None:
+    """Written side by side or, because of Bloom filters, one row group after the other."""
+    table = made(tmp_path, SMALL_GROUPS | properties)
+    task, works = works_of(table, strategy="zorder", by=("v", "id"), target_file_size_bytes=24_000)
+    (result,) = task([replace(work, cores=2) for work in works], "attempt")
+    source = works[0].files[1].file.path
+    ids = pq.read_table(source.removeprefix("file://"))["id"]
+    positions = [number for number, value in enumerate(ids.to_pylist()) if value % 10 != 3][::7]
+    found = result.moved.remap(source, positions)
+    moved = [
+        value
+        for path, places in found.items()
+        for value in pq.read_table(path.removeprefix("file://"))["id"].take(pa.array(places)).to_pylist()
+    ]
+    assert sorted(moved) == sorted(ids.take(pa.array(positions)).to_pylist())
+
+
+def test_cores_are_shared_out_by_bytes(tmp_path: Path) -> None:
+    _, (work,) = works_of(made(tmp_path, {}))
+
+    def shared(sizes: list[int], cores: Cores) -> list[int]:
+        files = [(replace(work.files[0], file=replace(work.files[0].file, file_size=size)),) for size in sizes]
+        return [one.cores for one in with_cores([replace(work, files=some) for some in files], cores)]
+
+    assert shared([100], Cores(2, 2)) == [2]
+    assert shared([100, 100], Cores(2, 2)) == [1, 1]
+    assert shared([1000, 10], Cores(2, 2)) == [2, 1], "a small one beside it does not matter"
+    assert shared([100], Cores(4, 400)) == [4], "one executor has no more"
+    assert shared([100, 300], Cores(16, 16)) == [4, 12]
+    assert shared([1] * 50, Cores(4, 8)) == [1] * 50
+
+
+def test_the_cores_of_a_session() -> None:
+    context = SimpleNamespace(defaultParallelism=12)
+    cluster = {"spark.master": "spark://h:7077", "spark.executor.cores": "3"}
+    assert cores_of(SimpleNamespace(conf=cluster, sparkContext=context)) == Cores(3, 12)  # type: ignore[arg-type]
+    local = SimpleNamespace(conf={"spark.master": "local[4]"}, sparkContext=SimpleNamespace(defaultParallelism=4))
+    assert cores_of(local) == Cores(4, 4)  # type: ignore[arg-type]
+    unknown = SimpleNamespace(conf={"spark.master": "yarn"}, sparkContext=context)
+    assert cores_of(unknown) == Cores(1, 12)  # type: ignore[arg-type]
+    here = cores_of(None)
+    assert here.of_executor == here.in_all >= 1
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_results_come_in_order_and_errors_where_they_would_have_come(threads: int) -> None:
+    asked = list[int]()
+
+    def things() -> Iterator[int]:
+        for number in range(100):
+            asked.append(number)
+            yield number
+
+    def make(number: int) -> int:
+        if number == 7:
+            raise FloeplanError("seven")
+        return number * number
+
+    made = side_by_side(make, things(), threads)
+    assert isinstance(made, Generator)
+    assert [next(made) for _ in range(7)] == [number * number for number in range(7)]
+    with closing(made), pytest.raises(FloeplanError, match="seven"):
+        next(made)
+    assert len(asked) <= 8 + threads
+    assert list(side_by_side(abs, [-1, -2], threads)) == [1, 2]
+
+
+def test_a_column_of_a_group_is_one_piece_and_pieces_are_let_go(tmp_path: Path) -> None:
+    schema = catalog(tmp_path).create_table("db.t", EVENTS).schema()
+    pieces = [events(first, first + 10) for first in (20, 0, 10)]
+    held = HeldRows.of(pieces, GroupOrder(schema, parse_order(("id",), schema), "sort"), 2)
+    assert not pieces
+    assert all(column.num_chunks == 1 for column in held.rows.columns)
+    assert held.picked(5, 10)["id"].to_pylist() == list(range(5, 15))
+    assert np.array_equal(np.sort(held.numbers), np.arange(30))
