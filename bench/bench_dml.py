@@ -3,7 +3,8 @@
 Evolved tables of formats 2 and 3, merge-on-read, one session, all checks on. Every turn works on a fork of its own, so
 each contender changes the same rows; contenders take turns, the one to begin changes, and the best turn of each counts.
 CPU seconds of the whole tree of processes, and wall seconds. DELETE and MERGE have a bar (0.2), appends another (1.0),
-UPDATE has none. After each case Spark reads both forks: they hold the same rows. Last, commits to a table of very many manifests: what they read and write, and how long that takes.
+UPDATE has none. After each case Spark reads both forks: they hold the same rows. Last, commits to a table of very many
+manifests: what they read and write, and how long that takes.
 """
 
 from __future__ import annotations

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import difflib
 import os
+import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from gzip import BadGzipFile
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import (
@@ -25,7 +26,7 @@ from pyiceberg.exceptions import (
     ValidationError,
 )
 from pyiceberg.table import StaticTable, Table
-from pyiceberg.utils.config import Config
+from pyiceberg.utils.config import Config, merge_config
 
 from floeplan.errors import CorruptMetadataError, FloeplanError, UnknownCatalogError, UnknownTableError
 from floeplan.redact import remember
@@ -51,11 +52,20 @@ def load_table(table: str | os.PathLike[str] | Table, catalog: str | Catalog | N
     """
     if isinstance(table, Table):
         remember(table.io.properties)
+        limit_waiting(table.catalog)
         return table
     name = os.fspath(table)
     if name.endswith(METADATA_SUFFIX):
         return _static_table(name, catalog)
     return _catalog_table(name, catalog)
+
+
+def limit_waiting(catalog: Catalog) -> None:
+    """Let a REST catalog that was opened elsewhere be waited for no longer than its properties say."""
+    if "pyiceberg.catalog.rest" in sys.modules:
+        from floeplan import rest_waiting
+
+        rest_waiting.limit_waiting(catalog)
 
 
 def refreshed(table: Table) -> Table:
@@ -80,14 +90,41 @@ def open_catalog(name: str | None = None) -> Catalog:
             "uri": f"sqlite:///{home / 'catalog.db'}",
             "warehouse": (home / "warehouse").as_uri(),
         }
-    remember(properties)
+    return connect(name, properties)
+
+
+def connect(name: str, properties: Mapping[str, Any]) -> Catalog:
+    """Open a catalog with what PyIceberg's configuration says of it, and these properties.
+
+    Raises:
+        UnknownCatalogError: It cannot be opened as it is configured.
+        FloeplanError: It does not answer as it should.
+    """
+    told = cast("dict[str, Any]", merge_config(Config().get_catalog_config(name) or {}, dict(properties)))
+    remember(told)
+    context = {"catalog": name}
     try:
-        return load_catalog(name, **properties)
+        if _is_rest(told):
+            from floeplan.rest_waiting import WaitingRestCatalog  # an HTTP client takes long to import
+
+            return WaitingRestCatalog(name, **told)
+        return load_catalog(name, **told)
+    except FloeplanError:
+        raise
     except (ValueError, ImportError) as error:
-        raise UnknownCatalogError(
-            f"cannot open catalog {name!r}: {error}; check its PyIceberg configuration",
-            context={"catalog": name},
-        ) from error
+        message = f"cannot open catalog {name!r}: {error}; check its PyIceberg configuration"
+        raise UnknownCatalogError(message, context=context) from error
+    except Exception as error:
+        message = f"catalog {name!r} cannot be opened: {_reason(error)}"
+        raise FloeplanError(message, kind="unreachable", context=context, retryable=True, safe_to_clean=True) from error
+
+
+def _is_rest(properties: Mapping[str, Any]) -> bool:
+    """Whether PyIceberg would speak to a REST catalog."""
+    if "py-catalog-impl" in properties:
+        return False
+    uri = str(properties.get("uri", ""))
+    return bool(uri) and str(properties.get("type") or ("rest" if uri.startswith("http") else "")).lower() == "rest"
 
 
 def embedded_home() -> Path:
@@ -129,6 +166,7 @@ def _catalog_table(name: str, catalog: str | Catalog | None) -> Table:
             )
         catalog = open_catalog(chosen)
     remember(catalog.properties)
+    limit_waiting(catalog)
     with _asking(name, catalog):
         return catalog.load_table(name)
 

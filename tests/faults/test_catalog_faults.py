@@ -18,7 +18,9 @@ from pyiceberg.table import Table
 from requests.adapters import HTTPAdapter
 
 import floeplan as fp
+from floeplan.catalog import connect
 from floeplan.errors import CommitConflictError, CommitStateUnknownError, FloeplanError
+from floeplan.rest_waiting import SOCKET_TIMEOUT
 from floeplan.transaction.change import IsolationLevel
 from floeplan.transaction.commit import commit_change
 from tests.support.commits import (
@@ -223,6 +225,40 @@ def test_a_catalog_that_is_gone_once_all_is_committed_is_no_failure(server: str,
             with proxy.misbehaving(always("reset", *LOAD, nth=nth)):
                 run(faulty)
             assert read_rows(table) == sorted(expected)
+
+
+SECONDS = 5
+"""Long enough for any answer that comes at all."""
+
+
+@pytest.mark.parametrize("kind", ["silent", "silent-after"])
+def test_a_catalog_that_falls_silent_over_a_commit_is_not_waited_for_for_ever(
+    server: str, proxy: FaultProxy, kind: Kind
+) -> None:
+    fault = Fault(kind, *COMMIT)
+    with opened(server, proxy) as (table, _):
+        name = ".".join(table.name())
+        catalog = connect("rest", {"uri": proxy.url, SOCKET_TIMEOUT: str(SECONDS * 1000)})
+        with proxy.misbehaving(fault):
+            fp.append(fp.load_table(name, catalog), arrow(NEW), options=patient())
+        catalog.close()
+        assert fault.met == 1
+        assert read_rows(table) == sorted(START + NEW)
+        assert not own(leftovers(table))
+
+
+def test_a_catalog_that_says_nothing_is_named(server: str, proxy: FaultProxy) -> None:
+    with opened(server, proxy) as (table, _):
+        catalog = connect("rest", {"uri": proxy.url, SOCKET_TIMEOUT: str(SECONDS * 1000)})
+        faulty = fp.load_table(".".join(table.name()), catalog)
+        with (
+            proxy.misbehaving(always("silent", *LOAD)),
+            pytest.raises(FloeplanError, match=r"'rest'.*timed out") as raised,
+        ):
+            fp.append(faulty, arrow(NEW))
+        catalog.close()
+        assert raised.value.kind == "unreachable"
+        assert read_rows(table) == sorted(START)
 
 
 BEFORE = ("refreshed", "validated", "manifests-written", "list-written", "before-commit")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pyiceberg.catalog import load_catalog
 from pyiceberg.table import Table
+from pyiceberg.utils.config import Config
 
-from floeplan.catalog import load_table
+from floeplan.catalog import connect, load_table
 from floeplan.errors import InvalidOptionError, UnknownOptionError
 
 NAME = "floeplan"
@@ -58,7 +58,9 @@ class SourceOptions:
             raise InvalidOptionError(f"format {NAME} needs the option 'table', or the name of a table to load")
         properties = {key[len("catalog.") :]: value for key, value in self.given.items() if _of_catalog(key)}
         catalog = self.get("catalog")
-        return load_table(name, load_catalog(catalog, **properties) if properties else catalog)
+        if not properties:
+            return load_table(name, catalog)
+        return load_table(name, connect(catalog or Config().get_default_catalog_name(), properties))
 
     @property
     def columns(self) -> list[str] | None:

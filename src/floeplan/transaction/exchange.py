@@ -29,6 +29,7 @@ from pyiceberg.table import StaticTable, Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update import TableRequirement, TableUpdate, ValidatableTableRequirement
 
+from floeplan.catalog import limit_waiting
 from floeplan.errors import (
     BadInputError,
     CommitConflictError,
@@ -108,6 +109,7 @@ class Exchange:
                 f"{table.metadata_location} was opened without a catalog and is read-only: name the table instead",
                 context={"table": table.metadata_location},
             )
+        limit_waiting(table.catalog)
         self._planned = table
         self._intent = intent
         self._options = options
