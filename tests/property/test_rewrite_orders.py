@@ -14,8 +14,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from floeplan.rewrite.curves import bits_per_column, cell_bits, curve_rows, hilbert_axes, interleave, rank_codes
-from floeplan.rewrite.order_bytes import order_bytes
+from floeplan.rewrite.curves import (
+    SAMPLE_ROWS,
+    bits_per_column,
+    cell_bits,
+    cell_codes,
+    curve_rows,
+    curve_words,
+    hilbert_axes,
+    interleave,
+    order_words,
+)
+from floeplan.rewrite.order_bytes import comparable, order_bytes
 from tests.support.datasets import to_arrow
 from tests.support.values import TYPES, values
 
@@ -83,7 +93,7 @@ def _same(left: Any, right: Any) -> bool:
 @given(st.data(), st.integers(1, 30), st.integers(1, 16))
 def test_codes_of_a_curve_keep_the_order_of_every_column(data: st.DataObject, rows: int, bits: int) -> None:
     listed, array = data.draw(columns(rows))
-    codes = rank_codes(array, bits).tolist()
+    codes = cell_codes(order_words(array).words, bits).tolist()
     assert all(0 <= code < 1 << bits for code in codes)
     order = python_order([listed], [SortKey(nulls_first=False)])
     assert [codes[row] for row in order] == sorted(codes)
@@ -99,6 +109,33 @@ def test_the_hilbert_curve_visits_every_cell_once_and_never_jumps(axes: int, bit
     path = cells[np.argsort(place)].astype(np.int64)
     assert len(np.unique(place)) == len(cells)
     assert (np.abs(np.diff(path, axis=0)).sum(axis=1) == 1).all()
+
+
+@pytest.mark.parametrize("curve", ["zorder", "hilbert"])
+def test_a_place_looked_up_by_cell_is_the_place_of_the_row(curve: str) -> None:
+    rng = np.random.default_rng(4)
+    codes = [rng.integers(0, 8, 5000).astype(np.uint64) for _ in range(3)]
+    few = [code[:100] for code in codes]
+    assert curve_words(codes, 3, curve)[0][:100].tolist() == curve_words(few, 3, curve)[0].tolist()
+
+
+@given(st.data())
+def test_many_rows_are_told_apart_by_what_a_number_holds(data: st.DataObject) -> None:
+    """Codes keep the order of the values although only a sample was looked at."""
+    type_, rng = (
+        data.draw(st.sampled_from(["long", "float", "text"])),
+        np.random.default_rng(data.draw(st.integers(0, 9))),
+    )
+    numbers = rng.integers(-500, 500, SAMPLE_ROWS + 500)
+    made = {
+        "long": lambda: pa.array(numbers, mask=rng.random(len(numbers)) < 0.1),
+        "float": lambda: pa.array(np.where(numbers > 400, np.nan, numbers / 7)),
+        "text": lambda: pa.array([f"begins alike {number + 1000:05d} {number}" for number in numbers.tolist()]),
+    }[type_]()
+    codes = cell_codes(order_words(made).words, 5)
+    order = np.asarray(pc.sort_indices(comparable(made)))
+    assert (np.diff(codes[order].astype(np.int64)) >= 0).all()
+    assert len(np.unique(codes)) == 32
 
 
 @given(st.lists(st.integers(0, 255), min_size=1, max_size=9))

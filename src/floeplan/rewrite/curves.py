@@ -1,8 +1,8 @@
 """Space-filling curves: one number per row, close for rows that are close in several columns at once.
 
-Every column becomes the rank of its values among the rows at hand, scaled to a few bits: equal shares of the rows
-fall into every stretch of a column, whatever its type and however its values are spread, so that all columns have the
-same part in the curve. Nulls are the highest rank. The numbers mean something only among the rows they were made of.
+Every column becomes the rank of its values among the different ones of a sample of the rows at hand, scaled to a few
+bits: whatever its type and however its values are spread, all columns have the same part in the curve. Nulls are the
+highest rank. The numbers mean something only among the rows they were made of.
 
 The Z-order interleaves the bits of all columns, the first column leading. The Hilbert curve visits the same cells
 without jumps: neighbours on it are always neighbours in space, at the price of some arithmetic per bit and column.
@@ -14,7 +14,7 @@ are sorted by the first column instead, which makes files smaller.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TypeAlias
 
 import numpy as np
@@ -23,36 +23,55 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from floeplan.rewrite.order_bytes import comparable
-from floeplan.write.row_order import Numbers
+from floeplan.write.row_order import Beginning, Numbers, SortKey, beginning, numbers_by
 
 Words: TypeAlias = npt.NDArray[np.uint64]
 
 MOST_BITS = 16
 """Bits of a column at most: 65,536 stretches tell apart more than any number of files or row groups can use."""
 LEAST_BITS = 4
+SAMPLE_ROWS = 1 << 16
+"""Rows that tell how the values of a column are spread."""
 CELL_ROWS = 1024
 """Rows of a cell, about; a page has up to 20,000."""
 _WORD_BITS = 64
+_TABLE_BITS = 20
 _ONE = np.uint64(1)
 
 
 def curve_rows(columns: Sequence[pa.ChunkedArray], curve: str) -> Numbers:
     """The numbers of the rows along a curve (``zorder`` or ``hilbert``), those of one cell by their first column."""
     bits = cell_bits(len(columns), len(columns[0]))
-    ranks = [dense_ranks(column.combine_chunks()) for column in columns]
-    words = curve_words([scaled(rank, bits) for rank in ranks], bits, curve)
-    return along_curve(words, bits * len(columns), ranks[0]).astype(np.uint32)
+    leading = order_words(columns[0].combine_chunks())
+    others = (order_words(column.combine_chunks()).words for column in columns[1:])
+    codes = [cell_codes(words, bits) for words in chain([leading.words], others)]
+    return along_curve(curve_words(codes, bits, curve), bits * len(columns), leading)
 
 
-def along_curve(words: Sequence[Words], used: int, leading: Words) -> npt.NDArray[np.int64]:
+def along_curve(words: Sequence[Words], used: int, leading: Beginning) -> Numbers:
     """The numbers of rows by their words, of which so many bits are in use; where these are equal, by ``leading``."""
-    if used + int(leading.max(initial=0)).bit_length() > _WORD_BITS:
-        return np.lexsort([leading, *words[::-1]])
-    return np.argsort(words[0] | leading, kind="stable")
+    cells = Beginning(words[0] >> np.uint64(max(0, _WORD_BITS - used)), min(used, _WORD_BITS), whole=len(words) == 1)
+    return numbers_by([cells, leading], len(words[0]))[0]
 
 
 def curve_words(codes: Sequence[Words], bits: int, curve: str) -> list[Words]:
-    """The place on a curve of cells with these codes, in words of which the first leads."""
+    """The place on a curve of cells with these codes, in words of which the first leads.
+
+    Where there are few cells, it is worked out for each cell instead of each row.
+    """
+    total = bits * len(codes)
+    if total > _TABLE_BITS or len(codes[0]) < 1 << total:
+        return _places(codes, bits, curve)
+    every = np.arange(1 << total, dtype=np.uint64)
+    shifts = [np.uint64(bits * number) for number in range(len(codes))]
+    (places,) = _places([every >> shift & np.uint64((1 << bits) - 1) for shift in shifts], bits, curve)
+    cells = np.zeros(len(codes[0]), dtype=np.uint32)
+    for code, shift in zip(codes, shifts, strict=True):
+        cells |= (code << shift).astype(np.uint32)
+    return [places[cells]]
+
+
+def _places(codes: Sequence[Words], bits: int, curve: str) -> list[Words]:
     return interleave(codes if curve == "zorder" else hilbert_axes(codes, bits), bits)
 
 
@@ -67,20 +86,26 @@ def cell_bits(columns: int, rows: int) -> int:
     return min(bits_per_column(columns), max(LEAST_BITS, wanted))
 
 
-def rank_codes(column: pa.Array, bits: int) -> Words:
-    """The dense rank of every value, scaled to so many bits; a larger value never has a smaller code."""
-    return scaled(dense_ranks(column), bits)
+def order_words(column: pa.Array) -> Beginning:
+    """Numbers in the order of the values, nulls largest: of few rows their ranks, of many what a number can hold."""
+    plain = comparable(column)
+    if len(plain) > SAMPLE_ROWS:
+        return beginning(SortKey(plain, nulls_first=False))
+    ranks = pc.rank(plain, tiebreaker="dense")
+    words = np.asarray(ranks.to_numpy(zero_copy_only=False).astype(np.uint64) - _ONE)
+    return Beginning(words, int(words.max(initial=0)).bit_length(), whole=True)
 
 
-def dense_ranks(column: pa.Array) -> Words:
-    """How many different values are smaller than each; nulls are largest."""
-    ranks = pc.rank(comparable(column), tiebreaker="dense")
-    return np.asarray(ranks.to_numpy(zero_copy_only=False).astype(np.uint64) - _ONE)
+def cell_codes(words: Words, bits: int) -> Words:
+    """Where each number lies among the different ones of a sample, in so many bits; a larger one has no smaller code.
 
-
-def scaled(ranks: Words, bits: int) -> Words:
-    """Ranks in so many bits."""
-    return np.asarray(ranks * np.uint64(1 << bits) // (ranks.max(initial=0) + _ONE))
+    Of so many numbers as a sample has, different ones have different codes as long as there are enough of these.
+    """
+    levels = np.unique(words[:: max(1, -(-len(words) // SAMPLE_ROWS))])
+    codes = np.arange(len(levels), dtype=np.uint64) * np.uint64(1 << bits) // np.uint64(max(1, len(levels)))
+    firsts = np.flatnonzero(np.diff(codes)) + 1
+    found = np.searchsorted(levels[firsts], words, side="right")
+    return np.asarray(codes[np.append(0, firsts)][found]) if len(words) else words
 
 
 def interleave(codes: Sequence[Words], bits: int) -> list[Words]:

@@ -30,7 +30,7 @@ from pyiceberg.table.sorting import SortOrder
 from floeplan.metadata.bounds import valid_mask
 from floeplan.predicate.arrow_columns import columns_of, decoded
 from floeplan.rewrite.ahead import ahead
-from floeplan.rewrite.curves import along_curve, cell_bits, curve_rows, curve_words, dense_ranks
+from floeplan.rewrite.curves import along_curve, cell_bits, curve_rows, curve_words, order_words
 from floeplan.rewrite.options import CLUSTERING
 from floeplan.rewrite.order_bytes import comparable
 from floeplan.write.partitioning import sort_rows, sorted_rows, taken
@@ -38,8 +38,6 @@ from floeplan.write.row_order import Numbers
 
 COPIES = 4
 """Rows, their sorted copy, what writing them takes, and the rows before, which may still be written."""
-SAMPLE_ROWS = 1 << 16
-"""Rows that tell the ranges of a group."""
 
 _PLACE = "floeplan.place"
 _WORD = "floeplan.curve"
@@ -166,7 +164,7 @@ class _CurveRanges:
     def ordered(self, rows: pa.Table) -> pa.Table:
         words = [np.asarray(rows.column(name)) for name in rows.schema.names if name.startswith(_WORD)]
         plain = self.plain(rows)
-        leading = dense_ranks(self.order.keys(plain)[0].combine_chunks())
+        leading = order_words(self.order.keys(plain)[0].combine_chunks())
         return taken(plain, pa.array(along_curve(words, self.bits * len(self.levels), leading)))
 
     def plain(self, rows: pa.Table) -> pa.Table:

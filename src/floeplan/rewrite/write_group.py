@@ -27,7 +27,8 @@ from floeplan.parquet.selection import RowSelection
 from floeplan.partition.key import PartitionKey
 from floeplan.rewrite.ahead import ahead
 from floeplan.rewrite.compaction_map import Ints, Runs, runs_of
-from floeplan.rewrite.group_order import COPIES, SAMPLE_ROWS, GroupOrder
+from floeplan.rewrite.curves import SAMPLE_ROWS
+from floeplan.rewrite.group_order import COPIES, GroupOrder
 from floeplan.rewrite.group_run import GroupRun
 from floeplan.rewrite.held_rows import ORDER_BYTES, HeldRows
 from floeplan.rewrite.ordered_files import OrderedFiles

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -51,7 +51,7 @@ class Beginning:
 
 def sorted_numbers(keys: Sequence[SortKey]) -> Numbers:
     """The numbers of the rows in the order of their keys; rows of equal keys keep theirs."""
-    numbers, whole, same = numbers_by(map(_beginning, keys), len(keys[0].values))
+    numbers, whole, same = numbers_by(map(beginning, keys), len(keys[0].values))
     if not whole and same.any():
         _tell_apart(numbers, same, keys)
     return numbers
@@ -98,7 +98,7 @@ def _tell_apart(numbers: Numbers, same: npt.NDArray[np.bool_], keys: Sequence[So
     numbers[there] = numbers[there][np.asarray(pc.sort_indices(pa.table(columns), sort_keys=wanted))]
 
 
-def _beginning(key: SortKey) -> Beginning:
+def beginning(key: SortKey) -> Beginning:
     """As much of a key as fits a word, nulls at their end."""
     values = key.values
     found = _ascending(values.drop_null() if values.null_count else values)
@@ -122,7 +122,7 @@ def _ascending(values: pa.Array) -> Beginning:
     if pt.is_boolean(values.type):
         values = values.cast(pa.int64())
     if pt.is_integer(values.type):
-        return _of_integers(np.asarray(values).astype(np.int64, copy=False))
+        return _of_integers(_signed(np.asarray(values)))
     if pt.is_decimal128(values.type):
         return _of_decimals(values)
     if pt.is_fixed_size_binary(values.type):
@@ -132,6 +132,13 @@ def _ascending(values: pa.Array) -> Beginning:
     if pt.is_binary(values.type):
         return _of_texts(values.cast(pa.large_binary()))
     return Beginning(np.zeros(len(values), dtype=np.uint64), 0, False)
+
+
+def _signed(numbers: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.int64]:
+    """Integers of any width in their order."""
+    if numbers.dtype == np.uint64:
+        return (numbers ^ np.uint64(1 << 63)).view(np.int64)
+    return numbers.astype(np.int64, copy=False)
 
 
 def _of_integers(numbers: npt.NDArray[np.int64], whole: bool = True) -> Beginning:
