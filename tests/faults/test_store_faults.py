@@ -67,6 +67,10 @@ FOREVER: tuple[tuple[str, Kind, str, str], ...] = (
 )
 """Faults that do not go away: the operation says so, and has done nothing."""
 
+LIES: tuple[Kind, ...] = ("halved", "doubled")
+LENGTH_ASKED = ("metadata", "list", "manifest")
+"""Of other files the store tells the length along with their bytes, which are checked against it."""
+
 if EVERYTHING:
     ONCE = {name: tuple(kind for kind in get_args(Kind) if kind in SURVIVED) for name in ("scan", *OPERATIONS)}
     FOREVER += tuple(
@@ -125,6 +129,11 @@ def outcome(store: FaultyStore, request: pytest.FixtureRequest) -> Iterator[Outc
                 begun[name, kind] = pool.submit(attempt, store, name, faults)
         for name, kind, method, what in FOREVER:
             begun[name, kind, method, what] = pool.submit(attempt, store, name, [always(kind, method, KINDS[what])])
+        for kind in LIES:
+            for what in (*LENGTH_ASKED, "data", "vector"):
+                faults = [always(kind, "HEAD|GET", KINDS[what])]
+                name = "append" if what == "metadata" else "scan"
+                begun[kind, what] = pool.submit(attempt, store, name, faults)
         yield lambda *case: begun[case].result()
 
 
@@ -150,6 +159,21 @@ def test_what_cannot_be_done_is_said_and_leaves_the_table_as_it_was(
     assert "\n" not in found.error.message
     assert found.rows == START
     assert found.missing == []
+
+
+@pytest.mark.parametrize("kind", LIES)
+@pytest.mark.parametrize("what", [*LENGTH_ASKED, "data", "vector"])
+def test_a_store_that_lies_about_lengths_costs_no_row(outcome: Outcomes, kind: str, what: str) -> None:
+    found = outcome(kind, what)
+    assert found.met > 0
+    if found.error is None:
+        assert found.rows == (START | NEW if what == "metadata" else START)
+        assert what == "metadata" or found.answer == START
+        assert kind != "halved" or what not in LENGTH_ASKED, "half of it cannot do"
+    else:
+        assert isinstance(found.error, FloeplanError), repr(found.error)
+        assert "\n" not in found.error.message
+        assert found.rows == START
 
 
 def test_files_that_cannot_be_removed_are_named(store: FaultyStore) -> None:

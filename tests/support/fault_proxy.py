@@ -26,13 +26,16 @@ Kind = Literal[
     "reset-after",
     "truncated",
     "shortened",
+    "halved",
+    "doubled",
     "trickling",
     "silent",
     "silent-after",
 ]
 """``…-after``: the server did what it was asked, and only its answer is lost. ``silent``: no answer until the client
 has given up. ``truncated``: the body ends before the length that was announced. ``shortened``: half of it is announced
-and comes, as of a file that was uploaded by halves. ``trickling``: it comes in small pieces."""
+and comes, as of a file that was uploaded by halves. ``halved``, ``doubled``: a length that is not that of the file is
+told to who asks for it. ``trickling``: it comes in small pieces."""
 
 _ALWAYS = 1_000_000
 _HOP_BY_HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "te", "trailer", "upgrade"})
@@ -155,6 +158,21 @@ class _Answer:
     body: bytes
 
 
+def _of_another_length(answer: _Answer, factor: float) -> _Answer:
+    """The same bytes, said to be of a file that is so many times as long."""
+
+    def told(name: str, value: str) -> str:
+        match name.lower():
+            case "content-length":
+                return str(int(int(value) * factor))
+            case "content-range":
+                span, _, total = value.partition("/")
+                return f"{span}/{int(int(total) * factor)}"
+        return value
+
+    return replace(answer, headers=[(name, told(name, value)) for name, value in answer.headers])
+
+
 class _Handler(BaseHTTPRequestHandler):
     """Answers whatever is asked, by whatever method."""
 
@@ -197,6 +215,8 @@ class _Handler(BaseHTTPRequestHandler):
             case "shortened":
                 answer = self._forward(body)
                 self._send(replace(answer, body=answer.body[: len(answer.body) // 2]))
+            case "halved" | "doubled" as lie:
+                self._send(_of_another_length(self._forward(body), 0.5 if lie == "halved" else 2))
             case "trickling":
                 self._send(self._forward(body), pieces=_PIECES)
             case _:
