@@ -2,7 +2,8 @@
 """Values inside of Parquet pages, compiled: what no library offers without building every value.
 
 ``thin_numbers`` and ``thin_byte_arrays`` leave some of many values out, ``byte_array_places`` tells where each byte array
-begins, ``unpack`` and ``pack`` are the encoding of small numbers as runs and packed bits. Nothing that the bytes claim is believed: whatever does not come out even is a ``ValueError``. The
+begins, ``unpack`` and ``pack`` are the encoding of small numbers as runs and packed bits, ``renumber`` gives them new
+numbers. Nothing that the bytes claim is believed: whatever does not come out even is a ``ValueError``. The
 interpreter is not held while values are worked on.
 """
 
@@ -215,6 +216,26 @@ cdef inline void _bits(
         memcpy(&word, data + at, 8 if size - at >= 8 else size - at)
         out[i] = <int32_t>(word >> (bit & 7) & mask)
         bit += width
+
+
+def renumber(int32_t[::1] numbers, const unsigned char[::1] keep, const int32_t[::1] new):
+    """Put the new number of each in place of it, those that are not kept left out; how many stay."""
+    cdef Py_ssize_t count = numbers.shape[0], known = new.shape[0], i, at = 0
+    cdef bint wrong = False
+    cdef int32_t number
+    if keep.shape[0] != count:
+        raise ValueError("the numbers are not as many as there should be")
+    with nogil:
+        for i in range(count):
+            number = numbers[i]
+            if number < 0 or number >= known:
+                wrong = True
+                break
+            numbers[at] = new[number]
+            at += keep[i] != 0
+    if wrong:
+        raise ValueError("a number that the dictionary does not have")
+    return at
 
 
 def pack(const int32_t[::1] numbers, int width):

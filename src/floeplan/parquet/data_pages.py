@@ -13,13 +13,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from floeplan.errors import CorruptFileError
+from floeplan.parquet.page_codec import Bytes, PageCodec
 from floeplan.parquet.thrift import I32, SCALAR, STRUCT, encode_struct, integer, read_struct
 from floeplan.predicate.tristate import Mask
 
@@ -27,8 +28,6 @@ try:
     kernel: Any = import_module("floeplan.parquet._page_values")
 except ImportError:
     kernel = None
-
-Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 DATA_PAGE: Final = 0
 DICTIONARY_PAGE: Final = 2
@@ -39,8 +38,6 @@ RLE: Final = 3
 RLE_DICTIONARY: Final = 8
 UNUSUAL: Final = (ValueError, OSError, CorruptFileError, pa.ArrowException)
 
-_CODECS = {1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4_raw"}
-_NOT_COMPRESSED = 0
 _HEADER_SHAPE: Any = {
     **dict.fromkeys((1, 2, 3), SCALAR),
     5: dict.fromkeys((1, 2, 3), SCALAR),
@@ -49,36 +46,6 @@ _HEADER_SHAPE: Any = {
 }
 _HEADER_ROOM = 512
 """Bytes that nearly all headers fit into."""
-_EMPTY = np.zeros(0, dtype=np.uint8)
-
-
-class PageCodec:
-    """Compresses and decompresses pages by the number of their codec."""
-
-    def __init__(self, number: int, level: int | None = None) -> None:
-        if number != _NOT_COMPRESSED and number not in _CODECS:
-            raise ValueError(f"codec {number}")
-        self.number = number
-        self._codec = None if number == _NOT_COMPRESSED else pa.Codec(_CODECS[number], compression_level=level)
-
-    @staticmethod
-    def knows(number: int) -> bool:
-        """Whether there is one of this number."""
-        return number == _NOT_COMPRESSED or number in _CODECS
-
-    def compress(self, data: memoryview) -> bytes | memoryview:
-        """The data as it will be stored."""
-        return data if self._codec is None else self._codec.compress(data, asbytes=True)
-
-    def decompress(self, data: memoryview, size: int) -> Bytes:
-        """The data before it was stored, which must be of this size."""
-        if not size:
-            return _EMPTY
-        found = data if self._codec is None else self._codec.decompress(data, decompressed_size=size)
-        plain = np.frombuffer(found, dtype=np.uint8)
-        if len(plain) != size:
-            raise ValueError(f"{len(plain)} bytes instead of {size}")
-        return plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,25 +149,41 @@ def unpacked(data: Bytes, width: int, count: int) -> npt.NDArray[np.int32]:
     return numbers
 
 
-def data_page(
-    values: bytes | Bytes, encoding: int, rows: int, present: Mask | None, max_def: int, codec: PageCodec
-) -> tuple[bytes, int]:
-    """A page with its header, and what it takes when it is not compressed."""
-    plain = memoryview(values)  # type: ignore[arg-type]
-    if max_def:
-        levels = _all_present(rows) if present is None else kernel.pack(present.astype(np.int32), 1)
-        plain = memoryview(b"".join((len(levels).to_bytes(4, "little"), levels, plain)))
+def page_content(values: bytes | Bytes, rows: int, present: Mask | None, max_def: int) -> memoryview:
+    """What a data page holds: levels, if the column has some, and values."""
+    if not max_def:
+        return memoryview(values)  # type: ignore[arg-type]
+    levels = _all_present(rows) if present is None else kernel.pack(present.astype(np.int32), 1)
+    return memoryview(b"".join((len(levels).to_bytes(4, "little"), levels, values)))  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class MadePage:
+    """A page as it will stand in a file, and what it takes when it is not compressed."""
+
+    header: bytes
+    body: bytes | memoryview
+    uncompressed_size: int
+
+    @property
+    def size(self) -> int:
+        """Bytes in the file."""
+        return len(self.header) + len(self.body)
+
+
+def data_page(content: memoryview, encoding: int, rows: int, codec: PageCodec) -> MadePage:
+    """A page of so many rows."""
     inner = encode_struct([(1, I32, rows), (2, I32, encoding), (3, I32, RLE), (4, I32, RLE)])
-    return _with_header(DATA_PAGE, (5, STRUCT, inner), plain, codec)
+    return _made(DATA_PAGE, (5, STRUCT, inner), content, codec)
 
 
-def dictionary_page(values: bytes, count: int, codec: PageCodec) -> tuple[bytes, int]:
-    """A dictionary with its header, and what it takes when it is not compressed."""
+def dictionary_page(values: bytes, count: int, codec: PageCodec) -> MadePage:
+    """A dictionary of so many entries."""
     inner = encode_struct([(1, I32, count), (2, I32, PLAIN)])
-    return _with_header(DICTIONARY_PAGE, (7, STRUCT, inner), memoryview(values), codec)
+    return _made(DICTIONARY_PAGE, (7, STRUCT, inner), memoryview(values), codec)
 
 
-def _with_header(kind: int, inner: tuple[int, int, bytes], plain: memoryview, codec: PageCodec) -> tuple[bytes, int]:
-    size, body = plain.nbytes, codec.compress(plain)
-    header = encode_struct([(1, I32, kind), (2, I32, size), (3, I32, len(body)), inner])
-    return b"".join((header, body)), len(header) + size
+def _made(kind: int, inner: tuple[int, int, bytes], content: memoryview, codec: PageCodec) -> MadePage:
+    body = codec.compress(content)
+    header = encode_struct([(1, I32, kind), (2, I32, content.nbytes), (3, I32, len(body)), inner])
+    return MadePage(header, body, len(header) + content.nbytes)

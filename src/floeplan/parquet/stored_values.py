@@ -18,7 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from floeplan.parquet.data_pages import PLAIN, PLAIN_DICTIONARY, RLE_DICTIONARY, Bytes, Page, kernel, unpacked
+from floeplan.parquet.data_pages import PLAIN, PLAIN_DICTIONARY, RLE_DICTIONARY, Page, kernel, unpacked
+from floeplan.parquet.page_codec import Bytes
 from floeplan.parquet.schema import Kind, LeafColumn, Physical
 from floeplan.predicate.tristate import Mask
 
@@ -178,11 +179,9 @@ class Dictionary:
     def thin(self, values: Bytes, count: int, keep: Mask | None, source: int) -> tuple[Values, Bounds]:
         if not count:
             return np.zeros(0, dtype=np.int32), None
-        new = self._new[source]
         numbers = unpacked(values[1:], int(values[0]) if len(values) else -1, count)
-        if numbers.max() >= len(new):
-            raise ValueError("a number that the dictionary does not have")
-        return new[numbers if keep is None else numbers[keep]], None
+        flags = np.ones(count, dtype=np.uint8) if keep is None else keep.view(np.uint8)
+        return numbers[: kernel.renumber(numbers, flags, self._new[source])], None
 
     def stored(self, parts: Sequence[Values], bounds: Sequence[Bounds]) -> tuple[Bytes | bytes, Bounds]:
         numbers = _together(parts)

@@ -10,7 +10,7 @@ With the map, deletes that another writer adds to the old files while they are b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -58,6 +58,13 @@ class CompactionMap:
         object.__setattr__(self, "_number", np.cumsum(self.count) - self.count)
         object.__setattr__(self, "_source_number", {path: number for number, path in enumerate(self.sources)})
 
+    def __reduce__(self) -> tuple[Callable[..., CompactionMap], tuple[Any, ...]]:
+        """Maps are sent by every task and may have millions of runs: numbers travel as narrow as they can."""
+        runs = np.bincount(self.source, minlength=len(self.sources))
+        first = None if self.first is None else _narrow(self.first)
+        numbers = (_narrow(runs), _narrow(self.source_start), _narrow(self.count), first, _narrow(self.place))
+        return _received, (self.sources, self.targets, self.target_rows, *numbers)
+
     def remap(self, path: str, positions: npt.ArrayLike) -> dict[str, Ints]:
         """Positions in an old file as sorted positions in new files; rows that had been deleted before are left out.
 
@@ -89,6 +96,29 @@ class CompactionMap:
         return np.asarray(self.place[run] + numbers - self.first[run])
 
 
+def _received(
+    sources: tuple[str, ...],
+    targets: tuple[str, ...],
+    target_rows: Ints,
+    runs: Ints,
+    source_start: Ints,
+    count: Ints,
+    first: Ints | None,
+    place: npt.NDArray[np.integer[Any]],
+) -> CompactionMap:
+    """A map as it was sent, with the number of runs of each old file."""
+    return CompactionMap(
+        sources=sources,
+        targets=targets,
+        target_rows=target_rows,
+        source=np.repeat(np.arange(len(sources)), runs),
+        source_start=source_start.astype(np.int64),
+        count=count.astype(np.int64),
+        first=None if first is None else first.astype(np.int64),
+        place=place if first is None else place.astype(np.int64),
+    )
+
+
 def runs_of(numbers: Ints) -> Runs:
     """Numbers as runs of consecutive ones, in their order; there may be as many as rows, so they are kept narrow."""
     starts = np.flatnonzero(np.diff(numbers, prepend=numbers[:1] - 2) != 1)
@@ -100,7 +130,7 @@ def each_alone(numbers: npt.NDArray[np.integer[Any]]) -> Runs:
     return numbers, np.broadcast_to(np.uint8(1), len(numbers))
 
 
-def _narrow(numbers: Ints) -> npt.NDArray[np.integer[Any]]:
+def _narrow(numbers: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.integer[Any]]:
     return numbers.astype(np.min_scalar_type(int(numbers.max(initial=0))))
 
 

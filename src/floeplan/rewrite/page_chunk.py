@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from floeplan.parquet.data_pages import DATA_PAGE, DICTIONARY_PAGE, PLAIN, RLE_DICTIONARY
+from floeplan.parquet.data_pages import DATA_PAGE, DICTIONARY_PAGE, PLAIN, RLE, RLE_DICTIONARY, MadePage
 from floeplan.parquet.footer import Numbers
 from floeplan.parquet.schema import LeafColumn
 from floeplan.parquet.thrift import BINARY, BOOL, I32, I64, LIST, STRUCT, encode_struct
@@ -43,11 +43,40 @@ class PagePart:
 
 
 @dataclass(frozen=True, slots=True)
-class DictionaryPage:
-    """The page that all other pages of a column refer to."""
+class NewPage:
+    """A page that was made, and what is known of it."""
 
-    data: bytes
-    uncompressed_size: int
+    page: MadePage
+    rows: int
+    nulls: int
+    lower: bytes | None
+    upper: bytes | None
+
+
+def part_of(leaf: LeafColumn, encoding: int, pages: Sequence[NewPage]) -> PagePart:
+    """Pages that were made, as a part; bounds that cannot be compared are a ``ValueError``."""
+    sizes = np.array([one.page.size for one in pages])
+    rows, nulls = np.array([one.rows for one in pages]), np.array([one.nulls for one in pages])
+    lower, upper = [one.lower for one in pages], [one.upper for one in pages]
+    low, high = ([one for one in some if one is not None] for some in (lower, upper))
+    lowest, highest = (_extreme(leaf, low, Side.LOWER), _extreme(leaf, high, Side.UPPER)) if low else (None, None)
+    if low and (lowest is None or highest is None):
+        raise ValueError("bounds that cannot be compared")
+    return PagePart(
+        size=int(sizes.sum()),
+        rows=int(rows.sum()),
+        nulls=int(nulls.sum()),
+        uncompressed_size=sum(one.page.uncompressed_size for one in pages),
+        encodings=frozenset({encoding, RLE}),
+        lower=None if lowest is None else low[lowest],
+        upper=None if highest is None else high[highest],
+        exact=(True, True),
+        page_sizes=sizes,
+        page_rows=rows,
+        page_nulls=nulls,
+        page_lower=lower,
+        page_upper=upper,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +87,11 @@ class PageChunk:
     codec: int
     parts: Sequence[PagePart]
     pages: Sequence[Piece]
-    dictionary: DictionaryPage | None = None
+    dictionary: MadePage | None = None
 
     @property
     def pieces(self) -> Sequence[Piece]:
-        return self.pages if self.dictionary is None else [self.dictionary.data, *self.pages]
+        return self.pages if self.dictionary is None else [self.dictionary.header, self.dictionary.body, *self.pages]
 
     @property
     def nulls(self) -> int:
@@ -119,7 +148,7 @@ class PageChunk:
 
     @property
     def _before_data(self) -> int:
-        return 0 if self.dictionary is None else len(self.dictionary.data)
+        return 0 if self.dictionary is None else self.dictionary.size
 
     def _pages_by_encoding(self) -> list[bytes]:
         """Readers that look up a value in the dictionary want to be sure that all pages refer to it."""

@@ -25,20 +25,22 @@ from floeplan.parquet.data_pages import (
     PLAIN_DICTIONARY,
     RLE,
     RLE_DICTIONARY,
+    MadePage,
     Page,
-    PageCodec,
     data_page,
     dictionary_page,
     first_kind,
     kernel,
+    page_content,
     read_pages,
 )
 from floeplan.parquet.footer import ChunkPlace
+from floeplan.parquet.page_codec import PageCodec
 from floeplan.parquet.schema import LeafColumn, Physical
 from floeplan.parquet.stored_values import Bounds, Dictionary, StoredValues, Values, plain_values
 from floeplan.predicate.tristate import Mask
 from floeplan.rewrite.joined_file import Piece
-from floeplan.rewrite.page_chunk import DictionaryPage, PageChunk, PagePart, statistics
+from floeplan.rewrite.page_chunk import NewPage, PageChunk, PagePart, part_of, statistics
 from floeplan.write.options import WriteOptions
 
 _BIT_PACKED = 4
@@ -74,7 +76,7 @@ class OldPages:
 
 def thinned(leaf: LeafColumn, codec: int, options: WriteOptions, sources: Sequence[OldPages]) -> PageChunk:
     """A column of a new row group: the rows of all sources that stay."""
-    chunk = _Column(leaf, PageCodec(codec, options.level), options).made(sources)
+    chunk = _Column(leaf, PageCodec(codec, options.level), options).chunk(sources)
     if statistics(leaf, chunk.parts) is None:
         raise ValueError("bounds that cannot be compared")
     return chunk
@@ -97,34 +99,35 @@ class _Column:
         self.leaf, self.codec, self.options = leaf, codec, options
         self.parts: list[PagePart] = []
         self.pages: list[Piece] = []
+        self.made: list[NewPage] = []
         self.waiting: list[_Thin] = []
         self._codec = cache(PageCodec)
+        self._tuned = False
 
-    def made(self, sources: Sequence[OldPages]) -> PageChunk:
+    def chunk(self, sources: Sequence[OldPages]) -> PageChunk:
         kinds = {first_kind(source.data) == DICTIONARY_PAGE for source in sources}
         if len(kinds) > 1:
             raise ValueError("a dictionary in some row groups only")
         form, dictionary = self._with_dictionary(sources) if kinds == {True} else (plain_values(self.leaf), None)
         for number, source in enumerate(sources):
             if source.kept is not None and dictionary is None:
-                self._flush(form)
+                self._end_part(form)
                 self.parts.append(source.kept)
                 self.pages.append(source.data)
             else:
                 self._add_source(form, number, source)
-        self._flush(form)
+        self._end_part(form)
         return PageChunk(self.leaf, self.codec.number, self.parts, self.pages, dictionary)
 
-    def _with_dictionary(self, sources: Sequence[OldPages]) -> tuple[Dictionary, DictionaryPage]:
+    def _with_dictionary(self, sources: Sequence[OldPages]) -> tuple[Dictionary, MadePage]:
         form = Dictionary(self.leaf, [next(self._read(source)) for source in sources])
         if len(form.stored_entries) > self.options.dictionary_size:
             raise ValueError("a dictionary larger than the table wants")
-        return form, DictionaryPage(*dictionary_page(form.stored_entries, form.size, self.codec))
+        return form, dictionary_page(form.stored_entries, form.size, self.codec)
 
     def _read(self, source: OldPages) -> Iterator[Page]:
-        return read_pages(
-            source.data, self._codec(source.place.codec), self.leaf.max_def, source.place.uncompressed_size
-        )
+        place = source.place
+        return read_pages(source.data, self._codec(place.codec), self.leaf.max_def, place.uncompressed_size)
 
     def _add_source(self, form: StoredValues, number: int, source: OldPages) -> None:
         row = 0
@@ -135,8 +138,9 @@ class _Column:
                 raise ValueError(f"a page of encoding {page.encoding}")
             keep = None if source.keep is None else source.keep[row : row + page.rows]
             row += page.rows
-            if keep is None or keep.any():
-                self._add(form, _thin(form, number, page, keep))
+            some = _thin(form, number, page, keep)
+            if some.rows:
+                self._add(form, some)
         if row != source.rows:
             raise ValueError(f"{row} rows instead of {source.rows}")
 
@@ -145,10 +149,10 @@ class _Column:
         rows = some.rows + sum(one.rows for one in self.waiting)
         size = some.values.nbytes + sum(one.values.nbytes for one in self.waiting)
         if rows > self.options.page_rows or size > self.options.page_size:
-            self._flush(form)
+            self._end_page(form)
         self.waiting.append(some)
 
-    def _flush(self, form: StoredValues) -> None:
+    def _end_page(self, form: StoredValues) -> None:
         """Make a page of what waits."""
         if not self.waiting:
             return
@@ -157,44 +161,42 @@ class _Column:
         if bounds is not None and max(map(len, bounds)) > _LONGEST_BOUND:
             raise ValueError("a value too long for a bound")
         rows, present = sum(one.rows for one in waiting), _present(waiting)
-        page, size = data_page(stored, form.encoding, rows, present, self.leaf.max_def, self.codec)
+        content = page_content(stored, rows, present, self.leaf.max_def)
+        if not self._tuned:
+            self.codec.tune(content)
+            self._tuned = True
+        page = data_page(content, form.encoding, rows, self.codec)
         nulls = 0 if present is None else rows - int(np.count_nonzero(present))
-        self.parts.append(_part(page, size, rows, nulls, form.encoding, bounds))
-        self.pages.append(page)
+        self.made.append(NewPage(page, rows, nulls, *(bounds or (None, None))))
+
+    def _end_part(self, form: StoredValues) -> None:
+        """Make a part of the pages that were made."""
+        self._end_page(form)
+        if self.made:
+            self.parts.append(part_of(self.leaf, form.encoding, self.made))
+            self.pages += [piece for one in self.made for piece in (one.page.header, one.page.body)]
+            self.made = []
 
 
 def _thin(form: StoredValues, source: int, page: Page, keep: Mask | None) -> _Thin:
     """What stays of a page."""
-    if keep is None or keep.all():
+    rows = page.rows if keep is None else int(np.count_nonzero(keep))
+    if keep is None or rows == page.rows:
         values, bounds = form.thin(page.values, page.count, None, source)
-        return _Thin(values, bounds, page.rows, page.present)
-    rows, present = int(np.count_nonzero(keep)), None
+        return _Thin(values, bounds, rows, page.present)
+    if not rows:
+        return _NOTHING
+    present = None
     if page.present is not None:
         keep, present = keep[page.present], page.present[keep]
     values, bounds = form.thin(page.values, page.count, keep, source)
     return _Thin(values, bounds, rows, present)
 
 
+_NOTHING = _Thin(np.zeros(0, dtype=np.uint8), None, 0, None)
+
+
 def _present(parts: Sequence[_Thin]) -> Mask | None:
     if all(part.present is None for part in parts):
         return None
     return np.concatenate([np.ones(p.rows, dtype=np.bool_) if p.present is None else p.present for p in parts])
-
-
-def _part(page: bytes, size: int, rows: int, nulls: int, encoding: int, bounds: Bounds) -> PagePart:
-    lower, upper = (None, None) if bounds is None else bounds
-    return PagePart(
-        size=len(page),
-        rows=rows,
-        nulls=nulls,
-        uncompressed_size=size,
-        encodings=frozenset({encoding, RLE}),
-        lower=lower,
-        upper=upper,
-        exact=(True, True),
-        page_sizes=np.array([len(page)]),
-        page_rows=np.array([rows]),
-        page_nulls=np.array([nulls]),
-        page_lower=[lower],
-        page_upper=[upper],
-    )
