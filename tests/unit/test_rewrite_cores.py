@@ -142,5 +142,6 @@ def test_a_column_of_a_group_is_one_piece_and_pieces_are_let_go(tmp_path: Path) 
     held = HeldRows.of(pieces, GroupOrder(schema, parse_order(("id",), schema), "sort"), 2)
     assert not pieces
     assert all(column.num_chunks == 1 for column in held.rows.columns)
-    assert held.picked(5, 10)["id"].to_pylist() == list(range(5, 15))
+    assert held.in_order(5, 10)["id"].to_pylist() == list(range(5, 15))
+    assert held.picked("id", 7, 2).to_pydict() == {"id": [7, 8]}
     assert np.array_equal(np.sort(held.numbers), np.arange(30))

@@ -51,7 +51,11 @@ class HeldRows:
     def __len__(self) -> int:
         return len(self.numbers)
 
-    def picked(self, first: int, count: int) -> pa.Table:
+    def picked(self, column: str, first: int, count: int) -> pa.Table:
+        """One column of some rows in the order that is wanted."""
+        return self.rows.select([column]).take(pa.array(self.numbers[first : first + count]))
+
+    def in_order(self, first: int, count: int) -> pa.Table:
         """Some rows in the order that is wanted."""
         return self.rows.take(pa.array(self.numbers[first : first + count]))
 

@@ -6,7 +6,7 @@ takes time, and no row group waits for another one.
 The rows are shared out evenly over the expected number of files. What the first of them comes to tells how many it will
 be (``FileSizes.expected_outputs``). A file that became large before its end is closed, and another one is begun.
 
-Memory: for each thread a row group that was picked, and what encoding it takes.
+Memory: for each thread an encoded row group, and one column of it as rows.
 """
 
 from __future__ import annotations
@@ -103,9 +103,13 @@ class OrderedFiles:
         return side_by_side(self._encode, spans, self.run.threads)
 
     def _encode(self, span: _Span) -> _RowGroup:
-        rows = self.held.picked(span.first, span.count)
-        chunks = encoded_chunks(encoded_file(rows, self.target.options, self._plain))
-        return _RowGroup(span, [chunks[path] for path in self._paths], group_facts(rows))
+        """Column by column: what was picked of one is encoded while it is still at hand."""
+        chunks, facts = dict[tuple[str, ...], Chunk](), list[GroupFacts]()
+        for column in self.held.rows.column_names:
+            rows = self.held.picked(column, span.first, span.count)
+            chunks |= encoded_chunks(encoded_file(rows, self.target.options, self._plain))
+            facts.append(group_facts(rows))
+        return _RowGroup(span, [chunks[path] for path in self._paths], GroupFacts.together(facts))
 
     def _file(self, written: ExitStack, number: int, groups: Iterator[_RowGroup]) -> FileEntry:
         """Write a file of the next row groups, until it is full."""

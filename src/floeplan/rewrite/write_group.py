@@ -132,7 +132,7 @@ class GroupWriter:
         """Held rows in order, a row group at a time."""
         step = max(1, int(len(held) * self.target.options.row_group_size / max(1, held.rows.nbytes)))
         for first in range(0, len(held), step):
-            rows = held.picked(first, step)
+            rows = held.in_order(first, step)
             numbers = held.numbers[first : first + step].astype(np.int64)
             yield _Batch(rows, numbers, rows.num_rows / len(held))
 

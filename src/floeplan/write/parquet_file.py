@@ -6,7 +6,7 @@ are gathered here, row group by row group, so that the entry of the file can hav
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -36,6 +36,16 @@ class GroupFacts:
     null_counts: Mapping[int, int]
     nan_counts: Mapping[int, int]
     long_bounds: Mapping[int, tuple[Any, Any]]
+
+    @classmethod
+    def together(cls, parts: Iterable[GroupFacts]) -> GroupFacts:
+        """What was seen of columns of one row group, each part of others."""
+        nulls, nans, bounds = dict[int, int](), dict[int, int](), dict[int, tuple[Any, Any]]()
+        for part in parts:
+            nulls.update(part.null_counts)
+            nans.update(part.nan_counts)
+            bounds.update(part.long_bounds)
+        return cls(nulls, nans, bounds)
 
 
 @dataclass(frozen=True, slots=True)

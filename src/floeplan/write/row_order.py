@@ -27,6 +27,7 @@ Words: TypeAlias = npt.NDArray[np.uint64]
 
 _WORD_BITS = 64
 _PREFIX_BYTES = 8
+_BLOCK = 1 << 16
 _SAMPLE, _FEW = 4096, 256
 """Texts looked at to tell whether they repeat, and how many different ones of them say yes."""
 
@@ -60,23 +61,33 @@ def sorted_numbers(keys: Sequence[SortKey]) -> Numbers:
 def numbers_by(beginnings: Iterable[Beginning], rows: int) -> tuple[Numbers, bool, npt.NDArray[np.bool_]]:
     """The numbers of rows by the beginnings of their keys; what follows on one that is not whole tells nothing.
 
+    Their words are used up. Memory is touched no more often than it must be, for that takes longer than the arithmetic.
+
     Returns:
         The numbers, whether all was told, and for each place but the first whether what was told is the same as at the
         place before.
     """
     low = max(1, rows - 1).bit_length()
-    packed, left, whole = np.zeros(rows, dtype=np.uint64), _WORD_BITS - low, True
+    packed, left, whole = np.zeros(0, dtype=np.uint64), _WORD_BITS - low, True
     for one in beginnings:
-        bits = min(left, one.bits)
-        packed <<= np.uint64(bits)
-        packed |= one.words >> np.uint64(one.bits - bits) if bits else np.uint64(0)
+        bits, words = min(left, one.bits), one.words
+        if bits:
+            words >>= np.uint64(one.bits - bits)
+            packed <<= np.uint64(bits)
+        if not len(packed):
+            packed = words
+        elif bits:
+            packed |= words
         left, whole = left - bits, one.whole and bits == one.bits
         if not whole:
             break
-    packed <<= np.uint64(low)
-    packed |= np.arange(rows, dtype=np.uint64)
+    for start in range(0, rows, _BLOCK):
+        block = packed[start : start + _BLOCK]
+        block <<= np.uint64(low)
+        block |= np.arange(start, start + len(block), dtype=np.uint64)
     packed.sort()
-    numbers = (packed & np.uint64((1 << low) - 1)).astype(np.uint32)
+    numbers = np.empty(rows, dtype=np.uint32)
+    np.bitwise_and(packed, np.uint64((1 << low) - 1), out=numbers, casting="unsafe")
     packed >>= np.uint64(low)
     return numbers, whole, packed[1:] == packed[:-1]
 
