@@ -1,0 +1,112 @@
+"""A store that fails while Spark's tasks read and write: the work is done, or the table is as it was and that is said.
+
+The faults befall requests for the files of rows, which nobody but tasks makes here. One that goes away is met by the
+task's client; one that stays ends the job, and what other tasks wrote by then is removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.table import Table
+
+import floeplan as fp
+from floeplan.dml import runner
+from floeplan.errors import FloeplanError
+from tests.support.fault_proxy import Fault, Kind, always
+from tests.support.faulty_store import KINDS, NEW, OPERATIONS, PATIENT, START, FaultyStore, Rows, arrow, faulty_store
+from tests.support.places import BUCKET
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.services
+
+REWRITE_ALL = {"rewrite-all": "true"}
+CHANGES: dict[str, Callable[[Table, SparkSession], object]] = {
+    "append": lambda t, spark: fp.append(t, spark.createDataFrame(arrow(NEW)).repartition(2), options=PATIENT),
+    "delete": lambda t, spark: fp.delete(t, "id % 5 = 3", spark=spark, mode="merge-on-read", options=PATIENT),
+    "update": lambda t, spark: fp.update(
+        t, {"v": "v + 1"}, "id % 4 = 1", spark=spark, mode="copy-on-write", options=PATIENT
+    ),
+    "rewrite": lambda t, spark: fp.rewrite_data_files(t, spark=spark, options=REWRITE_ALL, commit=PATIENT),
+}
+READ, WRITE = "GET", "PUT|POST"
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultyStore]:
+    with faulty_store(tmp_path_factory.mktemp("store")) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def in_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However little there is to do, it is done by Spark."""
+    monkeypatch.setattr(runner, "HERE_BYTES", -1)
+    monkeypatch.setattr(runner, "_run_here", lambda *_: pytest.fail("this was to be done by tasks"))
+
+
+def files(table: Table) -> set[str]:
+    """Files of rows and of deletes in the store, whoever refers to them."""
+    assert isinstance(table.io, PyArrowFileIO)
+    system = table.io.fs_by_scheme("s3", BUCKET)
+    found = system.get_file_info(pa.fs.FileSelector(BUCKET, recursive=True))
+    return {info.path for info in found if info.path.endswith((".parquet", ".puffin"))}
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "method", "nth"),
+    [
+        ("append", "throttled", WRITE, 1),
+        ("append", "error-after", WRITE, 2),
+        ("delete", "truncated", READ, 2),
+        ("update", "reset", READ, 3),
+        ("rewrite", "reset-after", WRITE, 1),
+    ],
+)
+def test_a_fault_that_goes_away_is_not_noticed(
+    spark: SparkSession, store: FaultyStore, change: str, kind: Kind, method: str, nth: int
+) -> None:
+    fault = Fault(kind, method, KINDS["data"], nth)
+    with store.opened() as (table, proxy):
+        with proxy.misbehaving(fault):
+            CHANGES[change](table, spark)
+        assert fault.met == 1
+        assert store.rows(table) == after(change)
+        assert store.missing(table) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "method", "what", "nth"),
+    [
+        ("append", "error", WRITE, "data", 2),
+        ("delete", "shortened", READ, "data", 2),
+        ("delete", "reset", WRITE, "vector", 1),
+        ("update", "error", WRITE, "data", 2),
+        ("rewrite", "truncated", READ, "data", 2),
+        ("rewrite", "throttled", WRITE, "data", 2),
+    ],
+)
+def test_a_fault_that_stays_is_said_and_leaves_the_table_as_it_was(
+    spark: SparkSession, store: FaultyStore, change: str, kind: Kind, method: str, what: str, nth: int
+) -> None:
+    fault = always(kind, method, KINDS[what], nth=nth)
+    with store.opened() as (table, proxy):
+        before = files(table)
+        with proxy.misbehaving(fault), pytest.raises(FloeplanError) as raised:
+            CHANGES[change](table, spark)
+        assert fault.met > 0
+        assert not raised.value.committed
+        assert "\n" not in raised.value.message
+        assert store.rows(table) == START
+        assert store.missing(table) == []
+        assert files(table) == before, "nothing is left over"
+
+
+def after(change: str) -> Rows:
+    return OPERATIONS[change].of_rows(START)
