@@ -2,8 +2,8 @@
 """Values inside of Parquet pages, compiled: what no library offers without building every value.
 
 ``thin_numbers`` and ``thin_byte_arrays`` leave some of many values out, ``byte_array_places`` tells where each byte array
-begins, ``unpack`` and ``pack`` are the encoding of small numbers as runs and packed bits, ``renumber`` gives them new
-numbers. Nothing that the bytes claim is believed: whatever does not come out even is a ``ValueError``. The
+begins and ``entry_bounds`` which of some are the smallest and the largest, ``unpack`` and ``pack`` are the encoding of
+small numbers as runs and packed bits, ``renumber`` gives them new numbers and ``mark`` tells which there are. Nothing that the bytes claim is believed: whatever does not come out even is a ``ValueError``. The
 interpreter is not held while values are worked on.
 """
 
@@ -152,6 +152,33 @@ def byte_array_places(const unsigned char[::1] values, int32_t[::1] out):
     out[out.shape[0] - 1] = <int32_t>at
 
 
+def entry_bounds(const int32_t[::1] numbers, const unsigned char[::1] values, const int32_t[::1] places):
+    """The numbers of the smallest and the largest of the byte arrays that some numbers refer to."""
+    cdef Py_ssize_t count = places.shape[0] - 1, i
+    cdef int32_t lowest = -1, highest = -1
+    for i in range(numbers.shape[0]):
+        if numbers[i] < 0 or numbers[i] >= count:
+            raise ValueError("a number that the dictionary does not have")
+        if i == 0:
+            lowest, highest = numbers[0], numbers[0]
+        elif _before(values, places, numbers[i], lowest):
+            lowest = numbers[i]
+        elif _before(values, places, highest, numbers[i]):
+            highest = numbers[i]
+    return lowest, highest
+
+
+cdef inline bint _before(
+    const unsigned char[::1] values, const int32_t[::1] places, int32_t one, int32_t other
+) noexcept:
+    return _compared(
+        &values[places[one]] + 4,
+        places[one + 1] - places[one] - 4,
+        &values[places[other]] + 4,
+        places[other + 1] - places[other] - 4,
+    ) < 0
+
+
 def unpack(const unsigned char[::1] data, int width, int32_t[::1] out):
     """Fill ``out`` with numbers of so many bits, written as runs and packed groups; the bytes that they take."""
     cdef Py_ssize_t size = data.shape[0], count = out.shape[0], taken
@@ -208,14 +235,34 @@ cdef Py_ssize_t _unpacked(
 cdef inline void _bits(
     const unsigned char* data, Py_ssize_t size, int width, uint64_t mask, int32_t* out, Py_ssize_t count
 ) noexcept nogil:
-    cdef Py_ssize_t i, bit = 0, at
+    cdef Py_ssize_t i, bit = 0, at, whole = 0
     cdef uint64_t word
-    for i in range(count):
+    if size >= 8:
+        whole = ((size - 8) * 8 + 7) // width + 1 if width else count
+    for i in range(whole if whole < count else count):
+        memcpy(&word, data + (bit >> 3), 8)
+        out[i] = <int32_t>(word >> (bit & 7) & mask)
+        bit += width
+    for i in range(whole, count):
         at = bit >> 3
         word = 0
         memcpy(&word, data + at, 8 if size - at >= 8 else size - at)
         out[i] = <int32_t>(word >> (bit & 7) & mask)
         bit += width
+
+
+def mark(const int32_t[::1] numbers, unsigned char[::1] out):
+    """Set the flag of each number."""
+    cdef Py_ssize_t known = out.shape[0], i
+    cdef bint wrong = False
+    with nogil:
+        for i in range(numbers.shape[0]):
+            if numbers[i] < 0 or numbers[i] >= known:
+                wrong = True
+                break
+            out[numbers[i]] = 1
+    if wrong:
+        raise ValueError("a number that the dictionary does not have")
 
 
 def renumber(int32_t[::1] numbers, const unsigned char[::1] keep, const int32_t[::1] new):
@@ -288,7 +335,16 @@ cdef Py_ssize_t _literals(const int32_t* numbers, Py_ssize_t count, int width, u
             groups = MOST_GROUPS
         out[written] = <unsigned char>(groups << 1 | 1)
         written += 1
-        word, bits, end = 0, 0, at + groups * GROUP
+        end = at + groups * GROUP
+        if width <= 8:
+            while at + GROUP <= count and at < end:
+                word = 0
+                for i in range(GROUP):
+                    word |= <uint64_t><uint32_t>numbers[at + i] << i * width
+                memcpy(out + written, &word, width)
+                written += width
+                at += GROUP
+        word, bits = 0, 0
         for i in range(at, end):
             if i < count:
                 word |= <uint64_t><uint32_t>numbers[i] << bits

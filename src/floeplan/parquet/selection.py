@@ -49,8 +49,11 @@ class RowSelection:
     @classmethod
     def from_mask(cls, mask: Mask, first_row: int = 0) -> RowSelection:
         """One flag per row, the first of them standing for ``first_row``."""
-        edges = np.flatnonzero(np.diff(mask.astype(np.int8), prepend=np.int8(0), append=np.int8(0)))
-        return cls(edges[::2].astype(np.int64) + first_row, np.diff(edges)[::2].astype(np.int64))
+        if not len(mask):
+            return cls.none()
+        changes = np.flatnonzero(mask[1:] != mask[:-1]) + 1
+        edges = np.concatenate(([0] if mask[0] else [], changes, [len(mask)] if mask[-1] else [])).astype(np.int64)
+        return cls(edges[::2] + first_row, edges[1::2] - edges[::2])
 
     @classmethod
     def from_rows(cls, rows: Rows) -> RowSelection:

@@ -1,8 +1,8 @@
 """Values as they stand in pages: some left out, put together again, and their bounds, without building each of them.
 
 Plain values are numbers, truth values as bits, byte arrays of one length, or byte arrays behind their lengths. Numbers
-that refer to a dictionary refer to a common one afterwards, whose entries are in order: the smallest number on a page
-is its lower bound then.
+that refer to the dictionaries of several row groups refer to one that grows with each of them: entries keep their
+numbers, and pages are as wide as the numbers they have.
 
 Fail-safe: values that are not as many as there should be, and NaN, which has no place among bounds, are a
 ``ValueError``.
@@ -38,8 +38,8 @@ class StoredValues(Protocol):
     read_from: tuple[int, ...]
     """What pages that are read may say they are."""
 
-    def thin(self, values: Bytes, count: int, keep: Mask | None, source: int) -> tuple[Values, Bounds]:
-        """The values that stay of so many on a page of a source."""
+    def thin(self, values: Bytes, count: int, keep: Mask | None) -> tuple[Values, Bounds]:
+        """The values that stay of so many on a page."""
 
     def stored(self, parts: Sequence[Values], bounds: Sequence[Bounds]) -> tuple[Bytes | bytes, Bounds]:
         """The values of some parts as they stand in one page, and their bounds."""
@@ -63,7 +63,7 @@ class _Numbers(_Plain):
     def __init__(self, leaf: LeafColumn) -> None:
         self._type = np.dtype(_NUMBERS[leaf.physical])
 
-    def thin(self, values: Bytes, count: int, keep: Mask | None, source: int) -> tuple[Values, Bounds]:
+    def thin(self, values: Bytes, count: int, keep: Mask | None) -> tuple[Values, Bounds]:
         if len(values) != count * self._type.itemsize:
             raise ValueError(f"{len(values)} bytes of {count} numbers")
         if keep is None:
@@ -90,7 +90,7 @@ def _number_bounds(numbers: Values) -> Bounds:
 
 
 class _Flags(_Plain):
-    def thin(self, values: Bytes, count: int, keep: Mask | None, source: int) -> tuple[Values, Bounds]:
+    def thin(self, values: Bytes, count: int, keep: Mask | None) -> tuple[Values, Bounds]:
         if len(values) != (count + 7) // 8:
             raise ValueError(f"{len(values)} bytes of {count} truth values")
         flags = np.unpackbits(values, count=count, bitorder="little")
@@ -106,7 +106,7 @@ class _Fixed(_Plain):
     def __init__(self, leaf: LeafColumn) -> None:
         self._leaf = leaf
 
-    def thin(self, values: Bytes, count: int, keep: Mask | None, source: int) -> tuple[Values, Bounds]:
+    def thin(self, values: Bytes, count: int, keep: Mask | None) -> tuple[Values, Bounds]:
         width = self._leaf.type_length
         if width < 1 or len(values) != count * width:
             raise ValueError(f"{len(values)} bytes of {count} values")
@@ -115,31 +115,23 @@ class _Fixed(_Plain):
 
     def stored(self, parts: Sequence[Values], bounds: Sequence[Bounds]) -> tuple[Bytes | bytes, Bounds]:
         values = np.ascontiguousarray(_together(parts))
-        found = None
-        if len(values):
-            ordered = _ordered(self._leaf, values)
-            found = tuple(_flipped(self._leaf, pc.min_max(ordered)[side].as_py()) for side in ("min", "max"))
-        return values.reshape(-1), found  # type: ignore[return-value]
+        return values.reshape(-1), _fixed_bounds(self._leaf, values)
 
 
-def _is_signed(leaf: LeafColumn) -> bool:
-    return leaf.annotation.kind is Kind.DECIMAL
-
-
-def _flipped(leaf: LeafColumn, value: bytes) -> bytes:
-    return bytes([value[0] ^ 128]) + value[1:] if _is_signed(leaf) else value
-
-
-def _ordered(leaf: LeafColumn, values: Values) -> pa.Array:
-    """Values of one length so that their bytes have the order that they have; of signed ones the sign is turned."""
-    if _is_signed(leaf):
-        values = values.copy()
-        values[:, 0] ^= 128
-    return pa.Array.from_buffers(pa.binary(values.shape[1]), len(values), [None, pa.py_buffer(values)])
+def _fixed_bounds(leaf: LeafColumn, values: Values) -> Bounds:
+    """Of values of one length, one in a row; the sign of signed ones is turned for bytes to be ordered as they are."""
+    if not len(values):
+        return None
+    turned = np.zeros(values.shape[1], dtype=np.uint8)
+    turned[0] = 128 if leaf.annotation.kind is Kind.DECIMAL else 0
+    ordered = pa.Array.from_buffers(pa.binary(values.shape[1]), len(values), [None, pa.py_buffer(values ^ turned)])
+    found = pc.min_max(ordered)
+    low, high = (np.frombuffer(found[side].as_py(), dtype=np.uint8) ^ turned for side in ("min", "max"))
+    return low.tobytes(), high.tobytes()
 
 
 class _Lengthy(_Plain):
-    def thin(self, values: Bytes, count: int, keep: Mask | None, source: int) -> tuple[Values, Bounds]:
+    def thin(self, values: Bytes, count: int, keep: Mask | None) -> tuple[Values, Bounds]:
         flags = np.ones(count, dtype=np.uint8) if keep is None else keep.view(np.uint8)
         room = np.empty(len(values), dtype=np.uint8)
         size, low, high = kernel.thin_byte_arrays(values, flags, room)
@@ -152,47 +144,78 @@ class _Lengthy(_Plain):
 
 
 class Dictionary:
-    """Numbers that refer to the dictionaries of some sources, made to refer to one that has the entries of all."""
+    """Numbers that refer to the dictionaries of some row groups, made to refer to one that has the entries of all."""
 
     encoding = RLE_DICTIONARY
     read_from: tuple[int, ...] = (PLAIN_DICTIONARY, RLE_DICTIONARY)
 
-    def __init__(self, leaf: LeafColumn, pages: Sequence[Page]) -> None:
-        """Of the dictionary page of each source."""
+    def __init__(self, leaf: LeafColumn) -> None:
         self._leaf = leaf
-        entries = [_entries(leaf, page) for page in pages]
-        encoded = pa.concat_arrays(entries).dictionary_encode()
-        order = _order(leaf, encoded.dictionary)
-        rank = np.empty(len(order), dtype=np.int32)
-        rank[order] = np.arange(len(order), dtype=np.int32)
-        ends = np.cumsum([len(one) for one in entries])
-        self._new = np.split(rank[np.asarray(encoded.indices)], ends[:-1])
-        self._all = encoded.dictionary.take(pa.array(order))
-        self.size = len(self._all)
-        self._width = max(1, (self.size - 1).bit_length())
+        self._entries: pa.Array | None = None
+        self._last: Page | None = None
+        self._new = np.zeros(0, dtype=np.int32)
+        self._last_used = b""
+        self._last_bounds: Bounds = None
+
+    def learn(self, page: Page) -> None:
+        """Take the dictionary page that the pages which follow refer to."""
+        if self._last is not None and _same(self._last, page):
+            return
+        entries = _entries(self._leaf, page)
+        known = 0 if self._entries is None else len(self._entries)
+        encoded = pa.concat_arrays([entries] if self._entries is None else [self._entries, entries]).dictionary_encode()
+        self._entries, self._last = encoded.dictionary, page
+        self._new = np.asarray(encoded.indices)[known:]
+
+    @property
+    def size(self) -> int:
+        """How many entries there are."""
+        return 0 if self._entries is None else len(self._entries)
 
     @property
     def stored_entries(self) -> bytes:
         """All entries, as they stand in a dictionary page."""
-        return b"".join(self._all.to_pylist())
+        return b"" if self._entries is None else b"".join(self._entries.to_pylist())
 
-    def thin(self, values: Bytes, count: int, keep: Mask | None, source: int) -> tuple[Values, Bounds]:
+    def thin(self, values: Bytes, count: int, keep: Mask | None) -> tuple[Values, Bounds]:
         if not count:
             return np.zeros(0, dtype=np.int32), None
         numbers = unpacked(values[1:], int(values[0]) if len(values) else -1, count)
         flags = np.ones(count, dtype=np.uint8) if keep is None else keep.view(np.uint8)
-        return numbers[: kernel.renumber(numbers, flags, self._new[source])], None
+        return numbers[: kernel.renumber(numbers, flags, self._new)], None
 
     def stored(self, parts: Sequence[Values], bounds: Sequence[Bounds]) -> tuple[Bytes | bytes, Bounds]:
         numbers = _together(parts)
-        packed = bytes([self._width]) + kernel.pack(numbers, self._width)
-        return packed, self._bounds(int(numbers.min()), int(numbers.max())) if len(numbers) else None
+        width = max(1, int(numbers.max(initial=0)).bit_length())
+        return bytes([width]) + kernel.pack(numbers, width), self._bounds(numbers) if len(numbers) else None
 
-    def _bounds(self, first: int, last: int) -> Bounds:
-        low, high = self._all[first].as_py(), self._all[last].as_py()
+    def _bounds(self, numbers: npt.NDArray[np.int32]) -> Bounds:
+        """Of the entries that numbers refer to; pages mostly refer to the same ones."""
+        flags = np.zeros(self.size, dtype=np.uint8)
+        kernel.mark(numbers, flags)
+        if self._last_used != (used := flags.tobytes()):
+            self._last_used, self._last_bounds = used, self._bounds_of(flags.view(np.bool_))
+        return self._last_bounds
+
+    def _bounds_of(self, used: Mask) -> Bounds:
+        assert self._entries is not None
+        if self._leaf.physical is Physical.BYTE_ARRAY:
+            _, places, data = self._entries.buffers()
+            starts = np.frombuffer(places, dtype=np.int32)[: self.size + 1]
+            chosen = np.flatnonzero(used).astype(np.int32)
+            found = kernel.entry_bounds(chosen, np.frombuffer(data, dtype=np.uint8), starts)
+            low, high = (self._entries[number].as_py()[4:] for number in found)
+            return low, high
+        width = self._entries.type.byte_width
+        entries = np.frombuffer(self._entries.buffers()[1], dtype=np.uint8)[: self.size * width]
         if self._leaf.physical in _NUMBERS:
-            return _number_bounds(np.frombuffer(low + high, dtype=_NUMBERS[self._leaf.physical]))
-        return (low[4:], high[4:]) if self._leaf.physical is Physical.BYTE_ARRAY else (low, high)
+            return _number_bounds(entries.view(_NUMBERS[self._leaf.physical])[used])
+        return _fixed_bounds(self._leaf, entries.reshape(-1, width)[used])
+
+
+def _same(one: Page, other: Page) -> bool:
+    """Whether two dictionary pages have the same entries in the same order."""
+    return one.rows == other.rows and one.encoding == other.encoding and np.array_equal(one.values, other.values)
 
 
 def _entries(leaf: LeafColumn, page: Page) -> pa.Array:
@@ -208,21 +231,6 @@ def _entries(leaf: LeafColumn, page: Page) -> pa.Array:
     if width < 1 or len(page.values) != page.rows * width:
         raise ValueError(f"{len(page.values)} bytes of {page.rows} entries")
     return pa.Array.from_buffers(pa.binary(width), page.rows, [None, data])
-
-
-def _order(leaf: LeafColumn, entries: pa.Array) -> npt.NDArray[np.int64]:
-    """Places of the entries in the order of their values."""
-    if leaf.physical is Physical.BYTE_ARRAY:
-        texts = pa.array([entry[4:] for entry in entries.to_pylist()], pa.large_binary())
-        return np.asarray(pc.sort_indices(texts), dtype=np.int64)
-    data = np.frombuffer(entries.buffers()[1], dtype=np.uint8)[: len(entries) * entries.type.byte_width]
-    if leaf.physical not in _NUMBERS:
-        ordered = _ordered(leaf, data.reshape(-1, entries.type.byte_width))
-        return np.asarray(pc.sort_indices(ordered), dtype=np.int64)
-    numbers = data.view(_NUMBERS[leaf.physical])
-    if numbers.dtype.kind == "f" and np.isnan(numbers).any():
-        raise ValueError("NaN")
-    return np.argsort(numbers)
 
 
 def _together(parts: Sequence[Values]) -> Values:

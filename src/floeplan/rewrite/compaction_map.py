@@ -148,9 +148,13 @@ class MapBuilder:
     def read(self, source: int, starts: Ints, counts: Ints) -> Ints:
         """Rows at these runs of positions of a source were read; their numbers."""
         first = self.rows
+        self.note_read(source, starts, counts)
+        return np.arange(first, self.rows, dtype=np.int64)
+
+    def note_read(self, source: int, starts: Ints, counts: Ints) -> None:
+        """Rows at these runs of positions of a source were read, and will be written in this order."""
         self._read.append((np.full(len(starts), source, dtype=np.int64), starts, counts))
         self.rows += int(counts.sum())
-        return np.arange(first, self.rows, dtype=np.int64)
 
     def wrote(self, targets: Sequence[str], rows: Sequence[int], numbers: Sequence[Runs]) -> None:
         """New files hold, one after the other and so many rows each, the rows of these numbers in this order."""

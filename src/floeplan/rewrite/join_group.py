@@ -34,7 +34,7 @@ from floeplan.rewrite.kept_pages import CODECS, KeptPages
 from floeplan.rewrite.options import STITCHING
 from floeplan.rewrite.page_chunk import PageChunk, PagePart
 from floeplan.rewrite.stitch_group import removing
-from floeplan.rewrite.thin_pages import OldPages, can_thin, thinned
+from floeplan.rewrite.thin_pages import OldPages, ThinColumn, can_thin
 from floeplan.scan.file_rows import EQUALITY, FileRows, OpenFile
 from floeplan.scan.projection import arrow_schema
 from floeplan.write.conform import conform
@@ -225,7 +225,7 @@ class GroupJoiner:
             opened = self.run.files.open(work.file)
             live = _live(self.run.files, opened)
             stay = RowSelection.all_rows(len(live)) if live.all() else RowSelection.from_mask(live)
-            self.run.moved.read(place, stay.starts, stay.counts)
+            self.run.moved.note_read(place, stay.starts, stay.counts)
             yield from self._pieces_of(place, opened, live)
 
     def _pieces_of(self, place: int, opened: OpenFile, live: Mask) -> Iterator[_Piece]:
@@ -275,13 +275,16 @@ class GroupJoiner:
         return [chunks[path] for path in self.layout.paths], facts
 
     def _of_pages(self, pieces: Sequence[_Piece], columns: Sequence[int]) -> list[PageChunk]:
-        """Columns made of their pages; those that cannot be are noted."""
+        """Columns made of their pages; those that turn out not to be usual are left out and noted."""
         codec, leaves = CODECS[self.target.options.codec], self.layout.kept.leaves
         read = [piece.pages(columns) for piece in pieces] if columns else []
         made = []
         for at, i in enumerate(columns):
+            column = ThinColumn(leaves[i], codec, self.target.options)
             try:
-                made.append(thinned(leaves[i], codec, self.target.options, [pages[at] for pages in read]))
+                for pages in read:
+                    column.add(pages[at])
+                made.append(column.finish())
             except UNUSUAL:
                 self.unusual.add(i)
         return made

@@ -13,7 +13,7 @@ Fail-safe: a column with a page of another kind, NaN, or a value too long for a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -25,7 +25,6 @@ from floeplan.parquet.data_pages import (
     PLAIN_DICTIONARY,
     RLE,
     RLE_DICTIONARY,
-    MadePage,
     Page,
     data_page,
     dictionary_page,
@@ -74,14 +73,6 @@ class OldPages:
     kept: PagePart | None
 
 
-def thinned(leaf: LeafColumn, codec: int, options: WriteOptions, sources: Sequence[OldPages]) -> PageChunk:
-    """A column of a new row group: the rows of all sources that stay."""
-    chunk = _Column(leaf, PageCodec(codec, options.level), options).chunk(sources)
-    if statistics(leaf, chunk.parts) is None:
-        raise ValueError("bounds that cannot be compared")
-    return chunk
-
-
 @dataclass(frozen=True, slots=True)
 class _Thin:
     """The rows of a page that stay; ``bounds`` where thinning found them."""
@@ -92,53 +83,64 @@ class _Thin:
     present: Mask | None
 
 
-class _Column:
-    """A column in the making."""
+class ThinColumn:
+    """A column of a new row group in the making: the rows of some old ones that stay."""
 
-    def __init__(self, leaf: LeafColumn, codec: PageCodec, options: WriteOptions) -> None:
-        self.leaf, self.codec, self.options = leaf, codec, options
-        self.parts: list[PagePart] = []
-        self.pages: list[Piece] = []
-        self.made: list[NewPage] = []
-        self.waiting: list[_Thin] = []
-        self._codec = cache(PageCodec)
-        self._tuned = False
+    def __init__(self, leaf: LeafColumn, codec: int, options: WriteOptions) -> None:
+        self.leaf, self.options = leaf, options
+        self._codec, self._old_codec = PageCodec(codec, options.level), cache(PageCodec)
+        self._form: StoredValues | None = None
+        self._parts: list[PagePart] = []
+        self._pages: list[Piece] = []
+        self._made: list[NewPage] = []
+        self._waiting: list[_Thin] = []
 
-    def chunk(self, sources: Sequence[OldPages]) -> PageChunk:
-        kinds = {first_kind(source.data) == DICTIONARY_PAGE for source in sources}
-        if len(kinds) > 1:
-            raise ValueError("a dictionary in some row groups only")
-        form, dictionary = self._with_dictionary(sources) if kinds == {True} else (plain_values(self.leaf), None)
-        for number, source in enumerate(sources):
-            if source.kept is not None and dictionary is None:
-                self._end_part(form)
-                self.parts.append(source.kept)
-                self.pages.append(source.data)
-            else:
-                self._add_source(form, number, source)
+    def add(self, source: OldPages) -> None:
+        """Take what stays of the pages of a row group."""
+        form = self._form_of(source)
+        if source.kept is not None and not isinstance(form, Dictionary):
+            self._end_part(form)
+            self._parts.append(source.kept)
+            self._pages.append(source.data)
+        else:
+            self._add_pages(form, source)
+
+    def finish(self) -> PageChunk:
+        """The column."""
+        form = self._form
+        assert form is not None
         self._end_part(form)
-        return PageChunk(self.leaf, self.codec.number, self.parts, self.pages, dictionary)
+        dictionary = None
+        if isinstance(form, Dictionary):
+            entries = form.stored_entries
+            if len(entries) > self.options.dictionary_size:
+                raise ValueError("a dictionary larger than the table wants")
+            dictionary = dictionary_page(entries, form.size, self._codec)
+        if statistics(self.leaf, self._parts) is None:
+            raise ValueError("bounds that cannot be compared")
+        return PageChunk(self.leaf, self._codec.number, self._parts, self._pages, dictionary)
 
-    def _with_dictionary(self, sources: Sequence[OldPages]) -> tuple[Dictionary, MadePage]:
-        form = Dictionary(self.leaf, [next(self._read(source)) for source in sources])
-        if len(form.stored_entries) > self.options.dictionary_size:
-            raise ValueError("a dictionary larger than the table wants")
-        return form, dictionary_page(form.stored_entries, form.size, self.codec)
+    def _form_of(self, source: OldPages) -> StoredValues:
+        """How values are stored, by the first row group; the others must be alike."""
+        with_dictionary = first_kind(source.data) == DICTIONARY_PAGE
+        if self._form is None:
+            self._form = Dictionary(self.leaf) if with_dictionary else plain_values(self.leaf)
+        if isinstance(self._form, Dictionary) != with_dictionary:
+            raise ValueError("a dictionary in some row groups only")
+        return self._form
 
-    def _read(self, source: OldPages) -> Iterator[Page]:
-        place = source.place
-        return read_pages(source.data, self._codec(place.codec), self.leaf.max_def, place.uncompressed_size)
-
-    def _add_source(self, form: StoredValues, number: int, source: OldPages) -> None:
-        row = 0
-        for page in self._read(source):
-            if page.kind == DICTIONARY_PAGE:
+    def _add_pages(self, form: StoredValues, source: OldPages) -> None:
+        place, row = source.place, 0
+        codec = self._old_codec(place.codec)
+        for page in read_pages(source.data, codec, self.leaf.max_def, place.uncompressed_size):
+            if page.kind == DICTIONARY_PAGE and isinstance(form, Dictionary):
+                form.learn(page)
                 continue
-            if page.encoding not in form.read_from:
+            if page.encoding not in form.read_from or page.kind == DICTIONARY_PAGE:
                 raise ValueError(f"a page of encoding {page.encoding}")
             keep = None if source.keep is None else source.keep[row : row + page.rows]
             row += page.rows
-            some = _thin(form, number, page, keep)
+            some = _thin(form, page, keep)
             if some.rows:
                 self._add(form, some)
         if row != source.rows:
@@ -146,50 +148,49 @@ class _Column:
 
     def _add(self, form: StoredValues, some: _Thin) -> None:
         """Take what stays of a page; it shares a page with what waits if that is no larger than the table wants."""
-        rows = some.rows + sum(one.rows for one in self.waiting)
-        size = some.values.nbytes + sum(one.values.nbytes for one in self.waiting)
+        rows = some.rows + sum(one.rows for one in self._waiting)
+        size = some.values.nbytes + sum(one.values.nbytes for one in self._waiting)
         if rows > self.options.page_rows or size > self.options.page_size:
             self._end_page(form)
-        self.waiting.append(some)
+        self._waiting.append(some)
 
     def _end_page(self, form: StoredValues) -> None:
         """Make a page of what waits."""
-        if not self.waiting:
+        if not self._waiting:
             return
-        waiting, self.waiting = self.waiting, []
+        waiting, self._waiting = self._waiting, []
         stored, bounds = form.stored([one.values for one in waiting], [one.bounds for one in waiting])
         if bounds is not None and max(map(len, bounds)) > _LONGEST_BOUND:
             raise ValueError("a value too long for a bound")
         rows, present = sum(one.rows for one in waiting), _present(waiting)
         content = page_content(stored, rows, present, self.leaf.max_def)
-        if not self._tuned:
-            self.codec.tune(content)
-            self._tuned = True
-        page = data_page(content, form.encoding, rows, self.codec)
+        if not self._parts and not self._made:
+            self._codec.tune(content)
+        page = data_page(content, form.encoding, rows, self._codec)
         nulls = 0 if present is None else rows - int(np.count_nonzero(present))
-        self.made.append(NewPage(page, rows, nulls, *(bounds or (None, None))))
+        self._made.append(NewPage(page, rows, nulls, *(bounds or (None, None))))
 
     def _end_part(self, form: StoredValues) -> None:
         """Make a part of the pages that were made."""
         self._end_page(form)
-        if self.made:
-            self.parts.append(part_of(self.leaf, form.encoding, self.made))
-            self.pages += [piece for one in self.made for piece in (one.page.header, one.page.body)]
-            self.made = []
+        if self._made:
+            self._parts.append(part_of(self.leaf, form.encoding, self._made))
+            self._pages += [piece for one in self._made for piece in (one.page.header, one.page.body)]
+            self._made = []
 
 
-def _thin(form: StoredValues, source: int, page: Page, keep: Mask | None) -> _Thin:
+def _thin(form: StoredValues, page: Page, keep: Mask | None) -> _Thin:
     """What stays of a page."""
     rows = page.rows if keep is None else int(np.count_nonzero(keep))
     if keep is None or rows == page.rows:
-        values, bounds = form.thin(page.values, page.count, None, source)
+        values, bounds = form.thin(page.values, page.count, None)
         return _Thin(values, bounds, rows, page.present)
     if not rows:
         return _NOTHING
     present = None
     if page.present is not None:
         keep, present = keep[page.present], page.present[keep]
-    values, bounds = form.thin(page.values, page.count, keep, source)
+    values, bounds = form.thin(page.values, page.count, keep)
     return _Thin(values, bounds, rows, present)
 
 

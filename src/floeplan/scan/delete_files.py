@@ -23,6 +23,7 @@ from pyiceberg.schema import Schema
 from floeplan.errors import CorruptFileError, UnsupportedError
 from floeplan.metadata.delete_index import DeleteKind
 from floeplan.parquet.footer import ParquetFooter, read_footer
+from floeplan.parquet.plain_column import plain_numbers
 from floeplan.parquet.reader import read_selected
 from floeplan.parquet.selection import RowSelection
 from floeplan.parquet.source import ByteSource, Range, open_source
@@ -109,7 +110,9 @@ class DeleteFileReader:
         """Positions by path. Where statistics prove that there is one path, the expected one, none is read."""
         source, footer = self._open(delete, (PATH_ID, POSITION_ID))
         if _proves_one_path(footer, expected):
-            positions = np.asarray(_all_rows(source, footer, (POSITION_ID,)).column(0), dtype=np.int64)
+            positions = plain_numbers(source, footer, footer.leaf_by_id[POSITION_ID])
+            if positions is None:
+                positions = np.asarray(_all_rows(source, footer, (POSITION_ID,)).column(0), dtype=np.int64)
             return {expected: positions if (positions[1:] > positions[:-1]).all() else np.sort(positions)}
         table = _all_rows(source, footer, (PATH_ID, POSITION_ID))
         if not table.num_rows:
