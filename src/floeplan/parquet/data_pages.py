@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib import import_module
 from typing import Any, Final
 
@@ -173,8 +174,13 @@ class MadePage:
 
 def data_page(content: memoryview, encoding: int, rows: int, codec: PageCodec) -> MadePage:
     """A page of so many rows."""
-    inner = encode_struct([(1, I32, rows), (2, I32, encoding), (3, I32, RLE), (4, I32, RLE)])
-    return _made(DATA_PAGE, (5, STRUCT, inner), content, codec)
+    return _made(DATA_PAGE, (5, STRUCT, _data_header(rows, encoding)), content, codec)
+
+
+@lru_cache(maxsize=1024)
+def _data_header(rows: int, encoding: int) -> bytes:
+    """What is the same of the pages of many columns."""
+    return encode_struct([(1, I32, rows), (2, I32, encoding), (3, I32, RLE), (4, I32, RLE)])
 
 
 def dictionary_page(values: bytes, count: int, codec: PageCodec) -> MadePage:

@@ -25,6 +25,8 @@ _CHEAPER: Final[tuple[dict[str, int], ...]] = (
 """Ways of Zstandard's first level, the cheapest first: large steps and bytes as they are; a table that fits a cache."""
 _USUAL_LEVEL = 1
 _SMALLEST_WINDOW = 1 << 18
+_SAMPLE = 1 << 16
+"""Bytes that ways are compared on."""
 _EMPTY = np.zeros(0, dtype=np.uint8)
 
 
@@ -47,13 +49,13 @@ class PageCodec:
         """Compress what is like the sample in the cheapest way that makes it no larger, unless a level is asked for."""
         if self.number != _ZSTD or self._level is not None:
             return
+        size, some = max(sample.nbytes, _SMALLEST_WINDOW), sample.cast("B")[:_SAMPLE]
         self._cheaper = None
-        usual = len(self.compress(sample))
+        usual = len(self.compress(some))
         for settings in _CHEAPER:
-            size = max(sample.nbytes, _SMALLEST_WINDOW)
             ways = zstandard.ZstdCompressionParameters.from_level(_USUAL_LEVEL, source_size=size, **settings)
             found = zstandard.ZstdCompressor(compression_params=ways)
-            if len(found.compress(sample)) <= usual:
+            if len(found.compress(some)) <= usual:
                 self._cheaper = found
                 return
 

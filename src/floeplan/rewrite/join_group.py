@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
 import numpy as np
@@ -33,6 +33,7 @@ from floeplan.rewrite.joined_file import Chunk, JoinedFile, encoded_chunks, enco
 from floeplan.rewrite.kept_pages import CODECS, KeptPages
 from floeplan.rewrite.options import STITCHING
 from floeplan.rewrite.page_chunk import PageChunk, PagePart
+from floeplan.rewrite.side_by_side import side_by_side
 from floeplan.rewrite.stitch_group import removing
 from floeplan.rewrite.thin_pages import OldPages, ThinColumn, can_thin
 from floeplan.scan.file_rows import EQUALITY, FileRows, OpenFile
@@ -46,7 +47,9 @@ from floeplan.write.target import WriteTarget
 
 _LINEAGE = (ROW_ID.field_id, LAST_UPDATED.field_id)
 _WORTH = 0.25
-"""The share of a file's bytes that must be in pages that are kept."""
+"""The share of a file's bytes that must be in pages that columns are made of."""
+_HELD = 128
+"""Files that are not opened twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,8 @@ class JoinLayout:
     blank: bytes
     paths: Sequence[tuple[str, ...]]
     kept: KeptPages
+    opened: dict[int, OpenFile] = field(default_factory=dict)
+    """Files of the group that were opened to find this, by their place; whoever needs one takes it."""
 
     @classmethod
     def of(cls, target: WriteTarget, required: Set[int]) -> JoinLayout:
@@ -88,8 +93,14 @@ def join_layout(run: GroupRun) -> JoinLayout | None:
     opened = run.files.open(work.files[largest].file)
     if not _worth(JoinLayout.of(run.target, _required(opened)), opened, work.nan_counts[largest]):
         return None
-    required = set.intersection(*(_required(run.files.open(one.file)) for one in work.files))
-    layout = JoinLayout.of(run.target, required)
+    held: dict[int, OpenFile] = {}
+    required = _required(opened)
+    for place, one in enumerate(work.files):
+        another = run.files.open(one.file)
+        required &= _required(another)
+        if place < _HELD:
+            held[place] = another
+    layout = replace(JoinLayout.of(run.target, required), opened=held)
     return layout if _worth(layout, opened, work.nan_counts[largest]) else None
 
 
@@ -222,7 +233,7 @@ class GroupJoiner:
 
     def _pieces(self) -> Iterator[_Piece]:
         for place, work in enumerate(self.run.work.files):
-            opened = self.run.files.open(work.file)
+            opened = self.layout.opened.pop(place, None) or self.run.files.open(work.file)
             live = _live(self.run.files, opened)
             stay = RowSelection.all_rows(len(live)) if live.all() else RowSelection.from_mask(live)
             self.run.moved.note_read(place, stay.starts, stay.counts)
@@ -278,16 +289,19 @@ class GroupJoiner:
         """Columns made of their pages; those that turn out not to be usual are left out and noted."""
         codec, leaves = CODECS[self.target.options.codec], self.layout.kept.leaves
         read = [piece.pages(columns) for piece in pieces] if columns else []
-        made = []
-        for at, i in enumerate(columns):
-            column = ThinColumn(leaves[i], codec, self.target.options)
+
+        def made(at: int) -> PageChunk | None:
+            column = ThinColumn(leaves[columns[at]], codec, self.target.options)
             try:
                 for pages in read:
                     column.add(pages[at])
-                made.append(column.finish())
+                return column.finish()
             except UNUSUAL:
-                self.unusual.add(i)
-        return made
+                return None
+
+        found = list(side_by_side(made, range(len(columns)), self.run.threads))
+        self.unusual.update(i for i, chunk in zip(columns, found, strict=True) if chunk is None)
+        return [chunk for chunk in found if chunk is not None]
 
     def _plain(self, rows: pa.Table) -> frozenset[str]:
         """Columns whose values hardly repeat, by the first row group."""
