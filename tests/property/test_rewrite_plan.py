@@ -116,9 +116,11 @@ def check_groups(history: History, options: RewriteOptions, result: RewriteDataF
         assert len(scans) == 1 or group.bytes <= options.max_file_group_size_bytes
         assert group.source_spec_ids == tuple(sorted({scan.spec_id for scan in scans}))
         sources = [files[scan.path] for scan in scans]
-        if not group.proven or options.spec == KEEP:
-            own = {PartitionKey.from_tuple(union.spec(file.spec_id), file.partition) for file in sources}
-            assert own == {group.key}
+        own = [PartitionKey.from_tuple(union.spec(file.spec_id), file.partition) for file in sources]
+        if options.spec == KEEP:
+            assert set(own) == {group.key}
+        elif not group.proven:
+            assert (own[0], group.partition) == (group.key, {})
         if options.spec == KEEP:
             assert group.source_spec_ids == (group.output_spec_id,)
         elif group.proven:

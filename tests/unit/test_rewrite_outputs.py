@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import LongType, NestedField, StringType
 
 import floeplan as fp
@@ -77,3 +78,26 @@ def test_clustering_cuts_the_files_read_by_a_filter_on_two_columns_tenfold(tmp_p
     assert len(sizes(table)) >= 40
     assert len(after.files) * 10 <= len(before.files)
     assert after.to_arrow().sort_by("id").equals(before.to_arrow().sort_by("id"))
+
+
+@pytest.mark.parametrize(("strategy", "by"), [("binpack", ()), ("sort", ("id desc",)), ("zorder", ("key", "id"))])
+def test_rows_scattered_over_new_partitions_take_one_run(tmp_path: Path, strategy: str, by: tuple[str, ...]) -> None:
+    """Old partitions say nothing of new ones: each new one has one file, although rows of all files go to each."""
+    table = catalog(tmp_path).create_table("db.t", SCHEMA)
+    with table.update_spec() as update:
+        update.add_field("id", BucketTransform(4), "by_id")
+    for part in np.array_split(np.random.default_rng(2).permutation(6000), 3):
+        fp.append(table, pa.table({"id": part, "key": part % 150, "text": [str(number) for number in part.tolist()]}))
+    with table.update_spec() as update:
+        update.remove_field("by_id")
+        update.add_identity("key")
+    before = fp.plan_scan(table).to_arrow().sort_by("id")
+    asked = {"strategy": strategy, "by": by, "spec": "current", "options": {"min-input-files": "2"}}
+    done = fp.rewrite_data_files(table, **asked)
+    assert (done.files_rewritten, done.files_added) == (12, 150), "more partitions than a writer has files open"
+    assert fp.plan_scan(table.refresh()).to_arrow().sort_by("id").equals(before)
+    assert {file.spec_id for file in fp.plan_scan(table).files} == {table.spec().spec_id}
+    if strategy == "sort":
+        ids = fp.plan_scan(table, "key = 7").to_arrow()["id"].to_pylist()
+        assert ids == sorted(ids, reverse=True)
+    assert fp.rewrite_data_files(table, **asked).snapshot_ids == ()

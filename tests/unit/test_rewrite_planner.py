@@ -391,15 +391,28 @@ class TestSpecs:
             file(0, 1000, file_path="nothing known"),
         )
         found = plan(make(*rows), spec="current")
-        assert names(found) == [["nothing known"], ["spans"], ["b", "c"]]
-        unproven, also_unproven, packed = found.groups
-        assert [group.proven for group in found.groups] == [False, False, True]
-        assert (unproven.key, also_unproven.key) == (PartitionKey(0, None), PartitionKey(1, ("us",)))
+        assert names(found) == [["b", "c"], ["spans", "nothing known"]]
+        packed, unproven = found.groups
+        assert (packed.proven, unproven.proven) == (True, False)
+        assert (unproven.source_spec_ids, unproven.partition) == ((0, 1), {})
         assert packed.key == PartitionKey(2, ("eu", 5))
         assert (packed.spec_id, packed.source_spec_ids, packed.output_spec_id) == (None, (1, 2), 2)
         assert packed.partition == {"p1000": "eu", "p1001": "1970-01-06"}
         assert packed.reasons == {"spec-migration": 1, "too-small": 1}
         assert decisions(found)["good"] == "no-reason"
+
+    def test_files_whose_rows_are_scattered_are_packed_by_where_they_begin(self, make: Any) -> None:
+        """Whatever their old partitions are; files of which nothing is known are last."""
+        rows = [
+            file(1, 1000, {1000: region}, file_path=f"{region} {day}", **times(day * DAY, (day + 2) * DAY))
+            for day in (7, 5)
+            for region in ("us", "eu")
+        ]
+        table = make(*rows, file(0, 1000, file_path="nothing known"))
+        (group,) = plan(table, spec="current").groups
+        assert len(group.rows) == 5
+        found = plan(table, spec="current", max_file_group_size_bytes=2000)
+        assert names(found) == [["eu 5", "eu 7"], ["us 5", "us 7"], ["nothing known"]]
 
     def test_an_old_file_is_reason_enough_for_a_group(self, make: Any) -> None:
         found = plan(make(file(0, 1000, file_path="old"), file(2, 1000, {1000: "eu", 1001: 5})), spec=2)

@@ -108,13 +108,13 @@ class PlanBuilder:
         for number, key in enumerate(groups.keys):
             rows = groups.of(number)
             entry = {partition_column(i): listed[number] for i, listed in values.items()}
-            expected = self._after(total[number])
+            expected, proven = self._after(total[number]), bool(output.proven[first[number]])
             described.append(
                 RewriteFileGroup(
                     group_id=number,
                     key=key,
-                    partition=files.names.readable(key.spec_id, entry),
-                    proven=bool(output.proven[first[number]]),
+                    partition=files.names.readable(key.spec_id, entry) if proven else {},
+                    proven=proven,
                     source_spec_ids=tuple(np.unique(specs[rows]).tolist()),
                     output_spec_id=key.spec_id if self.output_spec_id is None else self.output_spec_id,
                     rows=rows,

@@ -1,11 +1,16 @@
 """Steps 5 to 8 of planning: candidates into groups of one partition each, small groups left out, the rest ordered.
 
+Files whose new partition takes their rows to tell are one partition here: rows of all of them go to the same new ones,
+and only together they make good files. Those groups are no larger than ``SCATTERED_BYTES``, so that there is more than
+one where there is much.
+
 Files are ordered by partition, then by age and path, so that the same files give the same groups with the same
 numbers, however manifests are arranged. Everything is columns; what remains at the end is one row per group.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -26,6 +31,9 @@ from floeplan.rewrite.reasons import ENOUGH_ALONE, Reason
 from floeplan.rewrite.sizes import FileSizes
 
 Ints: TypeAlias = npt.NDArray[np.int64]
+
+SCATTERED_BYTES = 4 * 1024**3
+"""Bytes of a group whose rows are in many partitions, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,17 +80,52 @@ def pack(
     """Group candidates by the partition they go to, and pack each partition into groups within the limits."""
     if not len(candidates):
         return Groups(candidates, np.zeros(1, dtype=np.int64), ())
-    picked = {i: column.take(pa.array(candidates)) for i, column in output.columns.items()}
-    codes, keys = group_codes(union, output.spec_id[candidates], picked)
+    known = output.proven[candidates]
+    parts = [
+        _packed(entries, candidates[known], output, union, options),
+        _scattered(entries, candidates[~known], output, union, options),
+    ]
+    return Groups(
+        np.concatenate([part.rows for part in parts]),
+        np.concatenate([parts[0].offsets, parts[0].offsets[-1] + parts[1].offsets[1:]]),
+        parts[0].keys + parts[1].keys,
+    )
+
+
+def _packed(
+    entries: EntriesTable, files: Ints, output: OutputPartitions, union: UnionPartitionType, options: RewriteOptions
+) -> Groups:
+    """Groups of files whose partition is known."""
+    picked = {i: column.take(pa.array(files)) for i, column in output.columns.items()}
+    codes, keys = group_codes(union, output.spec_id[files], picked)
     order = sorted(range(len(keys)), key=lambda code: keys[code].sort_key())
     rank = np.empty(len(keys), dtype=np.int64)
     rank[order] = np.arange(len(keys))
-    rows = candidates[_by_partition_age_path(entries, candidates, rank[codes])]
-    starts = np.concatenate(([0], np.cumsum(np.bincount(rank[codes], minlength=len(keys)))[:-1]))
-    sizes = entries.ints("file_size_in_bytes")[rows]
-    cuts = next_fit(sizes, starts, options.max_file_group_size_bytes, options.max_file_group_input_files)
+    rows = files[_sorted(entries, files, [pa.array(rank[codes])])]
+    starts = np.concatenate(([0], np.cumsum(np.bincount(rank[codes], minlength=len(keys)))[:-1]))[: len(keys)]
+    cuts = _cuts(entries, rows, starts, options.max_file_group_size_bytes, options)
     partition = np.searchsorted(starts, cuts, side="right") - 1
     return Groups(rows, np.append(cuts, len(rows)), tuple(keys[order[at]] for at in partition.tolist()))
+
+
+def _scattered(
+    entries: EntriesTable, files: Ints, output: OutputPartitions, union: UnionPartitionType, options: RewriteOptions
+) -> Groups:
+    """Groups of files whose rows are in several partitions, as far as is known; each has the key of its first file."""
+    rows = files[_sorted(entries, files, [begin.take(pa.array(files)) for begin in output.begins])]
+    limit = min(options.max_file_group_size_bytes, SCATTERED_BYTES)
+    cuts = _cuts(entries, rows, np.zeros(min(1, len(rows)), dtype=np.int64), limit, options)
+    first = rows[cuts]
+    codes, keys = group_codes(
+        union, output.spec_id[first], {i: column.take(pa.array(first)) for i, column in output.columns.items()}
+    )
+    return Groups(rows, np.append(cuts, len(rows)), tuple(keys[code] for code in codes.tolist()))
+
+
+def _cuts(entries: EntriesTable, rows: Ints, starts: Ints, limit: int, options: RewriteOptions) -> Ints:
+    if not len(rows):
+        return np.zeros(0, dtype=np.int64)
+    return next_fit(entries.ints("file_size_in_bytes")[rows], starts, limit, options.max_file_group_input_files)
 
 
 def worth_rewriting(
@@ -139,11 +182,12 @@ def delete_counts(groups: Groups, matches: DeleteMatches, files: int) -> Ints:
     return np.bincount(pairs // width, minlength=len(groups))
 
 
-def _by_partition_age_path(entries: EntriesTable, rows: Ints, rank: Ints) -> Ints:
+def _sorted(entries: EntriesTable, files: Ints, first_by: Sequence[pa.Array]) -> Ints:
+    """The order of files by some columns, then by age and path."""
     columns = {
-        "rank": pa.array(rank),
-        "age": pa.array(entries.sequence_number[rows]),
-        "path": entries.path.take(pa.array(rows)),
+        **{f"by{number}": column for number, column in enumerate(first_by)},
+        "age": pa.array(entries.sequence_number[files]),
+        "path": entries.path.take(pa.array(files)),
     }
     order = pc.sort_indices(pa.table(columns), sort_keys=[(name, "ascending") for name in columns])
     return np.asarray(order.to_numpy()).astype(np.int64)

@@ -2,8 +2,9 @@
 
 A file that keeps its spec keeps its partition. A file that moves to another spec has a proven partition there when
 every field of that spec is either a field of its own spec too, or recovered from its column bounds: then files of
-several old specs are packed together without being read. Fail-safe: a file that proves nothing is grouped by its own
-partition, and the transforms are computed from its rows.
+several old specs are packed together without being read. Files of which that is not known are packed together too,
+whatever their old partitions are, for their rows are scattered over new ones: files are put in the order of where their
+rows begin, as far as bounds tell. Fail-safe: what is not proven is computed from the rows.
 """
 
 from __future__ import annotations
@@ -31,15 +32,17 @@ from floeplan.predicate.tristate import Mask
 
 @dataclass(frozen=True, slots=True)
 class OutputPartitions:
-    """Per file the spec and, by union field id, the partition values it is grouped by.
+    """Per file the spec and, by union field id, the partition values of the new file.
 
-    ``proven`` says whether they are those of the new file; otherwise they are those of the old one, and ``obstacle``
-    says what stands against the first field that is not proven, as a value of ``Obstacle``.
+    ``proven`` says whether they are known; otherwise they are those of the old one, and ``obstacle`` says what stands
+    against the first field that is not proven, as a value of ``Obstacle``. ``begins`` has, field by field, something to
+    put such files in order by.
     """
 
     spec_id: npt.NDArray[np.int64]
     columns: Mapping[int, pa.Array]
     obstacle: npt.NDArray[np.int8]
+    begins: tuple[pa.Array, ...] = ()
 
     @property
     def proven(self) -> Mask:
@@ -65,7 +68,8 @@ def output_partitions(entries: EntriesTable, union: UnionPartitionType, output_s
         field.id: _fill(columns[field.id], found[field.id], moving & proven & ~has_own[field.id], field)
         for field in fields
     }
-    return OutputPartitions(np.where(proven, output_spec_id, own), {**columns, **filled}, obstacle)
+    begins = tuple(_begins(columns[field.id], found[field.id], has_own[field.id], field) for field in fields)
+    return OutputPartitions(np.where(proven, output_spec_id, own), {**columns, **filled}, obstacle, begins)
 
 
 def check_writable(union: UnionPartitionType, schema: Schema, output_spec_id: int | None) -> None:
@@ -91,6 +95,12 @@ def _recovered(entries: EntriesTable, field: UnionField) -> Recovered:
     source = field.bound.source_id
     known = file_stats(entries, [Column(source, field.bound.source_type, (str(source),))]).columns
     return recover(field.bound, known.get(source), len(entries))
+
+
+def _begins(column: pa.Array, found: Recovered, has_own: Mask, field: UnionField) -> pa.Array:
+    """The value of a field where the file has it, else that of its lower bound, if there is one."""
+    type_ = partition_arrow_type(field.bound.column.type)
+    return pc.if_else(pa.array(has_own), column.cast(type_), pa.array(found.values).cast(type_))
 
 
 def _fill(column: pa.Array, found: Recovered, where: Mask, field: UnionField) -> pa.Array:

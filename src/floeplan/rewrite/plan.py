@@ -27,12 +27,12 @@ from floeplan.scan.target import ScanTarget
 
 @dataclass(frozen=True, slots=True)
 class RewriteFileGroup:
-    """Files of one partition that are rewritten together.
+    """Files that are rewritten together: of one partition, or such that it takes their rows to tell their partitions.
 
     Attributes:
         group_id: A number that depends only on the files of the table and on the options.
-        key: The partition the group is of: that of the new files where ``proven``, else that of the old ones.
-        partition: The same as names and values for people.
+        key: The partition of the new files where ``proven``, else that of the first of the old ones.
+        partition: The partition of the new files as names and values for people; empty where it is not proven.
         proven: Whether all rows of the group are known to be in that one partition under the output spec.
         source_spec_ids: The specs the files have now.
         output_spec_id: The spec the new files will have.

@@ -3,7 +3,7 @@
 The bytes of the old files are shared out evenly over the expected number of new ones. What the first of them comes to
 tells how large the others will be: where rows take less room than before, because of a better codec or many deletes,
 they are shared out over fewer, so that the next rewrite finds no small files. Sorting and clustering order the whole
-group, so that new files follow each other.
+group, so that new files follow each other. Rows that go to many partitions are put in the order of these.
 
 Memory: without an order rows stream through, row group by row group; with one the group is held in memory if that fits
 the budget of the task (``held_rows``), and put in order over local disk if not (``group_order``).
@@ -20,6 +20,7 @@ from operator import itemgetter
 import numpy as np
 import pyarrow as pa
 from pyiceberg.schema import Schema
+from pyiceberg.table.sorting import SortField, SortOrder
 
 from floeplan.dml.row_task import FileWork, WholeRows
 from floeplan.metadata.entries import EntriesTable
@@ -31,6 +32,7 @@ from floeplan.rewrite.curves import SAMPLE_ROWS
 from floeplan.rewrite.group_order import COPIES, GroupOrder
 from floeplan.rewrite.group_run import GroupRun
 from floeplan.rewrite.held_rows import ORDER_BYTES, HeldRows
+from floeplan.rewrite.options import CLUSTERING
 from floeplan.rewrite.ordered_files import OrderedFiles
 from floeplan.rewrite.orders import NOT_OF_THE_TABLE
 from floeplan.rewrite.side_by_side import side_by_side
@@ -58,9 +60,10 @@ class GroupWriter:
 
     def write(self, written: ExitStack) -> EntriesTable:
         """The entries of the new files; ``written`` removes them when it is left by an exception."""
-        if self.run.order.is_unsorted:
+        wanted = self._order()
+        if wanted.is_unsorted:
             return self._streamed(self._rows(), written)
-        order = GroupOrder(self.whole.schema, self.run.order, self.run.strategy)
+        order = GroupOrder(self.whole.schema, wanted, self.run.strategy)
         batches = self._rows(self.run.threads)
         pieces, share = self._fitting(batches)
         if share < 1.0 - _ROUNDING:
@@ -73,6 +76,14 @@ class GroupWriter:
             return self._stating_order(self._streamed(self._picked(held), written))
         partition = FilePartition.of(self.target.union, self.work.partition)
         return self._stating_order(OrderedFiles(self.run, partition, held).write(written))
+
+    def _order(self) -> SortOrder:
+        """What rows are put in order by: where they go to many partitions first by these, so that each comes once."""
+        if self.work.partition is not None or self.run.strategy in CLUSTERING:
+            return self.run.order
+        fields = self.target.union.spec(self.work.output_spec_id).fields
+        partition = [SortField(field.source_id, field.transform) for field in fields if not field.is_void]
+        return SortOrder(*partition, *self.run.order.fields, order_id=self.run.order.order_id)
 
     def _streamed(self, stream: Iterable[_Batch], written: ExitStack) -> EntriesTable:
         """Write rows as they come."""
