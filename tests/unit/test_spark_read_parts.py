@@ -39,8 +39,8 @@ from floeplan.errors import InvalidOptionError, UnknownOptionError, UnsupportedE
 from floeplan.predicate.ir import Between, BloomEq, Cmp, CmpOp, Column, InList, Not, Or, StartsWith
 from floeplan.predicate.literals import Value
 from floeplan.scan.projection import arrow_schema
-from floeplan.spark.columns import NameHistory
-from floeplan.spark.deletes import word_offsets
+from floeplan.spark.columns import NameHistory, ReadColumn
+from floeplan.spark.deletes import word_counts, word_offsets
 from floeplan.spark.file_log import _lines
 from floeplan.spark.filters import spark_sql
 from floeplan.spark.reader import ReadOptions
@@ -173,8 +173,34 @@ def test_tags_come_back_out_of_times() -> None:
     assert [json.loads(line)["modificationTime"] * 1000 >> 10 for line in lines] == tags.tolist()
 
 
-def test_files_start_at_whole_words() -> None:
-    assert word_offsets(np.array([1, 64, 65, 0])).tolist() == [0, 1, 2, 4, 4]
+class TestWords:
+    def test_files_have_their_own(self) -> None:
+        assert word_counts(np.array([0, 1, 64, 65, 129, 256, 257])).tolist() == [1, 1, 1, 2, 4, 4, 8]
+        assert word_offsets(np.array([1, 64, 65, 0])).tolist() == [2, 3, 0, 4]
+
+    def test_no_two_rows_share_a_bit(self) -> None:
+        random = np.random.default_rng(3)
+        for _ in range(50):
+            rows = random.integers(0, 700, random.integers(1, 30))
+            starts = np.repeat(word_offsets(rows), rows)
+            numbers = np.concatenate([np.arange(count) for count in rows])
+            bits = (starts | (numbers >> 6)) * 64 + (numbers & 63)
+            assert len(np.unique(bits)) == rows.sum()
+            assert bits.max(initial=-1) < word_counts(rows).sum() * 64
+
+
+class TestNullability:
+    def column(self, *, nullable: bool) -> ReadColumn:
+        schema = fields(0, a=9)
+        return ReadColumn.of(schema.fields[0], NameHistory(metadata_of(schema), schema), nullable=nullable)
+
+    def test_a_column_without_nulls_is_asked_for_so_and_shown_as_ever(self) -> None:
+        column = self.column(nullable=False)
+        assert not column.asked.nullable
+        assert column.shown == "if(false, NULL, coalesce(`a`))"
+
+    def test_any_other_is_nullable(self) -> None:
+        assert self.column(nullable=True).asked.nullable
 
 
 class TestOptions:

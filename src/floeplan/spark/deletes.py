@@ -1,9 +1,10 @@
 """Deletes as Spark expressions: positions as bits of a constant, keys as anti-joins.
 
-Positions: the rows of all files with position deletes or deletion vectors are numbered one after the other, each file
-starting at a multiple of 64, and the deleted ones are bits of one ``array<bigint>`` that a scalar subquery yields. A
-row asks for its bit by its number in its file; nothing is joined. A row without a number, or with one that no file of
-these can have, is an error: left to itself it would be dropped in silence.
+Positions: the deleted rows of all files with position deletes or deletion vectors are bits of one ``array<bigint>``
+that a scalar subquery yields. A file has as many words of it as a power of two, and starts at a multiple of that, so
+that the word of a row is its file's start *or* its number's part: adding, which Spark checks for overflow by way of
+objects, costs every row more. Nothing is joined. A row without a number, or with one that no file of these can have, is
+an error: left to itself it would be dropped in silence.
 
 Keys: the delete files are read natively too and anti-joined on the key columns, null equal to null, NaN equal to NaN
 and -0.0 apart from 0.0, as Iceberg compares keys. A delete row counts only for the data files the plan matched its
@@ -40,7 +41,7 @@ SMALL_DELETES = 32 * 2**20
 """Bytes of position deletes that are read in this process; more are read by Spark tasks."""
 BYTES_PER_TASK = 64 * 2**20
 WORD = 64
-_WORDS = "first long, words array<bigint>"
+_WORDS = "part long, words array<bigint>"
 _UNNUMBERED = (
     "a row of a file with deletes has no number, or one beyond its file: "
     'read with ReadOptions(path="arrow"), which does not ask Spark for it'
@@ -48,30 +49,35 @@ _UNNUMBERED = (
 _EQUALITY = (DeleteKind.EQUALITY_GLOBAL, DeleteKind.EQUALITY_PARTITION)
 
 
+def word_counts(rows: Ints) -> Ints:
+    """How many words files of so many rows have: as many as they need, and then up to a power of two."""
+    return np.left_shift(1, np.ceil(np.log2(np.maximum(-(-rows // WORD), 1))).astype(np.int64))
+
+
 def word_offsets(rows: Ints) -> Ints:
-    """Where the bits of each file start, in words, and after the last one the number of words."""
-    offsets = np.zeros(len(rows) + 1, dtype=np.int64)
-    np.cumsum(-(-rows // WORD), out=offsets[1:])
+    """Where the bits of each file start, in words: the largest first, so that each starts at a multiple of its size."""
+    counts = word_counts(rows)
+    order = _largest_first(rows)
+    offsets = np.empty_like(counts)
+    offsets[order] = np.cumsum(counts[order]) - counts[order]
     return offsets
 
 
 def deleted_bit(words: Column, first_word: Column | None, row: str) -> Column:
     """The bit of a row in a file whose bits start at a word, by default at its tag: 1 when it is deleted."""
     if first_word is None:
-        word = F.get(words, F.expr(f"CAST({TAG} + shiftright({row}, 6) AS INT)"))
+        word = F.get(words, F.expr(f"CAST({TAG} | shiftright({row}, 6) AS INT)"))
     else:
-        word = F.get(words, (first_word + F.expr(f"shiftright({row}, 6)")).cast("int"))
+        word = F.get(words, first_word.bitwiseOR(F.expr(f"shiftright({row}, 6)")).cast("int"))
     bit = F.getbit(word, F.expr(f"CAST({row} & {WORD - 1} AS INT)"))
-    return F.coalesce(bit, F.raise_error(_UNNUMBERED).cast("tinyint"))
+    return F.coalesce(bit, F.expr(f"CAST(raise_error('{_UNNUMBERED}') AS TINYINT)"))
 
 
-def deleted_words(spark: SparkSession, files: PlannedFiles, rows: Ints, offsets: Ints, io: FileIO) -> Column:
+def deleted_words(spark: SparkSession, files: PlannedFiles, rows: Ints, io: FileIO) -> Column:
     """The bits of all deleted positions of these files of a plan, as a constant."""
-    matched = np.unique(np.concatenate([files.matches.of(int(row)) for row in rows]))
-    sizes = files.deletes.ints("content_size_in_bytes")
-    sizes = np.where(sizes >= 0, sizes, files.deletes.ints("file_size_in_bytes"))[matched]
-    total = int(sizes[files.deletes.content[matched] == Content.POSITION_DELETES].sum())
-    scans = [files[int(row)] for row in rows]
+    placed = rows[_largest_first(files.entries.record_count[rows])]
+    total = _deleting_bytes(files, placed)
+    scans = list(files.take(placed))
     if total <= SMALL_DELETES:
         words = np.concatenate([np.zeros(0, dtype=np.int64), *_words(scans, io)])
         type_ = pa.list_(pa.field("element", pa.int64(), nullable=False))
@@ -79,10 +85,22 @@ def deleted_words(spark: SparkSession, files: PlannedFiles, rows: Ints, offsets:
         return spark.createDataFrame(pa.table({"words": listed})).scalar()
     ensure_package(spark)
     slices = np.array_split(np.arange(len(rows)), min(len(rows), -(-total // BYTES_PER_TASK)))
-    parts = [(int(offsets[part[0]]), [scans[i] for i in part]) for part in slices]
+    parts = [(number, [scans[i] for i in part]) for number, part in enumerate(slices)]
     frame = spark.range(0, len(parts), 1, len(parts)).mapInArrow(_words_task(parts, io), _WORDS)
-    in_order = F.array_sort(F.collect_list(F.struct("first", "words")))
+    in_order = F.array_sort(F.collect_list(F.struct("part", "words")))
     return frame.select(F.flatten(F.transform(in_order, lambda part: part["words"]))).scalar()
+
+
+def _largest_first(rows: Ints) -> Ints:
+    return np.argsort(-word_counts(rows), kind="stable")
+
+
+def _deleting_bytes(files: PlannedFiles, rows: Ints) -> int:
+    """The size of all position deletes and vectors of these files."""
+    matched = np.unique(files.matches.take(rows).deletes)
+    sizes = files.deletes.ints("content_size_in_bytes")
+    sizes = np.where(sizes >= 0, sizes, files.deletes.ints("file_size_in_bytes"))[matched]
+    return int(sizes[files.deletes.content[matched] == Content.POSITION_DELETES].sum())
 
 
 def _words_task(
@@ -91,10 +109,10 @@ def _words_task(
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                first, scans = parts[number]
+                part, scans = parts[number]
                 words = np.concatenate(list(_words(scans, io)))
                 listed = pa.ListArray.from_arrays(pa.array([0, len(words)], pa.int32()), pa.array(words))
-                yield pa.RecordBatch.from_arrays([pa.array([first]), listed], names=["first", "words"])
+                yield pa.RecordBatch.from_arrays([pa.array([part]), listed], names=["part", "words"])
 
     return run
 
@@ -102,8 +120,9 @@ def _words_task(
 def _words(scans: Sequence[FileScan], io: FileIO) -> Iterator[Ints]:
     """The bits of each file in words, the lowest bit first."""
     reader = DeleteFileReader(io)
-    for scan in scans:
-        deleted = np.zeros(-(-scan.record_count // WORD) * WORD, dtype=np.bool_)
+    sizes = word_counts(np.array([scan.record_count for scan in scans], dtype=np.int64)) * WORD
+    for scan, size in zip(scans, sizes.tolist(), strict=True):
+        deleted = np.zeros(size, dtype=np.bool_)
         for delete in scan.deletes:
             if delete.kind not in _EQUALITY:
                 positions = reader.positions(delete, scan.path)

@@ -26,7 +26,9 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import LongType, StructField, StructType
 
 from floeplan.metadata.delete_index import DeleteKind
+from floeplan.metadata.entries import EntriesTable
 from floeplan.metadata.entry_columns import partition_column
+from floeplan.metadata.stats import null_counts
 from floeplan.metadata.typed_values import to_logical
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.build import field_ids
@@ -98,10 +100,7 @@ class NativeReading:
 
     def frame(self, branch: Branch) -> DataFrame:
         """The matching rows of a branch in the columns of the plan."""
-        columns = {
-            field.field_id: ReadColumn.of(field, self.history, default=field.field_id not in branch.constants)
-            for field in (*self.fields, *(self.key_fields.values() if branch.equality else ()))
-        }
+        columns = self._columns(branch)
         shown = self._positions(self._read(branch, columns), branch)
         selected = dict(self._selected(branch, columns))
         shown = _select(shown, selected)
@@ -111,6 +110,15 @@ class NativeReading:
             shown = shown.where(spark_sql(self.plan.compiled.predicate))
         asked = [field.name for field in self.plan.schema.fields]
         return shown if list(selected) == asked else shown.selectExpr(*map(quoted, asked))
+
+    def _columns(self, branch: Branch) -> dict[int, ReadColumn]:
+        entries = self.plan.files.entries.take(branch.rows)
+        found = {}
+        for field in (*self.fields, *(self.key_fields.values() if branch.equality else ())):
+            stated = field.field_id in branch.constants
+            nullable = stated or not field.field_type.is_primitive or not _never_null(entries, field.field_id)
+            found[field.field_id] = ReadColumn.of(field, self.history, default=not stated, nullable=nullable)
+        return found
 
     @property
     def tagged(self) -> npt.NDArray[np.bool_]:
@@ -152,7 +160,7 @@ class NativeReading:
 
     def _read(self, branch: Branch, columns: dict[int, ReadColumn]) -> DataFrame:
         entries = self.plan.files.entries.take(branch.rows)
-        tags = self._offsets(branch)[:-1] if _only_positional(branch) else np.arange(len(branch.rows))
+        tags = self._offsets(branch) if _only_positional(branch) else np.arange(len(branch.rows))
         counts = branch.positional and self._row_index != DOCUMENTED
         counted = [StructField(self._row_index, LongType())] if counts else []
         schema = StructType([*(column.asked for column in columns.values()), *counted])
@@ -170,9 +178,10 @@ class NativeReading:
     def _positions(self, read: DataFrame, branch: Branch) -> DataFrame:
         if not branch.positional:
             return read
-        offsets = self._offsets(branch)
-        words = deleted_words(self.spark, self.plan.files, branch.rows, offsets, self.plan.target.table.io)
-        first = None if _only_positional(branch) else F.get(self._constant(pa.array(offsets)), F.expr(_PLACE))
+        words = deleted_words(self.spark, self.plan.files, branch.rows, self.plan.target.table.io)
+        first = None
+        if not _only_positional(branch):
+            first = F.get(self._constant(pa.array(self._offsets(branch))), F.expr(_PLACE))
         return read.where(deleted_bit(words, first, self._row_index) == 0)
 
     def _selected(self, branch: Branch, columns: dict[int, ReadColumn]) -> Iterator[tuple[str, str | Column]]:
@@ -301,6 +310,11 @@ def key_field(plan: ScanPlan, field_id: int) -> NestedField:
 
 def _keys_of(files: PlannedFiles, delete: int) -> tuple[int, ...]:
     return tuple(files.deletes.table.column("equality_ids")[delete].as_py())
+
+
+def _never_null(entries: EntriesTable, field_id: int) -> bool:
+    """Whether manifests count the nulls of a column in all files and find none: a file that lacks it has no count."""
+    return f"null_count.{field_id}" in entries and bool((null_counts(entries, field_id) == 0).all())
 
 
 def _select(rows: DataFrame, named: Mapping[str, str | Column]) -> DataFrame:
