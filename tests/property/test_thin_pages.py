@@ -1,0 +1,259 @@
+"""Columns made of pages without some of their rows: readers and bounds say what the rows say, whatever is stored."""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+import itertools
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from floeplan.parquet import _page_values as kernel  # type: ignore[attr-defined]
+from floeplan.parquet.data_pages import UNUSUAL, read_pages
+from floeplan.parquet.footer import ParquetFooter, decode_footer, read_footer
+from floeplan.parquet.page_codec import PageCodec
+from floeplan.parquet.page_index import read_page_indexes
+from floeplan.parquet.plain_column import plain_numbers
+from floeplan.parquet.source import BytesSource
+from floeplan.predicate.tristate import Mask
+from floeplan.rewrite.joined_file import JoinedFile, encoded_footer
+from floeplan.rewrite.thin_pages import OldPages, ThinColumn, can_thin
+from floeplan.write.options import WriteOptions
+from floeplan.write.parquet_file import encoded_file
+
+pytestmark = pytest.mark.property
+
+ZSTD, CODECS = 6, ("zstd", "snappy", "none", "gzip", "lz4")
+FIELD = {"PARQUET:field_id": "1"}
+MOMENT = dt.datetime(1970, 1, 1)
+VALUES: dict[pa.DataType, st.SearchStrategy[Any]] = {
+    pa.bool_(): st.booleans(),
+    pa.int32(): st.integers(-(2**31), 2**31 - 1),
+    pa.int64(): st.integers(-(2**63), 2**63 - 1),
+    pa.float32(): st.floats(width=32, allow_nan=False),
+    pa.float64(): st.floats(allow_nan=False),
+    pa.decimal128(9, 2): st.integers(-(10**9) + 1, 10**9 - 1).map(lambda n: Decimal(n).scaleb(-2)),
+    pa.decimal128(18, 4): st.integers(-(10**18) + 1, 10**18 - 1).map(lambda n: Decimal(n).scaleb(-4)),
+    pa.decimal128(38, 0): st.integers(-(10**37), 10**37).map(Decimal),
+    pa.date32(): st.dates(),
+    pa.timestamp("us"): st.integers(0, 2**50).map(lambda n: MOMENT + dt.timedelta(microseconds=n)),
+    pa.large_string(): st.text(st.characters(exclude_categories=["Cs"]), max_size=20),
+    pa.large_binary(): st.binary(max_size=20),
+    pa.binary(5): st.binary(min_size=5, max_size=5),
+}
+
+
+@st.composite
+def columns(draw: st.DrawFn) -> tuple[pa.DataType, bool, list[list[Any]], list[Mask | None]]:
+    """A type, whether it may be null, the values of some row groups, and which of their rows stay."""
+    type_ = draw(st.sampled_from(list(VALUES)))
+    nullable = draw(st.booleans())
+    few = draw(st.lists(VALUES[type_], min_size=1, max_size=6))
+    value = draw(st.sampled_from((st.sampled_from(few), VALUES[type_])))
+    value = value | st.none() if nullable else value
+    groups, keeps = [], list[Mask | None]()
+    for _ in range(draw(st.integers(1, 3))):
+        rows = draw(st.integers(1, 120))
+        groups.append(draw(st.lists(value, min_size=rows, max_size=rows)))
+        stay = draw(st.sampled_from(("all", "some", "runs")))
+        flags = np.random.default_rng(draw(st.integers(0, 99))).random(rows) < 0.8
+        flags = flags if stay == "some" else np.arange(rows) % 40 < 25
+        keeps.append(None if stay == "all" or not flags.any() else flags)
+    return type_, nullable, groups, keeps
+
+
+def stored(type_: pa.DataType, nullable: bool, values: list[Any], **settings: Any) -> bytes:
+    schema = pa.schema([pa.field("c", type_, nullable, metadata=FIELD)])
+    sink = io.BytesIO()
+    rows = pa.table([pa.array(values, type_)], schema=schema)
+    pq.write_table(rows, sink, store_decimal_as_integer=True, write_page_index=True, **settings)
+    return sink.getvalue()
+
+
+def joined(files: list[bytes], keeps: list[Mask | None], options: WriteOptions, folder: Path) -> bytes:
+    """The one column of all files as a file of one row group."""
+    footers = [read_footer(BytesSource(file)) for file in files]
+    schema = pq.read_schema(io.BytesIO(files[0]))
+    blank = encoded_footer(encoded_file(schema.empty_table(), options))
+    column = ThinColumn(decode_footer(blank, "blank", len(blank)).leaves[0], ZSTD, options)
+    for file, footer, keep in zip(files, footers, keeps, strict=True):
+        place = footer.place(footer.leaves[0], 0)
+        assert can_thin(footer.leaves[0], place)
+        data = memoryview(file)[place.start : place.start + place.size]
+        column.add(OldPages(data, place, footer.num_rows, keep, None))
+    made = folder / "joined.parquet"
+    with made.open("wb") as out:
+        writer = JoinedFile(out, str(made), blank)  # type: ignore[arg-type]
+        chunk = column.finish()
+        writer.add(sum(part.rows for part in chunk.parts), [chunk])
+        writer.finish()
+    return made.read_bytes()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("thin")
+
+
+@given(
+    column=columns(),
+    version=st.sampled_from(("1.0", "2.0")),
+    codecs=st.lists(st.sampled_from(CODECS), min_size=3, max_size=3),
+    dictionary=st.booleans(),
+    page_rows=st.sampled_from((7, 30, 1000)),
+    new_page_rows=st.sampled_from((5, 50, 20_000)),
+)
+def test_what_is_left_is_the_rows_that_stay(
+    folder: Path,
+    column: tuple[pa.DataType, bool, list[list[Any]], list[Mask | None]],
+    version: str,
+    codecs: list[str],
+    dictionary: bool,
+    page_rows: int,
+    new_page_rows: int,
+) -> None:
+    type_, nullable, groups, keeps = column
+    plain_flags = {} if type_ != pa.bool_() else {"column_encoding": "PLAIN"}
+    settings = {"max_rows_per_page": page_rows, "data_page_version": version, **plain_flags}
+    files = [
+        stored(type_, nullable, values, compression=codec, use_dictionary=dictionary and not plain_flags, **settings)
+        for values, codec in zip(groups, codecs, strict=False)
+    ]
+    rows = [
+        row
+        for values, keep in zip(groups, keeps, strict=True)
+        for row, stays in zip(values, [True] * len(values) if keep is None else keep.tolist(), strict=True)
+        if stays
+    ]
+    made = joined(files, keeps, WriteOptions(page_rows=new_page_rows), folder)
+    read = pq.read_table(io.BytesIO(made)).column(0)
+    assert read.to_pylist() == pa.chunked_array([pa.array(rows, type_)]).to_pylist()
+    assert_bounds_hold(made, type_, rows)
+
+
+def assert_bounds_hold(file: bytes, type_: pa.DataType, rows: list[Any]) -> None:
+    """The statistics of the column and of every page are those of its rows."""
+    statistics = pq.read_metadata(io.BytesIO(file)).row_group(0).column(0).statistics
+    values = [row for row in rows if row is not None]
+    assert statistics.null_count == len(rows) - len(values)
+    if values:
+        assert (statistics.min, statistics.max) == (min(values), max(values))
+    source = BytesSource(file)
+    footer = read_footer(source)
+    index = read_page_indexes(source, footer, footer.leaves, [0])[0]
+    assert index.located.all()
+    assert index.described.all()
+    assert int(index.row_count.sum()) == len(rows)
+    starts = [*index.first_row.tolist(), len(rows)]
+    for page, (first, last) in enumerate(itertools.pairwise(starts)):
+        there = [row for row in rows[first:last] if row is not None]
+        assert index.null_count[page] == last - first - len(there)
+        if there:
+            alone = stored(type_, True, [min(there), max(there)], use_dictionary=False)
+            chunk = read_footer(BytesSource(alone)).chunks(0)
+            assert (index.lower[page], index.upper[page]) == (chunk.min_value[0], chunk.max_value[0])
+        else:
+            assert index.lower[page] is None
+
+
+def first_column(file: bytes) -> tuple[ParquetFooter, memoryview]:
+    footer = read_footer(BytesSource(file))
+    place = footer.place(footer.leaves[0], 0)
+    return footer, memoryview(file)[place.start : place.start + place.size]
+
+
+@given(
+    dictionary=st.booleans(),
+    at=st.floats(0, 1, exclude_max=True),
+    byte=st.integers(0, 255),
+    type_=st.sampled_from((pa.int64(), pa.large_string())),
+)
+def test_damaged_pages_are_unusual_or_make_a_column(dictionary: bool, at: float, byte: int, type_: pa.DataType) -> None:
+    values = [i % 7 if type_ == pa.int64() else f"v{i % 7}" for i in range(200)]
+    file = stored(type_, True, values, compression="none", use_dictionary=dictionary, max_rows_per_page=50)
+    footer, chunk = first_column(file)
+    damaged = bytearray(chunk)
+    damaged[int(at * len(damaged))] = byte
+    keep = np.arange(200) % 3 != 0
+    column = ThinColumn(footer.leaves[0], ZSTD, WriteOptions())
+    try:
+        column.add(OldPages(memoryview(bytes(damaged)), footer.place(footer.leaves[0], 0), 200, keep, None))
+        parts = column.finish().parts
+    except UNUSUAL:
+        return
+    assert sum(part.rows for part in parts) == int(keep.sum())
+
+
+@given(st.lists(st.tuples(st.integers(0, 2**20), st.integers(1, 40)), max_size=30), st.integers(0, 11))
+def test_numbers_come_back_as_they_were_packed(runs: list[tuple[int, int]], spare: int) -> None:
+    numbers = np.array([n for n, count in runs for _ in range(count)], dtype=np.int32)
+    width = max(1, int(numbers.max(initial=0)).bit_length()) + spare
+    if width > 31:
+        return
+    packed = kernel.pack(numbers, width)
+    back = np.empty(len(numbers), dtype=np.int32)
+    assert kernel.unpack(np.frombuffer(packed, dtype=np.uint8), width, back) == len(packed)
+    assert back.tolist() == numbers.tolist()
+
+
+@given(st.binary(max_size=60), st.integers(0, 31), st.integers(0, 200))
+def test_any_bytes_are_numbers_or_wrong(data: bytes, width: int, count: int) -> None:
+    out = np.zeros(count, dtype=np.int32)
+    try:
+        taken = kernel.unpack(np.frombuffer(data, dtype=np.uint8), width, out)
+    except ValueError:
+        return
+    assert taken <= len(data)
+    assert (out >= 0).all()
+    assert int(out.max(initial=0)) < 2**width
+
+
+@given(st.binary(max_size=60), st.lists(st.booleans(), max_size=12))
+def test_any_bytes_are_byte_arrays_or_wrong(data: bytes, keep: list[bool]) -> None:
+    values, out = np.frombuffer(data, dtype=np.uint8), np.zeros(len(data), dtype=np.uint8)
+    expected, at = b"", 0
+    for stays in keep:
+        size = int.from_bytes(data[at : at + 4], "little") if at + 4 <= len(data) else 2**32
+        expected += data[at : at + 4 + size] if stays and at + 4 + size <= len(data) else b""
+        at += 4 + size
+    try:
+        written, _, _ = kernel.thin_byte_arrays(values, np.array(keep, dtype=np.uint8), out)
+    except ValueError:
+        assert at != len(data)
+        return
+    assert at == len(data)
+    assert out[:written].tobytes() == expected
+
+
+@given(st.lists(st.integers(0, 2**62), min_size=1, max_size=300), st.sampled_from(CODECS), st.booleans())
+def test_a_plain_column_is_read_from_its_pages(numbers: list[int], codec: str, dictionary: bool) -> None:
+    file = stored(pa.int64(), True, numbers, compression=codec, use_dictionary=dictionary, max_rows_per_page=40)
+    source = BytesSource(file)
+    footer = read_footer(source)
+    found = plain_numbers(source, footer, footer.leaves[0])
+    assert found is None if dictionary else found is not None and found.tolist() == numbers
+
+
+@given(st.binary(max_size=3000), st.integers(1, 20))
+def test_pages_are_no_larger_for_being_compressed_more_cheaply(seed: bytes, times: int) -> None:
+    sample = memoryview(seed * times)
+    usual, tuned = PageCodec(ZSTD), PageCodec(ZSTD)
+    tuned.tune(sample)
+    made = tuned.compress(sample)
+    assert len(made) <= len(usual.compress(sample))
+    assert bytes(usual.decompress(memoryview(made), len(sample))) == bytes(sample)
+
+
+def test_a_page_that_claims_more_than_its_column_is_unusual() -> None:
+    footer, chunk = first_column(stored(pa.int64(), True, list(range(100)), compression="zstd", use_dictionary=False))
+    place = footer.place(footer.leaves[0], 0)
+    with pytest.raises(ValueError, match="larger than its column"):
+        list(read_pages(chunk, PageCodec(ZSTD), 1, place.uncompressed_size // 2))
