@@ -153,13 +153,17 @@ class _Visit:
 
     def removed(self) -> EntriesTable:
         """The entries that were removed so far."""
-        parts = [self.found[row].removed for row in self.rewritten_rows()]
-        return concat_entries([part for part in parts if part is not None], self.shape.union)
+        return concat_entries(self._removed_parts(), self.shape.union)
 
     def missing(self) -> pa.Array:
         """The keys that were not found so far."""
-        found = entry_keys(self.removed())
-        return self.wanted.keys.filter(pc.invert(pc.is_in(self.wanted.keys, value_set=found)))
+        wanted = self.wanted.keys
+        found = pa.concat_arrays([wanted.slice(0, 0), *map(entry_keys, self._removed_parts())])
+        return wanted.filter(pc.invert(pc.is_in(wanted, value_set=found)))
+
+    def _removed_parts(self) -> list[EntriesTable]:
+        parts = [self.found[row].removed for row in self.rewritten_rows()]
+        return [part for part in parts if part is not None]
 
     def _remember(self, row: int, found: _Rewritten) -> None:
         self.found[row] = self.known[self.manifests.path[row].as_py()] = found
