@@ -11,6 +11,7 @@ the budget of the task (``held_rows``), and put in order over local disk if not 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -44,6 +45,8 @@ from floeplan.write.partitioning import FilePartition, partitions_of, split
 
 PROCESS_BYTES = 150 * 1024 * 1024
 """What a task takes before it has read a row: the interpreter and the libraries."""
+SLACK = 1.15
+"""What memory that was let go and not given back adds."""
 
 _NUMBER = "floeplan.row-number"
 _ROUNDING = 1e-6
@@ -133,7 +136,8 @@ class GroupWriter:
         """Bytes it takes to hold so many rows and put them in order: while they are sorted, and while written."""
         largest: float = max(column.nbytes for column in sample.columns) / max(1, sample.nbytes)
         row_group = min(size, self.target.options.row_group_size)
-        return PROCESS_BYTES + size + max(largest * size + ORDER_BYTES * rows, 2 * self.run.threads * row_group)
+        sorting, writing = largest * size + ORDER_BYTES * rows, 2 * self.run.threads * row_group
+        return PROCESS_BYTES + SLACK * (size + max(sorting, writing))
 
     def _in_layout(self, rows: pa.Table) -> pa.Table:
         """Rows as files hold them."""
@@ -152,7 +156,9 @@ class GroupWriter:
     ) -> Iterator[_Batch]:
         """All rows of the group in order, range by range."""
         size = sum(table.nbytes for table in seen) / share
-        ranges = -(-int(size * COPIES) // self.run.memory)
+        row_groups = 2 * min(size, self.target.options.row_group_size)
+        memory = max(self.run.memory / 4, self.run.memory - PROCESS_BYTES - row_groups)
+        ranges = math.ceil(size * COPIES / memory)
         total = max(1, sum(work.file.record_count for work in self.work.files))
         for table in ahead(order.ordered_on_disk(tables, self._sample(order), ranges, total)):
             yield _Batch.of(table, table.num_rows / total)
