@@ -35,6 +35,9 @@ from floeplan.predicate.tristate import Mask
 
 Rows: TypeAlias = npt.NDArray[np.int64]
 
+_LAST_OF_SEVERAL = 0xBF
+"""The highest last byte of a character of several bytes: the next character has another byte before it."""
+
 
 class Obstacle(IntEnum):
     """Why a partition value could not be recovered; ``NONE`` where it was."""
@@ -130,11 +133,24 @@ def _fits(field: BoundField, lower: Vector, labels: Vector) -> Mask:
 
 
 def _looks_truncated(lower: pa.Array, upper: pa.Array) -> Mask:
-    """Bounds that differ in their last place only: what a writer leaves of one long value, or of alike ones."""
+    """Bounds of which the upper one is the lower one with its last place raised by one: what is left of a long value.
+
+    Bounds that merely look alike are those of values that differ.
+    """
     text = pa.types.is_string(lower.type) or pa.types.is_large_string(lower.type)
     size, cut = (pc.utf8_length, pc.utf8_slice_codeunits) if text else (pc.binary_length, pc.binary_slice)
     alike = pc.and_(pc.equal(size(lower), size(upper)), pc.equal(cut(lower, 0, -1), cut(upper, 0, -1)))
-    return to_mask(pc.and_(alike, pc.greater(size(lower), 1)))
+    low, high = _last_bytes(lower), _last_bytes(upper)
+    raised = (high == low + 1) | (text & (low == _LAST_OF_SEVERAL))
+    return np.asarray(to_mask(pc.and_(alike, pc.greater(size(lower), 1))) & raised)
+
+
+def _last_bytes(values: pa.Array) -> npt.NDArray[np.int64]:
+    """The last byte of every value; anything for one without bytes."""
+    stored = values.cast(pa.large_binary())
+    ends = np.frombuffer(stored.buffers()[1] or bytes(8), dtype=np.int64)[stored.offset + 1 :][: len(stored)]
+    data = np.frombuffer(stored.buffers()[2] or b"\x00", dtype=np.uint8)
+    return np.asarray(data[np.clip(ends - 1, 0, len(data) - 1)].astype(np.int64))
 
 
 def _scatter(values: Vector, rows: Rows, length: int) -> Vector:
