@@ -87,6 +87,15 @@ def test_a_key_of_most_rows_does_not_make_the_ranges_beside_it_large() -> None:
     assert pa.concat_tables(on_disk(order, rows, 10))["id"].equals(order.ordered(rows)["id"])
 
 
+@pytest.mark.parametrize("strategy", ["sort", "zorder"])
+def test_pieces_without_rows_do_no_harm(strategy: str) -> None:
+    """All rows of a row group may be deleted."""
+    order, rows = order_of(strategy, "id"), made_rows(1000)
+    pieces = iter([rows.slice(0, 0), rows.slice(0, 600), rows.slice(600, 0), rows.slice(600)])
+    ranges = list(order.ordered_on_disk(pieces, rows.select(["id"]), 3, 1000))
+    assert sorted(pa.concat_tables(ranges)["place"].to_pylist()) == list(range(1000))
+
+
 @pytest.mark.parametrize("curve", ["zorder", "hilbert"])
 def test_a_curve_over_disk_narrows_every_column_of_every_range(curve: str) -> None:
     rng = np.random.default_rng(1)

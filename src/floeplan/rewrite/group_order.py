@@ -85,7 +85,8 @@ class GroupOrder:
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="floeplan-rewrite-")))
             files: dict[int, _RangeFile] = {}
-            for parts in ahead(list(_by_range(*known.place(table))) for table in ahead(rows)):
+            filled = (table for table in rows if table.num_rows)
+            for parts in ahead(list(_by_range(*known.place(table))) for table in ahead(filled)):
                 for number, part in parts:
                     if number not in files:
                         files[number] = _RangeFile(folder / f"{number}.arrow", part.schema)

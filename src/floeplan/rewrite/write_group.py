@@ -164,15 +164,16 @@ class GroupWriter:
             yield _Batch.of(table, table.num_rows / total)
 
     def _sample(self, order: GroupOrder) -> pa.Table:
-        """Some rows of the key columns, evenly spread; deleted ones do no harm."""
+        """Some rows of the key columns, evenly spread over all row groups; deleted ones do no harm."""
         schema, total = order.key_schema, sum(work.file.record_count for work in self.work.files)
-        every, parts = max(1, -(-total // SAMPLE_ROWS)), []
+        every, seen, parts = max(1, -(-total // SAMPLE_ROWS)), 0, []
         for work in self.work.files:
             opened = self.run.files.open(replace(work.file, deletes=()))
             footer = opened.footer
             for first, count in zip(footer.first_rows.tolist(), footer.row_group_rows.tolist(), strict=True):
                 rows, _ = opened.read(schema, RowSelection.from_runs([first], [count]))
-                parts.append(rows.take(pa.array(np.arange(0, rows.num_rows, every))))
+                parts.append(rows.take(pa.array(np.arange(-seen % every, rows.num_rows, every))))
+                seen += rows.num_rows
         return pa.concat_tables(parts, promote_options="permissive")
 
     def _write_portion(self, written: ExitStack, number: int, batches: Iterator[_Batch]) -> EntriesTable:
