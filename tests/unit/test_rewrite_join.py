@@ -24,6 +24,7 @@ from floeplan.rewrite.planner import RewriteDataFilesPlanner
 from floeplan.rewrite.task import RewriteTask
 from floeplan.rewrite.work import GroupResult, group_works
 from floeplan.transaction.metadata_json import writable_metadata
+from floeplan.write.parquet_file import encoded_file
 from tests.support.stitching import facts_of
 from tests.support.tables import catalog
 
@@ -207,12 +208,55 @@ def test_pages_of_another_codec_or_too_small_are_written_anew(tmp_path: Path) ->
         assert not kept(rewritten(table))
 
 
-def test_deleted_rows_are_not_copied(tmp_path: Path) -> None:
+@pytest.mark.parametrize("compiled", [True, False])
+def test_pages_are_made_without_deleted_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiled: bool) -> None:
+    if not compiled:
+        monkeypatch.setattr("floeplan.rewrite.thin_pages.kernel", None)
+    table = table_of(tmp_path, rows(0), rows(ROWS), rows(2 * ROWS), **{"write.delete.mode": "merge-on-read"})
+    fp.delete(table, where=f"n % 10 = 3 OR (id >= {PAGE} AND id < {2 * PAGE})")
+    before = fp.plan_scan(table.refresh()).to_arrow().sort_by("id")
+    encoded = columns_encoded(monkeypatch)
+    result = rewritten(table)
+    assert encoded == ({"point", "tags"} if compiled else set()), "without the kernel all rows are written anew"
+    made = pq.read_table(only_file(result)).sort_by("id")
+    assert made.to_pylist() == before.to_pylist()
+    for source in result.removed_data:
+        old = pq.read_table(local_path(source))["id"].to_pylist()
+        places = result.moved.remap(source, np.arange(len(old))).values()
+        ids = pq.read_table(only_file(result))["id"].take(pa.array(np.concatenate(list(places)))).to_pylist()
+        assert ids == [i for i in old if i in set(before["id"].to_pylist())]
+
+
+def test_files_without_deletes_keep_their_pages_beside_others(tmp_path: Path) -> None:
     table = table_of(tmp_path, rows(0), rows(ROWS), **{"write.delete.mode": "merge-on-read"})
     fp.delete(table, where="id = 7")
     result = rewritten(table.refresh())
-    assert not kept(result)
+    old = [fact for path in result.removed_data for fact in facts_of(Path(local_path(path)))]
+    pages = {page for fact in old for page in fact["pages"]}
+    kept_pages = {fact["column"][0] for fact in facts_of(only_file(result)) if pages & set(fact["pages"])}
+    assert kept_pages >= KEPT
     assert pq.read_table(only_file(result)).num_rows == 2 * ROWS - 1
+
+
+def test_one_row_that_is_left_is_found(tmp_path: Path) -> None:
+    table = table_of(tmp_path, rows(0), rows(ROWS), **{"write.delete.mode": "merge-on-read"})
+    for low in (0, ROWS):
+        fp.delete(table.refresh(), where=f"id >= {low} AND id < {low + ROWS} AND id % 2 = 0")
+    fp.delete(table.refresh(), where="id % 2 = 1 AND id <> 1")
+    result = rewritten(table.refresh())
+    assert pq.read_table(only_file(result))["id"].to_pylist() == [1]
+
+
+def columns_encoded(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The columns of joined row groups that were not made of their pages, once there are."""
+    seen: set[str] = set()
+
+    def spy(part: pa.Table, *rest: Any) -> memoryview:
+        seen.update(part.column_names if part.num_rows else ())
+        return encoded_file(part, *rest)
+
+    monkeypatch.setattr("floeplan.rewrite.join_group.encoded_file", spy)
+    return seen
 
 
 @pytest.mark.parametrize("both", [True, False])
