@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import time
 
 import numpy as np
@@ -25,6 +26,18 @@ def many_runs(runs: int, rows: int) -> CompactionMap:
     third = len(shuffled) // 3
     builder.wrote(["x", "y", "z"], [third, third, len(shuffled) - 2 * third], [runs_of(shuffled)])
     return builder.finish()
+
+
+def test_a_map_that_was_sent_says_the_same_and_is_small() -> None:
+    moved = many_runs(2000, 20_000)
+    sent = pickle.dumps(moved)
+    assert len(sent) < moved.count.nbytes
+    received = pickle.loads(sent)
+    for path in ("a", "b"):
+        ours, theirs = moved.remap(path, np.arange(10_000)), received.remap(path, np.arange(10_000))
+        assert {target: places.tolist() for target, places in ours.items()} == {
+            target: places.tolist() for target, places in theirs.items()
+        }
 
 
 def test_every_row_is_found_and_deleted_ones_are_not() -> None:
