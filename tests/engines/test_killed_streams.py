@@ -1,0 +1,66 @@
+"""A stream whose driver is killed, reading from one table and writing to another, goes on from its checkpoint.
+
+The process is killed for real, with its JVM, at steps of its own batch; this session starts the query again.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from hypothesis import settings
+from pyiceberg.catalog.sql import SqlCatalog
+
+from floeplan.spark.streaming import BATCH_ID
+from tests.support.killed_stream import FIRST, MORE, STEPS, add, open_catalog, stream
+from tests.support.killed_writers import ROOT
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Iterator[SqlCatalog]:
+    made = open_catalog(tmp_path)
+    made.create_namespace("db")
+    for name in ("db.source", "db.sink"):
+        made.create_table(name, pa.schema({"k": pa.int64()}))
+    yield made
+    made.close()
+
+
+def sunk(catalog: SqlCatalog) -> list[int]:
+    return sorted(catalog.load_table("db.sink").scan().to_arrow()["k"].to_pylist())
+
+
+def few_steps() -> tuple[str, ...]:
+    """The step at which a batch could be repeated; the long profile takes all, since each starts a JVM."""
+    return STEPS if settings.get_current_profile_name() == "long" else ("committed",)
+
+
+@pytest.mark.parametrize("step", few_steps())
+def test_nothing_is_lost_or_repeated(spark: SparkSession, catalog: SqlCatalog, tmp_path: Path, step: str) -> None:
+    add(catalog.load_table("db.source"), FIRST)
+    stream(spark, tmp_path, "floeplan")
+    add(catalog.load_table("db.source"), MORE)
+    command = [sys.executable, "-m", "tests.support.killed_stream", str(tmp_path), step]
+    said = tmp_path / "said"
+    with said.open("w") as log:
+        killed = subprocess.run(command, cwd=ROOT, start_new_session=True, stdout=log, stderr=log, check=False)
+    assert killed.returncode == -signal.SIGKILL, said.read_text()
+    assert sunk(catalog) == [*FIRST, *(MORE if step == "committed" else ())]
+    assert sorted(path.name for path in (tmp_path / "checkpoint" / "offsets").glob("[0-9]*")) == ["0", "1"]
+    assert [path.name for path in (tmp_path / "checkpoint" / "commits").glob("[0-9]*")] == ["0"]
+
+    stream(spark, tmp_path, "floeplan")
+    assert sunk(catalog) == [*FIRST, *MORE]
+    history = catalog.load_table("db.sink").metadata.snapshots
+    assert [told.summary.additional_properties[BATCH_ID] for told in history if told.summary] == ["0", "1"]
