@@ -299,7 +299,7 @@ class GroupJoiner:
             except UNUSUAL:
                 return None
 
-        found = list(side_by_side(made, range(len(columns)), max(self.run.threads, self.run.work.helpers)))
+        found = list(side_by_side(made, range(len(columns)), self.run.threads))
         self.unusual.update(i for i, chunk in zip(columns, found, strict=True) if chunk is None)
         return [chunk for chunk in found if chunk is not None]
 

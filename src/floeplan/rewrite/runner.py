@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from floeplan.dml.outcome import discard_entries
@@ -40,10 +40,8 @@ class EachGroup:
     task: RewriteTask
 
     def __call__(self, works: Sequence[GroupWork], attempt: str) -> list[GroupOutcome]:
-        """Rewrite some groups, one after the other; while the last of several is, other tasks may have ended."""
-        *before, last = works
-        some = [replace(work, helpers=1) for work in before]
-        return [self._outcome(work, attempt) for work in (*some, last if some else replace(last, helpers=1))]
+        """Rewrite some groups, one after the other."""
+        return [self._outcome(work, attempt) for work in works]
 
     def _outcome(self, work: GroupWork, attempt: str) -> GroupOutcome:
         try:

@@ -39,7 +39,6 @@ class GroupWork:
         sizes: How many files some bytes become.
         nan_counts: For each file the number of NaN by field id, as far as its entry states it.
         cores: How many cores are left to it; it has the memory of as many tasks.
-        helpers: How many cores it may keep busy where that takes no more memory.
     """
 
     group_id: int
@@ -51,7 +50,6 @@ class GroupWork:
     sizes: FileSizes
     nan_counts: tuple[Mapping[int, int], ...]
     cores: int = 1
-    helpers: int = 1
 
     @property
     def bytes(self) -> int:
@@ -121,11 +119,7 @@ def with_cores(works: Sequence[GroupWork], cores: Cores) -> list[GroupWork]:
     """
     total = max(1, sum(work.bytes for work in works))
     return [
-        replace(
-            work,
-            cores=max(1, min(cores.of_executor, int(cores.in_all * work.bytes / total + _NEARLY))),
-            helpers=cores.of_executor,
-        )
+        replace(work, cores=max(1, min(cores.of_executor, int(cores.in_all * work.bytes / total + _NEARLY))))
         for work in works
     ]
 
