@@ -1,7 +1,7 @@
 """The compiled kernels: every `src/floeplan/**/_*.pyx`. All else is in pyproject.toml.
 
-Each kernel is optional: where no C compiler is found the build goes on without it, and its pure-Python twin, or a slower
-way to do the same, is used.
+Each kernel is optional: where no C compiler is found the build goes on without it, and its pure-Python twin, or a
+slower way to do the same, is used.
 """
 
 from pathlib import Path

@@ -130,7 +130,7 @@ floeplan() {
     if [ "$INSTALLER" = uv ]; then uv_pip install "${editable[@]}"; else pip_install "${editable[@]}"; fi
     local kernel
     for kernel in $(kernels); do
-        compgen -G "${kernel%.pyx}.*.so" >/dev/null || say "$kernel was not compiled; its slower pure-Python twin is used"
+        compgen -G "${kernel%.pyx}.*.so" >/dev/null || say "$kernel was not compiled; a slower way is used instead"
     done
     mark_done floeplan "$stamp"
 }

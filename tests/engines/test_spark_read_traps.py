@@ -347,32 +347,6 @@ def test_floats_keep_the_rows_pushed_filters_lose(spark: SparkSession, local_cat
     assert spark.read.parquet(path).where("f > 24").count() == 0, "Spark's pushdown no longer loses NaN"
 
 
-def test_only_columns_without_a_null_are_read_without_asking_for_one(
-    spark: SparkSession, local_catalog: SqlCatalog, name: str
-) -> None:
-    def never_null() -> list[bool]:
-        found = read(spark, table, options=NATIVE)
-        assert all(field.nullable for field in found.schema), "the next snapshot may have nulls"
-        plan = found._jdf.queryExecution().optimizedPlan()
-        return [not plan.output().apply(at).nullable() for at in range(len(found.columns))]
-
-    table = local_catalog.create_table(name, pa.schema({"a": pa.int64(), "b": pa.string(), "c": pa.float64()}))
-    full = {"a": [1, 2], "b": ["x", "y"], "c": [1.0, float("nan")]}
-    table.append(pa.table(full))
-    assert never_null() == [True, True, True]
-    table.append(pa.table({**full, "b": ["x", None]}))
-    assert never_null() == [True, False, True]
-    with table.update_schema() as update:
-        update.add_column("d", LongType())
-    assert never_null() == [True, False, True, False]
-    assert read(spark, table, "b IS NULL", columns=["a", "d"], options=NATIVE).collect() == [(2, None)]
-    with table.transaction() as change:
-        change.set_properties({"write.metadata.metrics.default": "none"})
-    table.append(pa.table({"a": [None], "b": ["z"], "c": [None], "d": [4]}, table.schema().as_arrow()))
-    assert never_null() == [False, False, False, False]
-    assert read(spark, table, "a IS NULL", options=NATIVE).collect() == [(None, "z", None, 4)]
-
-
 def test_every_column_is_veiled_when_a_schema_of_the_past_is_gone(
     spark: SparkSession, local_catalog: SqlCatalog, name: str
 ) -> None:

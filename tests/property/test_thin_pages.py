@@ -248,7 +248,7 @@ def test_pages_are_hardly_larger_for_being_compressed_more_cheaply(seed: bytes, 
     usual, tuned = PageCodec(ZSTD), PageCodec(ZSTD)
     tuned.tune(sample)
     made = tuned.compress(sample)
-    assert len(made) <= 1.07 * len(usual.compress(sample))
+    assert len(made) <= len(usual.compress(sample))
     assert bytes(usual.decompress(memoryview(made), len(sample))) == bytes(sample)
 
 

@@ -39,7 +39,7 @@ from floeplan.errors import InvalidOptionError, UnknownOptionError, UnsupportedE
 from floeplan.predicate.ir import Between, BloomEq, Cmp, CmpOp, Column, InList, Not, Or, StartsWith
 from floeplan.predicate.literals import Value
 from floeplan.scan.projection import arrow_schema
-from floeplan.spark.columns import NameHistory, ReadColumn
+from floeplan.spark.columns import NameHistory
 from floeplan.spark.deletes import word_counts, word_offsets
 from floeplan.spark.file_log import _lines
 from floeplan.spark.filters import spark_sql
@@ -187,20 +187,6 @@ class TestWords:
             bits = (starts | (numbers >> 6)) * 64 + (numbers & 63)
             assert len(np.unique(bits)) == rows.sum()
             assert bits.max(initial=-1) < word_counts(rows).sum() * 64
-
-
-class TestNullability:
-    def column(self, *, nullable: bool) -> ReadColumn:
-        schema = fields(0, a=9)
-        return ReadColumn.of(schema.fields[0], NameHistory(metadata_of(schema), schema), nullable=nullable)
-
-    def test_a_column_without_nulls_is_asked_for_so_and_shown_as_ever(self) -> None:
-        column = self.column(nullable=False)
-        assert not column.asked.nullable
-        assert column.shown == "if(false, NULL, coalesce(`a`))"
-
-    def test_any_other_is_nullable(self) -> None:
-        assert self.column(nullable=True).asked.nullable
 
 
 class TestOptions:

@@ -32,7 +32,7 @@ from floeplan.errors import CorruptMetadataError
 from floeplan.metadata.bounds import as_text, big_endian_decimals, lengths
 from floeplan.metadata.decoder import Ints, Mask, RawColumn, validity_bitmap
 from floeplan.metadata.entries import Content, EntriesTable
-from floeplan.metadata.entry_columns import COUNTS, EntryColumns, partition_column
+from floeplan.metadata.entry_columns import EntryColumns, partition_column
 from floeplan.metadata.inherit import (
     check_sequence_numbers,
     inherit_first_row_id,
@@ -150,10 +150,8 @@ class _Columns:
         for field_id in sorted(self.columns.stats):
             for side in ("lower", "upper"):
                 self.done[f"{side}.{field_id}"] = self._bytes(f"{side}.{field_id}")
-            self._put(f"nan_count.{field_id}", *self._numbers(f"nan_count.{field_id}"), np.int64)
-        for field_id in sorted(self.columns.stats | self.columns.counts):
-            for count in COUNTS:
-                self._put(f"{count}{field_id}", *self._numbers(f"{count}{field_id}"), np.int64)
+            for count in ("null_count", "nan_count", "value_count"):
+                self._put(f"{count}.{field_id}", *self._numbers(f"{count}.{field_id}"), np.int64)
         for field_id in sorted(self.columns.sizes):
             self._put(f"column_size.{field_id}", *self._numbers(f"column_size.{field_id}"), np.int64)
 

@@ -64,9 +64,6 @@ _STATS = {
 }
 _COLUMN_SIZES = 108
 
-COUNTS = ("value_count.", "null_count.")
-"""What is read of columns that are only counted."""
-
 ALL_COLUMNS = frozenset({*_ENTRY, *_DATA_FILE})
 """Everything but statistics."""
 
@@ -96,18 +93,16 @@ class EntryColumns:
         names: Column names out of ``WHOLE``; the needed ones are read anyway.
         stats: Field ids whose bounds and counts are read.
         sizes: Field ids whose column sizes are read.
-        counts: Field ids of which values and nulls are counted, whatever else is read of them.
         partition: Whether the partition tuple is read.
     """
 
     names: frozenset[str] = ALL_COLUMNS
     stats: frozenset[int] = frozenset()
     sizes: frozenset[int] = frozenset()
-    counts: frozenset[int] = frozenset()
     partition: bool = True
 
     def __post_init__(self) -> None:
-        assert not (self.maps and (self.stats or self.sizes or self.counts)), "maps are read whole or by key, not both"
+        assert not (self.maps and (self.stats or self.sizes)), "maps are read whole or by key, not both"
 
     @property
     def maps(self) -> tuple[str, ...]:
@@ -122,23 +117,20 @@ class EntryColumns:
         if self.partition and partition:
             columns = tuple((field_id, Scalar(name)) for field_id, name in sorted(partition.items()))
             data_file.append((PARTITION, Fields(columns)))
-        for prefix, field_id in _STATS.items():
-            if keys := self._keys(prefix):
-                data_file.append((field_id, Keyed(prefix, keys)))
+        if self.stats:
+            keys = tuple(sorted(self.stats))
+            data_file += [(field_id, Keyed(prefix, keys)) for prefix, field_id in _STATS.items()]
         if self.sizes:
             data_file.append((_COLUMN_SIZES, Keyed("column_size.", tuple(sorted(self.sizes)))))
         entry = [want for name, want in _ENTRY.items() if name in names]
         return Fields((*entry, (DATA_FILE, Fields(tuple(data_file)))))
-
-    def _keys(self, prefix: str) -> tuple[int, ...]:
-        return tuple(sorted(self.stats | self.counts if prefix in COUNTS else self.stats))
 
     def column_names(self, partition: Iterable[int]) -> list[str]:
         """The columns asked for, without those that only tell where an entry comes from."""
         names = [name for name in (*_ENTRY, *_DATA_FILE, *_MAPS) if name in self.names | NEEDED]
         if self.partition:
             names += [partition_column(field_id) for field_id in partition]
-        names += [f"{prefix}{field_id}" for prefix in _STATS for field_id in self._keys(prefix)]
+        names += [f"{prefix}{field_id}" for field_id in sorted(self.stats) for prefix in _STATS]
         return names + [f"column_size.{field_id}" for field_id in sorted(self.sizes)]
 
     def only(self, names: Iterable[str]) -> EntryColumns:
@@ -150,8 +142,5 @@ class EntryColumns:
                 field_id for field_id in self.stats if any(f"{prefix}{field_id}" in few for prefix in _STATS)
             ),
             sizes=frozenset(field_id for field_id in self.sizes if f"column_size.{field_id}" in few),
-            counts=frozenset(
-                field_id for field_id in self.counts if any(f"{prefix}{field_id}" in few for prefix in COUNTS)
-            ),
             partition=self.partition and any(name.startswith(partition_column("")) for name in few),
         )

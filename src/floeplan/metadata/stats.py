@@ -63,24 +63,15 @@ def file_stats(entries: EntriesTable, columns: Iterable[Column]) -> StatsTable:
     return StatsTable(len(entries), stats, entries.record_count != 0)
 
 
-def null_counts(entries: EntriesTable, field_id: int) -> Ints:
-    """How many nulls of a column each file has; negative where that is not known."""
-    return np.where(_counts_rows(entries, field_id), entries.ints(f"null_count.{field_id}"), -1)
-
-
-def _counts_rows(entries: EntriesTable, field_id: int) -> Mask:
-    """Counts are believed when they count the rows of the file."""
-    values = entries.ints(f"value_count.{field_id}")
-    counted: Mask = (values < 0) | (values == entries.record_count)
-    return counted
-
-
 def _column_stats(entries: EntriesTable, field_id: int, type_: PrimitiveType) -> ColumnStats:
+    """Counts are believed when they count the rows of the file."""
     rows = entries.record_count
-    nulls = null_counts(entries, field_id)
+    values = entries.ints(f"value_count.{field_id}")
+    counted = (values < 0) | (values == rows)
+    nulls = np.where(counted, entries.ints(f"null_count.{field_id}"), -1)
     nans = np.zeros_like(rows)
     if isinstance(type_, FloatType | DoubleType):
-        nans = np.where(_counts_rows(entries, field_id), entries.ints(f"nan_count.{field_id}"), -1)
+        nans = np.where(counted, entries.ints(f"nan_count.{field_id}"), -1)
     lower, upper = decode_bounds(type_, entries.array(f"lower.{field_id}"), entries.array(f"upper.{field_id}"))
     return ColumnStats.from_counts(rows, nulls, nans, lower, upper)
 

@@ -1,7 +1,7 @@
 """Compressing and decompressing single pages, by the numbers that footers give to codecs.
 
 Zstandard has one way for all data at each level. Among a few others, which take less time, ``tune`` picks the first
-that makes a sample hardly larger than the usual one would, and mostly smaller: a column of numbers needs no search for
+that makes a sample no larger than the usual one would: a column of numbers needs no search for
 long matches, and one whose bytes are evenly spread no code of its own for them. What comes out is the same format.
 """
 
@@ -18,12 +18,12 @@ Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 _CODECS = {1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4_raw"}
 _NOT_COMPRESSED, _ZSTD = 0, 6
-_CHEAPER: Final[tuple[tuple[float, dict[str, int]], ...]] = (
-    (1.07, {"min_match": 6, "target_length": 3, "hash_log": 11}),
-    (1.0, {"min_match": 6, "target_length": 0, "hash_log": 10}),
+_CHEAPER: Final[tuple[dict[str, int], ...]] = (
+    {"min_match": 6, "target_length": 3, "hash_log": 11},
+    {"min_match": 6, "target_length": 0, "hash_log": 10},
 )
-"""Ways of Zstandard's first level, the cheapest first, and by how much each may make a sample larger: large steps and
-bytes as they are, which takes a quarter less time; a table that fits a cache."""
+"""Ways of Zstandard's first level, the cheapest first: large steps and bytes as they are, which takes a quarter less
+time; a table that fits a cache."""
 _USUAL_LEVEL = 1
 _SMALLEST_WINDOW = 1 << 18
 _SAMPLE = 1 << 16
@@ -53,10 +53,10 @@ class PageCodec:
         size, some = max(sample.nbytes, _SMALLEST_WINDOW), sample.cast("B")[:_SAMPLE]
         self._cheaper = None
         usual = len(self.compress(some))
-        for most, settings in _CHEAPER:
+        for settings in _CHEAPER:
             ways = zstandard.ZstdCompressionParameters.from_level(_USUAL_LEVEL, source_size=size, **settings)
             found = zstandard.ZstdCompressor(compression_params=ways)
-            if len(found.compress(some)) <= most * usual:
+            if len(found.compress(some)) <= usual:
                 self._cheaper = found
                 return
 

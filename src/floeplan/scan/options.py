@@ -55,8 +55,6 @@ class ScanOptions:
     """Where the files of many manifests are judged, such as ``floeplan.spark.planning.SparkPlanning``."""
     report: bool | ReportStore = True
     """Append a scan report: to the default store, to this one, or not at all."""
-    null_counts: bool = False
-    """Read of the columns shown how often they are null, too, for readers that save work where they never are."""
 
     def __post_init__(self) -> None:
         if self.concurrency < 1:

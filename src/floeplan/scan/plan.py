@@ -55,8 +55,6 @@ FOOTERS = "footers"
 _BYTES_A_TURN = 8 * 1024 * 1024
 """Manifests read before their entries are judged: enough for vectors to pay, few enough to use the memory again."""
 
-_MOST_COUNTS = 2**22
-"""Files times columns of which nulls are counted."""
 _DATA_NAMES = frozenset({"key_metadata", "first_row_id", "sort_order_id"})
 
 
@@ -176,9 +174,8 @@ class _Planner:
         stats = frozenset(self.predicate.columns) | deletes.key_columns
         if self.options.recover:
             stats |= {field.bound.source_id for field in self.union.fields}
+        columns = EntryColumns(_DATA_NAMES, stats=stats, sizes=self.projected or frozenset())
         rows = np.flatnonzero(keep & ~is_delete_manifest(manifests))
-        counts = self._counted(manifests, rows) if self.options.null_counts else frozenset()
-        columns = EntryColumns(_DATA_NAMES, stats=stats, sizes=self.projected or frozenset(), counts=counts)
         elsewhere = self.options.planning
         if elsewhere is not None and len(rows) >= elsewhere.threshold:
             judged = elsewhere.judge(self.predicate, manifests, rows, columns, self.target.table.io)
@@ -190,12 +187,6 @@ class _Planner:
         proven = int((judged.states == TriState.TRUE).sum())
         self._record("manifest entries", "files", judged.total, len(judged.entries), proven, judged.effects, clock)
         return judged
-
-    def _counted(self, manifests: ManifestListTable, rows: Ints) -> frozenset[int]:
-        """The columns whose nulls are counted: those shown, or none where there would be too many counts to hold."""
-        shown = frozenset(field.field_id for field in self.shown.fields if field.field_type.is_primitive)
-        files = manifests.added_files[rows].clip(min=0) + manifests.existing_files[rows].clip(min=0)
-        return shown if int(files.sum()) * len(shown) <= _MOST_COUNTS else frozenset()
 
     def _slices(self, manifests: ManifestListTable, rows: Ints) -> list[Ints]:
         """The manifests in turns, so that entries which are dropped make room for the next ones.

@@ -112,23 +112,16 @@ class ReadColumn:
     shown: str
 
     @staticmethod
-    def of(
-        field: iceberg.NestedField, history: NameHistory, *, default: bool = True, nullable: bool = True
-    ) -> ReadColumn:
-        """Without ``default`` a file that lacks the column shows null: something else fills it in.
-
-        What is not ``nullable`` Spark reads without looking for nulls; it is shown as nullable all the same, since the
-        next snapshot may have some.
-        """
+    def of(field: iceberg.NestedField, history: NameHistory, *, default: bool = True) -> ReadColumn:
+        """Without ``default`` a file that lacks the column shows null: something else fills it in."""
         veil = history.prefix if history.veiled(field) else None
         metadata: dict[str, Any] = {FIELD_ID: field.field_id}
         if default and field.initial_default is not None:
             literal = _default_literal(field)
             metadata |= {"EXISTS_DEFAULT": literal, "CURRENT_DEFAULT": literal}
         name = field.name if veil is None else f"{veil}{field.field_id}"
-        asked = spark.StructField(name, _asked_type(field.field_type, field.name, veil), nullable, metadata)
-        shown = _shown(field, quoted(name), veil)
-        return ReadColumn(field, asked, shown if nullable else f"if(false, NULL, {shown})")
+        asked = spark.StructField(name, _asked_type(field.field_type, field.name, veil), True, metadata)
+        return ReadColumn(field, asked, _shown(field, quoted(name), veil))
 
 
 def _shown(field: iceberg.NestedField, read: str, veil: str | None) -> str:

@@ -26,9 +26,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import LongType, StructField, StructType
 
 from floeplan.metadata.delete_index import DeleteKind
-from floeplan.metadata.entries import EntriesTable
 from floeplan.metadata.entry_columns import partition_column
-from floeplan.metadata.stats import null_counts
 from floeplan.metadata.typed_values import to_logical
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.build import field_ids
@@ -100,7 +98,10 @@ class NativeReading:
 
     def frame(self, branch: Branch) -> DataFrame:
         """The matching rows of a branch in the columns of the plan."""
-        columns = self._columns(branch)
+        columns = {
+            field.field_id: ReadColumn.of(field, self.history, default=field.field_id not in branch.constants)
+            for field in (*self.fields, *(self.key_fields.values() if branch.equality else ()))
+        }
         shown = self._positions(self._read(branch, columns), branch)
         selected = dict(self._selected(branch, columns))
         shown = _select(shown, selected)
@@ -110,15 +111,6 @@ class NativeReading:
             shown = shown.where(spark_sql(self.plan.compiled.predicate))
         asked = [field.name for field in self.plan.schema.fields]
         return shown if list(selected) == asked else shown.selectExpr(*map(quoted, asked))
-
-    def _columns(self, branch: Branch) -> dict[int, ReadColumn]:
-        entries = self.plan.files.entries.take(branch.rows)
-        found = {}
-        for field in (*self.fields, *(self.key_fields.values() if branch.equality else ())):
-            stated = field.field_id in branch.constants
-            nullable = stated or not field.field_type.is_primitive or not _never_null(entries, field.field_id)
-            found[field.field_id] = ReadColumn.of(field, self.history, default=not stated, nullable=nullable)
-        return found
 
     @property
     def tagged(self) -> npt.NDArray[np.bool_]:
@@ -310,11 +302,6 @@ def key_field(plan: ScanPlan, field_id: int) -> NestedField:
 
 def _keys_of(files: PlannedFiles, delete: int) -> tuple[int, ...]:
     return tuple(files.deletes.table.column("equality_ids")[delete].as_py())
-
-
-def _never_null(entries: EntriesTable, field_id: int) -> bool:
-    """Whether manifests count the nulls of a column in all files and find none: a file that lacks it has no count."""
-    return f"null_count.{field_id}" in entries and bool((null_counts(entries, field_id) == 0).all())
 
 
 def _select(rows: DataFrame, named: Mapping[str, str | Column]) -> DataFrame:

@@ -10,7 +10,7 @@ Spark looks for columns by field id only where the session says so: reading sets
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -109,7 +109,7 @@ def plan_read(
 ) -> ReadPlan:
     """Plan a read on Spark; the arguments are those of ``read``."""
     chosen = options or ReadOptions()
-    scan = replace(chosen.scan or ScanOptions(footers=chosen.path == "arrow"), null_counts=True)
+    scan = chosen.scan or ScanOptions(footers=chosen.path == "arrow")
     plan = plan_scan(table, where, columns=columns, snapshot_id=snapshot_id, ref=ref, options=scan)
     return read_plan_of(spark, plan, chosen.path)
 
