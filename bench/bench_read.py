@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 SIZES = {"small": (8, 250_000, 1_000), "default": (32, 750_000, 10_000), "large": (64, 750_000, 10_000)}
 """Data files, rows in each, and files of the table of many files."""
-TURNS = 3
+TURNS = 6
+"""Until the fourth or so either side still becomes faster, as its code is compiled."""
 
 Read = Callable[[str | None], "DataFrame"]
 Act = Callable[["DataFrame"], object]
