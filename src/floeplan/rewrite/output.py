@@ -98,9 +98,16 @@ def _recovered(entries: EntriesTable, field: UnionField) -> Recovered:
 
 
 def _begins(column: pa.Array, found: Recovered, has_own: Mask, field: UnionField) -> pa.Array:
-    """The value of a field where the file has it, else that of its lower bound, if there is one."""
+    """The value of a field where the file has it, else that of its lower bound, if there is one.
+
+    Files are only ordered by it: where values do not fit the type of the field, which metadata may have lost, there is
+    no order.
+    """
     type_ = partition_arrow_type(field.bound.column.type)
-    return pc.if_else(pa.array(has_own), column.cast(type_), pa.array(found.values).cast(type_))
+    try:
+        return pc.if_else(pa.array(has_own), column.cast(type_), pa.array(found.values).cast(type_))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return pa.nulls(len(column), pa.int8())
 
 
 def _fill(column: pa.Array, found: Recovered, where: Mask, field: UnionField) -> pa.Array:
