@@ -23,8 +23,10 @@ from floeplan.rewrite.options import RewriteOptions
 from floeplan.rewrite.planner import RewriteDataFilesPlanner
 from floeplan.rewrite.task import RewriteTask
 from floeplan.rewrite.work import GroupResult, group_works
+from floeplan.transaction.commit import commit_change
 from floeplan.transaction.metadata_json import writable_metadata
 from floeplan.write.parquet_file import encoded_file
+from tests.support.moves import equality_delete
 from tests.support.stitching import facts_of
 from tests.support.tables import catalog
 
@@ -245,6 +247,23 @@ def test_one_row_that_is_left_is_found(tmp_path: Path) -> None:
     fp.delete(table.refresh(), where="id % 2 = 1 AND id <> 1")
     result = rewritten(table.refresh())
     assert pq.read_table(only_file(result))["id"].to_pylist() == [1]
+
+
+def test_pages_are_made_without_rows_deleted_by_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = table_of(tmp_path, rows(0), rows(ROWS))
+    gone = set(range(5, 2 * ROWS, 13))
+    table = commit_change(table, equality_delete(table, sorted(gone), 0)).table
+    encoded = columns_encoded(monkeypatch)
+    result = rewritten(table)
+    assert encoded == {"point", "tags"}
+    assert set(pq.read_table(only_file(result))["id"].to_pylist()) == set(range(2 * ROWS)) - gone
+
+
+def test_files_without_a_row_that_is_left_are_joined_to_none(tmp_path: Path) -> None:
+    table = table_of(tmp_path, rows(0), rows(ROWS))
+    table = commit_change(table, equality_delete(table, list(range(2 * ROWS)), 0)).table
+    result = rewritten(table)
+    assert (len(result.added), len(result.removed_data)) == (0, 2)
 
 
 def columns_encoded(monkeypatch: pytest.MonkeyPatch) -> set[str]:
