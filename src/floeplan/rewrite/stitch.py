@@ -132,8 +132,7 @@ def _copy(opened: OpenFile, out: OutputStream) -> int:
     """Copy all that comes before the page places; the number of bytes."""
     first, end = len(_MAGIC), _end(opened.footer)
     for at in range(first, end, _BLOCK):
-        (block,) = opened.source.read_ranges([(at, min(_BLOCK, end - at))])
-        out.write(block)  # type: ignore[arg-type]
+        out.write(opened.source.read_ranges([(at, min(_BLOCK, end - at))])[0])  # type: ignore[arg-type]
     return end - first
 
 

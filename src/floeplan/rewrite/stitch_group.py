@@ -10,7 +10,6 @@ import numpy as np
 
 from floeplan.metadata.entries import EntriesTable
 from floeplan.metadata.table_files import TableFiles
-from floeplan.rewrite.compaction_map import runs_of
 from floeplan.rewrite.group_run import GroupRun
 from floeplan.rewrite.options import STITCHING
 from floeplan.rewrite.stitch import MIN_ROW_GROUP_BYTES, StitchedFile, misfit, small_row_groups, stitch
@@ -56,11 +55,12 @@ class GroupStitcher:
             path = target.new_location(name, self.partition.key)
             written.push(removing(target.files, path))
             made = stitch(opened, target.io, path)
-            numbers = [
-                self.run.moved.read(place, np.array([0]), np.array([file.footer.num_rows]))
-                for place, file in zip(places, opened, strict=True)
-            ]
-            self.run.moved.wrote([path], [made.footer.num_rows], [runs_of(rows) for rows in numbers])
+            first = self.run.moved.rows
+            for place, file in zip(places, opened, strict=True):
+                self.run.moved.note_read(place, np.array([0]), np.array([file.footer.num_rows]))
+            self.run.moved.wrote(
+                [path], [made.footer.num_rows], [(np.array([first]), np.array([made.footer.num_rows]))]
+            )
             parts.append(self._entry(made, places))
         return entries_of(parts, target.union)
 
