@@ -17,7 +17,7 @@ from gzip import BadGzipFile
 from pathlib import Path
 from typing import Any, cast
 
-from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog import PY_CATALOG_IMPL, TYPE, URI, Catalog, CatalogType, infer_catalog_type, load_catalog
 from pyiceberg.exceptions import (
     ForbiddenError,
     NoSuchNamespaceError,
@@ -104,7 +104,7 @@ def connect(name: str, properties: Mapping[str, Any]) -> Catalog:
     remember(told)
     context = {"catalog": name}
     try:
-        if _is_rest(told):
+        if _is_rest(name, told):
             from floeplan.rest_waiting import WaitingRestCatalog  # an HTTP client takes long to import
 
             return WaitingRestCatalog(name, **told)
@@ -119,12 +119,12 @@ def connect(name: str, properties: Mapping[str, Any]) -> Catalog:
         raise FloeplanError(message, kind="unreachable", context=context, retryable=True, safe_to_clean=True) from error
 
 
-def _is_rest(properties: Mapping[str, Any]) -> bool:
-    """Whether PyIceberg would speak to a REST catalog."""
-    if "py-catalog-impl" in properties:
+def _is_rest(name: str, properties: dict[str, Any]) -> bool:
+    """Whether PyIceberg would speak to a REST catalog; it says itself what is wrong with properties."""
+    if PY_CATALOG_IMPL in properties or not properties.get(URI):
         return False
-    uri = str(properties.get("uri", ""))
-    return bool(uri) and str(properties.get("type") or ("rest" if uri.startswith("http") else "")).lower() == "rest"
+    told = properties.get(TYPE)
+    return (CatalogType(str(told).lower()) if told else infer_catalog_type(name, properties)) is CatalogType.REST
 
 
 def embedded_home() -> Path:

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import duckdb
 import polars as pl
@@ -19,8 +19,7 @@ from datafusion import SessionContext
 
 import floeplan as fp
 from floeplan.metadata.io import local_path
-from floeplan.write.parquet_file import encoded_file
-from tests.support.stitching import facts_of
+from tests.support.stitching import columns_encoded, facts_of
 
 if TYPE_CHECKING:
     from pyiceberg.catalog.sql import SqlCatalog
@@ -138,18 +137,6 @@ def test_every_reader_sees_the_rows_of_joined_files(
     for whole in (by_duckdb_all, by_polars_all, by_datafusion_all, by_pyarrow_all):
         rows = sorted(whole(new).select(TEXTS).to_pylist(), key=itemgetter("id"))
         assert rows == before.select(TEXTS).to_pylist(), whole.__name__
-
-
-def columns_encoded(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """The columns that were not made of their pages, once there are."""
-    seen: set[str] = set()
-
-    def spy(rows: pa.Table, *rest: Any) -> memoryview:
-        seen.update(rows.column_names if rows.num_rows else ())
-        return encoded_file(rows, *rest)
-
-    monkeypatch.setattr("floeplan.rewrite.join_group.encoded_file", spy)
-    return seen
 
 
 def by_iceberg(spark: SparkSession, name: str) -> pa.Table:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import resource
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,22 +32,12 @@ from tests.support.commits import (
     read_rows,
     rows_of,
 )
+from tests.support.full_filesystem import full_after
 
 pytestmark = pytest.mark.unit
 
 NOTHING, LITTLE = 0, 300
 """Bytes that fit: not even the first, or the beginning of a file."""
-
-
-@contextmanager
-def full_after(size: int) -> Iterator[None]:
-    """No file may become longer than this."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def _merge(table: Table, options: Any) -> object:

@@ -86,17 +86,17 @@ def filled(folder: Path, free: int) -> Iterator[None]:
 
 
 @contextmanager
-def limited(_: Path, free: int) -> Iterator[None]:
-    """No file may have more than so many bytes."""
+def full_after(size: int) -> Iterator[None]:
+    """No file may become longer than this."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (free, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-FULL = {MOUNTED: filled, LIMITED: limited}
+FULL = {MOUNTED: filled, LIMITED: lambda _, free: full_after(free)}
 
 
 def attempt(base: Table, folder: Path, change: str, free_pages: int, how: str) -> Try:

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pytest
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from floeplan.parquet.footer import ParquetFooter, read_footer
@@ -15,6 +17,7 @@ from floeplan.predicate.ir import TRUE
 from floeplan.predicate.tristate import TriState
 from floeplan.scan.file_rows import FileRows, OpenFile, TableRows
 from floeplan.scan.model import FileScan
+from floeplan.write.parquet_file import encoded_file
 
 IO = PyArrowFileIO()
 
@@ -92,3 +95,15 @@ def _place(fact: dict[str, Any]) -> tuple[Any, ...]:
 
 def same_place(fact: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(fact, key=_place)
+
+
+def columns_encoded(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The columns of joined row groups that were not made of their pages, once there are."""
+    seen: set[str] = set()
+
+    def spy(rows: pa.Table, *rest: Any) -> memoryview:
+        seen.update(rows.column_names if rows.num_rows else ())
+        return encoded_file(rows, *rest)
+
+    monkeypatch.setattr("floeplan.rewrite.join_group.encoded_file", spy)
+    return seen

@@ -25,9 +25,8 @@ from floeplan.rewrite.task import RewriteTask
 from floeplan.rewrite.work import GroupResult, group_works
 from floeplan.transaction.commit import commit_change
 from floeplan.transaction.metadata_json import writable_metadata
-from floeplan.write.parquet_file import encoded_file
 from tests.support.moves import equality_delete
-from tests.support.stitching import facts_of
+from tests.support.stitching import columns_encoded, facts_of
 from tests.support.tables import catalog
 
 pytestmark = pytest.mark.unit
@@ -264,18 +263,6 @@ def test_files_without_a_row_that_is_left_are_joined_to_none(tmp_path: Path) -> 
     table = commit_change(table, equality_delete(table, list(range(2 * ROWS)), 0)).table
     result = rewritten(table)
     assert (len(result.added), len(result.removed_data)) == (0, 2)
-
-
-def columns_encoded(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """The columns of joined row groups that were not made of their pages, once there are."""
-    seen: set[str] = set()
-
-    def spy(part: pa.Table, *rest: Any) -> memoryview:
-        seen.update(part.column_names if part.num_rows else ())
-        return encoded_file(part, *rest)
-
-    monkeypatch.setattr("floeplan.rewrite.join_group.encoded_file", spy)
-    return seen
 
 
 @pytest.mark.parametrize("both", [True, False])

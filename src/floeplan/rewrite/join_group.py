@@ -39,9 +39,9 @@ from floeplan.rewrite.thin_pages import OldPages, ThinColumn, can_thin
 from floeplan.scan.file_rows import EQUALITY, FileRows, OpenFile
 from floeplan.scan.projection import arrow_schema
 from floeplan.write.conform import conform
-from floeplan.write.entry_rows import FileEntry, entries_of
-from floeplan.write.metrics import file_metrics
-from floeplan.write.parquet_file import GroupFacts, encoded_file, group_facts, hardly_repeating
+from floeplan.write.data_files import data_entry
+from floeplan.write.entry_rows import entries_of
+from floeplan.write.parquet_file import GroupFacts, WrittenFile, encoded_file, group_facts, hardly_repeating
 from floeplan.write.partitioning import FilePartition
 from floeplan.write.target import WriteTarget
 
@@ -194,16 +194,8 @@ class GroupJoiner:
                 facts.append(seen)
             size, footer = file.finish()
         self.run.moved.wrote([path], [footer.num_rows], [(np.array([0]), np.array([self.run.moved.rows]))])
-        entry = FileEntry(
-            path=path,
-            partition=self.partition,
-            record_count=footer.num_rows,
-            size=size,
-            metrics=file_metrics(footer, target.schema, target.metrics_modes, facts),
-            split_offsets=footer.chunks(0).start.tolist(),
-            sort_order_id=0,
-        )
-        return entries_of([entry], target.union)
+        made = WrittenFile(path, size, footer, tuple(facts))
+        return entries_of([data_entry(target, made, self.partition)], target.union)
 
     def _row_groups(self) -> Iterator[tuple[int, list[Chunk], GroupFacts]]:
         """New row groups: their rows, their columns, and what is known of these."""

@@ -26,9 +26,9 @@ from floeplan.rewrite.held_rows import HeldRows
 from floeplan.rewrite.joined_file import Chunk, JoinedFile, encoded_chunks, encoded_footer
 from floeplan.rewrite.side_by_side import side_by_side
 from floeplan.rewrite.stitch_group import removing
+from floeplan.write.data_files import data_entry
 from floeplan.write.entry_rows import FileEntry, entries_of
-from floeplan.write.metrics import file_metrics
-from floeplan.write.parquet_file import GroupFacts, encoded_file, group_facts, hardly_repeating
+from floeplan.write.parquet_file import GroupFacts, WrittenFile, encoded_file, group_facts, hardly_repeating
 from floeplan.write.partitioning import FilePartition
 
 _FULL_ENOUGH = 0.9
@@ -131,12 +131,4 @@ class OrderedFiles:
         self.run.moved.wrote(
             [path], [footer.num_rows], [each_alone(self.held.numbers[first : first + footer.num_rows])]
         )
-        return FileEntry(
-            path=path,
-            partition=self.partition,
-            record_count=footer.num_rows,
-            size=size,
-            metrics=file_metrics(footer, target.schema, target.metrics_modes, facts),
-            split_offsets=footer.chunks(0).start.tolist(),
-            sort_order_id=0,
-        )
+        return data_entry(target, WrittenFile(path, size, footer, tuple(facts)), self.partition)

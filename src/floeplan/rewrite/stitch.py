@@ -30,6 +30,7 @@ from floeplan.parquet.footer import ParquetFooter, decode_footer
 from floeplan.parquet.splice import Each, Edit, splice
 from floeplan.parquet.thrift import BINARY, I64, LIST, SCALAR, STRUCT, encode_struct, encode_value, read_struct
 from floeplan.scan.file_rows import OpenFile
+from floeplan.write.parquet_file import WrittenFile
 
 MIN_ROW_GROUP_BYTES = 8 * 1024 * 1024
 """Row groups that are smaller on average are better put together."""
@@ -37,15 +38,6 @@ MIN_ROW_GROUP_BYTES = 8 * 1024 * 1024
 _BLOCK = 8 * 1024 * 1024
 _MAGIC = b"PAR1"
 _PLACES: Any = {2: ..., 4: ..., 6: SCALAR, 7: ...}
-
-
-@dataclass(frozen=True, slots=True)
-class StitchedFile:
-    """A file made of others."""
-
-    path: str
-    size: int
-    footer: ParquetFooter
 
 
 def misfit(files: Iterable[OpenFile], schema: Schema, min_row_group: int = MIN_ROW_GROUP_BYTES) -> str:
@@ -75,7 +67,7 @@ def small_row_groups(size: int, groups: int, min_row_group: int) -> str:
     return f"row groups of {mean} bytes are better put together" if mean < min_row_group else ""
 
 
-def stitch(files: Sequence[OpenFile], io: FileIO, path: str) -> StitchedFile:
+def stitch(files: Sequence[OpenFile], io: FileIO, path: str) -> WrittenFile:
     """Write the row groups of all files, in their order, into one file."""
     with writing(path), io.new_output(path).create() as out:
         out.write(_MAGIC)
@@ -91,7 +83,7 @@ def stitch(files: Sequence[OpenFile], io: FileIO, path: str) -> StitchedFile:
         for part in (*places.written, footer, len(footer).to_bytes(4, "little"), _MAGIC):
             out.write(part)
     size = places.end + len(footer) + 8
-    return StitchedFile(path, size, decode_footer(footer, path, size))
+    return WrittenFile(path, size, decode_footer(footer, path, size), ())
 
 
 def _types(schema: Schema) -> dict[int, str]:

@@ -12,9 +12,10 @@ from floeplan.metadata.entries import EntriesTable
 from floeplan.metadata.table_files import TableFiles
 from floeplan.rewrite.group_run import GroupRun
 from floeplan.rewrite.options import STITCHING
-from floeplan.rewrite.stitch import MIN_ROW_GROUP_BYTES, StitchedFile, misfit, small_row_groups, stitch
+from floeplan.rewrite.stitch import MIN_ROW_GROUP_BYTES, misfit, small_row_groups, stitch
+from floeplan.write.data_files import data_entry
 from floeplan.write.entry_rows import FileEntry, entries_of
-from floeplan.write.metrics import file_metrics
+from floeplan.write.parquet_file import WrittenFile
 from floeplan.write.partitioning import FilePartition
 
 
@@ -71,22 +72,14 @@ class GroupStitcher:
         portion = (middle * self.run.work.outputs).astype(np.int64)
         return [np.flatnonzero(portion == number).tolist() for number in np.unique(portion).tolist()]
 
-    def _entry(self, made: StitchedFile, places: Sequence[int]) -> FileEntry:
+    def _entry(self, made: WrittenFile, places: Sequence[int]) -> FileEntry:
         """The entry of a new file; footers do not count NaN, so what the entries of the old files say is summed."""
-        target = self.run.target
-        metrics = file_metrics(made.footer, target.schema, target.metrics_modes)
+        entry = data_entry(self.run.target, made, self.partition)
+        assert entry.metrics is not None
         counts = [self.run.work.nan_counts[place] for place in places]
-        for field_id in set.intersection(*map(set, counts)) & metrics.value_counts.keys():
-            metrics.nan_value_counts[field_id] = sum(count[field_id] for count in counts)
-        return FileEntry(
-            path=made.path,
-            partition=self.partition,
-            record_count=made.footer.num_rows,
-            size=made.size,
-            metrics=metrics,
-            split_offsets=made.footer.chunks(0).start.tolist(),
-            sort_order_id=0,
-        )
+        for field_id in set.intersection(*map(set, counts)) & entry.metrics.value_counts.keys():
+            entry.metrics.nan_value_counts[field_id] = sum(count[field_id] for count in counts)
+        return entry
 
 
 def removing(files: TableFiles, path: str) -> Callable[..., None]:

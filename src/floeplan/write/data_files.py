@@ -150,7 +150,9 @@ class DataFileWriter:
     def finish(self) -> EntriesTable:
         """Close all files; the entries of every file written."""
         self._close_all()
-        return entries_of([self._entry(file, partition) for file, partition in self._finished], self._target.union)
+        order = self._target.sort_order.order_id if self._sort else 0
+        entries = [data_entry(self._target, file, partition, order) for file, partition in self._finished]
+        return entries_of(entries, self._target.union)
 
     def abort(self) -> None:
         """Remove every file written."""
@@ -256,14 +258,15 @@ class DataFileWriter:
             self._finished.append((slot.file.close(), slot.partition))
             slot.file = None
 
-    def _entry(self, file: WrittenFile, partition: FilePartition) -> FileEntry:
-        first_column = file.footer.chunks(0)
-        return FileEntry(
-            path=file.path,
-            partition=partition,
-            record_count=file.footer.num_rows,
-            size=file.size,
-            metrics=file_metrics(file.footer, self._target.schema, self._target.metrics_modes, file.groups),
-            split_offsets=first_column.start.tolist(),
-            sort_order_id=self._target.sort_order.order_id if self._sort else 0,
-        )
+
+def data_entry(target: WriteTarget, file: WrittenFile, partition: FilePartition, sort_order_id: int = 0) -> FileEntry:
+    """A data file as the manifest will have it."""
+    return FileEntry(
+        path=file.path,
+        partition=partition,
+        record_count=file.footer.num_rows,
+        size=file.size,
+        metrics=file_metrics(file.footer, target.schema, target.metrics_modes, file.groups),
+        split_offsets=file.footer.chunks(0).start.tolist(),
+        sort_order_id=sort_order_id,
+    )
