@@ -1,8 +1,9 @@
-"""Numbers and long texts as people read them."""
+"""Numbers and long texts as people read them, and counts that others wrote as text."""
 
 from __future__ import annotations
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_MOST_DIGITS = 18
 
 
 def human_bytes(size: int) -> str:
@@ -38,3 +39,9 @@ def percent(part: int, whole: int) -> str:
     if share == 0 or share >= 10:
         return f"{share:.0f} %"
     return f"{share:.2g} %"
+
+
+def parse_count(text: object) -> int | None:
+    """The count that a text states in plain digits, as far as 64 bits hold it; whatever else it is states none."""
+    plain = isinstance(text, str) and text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
+    return int(str(text)) if plain else None

@@ -87,10 +87,11 @@ def encode(writer: Writer, found: list[Any]) -> bytes:
 
 def decode(data: bytes, decoder: type, sequence_number: int = 7) -> pa.Table:
     reader = ManifestReader(UNION, COLUMNS, decoder)
-    count = reader.read(data, "m.avro", 0, len(data))
-    said = {"manifest_path": "m.avro", "first_row_id": 100, "sequence_number": sequence_number}
+    reader.read(data, "m.avro", 0)
+    said = {"manifest_path": "m.avro", "manifest_length": len(data)}
+    said |= {"first_row_id": 100, "sequence_number": sequence_number}
     listed = parse_manifest_list(Writer(version=3).manifest_list([said]), "l.avro", decoder=decoder)
-    return reader.finish(listed, np.array([0]), np.array([count])).table
+    return reader.finish(listed, np.array([0])).table
 
 
 @given(writers, st.lists(entries, max_size=6))

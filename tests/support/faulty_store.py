@@ -134,7 +134,7 @@ class FaultyStore:
         assert isinstance(newest.io, PyArrowFileIO)
         system = newest.io.fs_by_scheme("s3", BUCKET)
         there = {f"s3://{info.path}" for info in system.get_file_info(FileSelector(BUCKET, recursive=True))}
-        return sorted(set(reachable_files(newest).to_pylist()) - there)
+        return sorted(set(reachable_files(newest, trust_lists=False).to_pylist()) - there)
 
     def close(self) -> None:
         self._catalog.close()

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any
 
+from floeplan.metadata.avro_file import AvroReader
+
 Edit = list[Any]
 """``["set", place, value]`` or ``["drop", place]`` of a tree; ``[kind, at, hex]`` of bytes."""
 
@@ -62,6 +64,13 @@ def byte_edits(size: int, random: Random) -> list[Edit]:
         kind = random.choice(("xor", "put", "put", "insert", "take", "cut"))
         edits.append([kind, at, random.choice((random.randbytes(random.choice((1, 1, 4, 8))), b"\xff" * 5)).hex()])
     return edits
+
+
+def block_ends(data: bytes) -> list[int]:
+    """Where the header and the blocks of an Avro file end: cut there, it is a valid file with fewer records."""
+    reader = AvroReader()
+    header = reader.header(data, "")
+    return [*(block.offset for block in reader.blocks(data, header, "")), len(data)]
 
 
 def edited_tree(tree: Any, edits: list[Edit]) -> Any:

@@ -262,7 +262,7 @@ def test_a_table_that_names_its_files_under_another_authority_is_refused(
     table = create_table(catalog)
     age(table, WEEK)
     named = [path.replace("file://", "file://elsewhere") for path in reachable(table)]
-    monkeypatch.setattr(orphans, "reachable_files", lambda _: pa.array(named))
+    monkeypatch.setattr(orphans, "reachable_files", lambda _, **__: pa.array(named))
     with pytest.raises(CorruptMetadataError, match="elsewhere"):
         remove_orphans(table, dry_run=False)
 

@@ -375,7 +375,7 @@ def test_a_manifest_shorter_than_the_list_says_is_damaged(tmp_path: Path) -> Non
     """Cut off exactly between two blocks the file would read well, and its last entries would be lost."""
     writer = Writer()
     data = writer.manifest([writer.entry()])
-    path = write_manifests(tmp_path, [(data, {"manifest_length": len(data) + 1})])
+    path = write_manifests(tmp_path, [(data, {"manifest_length": len(data) + 1, "added_files_count": 2})])
     with pytest.raises(CorruptMetadataError, match=rf"m0.avro is damaged at byte {len(data)}"):
         read(path)
 

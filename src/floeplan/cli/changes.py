@@ -46,6 +46,10 @@ DryRunOption = Annotated[
     bool, typer.Option("--dry-run", help="Say what would be dropped and what would be read; change nothing.")
 ]
 YesOption = Annotated[bool, typer.Option("--yes", help="Do it; without this only say what would be done.")]
+TrustListsOption = Annotated[
+    bool,
+    typer.Option("--trust-lists", help="Go on where a manifest list has fewer files than its snapshot counts."),
+]
 
 
 @dataclass(frozen=True, slots=True)

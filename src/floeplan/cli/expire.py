@@ -9,7 +9,7 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from floeplan.cli.changes import ChangedTableArgument, YesOption, pairs, sign_of_life, writable_table
+from floeplan.cli.changes import ChangedTableArgument, TrustListsOption, YesOption, pairs, sign_of_life, writable_table
 from floeplan.cli.common import CatalogOption, JsonOption, show
 from floeplan.maintain.expire import ExpireResult, expire_snapshots
 from floeplan.text import counted
@@ -27,6 +27,7 @@ def expire(
         int | None, typer.Option("--retain-last", metavar="N", min=1, help="Newest snapshots of a branch to keep.")
     ] = None,
     yes: YesOption = False,
+    trust_lists: TrustListsOption = False,
     catalog: CatalogOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -37,7 +38,9 @@ def expire(
     limit = None if older_than is None else int(time.time() * 1000 - older_than * _DAY_MS)
     with sign_of_life("expiring snapshots"):
         loaded = writable_table(table, catalog)
-        result = expire_snapshots(loaded, older_than_ms=limit, retain_last=retain_last, dry_run=not yes)
+        result = expire_snapshots(
+            loaded, older_than_ms=limit, retain_last=retain_last, dry_run=not yes, trust_lists=trust_lists
+        )
     show(result, draw_expired, as_json=json)
 
 

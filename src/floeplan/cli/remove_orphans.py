@@ -9,7 +9,7 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from floeplan.cli.changes import ChangedTableArgument, YesOption, sign_of_life, writable_table
+from floeplan.cli.changes import ChangedTableArgument, TrustListsOption, YesOption, sign_of_life, writable_table
 from floeplan.cli.common import CatalogOption, JsonOption, show
 from floeplan.maintain.orphans import AGE_GUARD, OrphansResult
 from floeplan.maintain.orphans import remove_orphans as remove
@@ -24,6 +24,7 @@ def remove_orphans(
         float, typer.Option("--older-than", metavar="DAYS", help="Files younger than this are left; at least 1.")
     ] = AGE_GUARD / timedelta(days=1),
     yes: YesOption = False,
+    trust_lists: TrustListsOption = False,
     catalog: CatalogOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -32,7 +33,8 @@ def remove_orphans(
     floeplan remove-orphans db.events --yes
     """
     with sign_of_life("looking for orphans"):
-        found = remove(writable_table(table, catalog), older_than=timedelta(days=older_than), dry_run=not yes)
+        loaded = writable_table(table, catalog)
+        found = remove(loaded, older_than=timedelta(days=older_than), dry_run=not yes, trust_lists=trust_lists)
     show(found, draw_orphans, as_json=json)
 
 

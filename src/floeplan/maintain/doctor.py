@@ -4,6 +4,7 @@
 finding                         severity  meaning
 ==============================  ========  ==========================================================================
 unknown-spec                    error     manifests of a partition spec that the metadata does not have
+short-manifest-list             warning   the manifest list has fewer files than its snapshot counts: perhaps cut
 duplicate-paths                 error     a data file is listed twice: its rows are read twice
 wrong-summaries                 error     the manifest list excludes partitions that are there: plans lose their files
 misfiled-values                 error     files are filed under a partition that bounds, or sampled rows, disprove
@@ -47,6 +48,7 @@ from floeplan.metadata.delete_index import DeleteKind
 from floeplan.metadata.entries import EntriesTable
 from floeplan.metadata.entry_columns import EntryColumns
 from floeplan.metadata.manifest_list import DATA, DELETES, ManifestListTable
+from floeplan.metadata.wholeness import Shortfall, shortfall
 from floeplan.partition.key import partition_codes
 from floeplan.predicate.names import Names
 from floeplan.predicate.stats import to_mask
@@ -186,6 +188,7 @@ class _Examination:
     filtered: tuple[str, ...]
     head: Head
     unknown: ManifestListTable
+    short: Shortfall | None
     data: EntriesTable
     check: DeleteCheck
 
@@ -196,7 +199,10 @@ class _Examination:
         head = replace(whole, manifests=whole.manifests.take(np.flatnonzero(known)))
         data = head.entries(head.rows(DATA), EntryColumns(frozenset({"lower_bounds"})))
         unknown = whole.manifests.take(np.flatnonzero(~known))
-        return cls(table, branch, sample, filtered, head, unknown, data, DeleteCheck.of(head))
+        at = branch_head(table.metadata, branch)
+        snapshot = None if at is None else table.metadata.snapshot_by_id(at)
+        short = None if snapshot is None else shortfall(snapshot, whole.manifests)
+        return cls(table, branch, sample, filtered, head, unknown, short, data, DeleteCheck.of(head))
 
     def findings(self) -> Iterator[Finding]:
         yield from self._listing()
@@ -209,6 +215,10 @@ class _Examination:
 
     def _listing(self) -> Iterator[Finding]:
         """What the manifests list that cannot be."""
+        if self.short is not None:
+            text = f"{self.short.message}; if rows are missing, restore it or roll back"
+            missing = self.short.total - self.short.listed
+            yield Finding(Severity.WARNING, "short-manifest-list", text, None, missing, (self.short.manifest_list,))
         for spec_id in np.unique(self.unknown.spec_id).tolist():
             paths = self.unknown.path.filter(pa.array(self.unknown.spec_id == spec_id)).to_pylist()
             text = (

@@ -4,7 +4,8 @@ Rule: a branch keeps its newest snapshots: those younger than the limit, and at 
 and a snapshot that no branch or tag leads to is kept while it is younger than the limit. A branch or tag with a limit
 of its own goes by that; ``main`` is never dropped.
 
-Fail-safe: first the catalog forgets the snapshots, and only then are files removed: those of the forgotten snapshots
+Fail-safe: nothing is forgotten while the manifest list of a snapshot that stays may have been cut: older snapshots have
+what it lost. Then the catalog forgets the snapshots, and only then are files removed: those of the forgotten snapshots
 that no snapshot of the table, as the catalog then has it, refers to. Files outside the table's locations stay. A table
 whose files may belong to others (``gc.enabled=false``) is refused. Nothing is done unless ``dry_run`` is off.
 """
@@ -86,6 +87,7 @@ def expire_snapshots(
     older_than_ms: int | None = None,
     retain_last: int | None = None,
     dry_run: bool = True,
+    trust_lists: bool = False,
     now_ms: int | None = None,
     commit: CommitOptions | None = None,
 ) -> ExpireResult:
@@ -97,6 +99,7 @@ def expire_snapshots(
             table's ``history.expire.max-snapshot-age-ms`` says, when not given.
         retain_last: Snapshots of a branch to keep however old they are.
         dry_run: Only say what would be done.
+        trust_lists: Go on where a manifest list has fewer files than the summary of its snapshot counts.
         now_ms: The time it is.
         commit: How the catalog is told.
     """
@@ -104,15 +107,18 @@ def expire_snapshots(
     _check(loaded.metadata, retain_last)
     now = int(time.time() * 1000) if now_ms is None else now_ms
     rule = _Rule(now, older_than_ms, retain_last)
+    expiry = rule.apply(loaded.metadata)
+    kept = [s for s in loaded.metadata.snapshots if s.snapshot_id not in expiry.snapshot_ids]
     if dry_run:
-        expiry = rule.apply(loaded.metadata)
-        kept = [s for s in loaded.metadata.snapshots if s.snapshot_id not in expiry.snapshot_ids]
-        return _Files.of(loaded, loaded.metadata, expiry, kept).result(loaded, expiry, len(kept), dry_run=True)
+        files = _Files.of(loaded, loaded.metadata, expiry, kept, trust_lists=trust_lists)
+        return files.result(loaded, expiry, len(kept), dry_run=True)
+    if expiry.snapshot_ids and not trust_lists:
+        SnapshotFiles.of(kept, loaded.io, trust_lists=False)
     intent = _ExpireIntent(rule)
     committed = Exchange(loaded, intent, commit or CommitOptions()).run()
     before, expiry = intent.proposed[-1]
     try:
-        files = _Files.of(committed, before, expiry, committed.metadata.snapshots)
+        files = _Files.of(committed, before, expiry, committed.metadata.snapshots, trust_lists=trust_lists)
     except FloeplanError as error:
         raise _files_unknown(expiry, error) from error
     return files.result(committed, expiry, len(committed.metadata.snapshots), dry_run=False)
@@ -254,12 +260,14 @@ class _Files:
     statistics: tuple[str, ...]
 
     @classmethod
-    def of(cls, table: Table, before: TableMetadata, expiry: _Expiry, kept: list[Snapshot]) -> _Files:
+    def of(
+        cls, table: Table, before: TableMetadata, expiry: _Expiry, kept: list[Snapshot], *, trust_lists: bool
+    ) -> _Files:
         gone = [snapshot for snapshot in before.snapshots if snapshot.snapshot_id in expiry.snapshot_ids]
         if not gone:
             return cls((), (), (), ())
-        staying = SnapshotFiles.of(kept, table.io)
-        leaving = SnapshotFiles.of(gone, table.io).without(staying)
+        staying = SnapshotFiles.of(kept, table.io, trust_lists=trust_lists)
+        leaving = SnapshotFiles.of(gone, table.io, trust_lists=True).without(staying)
         content = leaving.content(before, table.io, live=True)
         needed = staying.content(table.metadata, table.io, live=True)
         free = content.filter(pc.invert(pc.is_in(content, value_set=needed)))

@@ -67,7 +67,12 @@ class OrphansResult:
 
 
 def remove_orphans(
-    table: Table | str, *, older_than: timedelta = AGE_GUARD, dry_run: bool = True, now_s: float | None = None
+    table: Table | str,
+    *,
+    older_than: timedelta = AGE_GUARD,
+    dry_run: bool = True,
+    trust_lists: bool = False,
+    now_s: float | None = None,
 ) -> OrphansResult:
     """Find, and unless it is a dry run remove, files that a table does not refer to.
 
@@ -75,12 +80,14 @@ def remove_orphans(
         table: The table, or its name.
         older_than: How old a file must be.
         dry_run: Only say what would be removed.
+        trust_lists: Go on where a manifest list has fewer files than the summary of its snapshot counts.
         now_s: The time it is, in seconds since 1970; the earlier of this machine's and the store's when not given.
 
     Raises:
         InvalidOptionError: The age guard is less than a day.
         UnsupportedError: The table's files may belong to others, or its store cannot be listed.
-        CorruptMetadataError: The table names a file under another scheme or authority than its location has.
+        CorruptMetadataError: The table names a file under another scheme or authority than its location has, or a
+            manifest list that is not trusted may have been cut.
     """
     if older_than < LEAST_AGE:
         raise InvalidOptionError(
@@ -91,7 +98,7 @@ def remove_orphans(
     refuse_shared_files(loaded.metadata, "remove orphans")
     listed = _listed(loaded)
     newest = loaded if isinstance(loaded, StaticTable) else loaded.catalog.load_table(loaded.name())
-    reachable = {Location.parse(path) for path in reachable_files(newest).to_pylist()}
+    reachable = {Location.parse(path) for path in reachable_files(newest, trust_lists=trust_lists).to_pylist()}
     _refuse_other_names(listed, reachable)
     unknown = {parts: file for parts, file in listed.items() if parts not in reachable}
     if now_s is None:

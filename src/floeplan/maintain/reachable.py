@@ -3,7 +3,8 @@
 Rule: a file is reachable when a snapshot of the table has it, through its manifest list and manifests, or when the
 metadata name it. Every manifest is read once, however many snapshots list it.
 
-Fail-safe: a manifest that cannot be read is an error. Without it nobody can say what is reachable.
+Fail-safe: a manifest that cannot be read is an error. Without it nobody can say what is reachable. So is a manifest
+list with fewer files than its snapshot counts, unless the caller trusts it: what it may have lost would be removed.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
+from floeplan.errors import CorruptMetadataError
 from floeplan.metadata.entry_columns import EntryColumns
 from floeplan.metadata.io import read_files
 from floeplan.metadata.manifest import read_entries
@@ -27,6 +29,7 @@ from floeplan.metadata.manifest_list import (
     inline_manifest_list,
     parse_manifest_list,
 )
+from floeplan.metadata.wholeness import shortfall
 from floeplan.partition.union import UnionPartitionType
 
 _PATHS = EntryColumns(frozenset(), partition=False)
@@ -45,10 +48,19 @@ class SnapshotFiles:
     manifests: ManifestListTable
 
     @classmethod
-    def of(cls, snapshots: Iterable[Snapshot], io: FileIO) -> SnapshotFiles:
-        """The manifest lists and manifests of snapshots."""
-        locations = sorted({snapshot.manifest_list for snapshot in snapshots})
-        lists = [parse_manifest_list(data, at) for data, at in zip(read_files(locations, io), locations, strict=True)]
+    def of(cls, snapshots: Iterable[Snapshot], io: FileIO, *, trust_lists: bool) -> SnapshotFiles:
+        """The manifest lists and manifests of snapshots.
+
+        Raises:
+            CorruptMetadataError: A list that is not trusted has fewer files than its snapshot counts.
+        """
+        by_location = {snapshot.manifest_list: snapshot for snapshot in snapshots}
+        locations = sorted(by_location)
+        lists = []
+        for data, location in zip(read_files(locations, io), locations, strict=True):
+            lists.append(parse_manifest_list(data, location))
+            if not trust_lists:
+                _refuse_short(by_location[location], lists[-1])
         listed = concat_manifest_lists(lists) if lists else inline_manifest_list(())
         first = np.unique(listed.path.dictionary_encode().indices.to_numpy(), return_index=True)[1]
         return cls(frozenset(locations), listed.take(np.sort(first)))
@@ -77,9 +89,18 @@ def metadata_files(table: Table) -> set[str]:
     return found | {one.statistics_path for one in (*metadata.statistics, *metadata.partition_statistics)}
 
 
-def reachable_files(table: Table) -> pa.Array:
+def reachable_files(table: Table, *, trust_lists: bool) -> pa.Array:
     """Every file that a table, as it was loaded, refers to."""
-    files = SnapshotFiles.of(table.metadata.snapshots, table.io)
+    files = SnapshotFiles.of(table.metadata.snapshots, table.io, trust_lists=trust_lists)
     named = metadata_files(table) | files.lists | files.manifest_paths
     content = files.content(table.metadata, table.io, live=False)
     return pa.concat_arrays([content, pa.array(sorted(named), content.type)]).unique()
+
+
+def _refuse_short(snapshot: Snapshot, listed: ManifestListTable) -> None:
+    short = shortfall(snapshot, listed)
+    if short is not None:
+        raise CorruptMetadataError(
+            f"{short.message}; files that it lost would be removed: restore it, or trust the lists (--trust-lists)",
+            context=short.to_dict(),
+        )

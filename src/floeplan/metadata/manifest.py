@@ -1,8 +1,8 @@
 """Reading manifests: the bytes of many files into one ``EntriesTable``.
 
 Rule: blocks go straight from the inflater into typed columns; a manifest costs a few Python calls, an entry none.
-Fail-safe: a manifest that is shorter than the list says, damaged, or without a column every manifest has, is an error
-naming it; a plan made without it would lose rows.
+Fail-safe: a manifest that nothing says is whole (``wholeness``), that is damaged, or without a column every manifest
+has, is an error naming it; a plan made without it would lose rows.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from floeplan.metadata.fixed_values import written_schema
 from floeplan.metadata.io import MAX_WORKERS, read_files
 from floeplan.metadata.manifest_list import ManifestListTable
 from floeplan.metadata.program import Program, compile_program
+from floeplan.metadata.wholeness import ReadManifests
 from floeplan.partition.union import UnionPartitionType
 
 _EVERYTHING = EntryColumns()
@@ -61,14 +62,10 @@ def read_entries(
         raise UnsupportedError(f"{path} is encrypted, which Floeplan does not read", context={"file": path})
     reader = ManifestReader(partition, columns, decoder, live, _expected(manifests, chosen))
     paths = manifests.path.take(pa.array(chosen)).to_pylist()
-    spec_ids, lengths = manifests.spec_id[chosen].tolist(), manifests.length[chosen].tolist()
-    counts = [
-        reader.read(data, path, spec_id, length)
-        for data, path, spec_id, length in zip(
-            read_files(paths, io, max_workers), paths, spec_ids, lengths, strict=True
-        )
-    ]
-    return reader.finish(manifests, chosen, np.array(counts, dtype=np.int64))
+    spec_ids = manifests.spec_id[chosen].tolist()
+    for data, path, spec_id in zip(read_files(paths, io, max_workers), paths, spec_ids, strict=True):
+        reader.read(data, path, spec_id)
+    return reader.finish(manifests, chosen)
 
 
 def _expected(manifests: ManifestListTable, rows: Ints) -> int:
@@ -94,18 +91,20 @@ class ManifestReader:
         self._reader = ColumnReader(decoder, ("status", Status.DELETED) if live else None, expected)
         self._partition = partition
         self._columns = columns
+        self._live = live
         self._programs: dict[tuple[int, int], tuple[Header, Program]] = {}
+        self._sizes: list[int] = []
+        self._counts: list[int] = []
 
-    def read(self, data: bytes, path: str, spec_id: int, length: int) -> int:
-        """Append the entries of one manifest; returns their number."""
-        if len(data) < length:
-            raise corrupt(path, len(data), f"the file ends here, the manifest list says it has {length} bytes")
+    def read(self, data: bytes, path: str, spec_id: int) -> None:
+        """Append the entries of one manifest."""
         header = self._avro.header(data, path)
         program = self._program(header, data, spec_id, path)
         before = self._reader.records
         for block in self._avro.blocks(data, header, path):
             self._reader.read(program, block, path)
-        return self._reader.records - before
+        self._sizes.append(len(data))
+        self._counts.append(self._reader.records - before)
 
     def _program(self, header: Header, data: bytes, spec_id: int, path: str) -> Program:
         known = self._programs.get((id(header), spec_id))
@@ -133,6 +132,9 @@ class ManifestReader:
             self._programs[id(header), spec_id] = (header, program)
         return program
 
-    def finish(self, manifests: ManifestListTable, rows: Ints, counts: Ints) -> EntriesTable:
-        """The entries read so far; ``counts`` are those of the manifests ``rows``."""
-        return assemble(self._reader.finish(), Origin.of(manifests, rows, counts), self._partition, self._columns)
+    def finish(self, manifests: ManifestListTable, rows: Ints) -> EntriesTable:
+        """The entries read so far, which are those of the manifests ``rows``."""
+        raw = self._reader.finish()
+        sizes, counts = (np.array(found, dtype=np.int64) for found in (self._sizes, self._counts))
+        ReadManifests(manifests, rows, sizes, counts, self._live).check(raw)
+        return assemble(raw, Origin.of(manifests, rows, counts), self._partition, self._columns)

@@ -18,17 +18,21 @@ import pyarrow.compute as pc
 from pyiceberg.io import FileIO
 
 from floeplan.errors import CorruptMetadataError
-from floeplan.metadata.avro_file import AvroReader
+from floeplan.metadata.avro_file import AvroReader, Header, corrupt
 from floeplan.metadata.bounds import as_text
 from floeplan.metadata.decoder import DECODER, ColumnReader, Decoder, Ints, Mask, RawColumn
 from floeplan.metadata.io import MAX_WORKERS, read_file, read_files
 from floeplan.metadata.program import Fields, Items, Present, Scalar, compile_program
+from floeplan.text import parse_count
 
 DATA, DELETES = 0, 1
 """Content of a manifest."""
 
 UNKNOWN = -1
 """A count or row id that was not written."""
+
+MANIFEST_COUNT = "floeplan.manifest-count"
+"""In the header of a manifest list: how many manifests follow. Nothing else tells that a list was cut."""
 
 _SUMMARY = Fields(
     (
@@ -146,6 +150,7 @@ def parse_manifest_list(data: bytes, location: str, *, decoder: type[Decoder] = 
     for block in avro.blocks(data, header, location):
         reader.read(program, block, location)
     count = reader.records
+    _check_whole(header, count, location, len(data))
     columns = reader.finish()
     path = _text(columns.get("path"), location)
     return ManifestListTable(
@@ -154,6 +159,12 @@ def parse_manifest_list(data: bytes, location: str, *, decoder: type[Decoder] = 
         summaries=_summaries(columns, count),
         **{name: _numbers(columns, name, count, location) for name in _NUMBERS},
     )
+
+
+def _check_whole(header: Header, count: int, location: str, size: int) -> None:
+    said = parse_count(header.metadata.get(MANIFEST_COUNT, b"").decode("utf-8", "replace"))
+    if said is not None and count < said:
+        raise corrupt(location, size, f"the file ends here after {count} of the {said} manifests it should list")
 
 
 def inline_manifest_list(

@@ -22,7 +22,14 @@ from floeplan.metadata.avro_encoder import ENCODER, Encoder, compile_encoder
 from floeplan.metadata.avro_writer import avro_file
 from floeplan.metadata.decoder import Ints, Mask
 from floeplan.metadata.io import write_file
-from floeplan.metadata.manifest_list import DATA, DELETES, UNKNOWN, ManifestListTable, Summaries
+from floeplan.metadata.manifest_list import (
+    DATA,
+    DELETES,
+    MANIFEST_COUNT,
+    UNKNOWN,
+    ManifestListTable,
+    Summaries,
+)
 from floeplan.metadata.manifest_schema import list_layout
 
 _COUNTS = ("added_files", "existing_files", "deleted_files", "added_rows", "existing_rows", "deleted_rows")
@@ -101,7 +108,7 @@ def encode_manifest_list(
     if snapshot.format_version > 2 and snapshot.first_row_id is not None:
         assigned, next_row_id = _with_row_ids(assigned, snapshot.first_row_id)
     layout = list_layout(snapshot.format_version)
-    header = snapshot.header() | {"iceberg.schema": layout.iceberg}
+    header = snapshot.header() | {"iceberg.schema": layout.iceberg, MANIFEST_COUNT: str(len(assigned))}
     program = compile_encoder(layout.avro)
     data = avro_file(layout.avro, program, _columns(assigned), len(assigned), header, codec, encoder)
     return EncodedList(data, assigned, next_row_id)

@@ -31,6 +31,7 @@ from floeplan.metadata.manifest import read_entries
 from floeplan.metadata.manifest_list import ManifestListTable, inline_manifest_list, read_manifest_list
 from floeplan.metadata.root_reader import RootManifest
 from floeplan.metadata.stats import file_stats
+from floeplan.metadata.wholeness import shortfall
 from floeplan.partition.fields import source_types
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.build import columns as predicate_columns
@@ -145,7 +146,11 @@ class _Planner:
             return self.root.manifests
         if self.target.snapshot is None:
             return inline_manifest_list(())
-        return read_manifest_list(self.target.snapshot.manifest_list, self.target.table.io)
+        listed = read_manifest_list(self.target.snapshot.manifest_list, self.target.table.io)
+        short = shortfall(self.target.snapshot, listed)
+        if short is not None:
+            self.warnings.append(PlanWarning("short-manifest-list", short.message, short.to_dict()))
+        return listed
 
     def _pass_manifests(self, manifests: ManifestListTable) -> Mask:
         clock = time.perf_counter()

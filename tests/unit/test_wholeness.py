@@ -1,0 +1,186 @@
+"""Metadata files cut between two Avro blocks: an error or a warning, never rows that are silently gone."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pyiceberg.table import Table
+
+from floeplan.errors import CorruptMetadataError
+from floeplan.maintain.doctor import doctor
+from floeplan.maintain.expire import expire_snapshots
+from floeplan.maintain.orphans import remove_orphans
+from floeplan.metadata.cache import EntriesCache
+from floeplan.metadata.entry_columns import EntryColumns
+from floeplan.metadata.manifest import read_entries
+from floeplan.metadata.manifest_list import MANIFEST_COUNT, parse_manifest_list, read_manifest_list
+from floeplan.metadata.manifest_list_writer import ListedSnapshot, encode_manifest_list
+from floeplan.partition.union import UnionPartitionType
+from floeplan.scan.plan import plan_scan
+from floeplan.transaction.commit import commit_change
+from tests.support.commits import NO_SCAN_EXTRAS, append, create_table, files_under, open_catalog, read_rows, rows_of
+from tests.support.manifests import Writer, varint, write_manifests
+from tests.support.mutation import block_ends
+
+pytestmark = pytest.mark.unit
+
+WRITER = Writer(sync_interval=40)
+ENTRIES = [WRITER.entry(f"f{n}.parquet", status=(n + 1) % 3, sequence_number=1, record_count=n) for n in range(12)]
+COUNTED = {
+    "added_files_count": 4,
+    "existing_files_count": 4,
+    "deleted_files_count": 4,
+    "added_rows_count": 18,
+    "existing_rows_count": 26,
+    "deleted_rows_count": 22,
+}
+LATER = 2**53
+
+
+def entries_of(folder: Path, data: bytes, said: dict[str, Any], *, live: bool) -> int:
+    listed = read_manifest_list(write_manifests(folder, [(data, said)]))
+    return len(read_entries(listed, UnionPartitionType((), {0: ()}), EntryColumns(frozenset()), live=live))
+
+
+def whole_manifest() -> tuple[bytes, list[int]]:
+    data = WRITER.manifest(ENTRIES)
+    *cuts, end = block_ends(data)
+    assert end == len(data)
+    assert len(cuts) > 3
+    return data, cuts
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_a_manifest_cut_between_blocks_is_damaged(tmp_path: Path, live: bool) -> None:
+    data, cuts = whole_manifest()
+    assert entries_of(tmp_path, data, COUNTED, live=live) == (8 if live else 12)
+    for cut in cuts:
+        with pytest.raises(CorruptMetadataError, match=rf"m0.avro is damaged at byte {cut}: the file ends here"):
+            entries_of(tmp_path, data[:cut], COUNTED | {"manifest_length": len(data)}, live=live)
+
+
+@pytest.mark.parametrize("live", [True, False])
+@pytest.mark.parametrize("length", [1, 10**9])
+def test_counts_stand_in_for_a_wrong_length(tmp_path: Path, length: int, live: bool) -> None:
+    """Tables with rewritten paths keep the lengths of the manifests they had; some writers take them too early."""
+    data, cuts = whole_manifest()
+    said = COUNTED | {"manifest_length": length}
+    assert entries_of(tmp_path, data, said, live=live) == (8 if live else 12)
+    for cut in cuts:
+        with pytest.raises(CorruptMetadataError, match=f"damaged at byte {cut}"):
+            entries_of(tmp_path, data[:cut], said, live=live)
+
+
+def test_the_length_stands_in_for_wrong_counts(tmp_path: Path) -> None:
+    """Writers exist that count the files of the whole table, or sum up what was ever deleted."""
+    data, _ = whole_manifest()
+    for wrong in ("existing_files_count", "deleted_files_count", "added_rows_count"):
+        assert entries_of(tmp_path, data, COUNTED | {wrong: 1000}, live=False) == 12
+
+
+@pytest.mark.parametrize("wrong", ["added_files_count", "existing_rows_count"])
+def test_a_short_manifest_needs_all_its_counts(tmp_path: Path, wrong: str) -> None:
+    data, _ = whole_manifest()
+    with pytest.raises(CorruptMetadataError, match="the file ends here"):
+        entries_of(tmp_path, data, COUNTED | {"manifest_length": len(data) + 1, wrong: 1}, live=True)
+
+
+def test_counts_that_nobody_wrote_prove_nothing(tmp_path: Path) -> None:
+    writer = Writer(version=1)
+    data = writer.manifest([writer.entry()])
+    said = dict.fromkeys(COUNTED) | {"manifest_length": len(data) + 1}
+    path = write_manifests(tmp_path, [(data, said)], writer)
+    with pytest.raises(CorruptMetadataError, match="the file ends here"):
+        read_entries(read_manifest_list(path), UnionPartitionType((), {0: ()}))
+
+
+def test_nothing_of_a_cut_manifest_gets_into_the_cache(tmp_path: Path) -> None:
+    data, cuts = whole_manifest()
+    listed = read_manifest_list(write_manifests(tmp_path, [(data, COUNTED)]))
+    cache, union = EntriesCache(tmp_path / "cache"), UnionPartitionType((), {0: ()})
+    (tmp_path / "m0.avro").write_bytes(data[: cuts[0]])
+    with pytest.raises(CorruptMetadataError, match="the file ends here"):
+        cache.read_entries(listed, union, EntryColumns())
+    (tmp_path / "m0.avro").write_bytes(data)
+    assert len(cache.read_entries(listed, union, EntryColumns())) == 12
+
+
+def test_a_manifest_list_of_ours_says_how_many_manifests_it_has(tmp_path: Path) -> None:
+    few = read_manifest_list(write_manifests(tmp_path, [(WRITER.manifest(ENTRIES), COUNTED)]))
+    many = few.take(np.zeros(3000, dtype=np.int64))
+    data = encode_manifest_list(many, ListedSnapshot(2, 70, None, 7), codec="null").data
+    assert len(parse_manifest_list(data, "list.avro")) == 3000
+    *cuts, _ = block_ends(data)
+    assert len(cuts) > 1
+    for cut in cuts:
+        with pytest.raises(CorruptMetadataError, match=r"list.avro is damaged .* of the 3000 manifests"):
+            parse_manifest_list(data[:cut], "list.avro")
+
+
+def by_another_writer(table: Table) -> Path:
+    """The newest manifest list without the number that only Floeplan writes."""
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    path = Path(snapshot.manifest_list.removeprefix("file://"))
+    path.write_bytes(path.read_bytes().replace(varint(len(MANIFEST_COUNT)) + MANIFEST_COUNT.encode(), OTHER, 1))
+    return path
+
+
+OTHER = varint(len(MANIFEST_COUNT)) + b"x" * len(MANIFEST_COUNT)
+
+
+def cut_to_the_header(path: Path) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[: block_ends(data)[0]])
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_a_plan_and_the_doctor_warn_of_a_list_that_lacks_files(tmp_path: Path, version: int) -> None:
+    table = create_table(open_catalog(tmp_path), version)
+    path = by_another_writer(table)
+    assert plan_scan(table, options=NO_SCAN_EXTRAS).warnings == ()
+    assert "short-manifest-list" not in {finding.kind for finding in doctor(table).findings}
+    cut_to_the_header(path)
+    (warning,) = plan_scan(table, options=NO_SCAN_EXTRAS).warnings
+    assert warning.kind == "short-manifest-list"
+    assert (warning.context["listed"], warning.context["total"]) == (0, 3)
+    assert "has 0 of the 3 data files" in warning.message
+    assert [(f.kind, f.files) for f in doctor(table).findings] == [("short-manifest-list", 3)]
+
+
+def test_what_removes_files_refuses_a_list_that_lacks_files(tmp_path: Path) -> None:
+    table = create_table(open_catalog(tmp_path))
+    path = by_another_writer(table)
+    intact = path.read_bytes()
+    there = files_under(table)
+    cut_to_the_header(path)
+    for dry_run in (True, False):
+        with pytest.raises(CorruptMetadataError, match=r"0 of the 3 data files .* trust the lists"):
+            remove_orphans(table, dry_run=dry_run, now_s=2.0**40)
+        with pytest.raises(CorruptMetadataError, match="trust the lists"):
+            expire_snapshots(table, older_than_ms=LATER, dry_run=dry_run)
+    assert files_under(table) == there
+    assert len(remove_orphans(table, trust_lists=True, now_s=2.0**40).orphans) == 2
+    path.write_bytes(intact)
+    assert len(read_rows(table)) == 30
+
+
+def test_totals_that_make_no_sense_are_passed_over(tmp_path: Path) -> None:
+    table = create_table(open_catalog(tmp_path))
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    assert snapshot.summary is not None
+    for total in ("-1", "²", "many", "9" * 5000, ""):
+        snapshot.summary.additional_properties["total-data-files"] = total
+        assert plan_scan(table, options=NO_SCAN_EXTRAS).warnings == ()
+
+
+def test_totals_follow_every_change_of_ours(tmp_path: Path) -> None:
+    table = create_table(open_catalog(tmp_path))
+    table = commit_change(table, append(table, rows_of(40, 50, "b"))).table
+    assert expire_snapshots(table, older_than_ms=LATER, dry_run=False).snapshots_after == 1
+    assert remove_orphans(table, older_than=timedelta(days=1)).orphans == ()
