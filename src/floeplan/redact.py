@@ -1,7 +1,7 @@
 """Keeping secrets out of what is shown or stored: messages, logs, documents and reports.
 
 Rule: three things are secrets. What a catalog or store is configured with under a name that means one (``password``,
-``token``, ``s3.secret-access-key`` …), wherever the value turns up; the user information of a URI; and, in messages and
+``token``, ``s3.secret-access-key`` …), wherever the value turns up, and of ``name:secret`` the second part; the user information of a URI; and, in messages and
 logs, the value written beside such a name.
 
 Fail-safe: a value is masked in any text it is found in, should it be no secret there. Only values of fewer than eight
@@ -80,9 +80,11 @@ def _all_secrets() -> set[str]:
 
 def _secrets(properties: Mapping[str, object]) -> Iterator[str]:
     for name, value in properties.items():
+        if isinstance(value, Mapping):
+            yield from _secrets(value)
         if not isinstance(value, str):
             continue
-        found = [value] if _SECRET_NAME.search(name) else []
+        found = [value, value.partition(":")[2]] if _SECRET_NAME.search(str(name)) else []
         found += _passwords(value) if "://" in value and "@" in value else []
         yield from (secret for secret in found if len(secret) >= _SHORTEST and not secret.isspace())
 

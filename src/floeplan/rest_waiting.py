@@ -2,7 +2,8 @@
 
 Rule: a request that does not say how long it waits itself waits as the catalog's properties say, under the names that
 Iceberg's Java client has for them: ``rest.client.connection-timeout-ms`` until somebody accepts the connection, and
-``rest.client.socket-timeout-ms`` for each further piece of the answer.
+``rest.client.socket-timeout-ms`` for each further piece of the answer. So do the requests for tokens of PyIceberg's
+OAuth2 manager, which go past the catalog's session. Google's and Microsoft's clients have limits of their own.
 
 Fail-safe: a commit that is not answered in time is no refusal. Its outcome is unknown until the table was asked
 (``transaction.exchange``).
@@ -10,15 +11,19 @@ Fail-safe: a commit that is not answered in time is no refusal. Its outcome is u
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+import requests
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.catalog.rest.auth import AuthManagerAdapter, OAuth2AuthManager, OAuth2TokenProvider
 from requests import Session
 
 from floeplan.errors import InvalidOptionError
+from floeplan.redact import remember
 
 CONNECTION_TIMEOUT, SOCKET_TIMEOUT = "rest.client.connection-timeout-ms", "rest.client.socket-timeout-ms"
 DEFAULTS = {CONNECTION_TIMEOUT: 10_000, SOCKET_TIMEOUT: 60_000}
@@ -27,6 +32,11 @@ DEFAULTS = {CONNECTION_TIMEOUT: 10_000, SOCKET_TIMEOUT: 60_000}
 
 class WaitingRestCatalog(RestCatalog):
     """PyIceberg's, whose every request has an end, those by which it is opened included."""
+
+    def _create_session(self) -> Session:
+        session = super()._create_session()
+        _limit_tokens(session, self.properties)
+        return session
 
     def _config_headers(self, session: Session) -> None:
         """Called for each session before anything is sent."""
@@ -39,12 +49,51 @@ def limit_waiting(catalog: Catalog) -> None:
     session = getattr(catalog, "_session", None)
     if isinstance(session, Session):
         _limit(session, catalog.properties)
+        _limit_tokens(session, catalog.properties)
 
 
 def _limit(session: Session, properties: Mapping[str, Any]) -> None:
     if not isinstance(session.request, partial):
-        waits = _seconds(properties, CONNECTION_TIMEOUT), _seconds(properties, SOCKET_TIMEOUT)
-        session.request = partial(session.request, timeout=waits)  # type: ignore[method-assign]
+        session.request = partial(session.request, timeout=_waits(properties))  # type: ignore[method-assign]
+
+
+def _limit_tokens(session: Session, properties: Mapping[str, Any]) -> None:
+    manager = session.auth.auth_manager if isinstance(session.auth, AuthManagerAdapter) else None
+    if isinstance(manager, OAuth2AuthManager) and not isinstance(manager.token_provider, WaitingTokenProvider):
+        manager.token_provider = WaitingTokenProvider(_waits(properties), *_told(manager.token_provider))
+
+
+class WaitingTokenProvider(OAuth2TokenProvider):
+    """PyIceberg's, whose requests have an end; it can be sent to tasks, which then ask for tokens of their own."""
+
+    def __init__(self, waits: tuple[float, float], *told: Any) -> None:
+        super().__init__(*told)
+        self._waits = waits
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._waits, *_told(self))
+
+    def _refresh_token(self) -> None:
+        asked = {"grant_type": "client_credentials"} | ({"scope": self.scope} if self.scope else {})
+        header = {"Authorization": self._client_secret_header}
+        answer = requests.post(self.token_url, data=asked, headers=header, timeout=self._waits)
+        answer.raise_for_status()
+        told = answer.json()
+        lasts = told.get("expires_in", self.expires_in)
+        if lasts is None:
+            raise ValueError(f"{self.token_url} does not say how long its token lasts: set expires_in")
+        remember({"token": told["access_token"]})
+        self._token, self._expires_at = told["access_token"], int(time.monotonic() + lasts - self.refresh_margin)
+
+
+def _told(provider: OAuth2TokenProvider) -> tuple[Any, ...]:
+    """What a provider was made with."""
+    access = provider.client_id, provider.client_secret, provider.token_url, provider.scope
+    return *access, provider.refresh_margin, provider.expires_in
+
+
+def _waits(properties: Mapping[str, Any]) -> tuple[float, float]:
+    return _seconds(properties, CONNECTION_TIMEOUT), _seconds(properties, SOCKET_TIMEOUT)
 
 
 def _seconds(properties: Mapping[str, Any], name: str) -> float:

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import pickle
 import socket
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
 
 import pytest
 from pyiceberg.catalog.rest import RestCatalog
@@ -12,6 +18,7 @@ from requests.exceptions import ReadTimeout
 
 from floeplan.catalog import connect, open_catalog
 from floeplan.errors import FloeplanError, InvalidOptionError
+from floeplan.redact import without_secrets
 from floeplan.rest_waiting import CONNECTION_TIMEOUT, SOCKET_TIMEOUT, limit_waiting
 
 pytestmark = pytest.mark.unit
@@ -32,6 +39,40 @@ def test_opening_it_ends(silent: str, asked_first: str) -> None:
     with pytest.raises(FloeplanError, match=r"'quiet' cannot be opened: .*timed out") as raised:
         connect("quiet", {"uri": silent, **SHORT, **(token if asked_first == "a token" else {})})
     assert (raised.value.kind, raised.value.retryable) == ("unreachable", True)
+
+
+def test_the_manager_of_tokens_ends_too(silent: str) -> None:
+    """It makes requests of its own, past the session of the catalog."""
+    with pytest.raises(FloeplanError, match=r"'quiet' cannot be opened: .*read timeout=0\.2") as raised:
+        connect("quiet", {"uri": "http://127.0.0.1:1", "auth": oauth2(silent), **SHORT})
+    assert (raised.value.kind, raised.value.retryable) == ("unreachable", True)
+
+
+def test_the_manager_of_a_catalog_that_was_opened_elsewhere_ends_too(
+    silent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog = opened_elsewhere("http://127.0.0.1:1", monkeypatch, auth=oauth2(silent))
+    limit_waiting(catalog)
+    with pytest.raises(ReadTimeout):
+        catalog._session.get(silent)
+
+
+@pytest.mark.parametrize("told", [{"access_token": "tok-1234567", "expires_in": 3600}, {"access_token": "tok-1234567"}])
+def test_a_token_is_asked_for_once_and_never_shown(told: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    with answering(json.dumps(told).encode(), asked) as server:
+        catalog = opened_elsewhere("http://127.0.0.1:1", monkeypatch, auth=oauth2(server, expires_in=3600))
+        limit_waiting(catalog)
+        manager = pickle.loads(pickle.dumps(catalog._auth_manager))
+        assert [manager.auth_header() for _ in range(3)] == ["Bearer tok-1234567"] * 3
+    assert asked == ["grant_type=client_credentials&scope=lake"]
+    assert without_secrets("got tok-1234567") == "got ***"
+
+
+def test_a_token_without_an_end_is_refused() -> None:
+    refused = pytest.raises(FloeplanError, match="does not say how long its token lasts: set expires_in")
+    with answering(b'{"access_token": "tok-1234567"}', []) as server, refused:
+        connect("quiet", {"uri": "http://127.0.0.1:1", "auth": oauth2(server), **SHORT})
 
 
 def test_the_configuration_says_how_long(silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +114,38 @@ def test_no_time_at_all_is_refused(told: str) -> None:
         connect("quiet", {"uri": "http://127.0.0.1:1", SOCKET_TIMEOUT: told})
 
 
-def opened_elsewhere(uri: str, monkeypatch: pytest.MonkeyPatch) -> RestCatalog:
+def opened_elsewhere(uri: str, monkeypatch: pytest.MonkeyPatch, **more: Any) -> RestCatalog:
     """PyIceberg's own catalog, which asks nothing when it is opened."""
     monkeypatch.setattr(RestCatalog, "_fetch_config", lambda _: None)
-    return RestCatalog("quiet", uri=uri, **SHORT)
+    return RestCatalog("quiet", uri=uri, **SHORT, **more)
+
+
+def oauth2(server: str, **more: Any) -> dict[str, Any]:
+    """How PyIceberg's manager of tokens is configured."""
+    access = {"client_id": "me", "client_secret": "secret-of-mine", "token_url": f"{server}/tokens", "scope": "lake"}
+    return {"type": "oauth2", "oauth2": access | more}
+
+
+@contextmanager
+def answering(answer: bytes, asked: list[str]) -> Iterator[str]:
+    """A server that always says the same."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked.append(self.rfile.read(int(self.headers["Content-Length"])).decode())
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
