@@ -1,8 +1,8 @@
 """Keeping secrets out of what is shown or stored: messages, logs, documents and reports.
 
 Rule: three things are secrets. What a catalog or store is configured with under a name that means one (``password``,
-``token``, ``s3.secret-access-key`` …), wherever the value turns up, and of ``name:secret`` the second part; the user information of a URI; and, in messages and
-logs, the value written beside such a name.
+``token``, ``s3.secret-access-key`` …), wherever the value turns up, and of ``name:secret`` the second part too; the
+user information of a URI; and, in messages and logs, the value written beside such a name.
 
 Fail-safe: a value is masked in any text it is found in, should it be no secret there. Only values of fewer than eight
 characters, which may well be a part of other words and of paths, must stand alone; those of fewer than four are not
