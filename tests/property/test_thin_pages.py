@@ -17,12 +17,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from floeplan.parquet import _page_values as kernel  # type: ignore[attr-defined]
+from floeplan.parquet._neighbours import neighbours  # type: ignore[import-not-found]
 from floeplan.parquet.data_pages import UNUSUAL, read_pages
 from floeplan.parquet.footer import ParquetFooter, decode_footer, read_footer
-from floeplan.parquet.page_codec import PageCodec
+from floeplan.parquet.page_codec import PageCodec, PageContent
 from floeplan.parquet.page_index import read_page_indexes
 from floeplan.parquet.plain_column import plain_numbers
 from floeplan.parquet.source import BytesSource
+from floeplan.parquet.zstd_library import Decompressor, NeighbourCompressor
 from floeplan.predicate.tristate import Mask
 from floeplan.rewrite.joined_file import JoinedFile, encoded_footer
 from floeplan.rewrite.thin_pages import OldPages, ThinColumn, can_thin
@@ -242,14 +244,67 @@ def test_a_plain_column_is_read_from_its_pages(numbers: list[int], codec: str, d
     assert found is None if dictionary else found is not None and found.tolist() == numbers
 
 
-@given(st.binary(max_size=3000), st.integers(1, 20))
-def test_pages_are_hardly_larger_for_being_compressed_more_cheaply(seed: bytes, times: int) -> None:
-    sample = memoryview(seed * times)
+@given(st.binary(max_size=3000), st.integers(1, 20), st.sampled_from((None, 0, 4, 8)), st.integers(0, 9))
+def test_pages_are_hardly_larger_for_being_compressed_more_cheaply(
+    seed: bytes, times: int, width: int | None, start: int
+) -> None:
+    sample = PageContent(memoryview(seed * times), min(start, len(seed)), width)
     usual, tuned = PageCodec(ZSTD), PageCodec(ZSTD)
     tuned.tune(sample)
     made = tuned.compress(sample)
     assert len(made) <= len(usual.compress(sample))
-    assert bytes(usual.decompress(memoryview(made), len(sample))) == bytes(sample)
+    assert bytes(usual.decompress(memoryview(made), sample.nbytes)) == bytes(sample.data)
+
+
+@st.composite
+def like_neighbours(draw: st.DrawFn) -> tuple[bytes, int, int]:
+    """Bytes of values that are partly like the one before, where they begin, and their width."""
+    width, start, seed = draw(st.sampled_from((0, 4, 8))), draw(st.integers(0, 9)), draw(st.integers(0, 2**32))
+    random, count = np.random.default_rng(seed), draw(st.sampled_from((0, 1, 5, 1000, 40_000)))
+    head = bytes(range(start))
+    if width:
+        numbers = random.integers(0, 2 ** draw(st.integers(1, 8 * width - 1)), count, dtype=np.int64)
+        repeated = np.repeat(numbers, random.integers(1, 4, count))
+        return head + repeated.astype(f"<i{width}").tobytes(), start, width
+    longest = draw(st.sampled_from((3, 30, 3000, 300_000)))
+    stem, parts = random.bytes(longest), list[bytes]()
+    for cut in random.integers(0, longest + 1, min(count, 3_000_000 // longest)).tolist():
+        value = stem[:cut] + random.bytes(int(cut) % 3)
+        parts += [len(value).to_bytes(4, "little"), value]
+    return head + b"".join(parts) + draw(st.binary(max_size=9)), start, width
+
+
+@given(like_neighbours())
+def test_values_like_their_neighbours_come_back(values: tuple[bytes, int, int]) -> None:
+    content, start, width = values
+    if content:
+        made = NeighbourCompressor().compress(memoryview(content), start, width)
+        assert pa.Codec("zstd").decompress(made, len(content)).to_pybytes() == content
+        assert Decompressor().decompress(memoryview(made), len(content)).tobytes() == content
+
+
+@given(st.binary(min_size=1, max_size=200), st.integers(0, 200), st.sampled_from((0, 4, 8)), st.integers(0, 70))
+def test_matches_of_any_bytes_account_for_all_of_them(data: bytes, start: int, width: int, room: int) -> None:
+    rows = np.zeros((room, 4), dtype=np.uint32)
+    try:
+        count = neighbours(data, start, width, rows)
+    except ValueError:
+        assert start > len(data) or room <= len(data) // 3 + 2
+        return
+    assert int(rows[:count, 1:3].sum()) == len(data)
+    at = 0
+    for back, before, length, _ in rows[:count].tolist():
+        at += before
+        assert all(data[i] == data[i - back] for i in range(at, at + length))
+        at += length
+
+
+@given(st.binary(max_size=60), st.integers(0, 100), st.booleans())
+def test_what_is_not_compressed_is_wrong(data: bytes, size: int, cut: bool) -> None:
+    good = pa.Codec("zstd").compress(data, asbytes=True)
+    wrong = good[:-1] if cut else data
+    with pytest.raises(ValueError, match=r"Zstandard|bytes instead of"):
+        Decompressor().decompress(memoryview(wrong), size if cut else size + 1)
 
 
 def test_a_page_that_claims_more_than_its_column_is_unusual() -> None:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from floeplan.errors import CorruptFileError
-from floeplan.parquet.page_codec import Bytes, PageCodec
+from floeplan.parquet.page_codec import Bytes, PageCodec, PageContent
 from floeplan.parquet.thrift import I32, SCALAR, STRUCT, encode_struct, integer, read_struct
 from floeplan.predicate.tristate import Mask
 
@@ -150,12 +150,15 @@ def unpacked(data: Bytes, width: int, count: int) -> npt.NDArray[np.int32]:
     return numbers
 
 
-def page_content(values: bytes | Bytes, rows: int, present: Mask | None, max_def: int) -> memoryview:
+def page_content(
+    values: bytes | Bytes, rows: int, present: Mask | None, max_def: int, width: int | None = None
+) -> PageContent:
     """What a data page holds: levels, if the column has some, and values."""
     if not max_def:
-        return memoryview(values)  # type: ignore[arg-type]
+        return PageContent(memoryview(values), 0, width)  # type: ignore[arg-type]
     levels = _all_present(rows) if present is None else kernel.pack(present.astype(np.int32), 1)
-    return memoryview(b"".join((len(levels).to_bytes(4, "little"), levels, values)))  # type: ignore[arg-type]
+    data = b"".join((len(levels).to_bytes(4, "little"), levels, values))  # type: ignore[arg-type]
+    return PageContent(memoryview(data), 4 + len(levels), width)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +175,7 @@ class MadePage:
         return len(self.header) + len(self.body)
 
 
-def data_page(content: memoryview, encoding: int, rows: int, codec: PageCodec) -> MadePage:
+def data_page(content: PageContent, encoding: int, rows: int, codec: PageCodec) -> MadePage:
     """A page of so many rows."""
     return _made(DATA_PAGE, (5, STRUCT, _data_header(rows, encoding)), content, codec)
 
@@ -186,10 +189,10 @@ def _data_header(rows: int, encoding: int) -> bytes:
 def dictionary_page(values: bytes, count: int, codec: PageCodec) -> MadePage:
     """A dictionary of so many entries."""
     inner = encode_struct([(1, I32, count), (2, I32, PLAIN)])
-    return _made(DICTIONARY_PAGE, (7, STRUCT, inner), memoryview(values), codec)
+    return _made(DICTIONARY_PAGE, (7, STRUCT, inner), PageContent(memoryview(values)), codec)
 
 
-def _made(kind: int, inner: tuple[int, int, bytes], content: memoryview, codec: PageCodec) -> MadePage:
+def _made(kind: int, inner: tuple[int, int, bytes], content: PageContent, codec: PageCodec) -> MadePage:
     body = codec.compress(content)
     header = encode_struct([(1, I32, kind), (2, I32, content.nbytes), (3, I32, len(body)), inner])
     return MadePage(header, body, len(header) + content.nbytes)

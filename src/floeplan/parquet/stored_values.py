@@ -37,6 +37,8 @@ class StoredValues(Protocol):
     """What pages that are made say they are."""
     read_from: tuple[int, ...]
     """What pages that are read may say they are."""
+    width: int | None
+    """Bytes of a number; 0 for byte arrays behind their lengths; ``None`` for anything else."""
 
     def thin(self, values: Bytes, count: int, keep: Mask | None) -> tuple[Values, Bounds]:
         """The values that stay of so many on a page."""
@@ -57,11 +59,13 @@ def plain_values(leaf: LeafColumn) -> StoredValues:
 class _Plain:
     encoding = PLAIN
     read_from: tuple[int, ...] = (PLAIN,)
+    width: int | None = None
 
 
 class _Numbers(_Plain):
     def __init__(self, leaf: LeafColumn) -> None:
         self._type = np.dtype(_NUMBERS[leaf.physical])
+        self.width = self._type.itemsize
 
     def thin(self, values: Bytes, count: int, keep: Mask | None) -> tuple[Values, Bounds]:
         if len(values) != count * self._type.itemsize:
@@ -131,6 +135,8 @@ def _fixed_bounds(leaf: LeafColumn, values: Values) -> Bounds:
 
 
 class _Lengthy(_Plain):
+    width: int | None = 0
+
     def thin(self, values: Bytes, count: int, keep: Mask | None) -> tuple[Values, Bounds]:
         flags = np.ones(count, dtype=np.uint8) if keep is None else keep.view(np.uint8)
         room = np.empty(len(values), dtype=np.uint8)
@@ -148,6 +154,7 @@ class Dictionary:
 
     encoding = RLE_DICTIONARY
     read_from: tuple[int, ...] = (PLAIN_DICTIONARY, RLE_DICTIONARY)
+    width: int | None = None
 
     def __init__(self, leaf: LeafColumn) -> None:
         self._leaf = leaf

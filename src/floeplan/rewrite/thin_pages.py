@@ -163,7 +163,7 @@ class ThinColumn:
         if bounds is not None and max(map(len, bounds)) > _LONGEST_BOUND:
             raise ValueError("a value too long for a bound")
         rows, present = sum(one.rows for one in waiting), _present(waiting)
-        content = page_content(stored, rows, present, self.leaf.max_def)
+        content = page_content(stored, rows, present, self.leaf.max_def, form.width)
         if not self._parts and not self._made:
             self._codec.tune(content)
         page = data_page(content, form.encoding, rows, self._codec)

@@ -1,0 +1,93 @@
+"""Zstandard with contexts that are used again, and with matches that were found otherwise than by its search.
+
+The Python package shows neither. Both are asked of the C library that it carries for its other backend (cffi), which
+nothing promises to be there.
+
+Fail-safe: where it is not, or a function of it is missing, ``available`` is false and other ways must do. What the
+library refuses is a ``ValueError``.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Bytes = npt.NDArray[np.uint8]
+
+_LEVEL = 1
+_SETTINGS = {
+    "compressionLevel": _LEVEL,
+    "minMatch": 3,
+    "blockDelimiters": 1,
+    "searchForExternalRepcodes": 1,
+}
+_USED = (
+    "ZSTD_createCCtx ZSTD_freeCCtx ZSTD_createDCtx ZSTD_freeDCtx ZSTD_CCtx_setParameter ZSTD_compressBound "
+    "ZSTD_compressSequences ZSTD_decompressDCtx ZSTD_isError ZSTD_getErrorName"
+)
+_SMALLEST_MATCH = 3
+
+
+def _loaded() -> tuple[Any, Any, Any]:
+    try:
+        library = import_module("zstandard._cffi")
+        matches = import_module("floeplan.parquet._neighbours")
+    except ImportError:
+        return None, None, None
+    names = [*_USED.split(), *(f"ZSTD_c_{name}" for name in _SETTINGS)]
+    return (library.ffi, library.lib, matches) if all(hasattr(library.lib, name) for name in names) else (None,) * 3
+
+
+_ffi, _lib, _matches = _loaded()
+available: bool = _lib is not None
+
+
+class Decompressor:
+    """A context. Not for several threads at once."""
+
+    def __init__(self) -> None:
+        self._context = _ffi.gc(_lib.ZSTD_createDCtx(), _lib.ZSTD_freeDCtx)
+
+    def decompress(self, data: memoryview, size: int) -> Bytes:
+        """The data before it was compressed, which must be of this size."""
+        out = np.empty(size, dtype=np.uint8)
+        found = _checked(
+            _lib.ZSTD_decompressDCtx(self._context, _ffi.from_buffer(out), size, _ffi.from_buffer(data), len(data))
+        )
+        if found != size:
+            raise ValueError(f"{found} bytes instead of {size}")
+        return out
+
+
+class NeighbourCompressor:
+    """Compresses values by what each has in common with the one before it. Not for several threads at once."""
+
+    def __init__(self) -> None:
+        self._context = _ffi.gc(_lib.ZSTD_createCCtx(), _lib.ZSTD_freeCCtx)
+        for name, value in _SETTINGS.items():
+            _checked(_lib.ZSTD_CCtx_setParameter(self._context, getattr(_lib, f"ZSTD_c_{name}"), value))
+        self._rows, self._room = np.empty((0, 4), dtype=np.uint32), np.empty(0, dtype=np.uint8)
+
+    def compress(self, content: memoryview, start: int, width: int) -> bytes:
+        """Values that begin at ``start``: numbers of so many bytes, or byte arrays behind their lengths (0)."""
+        size = content.nbytes
+        most = _lib.ZSTD_compressBound(size)
+        if len(self._room) < most:
+            self._room = np.empty(most, dtype=np.uint8)
+            self._rows = np.empty((most // _SMALLEST_MATCH + 2, 4), dtype=np.uint32)
+        count = _matches.neighbours(content, start, width, self._rows)
+        rows = _ffi.cast("ZSTD_Sequence *", _ffi.from_buffer(self._rows))
+        room = _ffi.from_buffer(self._room)
+        source = _ffi.from_buffer(content)
+        found = _checked(_lib.ZSTD_compressSequences(self._context, room, len(self._room), rows, count, source, size))
+        return self._room[:found].tobytes()
+
+
+def _checked(result: int) -> int:
+    """What a function of the library gave back, unless that is an error."""
+    if _lib.ZSTD_isError(result):
+        raise ValueError(f"Zstandard: {_ffi.string(_lib.ZSTD_getErrorName(result)).decode()}")
+    return result
