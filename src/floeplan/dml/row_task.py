@@ -121,7 +121,11 @@ class _Run:
         self.files.expect(work.file for work in works)
         rows = at_once(table for work in works for table in self._change(work))
         self.result.added_data = write_data_files(self.task.target, rows, file_name_token=self.attempt, sort=True)
-        self.result.added_deletes = self.deletes.write(self.attempt)
+        try:
+            self.result.added_deletes = self.deletes.write(self.attempt)
+        except BaseException:
+            self.task.target.files.remove(self.result.added_data.path.to_pylist())
+            raise
         self.result.removed_deletes += self.deletes.replaced
         return self.result
 

@@ -1,0 +1,42 @@
+"""Errors that end a Spark job arrive as what they were."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+import pytest
+
+from floeplan.errors import CorruptMetadataError
+from floeplan.task_errors import raised_in_tasks, telling
+
+pytestmark = pytest.mark.unit
+
+
+def failing(error: Exception) -> str:
+    """What Spark tells the driver of a task that failed: text."""
+
+    @telling
+    def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from batches
+        raise error
+
+    try:
+        list(task([]))
+    except Exception as raised:
+        return "\n".join(traceback.format_exception(raised))
+    raise AssertionError
+
+
+def test_an_error_of_ours_is_raised_as_it_was() -> None:
+    told = failing(CorruptMetadataError("m.avro is damaged", context={"file": "m.avro", "offset": 3}))
+    with pytest.raises(CorruptMetadataError, match=r"^m\.avro is damaged$") as caught, raised_in_tasks():
+        raise RuntimeError(f"Job aborted due to stage failure: {told}")
+    assert caught.value.context == {"file": "m.avro", "offset": 3}
+
+
+def test_another_error_stays_what_it_is() -> None:
+    told = failing(KeyError("x"))
+    with pytest.raises(RuntimeError, match="Job aborted"), raised_in_tasks():
+        raise RuntimeError(f"Job aborted due to stage failure: {told}")
