@@ -6,7 +6,8 @@ compares with the ratios that are committed.
 
 A suite is a module `bench_<name>.py` with `run(size) -> list[dict]`. Every row says `suite, case, metric, ours, peer,
 ratio, bar`; `ratio` is ours over the peer's, and `bar` what it (or ours, where there is no peer) must not exceed, with
-`met` or `missed`.
+`met` or `missed`. A row with `(floor)` in its case measures what no way can do without; it follows the row with a bar
+and the same metric that it is the floor of.
 """
 
 from __future__ import annotations

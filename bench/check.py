@@ -2,7 +2,7 @@
 
 Rule: a row has become worse when its ratio exceeds the committed one by more than its metric is noisy by. A suite with
 such a row is run once more, and only rows that are worse both times count. A committed row that is not there any more
-counts too: what is not measured cannot be held.
+counts too: what is not measured cannot be held; and so does a suite of a size of which nothing is committed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ def worse(old: Ratios, new: Ratios) -> dict[str, str]:
 
 def check(result: SuiteResult, again: Callable[[], SuiteResult]) -> dict[str, str]:
     """What of a suite has become worse than what is committed."""
-    old = committed().get(f"{result.suite}-{result.size}", {})
+    key = f"{result.suite}-{result.size}"
+    old = committed().get(key)
+    if old is None:
+        return {key: "no ratios of it are committed; `make bench` without ARGS writes them"}
     found = worse(old, result.ratios())
     if not found:
         return {}

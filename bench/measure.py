@@ -8,6 +8,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime
 from importlib import import_module
 
 from bench.results import HERE, SuiteResult, machine, machine_text, markdown, stated
@@ -22,7 +23,8 @@ def measure(suite: str, size: str) -> SuiteResult | None:
 def main(suite: str, size: str) -> None:
     started = time.monotonic()
     rows = stated(import_module(f"bench.bench_{suite}").run(size))
-    result = SuiteResult(suite, size, rows, machine(), round(time.monotonic() - started, 1))
+    today = datetime.now(UTC).date().isoformat()
+    result = SuiteResult(suite, size, rows, machine(), round(time.monotonic() - started, 1), today)
     result.save()
     text = f"# {suite} ({size}), {result.seconds:.0f} s\n\n{machine_text(result.machine)}\n\n{markdown(rows)}\n"
     print(text, flush=True)

@@ -6,10 +6,11 @@ import ast
 import re
 
 from bench.picture import PICTURE, compared, picture
-from bench.results import HERE, Row, SuiteResult, machine_text, markdown, verdict
+from bench.results import HERE, Row, SuiteResult, machine_text, markdown, verdict, with_floors
 
 PAGE = HERE.parent / "docs" / "benchmarks.md"
 LOSSES = ("suite", "case", "metric", "ours", "peer", "ratio", "bar")
+SHORT = ("suite", "size", "measured", "bars met", "bars missed", "beyond reach", "ahead", "behind", "s")
 
 
 def write_page(results: list[SuiteResult]) -> None:
@@ -26,17 +27,19 @@ def page(results: list[SuiteResult]) -> str:
         "by `make bench`; nothing on it is typed. A *ratio* is Floeplan's figure over the peer's: less is better, and "
         "1 is a draw. A *bar* is what must not be exceeded, and says whether it is. CPU seconds are of all processes "
         "and all cores, the JVM and Spark's Python workers included.",
+        _verdicts(results, missed),
         f"Size {results[0].size}. Bars are set for `SIZE=default` and `SIZE=large`: on small tables what a "
         "query costs before it reads anything weighs more, on either side. `make bench-check` compares with the ratios "
         f"that are committed. All of it took {sum(result.seconds for result in results) / 60:.0f} minutes on "
         f"{machine_text(results[0].machine)}",
         "## In short",
         f"![Every ratio as a dot, a line a suite](images/{PICTURE.name})",
-        markdown([_short(result) for result in results], ("suite", "bars met", "bars missed", "ahead", "behind", "s")),
-        "*Ahead* and *behind* count ratios to a peer under and over 1, whether they have a bar or not; *s* is how long "
-        "the suite took, peers and making its tables included.",
+        markdown([_short(result) for result in results], SHORT),
+        "*Beyond reach* are missed bars below a floor that the suite measured beside them, in the same run; what the "
+        "floor stands for is said with the suite. *Ahead* and *behind* count ratios to a peer under and over 1, whether "
+        "they have a bar or not; *s* is how long the suite took, peers and making its tables included.",
         "## Bars missed",
-        markdown(missed, LOSSES) if missed else "None.",
+        markdown(missed, (*LOSSES, "floor")) if missed else "None.",
         "## Where a peer did better",
         "Of the figures that have no bar, or a bar above 1; the worst first.",
         markdown(behind, LOSSES) if behind else "Nowhere.",
@@ -46,13 +49,26 @@ def page(results: list[SuiteResult]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def _verdicts(results: list[SuiteResult], missed: list[Row]) -> str:
+    """How many bars are missed, and of which of them that was to be expected."""
+    bars = sum(verdict(row) is not None for result in results for row in result.rows)
+    beyond = sum(bool(row.get("beyond_reach")) for row in missed)
+    if not missed:
+        return f"**All {bars} bars are met.**"
+    reach = f"{beyond} of these beyond reach, below the floor that their suite measured" if beyond else "all in reach"
+    return f"**{len(missed)} of {bars} bars [are missed](#bars-missed), {reach}.**"
+
+
 def _short(result: SuiteResult) -> Row:
     verdicts = [verdict(row) for row in result.rows]
     ratios = [float(row["ratio"]) for row in compared(result.rows)]
     return {
         "suite": f"[{result.suite}](#{result.suite})",
+        "size": result.size,
+        "measured": result.measured,
         "bars met": verdicts.count("met"),
         "bars missed": verdicts.count("missed"),
+        "beyond reach": sum(_is_beyond_reach(row) for row in with_floors(result.rows)),
         "ahead": sum(ratio < 1 for ratio in ratios),
         "behind": sum(ratio > 1 for ratio in ratios),
         "s": round(result.seconds),
@@ -61,10 +77,20 @@ def _short(result: SuiteResult) -> Row:
 
 def _losses(results: list[SuiteResult]) -> tuple[list[Row], list[Row]]:
     """What missed its bar, and what lost otherwise."""
-    rows = [_plain(row) | {"suite": result.suite} for result in results for row in result.rows]
+    rows = [_plain(row) | {"suite": result.suite} for result in results for row in with_floors(result.rows)]
     rows.sort(key=lambda row: -(row.get("ratio") or 0))
-    missed = [row for row in rows if verdict(row) == "missed"]
+    missed = [row | {"floor": _floor(row)} for row in rows if verdict(row) == "missed"]
     return missed, [row for row in compared(rows) if row["ratio"] > 1 and verdict(row) != "missed"]
+
+
+def _is_beyond_reach(row: Row) -> bool:
+    return verdict(row) == "missed" and bool(row.get("beyond_reach"))
+
+
+def _floor(row: Row) -> str | None:
+    if "floor" not in row:
+        return None
+    return f"{row['floor']:.3g}" + (", above the bar" if row["beyond_reach"] else "")
 
 
 def _plain(row: Row) -> Row:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from html import escape
 
-from bench.results import HERE, Row, SuiteResult, row_name, verdict
+from bench.results import HERE, Row, SuiteResult, is_floor, row_name, verdict
 
 PICTURE = HERE.parent / "docs" / "images" / "benchmarks.svg"
 COLOURS = {"met": "#2e9e5b", "missed": "#d1495b", None: "#8a94a6"}
@@ -35,8 +35,8 @@ def picture(results: list[SuiteResult]) -> str:
 
 
 def compared(rows: list[Row]) -> list[Row]:
-    """The rows with a peer to be compared with."""
-    return [row for row in rows if row.get("ratio") and row.get("peer") is not None]
+    """The rows with a peer to be compared with; floors are nobody's figures."""
+    return [row for row in rows if row.get("ratio") and row.get("peer") is not None and not is_floor(row)]
 
 
 class _Scale:

@@ -8,6 +8,7 @@ import platform
 import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ class SuiteResult:
         rows: ``case, metric, ours, peer, ratio, bar`` each.
         machine: Cores, memory and versions.
         seconds: How long all of it took, peers and making of tables included.
+        measured: The day, as ``2026-11-16``.
     """
 
     suite: str
@@ -39,6 +41,7 @@ class SuiteResult:
     rows: list[Row]
     machine: dict[str, Any]
     seconds: float
+    measured: str = ""
 
     def save(self) -> None:
         FOLDER.mkdir(exist_ok=True)
@@ -48,7 +51,10 @@ class SuiteResult:
     @classmethod
     def load(cls, suite: str, size: str) -> SuiteResult | None:
         path = FOLDER / f"{suite}-{size}.json"
-        return cls(**json.loads(path.read_text())) if path.exists() else None
+        if not path.exists():
+            return None
+        written = datetime.fromtimestamp(path.stat().st_mtime, UTC).date().isoformat()
+        return cls(**{"measured": written} | json.loads(path.read_text()))
 
     def ratios(self) -> dict[str, float]:
         """The ratios, as they are shown, by a name that does not change from run to run."""
@@ -103,6 +109,41 @@ def verdict(row: Row) -> str | None:
     """Whether the row's bar is ``met`` or ``missed``, where it has one that says so."""
     words = re.findall(r"\b(met|ok|missed)\b", str(row.get("bar") or "").lower())
     return None if not words else "missed" if "missed" in words else "met"
+
+
+def is_floor(row: Row) -> bool:
+    """Whether the row measures what any way must do: no figure of Floeplan's."""
+    return "(floor)" in str(row["case"])
+
+
+def with_floors(rows: list[Row]) -> list[Row]:
+    """The rows that are no floors, each with the least of the floors that follow it: ``floor``, and whether the bar
+    lies below that and is ``beyond_reach``.
+
+    A floor belongs to the last row before it that has a bar and the same metric.
+    """
+    found: list[Row] = []
+    for row in rows:
+        if not is_floor(row):
+            found.append(dict(row))
+            continue
+        mine = next((r for r in reversed(found) if verdict(r) and r["metric"] == row["metric"]), None)
+        if mine is not None:
+            floor, most = _held(row, mine), _most(mine)
+            mine["floor"] = min(floor, mine.get("floor", floor))
+            mine["beyond_reach"] = most is not None and mine["floor"] > most
+    return found
+
+
+def _held(row: Row, barred: Row) -> float:
+    """What of a row the bar is about: the ratio, or ours."""
+    return float(row["ours"] if str(barred["bar"]).startswith("ours") else row["ratio"])
+
+
+def _most(row: Row) -> float | None:
+    """What must not be exceeded."""
+    found = re.search(r"≤ ([\d,.]*\d)", str(row["bar"]))
+    return None if found is None else float(found[1].replace(",", ""))
 
 
 def stated(rows: list[Row]) -> list[Row]:

@@ -49,6 +49,15 @@ def test_every_ratio_of_the_page_is_committed_and_the_other_way_round() -> None:
     assert shown == {key: ratios for key, ratios in committed.items() if key.endswith(f"-{size}")}
 
 
+def test_the_size_and_the_day_of_every_suite_are_told() -> None:
+    size, suites = told()
+    text = page.PAGE.read_text()
+    days = [
+        re.search(rf"^\| \[{suite}\]\(#{suite}\) \| {size} \| \d{{4}}-\d\d-\d\d \|", text, re.M) for suite in suites
+    ]
+    assert None not in days
+
+
 def test_every_bar_of_the_page_says_whether_it_is_met_and_every_miss_is_told_first() -> None:
     _, suites = told()
     verdicts = [verdict(row) for rows in suites.values() for row in rows if row["bar"]]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -18,7 +20,7 @@ def row(case: str, ratio: float | None, bar: str | None = None, metric: str = "C
 
 
 def suite(*rows: Any, name: str = "read") -> SuiteResult:
-    return SuiteResult(name, "small", list(rows), results.machine(), 1.0)
+    return SuiteResult(name, "small", list(rows), results.machine(), 1.0, "2026-11-16")
 
 
 @pytest.fixture(autouse=True)
@@ -67,9 +69,58 @@ def test_the_page_tells_what_was_missed_first_and_names_no_machine() -> None:
     assert "| ≤ 0.5 **missed** |" in bars
     assert "| lost |" in others
     assert "| won |" not in bars + others
-    assert "| [read](#read) | 1 | 1 | 2 | 1 | 1 |" in text
+    assert "| [read](#read) | small | 2026-11-16 | 1 | 1 | 0 | 2 | 1 | 1 |" in text
+    assert text.index("**1 of 2 bars [are missed](#bars-missed), all in reach.**") < text.index("## In short")
     assert "GiB of memory" in text
     assert not {"/root", "/home", "/tmp", "/work"} & set(text.split())
+
+
+def test_the_page_tells_which_missed_bars_lie_below_their_floor() -> None:
+    rows = [
+        row("scan", 0.9, "≤ 0.8 missed"),
+        row("scan", 0.7, "≤ 0.9 met", metric="wall s"),
+        row("scan, numbered (floor)", 0.88),
+        row("scan, by value (floor)", 0.85),
+        row("sum", 1.2, "≤ 1.1 MISSED"),
+        row("sum, numbered (floor)", 1.15),
+        row("sum, by value (floor)", 0.7),
+        row("memory", 0.5, "ours ≤ 1,000 met", metric="MB"),
+    ]
+    text = page.page([suite(*rows)])
+    assert "**2 of 4 bars [are missed](#bars-missed), 1 of these beyond reach, below the floor" in text
+    bars = text.split("## Bars missed")[1].split("## Where")[0]
+    assert "| 1.2 | ≤ 1.1 **missed** | 0.7 |" in bars
+    assert "| 0.9 | ≤ 0.8 **missed** | 0.85, above the bar |" in bars
+    assert "(floor)" not in text.split("## read")[0], "floors are nobody's figures"
+    assert "| [read](#read) | small | 2026-11-16 | 2 | 2 | 1 | 3 | 1 | 1 |" in text
+
+
+def test_a_floor_below_a_bar_on_our_own_figure_is_held_against_that_figure() -> None:
+    barred, floor = row("x", 0.5, "ours ≤ 1,000 MISSED"), row("x (floor)", 0.1) | {"ours": 1200.0}
+    (found,) = results.with_floors([barred, floor])
+    assert (found["floor"], found["beyond_reach"]) == (1200.0, True)
+
+
+def test_a_page_without_misses_says_so() -> None:
+    assert "**All 1 bars are met.**" in page.page([suite(row("won", 0.1, "≤ 0.5 met"))])
+
+
+def test_what_was_measured_before_days_were_noted_is_of_the_day_it_was_written() -> None:
+    suite(row("x", 0.5)).save()
+    path = results.FOLDER / "read-small.json"
+    told = json.loads(path.read_text())
+    del told["measured"]
+    path.write_text(json.dumps(told))
+    os.utime(path, (0, 86_400 * 3))
+    found = SuiteResult.load("read", "small")
+    assert found is not None
+    assert found.measured == "1970-01-04"
+
+
+def test_a_suite_of_which_nothing_is_committed_cannot_be_held() -> None:
+    check.accept([suite(row("a", 0.5), name="dml")])
+    found = check.check(suite(row("a", 0.5)), lambda: pytest.fail("measured again"))
+    assert list(found) == ["read-small"]
 
 
 def test_only_what_is_worse_twice_and_beyond_noise_is_a_regression() -> None:
