@@ -24,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from floeplan.errors import FloeplanError
+from floeplan.python_workers import ArrowTask, reusable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -130,11 +131,10 @@ def _all_good(
     raise first
 
 
-def spark_task(
-    task: Task[Work, Result], packs: Sequence[Sequence[Work]]
-) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
+def spark_task(task: Task[Work, Result], packs: Sequence[Sequence[Work]]) -> ArrowTask:
     """What a Spark task runs for every pack number it is given."""
 
+    @reusable
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():

@@ -10,7 +10,7 @@ Only the DataFrame API is used, so classic sessions, clusters and Spark Connect 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,9 +23,11 @@ from floeplan.metadata.entries import EntriesTable
 from floeplan.metadata.entry_columns import EntryColumns
 from floeplan.metadata.manifest import read_entries
 from floeplan.metadata.manifest_list import ManifestListTable
+from floeplan.python_workers import ArrowTask, reusable
 from floeplan.scan.judged import JudgedFiles, concat_judged, judge_files
 from floeplan.scan.passes import Predicate
 from floeplan.spark.shipping import ensure_package
+from floeplan.task_errors import raised_in_tasks, telling
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,15 +60,18 @@ class SparkPlanning:
         task = _task([(manifests.take(part), part) for part in slices], predicate, columns, io)
         ensure_package(self.spark)
         frame = self.spark.range(0, len(slices), 1, len(slices)).mapInArrow(task, _RESULT)
-        answers = frame.toArrow().sort_by("slice").column("files")
+        with raised_in_tasks():
+            answers = frame.toArrow().sort_by("slice").column("files")
         return concat_judged([pickle.loads(answer.as_buffer()) for answer in answers])
 
 
 def _task(
     slices: list[tuple[ManifestListTable, Ints]], predicate: Predicate, columns: EntryColumns, io: FileIO
-) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
+) -> ArrowTask:
     """What a Spark task runs: for every slice number it is given, the kept files of that slice, pickled."""
 
+    @reusable
+    @telling
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             numbers = batch.column(0).to_pylist()

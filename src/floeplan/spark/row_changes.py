@@ -12,7 +12,7 @@ comes back is positions and entries; the rows are then deleted at their position
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial, reduce
@@ -33,10 +33,12 @@ from floeplan.errors import BadInputError, TypeMismatchError
 from floeplan.metadata.entries import EntriesTable
 from floeplan.parquet.selection import RowSelection
 from floeplan.predicate.ir import path_text
+from floeplan.python_workers import ArrowTask, reusable
 from floeplan.scan.file_rows import FileRows, TableRows
 from floeplan.spark.shipping import ensure_package
 from floeplan.spark.storing import assignable
 from floeplan.spark.types import spark_schema, spark_type, to_spark_arrow
+from floeplan.task_errors import raised_in_tasks, telling
 from floeplan.write.data_files import write_data_files
 from floeplan.write.position_deletes import merge_positions
 from floeplan.write.target import WriteTarget
@@ -105,7 +107,8 @@ def apply_clauses(
     from pyspark.sql import functions
 
     chosen = frame.select(FILE, POSITION, clause.alias(CLAUSE), *values).where(functions.col(CLAUSE).isNotNull())
-    answers = chosen.mapInArrow(_sink(rows, target, tuple(clauses)), RESULT_SCHEMA).toArrow()
+    with raised_in_tasks():
+        answers = chosen.mapInArrow(_sink(rows, target, tuple(clauses)), RESULT_SCHEMA).toArrow()
     parts: list[_SinkResult] = unpickled(answers, lambda part: discard_entries(part.entries, target.files))
     found = FoundRows()
     for part in parts:
@@ -194,9 +197,9 @@ def _packs(works: Sequence[FileWork]) -> list[list[int]]:
     return [part.tolist() for part in np.split(np.arange(len(works)), cuts) if len(part)] or [[]]
 
 
-def _reader(
-    rows: TargetRows, packs: Sequence[Sequence[int]], wanted: Schema, shape: pa.Schema
-) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
+def _reader(rows: TargetRows, packs: Sequence[Sequence[int]], wanted: Schema, shape: pa.Schema) -> ArrowTask:
+    @reusable
+    @telling
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         files = FileRows(rows.table)
         for batch in batches:
@@ -225,9 +228,8 @@ class _SinkResult:
     inserted: int = 0
 
 
-def _sink(
-    rows: TargetRows, target: WriteTarget, clauses: tuple[SparkClause, ...]
-) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
+def _sink(rows: TargetRows, target: WriteTarget, clauses: tuple[SparkClause, ...]) -> ArrowTask:
+    @reusable
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         decided = [batch for batch in batches if batch.num_rows]
         if decided:

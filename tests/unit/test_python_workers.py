@@ -1,0 +1,69 @@
+"""Archives that Python looks into before every task are forgotten after one, and found again when they are needed."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import zipfile
+import zipimport
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from floeplan.python_workers import reusable
+
+pytestmark = pytest.mark.unit
+BATCH = pa.record_batch({"number": [1, 2]})
+
+
+@reusable
+def doubled(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield batch
+        yield batch
+
+
+@pytest.fixture
+def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An archive on the path of which a package was imported."""
+    path = tmp_path / "shipped.zip"
+    fill(path, {"shipped_package/__init__.py": "", "shipped_package/first.py": "value = 1"})
+    monkeypatch.syspath_prepend(str(path))
+    importlib.import_module("shipped_package.first")
+    yield path
+    for name in [name for name in sys.modules if name.startswith("shipped_package")]:
+        del sys.modules[name]
+
+
+def fill(path: Path, files: dict[str, str]) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, text in files.items():
+            archive.writestr(name, text)
+
+
+def finders(archive: Path) -> list[str]:
+    found = sys.path_importer_cache.items()
+    return [
+        path for path, finder in found if isinstance(finder, zipimport.zipimporter) and Path(finder.archive) == archive
+    ]
+
+
+def test_a_task_yields_what_it_would_without(archive: Path) -> None:
+    assert list(doubled([BATCH])) == [BATCH, BATCH]
+
+
+def test_no_archive_is_left_to_look_into(archive: Path) -> None:
+    assert len(finders(archive)) == 2
+    list(doubled([BATCH]))
+    assert finders(archive) == []
+
+
+def test_more_of_an_archive_can_be_imported_afterwards_as_it_is_then(archive: Path) -> None:
+    list(doubled([BATCH]))
+    fill(
+        archive,
+        {"padding.py": "x = 1\n" * 99, "shipped_package/__init__.py": "", "shipped_package/second.py": "value = 2"},
+    )
+    assert importlib.import_module("shipped_package.second").value == 2
