@@ -117,10 +117,13 @@ def encode_value(kind: int, value: Any) -> bytes:
     return struct.pack("<d", value)
 
 
+def encode_list_header(kind: int, size: int) -> bytes:
+    """What stands before the elements of a list."""
+    return bytes([size << 4 | kind]) if size < 15 else bytes([0xF0 | kind]) + _varint(size)
+
+
 def _encode_list(kind: int, values: Sequence[Any]) -> bytes:
-    size = len(values)
-    header = bytes([size << 4 | kind]) if size < 15 else bytes([0xF0 | kind]) + _varint(size)
-    return header + b"".join(encode_value(kind, value) for value in values)
+    return encode_list_header(kind, len(values)) + b"".join(encode_value(kind, value) for value in values)
 
 
 def _zigzag(value: int) -> bytes:

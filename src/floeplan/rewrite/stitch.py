@@ -27,6 +27,7 @@ from pyiceberg.schema import Schema
 
 from floeplan.metadata.io import writing
 from floeplan.parquet.footer import ParquetFooter, decode_footer
+from floeplan.parquet.page_places import move_places
 from floeplan.parquet.splice import Each, Edit, splice
 from floeplan.parquet.thrift import BINARY, I64, LIST, SCALAR, STRUCT, encode_struct, encode_value, read_struct
 from floeplan.scan.file_rows import OpenFile
@@ -169,10 +170,8 @@ def _moved_places(opened: OpenFile, group: int, distance: int, places: _PagePlac
     ranges = [(int(c.offset_index_offset[group]), int(c.offset_index_length[group])) for c in chunks]
     there = [place for place in ranges if place[0] >= 0]
     read = iter(opened.source.read_ranges(there))
-    edit: Edit = Each(lambda _: {1: partial(_shift, distance)})
     return [
-        places.add(splice(bytes(next(read)), {1: edit}, "offset index", footer.file)) if at >= 0 else (0, 0)
-        for at, _ in ranges
+        places.add(move_places(bytes(next(read)), distance, footer.file)) if at >= 0 else (0, 0) for at, _ in ranges
     ]
 
 
