@@ -36,8 +36,8 @@ def page(results: list[SuiteResult]) -> str:
         f"![Every ratio as a dot, a line a suite](images/{PICTURE.name})",
         markdown([_short(result) for result in results], SHORT),
         "*Beyond reach* are missed bars below a floor that the suite measured beside them, in the same run; what the "
-        "floor stands for is said with the suite. *Ahead* and *behind* count ratios to a peer under and over 1, whether "
-        "they have a bar or not; *s* is how long the suite took, peers and making its tables included.",
+        "floor stands for is said with the suite. *Ahead* and *behind* count ratios to a peer under and over 1, "
+        "whether they have a bar or not; *s* is how long the suite took, peers and making its tables included.",
         "## Bars missed",
         markdown(missed, (*LOSSES, "floor")) if missed else "None.",
         "## Where a peer did better",
