@@ -3,8 +3,9 @@
 
 ``thin_numbers`` and ``thin_byte_arrays`` leave some of many values out, ``byte_array_places`` tells where each byte array
 begins and ``entry_bounds`` which of some are the smallest and the largest, ``unpack`` and ``pack`` are the encoding of
-small numbers as runs and packed bits, ``renumber`` gives them new numbers and ``mark`` tells which there are. Nothing that the bytes claim is believed: whatever does not come out even is a ``ValueError``. The
-interpreter is not held while values are worked on.
+small numbers as runs and packed bits, ``renumber`` gives them new numbers and ``mark`` tells which there are;
+``data_page_header`` is what stands before a page. Nothing that the bytes claim is believed: whatever does not come out
+even is a ``ValueError``. The interpreter is not held while values are worked on.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
@@ -14,6 +15,9 @@ from libc.string cimport memcmp, memcpy, memset
 cdef enum:
     GROUP = 8
     MOST_GROUPS = 63
+    DATA_PAGE = 0
+    I32 = 5
+    STRUCT = 12
 
 
 def thin_numbers(const unsigned char[::1] values, const unsigned char[::1] keep, int width, unsigned char[::1] out):
@@ -356,3 +360,31 @@ cdef Py_ssize_t _literals(const int32_t* numbers, Py_ssize_t count, int width, u
                 bits -= 8
         at = end
     return written
+
+
+def data_page_header(uint32_t size, uint32_t stored, uint32_t rows, uint32_t encoding, uint32_t levels):
+    """What stands before a data page of the first generation: its sizes, rows, and the encodings of values and levels."""
+    cdef unsigned char out[64]
+    cdef Py_ssize_t written = 0
+    cdef uint32_t number
+    for number in (DATA_PAGE, size, stored):
+        written += _number_field(out + written, number)
+    out[written] = 2 << 4 | STRUCT
+    written += 1
+    for number in (rows, encoding, levels, levels):
+        written += _number_field(out + written, number)
+    out[written] = out[written + 1] = 0
+    return PyBytes_FromStringAndSize(<const char*>out, written + 2)
+
+
+cdef inline Py_ssize_t _number_field(unsigned char* out, uint32_t number) noexcept nogil:
+    """The field after the last one, a number that is not negative, in compact Thrift."""
+    cdef uint64_t left = <uint64_t>number << 1
+    cdef Py_ssize_t written = 1
+    out[0] = 1 << 4 | I32
+    while left > 127:
+        out[written] = <unsigned char>(left & 127 | 128)
+        left >>= 7
+        written += 1
+    out[written] = <unsigned char>left
+    return written + 1

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from importlib import import_module
 from typing import Any, Final
 
@@ -177,22 +176,14 @@ class MadePage:
 
 def data_page(content: PageContent, encoding: int, rows: int, codec: PageCodec) -> MadePage:
     """A page of so many rows."""
-    return _made(DATA_PAGE, (5, STRUCT, _data_header(rows, encoding)), content, codec)
-
-
-@lru_cache(maxsize=1024)
-def _data_header(rows: int, encoding: int) -> bytes:
-    """What is the same of the pages of many columns."""
-    return encode_struct([(1, I32, rows), (2, I32, encoding), (3, I32, RLE), (4, I32, RLE)])
+    body = codec.compress(content)
+    header = kernel.data_page_header(content.nbytes, len(body), rows, encoding, RLE)
+    return MadePage(header, body, len(header) + content.nbytes)
 
 
 def dictionary_page(values: bytes, count: int, codec: PageCodec) -> MadePage:
     """A dictionary of so many entries."""
+    body = codec.compress(PageContent(memoryview(values)))
     inner = encode_struct([(1, I32, count), (2, I32, PLAIN)])
-    return _made(DICTIONARY_PAGE, (7, STRUCT, inner), PageContent(memoryview(values)), codec)
-
-
-def _made(kind: int, inner: tuple[int, int, bytes], content: PageContent, codec: PageCodec) -> MadePage:
-    body = codec.compress(content)
-    header = encode_struct([(1, I32, kind), (2, I32, content.nbytes), (3, I32, len(body)), inner])
-    return MadePage(header, body, len(header) + content.nbytes)
+    header = encode_struct([(1, I32, DICTIONARY_PAGE), (2, I32, len(values)), (3, I32, len(body)), (7, STRUCT, inner)])
+    return MadePage(header, body, len(header) + len(values))

@@ -35,6 +35,11 @@ def encode_places(offsets: Numbers, sizes: Numbers, first_rows: Numbers) -> byte
     return encode_list_header(STRUCT, count) + pages
 
 
+def offset_index(offsets: Numbers, sizes: Numbers, first_rows: Numbers) -> bytes:
+    """An offset index that says this of the pages and nothing else."""
+    return bytes([_LIST_FIRST]) + encode_places(offsets, sizes, first_rows) + b"\0"
+
+
 def move_places(encoded: bytes, distance: int, file: str) -> bytes:
     """An offset index whose pages lie ``distance`` further on; a page at 0 is nowhere and stays there."""
     places = _places(encoded, file)

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from floeplan.parquet.data_pages import DATA_PAGE, DICTIONARY_PAGE, PLAIN, RLE, RLE_DICTIONARY, MadePage
 from floeplan.parquet.footer import Numbers
+from floeplan.parquet.page_places import offset_index
 from floeplan.parquet.schema import LeafColumn
 from floeplan.parquet.thrift import BINARY, BOOL, I32, I64, LIST, STRUCT, encode_struct
 from floeplan.parquet.values import Side, decode_bound
@@ -122,9 +123,7 @@ class PageChunk:
     def offset_index(self, start: int) -> bytes:
         sizes, rows = _over_pages(self.parts, "page_sizes"), _over_pages(self.parts, "page_rows")
         offsets, firsts = start + self._before_data + np.cumsum(sizes) - sizes, np.cumsum(rows) - rows
-        places = zip(offsets.tolist(), sizes.tolist(), firsts.tolist(), strict=True)
-        pages = [encode_struct([(1, I64, at), (2, I32, size), (3, I64, row)]) for at, size, row in places]
-        return encode_struct([(1, LIST, (STRUCT, pages))])
+        return offset_index(offsets, sizes, firsts)
 
     def metadata(self, start: int) -> bytes:
         encodings = frozenset().union(*(part.encodings for part in self.parts))
