@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from pyiceberg.table import StaticTable
 
+from floeplan.errors import CorruptMetadataError
 from floeplan.scan.options import ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.spark.planning import SparkPlanning
 from floeplan.testing.archive import write_evolved_archive
+from tests.support.mutation import block_ends
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,3 +54,15 @@ def test_few_manifests_are_planned_on_the_driver(spark: SparkSession, archive: S
 
     planning = Refusing(spark, threshold=31)
     assert len(plan_scan(archive, options=ScanOptions(footers=False, report=False, planning=planning)).files) > 0
+
+
+def test_a_damaged_manifest_is_the_error_that_it_is_on_the_driver(spark: SparkSession, tmp_path: Path) -> None:
+    archive = StaticTable.from_metadata(str(write_evolved_archive(tmp_path, 3, 40, 300)))
+    snapshot = archive.current_snapshot()
+    assert snapshot is not None
+    manifest = Path(snapshot.manifests(archive.io)[1].manifest_path.removeprefix("file://"))
+    whole = manifest.read_bytes()
+    manifest.write_bytes(whole[: block_ends(whole)[0]])
+    planning = SparkPlanning(spark, threshold=1, manifests_per_task=1)
+    with pytest.raises(CorruptMetadataError, match=f"{manifest.name} is damaged at byte .*: the file ends here"):
+        plan_scan(archive, options=ScanOptions(footers=False, cache=False, report=False, planning=planning))

@@ -15,10 +15,21 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import Table
 
 import floeplan as fp
-from floeplan.dml import runner
+from floeplan.dml import merging, runner
 from floeplan.errors import FloeplanError
 from tests.support.fault_proxy import Fault, Kind, always
-from tests.support.faulty_store import KINDS, NEW, OPERATIONS, PATIENT, START, FaultyStore, Rows, arrow, faulty_store
+from tests.support.faulty_store import (
+    KINDS,
+    NEW,
+    OPERATIONS,
+    PATIENT,
+    START,
+    UPSERT,
+    FaultyStore,
+    Rows,
+    arrow,
+    faulty_store,
+)
 from tests.support.places import BUCKET
 
 if TYPE_CHECKING:
@@ -33,9 +44,23 @@ CHANGES: dict[str, Callable[[Table, SparkSession], object]] = {
     "update": lambda t, spark: fp.update(
         t, {"v": "v + 1"}, "id % 4 = 1", spark=spark, mode="copy-on-write", options=PATIENT
     ),
+    "update by Spark": lambda t, spark: fp.update(
+        t, {"v": "v + length(md5('x')) - 31"}, "id % 4 = 1", spark=spark, mode="copy-on-write", options=PATIENT
+    ),
+    "merge": lambda t, spark: upsert(t, spark, "id", "copy-on-write"),
+    "merge on read": lambda t, spark: upsert(t, spark, "id", "merge-on-read"),
+    "joined merge": lambda t, spark: upsert(t, spark, ONLY_SPARK, "copy-on-write"),
+    "joined merge on read": lambda t, spark: upsert(t, spark, ONLY_SPARK, "merge-on-read"),
     "rewrite": lambda t, spark: fp.rewrite_data_files(t, spark=spark, options=REWRITE_ALL, commit=PATIENT),
 }
+ONLY_SPARK = "t.id = s.id AND md5(CAST(t.id AS STRING)) = md5(CAST(s.id AS STRING))"
+"""A condition that Arrow cannot evaluate."""
 READ, WRITE = "GET", "PUT|POST"
+
+
+def upsert(table: Table, spark: SparkSession, on: str, mode: str) -> object:
+    merge = fp.merge(table, arrow(UPSERT), on, spark=spark, mode=mode, options=PATIENT)
+    return merge.when_matched_update().when_not_matched_insert().execute()
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +73,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultyStore]:
 def in_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     """However little there is to do, it is done by Spark."""
     monkeypatch.setattr(runner, "HERE_BYTES", -1)
+    monkeypatch.setattr(merging, "INSERT_ROWS", 1)
     monkeypatch.setattr(runner, "_run_here", lambda *_: pytest.fail("this was to be done by tasks"))
 
 
@@ -66,6 +92,12 @@ def files(table: Table) -> set[str]:
         ("append", "error-after", WRITE, 2),
         ("delete", "truncated", READ, 2),
         ("update", "reset", READ, 3),
+        ("update by Spark", "throttled", READ, 1),
+        ("merge", "truncated", READ, 2),
+        ("merge on read", "throttled", WRITE, 1),
+        ("joined merge", "reset", READ, 1),
+        ("joined merge", "error-after", WRITE, 2),
+        ("joined merge on read", "throttled", READ, 3),
         ("rewrite", "reset-after", WRITE, 1),
     ],
 )
@@ -88,6 +120,15 @@ def test_a_fault_that_goes_away_is_not_noticed(
         ("delete", "shortened", READ, "data", 2),
         ("delete", "reset", WRITE, "vector", 1),
         ("update", "error", WRITE, "data", 2),
+        ("update by Spark", "shortened", READ, "data", 1),
+        ("update by Spark", "error", WRITE, "data", 2),
+        ("merge", "truncated", READ, "data", 2),
+        ("merge", "error", WRITE, "data", 2),
+        ("merge on read", "reset", WRITE, "vector", 1),
+        ("joined merge", "shortened", READ, "data", 2),
+        ("joined merge", "error", WRITE, "data", 1),
+        ("joined merge", "throttled", WRITE, "data", 2),
+        ("joined merge on read", "error", WRITE, "vector", 1),
         ("rewrite", "truncated", READ, "data", 2),
         ("rewrite", "throttled", WRITE, "data", 2),
     ],
@@ -109,4 +150,5 @@ def test_a_fault_that_stays_is_said_and_leaves_the_table_as_it_was(
 
 
 def after(change: str) -> Rows:
-    return OPERATIONS[change].of_rows(START)
+    kind = next(name for name in OPERATIONS if name in change)
+    return OPERATIONS[kind].of_rows(START)

@@ -53,7 +53,7 @@ class Operation:
 
 
 NEW: Rows = {100: 7, 101: 8}
-UPSERT: Rows = {3: 33, 30: 330, 300: 3}
+UPSERT: Rows = {3: 33, 30: 330, 300: 3, 301: 4}
 
 
 def _merge(table: Table) -> object:
