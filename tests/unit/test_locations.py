@@ -115,6 +115,23 @@ def test_expiring_leaves_files_outside_alone(tmp_path: Path, catalog: SqlCatalog
     assert mine.exists()
 
 
+@pytest.mark.parametrize("shape", ["{}", "file:{}"])
+def test_a_path_without_its_first_slash_leads_elsewhere(
+    tmp_path: Path, catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch, shape: str
+) -> None:
+    """Relative to the folder a command runs in it can name any file there, though it reads like one of the table's."""
+    table = create_table(catalog)
+    looks_inside = f"{table.location().removeprefix('file:///')}/data/mine.parquet"
+    mine = tmp_path / "here" / looks_inside
+    mine.parent.mkdir(parents=True)
+    mine.write_bytes(b"not the table's")
+    monkeypatch.chdir(tmp_path / "here")
+    path = shape.format(looks_inside)
+    table = adopt(table, path)
+    assert path in expire_snapshots(table, older_than_ms=LATER, dry_run=False, commit=patient()).not_removed
+    assert mine.exists()
+
+
 def test_orphans_behind_a_link_are_not_orphans(tmp_path: Path, catalog: SqlCatalog) -> None:
     table = create_table(catalog)
     home = Path(table.location().removeprefix("file://"))

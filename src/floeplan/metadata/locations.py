@@ -38,20 +38,20 @@ class Location:
 
     @classmethod
     def parse(cls, text: str) -> Location:
-        """Take a path or URI apart; one slash is as good as several.
+        """Take a path or URI apart; one slash is as good as several, and none stands for the folder of this process.
 
         Raises:
             CorruptMetadataError: It is no URI.
         """
         if "://" not in text and not text.startswith("file:"):
-            return cls("file", "", _one_slash(text))
+            return cls("file", "", _one_slash(_from_here(text)))
         try:
             split = urlsplit(text)
         except ValueError as error:
             raise CorruptMetadataError(f"{text!r} names no file: {error}", context={"file": text}) from error
         scheme = _SAME_SCHEME.get(split.scheme.lower(), split.scheme.lower())
         authority = "" if scheme == "file" and split.netloc in ("", "localhost") else split.netloc
-        rest = text.split("://", 1)[-1].removeprefix(split.netloc) if "://" in text else split.path
+        rest = text.split("://", 1)[-1].removeprefix(split.netloc) if "://" in text else _from_here(split.path)
         return cls(scheme, authority, _one_slash(rest))
 
     def holds(self, other: Location) -> bool:
@@ -88,6 +88,10 @@ class TableLocations:
             return any(root.holds(location) for root in self.roots)
         except (CorruptMetadataError, ValueError):
             return False
+
+
+def _from_here(path: str) -> str:
+    return path if path.startswith("/") else f"{os.getcwd()}/{path}"
 
 
 def _one_slash(path: str) -> str:
