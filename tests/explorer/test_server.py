@@ -209,6 +209,18 @@ def test_a_body_that_is_no_object_of_texts_is_refused(writing: Caller, body: str
     assert writing("POST", "/api/rewrite", headers, body)[1]["error"]["kind"] == "not-json"
 
 
+@pytest.mark.parametrize("told", ["9" * 5000, "²", "-1", "many"])
+def test_a_length_that_is_none_is_refused(writing: Caller, told: str) -> None:
+    status, document = writing.post("rewrite", {}, **{"Content-Length": told})
+    assert (status, document["error"]["kind"]) == (413, "too-large")
+
+
+def test_what_is_no_address_is_refused(call: Caller, capfd: pytest.CaptureFixture[str]) -> None:
+    status, document = call("GET", "http://[/api/table")
+    assert (status, document["error"]["kind"]) == (400, "bad-input")
+    assert "Traceback" not in capfd.readouterr().err
+
+
 def test_a_body_that_is_too_large_is_not_read(writing: Caller) -> None:
     status, document = writing.post("rewrite", {"where": "x" * MOST_BODY_BYTES})
     assert (status, document["error"]["kind"]) == (413, "too-large")

@@ -20,11 +20,12 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from floeplan.errors import BadInputError, FloeplanError
 from floeplan.explorer.assets import DATA, INDEX, TYPES, asset_paths, data_script, to_json
 from floeplan.explorer.service import ExplorerService
+from floeplan.text import parse_count
 
 ADDRESS = "127.0.0.1"
 TOKEN_HEADER = "X-Floeplan-Token"
@@ -119,7 +120,7 @@ class _Handler(BaseHTTPRequestHandler):
             raise RefusedError(HTTPStatus.FORBIDDEN, "cross-origin", "requests of other sites are not answered")
 
     def _get(self) -> None:
-        asked = urlsplit(self.path)
+        asked = self._asked()
         if asked.path.startswith(_API):
             name = asked.path.removeprefix(_API)
             self._send(HTTPStatus.OK, _JSON, to_json(self.server.service.read(name, _parameters(asked.query))))
@@ -143,16 +144,22 @@ class _Handler(BaseHTTPRequestHandler):
                 HTTPStatus.FORBIDDEN, "wrong-token", "the token is not that of this process: load the page anew"
             )
         body = self._body()
-        name = urlsplit(self.path).path.removeprefix(_API)
+        name = self._asked().path.removeprefix(_API)
         self._send(HTTPStatus.OK, _JSON, to_json(self.server.service.write(name, body)))
 
+    def _asked(self) -> SplitResult:
+        try:
+            return urlsplit(self.path)
+        except ValueError as error:
+            raise RefusedError(HTTPStatus.BAD_REQUEST, "bad-input", "that is no address") from error
+
     def _body(self) -> Mapping[str, str]:
-        text = self.headers.get("Content-Length", "")
-        if not text.isdecimal() or int(text) > MOST_BODY_BYTES:
+        size = parse_count(self.headers.get("Content-Length"))
+        if size is None or size > MOST_BODY_BYTES:
             message = f"send at most {MOST_BODY_BYTES} bytes"
             raise RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too-large", message)
         try:
-            body = json.loads(self.rfile.read(int(text)))
+            body = json.loads(self.rfile.read(size))
         except ValueError as error:
             raise RefusedError(HTTPStatus.BAD_REQUEST, "not-json", "the body is not JSON") from error
         if not isinstance(body, dict) or not all(isinstance(value, str) for value in body.values()):
@@ -171,7 +178,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Requests are of interest with -v only; predicates stay out of the log."""
-        _log.info("%s %s", self.command, urlsplit(self.path).path)
+        _log.info("%s %s", self.command, self.path.partition("?")[0])
 
 
 def _parameters(query: str) -> Mapping[str, str]:
