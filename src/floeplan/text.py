@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-_MOST_DIGITS = 18
+_MOST_COUNTED = 2**63 - 1
 
 
 def human_bytes(size: int) -> str:
@@ -43,5 +43,7 @@ def percent(part: int, whole: int) -> str:
 
 def parse_count(text: object) -> int | None:
     """The count that a text states in plain digits, as far as 64 bits hold it; whatever else it is states none."""
-    plain = isinstance(text, str) and text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
-    return int(str(text)) if plain else None
+    if not isinstance(text, str) or not (text.isascii() and text.isdecimal()) or len(text) > len(str(_MOST_COUNTED)):
+        return None
+    count = int(text)
+    return count if count <= _MOST_COUNTED else None

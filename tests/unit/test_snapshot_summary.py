@@ -98,6 +98,8 @@ def test_one_tuple_under_two_specs_is_two_partitions(tmp_path: Path) -> None:
         ({}, {}),
         ({"total-records": "seven"}, {}),
         ({"total-records": "-3"}, {}),
+        ({"total-records": "²"}, {}),
+        ({"total-records": "9" * 5000}, {}),
     ],
 )
 def test_a_total_that_the_parent_does_not_state_is_not_made_up(

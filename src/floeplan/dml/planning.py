@@ -24,6 +24,7 @@ from floeplan.scan.options import ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.scan.scan_plan import ScanPlan
 from floeplan.spark.planning import SparkPlanning
+from floeplan.text import parse_count
 from floeplan.transaction.change import DeleteFileId
 
 if TYPE_CHECKING:
@@ -55,11 +56,10 @@ def _worth_a_look(target: DmlTarget) -> bool:
     Tasks open every planned file. The columns a decision needs of a small one are read as fast as its page index.
     """
     summary = None if target.snapshot is None else target.snapshot.summary
-    told = ["" if summary is None else summary[name] or "" for name in ("total-files-size", "total-data-files")]
-    if not all(number.isdecimal() for number in told):
-        return True
-    total, files = map(int, told)
-    return total >= SMALL_FILE_BYTES * files
+    total, files = (
+        None if summary is None else parse_count(summary[name]) for name in ("total-files-size", "total-data-files")
+    )
+    return total is None or files is None or total >= SMALL_FILE_BYTES * files
 
 
 def drop_proven(files: PlannedFiles, outcome: Outcome) -> Mask:

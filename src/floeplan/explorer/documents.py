@@ -25,6 +25,7 @@ from floeplan.rewrite.options import RewriteOptions
 from floeplan.rewrite.plan import RewriteDataFilesPlanningResult
 from floeplan.rewrite.planner import RewriteDataFilesPlanner
 from floeplan.rewrite.spec_upgrade import SpecUpgradeResult, UpgradeOptions, upgrade_spec
+from floeplan.text import parse_count
 from floeplan.transaction.manifests import TableShape
 from floeplan.transaction.refile import Head
 
@@ -108,7 +109,7 @@ def _snapshot(snapshot: Mapping[str, Any]) -> dict[str, Any]:
         "timestamp_ms": snapshot["timestamp_ms"],
         "operation": snapshot["operation"],
         "current": snapshot["current"],
-        "summary": {name: int(summary[name]) for name in _SUMMARY if str(summary.get(name, "")).isdecimal()},
+        "summary": {name: n for name in _SUMMARY if (n := parse_count(summary.get(name))) is not None},
     }
 
 

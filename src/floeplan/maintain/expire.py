@@ -34,7 +34,7 @@ from floeplan.catalog import load_table
 from floeplan.errors import FloeplanError, InvalidOptionError, UnsupportedError
 from floeplan.maintain.reachable import SnapshotFiles
 from floeplan.metadata.locations import TableLocations
-from floeplan.text import counted
+from floeplan.text import counted, parse_count
 from floeplan.transaction.cleanup import remove_files
 from floeplan.transaction.exchange import CommitOptions, Exchange, Proposal
 from floeplan.transaction.refs import table_and_ref
@@ -203,9 +203,10 @@ class _Rule:
 
 def _number(metadata: TableMetadata, name: str, default: int) -> int:
     text = metadata.properties.get(name, str(default))
-    if not text.isdecimal():
+    number = parse_count(text)
+    if number is None:
         raise InvalidOptionError(f"table property {name} is {text!r}, which is no number", context={"property": name})
-    return int(text)
+    return number
 
 
 @dataclass(slots=True)

@@ -21,6 +21,7 @@ from floeplan.metadata.entries import EntriesTable
 from floeplan.metadata.entry_columns import WHOLE, EntryColumns
 from floeplan.metadata.manifest import read_entries
 from floeplan.metadata.manifest_list import ManifestListTable, concat_manifest_lists
+from floeplan.text import parse_count
 from floeplan.transaction.entry_tables import carried_over, concat_entries
 from floeplan.transaction.manifests import SnapshotManifests, TableShape
 
@@ -105,8 +106,9 @@ def pack_from_the_end(lengths: Ints, target_bytes: int) -> list[slice]:
 
 def _positive(properties: Mapping[str, str], name: str, default: int) -> int:
     text = properties.get(name, str(default))
-    if not text.isdigit() or int(text) < 1:
+    number = parse_count(text)
+    if not number:
         raise InvalidOptionError(
             f"table property {name} is {text!r}: set it to a whole number above 0", context={"property": name}
         )
-    return int(text)
+    return number

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from floeplan.errors import InvalidOptionError
+from floeplan.text import parse_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +48,13 @@ def _from_properties(prefix: str, properties: Mapping[str, str], default: RetryP
         text = properties.get(prefix + name)
         if text is None:
             return otherwise
-        if not text.strip().isdecimal():
+        told = parse_count(text.strip())
+        if told is None:
             raise InvalidOptionError(
                 f"table property {prefix}{name} is {text!r} but must be a number that is not negative",
                 context={"property": prefix + name, "value": text},
             )
-        return int(text)
+        return told
 
     return RetryPolicy(
         number("num-retries", default.retries),

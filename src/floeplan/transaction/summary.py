@@ -17,6 +17,7 @@ from floeplan.metadata.entries import Content, EntriesTable
 from floeplan.partition.key import partition_codes
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.stats import to_mask
+from floeplan.text import parse_count
 from floeplan.transaction.entry_tables import concat_entries
 
 _COUNTED = {
@@ -56,11 +57,11 @@ def totals(changed: Mapping[str, str], parent: Mapping[str, str] | None) -> dict
     found = {}
     for what in _TOTALS:
         name = f"total-{what}"
-        before = "0" if parent is None else parent.get(name)
-        if before is not None and before.isdigit():
+        before = 0 if parent is None else parse_count(parent.get(name))
+        if before is not None:
             added, removed = (int(changed.get(side, 0)) for side in _COUNTED[what])
-            if int(before) + added >= removed:
-                found[name] = str(int(before) + added - removed)
+            if before + added >= removed:
+                found[name] = str(before + added - removed)
     return found
 
 

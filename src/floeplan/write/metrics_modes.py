@@ -16,6 +16,7 @@ from pyiceberg.table.sorting import SortOrder
 from pyiceberg.types import IcebergType, ListType, MapType, PrimitiveType, StructType
 
 from floeplan.errors import InvalidOptionError
+from floeplan.text import parse_count
 
 _DEFAULT = "write.metadata.metrics.default"
 _COLUMN = "write.metadata.metrics.column."
@@ -106,12 +107,13 @@ def _leaves(type_: IcebergType) -> Iterator[int]:
 
 def _most_inferred(properties: Mapping[str, str]) -> int:
     text = properties.get(_MOST_INFERRED, "100").strip()
-    if not text.isdecimal():
+    most = parse_count(text)
+    if most is None:
         raise InvalidOptionError(
             f"table property {_MOST_INFERRED} is set to {text!r}, but must be a whole number",
             context={"property": _MOST_INFERRED, "value": text},
         )
-    return int(text)
+    return most
 
 
 def _order_preserving(sort_order: SortOrder | None) -> list[int]:
