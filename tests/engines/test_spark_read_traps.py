@@ -26,6 +26,7 @@ from floeplan.scan.options import ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.spark import row_numbers
 from floeplan.spark.columns import FIELD_ID
+from floeplan.spark.deletes import is_kept
 from floeplan.spark.reader import ReadOptions, plan_read, read, read_plan_of
 from floeplan.spark.routing import FIELD_ID_CONF, MISSING_IDS_CONF, ZONE_CONF
 from floeplan.transaction.metadata_json import writable_metadata
@@ -267,6 +268,16 @@ def test_a_row_without_a_number_is_an_error_and_never_lost(
     monkeypatch.setitem(row_numbers._proven, session, True)
     with pytest.raises(Exception, match="a row of a file with deletes has no number"):
         read(session, deleted, options=NATIVE).collect()
+
+
+@pytest.mark.parametrize("row", ["CAST(NULL AS BIGINT)", "128L", "-1L"])
+def test_a_number_that_no_file_can_have_is_an_error(spark: SparkSession, row: str) -> None:
+    words = spark.createDataFrame([([0b101, -(2**63)],)], "words array<long>").scalar()
+    numbered = spark.range(128).selectExpr("id", "id AS row")
+    kept = numbered.where(is_kept(words, 2, "0L", "row")).select("id").collect()
+    assert [number for (number,) in kept] == [number for number in range(128) if number not in (0, 2, 127)]
+    with pytest.raises(Exception, match="a row of a file with deletes has no number, or one beyond its file"):
+        numbered.selectExpr("id", f"{row} AS row").where(is_kept(words, 2, "0L", "row")).collect()
 
 
 def test_vectors_are_found_though_pyiceberg_forgets_where_they_are(

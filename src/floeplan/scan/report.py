@@ -7,6 +7,7 @@ The standard part is what Iceberg's own reporters write, so that reports of seve
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import version
 from typing import Any
 
@@ -35,9 +36,15 @@ def scan_report(plan: ScanPlan) -> dict[str, Any]:
         "projected-field-ids": [field.field_id for field in plan.schema.fields],
         "projected-field-names": [field.name for field in plan.schema.fields],
         "metrics": _metrics(plan),
-        "metadata": {"engine-name": "floeplan", "engine-version": version("floeplan")},
+        "metadata": {"engine-name": "floeplan", "engine-version": _own_version()},
         "floeplan": _own_numbers(plan),
     }
+
+
+@cache
+def _own_version() -> str:
+    """Looked up once: the metadata of a package are a file that is parsed as a mail."""
+    return version("floeplan")
 
 
 def _metrics(plan: ScanPlan) -> dict[str, Any]:

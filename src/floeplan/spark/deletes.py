@@ -4,7 +4,9 @@ Positions: the deleted rows of all files with position deletes or deletion vecto
 that a scalar subquery yields. A file has as many words of it as a power of two, and starts at a multiple of that, so
 that the word of a row is its file's start *or* its number's part: adding, which Spark checks for overflow by way of
 objects, costs every row more. Nothing is joined. A row without a number, or with one that no file of these can have, is
-an error: left to itself it would be dropped in silence.
+an error: left to itself it would be dropped in silence. That is looked at for rows whose bit is not 0 only, and without
+asking for the bit again: every row would pay for a ``coalesce``, and a second subquery for its analysis. All words
+together are a power of two as well: their number is part of the code Spark compiles, which should seldom change.
 
 Keys: the delete files are read natively too and anti-joined on the key columns, null equal to null, NaN equal to NaN
 and -0.0 apart from 0.0, as Iceberg compares keys. A delete row counts only for the data files the plan matched its
@@ -29,7 +31,6 @@ from floeplan.metadata.delete_index import DeleteKind
 from floeplan.metadata.entries import Content
 from floeplan.scan.delete_files import DeleteFileReader
 from floeplan.scan.model import FileScan, PlannedFiles
-from floeplan.spark.file_log import TAG
 from floeplan.spark.shipping import ensure_package
 
 if TYPE_CHECKING:
@@ -41,6 +42,9 @@ SMALL_DELETES = 32 * 2**20
 """Bytes of position deletes that are read in this process; more are read by Spark tasks."""
 BYTES_PER_TASK = 64 * 2**20
 WORD = 64
+START_BITS = 23
+MAX_WORDS = 1 << START_BITS
+"""64 MiB of bits, at least a quarter of a thousand million rows."""
 _WORDS = "part long, words array<bigint>"
 _UNNUMBERED = (
     "a row of a file with deletes has no number, or one beyond its file: "
@@ -51,7 +55,7 @@ _EQUALITY = (DeleteKind.EQUALITY_GLOBAL, DeleteKind.EQUALITY_PARTITION)
 
 def word_counts(rows: Ints) -> Ints:
     """How many words files of so many rows have: as many as they need, and then up to a power of two."""
-    return np.left_shift(1, np.ceil(np.log2(np.maximum(-(-rows // WORD), 1))).astype(np.int64))
+    return _power_of_two(-(-rows // WORD))
 
 
 def word_offsets(rows: Ints) -> Ints:
@@ -63,32 +67,45 @@ def word_offsets(rows: Ints) -> Ints:
     return offsets
 
 
-def deleted_bit(words: Column, first_word: Column | None, row: str) -> Column:
-    """The bit of a row in a file whose bits start at a word, by default at its tag: 1 when it is deleted."""
-    if first_word is None:
-        word = F.get(words, F.expr(f"CAST({TAG} | shiftright({row}, 6) AS INT)"))
-    else:
-        word = F.get(words, first_word.bitwiseOR(F.expr(f"shiftright({row}, 6)")).cast("int"))
-    bit = F.getbit(word, F.expr(f"CAST({row} & {WORD - 1} AS INT)"))
-    return F.coalesce(bit, F.expr(f"CAST(raise_error('{_UNNUMBERED}') AS TINYINT)"))
+def is_kept(words: Column, count: int, start: str, row: str) -> Column:
+    """Whether a row is not deleted: its file's bits start at a word (SQL), its number in the file is ``row`` (SQL)."""
+    word = f"({start} | shiftright({row}, 6))"
+    bit = F.getbit(F.get(words, F.expr(f"CAST({word} AS INT)")), F.expr(f"CAST({row} & {WORD - 1} AS INT)"))
+    sure = f"{word} >= 0 AND {word} < {count}"
+    deleted = F.expr(f"CASE WHEN {sure} THEN FALSE ELSE CAST(raise_error('{_UNNUMBERED}') AS BOOLEAN) END")
+    return ~bit.cast("boolean") | deleted
+
+
+def all_words(rows: Ints) -> int:
+    """How many words files of so many rows have together, and then up to a power of two."""
+    return int(_power_of_two(word_counts(rows).sum()))
 
 
 def deleted_words(spark: SparkSession, files: PlannedFiles, rows: Ints, io: FileIO) -> Column:
-    """The bits of all deleted positions of these files of a plan, as a constant."""
+    """The bits of all deleted positions of these files of a plan, as a constant of ``all_words``."""
     placed = rows[_largest_first(files.entries.record_count[rows])]
     total = _deleting_bytes(files, placed)
     scans = list(files.take(placed))
+    records = files.entries.record_count[placed]
+    length = all_words(records)
     if total <= SMALL_DELETES:
-        words = np.concatenate([np.zeros(0, dtype=np.int64), *_words(scans, io)])
         type_ = pa.list_(pa.field("element", pa.int64(), nullable=False))
-        listed = pa.ListArray.from_arrays(pa.array([0, len(words)], pa.int32()), pa.array(words), type=type_)
+        listed = pa.ListArray.from_arrays(
+            pa.array([0, length], pa.int32()), pa.array(_words(scans, io, length)), type=type_
+        )
         return spark.createDataFrame(pa.table({"words": listed})).scalar()
     ensure_package(spark)
     slices = np.array_split(np.arange(len(rows)), min(len(rows), -(-total // BYTES_PER_TASK)))
     parts = [(number, [scans[i] for i in part]) for number, part in enumerate(slices)]
     frame = spark.range(0, len(parts), 1, len(parts)).mapInArrow(_words_task(parts, io), _WORDS)
     in_order = F.array_sort(F.collect_list(F.struct("part", "words")))
-    return frame.select(F.flatten(F.transform(in_order, lambda part: part["words"]))).scalar()
+    rest = F.array_repeat(F.lit(0).cast("long"), length - int(word_counts(records).sum()))
+    return frame.select(F.concat(F.flatten(F.transform(in_order, lambda part: part["words"])), rest)).scalar()
+
+
+def _power_of_two(numbers: Ints) -> Ints:
+    """The least that is no smaller."""
+    return np.left_shift(1, np.ceil(np.log2(np.maximum(numbers, 1))).astype(np.int64))
 
 
 def _largest_first(rows: Ints) -> Ints:
@@ -110,21 +127,27 @@ def _words_task(
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 part, scans = parts[number]
-                words = np.concatenate(list(_words(scans, io)))
+                words = _words(scans, io)
                 listed = pa.ListArray.from_arrays(pa.array([0, len(words)], pa.int32()), pa.array(words))
                 yield pa.RecordBatch.from_arrays([pa.array([part]), listed], names=["part", "words"])
 
     return run
 
 
-def _words(scans: Sequence[FileScan], io: FileIO) -> Iterator[Ints]:
-    """The bits of each file in words, the lowest bit first."""
+def _words(scans: Sequence[FileScan], io: FileIO, length: int = 0) -> Ints:
+    """The bits of files one after another, the lowest of a word first; zeros up to a length."""
     reader = DeleteFileReader(io)
-    sizes = word_counts(np.array([scan.record_count for scan in scans], dtype=np.int64)) * WORD
-    for scan, size in zip(scans, sizes.tolist(), strict=True):
-        deleted = np.zeros(size, dtype=np.bool_)
+    reader.expect(delete for scan in scans for delete in scan.deletes)
+    counts = word_counts(np.array([scan.record_count for scan in scans], dtype=np.int64))
+    ends = np.cumsum(counts)
+    words = np.zeros(max(length, int(counts.sum())), dtype=np.int64)
+    held = np.empty(int(counts.max(initial=0)) * WORD, dtype=np.bool_)
+    for scan, count, end in zip(scans, counts.tolist(), ends.tolist(), strict=True):
+        deleted = held[: count * WORD]
+        deleted[:] = False
         for delete in scan.deletes:
             if delete.kind not in _EQUALITY:
                 positions = reader.positions(delete, scan.path)
-                deleted[positions[positions < len(deleted)]] = True
-        yield np.packbits(deleted, bitorder="little").view(np.int64)
+                deleted[positions[: np.searchsorted(positions, len(deleted))]] = True
+        words[end - count : end] = np.packbits(deleted, bitorder="little").view(np.int64)
+    return words

@@ -12,9 +12,11 @@ tags.
 from __future__ import annotations
 
 import atexit
+import json
 import tempfile
 import uuid
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -69,8 +71,7 @@ def read_logged(
     log = folder / "_spark_metadata" / "0"
     log.parent.mkdir(parents=True)
     log.write_text("v1\n" + _lines(paths, sizes, tags))
-    reader = _reader(spark, schema).option("ignoreMissingFiles", "true" if may_miss else "false")
-    return reader.load(folder.as_uri())
+    return _reader(spark, schema.json(), may_miss).load(folder.as_uri())
 
 
 def sees_logs(spark: SparkSession) -> bool:
@@ -89,11 +90,15 @@ def sees_logs(spark: SparkSession) -> bool:
 
 def read_named(spark: SparkSession, schema: StructType, paths: Sequence[str]) -> DataFrame:
     """The same without tags, the files named one by one: Spark looks at each."""
-    return _reader(spark, schema).option("ignoreMissingFiles", "false").load(list(paths))
+    return _reader(spark, schema.json(), False).load(list(paths))
 
 
-def _reader(spark: SparkSession, schema: StructType) -> DataFrameReader:
-    return spark.read.format("parquet").schema(schema).options(**_OPTIONS)
+@lru_cache(maxsize=32)
+def _reader(spark: SparkSession, schema: str, may_miss: bool) -> DataFrameReader:
+    """What loads files in the columns of a schema, as JSON; kept, since making it takes ten calls of the JVM."""
+    columns = StructType.fromJson(json.loads(schema))
+    options = {**_OPTIONS, "ignoreMissingFiles": "true" if may_miss else "false"}
+    return spark.read.format("parquet").schema(columns).options(**options)
 
 
 def _lines(paths: pa.Array, sizes: npt.NDArray[np.int64], tags: npt.NDArray[np.int64]) -> str:

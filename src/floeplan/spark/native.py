@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DoubleType, FloatType, NestedField
 from pyspark.sql import Column, DataFrame
@@ -33,8 +32,8 @@ from floeplan.predicate.build import field_ids
 from floeplan.predicate.tristate import TriState
 from floeplan.scan.model import PlannedFiles
 from floeplan.scan.scan_plan import ScanPlan
-from floeplan.spark.columns import NameHistory, ReadColumn
-from floeplan.spark.deletes import deleted_bit, deleted_words, word_offsets
+from floeplan.spark.columns import NameHistory, ReadColumn, walk
+from floeplan.spark.deletes import MAX_WORDS, START_BITS, all_words, deleted_words, is_kept, word_offsets
 from floeplan.spark.file_log import TAG, read_logged, read_named, sees_logs
 from floeplan.spark.filters import quoted, spark_sql
 from floeplan.spark.row_numbers import DOCUMENTED, row_number
@@ -50,6 +49,8 @@ BROADCAST_BYTES = 64 * 2**20
 
 _PLACE = f"CAST({TAG} AS INT)"
 """The tag as a place in an array."""
+_PLACE_BEFORE_START = f"CAST(shiftright({TAG}, {START_BITS}) AS INT)"
+"""The same where the tag tells also at which word the bits of the file start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,22 @@ class Branch:
     @property
     def tagged(self) -> bool:
         """Whether rows must know their file."""
-        return bool(self.constants) or self.positional or self.equality
+        return self.placed or self.positional
+
+    @property
+    def placed(self) -> bool:
+        """Whether rows look up what belongs to their file by its place among the files."""
+        return bool(self.constants) or self.equality
+
+    @property
+    def place(self) -> str:
+        """The place of a row's file, in SQL."""
+        return _PLACE_BEFORE_START if self.positional else _PLACE
+
+    @property
+    def start(self) -> str:
+        """The word at which the bits of a row's file start, in SQL."""
+        return f"({TAG} & {MAX_WORDS - 1})" if self.placed else TAG
 
     def describe(self) -> str:
         """The treatment in words."""
@@ -152,39 +168,42 @@ class NativeReading:
 
     def _read(self, branch: Branch, columns: dict[int, ReadColumn]) -> DataFrame:
         entries = self.plan.files.entries.take(branch.rows)
-        tags = self._offsets(branch) if _only_positional(branch) else np.arange(len(branch.rows))
         counts = branch.positional and self._row_index != DOCUMENTED
         counted = [StructField(self._row_index, LongType())] if counts else []
         schema = StructType([*(column.asked for column in columns.values()), *counted])
         if not sees_logs(self.spark):
             return read_named(self.spark, schema, entries.path.to_pylist())
-        return read_logged(self.spark, schema, entries.path, entries.ints("file_size_in_bytes"), tags)
+        return read_logged(self.spark, schema, entries.path, entries.ints("file_size_in_bytes"), self._tags(branch))
 
     @cached_property
     def _row_index(self) -> str:
         return row_number(self.spark)
 
-    def _offsets(self, branch: Branch) -> Ints:
-        return word_offsets(self.plan.files.entries.record_count[branch.rows])
+    def _tags(self, branch: Branch) -> Ints:
+        places = np.arange(len(branch.rows))
+        if not branch.positional:
+            return places
+        starts = word_offsets(self._records(branch))
+        return (places << START_BITS) | starts if branch.placed else starts
+
+    def _records(self, branch: Branch) -> Ints:
+        return self.plan.files.entries.record_count[branch.rows]
 
     def _positions(self, read: DataFrame, branch: Branch) -> DataFrame:
         if not branch.positional:
             return read
         words = deleted_words(self.spark, self.plan.files, branch.rows, self.plan.target.table.io)
-        first = None
-        if not _only_positional(branch):
-            first = F.get(self._constant(pa.array(self._offsets(branch))), F.expr(_PLACE))
-        return read.where(deleted_bit(words, first, self._row_index) == 0)
+        return read.where(is_kept(words, all_words(self._records(branch)), branch.start, self._row_index))
 
     def _selected(self, branch: Branch, columns: dict[int, ReadColumn]) -> Iterator[tuple[str, str | Column]]:
         for field_id, column in columns.items():
             value: str | Column = column.shown
             if field_id in branch.constants:
-                stated = F.get(self._partition_values(branch, column.field), F.expr(_PLACE))
+                stated = F.get(self._partition_values(branch, column.field), F.expr(branch.place))
                 value = F.coalesce(F.expr(column.shown), stated)
             yield self._name(column.field), value
         if branch.equality:
-            yield self._tag, _PLACE
+            yield self._tag, branch.place
 
     def _name(self, field: NestedField) -> str:
         return f"{self.history.prefix}k{field.field_id}" if field.field_id in self.key_fields else field.name
@@ -256,7 +275,7 @@ def needed_fields(plan: ScanPlan) -> tuple[NestedField, ...]:
     tops = {field.field_id: field for field in plan.schema.fields}
     asked = set(field_ids(plan.compiled.predicate))
     for field in plan.target.schema.fields:
-        if not asked.isdisjoint(Schema(field)._lazy_id_to_field):
+        if any(inner.field_id in asked for inner in walk(field)):
             tops.setdefault(field.field_id, field)
     return tuple(tops.values())
 
@@ -313,10 +332,6 @@ def _select(rows: DataFrame, named: Mapping[str, str | Column]) -> DataFrame:
 
 def _column(value: str | Column) -> Column:
     return F.expr(value) if isinstance(value, str) else value
-
-
-def _only_positional(branch: Branch) -> bool:
-    return branch.positional and not branch.equality and not branch.constants
 
 
 def _same_key(left: str, right: str, field: NestedField, *, null_safe: bool) -> Column:

@@ -30,7 +30,7 @@ from floeplan.predicate.tristate import Mask
 from floeplan.scan.options import DEFAULT_CONCURRENCY
 from floeplan.scan.scan_plan import ScanPlan
 from floeplan.spark.columns import DEFAULTED, walk
-from floeplan.spark.deletes import word_counts
+from floeplan.spark.deletes import MAX_WORDS, word_counts
 from floeplan.spark.file_log import sees_logs
 from floeplan.spark.native import NativeReading, delete_masks, equality_ids, key_field, matched_pairs, needed_fields
 from floeplan.spark.types import NANOSECONDS
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 FIELD_ID_CONF = "spark.sql.parquet.fieldId.read.enabled"
 MISSING_IDS_CONF = "spark.sql.parquet.fieldId.read.ignoreMissing"
 ZONE_CONF = "spark.sql.session.timeZone"
-MAX_BIT_WORDS = 2**23
-"""64 MiB of deletion bits, at least a quarter of a thousand million rows; files beyond that go to Python tasks."""
 MAX_PAIRS = 2**22
 """Pairs of a data file and an equality delete that a constant may hold."""
 
@@ -150,7 +148,7 @@ def _file_obstacles(spark: SparkSession, plan: ScanPlan) -> Iterator[tuple[str, 
     positional, equality = delete_masks(files)
     yield "the number of their rows is not known", positional & (files.entries.record_count < 0)
     words = np.cumsum(np.where(positional, word_counts(files.entries.record_count), 0))
-    yield "the deletes before them fill a constant", positional & (words > MAX_BIT_WORDS)
+    yield "the deletes before them fill a constant", positional & (words > MAX_WORDS)
     if equality.any():
         yield from _equality_obstacles(plan, equality)
 
