@@ -26,22 +26,23 @@ _SETTINGS = {
 }
 _USED = (
     "ZSTD_createCCtx ZSTD_freeCCtx ZSTD_createDCtx ZSTD_freeDCtx ZSTD_CCtx_setParameter ZSTD_compressBound "
-    "ZSTD_compressSequences ZSTD_decompressDCtx ZSTD_isError ZSTD_getErrorName"
+    "ZSTD_compressSequences ZSTD_decompressDCtx ZSTD_getErrorName"
 )
 _SMALLEST_MATCH = 3
+_BLOCK = 128 * 1024
 
 
 def _loaded() -> tuple[Any, Any, Any]:
     try:
         library = import_module("zstandard._cffi")
-        matches = import_module("floeplan.parquet._neighbours")
+        kernel = import_module("floeplan.parquet._neighbours")
     except ImportError:
         return None, None, None
     names = [*_USED.split(), *(f"ZSTD_c_{name}" for name in _SETTINGS)]
-    return (library.ffi, library.lib, matches) if all(hasattr(library.lib, name) for name in names) else (None,) * 3
+    return (library.ffi, library.lib, kernel) if all(hasattr(library.lib, name) for name in names) else (None,) * 3
 
 
-_ffi, _lib, _matches = _loaded()
+_ffi, _lib, _kernel = _loaded()
 available: bool = _lib is not None
 
 
@@ -54,11 +55,10 @@ class Decompressor:
     def decompress(self, data: memoryview, size: int) -> Bytes:
         """The data before it was compressed, which must be of this size."""
         out = np.empty(size, dtype=np.uint8)
-        found = _checked(
-            _lib.ZSTD_decompressDCtx(self._context, _ffi.from_buffer(out), size, _ffi.from_buffer(data), len(data))
-        )
+        source, target = _ffi.from_buffer(data), _ffi.from_buffer(out)
+        found = _lib.ZSTD_decompressDCtx(self._context, target, size, source, len(data))
         if found != size:
-            raise ValueError(f"{found} bytes instead of {size}")
+            raise _refused(found) if found > size else ValueError(f"{found} bytes instead of {size}")
         return out
 
 
@@ -68,26 +68,29 @@ class NeighbourCompressor:
     def __init__(self) -> None:
         self._context = _ffi.gc(_lib.ZSTD_createCCtx(), _lib.ZSTD_freeCCtx)
         for name, value in _SETTINGS.items():
-            _checked(_lib.ZSTD_CCtx_setParameter(self._context, getattr(_lib, f"ZSTD_c_{name}"), value))
-        self._rows, self._room = np.empty((0, 4), dtype=np.uint32), np.empty(0, dtype=np.uint8)
+            _lib.ZSTD_CCtx_setParameter(self._context, getattr(_lib, f"ZSTD_c_{name}"), value)
+        self._holds = -1
+
+    def _make_room(self, size: int) -> None:
+        """For what becomes of so many bytes, and for as many matches as there can be."""
+        self._room = np.empty(_lib.ZSTD_compressBound(size), dtype=np.uint8)
+        self._rows = np.empty((size // _SMALLEST_MATCH + size // _BLOCK + 2, 4), dtype=np.uint32)
+        self._to, self._matches = _ffi.from_buffer(self._room), _ffi.cast("ZSTD_Sequence *", self._rows.ctypes.data)
+        self._holds = size
 
     def compress(self, content: memoryview, start: int, width: int) -> bytes:
         """Values that begin at ``start``: numbers of so many bytes, or byte arrays behind their lengths (0)."""
         size = content.nbytes
-        most = _lib.ZSTD_compressBound(size)
-        if len(self._room) < most:
-            self._room = np.empty(most, dtype=np.uint8)
-            self._rows = np.empty((most // _SMALLEST_MATCH + 2, 4), dtype=np.uint32)
-        count = _matches.neighbours(content, start, width, self._rows)
-        rows = _ffi.cast("ZSTD_Sequence *", _ffi.from_buffer(self._rows))
-        room = _ffi.from_buffer(self._room)
+        if size > self._holds:
+            self._make_room(size)
+        count, most = _kernel.neighbours(content, start, width, self._rows), len(self._room)
         source = _ffi.from_buffer(content)
-        found = _checked(_lib.ZSTD_compressSequences(self._context, room, len(self._room), rows, count, source, size))
+        found = _lib.ZSTD_compressSequences(self._context, self._to, most, self._matches, count, source, size)
+        if found > most:
+            raise _refused(found)
         return self._room[:found].tobytes()
 
 
-def _checked(result: int) -> int:
-    """What a function of the library gave back, unless that is an error."""
-    if _lib.ZSTD_isError(result):
-        raise ValueError(f"Zstandard: {_ffi.string(_lib.ZSTD_getErrorName(result)).decode()}")
-    return result
+def _refused(result: int) -> ValueError:
+    """Results that are larger than there is room for are numbers of errors."""
+    return ValueError(f"Zstandard: {_ffi.string(_lib.ZSTD_getErrorName(result)).decode()}")

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from itertools import chain
 
 import numpy as np
 import pyarrow as pa
@@ -170,6 +169,16 @@ class _Piece:
         ]
 
 
+@dataclass(frozen=True, slots=True)
+class _NewGroup:
+    """A new row group: how many old ones it was made of, its rows, its columns, and what is known of these."""
+
+    pieces: int
+    rows: int
+    chunks: Sequence[Chunk]
+    facts: GroupFacts
+
+
 class GroupJoiner:
     """Writes the rows of a group as one new file."""
 
@@ -182,33 +191,44 @@ class GroupJoiner:
         """The entry of the new file, if rows are left; ``written`` removes it when it is left by an exception."""
         target, facts = self.target, []
         groups = self._row_groups()
-        first = next(groups, None)
-        if first is None:  # all rows are deleted
+        group = next(groups, None)
+        if group is None:  # all rows are deleted
             return entries_of([], target.union)
         path = target.new_location(f"{target.file_name(self.run.token)}.parquet", self.partition.key)
         written.push(removing(target.files, path))
         with writing(path), target.io.new_output(path).create() as out:
             file = JoinedFile(out, path, self.layout.blank)
-            for rows, chunks, seen in chain([first], groups):
-                file.add(rows, chunks)
-                facts.append(seen)
+            while group is not None:
+                file.add(group.rows, group.chunks)
+                facts.append(group.facts)
+                group = None  # it is not held while the next one is made
+                group = next(groups, None)
             size, footer = file.finish()
         self.run.moved.wrote([path], [footer.num_rows], [(np.array([0]), np.array([self.run.moved.rows]))])
         made = WrittenFile(path, size, footer, tuple(facts))
         return entries_of([data_entry(target, made, self.partition)], target.union)
 
-    def _row_groups(self) -> Iterator[tuple[int, list[Chunk], GroupFacts]]:
-        """New row groups: their rows, their columns, and what is known of these."""
+    def _row_groups(self) -> Iterator[_NewGroup]:
         for pieces in self._good_sizes():
             while pieces:
-                paged = self._paged(pieces)
-                others = Schema(*(field for field in self.layout.schema.fields if field.field_id not in paged))
-                count, rows = self._read(pieces, others) if others.fields else (len(pieces), None)
-                made = self._of_pages(pieces[:count], paged)
-                if len(made) < len(paged):  # a column must be encoded after all
+                group = self._row_group(pieces)
+                if group is None:
                     continue
-                taken, pieces = pieces[:count], pieces[count:]
-                yield sum(piece.rows for piece in taken), *self._columns(made, rows)
+                pieces = pieces[group.pieces :]
+                yield group
+                del group
+
+    def _row_group(self, pieces: Sequence[_Piece]) -> _NewGroup | None:
+        """A row group of the first of these; nothing when it turns out that a column must be encoded after all."""
+        paged = self._paged(pieces)
+        others = Schema(*(field for field in self.layout.schema.fields if field.field_id not in paged))
+        count, rows = self._read(pieces, others) if others.fields else (len(pieces), None)
+        taken = pieces[:count]
+        made = self._of_pages(taken, paged)
+        if len(made) < len(paged):
+            return None
+        chunks, facts = self._columns(made, rows)
+        return _NewGroup(count, sum(piece.rows for piece in taken), chunks, facts)
 
     def _good_sizes(self) -> Iterator[list[_Piece]]:
         """Neighbouring row groups, as many as make a good one."""
