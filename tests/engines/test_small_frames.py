@@ -10,7 +10,6 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import functions as F  # noqa: N812
 
 import floeplan as fp
-from floeplan.spark.appending import LARGE_BATCH_ROWS, large_batches
 from floeplan.spark.small_frames import collected, is_small
 from tests.support.matrix import Matrix
 
@@ -69,19 +68,3 @@ def test_frames_are_appended_alike_here_and_in_spark(
         assert result.rows_inserted == 200
         found.append(sorted(map(repr, made.rows().to_pylist())))
     assert found[0] == found[1]
-
-
-@pytest.mark.parametrize(("own", "used"), [(None, LARGE_BATCH_ROWS), ("77", 77)])
-def test_tasks_get_large_batches_unless_the_session_says_otherwise(
-    spark: SparkSession, own: str | None, used: int
-) -> None:
-    name = "spark.sql.execution.arrow.maxRecordsPerBatch"
-    before = spark.conf.get(name)
-    try:
-        if own is not None:
-            spark.conf.set(name, own)
-        with large_batches(spark):
-            assert spark.conf.get(name) == str(used)
-        assert spark.conf.get(name) == (own or before)
-    finally:
-        spark.conf.set(name, before)

@@ -33,7 +33,7 @@ _NEVER_GROW = frozenset(
     }
 )
 _MAKE_VALUES = frozenset({"Aggregate", "Project"})
-_ONE_WIDTH = frozenset(
+ONE_WIDTH = frozenset(
     {
         "boolean",
         "byte",
@@ -79,7 +79,7 @@ def _is_believed(step: Any) -> bool:
 def _is_counted(value: Any) -> bool:
     """Whether Spark's size of a value is no guess: passed on as it came, of one width, or a short constant."""
     inner = value.child() if _class(value) == "Alias" else value
-    if _class(inner) == "AttributeReference" or inner.dataType().typeName().partition("(")[0] in _ONE_WIDTH:
+    if _class(inner) == "AttributeReference" or inner.dataType().typeName().partition("(")[0] in ONE_WIDTH:
         return True
     return _class(inner) == "Literal" and len(str(inner.sql())) <= inner.dataType().defaultSize()
 

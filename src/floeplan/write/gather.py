@@ -24,12 +24,13 @@ def at_once(pieces: Iterable[Rows]) -> Iterator[pa.Table]:
         if not piece.num_rows:
             continue
         table = piece if isinstance(piece, pa.Table) else pa.Table.from_batches([piece])
-        full = rows + table.num_rows > ROWS_AT_ONCE or size + table.nbytes > BYTES_AT_ONCE
+        piece_bytes = piece.nbytes
+        full = rows + table.num_rows > ROWS_AT_ONCE or size + piece_bytes > BYTES_AT_ONCE
         if waiting and (full or table.schema != waiting[0].schema):
             yield _together(waiting)
             waiting, rows, size = [], 0, 0
         waiting.append(table)
-        rows, size = rows + table.num_rows, size + table.nbytes
+        rows, size = rows + table.num_rows, size + piece_bytes
     if waiting:
         yield _together(waiting)
 

@@ -1,0 +1,148 @@
+"""Rows of a DataFrame spread over tasks as the table wants (``write.distribution-mode``).
+
+Not at all, so that rows of a partition lie together (hash, the default of partitioned tables), or in ranges of the sort
+order (range, the default of sorted tables). Distribution decides how many files there are, never which rows: each task
+partitions its rows itself.
+
+What rows are spread by is computed for each of them, so times are counted in whole numbers as far as that goes: a
+calendar in the session's time zone would cost as much as reading the rows.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from pyiceberg.schema import Schema
+from pyiceberg.table.sorting import NullOrder, SortDirection, SortField
+from pyiceberg.transforms import (
+    BucketTransform,
+    DayTransform,
+    HourTransform,
+    MonthTransform,
+    TruncateTransform,
+    VoidTransform,
+    YearTransform,
+)
+from pyiceberg.types import (
+    BinaryType,
+    DateType,
+    IcebergType,
+    IntegerType,
+    LongType,
+    StringType,
+    TimestamptzNanoType,
+    TimestamptzType,
+)
+
+from floeplan.errors import InvalidOptionError
+from floeplan.partition.transforms import Transform
+from floeplan.spark.filters import quoted
+from floeplan.write.target import WriteTarget
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+_HOUR, _DAY = 3_600_000_000, 86_400_000_000
+"""In microseconds."""
+
+
+class Distribution(StrEnum):
+    """How rows are spread over tasks before they are written."""
+
+    NONE = "none"
+    HASH = "hash"
+    RANGE = "range"
+
+
+def distributed(frame: DataFrame, target: WriteTarget) -> DataFrame:
+    """The same rows, spread over tasks as the table wants."""
+    order, keys = _sort_columns(frame, target), _partition_columns(frame, target)
+    match _mode(target):
+        case Distribution.HASH if keys:
+            return frame.repartition(*keys)
+        case Distribution.RANGE if order or keys:
+            return frame.repartitionByRange(*(order or keys))
+    return frame
+
+
+def _mode(target: WriteTarget) -> Distribution:
+    name = "write.distribution-mode"
+    text = target.properties.get(name)
+    if text is not None:
+        try:
+            return Distribution(text.lower())
+        except ValueError:
+            raise InvalidOptionError(
+                f"table property {name} is set to {text!r}, but must be none, hash or range", context={"property": name}
+            ) from None
+    if target.sort_order.fields:
+        return Distribution.RANGE
+    return Distribution.NONE if target.spec.unpartitioned else Distribution.HASH
+
+
+def _partition_columns(frame: DataFrame, target: WriteTarget) -> list[Column]:
+    """Expressions that are equal for rows of equal partition; bucket fields add nothing unless they are alone."""
+    fields = [field for field in target.spec.fields if not field.is_void]
+    known = [field for field in fields if not isinstance(field.transform, BucketTransform)]
+    found = [_expression(frame, target.schema, field.source_id, field.transform) for field in known or fields]
+    return [column for column in found if column is not None]
+
+
+def _sort_columns(frame: DataFrame, target: WriteTarget) -> list[Column]:
+    fields = target.sort_order.fields
+    found = [(field, _expression(frame, target.schema, field.source_id, field.transform)) for field in fields]
+    return [_ordered(column, field) for field, column in found if column is not None]
+
+
+def _ordered(column: Column, field: SortField) -> Column:
+    first = field.null_order is NullOrder.NULLS_FIRST
+    if field.direction is SortDirection.ASC:
+        return column.asc_nulls_first() if first else column.asc_nulls_last()
+    return column.desc_nulls_first() if first else column.desc_nulls_last()
+
+
+def _expression(frame: DataFrame, schema: Schema, source_id: int, transform: Transform) -> Column | None:
+    """The transform of a column in Spark's own functions; ``None`` when the rows do not have the column."""
+    from pyspark.sql import functions
+
+    name = schema.find_column_name(source_id)
+    if name is None or name.split(".")[0] not in frame.columns or isinstance(transform, VoidTransform):
+        return None
+    return functions.expr(transform_sql(quoted(*name.split(".")), schema.find_type(source_id), transform))
+
+
+def transform_sql(column: str, source: IcebergType, transform: Transform) -> str:
+    """An expression in the order of the transform, as fine as it or finer where Spark has nothing equal."""
+    match transform, source:
+        case TruncateTransform(width=width), StringType() | BinaryType():
+            return f"substring({column}, 1, {width})"
+        case TruncateTransform(width=width), IntegerType() | LongType():
+            return _floored(column, width)
+        case HourTransform(), TimestamptzType() | TimestamptzNanoType():
+            return _floored(_microseconds(column), _HOUR)
+        case HourTransform(), _:
+            return f"CAST(unix_date(CAST({column} AS DATE)) AS BIGINT) * 24 + hour({column})"
+        case DayTransform(), _:
+            return _date(column, source)
+        case MonthTransform(), _:
+            return f"trunc({_date(column, source)}, 'MM')"
+        case YearTransform(), _:
+            return f"year({_date(column, source)})"
+    return column
+
+
+def _date(column: str, source: IcebergType) -> str:
+    """The date in UTC, whatever the session's time zone."""
+    if isinstance(source, TimestamptzType | TimestamptzNanoType):
+        return f"date_from_unix_date(CAST({_floored(_microseconds(column), _DAY)} AS INT))"
+    return column if isinstance(source, DateType) else f"CAST({column} AS DATE)"
+
+
+def _microseconds(column: str) -> str:
+    return f"unix_micros(CAST({column} AS TIMESTAMP))"
+
+
+def _floored(value: str, width: int) -> str:
+    """How many whole widths are below a number; Spark itself rounds those of negative numbers up."""
+    return f"(({value}) div {width}L - CAST(({value}) % {width}L < 0 AS BIGINT))"

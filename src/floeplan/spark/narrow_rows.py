@@ -1,0 +1,128 @@
+"""Rows on their way to Python tasks in batches of so many rows, where no row is wide.
+
+Spark ends a batch at a number of bytes, and counts the bytes of the whole batch after every row: a quarter of what
+appending a DataFrame costs. Rule: batches end at a number of rows instead, which bounds them as long as no row has
+more than ``WIDEST`` bytes of text; a wider row comes without its texts and with a mark, and the task that meets the
+mark gives up, so that all rows can be sent again in Spark's way.
+
+Fail-safe: rows whose width cannot be told (lists, maps and whatever else is not known to be of one width) and sessions
+that were told how large batches are keep Spark's way. The settings are the session's: while they are in place, what
+other threads send to Python comes in batches of that many rows too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from threading import Lock
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from floeplan.errors import FloeplanError
+from floeplan.spark.filters import quoted
+from floeplan.spark.small_frames import ONE_WIDTH
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import DataType
+
+BATCH_ROWS = 4096
+WIDEST = 32 * 1024
+"""Bytes of text in a row: the widest batch has 128 MiB, which is less than a writer of files holds."""
+
+_SETTINGS = {
+    "spark.sql.execution.arrow.maxRecordsPerBatch": str(BATCH_ROWS),
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
+}
+_USERS = "floeplan.batches-by-rows"
+"""How many threads have the settings in place, kept with them in the session."""
+_changing = Lock()
+
+
+class WideRowError(FloeplanError):
+    """A row is too wide for batches that are bounded by rows."""
+
+    default_kind = "wide-row"
+    default_retryable = True
+
+
+def marked(frame: DataFrame) -> DataFrame | None:
+    """The rows with a mark behind them, true for those that are wide; ``None`` when that cannot be told."""
+    texts = {field.name: _texts(quoted(field.name), field.dataType) for field in frame.schema.fields}
+    lengths = []
+    for inner in texts.values():
+        if inner is None:
+            return None
+        lengths += [f"coalesce(CAST(octet_length({text}) AS BIGINT), 0)" for text in inner]
+    wide = f"{' + '.join(lengths)} > {WIDEST}" if lengths else "false"
+    columns = [
+        f"if({wide}, NULL, {quoted(name)}) AS {quoted(name)}" if inner else quoted(name)
+        for name, inner in texts.items()
+    ]
+    return frame.selectExpr(*columns, f"{wide} AS {quoted(_unlike(frame.columns))}")
+
+
+def narrow(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The rows in a task without their mark.
+
+    Raises:
+        WideRowError: A row is marked.
+    """
+    for batch in batches:
+        mark = batch.num_columns - 1
+        if batch.column(mark).true_count:
+            raise WideRowError(f"a row has more than {WIDEST} bytes of text", context={"bytes": WIDEST})
+        yield batch.select(list(range(mark)))
+
+
+@contextmanager
+def batches_by_rows(spark: SparkSession) -> Iterator[bool]:
+    """Batches end at a number of rows in here; whether they do, or the session was told otherwise."""
+    entered = _enter(spark)
+    try:
+        yield entered
+    finally:
+        if entered:
+            _leave(spark)
+
+
+def _texts(name: str, type_: DataType) -> list[str] | None:
+    """The values in a column that are as long as they like; ``None`` where others may be."""
+    from pyspark.sql.types import BinaryType, NullType, StringType, StructType
+
+    match type_:
+        case StringType() | BinaryType():
+            return [name]
+        case StructType(fields=fields):
+            inner = [_texts(f"{name}.{quoted(field.name)}", field.dataType) for field in fields]
+            return None if None in inner else [text for texts in inner for text in texts or ()]
+    return [] if isinstance(type_, NullType) or type_.typeName() in ONE_WIDTH else None
+
+
+def _unlike(names: Iterable[str]) -> str:
+    taken, name = {name.lower() for name in names}, "wide"
+    while name in taken:
+        name += "_"
+    return name
+
+
+def _enter(spark: SparkSession) -> bool:
+    with _changing:
+        told = spark.conf.getAll
+        users = int(told.get(_USERS, "0"))
+        if not users and not told.keys().isdisjoint(_SETTINGS):
+            return False
+        for name, value in {**({} if users else _SETTINGS), _USERS: str(users + 1)}.items():
+            spark.conf.set(name, value)
+        return True
+
+
+def _leave(spark: SparkSession) -> None:
+    with _changing:
+        users = int(spark.conf.getAll[_USERS]) - 1
+        if users:
+            spark.conf.set(_USERS, str(users))
+            return
+        for name in (*_SETTINGS, _USERS):
+            spark.conf.unset(name)
