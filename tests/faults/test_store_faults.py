@@ -196,10 +196,18 @@ def test_files_that_cannot_be_removed_are_named(store: FaultyStore) -> None:
         assert store.missing(table) == []
 
 
+def test_an_expiry_forgets_nothing_while_the_lists_that_stay_cannot_be_read(store: FaultyStore) -> None:
+    with store.opened(own_files=True) as (table, proxy):
+        with proxy.misbehaving(always("reset", "GET", KINDS["list"])), pytest.raises(FloeplanError) as raised:
+            OPERATIONS["expire"].run(table)
+        assert not raised.value.committed
+        assert len(store.newest(table).metadata.snapshots) == 3
+
+
 def test_an_expiry_that_cannot_tell_which_files_are_free_removes_none(store: FaultyStore) -> None:
     with store.opened(own_files=True) as (table, proxy):
         with (
-            proxy.misbehaving(always("reset", "GET", KINDS["list"])) as requests,
+            proxy.misbehaving(always("reset", "GET", KINDS["list"], nth=2)) as requests,
             pytest.raises(FloeplanError, match=r"2 snapshots were forgotten.*remove-orphans will find them") as raised,
         ):
             OPERATIONS["expire"].run(table)

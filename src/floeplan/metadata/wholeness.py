@@ -115,7 +115,7 @@ def shortfall(snapshot: Snapshot, manifests: ManifestListTable) -> Shortfall | N
         added, existing = manifests.added_files[of_content], manifests.existing_files[of_content]
         if total is None or (added < 0).any() or (existing < 0).any():
             continue
-        listed = int(added.sum() + existing.sum())
+        listed = int(added.sum()) + int(existing.sum())
         if listed < total:
             return Shortfall(snapshot.manifest_list, noun, listed, total)
     return None
