@@ -55,6 +55,14 @@ def test_positions_of_each_data_file(
         assert reader.positions(delete, asked).tolist() == expected[asked]
 
 
+@pytest.mark.parametrize("paths", [[ONE, ONE], [ONE, OTHER]])
+def test_a_row_before_the_first_is_an_error_and_not_the_last_one(tmp_path: Path, paths: list[str]) -> None:
+    path = tmp_path / "deletes.parquet"
+    pq.write_table(pa.table({"file_path": paths, "pos": [-1, 7]}, SCHEMA), path)
+    with pytest.raises(CorruptFileError, match=r"deletes\.parquet deletes row -1 of file:///lake/one\.parquet"):
+        DeleteFileReader(PyArrowFileIO()).positions(scan(path, 2), ONE)
+
+
 def test_paths_are_not_read_where_statistics_prove_them(tmp_path: Path) -> None:
     path = tmp_path / "deletes.parquet"
     pq.write_table(pa.table({"file_path": [ONE] * 9, "pos": range(9)}, SCHEMA), path, compression="none")

@@ -62,10 +62,16 @@ class DeleteFileReader:
         if delete.kind is DeleteKind.VECTOR:
             blob = ("vector", delete.path, delete.content_offset)
             positions: Positions = self._once(blob, lambda: self._vector(delete))
-            return positions
-        place = ("positions", delete.path)
-        by_path: Mapping[str, Positions] = self._once(place, lambda: self._by_path(delete, data_path))
-        return by_path.get(data_path, np.zeros(0, dtype=np.int64))
+        else:
+            place = ("positions", delete.path)
+            by_path: Mapping[str, Positions] = self._once(place, lambda: self._by_path(delete, data_path))
+            positions = by_path.get(data_path, np.zeros(0, dtype=np.int64))
+        if len(positions) and positions[0] < 0:
+            raise CorruptFileError(
+                f"{delete.path} deletes row {positions[0]} of {data_path}; rows are counted from 0",
+                context={"file": delete.path, "data-file": data_path},
+            )
+        return positions
 
     def keys(self, delete: DeleteScan, schemas: tuple[Schema, ...]) -> pa.Table:
         """The keys an equality delete removes, one column per schema of one column each."""
