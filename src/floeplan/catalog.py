@@ -26,6 +26,7 @@ from pyiceberg.exceptions import (
     ValidationError,
 )
 from pyiceberg.table import StaticTable, Table
+from pyiceberg.table.metadata import check_partition_specs, check_schemas
 from pyiceberg.utils.config import Config, merge_config
 
 from floeplan.errors import CorruptMetadataError, FloeplanError, UnknownCatalogError, UnknownTableError
@@ -168,7 +169,7 @@ def _catalog_table(name: str, catalog: str | Catalog | None) -> Table:
     remember(catalog.properties)
     limit_waiting(catalog)
     with _asking(name, catalog):
-        return catalog.load_table(name)
+        return _checked(catalog.load_table(name))
 
 
 @contextmanager
@@ -209,13 +210,20 @@ def _static_table(location: str, catalog: str | Catalog | None) -> Table:
         properties = _choose_catalog(catalog)[1] or {}
     remember(properties)
     try:
-        return StaticTable.from_metadata(location, properties)
+        return _checked(StaticTable.from_metadata(location, properties))
     except FileNotFoundError as error:
         raise UnknownTableError(f"no metadata file {location}", context={"table": location}) from error
     except _MALFORMED as error:
         raise CorruptMetadataError(
             f"{location} is not table metadata: {_reason(error)}", context={"file": location}
         ) from error
+
+
+def _checked(table: Table) -> Table:
+    """The table, whose current schema and spec are there; PyIceberg looks for them in formats 2 and 3 only."""
+    check_schemas(table.metadata)
+    check_partition_specs(table.metadata)
+    return table
 
 
 def _reason(error: Exception) -> str:

@@ -140,6 +140,7 @@ COMMANDS = {
     "rewrite": "rewrite {table} --option rewrite-all=true --progress json",
     "upgrade": "upgrade-spec {table}",
     "manifests": "rewrite-manifests {table}",
+    "report": "report {table} -o {site} --where id<3",
 }
 
 
@@ -148,11 +149,17 @@ def test_no_command_shows_or_stores_a_secret(told: Callable[..., str], tmp_path:
     """On a table that is named like one, as text and as JSON, and when the table is not there."""
     rows = tmp_path / f"rows-{TOKEN}.parquet"
     pq.write_table(events(290, 310), rows)
+    site = tmp_path / "site"
     for form in ([], ["--json"]):
-        assert_silent(told(*COMMANDS[name].format(table=f"db.t_{TOKEN}", rows=rows).split(), *form))
-        absent = told(*COMMANDS[name].format(table=f"db.none_{TOKEN}", rows=rows).split(), *form, code=2)
+        present, missing = (
+            COMMANDS[name].format(table=f"db.{which}_{TOKEN}", rows=rows, site=site).split() for which in ("t", "none")
+        )
+        assert_silent(told(*present, *form))
+        absent = told(*missing, *form, code=2)
         assert_silent(absent)
         assert "db.none_***" in absent
+    for written in (path for path in site.rglob("*") if path.suffix in (".html", ".js", ".json")):
+        assert_silent(written.read_text())
 
 
 @pytest.mark.parametrize("form", [[], ["--json"]])
