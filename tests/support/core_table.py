@@ -64,6 +64,12 @@ def change_everything(spark: SparkSession, properties: Mapping[str, str], versio
     runner.HERE_BYTES = -1  # however little work there is, Spark does it
     table, rows = evolved(properties, version)
     check(spark, table, rows, path)
+    more = rows_of(range(200, 220))
+    fp.append(
+        table, spark.createDataFrame(arrow(more)).selectExpr("id", "region", "CAST(ts AS TIMESTAMP_NTZ) AS ts", "v")
+    )
+    rows |= more
+    check(spark, table, rows, path)
     fp.delete(table, "id % 7 = 3", spark=spark, mode="merge-on-read")
     rows = {i: row for i, row in rows.items() if i % 7 != 3}
     check(spark, table, rows, path)
