@@ -139,7 +139,9 @@ def cut_to_the_header(path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
-def test_a_plan_and_the_doctor_warn_of_a_list_that_lacks_files(tmp_path: Path, version: int) -> None:
+def test_a_plan_and_the_doctor_warn_of_a_list_that_lacks_files(
+    tmp_path: Path, version: int, caplog: pytest.LogCaptureFixture
+) -> None:
     table = create_table(open_catalog(tmp_path), version)
     path = by_another_writer(table)
     assert plan_scan(table, options=NO_SCAN_EXTRAS).warnings == ()
@@ -149,6 +151,7 @@ def test_a_plan_and_the_doctor_warn_of_a_list_that_lacks_files(tmp_path: Path, v
     assert warning.kind == "short-manifest-list"
     assert (warning.context["listed"], warning.context["total"]) == (0, 3)
     assert "has 0 of the 3 data files" in warning.message
+    assert caplog.messages == [warning.message]
     assert [(f.kind, f.files) for f in doctor(table).findings] == [("short-manifest-list", 3)]
 
 

@@ -11,6 +11,7 @@ Each pass consumes only what the one before kept. The rule of all three: what ca
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -53,6 +54,7 @@ from floeplan.scan.target import ScanTarget, resolve_target, select
 from floeplan.scan.totals import Totals, summarise
 
 FOOTERS = "footers"
+_log = logging.getLogger(__name__)
 _BYTES_A_TURN = 8 * 1024 * 1024
 """Manifests read before their entries are judged: enough for vectors to pay, few enough to use the memory again."""
 
@@ -148,7 +150,8 @@ class _Planner:
             return inline_manifest_list(())
         listed = read_manifest_list(self.target.snapshot.manifest_list, self.target.table.io)
         short = shortfall(self.target.snapshot, listed)
-        if short is not None:
+        if short is not None:  # rows may be missing: said to who never looks at a plan, too
+            _log.warning("%s", short.message)
             self.warnings.append(PlanWarning("short-manifest-list", short.message, short.to_dict()))
         return listed
 
