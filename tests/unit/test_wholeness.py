@@ -22,7 +22,17 @@ from floeplan.metadata.manifest_list_writer import ListedSnapshot, encode_manife
 from floeplan.partition.union import UnionPartitionType
 from floeplan.scan.plan import plan_scan
 from floeplan.transaction.commit import commit_change
-from tests.support.commits import NO_SCAN_EXTRAS, append, create_table, files_under, open_catalog, read_rows, rows_of
+from tests.support.commits import (
+    NO_SCAN_EXTRAS,
+    SCHEMA,
+    append,
+    arrow,
+    create_table,
+    files_under,
+    open_catalog,
+    read_rows,
+    rows_of,
+)
 from tests.support.manifests import Writer, varint, write_manifests
 from tests.support.mutation import block_ends
 
@@ -187,3 +197,18 @@ def test_totals_follow_every_change_of_ours(tmp_path: Path) -> None:
     table = commit_change(table, append(table, rows_of(40, 50, "b"))).table
     assert expire_snapshots(table, older_than_ms=LATER, dry_run=False).snapshots_after == 1
     assert remove_orphans(table, older_than=timedelta(days=1)).orphans == ()
+
+
+def test_lists_and_totals_of_pyiceberg_agree(tmp_path: Path) -> None:
+    """Whatever it does to a table; those of Spark are looked at by ``test_doctor_matrix``."""
+    table = open_catalog(tmp_path).create_table("db.p", SCHEMA)
+    table.append(arrow(rows_of(0, 30)))
+    table.append(arrow(rows_of(30, 60, "b")))
+    table.overwrite(arrow(rows_of(0, 5, "c")), "id < 10")
+    table.delete("part = 'b' AND id < 40")
+    table.upsert(arrow(rows_of(50, 70, "d")), ["id"])
+    table.delete("id >= 0")
+    table.append(arrow(rows_of(0, 3)))
+    for snapshot in table.metadata.snapshots:
+        assert plan_scan(table, snapshot_id=snapshot.snapshot_id, options=NO_SCAN_EXTRAS).warnings == ()
+    assert remove_orphans(table, now_s=2.0**40).orphans == ()
