@@ -48,6 +48,22 @@ def test_what_spark_estimates_to_be_large_stays_in_spark(spark: SparkSession) ->
     assert rows.num_rows == 1000
 
 
+def test_rows_the_driver_does_not_take_stay_in_spark(spark: SparkSession) -> None:
+    settings = spark.sparkContext._jsc.sc().conf()  # type: ignore[union-attr]
+    before = settings.get("spark.driver.maxResultSize", "1g")
+    settings.set("spark.driver.maxResultSize", "10k")
+    try:
+        assert collected(spark.range(0, 100_000, 1, 2), ANY_SIZE) is None
+    finally:
+        settings.set("spark.driver.maxResultSize", before)
+    assert collected(spark.range(0, 100_000, 1, 2), ANY_SIZE) is not None
+
+
+def test_other_failures_of_spark_are_raised(spark: SparkSession) -> None:
+    with pytest.raises(Exception, match="not small at all"):
+        collected(spark.range(10).where("id < 5 OR raise_error('not small at all') IS NULL"), ANY_SIZE)
+
+
 def test_frames_are_appended_alike_here_and_in_spark(
     matrix: Matrix, local_catalog: SqlCatalog, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,6 +32,8 @@ _NEVER_GROW = frozenset(
         "Union",
     }
 )
+_MOST_RESULTS = "spark.driver.maxResultSize"
+"""Named by the error that ends a job when all tasks together return more."""
 _MAKE_VALUES = frozenset({"Aggregate", "Project"})
 ONE_WIDTH = frozenset(
     {
@@ -51,8 +53,18 @@ ONE_WIDTH = frozenset(
 
 
 def collected(frame: DataFrame, most_bytes: int) -> pa.Table | None:
-    """The rows of a DataFrame that is no larger than so many bytes by Spark's estimate; ``None`` when it may be."""
-    return frame.toArrow() if is_small(frame, most_bytes) else None
+    """The rows of a DataFrame that is no larger than so many bytes by Spark's estimate; ``None`` when it may be.
+
+    Spark estimates files as they are stored. Rows that turn out to be more than the driver takes stay in Spark too.
+    """
+    if not is_small(frame, most_bytes):
+        return None
+    try:
+        return frame.toArrow()
+    except Exception as error:
+        if _MOST_RESULTS in str(error):
+            return None
+        raise
 
 
 def is_small(frame: DataFrame, most_bytes: int) -> bool:
