@@ -14,8 +14,9 @@ import time
 from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
 import floeplan as fp
@@ -25,10 +26,14 @@ from bench.spark_session import start_session
 from floeplan.dml import changing, runner
 from tests.support.lake import Lake
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 ROWS = (600_000, 2_400_000, 9_600_000)
 TURNS = 3
 EVERYTHING, NOTHING = 1 << 60, -1
-CHANGES: dict[str, Callable[[Table, Any], object]] = {
+Change: TypeAlias = Callable[[Table, Any], object]
+CHANGES: dict[str, Change] = {
     "DELETE, vectors": lambda t, spark: fp.delete(t, "customer % 50 = 7", spark=spark),
     "UPDATE, vectors": lambda t, spark: fp.update(t, {"price": "price + 1"}, "customer % 50 = 7", spark=spark),
     "DELETE, copies": lambda t, spark: fp.delete(t, "customer % 50 = 7", spark=spark, mode="copy-on-write"),
@@ -46,6 +51,36 @@ class _Weighed:
         return runner.run_tasks(*arguments, weights=weights, **named)
 
 
+class _Thresholds:
+    """Changes forks of one table after another, here and in tasks."""
+
+    def __init__(self, spark: SparkSession, catalog: SqlCatalog) -> None:
+        self.spark, self.catalog = spark, catalog
+        self.weighed, self.forks = _Weighed(), count()
+        changing.__dict__["run_tasks"] = self.weighed
+
+    def show(self, rows: int) -> None:
+        """Print a line for each change of a table of so many rows."""
+        base = evolved(self.spark, self.catalog, 3, rows)
+        for name, change in CHANGES.items():
+            costs = [cost for here in (EVERYTHING, NOTHING) for cost in self._costs(change, base, here)]
+            shown = "{:9.2f} {:6.2f} {:9.2f} {:6.2f}".format(*costs)
+            print(f"{rows:12,}  {name:16} {self.weighed.bytes / 2**20:6.0f} {shown}", flush=True)
+        self.catalog.drop_table("dml.v3")
+
+    def _costs(self, change: Change, base: Table, here: int) -> list[float]:
+        """CPU and wall seconds, the better of the turns after the first, when so many bytes are worked on here."""
+        runner.HERE_BYTES = here
+        turns = [self._turn(change, base) for _ in range(TURNS)]
+        return [min(turn[which] for turn in turns[1:]) for which in (0, 1)]
+
+    def _turn(self, change: Change, base: Table) -> tuple[float, float]:
+        table = self.catalog.register_table(f"dml.fork_{next(self.forks)}", base.metadata_location)
+        clock, wall = CpuClock(), time.perf_counter()
+        change(table, self.spark)
+        return clock.seconds(), time.perf_counter() - wall
+
+
 def main(sizes: Sequence[int]) -> None:
     """Print a line for each size and change."""
     with tempfile.TemporaryDirectory() as folder:
@@ -54,25 +89,10 @@ def main(sizes: Sequence[int]) -> None:
         catalog.create_namespace("dml")
         os.environ["FLOEPLAN_CACHE"] = f"{folder}/cache"
         spark = start_session(lake)
-        weighed, numbers = _Weighed(), count()
-        changing.__dict__["run_tasks"] = weighed
+        thresholds = _Thresholds(spark, catalog)
         print(f"{'rows':>12}  {'change':16} {'MiB':>6} {'here CPU':>9} {'wall':>6} {'tasks CPU':>9} {'wall':>6}")
         for rows in sizes:
-            base = evolved(spark, catalog, 3, rows)
-            for name, change in CHANGES.items():
-                found = []
-                for here in (EVERYTHING, NOTHING):
-                    runner.HERE_BYTES = here
-                    turns = []
-                    for _ in range(TURNS):
-                        table = catalog.register_table(f"dml.fork_{next(numbers)}", base.metadata_location)
-                        clock, wall = CpuClock(), time.perf_counter()
-                        change(table, spark)
-                        turns.append((clock.seconds(), time.perf_counter() - wall))
-                    found += [min(turn[which] for turn in turns[1:]) for which in (0, 1)]
-                shown = f"{found[0]:9.2f} {found[1]:6.2f} {found[2]:9.2f} {found[3]:6.2f}"
-                print(f"{rows:12,}  {name:16} {weighed.bytes / 2**20:6.0f} {shown}", flush=True)
-            catalog.drop_table("dml.v3")
+            thresholds.show(rows)
         spark.stop()
 
 
