@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from floeplan.parquet import _page_values as kernel  # type: ignore[attr-defined]
+from floeplan.parquet import zstd_library
 from floeplan.parquet._neighbours import neighbours  # type: ignore[import-not-found]
 from floeplan.parquet.data_pages import UNUSUAL, read_pages
 from floeplan.parquet.footer import ParquetFooter, decode_footer, read_footer
@@ -281,6 +282,21 @@ def test_values_like_their_neighbours_come_back(values: tuple[bytes, int, int]) 
         made = NeighbourCompressor().compress(memoryview(content), start, width)
         assert pa.Codec("zstd").decompress(made, len(content)).to_pybytes() == content
         assert Decompressor().decompress(memoryview(made), len(content)).tobytes() == content
+
+
+@pytest.mark.parametrize("available", [True, False])
+def test_values_like_their_neighbours_are_smaller_if_the_library_is_there(
+    monkeypatch: pytest.MonkeyPatch, available: bool
+) -> None:
+    monkeypatch.setattr(zstd_library, "available", available)
+    numbers = np.random.default_rng(1).integers(0, 10**6, 20_000)
+    content = PageContent(memoryview(numbers.tobytes()), 0, 8)
+    usual, tuned = PageCodec(ZSTD), PageCodec(ZSTD)
+    tuned.tune(content)
+    made = tuned.compress(content)
+    assert tuned.decompress(memoryview(made), content.nbytes).tobytes() == numbers.tobytes()
+    assert len(made) < len(usual.compress(content))
+    assert (len(made) < 0.37 * content.nbytes) == available
 
 
 @given(st.binary(min_size=1, max_size=200), st.integers(0, 200), st.sampled_from((0, 4, 8)), st.integers(0, 70))

@@ -2,9 +2,9 @@
 """What each value of a page has in common with the one before it, compiled: matches for Zstandard without a search.
 
 Numbers agree in their last bytes, the high ones, byte arrays in their length and their first bytes. A match is a row of
-four numbers: how far back, bytes that stand for themselves before it, its length, and nothing. One without a length ends
-a block, of which each but the last has ``BLOCK`` bytes. Nothing that the bytes claim is believed: from where values do
-not come out even all bytes stand for themselves. Room that does not suffice is a ``ValueError``.
+four numbers: how far back, bytes that stand for themselves before it, its length, and nothing. One without a length
+ends a block, of which each but the last has ``BLOCK`` bytes. Nothing that the bytes claim is believed: from where
+values do not come out even all bytes stand for themselves. Room that does not suffice is a ``ValueError``.
 """
 
 from libc.stdint cimport uint32_t, uint64_t

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from floeplan.dml.outcome import discard_entries
 from floeplan.dml.runner import run_tasks
 from floeplan.errors import FloeplanError
+from floeplan.rewrite.collector import collecting_seldom
 from floeplan.rewrite.result import GroupFailure
 from floeplan.rewrite.task import RewriteTask
 from floeplan.rewrite.work import GroupResult, GroupWork
@@ -41,7 +42,8 @@ class EachGroup:
 
     def __call__(self, works: Sequence[GroupWork], attempt: str) -> list[GroupOutcome]:
         """Rewrite some groups, one after the other."""
-        return [self._outcome(work, attempt) for work in works]
+        with collecting_seldom():
+            return [self._outcome(work, attempt) for work in works]
 
     def _outcome(self, work: GroupWork, attempt: str) -> GroupOutcome:
         try:

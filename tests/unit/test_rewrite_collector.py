@@ -1,0 +1,59 @@
+"""Python looks for cycles less often while groups are rewritten, and as often as before when all are."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from threading import Barrier
+
+import pytest
+
+from floeplan.rewrite.collector import collecting_seldom
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture(autouse=True)
+def as_it_was() -> Iterator[None]:
+    before = gc.get_threshold()
+    yield
+    gc.set_threshold(*before)
+
+
+@pytest.mark.parametrize("usual", [(700, 10, 10), (1_000_000, 5, 5), (0, 10, 10)])
+def test_what_held_before_holds_again(usual: tuple[int, int, int]) -> None:
+    gc.set_threshold(*usual)
+    with collecting_seldom():
+        assert gc.get_threshold() == (max(usual[0], 100_000) if usual[0] else 0, *usual[1:])
+    assert gc.get_threshold() == usual
+
+
+def test_what_held_before_holds_again_after_an_error() -> None:
+    gc.set_threshold(700, 10, 10)
+    with suppress(ZeroDivisionError), collecting_seldom():
+        raise ZeroDivisionError
+    assert gc.get_threshold() == (700, 10, 10)
+
+
+def test_the_last_thread_to_leave_restores_it() -> None:
+    gc.set_threshold(700, 10, 10)
+    both_in, one_out = Barrier(2), Barrier(2)
+
+    def first() -> None:
+        with collecting_seldom():
+            both_in.wait()
+        one_out.wait()
+
+    def second() -> tuple[int, int, int]:
+        with collecting_seldom():
+            both_in.wait()
+            one_out.wait()
+            return gc.get_threshold()
+
+    with ThreadPoolExecutor(2) as pool:
+        leaves, stays = pool.submit(first), pool.submit(second)
+        leaves.result()
+        assert stays.result() == (100_000, 10, 10)
+    assert gc.get_threshold() == (700, 10, 10)
