@@ -21,12 +21,13 @@ from pyiceberg.types import DateType, DoubleType, LongType, NestedField, StringT
 
 from floeplan.dml.append import append
 from floeplan.dml.changing import delete
-from floeplan.errors import UnsupportedError
+from floeplan.errors import FloeplanError, UnsupportedError
 from floeplan.scan.options import ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.spark import row_numbers
 from floeplan.spark.columns import FIELD_ID
 from floeplan.spark.deletes import is_kept
+from floeplan.spark.held_words import held_words
 from floeplan.spark.reader import ReadOptions, plan_read, read, read_plan_of
 from floeplan.spark.routing import FIELD_ID_CONF, MISSING_IDS_CONF, ZONE_CONF
 from floeplan.transaction.metadata_json import writable_metadata
@@ -268,6 +269,32 @@ def test_a_row_without_a_number_is_an_error_and_never_lost(
     monkeypatch.setitem(row_numbers._proven, session, True)
     with pytest.raises(Exception, match="a row of a file with deletes has no number"):
         read(session, deleted, options=NATIVE).collect()
+
+
+@pytest.mark.parametrize("version", ["2", "3"])
+def test_deletes_that_are_held_are_not_taken_for_newer_ones(
+    spark: SparkSession, local_catalog: SqlCatalog, name: str, version: str
+) -> None:
+    with writable_metadata(local_catalog._load_file_io()):
+        table = local_catalog.create_table(name, pa.schema({"a": pa.int64()}), properties={"format-version": version})
+    append(table, pa.table({"a": range(5)}))
+    for deleted in range(4):
+        delete(table.refresh(), f"a = {deleted}", mode="merge-on-read")
+        for _ in range(2):
+            assert rows(read(spark, table.refresh(), options=NATIVE)) == [{"a": a} for a in range(deleted + 1, 5)]
+    first = table.snapshots()[1].snapshot_id
+    assert rows(read(spark, table, snapshot_id=first, options=NATIVE)) == [{"a": a} for a in range(1, 5)]
+
+
+def test_deletes_are_read_once(spark: SparkSession, deleted: Table) -> None:
+    plan = plan_read(spark, deleted, options=NATIVE)
+    assert rows(plan.dataframe()) == [{"a": 8}, {"a": 9}]
+    (delete_file,) = plan.plan.files[0].deletes
+    Path(delete_file.path.removeprefix("file://")).unlink()
+    assert rows(plan.dataframe()) == [{"a": 8}, {"a": 9}]
+    held_words.clear()
+    with pytest.raises(FloeplanError, match="deletes"):
+        plan.dataframe()
 
 
 @pytest.mark.parametrize("row", ["CAST(NULL AS BIGINT)", "128L", "-1L"])

@@ -43,6 +43,7 @@ from floeplan.spark.columns import NameHistory
 from floeplan.spark.deletes import word_counts, word_offsets
 from floeplan.spark.file_log import _lines
 from floeplan.spark.filters import spark_sql
+from floeplan.spark.held_words import HeldWords
 from floeplan.spark.reader import ReadOptions
 from floeplan.spark.shipping import write_package
 from floeplan.spark.source_options import SourceOptions
@@ -187,6 +188,27 @@ class TestWords:
             bits = (starts | (numbers >> 6)) * 64 + (numbers & 63)
             assert len(np.unique(bits)) == rows.sum()
             assert bits.max(initial=-1) < word_counts(rows).sum() * 64
+
+
+class TestHeldWords:
+    def test_the_least_recently_used_go_first(self) -> None:
+        held, made = HeldWords(3 * 8), []
+
+        def ask(key: str) -> None:
+            held.get(key, lambda: made.append(key) or np.zeros(1, dtype=np.int64))  # type: ignore[func-returns-value]
+
+        for key in "abcacdab":
+            ask(key)
+        assert "".join(made) == "abcdb"
+        assert [key for key in "abcd" if not held.missing(key)] == ["a", "b", "d"]
+        held.clear()
+        ask("a")
+        assert "".join(made) == "abcdba"
+
+    def test_what_does_not_fit_is_made_and_not_held(self) -> None:
+        held = HeldWords(8)
+        assert held.get("large", lambda: np.arange(2)).tolist() == [0, 1]
+        assert held.missing("large")
 
 
 class TestOptions:

@@ -12,12 +12,14 @@ Keys: the delete files are read natively too and anti-joined on the key columns,
 and -0.0 apart from 0.0, as Iceberg compares keys. A delete row counts only for the data files the plan matched its
 delete file with (sequence number, partition); where that is all of them nothing is asked.
 
-Delete files are read in this process while they are small, and by Spark tasks otherwise.
+Delete files are read in this process while they are small, and by Spark tasks otherwise. Either keeps the bits of the
+files it read last: delete files never change, and a table is seldom read but once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,6 +33,7 @@ from floeplan.metadata.delete_index import DeleteKind
 from floeplan.metadata.entries import Content
 from floeplan.scan.delete_files import DeleteFileReader
 from floeplan.scan.model import FileScan, PlannedFiles
+from floeplan.spark.held_words import held_words
 from floeplan.spark.shipping import ensure_package
 
 if TYPE_CHECKING:
@@ -135,19 +138,28 @@ def _words_task(
 
 
 def _words(scans: Sequence[FileScan], io: FileIO, length: int = 0) -> Ints:
-    """The bits of files one after another, the lowest of a word first; zeros up to a length."""
+    """The bits of files one after another; zeros up to a length."""
     reader = DeleteFileReader(io)
-    reader.expect(delete for scan in scans for delete in scan.deletes)
+    reader.expect(delete for scan in scans for delete in scan.deletes if held_words.missing(_key(scan)))
     counts = word_counts(np.array([scan.record_count for scan in scans], dtype=np.int64))
     ends = np.cumsum(counts)
     words = np.zeros(max(length, int(counts.sum())), dtype=np.int64)
-    held = np.empty(int(counts.max(initial=0)) * WORD, dtype=np.bool_)
+    room = np.empty(int(counts.max(initial=0)) * WORD, dtype=np.bool_)
     for scan, count, end in zip(scans, counts.tolist(), ends.tolist(), strict=True):
-        deleted = held[: count * WORD]
-        deleted[:] = False
-        for delete in scan.deletes:
-            if delete.kind not in _EQUALITY:
-                positions = reader.positions(delete, scan.path)
-                deleted[positions[: np.searchsorted(positions, len(deleted))]] = True
-        words[end - count : end] = np.packbits(deleted, bitorder="little").view(np.int64)
+        words[end - count : end] = held_words.get(_key(scan), partial(_file_words, scan, reader, room[: count * WORD]))
     return words
+
+
+def _file_words(scan: FileScan, reader: DeleteFileReader, deleted: npt.NDArray[np.bool_]) -> Ints:
+    """The bits of a file, the lowest of a word first; ``deleted`` is room for its rows."""
+    deleted[:] = False
+    for delete in scan.deletes:
+        if delete.kind not in _EQUALITY:
+            positions = reader.positions(delete, scan.path)
+            deleted[positions[: np.searchsorted(positions, len(deleted))]] = True
+    return np.packbits(deleted, bitorder="little").view(np.int64)
+
+
+def _key(scan: FileScan) -> Hashable:
+    deletes = ((delete.path, delete.file_size, delete.content_offset) for delete in scan.deletes)
+    return scan.path, scan.record_count, *deletes
