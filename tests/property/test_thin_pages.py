@@ -264,7 +264,7 @@ def like_neighbours(draw: st.DrawFn) -> tuple[bytes, int, int]:
     random, count = np.random.default_rng(seed), draw(st.sampled_from((0, 1, 5, 1000, 40_000)))
     head = bytes(range(start))
     if width:
-        numbers = random.integers(0, 2 ** draw(st.integers(1, 8 * width - 1)), count, dtype=np.int64)
+        numbers = random.integers(0, 2 ** draw(st.integers(0, 8 * width - 1)), count, dtype=np.int64)
         repeated = np.repeat(numbers, random.integers(1, 4, count))
         return head + repeated.astype(f"<i{width}").tobytes(), start, width
     longest = draw(st.sampled_from((3, 30, 3000, 300_000)))
