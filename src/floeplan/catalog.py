@@ -26,7 +26,7 @@ from pyiceberg.exceptions import (
     ValidationError,
 )
 from pyiceberg.table import StaticTable, Table
-from pyiceberg.table.metadata import check_partition_specs, check_schemas
+from pyiceberg.table.metadata import check_partition_specs, check_schemas, check_sort_orders
 from pyiceberg.utils.config import Config, merge_config
 
 from floeplan.errors import CorruptMetadataError, FloeplanError, UnknownCatalogError, UnknownTableError
@@ -220,9 +220,9 @@ def _static_table(location: str, catalog: str | Catalog | None) -> Table:
 
 
 def _checked(table: Table) -> Table:
-    """The table, whose current schema and spec are there; PyIceberg looks for them in formats 2 and 3 only."""
-    check_schemas(table.metadata)
-    check_partition_specs(table.metadata)
+    """The table, whose schema, spec and order are there; PyIceberg looks for them in formats 2 and 3 only."""
+    for check in (check_schemas, check_partition_specs, check_sort_orders):
+        check(table.metadata)
     return table
 
 

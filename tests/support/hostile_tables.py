@@ -10,6 +10,7 @@ from __future__ import annotations
 import faulthandler
 import io
 import json
+import logging
 import os
 import resource
 import signal
@@ -17,11 +18,13 @@ import struct
 import sys
 import tempfile
 import traceback
+import uuid
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, Protocol
@@ -29,12 +32,14 @@ from typing import Any, Protocol
 import fastavro
 from pyiceberg.table import Table
 
+import floeplan as fp
 from floeplan.catalog import load_table
 from floeplan.errors import FloeplanError
 from floeplan.maintain.doctor import doctor
 from floeplan.maintain.expire import expire_snapshots
 from floeplan.maintain.inspect import inspect_table
 from floeplan.maintain.orphans import remove_orphans
+from floeplan.metadata.locations import Location, TableLocations
 from floeplan.metadata.root import write_root
 from floeplan.rewrite.options import RewriteOptions
 from floeplan.rewrite.planner import RewriteDataFilesPlanner
@@ -42,14 +47,14 @@ from floeplan.rewrite.spec_upgrade import UpgradeOptions, upgrade_spec
 from floeplan.scan.options import ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.transaction.commit import commit_change
-from tests.support.commits import append, open_catalog, patient, rows_of
+from tests.support.commits import append, arrow, open_catalog, patient, rows_of
 from tests.support.hostile_files import FileSample
 from tests.support.moves import delete_first_rows, equality_delete, evolved_table
 from tests.support.mutation import Edit, byte_edits, edited_bytes, edited_tree, tree_edits
 
 SECONDS = 20
 MEGABYTES = 3000
-ROOT = "root.parquet"
+ROOT, CACHE = "root.parquet", "cache"
 SCAN = ScanOptions(page_index=True, bloom_filter=True, cache=False, report=False, recover=True)
 
 
@@ -80,7 +85,8 @@ class Sample:
 
     def __init__(self, folder: Path, version: int) -> None:
         folder.mkdir()
-        table = evolved_table(open_catalog(folder), version)
+        self.home, self.catalog = folder, open_catalog(folder)
+        table = evolved_table(self.catalog, version)
         table = commit_change(table, append(table, rows_of(40, 50, "b"))).table
         if version > 1:
             table = delete_first_rows(table, slice(0, 2))
@@ -117,7 +123,41 @@ class Sample:
             lambda: expire_snapshots(metadata, older_than_ms=2**53).to_dict(),
             lambda: remove_orphans(metadata, older_than=timedelta(days=1), now_s=2.0**40).to_dict(),
             lambda: _new_root(metadata),
+            *(partial(self._changed_table, change) for change in CHANGES),
         ]
+
+    def _changed_table(self, change: Callable[[Table], object]) -> None:
+        """A change to the table, unless its metadata say that it lies elsewhere now; nothing else is touched."""
+        location = str(self.metadata)
+        home = Location.parse(str(self.home))
+        if not all(home.holds(root) for root in TableLocations.of(load_table(location).metadata).roots):
+            return
+        name = f"db.c{uuid.uuid4().hex}"
+        try:
+            self.catalog.register_table(name, location)
+        except Exception:
+            return  # PyIceberg does not take it
+        before = _outside(self.home)
+        try:
+            change(load_table(name, self.catalog))
+        finally:
+            assert _outside(self.home) == before, "files outside the table were touched"
+
+
+CHANGES: tuple[Callable[[Table], object], ...] = (
+    lambda table: fp.append(table, arrow(rows_of(70, 75)), options=patient()),
+    lambda table: fp.delete(table, "id = 12 OR id = 41", options=patient()),
+    lambda table: fp.rewrite_data_files(table, options={"rewrite-all": "true"}, commit=patient()),
+    lambda table: fp.doctor(table, repair=True, commit=patient()),
+)
+"""What adds files and removes none but its own."""
+
+
+def _outside(home: Path) -> dict[str, int]:
+    """Files beside a table, where names with ``..`` and relative ones lead to, and when they were written."""
+    others = [path for path in home.parent.iterdir() if path != home and path.name != CACHE]
+    files = [path for other in others for path in (other, *other.rglob("*"))]
+    return {str(path): path.stat().st_mtime_ns for path in files}
 
 
 def _files(table: Table) -> dict[str, Path]:
@@ -222,9 +262,13 @@ def main(first: int, count: int, kept: list[str]) -> int:
     signal.signal(signal.SIGPROF, _too_long)
     warnings.simplefilter("error")
     warnings.filterwarnings("ignore", category=UserWarning)
+    logging.disable()
     failed = 0
     with tempfile.TemporaryDirectory() as folder:
-        os.environ |= {"FLOEPLAN_CACHE": f"{folder}/cache", "FLOEPLAN_REPORTS": "off"}
+        os.environ |= {"FLOEPLAN_CACHE": f"{folder}/{CACHE}", "FLOEPLAN_REPORTS": "off"}
+        here = Path(folder, "here", "a", "b", "c")
+        here.mkdir(parents=True)
+        os.chdir(here)
         samples: dict[int, Hostile] = {0: FileSample(Path(folder, "file"))}
         samples |= {version: Sample(Path(folder, f"v{version}"), version) for version in (1, 2, 3)}
         found = [Case(**json.loads(Path(path).read_text())) for path in kept]

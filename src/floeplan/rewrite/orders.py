@@ -23,9 +23,9 @@ def rewrite_order(options: RewriteOptions, table: Table) -> SortOrder:
         return parse_order(options.by, table.schema(), case_sensitive=options.case_sensitive)
     if options.strategy != "sort":
         return UNSORTED_SORT_ORDER
-    if table.sort_order().is_unsorted:
+    if table.metadata.sort_order().is_unsorted:
         raise InvalidOptionError("the table has no sort order; say by which columns to sort")
-    return table.sort_order()
+    return table.metadata.sort_order()
 
 
 def parse_order(terms: Sequence[str], schema: Schema, *, case_sensitive: bool = True) -> SortOrder:

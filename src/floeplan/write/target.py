@@ -74,7 +74,7 @@ class WriteTarget:
         target = cls(
             schema=schema or metadata.schema(),
             spec_id=metadata.default_spec_id if spec_id is None else spec_id,
-            sort_order=table.sort_order(),
+            sort_order=metadata.sort_order(),
             union=UnionPartitionType.of_table(metadata),
             properties=dict(metadata.properties),
             location=metadata.location,
