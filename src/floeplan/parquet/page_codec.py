@@ -80,10 +80,11 @@ class PageCodec:
         some = sample.data[:_SAMPLE]
         usual = len(self.compress(PageContent(some)))
         if zstd_library.available and sample.width is not None and sample.start < len(some):
-            like = zstd_library.NeighbourCompressor()
-            if len(like.compress(some, sample.start, sample.width)) <= usual:
-                self._neighbours = like
-                return
+            for coded in (False, True):
+                like = zstd_library.NeighbourCompressor(coded=coded)
+                if len(like.compress(some, sample.start, sample.width)) <= usual:
+                    self._neighbours = like
+                    return
         for settings in _CHEAPER:
             size = max(sample.nbytes, _SMALLEST_WINDOW)
             ways = zstandard.ZstdCompressionParameters.from_level(_USUAL_LEVEL, source_size=size, **settings)

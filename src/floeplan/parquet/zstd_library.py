@@ -24,6 +24,7 @@ _SETTINGS = {
     "blockDelimiters": 1,
     "searchForExternalRepcodes": 1,
 }
+_CODED, _NOT_CODED = 1, 2
 _USED = (
     "ZSTD_createCCtx ZSTD_freeCCtx ZSTD_createDCtx ZSTD_freeDCtx ZSTD_CCtx_setParameter ZSTD_compressBound "
     "ZSTD_compressSequences ZSTD_decompressDCtx ZSTD_isError ZSTD_getErrorName"
@@ -38,7 +39,7 @@ def _loaded() -> tuple[Any, Any, Any]:
         kernel = import_module("floeplan.parquet._neighbours")
     except ImportError:
         return None, None, None
-    names = [*_USED.split(), *(f"ZSTD_c_{name}" for name in _SETTINGS)]
+    names = [*_USED.split(), "ZSTD_c_literalCompressionMode", *(f"ZSTD_c_{name}" for name in _SETTINGS)]
     return (library.ffi, library.lib, kernel) if all(hasattr(library.lib, name) for name in names) else (None,) * 3
 
 
@@ -62,11 +63,14 @@ class Decompressor:
 
 
 class NeighbourCompressor:
-    """Compresses values by what each has in common with the one before it. Not for several threads at once."""
+    """Compresses values by what each has in common with the one before it. Not for several threads at once.
 
-    def __init__(self) -> None:
+    Bytes that stand for themselves have a code of their own, or none, which takes less time.
+    """
+
+    def __init__(self, *, coded: bool = True) -> None:
         self._context = _ffi.gc(_lib.ZSTD_createCCtx(), _lib.ZSTD_freeCCtx)
-        for name, value in _SETTINGS.items():
+        for name, value in {**_SETTINGS, "literalCompressionMode": _CODED if coded else _NOT_CODED}.items():
             result = _lib.ZSTD_CCtx_setParameter(self._context, getattr(_lib, f"ZSTD_c_{name}"), value)
             if _lib.ZSTD_isError(result):
                 raise _refused(result)
