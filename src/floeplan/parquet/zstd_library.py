@@ -50,7 +50,7 @@ class Decompressor:
     """A context. Not for several threads at once."""
 
     def __init__(self) -> None:
-        self._context = _ffi.gc(_lib.ZSTD_createDCtx(), _lib.ZSTD_freeDCtx)
+        self._context = _owned(_lib.ZSTD_createDCtx(), _lib.ZSTD_freeDCtx)
 
     def decompress(self, data: memoryview, size: int) -> Bytes:
         """The data before it was compressed, which must be of this size."""
@@ -69,7 +69,7 @@ class NeighbourCompressor:
     """
 
     def __init__(self, *, coded: bool = True) -> None:
-        self._context = _ffi.gc(_lib.ZSTD_createCCtx(), _lib.ZSTD_freeCCtx)
+        self._context = _owned(_lib.ZSTD_createCCtx(), _lib.ZSTD_freeCCtx)
         for name, value in {**_SETTINGS, "literalCompressionMode": _CODED if coded else _NOT_CODED}.items():
             result = _lib.ZSTD_CCtx_setParameter(self._context, getattr(_lib, f"ZSTD_c_{name}"), value)
             if _lib.ZSTD_isError(result):
@@ -96,6 +96,13 @@ class NeighbourCompressor:
         return self._room[:found].tobytes()
 
 
+def _owned(context: Any, free: Any) -> Any:
+    """A context that is freed with its owner."""
+    if context == _ffi.NULL:
+        raise MemoryError("there is no memory for a context of Zstandard")
+    return _ffi.gc(context, free)
+
+
 def _refused(result: int) -> ValueError:
     """Results that are larger than there is room for are numbers of errors."""
     return ValueError(f"Zstandard: {_ffi.string(_lib.ZSTD_getErrorName(result)).decode()}")
@@ -107,7 +114,7 @@ def _proven() -> bool:
     try:
         made = NeighbourCompressor().compress(memoryview(numbers), 0, 8)
         return Decompressor().decompress(memoryview(made), len(numbers)).tobytes() == numbers
-    except ValueError:
+    except (ValueError, MemoryError):
         return False
 
 
