@@ -43,7 +43,7 @@ format: setup ## format the code and mend what can be mended
 	@$(BIN)/ruff check --fix-only .
 	@$(BIN)/ruff format .
 
-bench: setup ## measure against other engines and write docs/benchmarks.md and bench/ratios.json (SIZE=large; ARGS=dml measures one suite and writes neither)
+bench: setup ## measure against other engines and write docs/benchmarks.md and bench/ratios.json (SIZE=large; ARGS=--measured takes what was measured before; ARGS=dml measures one suite and writes neither)
 	@$(BIN)/python -m bench --size $(SIZE) $(ARGS)
 
 bench-check: setup ## measure, and fail when a ratio is worse than the committed one (ARGS='--measured' to measure nothing anew)
