@@ -2,7 +2,7 @@
 
 Planning: one scan of 400,000 files, with nothing cached, and from the cache. Tasks: a delete and a rewrite of a table
 of 2,000,000 rows, in this process, where a task can be looked into. Reading: a table with 5 % of its rows deleted by
-position, on Spark, by kind of process and thread, beside Iceberg's own reader.
+position, on Spark, by kind of process and thread and inside the tasks, beside Iceberg's own reader.
 """
 
 from __future__ import annotations
@@ -19,23 +19,25 @@ from pyiceberg.table import Table
 import floeplan as fp
 from bench.cpu_clock import process_tree
 from bench.flame import bars, flame, largest
+from bench.jvm_samples import task_samples
 from bench.planning_tables import evolved
 from bench.read_tables import make_tables
 from bench.results import HERE
-from bench.sampler import Sampler, in_turn
+from bench.sampler import Sampler, Stack, in_turn
 from bench.spark_session import start_session
 from floeplan.dml import runner as dml_runner
 from floeplan.rewrite import runner as rewrite_runner
 from tests.support.lake import NAME, Lake
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 IMAGES = HERE.parent / "docs" / "images"
 WHERE = "region = 'eu' AND ts >= '2023-01-01' AND ts < '2023-01-31'"
-FILES, ROWS, TURNS, PLANS = 8, 250_000, 4, 5
+FILES, ROWS, TURNS, READS, PLANS = 8, 250_000, 30, 30, 5
+TASKS = "Spark tasks"
 THREADS = {
-    "Executor task": "Spark tasks",
+    "Executor task": TASKS,
     "C1 CompilerThre": "JIT compiler",
     "C2 CompilerThre": "JIT compiler",
     "GC Thread": "garbage collector",
@@ -92,13 +94,26 @@ def _reading(lake: Lake, tables: dict[str, Table]) -> None:
     }
     try:
         for _ in range(TURNS):
-            used = {who: _threads(lambda read=read: _all_columns(read())) for who, read in contenders.items()}
+            for read in contenders.values():
+                _all_columns(read())
+        used = {who: _read_often(spark, who, read) for who, read in contenders.items()}
     finally:
         spark.stop()
     title = f"reading {FILES * ROWS:,} rows, 5 % of them deleted by position: CPU seconds"
-    (IMAGES / "profile-reading.svg").write_text(bars(title, used))
+    (IMAGES / "profile-reading-threads.svg").write_text(bars(title, used))
     for who, kinds in used.items():
         print(f"\n# reading, {who}\n" + "\n".join(f"{value:8.2f} s  {kind}" for kind, value in kinds.items()))
+
+
+def _read_often(spark: SparkSession, who: str, read: Callable[[], DataFrame]) -> dict[str, float]:
+    """CPU seconds of one read by kind of process and thread; draws what its tasks do."""
+    with task_samples(spark) as samples:
+        used = _threads(lambda: [_all_columns(read()) for _ in range(READS)])
+    share = used[TASKS] / READS / samples.total()
+    seconds = {stack: number * share for stack, number in samples.items()}
+    name = "reading" if who == "Floeplan" else f"reading-{who.lower()}"
+    _draw(name, f"the tasks that read {FILES * ROWS:,} rows, 5 % deleted, {who}", seconds)
+    return {kind: value / READS for kind, value in used.items()}
 
 
 def _all_columns(frame: DataFrame) -> None:
@@ -147,7 +162,10 @@ def _drawn(name: str, title: str, act: Callable[[], object], turns: int = PLANS)
     with Sampler() as sampler:
         for _ in range(turns):
             act()
-    seconds = {stack: used / turns for stack, used in sampler.seconds.items()}
+    _draw(name, title, {stack: used / turns for stack, used in sampler.seconds.items()})
+
+
+def _draw(name: str, title: str, seconds: dict[Stack, float]) -> None:
     (IMAGES / f"profile-{name}.svg").write_text(flame(title, seconds))
     total = sum(seconds.values())
     print(f"\n# {title}: {total:.2f} s of CPU")
