@@ -29,6 +29,8 @@ _NAME = (
 _SECRET_NAME = re.compile(_NAME, re.IGNORECASE)
 _USER_INFORMATION = re.compile(r"(?<=://)[^/\s@'\"]+(?=@)")
 _NAMED = re.compile(rf"(?P<name>{_NAME}(?:=|[\"']\s*:\s*[\"'])|\bBearer\s+)(?P<value>[^\s\"'&,;)}}]+)", re.IGNORECASE)
+_SECOND_PART = re.compile(r"^([^:\s]*:|(Bearer|Basic)\s+)", re.IGNORECASE)
+"""What comes before the secret in ``name:secret`` and in headers."""
 _known: set[str] = set()
 
 
@@ -84,7 +86,7 @@ def _secrets(properties: Mapping[str, object]) -> Iterator[str]:
             yield from _secrets(value)
         if not isinstance(value, str):
             continue
-        found = [value, value.partition(":")[2]] if _SECRET_NAME.search(str(name)) else []
+        found = [value, _SECOND_PART.sub("", value, count=1)] if _SECRET_NAME.search(str(name)) else []
         found += _passwords(value) if "://" in value and "@" in value else []
         yield from (secret for secret in found if len(secret) >= _SHORTEST and not secret.isspace())
 

@@ -57,8 +57,8 @@ def test_a_short_secret_is_one_only_where_it_stands_alone() -> None:
 
 def test_secrets_within_properties_and_behind_names_are_known() -> None:
     redact.remember({"auth": {"type": "oauth2", "oauth2": {"client_id": "ann-1", "client_secret": KEY}}})
-    redact.remember({"credential": f"ann-1:{TOKEN}"})
-    assert without_secrets(f"ann-1 {KEY} {TOKEN} oauth2") == "ann-1 *** *** oauth2"
+    redact.remember({"credential": f"ann-1:{TOKEN}", "header.Authorization": "Bearer eyJhbGci"})
+    assert without_secrets(f"ann-1 {KEY} {TOKEN} oauth2 eyJhbGci") == "ann-1 *** *** oauth2 ***"
 
 
 def test_documents_lose_known_secrets_only() -> None:
