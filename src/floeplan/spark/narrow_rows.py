@@ -120,7 +120,7 @@ def _enter(spark: SparkSession) -> bool:
 
 def _leave(spark: SparkSession) -> None:
     with _changing:
-        users = int(spark.conf.getAll[_USERS]) - 1
+        users = int(spark.conf.getAll.get(_USERS, "1")) - 1
         if users:
             spark.conf.set(_USERS, str(users))
             return
