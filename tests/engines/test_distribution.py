@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.schema import Schema
+from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrder
 from pyiceberg.transforms import (
     DayTransform,
     HourTransform,
@@ -19,12 +26,14 @@ from pyiceberg.types import (
     DateType,
     IntegerType,
     LongType,
+    NestedField,
     PrimitiveType,
     StringType,
     TimestampType,
     TimestamptzType,
 )
 
+import floeplan as fp
 from floeplan.partition.transforms import Transform, apply
 from floeplan.spark.distribution import transform_sql
 
@@ -104,3 +113,28 @@ def test_rows_without_a_time_are_spread_too(spark: SparkSession) -> None:
         if not (isinstance(source, DateType) and isinstance(transform, HourTransform))
     )
     assert set(spark.sql(f"SELECT {keys} FROM (SELECT NULL AS n)").collect()[0]) == {None}
+
+
+def test_rows_of_a_sorted_table_are_spread_in_ranges_of_its_order(
+    spark: SparkSession, local_catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("floeplan.dml.runner.HERE_BYTES", -1)
+    schema = Schema(NestedField(1, "ts", TimestamptzType()), NestedField(2, "id", LongType()))
+    by_day = SortField(1, DayTransform(), SortDirection.DESC, NullOrder.NULLS_LAST)
+    by_id = SortField(2, IdentityTransform(), SortDirection.ASC, NullOrder.NULLS_FIRST)
+    local_catalog.create_namespace_if_not_exists("spread")
+    table = local_catalog.create_table("spread.sorted", schema, sort_order=SortOrder(by_day, by_id))
+    rows = spark.range(0, 500, 1, 3).selectExpr("timestamp_micros((id * 7919 % 500 - 250) * 20000000000) AS ts", "id")
+    before = spark.conf.get("spark.sql.adaptive.coalescePartitions.enabled")
+    spark.conf.set("spark.sql.adaptive.coalescePartitions.enabled", "false")
+    try:
+        assert fp.append(table, rows).rows_inserted == 500
+    finally:
+        spark.conf.set("spark.sql.adaptive.coalescePartitions.enabled", str(before))
+    assert spark.table("local.spread.sorted").exceptAll(rows).isEmpty()
+    files = [pq.read_table(path.removeprefix("file://")) for path in table.inspect.files()["file_path"].to_pylist()]
+    days = [file["ts"].cast(pa.int64()).to_numpy() // (24 * HOUR) for file in files]
+    assert all((np.diff(of_file) <= 0).all() for of_file in days)
+    ranges = sorted((int(of_file.min()), int(of_file.max())) for of_file in days)
+    assert len(ranges) > 1
+    assert all(one[1] <= other[0] for one, other in pairwise(ranges))
