@@ -31,6 +31,18 @@ def reusable(task: ArrowTask) -> ArrowTask:
     return run
 
 
+def numbered(answer: Callable[[int], Iterable[pa.RecordBatch]]) -> ArrowTask:
+    """A reusable task that is given numbers and answers each with batches."""
+
+    @reusable
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from answer(number)
+
+    return run
+
+
 def _forget_archives() -> None:
     """Finders first, what they read of an archive last; where Python keeps that elsewhere, nothing is forgotten."""
     directories = getattr(zipimport, "_zip_directory_cache", None)

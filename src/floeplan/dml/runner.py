@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import pickle
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from floeplan.errors import FloeplanError
-from floeplan.python_workers import ArrowTask, reusable
+from floeplan.python_workers import ArrowTask, numbered
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -133,14 +133,7 @@ def _all_good(
 
 def spark_task(task: Task[Work, Result], packs: Sequence[Sequence[Work]]) -> ArrowTask:
     """What a Spark task runs for every pack number it is given."""
-
-    @reusable
-    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                yield answer_batch(number, partial(task, packs[number], new_attempt()))
-
-    return run
+    return numbered(lambda number: [answer_batch(number, partial(task, packs[number], new_attempt()))])
 
 
 def answer_batch(number: int, make: Callable[[], object]) -> pa.RecordBatch:

@@ -6,7 +6,7 @@ the same selection of row groups and pages, the same deletes, the same residual.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +15,7 @@ import pyarrow as pa
 from pyiceberg.schema import Schema
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from floeplan.python_workers import numbered
 from floeplan.scan.file_rows import TableRows
 from floeplan.scan.model import FileScan
 from floeplan.scan.read import PlanReader
@@ -36,8 +37,8 @@ def arrow_frame(spark: SparkSession, plan: ScanPlan, rows: npt.NDArray[np.int64]
     if not shares:
         return spark.createDataFrame([], spark_schema(plan.schema))
     reading = FileReading(TableRows.of(plan.target.table, plan.target.schema), plan.schema)
-    task = _task(shares, reading)
     ensure_package(spark)
+    task = numbered(lambda number: reading.batches(shares[number]))
     return spark.range(0, len(shares), 1, len(shares)).mapInArrow(task, spark_schema(plan.schema))
 
 
@@ -61,14 +62,3 @@ class FileReading:
         shape = to_arrow_schema(spark_schema(self._schema))
         for file in files:
             yield from to_spark_arrow(reader.read(file), shape).to_batches(ROWS_PER_BATCH)
-
-
-def _task(
-    shares: list[list[FileScan]], reading: FileReading
-) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
-    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                yield from reading.batches(shares[number])
-
-    return run

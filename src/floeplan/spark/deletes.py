@@ -18,19 +18,22 @@ files it read last: delete files never change, and a table is seldom read but on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from pyiceberg.io import FileIO
+from pyiceberg.table import Table
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
 
 from floeplan.metadata.delete_index import DeleteKind
 from floeplan.metadata.entries import Content
+from floeplan.python_workers import ArrowTask, numbered
 from floeplan.scan.delete_files import DeleteFileReader
 from floeplan.scan.model import FileScan, PlannedFiles
 from floeplan.spark.held_words import held_words
@@ -84,23 +87,24 @@ def all_words(rows: Ints) -> int:
     return int(_power_of_two(word_counts(rows).sum()))
 
 
-def deleted_words(spark: SparkSession, files: PlannedFiles, rows: Ints, io: FileIO) -> Column:
+def deleted_words(spark: SparkSession, files: PlannedFiles, rows: Ints, table: Table) -> Column:
     """The bits of all deleted positions of these files of a plan, as a constant of ``all_words``."""
     placed = rows[_largest_first(files.entries.record_count[rows])]
     total = _deleting_bytes(files, placed)
     scans = list(files.take(placed))
     records = files.entries.record_count[placed]
     length = all_words(records)
+    read = partial(_words, io=table.io, table=table.metadata.table_uuid)
     if total <= SMALL_DELETES:
         type_ = pa.list_(pa.field("element", pa.int64(), nullable=False))
         listed = pa.ListArray.from_arrays(
-            pa.array([0, length], pa.int32()), pa.array(_words(scans, io, length)), type=type_
+            pa.array([0, length], pa.int32()), pa.array(read(scans, length=length)), type=type_
         )
         return spark.createDataFrame(pa.table({"words": listed})).scalar()
     ensure_package(spark)
     slices = np.array_split(np.arange(len(rows)), min(len(rows), -(-total // BYTES_PER_TASK)))
     parts = [(number, [scans[i] for i in part]) for number, part in enumerate(slices)]
-    frame = spark.range(0, len(parts), 1, len(parts)).mapInArrow(_words_task(parts, io), _WORDS)
+    frame = spark.range(0, len(parts), 1, len(parts)).mapInArrow(_words_task(parts, read), _WORDS)
     in_order = F.array_sort(F.collect_list(F.struct("part", "words")))
     rest = F.array_repeat(F.lit(0).cast("long"), length - int(word_counts(records).sum()))
     return frame.select(F.concat(F.flatten(F.transform(in_order, lambda part: part["words"])), rest)).scalar()
@@ -123,30 +127,28 @@ def _deleting_bytes(files: PlannedFiles, rows: Ints) -> int:
     return int(sizes[files.deletes.content[matched] == Content.POSITION_DELETES].sum())
 
 
-def _words_task(
-    parts: Sequence[tuple[int, list[FileScan]]], io: FileIO
-) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
-    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                part, scans = parts[number]
-                words = _words(scans, io)
-                listed = pa.ListArray.from_arrays(pa.array([0, len(words)], pa.int32()), pa.array(words))
-                yield pa.RecordBatch.from_arrays([pa.array([part]), listed], names=["part", "words"])
+def _words_task(parts: Sequence[tuple[int, list[FileScan]]], read: Callable[[Sequence[FileScan]], Ints]) -> ArrowTask:
+    def words(number: int) -> Iterator[pa.RecordBatch]:
+        part, scans = parts[number]
+        found = read(scans)
+        listed = pa.ListArray.from_arrays(pa.array([0, len(found)], pa.int32()), pa.array(found))
+        yield pa.RecordBatch.from_arrays([pa.array([part]), listed], names=["part", "words"])
 
-    return run
+    return numbered(words)
 
 
-def _words(scans: Sequence[FileScan], io: FileIO, length: int = 0) -> Ints:
+def _words(scans: Sequence[FileScan], *, io: FileIO, table: UUID, length: int = 0) -> Ints:
     """The bits of files one after another; zeros up to a length."""
     reader = DeleteFileReader(io)
-    reader.expect(delete for scan in scans for delete in scan.deletes if held_words.missing(_key(scan)))
+    reader.expect(delete for scan in scans for delete in scan.deletes if held_words.missing(_key(table, scan)))
     counts = word_counts(np.array([scan.record_count for scan in scans], dtype=np.int64))
     ends = np.cumsum(counts)
     words = np.zeros(max(length, int(counts.sum())), dtype=np.int64)
     room = np.empty(int(counts.max(initial=0)) * WORD, dtype=np.bool_)
     for scan, count, end in zip(scans, counts.tolist(), ends.tolist(), strict=True):
-        words[end - count : end] = held_words.get(_key(scan), partial(_file_words, scan, reader, room[: count * WORD]))
+        words[end - count : end] = held_words.get(
+            _key(table, scan), partial(_file_words, scan, reader, room[: count * WORD])
+        )
     return words
 
 
@@ -160,6 +162,7 @@ def _file_words(scan: FileScan, reader: DeleteFileReader, deleted: npt.NDArray[n
     return np.packbits(deleted, bitorder="little").view(np.int64)
 
 
-def _key(scan: FileScan) -> Hashable:
+def _key(table: UUID, scan: FileScan) -> Hashable:
+    """All that the bits of a file are made of; two stores may have files of one name, but not of one table."""
     deletes = ((delete.path, delete.file_size, delete.content_offset) for delete in scan.deletes)
-    return scan.path, scan.record_count, *deletes
+    return table, scan.path, scan.record_count, *deletes

@@ -7,7 +7,7 @@ another file cancel out, unless they are asked for.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,7 @@ from floeplan.catalog import load_table
 from floeplan.errors import UnsupportedError
 from floeplan.parquet.selection import RowSelection
 from floeplan.predicate.compile import PredicateSource
-from floeplan.python_workers import ArrowTask, reusable
+from floeplan.python_workers import numbered
 from floeplan.scan.file_rows import FileRows, TableRows
 from floeplan.scan.incremental import FileChange, plan_appends, plan_changes
 from floeplan.scan.model import FileScan
@@ -93,17 +93,8 @@ def _changed_rows(spark: SparkSession, changes: list[FileChange], reading: Chang
         return spark.createDataFrame([], shape)
     parts = [changes[i : i + CHANGES_PER_TASK] for i in range(0, len(changes), CHANGES_PER_TASK)]
     ensure_package(spark)
-    return spark.range(0, len(parts), 1, len(parts)).mapInArrow(_task(parts, reading), shape)
-
-
-def _task(parts: list[list[FileChange]], reading: ChangeReading) -> ArrowTask:
-    @reusable
-    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                yield from reading.batches(parts[number])
-
-    return run
+    task = numbered(lambda number: reading.batches(parts[number]))
+    return spark.range(0, len(parts), 1, len(parts)).mapInArrow(task, shape)
 
 
 @dataclass(frozen=True, slots=True)

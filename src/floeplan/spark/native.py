@@ -192,7 +192,7 @@ class NativeReading:
     def _positions(self, read: DataFrame, branch: Branch) -> DataFrame:
         if not branch.positional:
             return read
-        words = deleted_words(self.spark, self.plan.files, branch.rows, self.plan.target.table.io)
+        words = deleted_words(self.spark, self.plan.files, branch.rows, self.plan.target.table)
         return read.where(is_kept(words, all_words(self._records(branch)), branch.start, self._row_index))
 
     def _selected(self, branch: Branch, columns: dict[int, ReadColumn]) -> Iterator[tuple[str, str | Column]]:
