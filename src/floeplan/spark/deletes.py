@@ -4,9 +4,9 @@ Positions: the deleted rows of all files with position deletes or deletion vecto
 that a scalar subquery yields. A file has as many words of it as a power of two, and starts at a multiple of that, so
 that the word of a row is its file's start *or* its number's part: adding, which Spark checks for overflow by way of
 objects, costs every row more. Nothing is joined. A row without a number, or with one that no file of these can have, is
-an error: left to itself it would be dropped in silence. That is looked at for rows whose bit is not 0 only, and without
-asking for the bit again: every row would pay for a ``coalesce``, and a second subquery for its analysis. All words
-together are a power of two as well: their number is part of the code Spark compiles, which should seldom change.
+an error: left to itself it would be dropped in silence. That is looked at only for rows whose bit is not 0, without
+asking for the bit again: a second subquery would have to be analysed. All words together are a power of two as well:
+their number is part of the code Spark compiles, which should seldom change.
 
 Keys: the delete files are read natively too and anti-joined on the key columns, null equal to null, NaN equal to NaN
 and -0.0 apart from 0.0, as Iceberg compares keys. A delete row counts only for the data files the plan matched its
