@@ -18,7 +18,8 @@ from typing import Protocol
 from pyiceberg.io import OutputStream
 
 from floeplan.parquet.footer import ParquetFooter, decode_footer
-from floeplan.parquet.splice import Each, Edit, splice
+from floeplan.parquet.page_places import move_places
+from floeplan.parquet.splice import Edit, splice
 from floeplan.parquet.thrift import I16, I64, LIST, STRUCT, encode_struct, encode_value, read_struct
 
 MAGIC = b"PAR1"
@@ -79,8 +80,7 @@ class EncodedChunk:
     def offset_index(self, start: int) -> bytes:
         chunks = self.footer.chunks(self.leaf)
         encoded = self._part(int(chunks.offset_index_offset[0]), int(chunks.offset_index_length[0]))
-        shift = partial(_shifted, start - self._start)
-        return splice(encoded, {1: Each(lambda _: {1: shift})}, "offset index", self.footer.file)
+        return move_places(encoded, start - self._start, self.footer.file)
 
     def metadata(self, start: int) -> bytes:
         shift = partial(_shifted, start - self._start)
