@@ -24,6 +24,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
@@ -34,6 +35,7 @@ from bench.results import markdown
 from bench.rewrite_memory import PeakMemory
 from bench.spark_session import start_session
 from floeplan.metadata.io import local_path
+from floeplan.rewrite.compaction_map import MapBuilder
 from tests.support.lake import NAME, Lake
 
 if TYPE_CHECKING:
@@ -99,6 +101,7 @@ CASES = (
     ),
 )
 CURVES = ("zorder", "hilbert")
+CARRIED = "1,000,000 deletes carried over 10,000 runs"
 _NEVER = float("inf")
 TWO_COLUMNS = (
     "customer BETWEEN 500000 AND 510000 AND ts >= TIMESTAMP '2023-06-01 00:00:00' "
@@ -134,7 +137,8 @@ class _Bench:
         if "deleted_from" in tables:
             deleted = self.catalog.load_table("rewrite.deleted_from")
             fp.delete(deleted, "qty < 5", mode="merge-on-read", spark=self.spark)
-        return [*(row for case in cases for row in self._compared(case)), *map(self._clustered, curves)]
+        carried = [_carried_over()] if only in CARRIED else []
+        return [*(row for case in cases for row in self._compared(case)), *map(self._clustered, curves), *carried]
 
     def _write(self, name: str, files: int) -> None:
         properties = "'format-version'='2', 'write.distribution-mode'='none'"
@@ -230,6 +234,23 @@ class _Bench:
         columns = ", ".join(field.name for field in table.schema().fields)
         hashed = f"sum(CAST(xxhash64({columns}) AS DECIMAL(38, 0)))"
         return self.spark.sql(f"SELECT count(*), {hashed} FROM {NAME}.{'.'.join(table.name())}").collect()
+
+
+def _carried_over() -> dict[str, Any]:
+    """Deletes of another writer, carried from two old files to new ones that have their runs of rows in any order."""
+    half, size, rng = 5_000, 2_000, np.random.default_rng(11)
+    builder = MapBuilder(["a", "b"])
+    for source in (0, 1):
+        builder.note_read(source, np.arange(half) * size, np.full(half, size))
+    firsts = rng.permutation(2 * half) * size
+    builder.wrote(["x", "y"], [half * size] * 2, [(firsts, np.full(2 * half, size))])
+    moved = builder.finish()
+    positions = np.sort(rng.choice(half * size, 500_000, replace=False))
+    cpu = time.process_time()
+    found = [moved.remap(path, positions) for path in ("a", "b")]
+    seconds = time.process_time() - cpu
+    assert sum(len(places) for one in found for places in one.values()) == 1_000_000
+    return _row(CARRIED, "CPU s", [seconds, 0.0]) | {"peer": None, "ratio": None, "bar": _bar(seconds, 0.5, "ours ")}
 
 
 def _clustering(curve: str) -> str:
