@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
+import re
 import traceback
+from base64 import b64encode
 from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
@@ -34,6 +37,22 @@ def test_an_error_of_ours_is_raised_as_it_was() -> None:
     with pytest.raises(CorruptMetadataError, match=r"^m\.avro is damaged$") as caught, raised_in_tasks():
         raise RuntimeError(f"Job aborted due to stage failure: {told}")
     assert caught.value.context == {"file": "m.avro", "offset": 3}
+
+
+def test_a_value_that_looks_like_an_error_of_ours_is_not_believed() -> None:
+    """The text of an exception may hold values of the table, and what is unpickled can run anything."""
+    harmful = b64encode(pickle.dumps(Harmful())).decode()
+    told = failing(CorruptMetadataError("m.avro is damaged"))
+    forged = f"floeplan-error:{'0' * 32}:{harmful}; floeplan-error:{harmful};"
+    imitated = re.sub(r"floeplan-error:[^;]+;", forged, told)
+    assert imitated != told
+    with pytest.raises(RuntimeError, match="cannot be cast"), raised_in_tasks():
+        raise RuntimeError(f"the value {imitated} cannot be cast")
+
+
+class Harmful:
+    def __reduce__(self) -> tuple[object, ...]:
+        return pytest.fail, ("a value of a table was run",)
 
 
 def test_another_error_stays_what_it_is() -> None:
