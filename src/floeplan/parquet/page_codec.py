@@ -85,8 +85,8 @@ class PageCodec:
                 if len(like.compress(some, sample.start, sample.width)) <= usual:
                     self._neighbours = like
                     return
+        size = max(sample.nbytes, _SMALLEST_WINDOW)
         for settings in _CHEAPER:
-            size = max(sample.nbytes, _SMALLEST_WINDOW)
             ways = zstandard.ZstdCompressionParameters.from_level(_USUAL_LEVEL, source_size=size, **settings)
             found = zstandard.ZstdCompressor(compression_params=ways)
             if len(found.compress(some)) <= usual:
@@ -99,11 +99,9 @@ class PageCodec:
             return content.data
         if self._neighbours is not None and content.width is not None:
             return self._neighbours.compress(content.data, content.start, content.width)
-        found: bytes
-        found = (
-            self._cheaper.compress(content.data) if self._cheaper else self._codec.compress(content.data, asbytes=True)
-        )
-        return found
+        if self._cheaper is not None:
+            return bytes(self._cheaper.compress(content.data))
+        return bytes(self._codec.compress(content.data, asbytes=True))
 
     def decompress(self, data: memoryview, size: int) -> Bytes:
         """The data before it was stored, which must be of this size."""
