@@ -118,7 +118,7 @@ class _Bench:
 
     def _anew(self, _: str | None) -> DataFrame:
         """As a process reads that has not read these deletes before."""
-        held_words.clear()
+        held_words.cache_clear()
         return fp.read(self.spark, self.tables["positions"])
 
     def _in_tasks(self, act: Act) -> Read:

@@ -135,3 +135,12 @@ def scan(path: Path, rows: int) -> DeleteScan:
         content_offset=None,
         content_size=None,
     )
+
+
+def test_files_that_were_not_used_for_long_are_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delete_files, "CACHED_FILES", 2)
+    vectors = vector_file(tmp_path / "deletes.puffin", files=3)
+    fetched, reader = count_sources(monkeypatch), DeleteFileReader(PyArrowFileIO())
+    for number, times in ((0, 1), (1, 2), (0, 2), (2, 3), (0, 3), (1, 4)):
+        assert reader.positions(vectors[number], ONE).tolist() == [number, number + 10]
+        assert len(fetched) == times

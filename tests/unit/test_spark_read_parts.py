@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
@@ -43,7 +45,7 @@ from floeplan.spark.columns import NameHistory
 from floeplan.spark.deletes import word_counts, word_offsets
 from floeplan.spark.file_log import _lines
 from floeplan.spark.filters import spark_sql
-from floeplan.spark.held_words import HeldWords
+from floeplan.spark.held_words import MOST_BYTES, held_words
 from floeplan.spark.reader import ReadOptions
 from floeplan.spark.shipping import write_package
 from floeplan.spark.source_options import SourceOptions
@@ -191,24 +193,38 @@ class TestWords:
 
 
 class TestHeldWords:
+    @pytest.fixture(autouse=True)
+    def _nothing_held(self) -> Iterator[None]:
+        held_words.cache_clear()
+        yield
+        held_words.cache_clear()
+
     def test_the_least_recently_used_go_first(self) -> None:
-        held, made = HeldWords(3 * 8), []
+        made, third = [], np.zeros(MOST_BYTES // 8 // 3, dtype=np.int64)
 
         def ask(key: str) -> None:
-            held.get(key, lambda: made.append(key) or np.zeros(1, dtype=np.int64))  # type: ignore[func-returns-value]
+            held_words(key, lambda: made.append(key) or third)  # type: ignore[func-returns-value]
 
         for key in "abcacdab":
             ask(key)
         assert "".join(made) == "abcdb"
-        assert [key for key in "abcd" if not held.missing(key)] == ["a", "b", "d"]
-        held.clear()
+        assert sorted(held_words.cache) == ["a", "b", "d"]
+        held_words.cache_clear()
         ask("a")
         assert "".join(made) == "abcdba"
 
     def test_what_does_not_fit_is_made_and_not_held(self) -> None:
-        held = HeldWords(8)
-        assert held.get("large", lambda: np.arange(2)).tolist() == [0, 1]
-        assert held.missing("large")
+        large = np.zeros(MOST_BYTES // 8 + 1, dtype=np.int64)
+        held_words("small", lambda: large[:1])
+        assert held_words("large", lambda: large) is large
+        assert list(held_words.cache) == ["small"]
+
+    def test_others_do_not_wait_while_one_is_made(self) -> None:
+        inner = np.arange(1)
+        with ThreadPoolExecutor(1) as thread:
+            outer = held_words("outer", lambda: thread.submit(held_words, "inner", lambda: inner).result(60) + 1)
+        assert outer.tolist() == [1]
+        assert sorted(held_words.cache) == ["inner", "outer"]
 
 
 class TestOptions:

@@ -10,13 +10,14 @@ Fail-safe: a delete file that cannot be read is an error naming it; leaving it o
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from cachetools import LRUCache, cached
 from pyiceberg.io import FileIO
 from pyiceberg.schema import Schema
 
@@ -47,7 +48,7 @@ class DeleteFileReader:
     def __init__(self, io: FileIO) -> None:
         self._io = io
         self._lock = threading.Lock()
-        self._held: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
+        self._once = cached(LRUCache(CACHED_FILES), key=lambda name, make: name, lock=threading.Lock())(_made)
         self._expected: defaultdict[str, set[Range]] = defaultdict(set)
         self._fetched: dict[tuple[str, Range], bytes] = {}
 
@@ -76,18 +77,6 @@ class DeleteFileReader:
     def keys(self, delete: DeleteScan, schemas: tuple[Schema, ...]) -> pa.Table:
         """The keys an equality delete removes, one column per schema of one column each."""
         return self._once(("keys", delete.path, str(schemas)), lambda: self._keys(delete, schemas))
-
-    def _once(self, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
-        with self._lock:
-            if key in self._held:
-                self._held.move_to_end(key)
-                return self._held[key]
-        made = make()
-        with self._lock:
-            self._held[key] = made
-            while len(self._held) > CACHED_FILES:
-                self._held.popitem(last=False)
-        return made
 
     def _vector(self, delete: DeleteScan) -> Positions:
         vector = decode_deletion_vector(self._blob(delete), delete.path)
@@ -149,6 +138,10 @@ class DeleteFileReader:
                 f"delete file {delete.path} has no column with field id {missing[0]}", context={"file": delete.path}
             )
         return source, footer
+
+
+def _made(name: Hashable, make: Callable[[], Any]) -> Any:
+    return make()
 
 
 def _place(delete: DeleteScan) -> Range:

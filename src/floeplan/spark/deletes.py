@@ -140,13 +140,13 @@ def _words_task(parts: Sequence[tuple[int, list[FileScan]]], read: Callable[[Seq
 def _words(scans: Sequence[FileScan], *, io: FileIO, table: UUID, length: int = 0) -> Ints:
     """The bits of files one after another; zeros up to a length."""
     reader = DeleteFileReader(io)
-    reader.expect(delete for scan in scans for delete in scan.deletes if held_words.missing(_key(table, scan)))
+    reader.expect(delete for scan in scans for delete in scan.deletes if _key(table, scan) not in held_words.cache)
     counts = word_counts(np.array([scan.record_count for scan in scans], dtype=np.int64))
     ends = np.cumsum(counts)
     words = np.zeros(max(length, int(counts.sum())), dtype=np.int64)
     room = np.empty(int(counts.max(initial=0)) * WORD, dtype=np.bool_)
     for scan, count, end in zip(scans, counts.tolist(), ends.tolist(), strict=True):
-        words[end - count : end] = held_words.get(
+        words[end - count : end] = held_words(
             _key(table, scan), partial(_file_words, scan, reader, room[: count * WORD])
         )
     return words
