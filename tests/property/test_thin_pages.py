@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import io
 import itertools
+import tracemalloc
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,13 @@ from hypothesis import strategies as st
 from floeplan.parquet import _page_values as kernel  # type: ignore[attr-defined]
 from floeplan.parquet import zstd_library
 from floeplan.parquet._neighbours import neighbours  # type: ignore[import-not-found]
-from floeplan.parquet.data_pages import UNUSUAL, read_pages
+from floeplan.parquet.data_pages import DATA_PAGE, PLAIN, RLE, UNUSUAL, read_pages
 from floeplan.parquet.footer import ParquetFooter, decode_footer, read_footer
 from floeplan.parquet.page_codec import PageCodec, PageContent
 from floeplan.parquet.page_index import read_page_indexes
 from floeplan.parquet.plain_column import plain_numbers
 from floeplan.parquet.source import BytesSource
+from floeplan.parquet.thrift import I32, STRUCT, encode_struct
 from floeplan.parquet.zstd_library import Decompressor, NeighbourCompressor
 from floeplan.predicate.tristate import Mask
 from floeplan.rewrite.joined_file import JoinedFile, encoded_footer
@@ -326,4 +328,38 @@ def test_a_page_that_claims_more_than_its_column_is_unusual() -> None:
     footer, chunk = first_column(stored(pa.int64(), True, list(range(100)), compression="zstd", use_dictionary=False))
     place = footer.place(footer.leaves[0], 0)
     with pytest.raises(ValueError, match="larger than its column"):
-        list(read_pages(chunk, PageCodec(ZSTD), 1, place.uncompressed_size // 2))
+        list(read_pages(chunk, PageCodec(ZSTD), 1, place.uncompressed_size // 2, 100))
+
+
+@pytest.mark.parametrize(
+    ("type_", "values"),
+    [
+        (pa.bool_(), [True]),
+        (pa.binary(5), [b"bytes"]),
+        (pa.int64(), [1]),
+        (pa.int64(), [1, None]),
+        (pa.large_string(), ["a", None]),
+    ],
+)
+def test_a_page_with_more_rows_than_its_row_group_is_unusual(type_: pa.DataType, values: list[Any]) -> None:
+    settings = {"compression": "none", "use_dictionary": False, "column_encoding": "PLAIN"}
+    footer, chunk = first_column(stored(type_, None in values, values * 60, **settings))
+    rows = footer.num_rows - 1
+    column = ThinColumn(footer.leaves[0], ZSTD, WriteOptions())
+    with pytest.raises(ValueError, match="more rows"):
+        column.add(OldPages(chunk, footer.place(footer.leaves[0], 0), rows, np.arange(rows) % 3 > 0, None))
+
+
+@pytest.mark.parametrize("claimed", [20_000_000, -1])
+def test_rows_that_a_page_claims_take_no_memory(claimed: int) -> None:
+    levels = bytes.fromhex("05000000 80b4891300")  # one run of 20,000,000 nulls
+    inner = encode_struct([(1, I32, claimed), (2, I32, PLAIN), (3, I32, RLE), (4, I32, RLE)])
+    sizes = [(2, I32, len(levels)), (3, I32, len(levels))]
+    header = encode_struct([(1, I32, DATA_PAGE), *sizes, (5, STRUCT, inner)])
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match="more rows"):
+            list(read_pages(memoryview(header + levels), PageCodec(0), 1, 100, 100))
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()

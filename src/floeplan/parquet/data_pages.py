@@ -4,8 +4,8 @@ A page of a column that is not inside of a list is: definition levels, which say
 are there. Both generations of pages are read, the first one is written: every reader knows it.
 
 Fail-safe: whatever is not exactly as it should be is a ``ValueError`` (``UNUSUAL`` names all that may be raised here),
-and the column is left to another way of reading it. Sizes that a header claims are compared with what the footer says
-of the column before memory is taken for them.
+and the column is left to another way of reading it. Sizes and rows that a header claims are compared with what the
+footer says of the column before memory is taken for them.
 """
 
 from __future__ import annotations
@@ -44,6 +44,8 @@ _HEADER_SHAPE: Any = {
     7: dict.fromkeys((1, 2), SCALAR),
     8: dict.fromkeys((1, 2, 3, 4, 5, 6, 7), SCALAR),
 }
+_SAYS = {DATA_PAGE: 5, DICTIONARY_PAGE: 7, DATA_PAGE_V2: 8}
+"""Where the header of a page of each kind says more."""
 _HEADER_ROOM = 512
 """Bytes that nearly all headers fit into."""
 
@@ -69,8 +71,16 @@ def first_kind(chunk: memoryview) -> int:
     return integer(_header(chunk, 0)[0], 1)
 
 
-def read_pages(chunk: memoryview, codec: PageCodec, max_def: int, most: int) -> Iterator[Page]:
-    """The pages of a column of one row group; ``most`` is what all of them take when they are not compressed."""
+def read_pages(chunk: memoryview, codec: PageCodec, max_def: int, most: int, rows: int) -> Iterator[Page]:
+    """The pages of a column of one row group.
+
+    Args:
+        chunk: Its bytes.
+        codec: How they are compressed.
+        max_def: The definition level of a value that is there.
+        most: What all of them take when they are not compressed.
+        rows: How many rows the row group has; pages may come to fewer.
+    """
     at = 0
     while at < len(chunk):
         header, start = _header(chunk, at)
@@ -79,15 +89,18 @@ def read_pages(chunk: memoryview, codec: PageCodec, max_def: int, most: int) -> 
             raise ValueError("a page that is larger than its column")
         at = start + stored
         body = chunk[start:at]
+        if kind == DICTIONARY_PAGE:
+            entries, encoding = integer(header[7], 1), integer(header[7], 2)
+            yield Page(kind, entries, encoding, None, codec.decompress(body, size))
+            continue
+        if not 0 <= integer(header[_SAYS[kind]], 1) <= rows:
+            raise ValueError("a page with more rows than its column")
         if kind == DATA_PAGE:
-            yield _first_generation(header[5], codec.decompress(body, size), max_def)
-        elif kind == DATA_PAGE_V2:
-            yield _second_generation(header[8], body, codec, size, max_def)
-        elif kind == DICTIONARY_PAGE:
-            rows, encoding = integer(header[7], 1), integer(header[7], 2)
-            yield Page(kind, rows, encoding, None, codec.decompress(body, size))
+            page = _first_generation(header[5], codec.decompress(body, size), max_def)
         else:
-            raise ValueError(f"a page of kind {kind}")
+            page = _second_generation(header[8], body, codec, size, max_def)
+        rows -= page.rows
+        yield page
 
 
 def _header(chunk: memoryview, at: int) -> tuple[dict[int, Any], int]:
@@ -96,7 +109,7 @@ def _header(chunk: memoryview, at: int) -> tuple[dict[int, Any], int]:
         header, end = read_struct(bytes(chunk[at : at + _HEADER_ROOM]), 0, _HEADER_SHAPE, "page header", "")
     except CorruptFileError:
         header, end = read_struct(bytes(chunk[at:]), 0, _HEADER_SHAPE, "page header", "")
-    needed = {DATA_PAGE: 5, DICTIONARY_PAGE: 7, DATA_PAGE_V2: 8}.get(header.get(1, -1))
+    needed = _SAYS.get(header.get(1, -1))
     if needed is None or not isinstance(header.get(needed), dict):
         raise ValueError("a page that does not say what it is")
     return header, at + end

@@ -26,8 +26,8 @@ def plain_numbers(source: ByteSource, footer: ParquetFooter, leaf: LeafColumn) -
     read = source.read_ranges([(place.start, place.size) for place in places])
     parts = []
     try:
-        for place, data in zip(places, read, strict=True):
-            for page in read_pages(data, PageCodec(place.codec), leaf.max_def, place.uncompressed_size):
+        for place, data, rows in zip(places, read, footer.row_group_rows.tolist(), strict=True):
+            for page in read_pages(data, PageCodec(place.codec), leaf.max_def, place.uncompressed_size, rows):
                 if (
                     page.encoding != PLAIN
                     or page.present is not None

@@ -132,7 +132,7 @@ class ThinColumn:
     def _add_pages(self, form: StoredValues, source: OldPages) -> None:
         place, row = source.place, 0
         codec = self._old_codec(place.codec)
-        for page in read_pages(source.data, codec, self.leaf.max_def, place.uncompressed_size):
+        for page in read_pages(source.data, codec, self.leaf.max_def, place.uncompressed_size, source.rows):
             if page.kind == DICTIONARY_PAGE and isinstance(form, Dictionary):
                 form.learn(page)
                 continue
