@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from contextlib import suppress
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from floeplan.errors import CorruptFileError
 from floeplan.parquet.page_places import encode_places, move_places
 from floeplan.parquet.splice import Each, splice
-from floeplan.parquet.thrift import BINARY, I32, I64, LIST, STRUCT, encode_struct, encode_value
+from floeplan.parquet.thrift import BINARY, DOUBLE, I32, I64, LIST, STRUCT, encode_struct, encode_value
 
 pytestmark = pytest.mark.property
 I64S = st.integers(-(2**63), 2**63 - 1)
@@ -69,5 +70,22 @@ def test_an_index_that_ends_too_early_is_an_error_that_names_the_file(data: byte
 def test_a_text_for_a_place_is_no_crash(texts: list[bytes]) -> None:
     pages = [encode_struct([(1, BINARY, text), (2, I32, 1), (3, I64, 2)]) for text in texts]
     encoded = encode_struct([(1, LIST, (STRUCT, pages))])
+    with suppress(CorruptFileError):
+        assert isinstance(move_places(encoded, 10, "a.parquet"), bytes)
+
+
+INFINITE = bytes([1 << 4 | DOUBLE]) + struct.pack("<d", float("inf")) + encode_struct([(1, I32, 1), (2, I64, 2)])
+
+
+@pytest.mark.parametrize(
+    "encoded",
+    [
+        encode_struct([(1, LIST, (STRUCT, [INFINITE]))]),
+        encode_struct([(1, LIST, (STRUCT, [encode_struct([(1, BINARY, b"9" * 20), (2, I32, 1), (3, I64, 2)])]))]),
+        encode_struct([(1, LIST, (STRUCT, [page(4, 5, 6)]))])[:-1] + bytes([I64]) + encode_value(I64, 1) * 2 + b"\0",
+    ],
+    ids=["endless", "too many digits", "said twice"],
+)
+def test_places_that_are_no_numbers_are_no_crash(encoded: bytes) -> None:
     with suppress(CorruptFileError):
         assert isinstance(move_places(encoded, 10, "a.parquet"), bytes)

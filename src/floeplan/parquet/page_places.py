@@ -55,11 +55,13 @@ def move_places(encoded: bytes, distance: int, file: str) -> bytes:
 def _places(encoded: bytes, file: str) -> Numbers | None:
     """Offsets, sizes and first rows of all pages, if the index begins with them and says no more of them."""
     pages: Any = read_struct(encoded, 0, {1: None}, "offset index", file)[0].get(1)
-    if encoded[0] != _LIST_FIRST or not all(isinstance(page, dict) and page.keys() == _PAGE for page in pages):
+    if encoded[0] != _LIST_FIRST or not isinstance(pages, list):
+        return None
+    if not all(isinstance(page, dict) and page.keys() == _PAGE for page in pages):
         return None
     try:
         return np.array(list(map(itemgetter(1, 2, 3), pages)), dtype=np.int64).reshape(-1, 3).T
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
 
 
