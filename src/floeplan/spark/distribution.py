@@ -37,6 +37,7 @@ from pyiceberg.types import (
 
 from floeplan.errors import InvalidOptionError
 from floeplan.partition.transforms import Transform
+from floeplan.spark.buckets import bucket_sql, with_hash
 from floeplan.spark.filters import quoted
 from floeplan.write.target import WriteTarget
 
@@ -57,12 +58,17 @@ class Distribution(StrEnum):
 
 def distributed(frame: DataFrame, target: WriteTarget) -> DataFrame:
     """The same rows, spread over tasks as the table wants."""
-    order, keys = _sort_columns(frame, target), _partition_columns(frame, target)
-    match _mode(target):
+    mode = _mode(target)
+    if mode is Distribution.NONE:
+        return frame
+    rows = _with_hashes(frame, target)
+    order, keys = _sort_columns(rows, target), _partition_columns(rows, target)
+    hashes = rows.columns[len(frame.columns) :]
+    match mode:
         case Distribution.HASH if keys:
-            return frame.repartition(*keys)
+            return rows.repartition(*keys).drop(*hashes)
         case Distribution.RANGE if order or keys:
-            return frame.repartitionByRange(*(order or keys))
+            return rows.repartitionByRange(*(order or keys)).drop(*hashes)
     return frame
 
 
@@ -81,17 +87,28 @@ def _mode(target: WriteTarget) -> Distribution:
     return Distribution.NONE if target.spec.unpartitioned else Distribution.HASH
 
 
-def _partition_columns(frame: DataFrame, target: WriteTarget) -> list[Column]:
-    """Expressions that are equal for rows of equal partition; bucket fields add nothing unless they are alone."""
+def _with_hashes(frame: DataFrame, target: WriteTarget) -> DataFrame:
+    """The rows with the hashes behind them that buckets are counted by, as far as Spark can compute them."""
+    by_id = [(field.source_id, field.transform) for field in target.spec.fields]
+    by_id += [(field.source_id, field.transform) for field in target.sort_order.fields]
+    for source_id in sorted({source_id for source_id, of in by_id if isinstance(of, BucketTransform)}):
+        column = _column(frame, target.schema, source_id)
+        if column is not None:
+            frame = with_hash(frame, column, target.schema.find_type(source_id), _hash_name(source_id))
+    return frame
+
+
+def _partition_columns(rows: DataFrame, target: WriteTarget) -> list[Column]:
+    """Expressions that are equal for rows of equal partition; a bucket without its hash is left out unless alone."""
     fields = [field for field in target.spec.fields if not field.is_void]
-    known = [field for field in fields if not isinstance(field.transform, BucketTransform)]
-    found = [_expression(frame, target.schema, field.source_id, field.transform) for field in known or fields]
+    known = [field for field in fields if not _is_guessed(rows, field.source_id, field.transform)]
+    found = [_expression(rows, target.schema, field.source_id, field.transform) for field in known or fields]
     return [column for column in found if column is not None]
 
 
-def _sort_columns(frame: DataFrame, target: WriteTarget) -> list[Column]:
+def _sort_columns(rows: DataFrame, target: WriteTarget) -> list[Column]:
     fields = target.sort_order.fields
-    found = [(field, _expression(frame, target.schema, field.source_id, field.transform)) for field in fields]
+    found = [(field, _expression(rows, target.schema, field.source_id, field.transform)) for field in fields]
     return [_ordered(column, field) for field, column in found if column is not None]
 
 
@@ -102,14 +119,31 @@ def _ordered(column: Column, field: SortField) -> Column:
     return column.desc_nulls_first() if first else column.desc_nulls_last()
 
 
-def _expression(frame: DataFrame, schema: Schema, source_id: int, transform: Transform) -> Column | None:
+def _expression(rows: DataFrame, schema: Schema, source_id: int, transform: Transform) -> Column | None:
     """The transform of a column in Spark's own functions; ``None`` when the rows do not have the column."""
     from pyspark.sql import functions
 
-    name = schema.find_column_name(source_id)
-    if name is None or name.split(".")[0] not in frame.columns or isinstance(transform, VoidTransform):
+    column = _column(rows, schema, source_id)
+    if column is None or isinstance(transform, VoidTransform):
         return None
-    return functions.expr(transform_sql(quoted(*name.split(".")), schema.find_type(source_id), transform))
+    if isinstance(transform, BucketTransform) and not _is_guessed(rows, source_id, transform):
+        return functions.expr(bucket_sql(_hash_name(source_id), transform.num_buckets))
+    return functions.expr(transform_sql(column, schema.find_type(source_id), transform))
+
+
+def _column(rows: DataFrame, schema: Schema, source_id: int) -> str | None:
+    """A column in SQL, when the rows have it."""
+    name = schema.find_column_name(source_id)
+    return None if name is None or name.split(".")[0] not in rows.columns else quoted(*name.split("."))
+
+
+def _hash_name(source_id: int) -> str:
+    return f"_fp_hash_{source_id}"
+
+
+def _is_guessed(rows: DataFrame, source_id: int, transform: Transform) -> bool:
+    """Whether rows of one bucket may be spread differently."""
+    return isinstance(transform, BucketTransform) and _hash_name(source_id) not in rows.columns
 
 
 def transform_sql(column: str, source: IcebergType, transform: Transform) -> str:
