@@ -5,19 +5,25 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
+from itertools import product
 from pathlib import Path
 from random import Random
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
+from floeplan.parquet.data_pages import UNUSUAL
 from floeplan.parquet.footer import ColumnChunks, read_footer
 from floeplan.parquet.prune import PruneOptions, Pruner
 from floeplan.parquet.reader import read, read_selected
 from floeplan.parquet.selection import RowSelection
 from floeplan.parquet.source import open_source
+from floeplan.rewrite.thin_pages import OldPages, ThinColumn, can_thin
 from floeplan.scan.deletion_vector import decode_deletion_vector, encode_deletion_vector
+from floeplan.write.options import WriteOptions
 from tests.support.mutation import Edit, byte_edits, edited_bytes
 
 VECTOR = "deletion vector"
@@ -25,6 +31,9 @@ _AROUND_BITMAP = 12
 """Bytes of length, magic and checksum."""
 Region = tuple[int, int]
 ROWS = 600
+ZSTD = 6
+_MOST_ROWS = 10**7
+"""Whoever makes columns has a flag for each row."""
 QUESTIONS = (
     "id >= 120 AND id < 180 AND name = 'n7'",
     "id IN (5, 599, 700) OR price IS NULL",
@@ -114,5 +123,20 @@ class FileSample:
             *(lambda where=where: read(path, where).to_dict() for where in QUESTIONS),
             lambda: read(path).table.validate(full=True),
             lambda: read_selected(source := open_source(path), read_footer(source), selection=some),
+            lambda: thin_columns(path),
             lambda: len(decode_deletion_vector(self._vector.read_bytes(), "vector") & BitMap64(range(1000))),
         ]
+
+
+def thin_columns(path: str) -> None:
+    """Columns made of their pages without some rows; pages that are not as they should be are unusual."""
+    source = open_source(path)
+    footer = read_footer(source)
+    for leaf, group in product(footer.leaves, range(footer.num_row_groups)):
+        place, rows = footer.place(leaf, group), int(footer.row_group_rows[group])
+        if rows <= _MOST_ROWS and can_thin(leaf, place):
+            (data,) = source.read_ranges([(place.start, place.size)])
+            column = ThinColumn(leaf, ZSTD, WriteOptions())
+            with suppress(*UNUSUAL):
+                column.add(OldPages(data, place, rows, np.arange(rows) % 3 > 0, None))
+                column.finish()

@@ -54,6 +54,8 @@ from tests.support.mutation import Edit, byte_edits, edited_bytes, edited_tree, 
 
 SECONDS = 20
 MEGABYTES = 3000
+UNFORESEEN = "rewrite-failed"
+"""What a group of a rewrite calls errors that are not ours."""
 ROOT, CACHE = "root.parquet", "cache"
 SCAN = ScanOptions(page_index=True, bloom_filter=True, cache=False, report=False, recover=True)
 
@@ -222,6 +224,7 @@ def examine(sample: Hostile) -> None:
         try:
             question()
         except FloeplanError as error:
+            assert error.kind != UNFORESEEN, error.message
             json.dumps(error.to_dict())
 
 
