@@ -224,7 +224,8 @@ def examine(sample: Hostile) -> None:
         try:
             question()
         except FloeplanError as error:
-            assert error.kind != UNFORESEEN, error.message
+            if error.kind == UNFORESEEN:
+                raise AssertionError(error.message) from error
             json.dumps(error.to_dict())
 
 
