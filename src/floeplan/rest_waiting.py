@@ -20,6 +20,7 @@ import requests
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.rest.auth import AuthManagerAdapter, OAuth2AuthManager, OAuth2TokenProvider
+from pyiceberg.exceptions import OAuthError
 from requests import Session
 
 from floeplan.errors import InvalidOptionError
@@ -78,12 +79,30 @@ class WaitingTokenProvider(OAuth2TokenProvider):
         header = {"Authorization": self._client_secret_header}
         answer = requests.post(self.token_url, data=asked, headers=header, timeout=self._waits)
         answer.raise_for_status()
+        token, lasts = _token_of(answer, self.expires_in)
+        remember({"token": token})
+        self._token, self._expires_at = token, int(time.monotonic()) + lasts - self.refresh_margin
+
+
+def _token_of(answer: requests.Response, lasts: int | None) -> tuple[str, int]:
+    """The token in an answer, and the seconds that it lasts: as the answer says, in digits or as a number, or these.
+
+    Raises:
+        OAuthError: There is none. Nothing is wrong with the table, and nobody knows of a commit that asked for it.
+    """
+    try:
         told = answer.json()
-        lasts = told.get("expires_in", self.expires_in)
-        if lasts is None:
-            raise ValueError(f"{self.token_url} does not say how long its token lasts: set expires_in")
-        remember({"token": told["access_token"]})
-        self._token, self._expires_at = told["access_token"], int(time.monotonic() + lasts - self.refresh_margin)
+    except ValueError:
+        told = None
+    if not isinstance(told, dict) or not isinstance(told.get("access_token"), str):
+        raise OAuthError("the server of tokens (token_url) answers without one")
+    said: Any = lasts if told.get("expires_in") is None else told["expires_in"]
+    try:
+        return told["access_token"], int(said)
+    except (TypeError, ValueError, OverflowError):
+        raise OAuthError(
+            "the server of tokens (token_url) does not say how long its token lasts: set expires_in"
+        ) from None
 
 
 def _told(provider: OAuth2TokenProvider) -> tuple[Any, ...]:

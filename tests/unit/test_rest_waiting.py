@@ -12,11 +12,11 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
-from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.catalog.rest import DEFAULT_ENDPOINTS, RestCatalog
 from requests import Session
 from requests.exceptions import ReadTimeout
 
-from floeplan.catalog import connect, open_catalog
+from floeplan.catalog import connect, load_table, open_catalog
 from floeplan.errors import FloeplanError, InvalidOptionError
 from floeplan.redact import without_secrets
 from floeplan.rest_waiting import CONNECTION_TIMEOUT, SOCKET_TIMEOUT, limit_waiting
@@ -24,6 +24,9 @@ from floeplan.rest_waiting import CONNECTION_TIMEOUT, SOCKET_TIMEOUT, limit_wait
 pytestmark = pytest.mark.unit
 
 SHORT = {CONNECTION_TIMEOUT: "200", SOCKET_TIMEOUT: "200"}
+LONG = {CONNECTION_TIMEOUT: "60000", SOCKET_TIMEOUT: "60000"}
+"""For servers that answer, however busy the machine is."""
+LASTING: tuple[dict[str, object], ...] = ({"expires_in": 3600}, {"expires_in": "3600"}, {})
 
 
 @pytest.fixture
@@ -57,11 +60,11 @@ def test_the_manager_of_a_catalog_that_was_opened_elsewhere_ends_too(
         catalog._session.get(silent)
 
 
-@pytest.mark.parametrize("told", [{"access_token": "tok-1234567", "expires_in": 3600}, {"access_token": "tok-1234567"}])
+@pytest.mark.parametrize("told", [{"access_token": "tok-1234567", **told} for told in LASTING])
 def test_a_token_is_asked_for_once_and_never_shown(told: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     with answering(json.dumps(told).encode(), asked) as server:
-        catalog = opened_elsewhere("http://127.0.0.1:1", monkeypatch, auth=oauth2(server, expires_in=3600))
+        catalog = opened_elsewhere("http://127.0.0.1:1", monkeypatch, auth=oauth2(server, expires_in=3600), **LONG)
         limit_waiting(catalog)
         manager = pickle.loads(pickle.dumps(catalog._auth_manager))
         assert [manager.auth_header() for _ in range(3)] == ["Bearer tok-1234567"] * 3
@@ -69,10 +72,27 @@ def test_a_token_is_asked_for_once_and_never_shown(told: dict[str, object], monk
     assert without_secrets("got tok-1234567") == "got ***"
 
 
+@pytest.mark.parametrize("answer", [b"<html>down</html>", b"[]", b'{"error": "no"}', b'{"access_token": 7}'])
+def test_an_answer_without_a_token_is_no_damage_of_the_table(answer: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    with answering(answer, []) as server:
+        catalog = opened_elsewhere("http://127.0.0.1:1", monkeypatch, auth=oauth2(server), **LONG)
+        with pytest.raises(FloeplanError, match=r"asked for db\.t: .*token_url.* answers without one") as raised:
+            load_table("db.t", catalog)
+    assert (raised.value.kind, raised.value.retryable) == ("unreachable", True)
+
+
+@pytest.mark.parametrize("lasts", ["soon", None, [1]])
+def test_a_token_that_lasts_nobody_knows_how_long_is_refused(lasts: object) -> None:
+    refused = pytest.raises(FloeplanError, match="does not say how long its token lasts: set expires_in")
+    told = {"access_token": "tok-1234567", "expires_in": lasts}
+    with answering(json.dumps(told).encode(), []) as server, refused:
+        connect("quiet", {"uri": "http://127.0.0.1:1", "auth": oauth2(server), **LONG})
+
+
 def test_a_token_without_an_end_is_refused() -> None:
     refused = pytest.raises(FloeplanError, match="does not say how long its token lasts: set expires_in")
     with answering(b'{"access_token": "tok-1234567"}', []) as server, refused:
-        connect("quiet", {"uri": "http://127.0.0.1:1", "auth": oauth2(server), **SHORT})
+        connect("quiet", {"uri": "http://127.0.0.1:1", "auth": oauth2(server), **LONG})
 
 
 def test_the_configuration_says_how_long(silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +137,9 @@ def test_no_time_at_all_is_refused(told: str) -> None:
 def opened_elsewhere(uri: str, monkeypatch: pytest.MonkeyPatch, **more: Any) -> RestCatalog:
     """PyIceberg's own catalog, which asks nothing when it is opened."""
     monkeypatch.setattr(RestCatalog, "_fetch_config", lambda _: None)
-    return RestCatalog("quiet", uri=uri, **SHORT, **more)
+    monkeypatch.setattr(RestCatalog, "_supported_endpoints", set(DEFAULT_ENDPOINTS), raising=False)
+    monkeypatch.setattr(RestCatalog, "_namespace_separator", ".", raising=False)
+    return RestCatalog("quiet", **{"uri": uri, **SHORT, **more})
 
 
 def oauth2(server: str, **more: Any) -> dict[str, Any]:
