@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,7 +55,16 @@ def test_blocks_of_a_page_run_on_a_session_of_their_own(page: Path, reader: Read
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda notebook: notebook.stem)
-def test_a_notebook_runs_from_top_to_bottom(notebook: Path, reader: Reader) -> None:
+def test_a_notebook_runs_from_top_to_bottom_and_leaves_nothing_behind(
+    notebook: Path, reader: Reader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     names: dict[str, object] = {"__name__": "notebook", "display": lambda *_: None}
-    for cell in notebook_cells(notebook):
+    *cells, last = notebook_cells(notebook)
+    for cell in cells:
         exec(compile(cell, notebook.name, "exec"), names)
+    assert any(temporary.iterdir())
+    exec(compile(last, notebook.name, "exec"), names)
+    assert not any(temporary.iterdir())
