@@ -22,6 +22,7 @@ from floeplan.spark.distribution import distributed
 from floeplan.spark.narrow_rows import WideRowError, batches_by_rows, marked, narrow
 from floeplan.spark.shipping import ensure_package
 from floeplan.spark.small_frames import collected
+from floeplan.spark.written_files import WrittenFiles, removed_on_failure
 from floeplan.write.conform import conform
 from floeplan.write.data_files import write_data_files
 from floeplan.write.gather import at_once
@@ -58,15 +59,21 @@ def _write_in_tasks(
     frame: DataFrame, target: WriteTarget, received: Callable[[_Batches], Iterator[pa.RecordBatch]]
 ) -> list[EntriesTable]:
     """Write rows where they are computed; ``received`` makes rows of the table of what arrives."""
-    answers = distributed(frame, target).mapInArrow(_writer(target, received), RESULT_SCHEMA).toArrow()
+    with removed_on_failure(frame.sparkSession, target.files) as written:
+        answers = distributed(frame, target).mapInArrow(_writer(target, received, written), RESULT_SCHEMA).toArrow()
     found = unpickled(answers, partial(discard_entries, files=target.files))
     return [entries for entries in found if len(entries)]
 
 
-def _writer(target: WriteTarget, received: Callable[[_Batches], Iterator[pa.RecordBatch]]) -> ArrowTask:
+def _writer(
+    target: WriteTarget, received: Callable[[_Batches], Iterator[pa.RecordBatch]], written: WrittenFiles
+) -> ArrowTask:
+    def write(batches: _Batches) -> EntriesTable:
+        rows = at_once(received(batches))
+        return written.told(write_data_files(target, rows, file_name_token=new_attempt(), sort=True))
+
     @reusable
     def run(batches: _Batches) -> Iterator[pa.RecordBatch]:
-        rows = at_once(received(batches))
-        yield answer_batch(0, lambda: write_data_files(target, rows, file_name_token=new_attempt(), sort=True))
+        yield answer_batch(0, partial(write, batches))
 
     return run

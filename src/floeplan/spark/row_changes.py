@@ -38,6 +38,7 @@ from floeplan.scan.file_rows import FileRows, TableRows
 from floeplan.spark.shipping import ensure_package
 from floeplan.spark.storing import assignable
 from floeplan.spark.types import spark_schema, spark_type, to_spark_arrow
+from floeplan.spark.written_files import WrittenFiles, removed_on_failure
 from floeplan.task_errors import raised_in_tasks, telling
 from floeplan.write.data_files import write_data_files
 from floeplan.write.position_deletes import merge_positions
@@ -107,8 +108,8 @@ def apply_clauses(
     from pyspark.sql import functions
 
     chosen = frame.select(FILE, POSITION, clause.alias(CLAUSE), *values).where(functions.col(CLAUSE).isNotNull())
-    with raised_in_tasks():
-        answers = chosen.mapInArrow(_sink(rows, target, tuple(clauses)), RESULT_SCHEMA).toArrow()
+    with raised_in_tasks(), removed_on_failure(frame.sparkSession, target.files) as written:
+        answers = chosen.mapInArrow(_sink(rows, target, tuple(clauses), written), RESULT_SCHEMA).toArrow()
     parts: list[_SinkResult] = unpickled(answers, lambda part: discard_entries(part.entries, target.files))
     found = FoundRows()
     for part in parts:
@@ -228,12 +229,12 @@ class _SinkResult:
     inserted: int = 0
 
 
-def _sink(rows: TargetRows, target: WriteTarget, clauses: tuple[SparkClause, ...]) -> ArrowTask:
+def _sink(rows: TargetRows, target: WriteTarget, clauses: tuple[SparkClause, ...], written: WrittenFiles) -> ArrowTask:
     @reusable
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         decided = [batch for batch in batches if batch.num_rows]
         if decided:
-            yield answer_batch(0, partial(_Sink(rows, target, clauses).take, pa.Table.from_batches(decided)))
+            yield answer_batch(0, partial(_Sink(rows, target, clauses, written).take, pa.Table.from_batches(decided)))
 
     return run
 
@@ -241,8 +242,10 @@ def _sink(rows: TargetRows, target: WriteTarget, clauses: tuple[SparkClause, ...
 class _Sink:
     """Writes the new rows of one task and gathers the positions of the old ones."""
 
-    def __init__(self, rows: TargetRows, target: WriteTarget, clauses: tuple[SparkClause, ...]) -> None:
-        self.rows, self.target, self.clauses = rows, target, clauses
+    def __init__(
+        self, rows: TargetRows, target: WriteTarget, clauses: tuple[SparkClause, ...], written: WrittenFiles
+    ) -> None:
+        self.rows, self.target, self.clauses, self.written = rows, target, clauses, written
         self.paths = list(_assigned(clauses))
         self.whole = WholeRows(target, FileRows(rows.table))
         self.result = _SinkResult()
@@ -252,9 +255,8 @@ class _Sink:
         self._gather(decided)
         if self.result.repeated:
             return self.result
-        self.result.entries = write_data_files(
-            self.target, self._new_rows(decided), file_name_token=new_attempt(), sort=True
-        )
+        new = write_data_files(self.target, self._new_rows(decided), file_name_token=new_attempt(), sort=True)
+        self.result.entries = self.written.told(new)
         return self.result
 
     def _gather(self, decided: pa.Table) -> None:

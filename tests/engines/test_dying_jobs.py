@@ -1,0 +1,105 @@
+"""A Spark job that dies: what its tasks had written by then is removed, and the table is as it was.
+
+Two of six tasks run at a time, so most are done when the last one begins, which dies. Another may be running by then:
+its file is not known to anyone and may stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.types import LongType, NestedField
+
+import floeplan as fp
+from floeplan.errors import FloeplanError
+from floeplan.metadata.table_files import TableFiles
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.engines
+
+TASKS = 6
+
+
+@pytest.fixture(autouse=True)
+def _in_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However little there is to do, each file is read and written by a task of its own."""
+    monkeypatch.setattr("floeplan.dml.runner.HERE_BYTES", -1)
+    monkeypatch.setattr("floeplan.spark.row_changes.FILES_PER_TASK_BYTES", 1)
+
+
+@pytest.fixture
+def removed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The files that are removed by this process."""
+    found: list[str] = []
+
+    def noted(files: TableFiles, paths: Iterable[str]) -> tuple[str, ...]:
+        gone = remove(files, paths)
+        found.extend(gone)
+        return gone
+
+    remove = TableFiles.remove
+    monkeypatch.setattr(TableFiles, "remove", noted)
+    return found
+
+
+@pytest.fixture
+def table(local_catalog: SqlCatalog) -> Table:
+    """A file for each task, whose row is the number of the task."""
+    local_catalog.create_namespace_if_not_exists("dying")
+    schema = Schema(NestedField(1, "a", LongType()), NestedField(2, "v", LongType()))
+    made = local_catalog.create_table(f"dying.t{uuid4().hex}", schema, properties={"format-version": "2"})
+    for number in range(TASKS):
+        fp.append(made, pa.table({"a": [TASKS - 1 - number], "v": [number]}))
+    return made
+
+
+def files(table: Table) -> set[str]:
+    return {path.as_uri() for path in Path(table.location().removeprefix("file://")).rglob("*.parquet")}
+
+
+def assert_few_left(table: Table, before: set[str], removed: list[str]) -> None:
+    """Tasks that were done have left nothing: each but the last wrote one file."""
+    assert len(removed) >= TASKS // 2
+    assert before.isdisjoint(removed)
+    left = files(table)
+    assert left >= before
+    assert len(left - before) <= TASKS - 1 - len(removed)
+
+
+def test_a_file_that_cannot_be_read_for_a_merge(spark: SparkSession, table: Table, removed: list[str]) -> None:
+    """Joined by Spark where the rows are read: those of the other side are sent to all."""
+    paths = [file.path for file in fp.plan_scan(table).files]
+    rows = [pq.read_table(path.removeprefix("file://")) for path in paths]
+    assert [row["a"].to_pylist() for row in rows] == [[number] for number in range(TASKS)]
+    lost = Path(paths[-1].removeprefix("file://"))
+    content = lost.read_bytes()
+    lost.write_bytes(content[:-1])
+    before = files(table)
+    source = spark.range(TASKS).withColumnRenamed("id", "a").hint("broadcast")
+    on = "t.a = s.a AND md5(CAST(t.a AS STRING)) = md5(CAST(s.a AS STRING))"
+    merge = fp.merge(table, source, on, spark=spark).when_matched_update({"v": "t.v + 1"})
+    with pytest.raises(FloeplanError, match=lost.name):
+        merge.execute()
+    assert_few_left(table, before, removed)
+    lost.write_bytes(content)
+    assert fp.plan_scan(table.refresh()).to_arrow().to_pylist() == pa.concat_tables(rows).to_pylist()
+
+
+def test_rows_that_cannot_be_computed(spark: SparkSession, table: Table, removed: list[str]) -> None:
+    before = files(table)
+    rows = spark.range(0, TASKS, 1, TASKS)
+    with pytest.raises(Exception, match="no such row"):
+        fp.append(table, rows.selectExpr(f"if(id = {TASKS - 1}, raise_error('no such row'), id) AS a"))
+    assert_few_left(table, before, removed)
+    assert len(fp.plan_scan(table.refresh()).files) == TASKS
