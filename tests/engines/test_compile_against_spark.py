@@ -186,6 +186,12 @@ ROW_ONLY = [
     "endswith(s, 'b')",
     "s ILIKE 'STRA%'",
     "s LIKE concat('a', '%')",
+    "s LIKE 3",
+    "s NOT ILIKE 3",
+    "s LIKE DATE '2024-03-01'",
+    "i LIKE 3 OR b LIKE TRUE OR s LIKE X'61'",
+    "contains(s, 3)",
+    "trim(3 FROM s) = ''",
     "abs(CAST(i AS BIGINT)) > 3",
     "abs(d) = 1.05",
     "floor(d) = -2",
@@ -226,6 +232,7 @@ ROW_ONLY = [
     "st IS NULL",
     "isnan(f) <> isnan(db)",
     "NOT contains(s, '\\n') AND s RLIKE '^a'",
+    "NOT contains(s, '\\n') AND s RLIKE 3",
     "i IS DISTINCT FROM l",
 ]
 CONSTANTS = [

@@ -121,6 +121,8 @@ MONSTERS = {
     "function that cannot be written": "regexp_replace(region, 'x') = 'a' OR ceil() = 1",
     "is a column": "nested IS isnan(v) OR flag IS flag OR region LIKE 'a' ESCAPE region OR region RLIKE region",
     "number for a text": "contains(region, 1)",
+    "number for a pattern": "region LIKE 7 OR region ILIKE TRUE OR region RLIKE 7 OR region LIKE 1.5",
+    "bytes for a pattern": "region LIKE X'FF'",
     "text for a number": "substr(region, 'x') = 'a' OR round(id, 'x') = 1 OR add_months(day, 'x') = day",
 }
 

@@ -224,24 +224,22 @@ def _add_months(node: exp.AddMonths, rows: Rows) -> Vector:
 
 def _whole(node: exp.Expr, rows: Rows) -> int:
     try:
-        return int(_constant(node, rows))
+        return int(_constant(node, rows).as_py())
     except (ValueError, TypeError, OverflowError) as error:
         raise TypeMismatchError(f"{written(node)} stands where a whole number is needed") from error
 
 
 def _constant_text(node: exp.Expr, rows: Rows) -> str:
-    value = _constant(node, rows)
-    if not isinstance(value, str):
-        raise TypeMismatchError(f"{written(node)} stands where a text is needed")
-    return value
+    """An argument that must be constant, as the text that Spark makes of it."""
+    return str(fn.text(_constant(node, rows)).as_py())
 
 
-def _constant(node: exp.Expr, rows: Rows) -> Any:
-    """The Python value of an argument that must be constant."""
+def _constant(node: exp.Expr, rows: Rows) -> pa.Scalar:
+    """The value of an argument that must be constant."""
     value = _vector(node, rows)
     if not isinstance(value, pa.Scalar) or not value.is_valid:
         raise UnsupportedError(f"{written(node)} must be a constant to be evaluated outside Spark")
-    return value.as_py()
+    return value
 
 
 def _condition(node: exp.Expr, rows: Rows) -> Vector:
@@ -351,21 +349,21 @@ def _like(node: exp.Expr, rows: Rows, escape: str = "\\") -> Vector:
     pattern = _vector(node.expression, rows)
     if isinstance(pattern, pa.Scalar) and not pattern.is_valid:
         return pa.scalar(None, BOOLEAN)
-    answer = function(_vector(node.this, rows), _constant(node.expression, rows), escape)
+    answer = function(_vector(node.this, rows), _constant_text(node.expression, rows), escape)
     return pc.invert(answer) if node.args.get("negate") else answer
 
 
 def _regex(node: exp.RegexpLike, rows: Rows) -> Vector:
-    answer = fn.regex_like(_vector(node.this, rows), _constant(node.expression, rows))
+    answer = fn.regex_like(_vector(node.this, rows), _constant_text(node.expression, rows))
     return pc.invert(answer) if node.args.get("negate") else answer
 
 
 def _escape(node: exp.Escape, rows: Rows) -> Vector:
-    return _like(node.this, rows, str(_constant(node.expression, rows)))
+    return _like(node.this, rows, _constant_text(node.expression, rows))
 
 
 def _trim(node: exp.Trim, rows: Rows) -> Vector:
-    characters = " " if node.expression is None else str(_constant(node.expression, rows))
+    characters = " " if node.expression is None else _constant_text(node.expression, rows)
     return fn.trim(_vector(node.this, rows), characters, str(node.args.get("position") or "").upper())
 
 
