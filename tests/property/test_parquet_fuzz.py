@@ -188,6 +188,7 @@ def test_any_bytes_as_a_footer(garbage: bytes) -> None:
 
 
 @given(st.binary(max_size=60), st.sampled_from([None, {}, {1: None, 2: {1: {}}, 3: ..., 4: {}}]))
+@example(b"\x01\x00\x1b\x03\x00\x00\x00\x00\x00\x00", None)
 def test_both_decoders_say_the_same_of_any_bytes(data: bytes, shape: Any) -> None:
     compiled = import_module("floeplan.parquet._thrift")
     assert outcome(compiled.read_struct, data, shape) == outcome(_thrift_fallback.read_struct, data, shape)

@@ -147,9 +147,9 @@ def _skip_map(data: bytes, pos: int, depth: int) -> int:
     if size == 0:
         return pos
     kinds = data[pos]
+    pos += 1
     if 2 * size > len(data) - pos:
         raise ValueError(f"a map claims {size} entries, more than the bytes that are left")
-    pos += 1
     for _ in range(size):
         pos = _skip(data, pos, kinds >> 4, depth + 1)
         pos = _skip(data, pos, kinds & 15, depth + 1)
