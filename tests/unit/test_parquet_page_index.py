@@ -206,6 +206,9 @@ def test_a_good_forgery_is_read() -> None:
         encode_struct([(1, LIST, (STRUCT, [encode_struct([(1, I64, 4), (3, I64, 0)])]))]),
         encode_struct([(1, LIST, (STRUCT, [encode_struct([(1, BINARY, b"4"), (2, BINARY, b"5"), (3, BINARY, b"")])]))]),
         encode_struct([(1, LIST, (I64, [4, 50]))]),
+        encode_struct([(1, LIST, (LIST, [(I64, [4, 50])]))]),
+        encode_struct([(1, LIST, (LIST, [(I64, [0, 4, 50, 0]), (I64, [0, 54, 50, 6])]))]),
+        encode_struct([(1, LIST, (BINARY, [bytes([0, 4, 50, 0]), bytes([0, 54, 50, 6])]))]),
         encode_struct([(1, I64, 4)]),
     ],
 )

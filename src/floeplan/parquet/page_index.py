@@ -176,11 +176,13 @@ _ONE_PAGE = np.array([[0, -1, -1]], dtype=np.int64)
 def decode_offset_index(encoded: bytes) -> Numbers:
     """First row, offset and size of each page; the one page of a chunk that is not told apart when it is unreadable."""
     locations: Any = _decode(encoded, _OFFSET_SHAPE).get(1)
+    if not isinstance(locations, list) or set(map(type, locations)) != {dict}:
+        return _ONE_PAGE
     try:
         table = np.array(list(map(itemgetter(3, 1, 2), locations)), dtype=np.int64)
     except (TypeError, KeyError, ValueError, OverflowError):
         return _ONE_PAGE
-    return table if table.ndim == 2 and len(table) else _ONE_PAGE
+    return table if table.ndim == 2 else _ONE_PAGE
 
 
 Told: TypeAlias = tuple[Numbers, Numbers, RawValues, RawValues]
