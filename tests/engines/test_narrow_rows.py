@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
+from pyspark.sql import Observation, functions
 
 import floeplan as fp
 from floeplan.spark import appending, narrow_rows
-from floeplan.spark.narrow_rows import BATCH_ROWS, WideRowError, batches_by_rows, marked, narrow
+from floeplan.spark.narrow_rows import BATCH_ROWS, WideRowError, in_batches_of_rows, is_free, marked, narrow
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,9 +35,9 @@ def spread(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The columns of each frame that is written."""
     found: list[list[str]] = []
 
-    def noted(frame: Any, *arguments: Any) -> Any:
+    def noted(frame: Any, target: Any, *, by_rows: bool) -> Any:
         found.append(frame.columns)
-        return write(frame, *arguments)
+        return write(frame, target, by_rows=by_rows)
 
     write = appending._write_in_tasks
     monkeypatch.setattr(appending, "_write_in_tasks", noted)
@@ -121,41 +122,48 @@ def test_rows_of_any_width_are_appended_once(
     assert len(list(data.rglob("*.parquet"))) == 14, "nothing is left of an attempt that was given up"
 
 
-def test_the_settings_stay_as_long_as_anyone_needs_them(spark: SparkSession) -> None:
-    before = {name: spark.conf.get(name) for name in (ROWS, BYTES)}
-    with batches_by_rows(spark) as first:
-        with batches_by_rows(spark) as second:
-            assert first
-            assert second
-        assert spark.conf.get(ROWS) == str(BATCH_ROWS)
-        assert spark.conf.get(BYTES) == str(2**31 - 1)
-    assert {name: spark.conf.get(name) for name in before} == before
-    assert before.keys().isdisjoint(spark.conf.getAll)
+def sizes(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield pa.record_batch({"rows": [batch.num_rows for batch in batches]})
 
 
-def test_batches_end_at_a_number_of_rows(spark: SparkSession) -> None:
-    def sizes(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield pa.record_batch({"rows": [batch.num_rows for batch in batches]})
-
-    rows = spark.range(0, 2 * BATCH_ROWS + 1, 1, 1)
-    with batches_by_rows(spark):
-        found = rows.mapInArrow(sizes, "rows long").toArrow()
-    assert found.column("rows").to_pylist() == [BATCH_ROWS, BATCH_ROWS, 1]
+def test_batches_end_at_a_number_of_rows_and_those_of_others_do_not(spark: SparkSession) -> None:
+    query = spark.range(0, 2 * BATCH_ROWS + 1, 1, 1).mapInArrow(sizes, "rows long")
+    moved = in_batches_of_rows(query)
+    assert spark.conf.getAll.keys().isdisjoint((ROWS, BYTES))
+    assert query.toArrow().column("rows").to_pylist() == [2 * BATCH_ROWS + 1]
+    spark.conf.set(ROWS, "5000")
+    try:
+        assert moved.toArrow().column("rows").to_pylist() == [BATCH_ROWS, BATCH_ROWS, 1]
+        assert spark.conf.get(ROWS) == "5000"
+    finally:
+        spark.conf.unset(ROWS)
 
 
 @pytest.mark.parametrize("setting", [ROWS, BYTES])
 def test_a_session_that_was_told_how_large_batches_are_keeps_them(spark: SparkSession, setting: str) -> None:
+    assert is_free(spark)
     spark.conf.set(setting, "777")
     try:
-        with batches_by_rows(spark) as possible:
-            assert not possible
-            assert spark.conf.get(setting) == "777"
-        assert spark.conf.get(setting) == "777"
+        assert not is_free(spark)
     finally:
         spark.conf.unset(setting)
 
 
-def test_the_settings_go_when_the_work_fails(spark: SparkSession) -> None:
-    with pytest.raises(ZeroDivisionError), batches_by_rows(spark):
-        raise ZeroDivisionError
-    assert spark.conf.getAll.keys().isdisjoint((ROWS, BYTES))
+def test_a_frame_is_still_what_its_session_knows_of_it(spark: SparkSession) -> None:
+    """Observed, kept in memory, of a view, by a variable and a function of the session's."""
+    spark.udf.register("plus_one", lambda value: value + 1, "long")
+    spark.range(0, 10, 1, 2).createOrReplaceTempView("ten")
+    spark.sql("DECLARE OR REPLACE VARIABLE least BIGINT DEFAULT 3")
+    kept = spark.sql("SELECT plus_one(id) AS id FROM ten WHERE id >= least").cache()
+    seen = Observation()
+    try:
+        assert kept.count() == 7
+        observed = kept.observe(seen, functions.sum("id").alias("total"))
+        moved = in_batches_of_rows(observed.where("id > 5"))
+        assert sorted(moved.toArrow().column("id").to_pylist()) == [6, 7, 8, 9, 10]
+        assert seen.get == {"total": 49}
+        assert "InMemoryTableScan" in moved._jdf.queryExecution().executedPlan().toString()
+    finally:
+        kept.unpersist()
+        spark.sql("DROP TEMPORARY VARIABLE least")
+        spark.catalog.dropTempView("ten")

@@ -11,7 +11,7 @@ import pytest
 from tests.services.test_core_on_services import DRIVER
 from tests.support.clients import client
 from tests.support.servers import spark_cluster
-from tests.support.shipped import failure, read_in_tasks, seen_by_tasks
+from tests.support.shipped import appended_in_tasks, failure, read_in_tasks, seen_by_tasks
 
 pytestmark = pytest.mark.services
 
@@ -28,6 +28,7 @@ def test_the_package_is_sent_and_what_it_needs_is_named(tmp_path: Path) -> None:
             assert lacking_package.run(seen_by_tasks) == (False, False)
             assert lacking_package.run(read_in_tasks, properties) == list(range(120))
             assert lacking_package.run(seen_by_tasks) == (True, False)
+            assert lacking_package.run(appended_in_tasks, properties) == list(range(1000, 1010))
         with client(url, DRIVER, python=BARE_PYTHON) as lacking_everything:
             said = lacking_everything.run(failure, properties)
     assert "Spark's executors have no Python module" in said

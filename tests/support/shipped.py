@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 import floeplan as fp
+from floeplan.dml import runner
 from tests.support.core_table import QUIET, evolved
 
 if TYPE_CHECKING:
@@ -34,6 +35,15 @@ def read_in_tasks(spark: SparkSession, properties: Mapping[str, str]) -> list[in
     table, _ = evolved(properties, 2)
     shown = fp.read(spark, table, columns=["id"], options=fp.ReadOptions(path="arrow", scan=QUIET))
     return sorted(shown.toArrow().column("id").to_pylist())
+
+
+def appended_in_tasks(spark: SparkSession, properties: Mapping[str, str]) -> list[int]:
+    """The ids of rows that Python tasks have written."""
+    runner.HERE_BYTES = -1  # however few rows there are
+    table, _ = evolved(properties, 2)
+    fp.append(table, spark.range(1000, 1010, 1, 2))
+    added = fp.plan_scan(table, "id >= 1000", options=QUIET).to_arrow(columns=["id"])
+    return sorted(added.column("id").to_pylist())
 
 
 def failure(spark: SparkSession, properties: Mapping[str, str]) -> str:

@@ -19,7 +19,7 @@ from floeplan.dml.runner import RESULT_SCHEMA, answer_batch, new_attempt, unpick
 from floeplan.metadata.entries import EntriesTable
 from floeplan.python_workers import ArrowTask, reusable
 from floeplan.spark.distribution import distributed
-from floeplan.spark.narrow_rows import WideRowError, batches_by_rows, marked, narrow
+from floeplan.spark.narrow_rows import WideRowError, in_batches_of_rows, is_free, marked, narrow
 from floeplan.spark.shipping import ensure_package
 from floeplan.spark.small_frames import collected
 from floeplan.spark.written_files import WrittenFiles, removed_on_failure
@@ -47,20 +47,19 @@ def write_frame(frame: DataFrame, target: WriteTarget) -> list[EntriesTable]:
         written = write_data_files(target, at_once(small.to_batches()), file_name_token=new_attempt(), sort=True)
         return [written] if len(written) else []
     ensure_package(frame.sparkSession)
-    by_rows = marked(frame)
-    if by_rows is not None:
-        with suppress(WideRowError), batches_by_rows(frame.sparkSession) as possible:
-            if possible:
-                return _write_in_tasks(by_rows, target, narrow)
-    return _write_in_tasks(frame, target, iter)
+    marked_rows = marked(frame) if is_free(frame.sparkSession) else None
+    if marked_rows is not None:
+        with suppress(WideRowError):
+            return _write_in_tasks(marked_rows, target, by_rows=True)
+    return _write_in_tasks(frame, target, by_rows=False)
 
 
-def _write_in_tasks(
-    frame: DataFrame, target: WriteTarget, received: Callable[[_Batches], Iterator[pa.RecordBatch]]
-) -> list[EntriesTable]:
-    """Write rows where they are computed; ``received`` makes rows of the table of what arrives."""
+def _write_in_tasks(frame: DataFrame, target: WriteTarget, *, by_rows: bool) -> list[EntriesTable]:
+    """Write rows where they are computed; marked ones come in batches that end at a number of rows."""
     with removed_on_failure(frame.sparkSession, target.files) as written:
-        answers = distributed(frame, target).mapInArrow(_writer(target, received, written), RESULT_SCHEMA).toArrow()
+        task = _writer(target, narrow if by_rows else iter, written)
+        query = distributed(frame, target).mapInArrow(task, RESULT_SCHEMA)
+        answers = (in_batches_of_rows(query) if by_rows else query).toArrow()
     found = unpickled(answers, partial(discard_entries, files=target.files))
     return [entries for entries in found if len(entries)]
 

@@ -3,19 +3,20 @@
 Spark ends a batch at a number of bytes, and counts the bytes of the whole batch after every row: a quarter of what
 appending a DataFrame costs. Rule: batches end at a number of rows instead, which bounds them as long as no row has
 more than ``WIDEST`` bytes of text; a wider row comes without its texts and with a mark, and the task that meets the
-mark gives up, so that all rows can be sent again in Spark's way.
+mark gives up, so that all rows can be sent again in Spark's way. (Of a joined merge the counting is 4 %; to join again
+for the sake of a wide row would cost more than that is worth.)
 
-Fail-safe: rows whose width cannot be told (lists, maps and whatever else is not known to be of one width) and sessions
-that were told how large batches are keep Spark's way. The settings are the session's: while they are in place, what
-other threads send to Python comes in batches of that many rows too.
+How batches end is a setting of a session, so the query runs in a copy of its session: nothing else that goes on in the
+session has batches that are bounded by rows alone, and nothing that is set there meanwhile is lost.
+
+Fail-safe: rows whose width cannot be told (lists, maps and whatever else is not known to be of one width), sessions
+that were told how large batches are, and those that cannot be copied (Spark Connect's) keep Spark's way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -35,9 +36,6 @@ _SETTINGS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": str(BATCH_ROWS),
     "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
 }
-_USERS = "floeplan.batches-by-rows"
-"""How many threads have the settings in place, kept with them in the session."""
-_changing = Lock()
 
 
 class WideRowError(FloeplanError):
@@ -76,15 +74,19 @@ def narrow(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield batch.select(list(range(mark)))
 
 
-@contextmanager
-def batches_by_rows(spark: SparkSession) -> Iterator[bool]:
-    """Batches end at a number of rows in here; whether they do, or the session was told otherwise."""
-    entered = _enter(spark)
-    try:
-        yield entered
-    finally:
-        if entered:
-            _leave(spark)
+def is_free(spark: SparkSession) -> bool:
+    """Whether a session leaves it to others how large batches are, and can be copied."""
+    return hasattr(spark, "_jsparkSession") and spark.conf.getAll.keys().isdisjoint(_SETTINGS)
+
+
+def in_batches_of_rows(frame: DataFrame) -> DataFrame:
+    """The same query in a copy of its session, as that is now, where batches end at a number of rows."""
+    session: Any = frame.sparkSession
+    copied = session._jsparkSession.cloneSession()
+    for name, value in _SETTINGS.items():
+        copied.conf().set(name, value)
+    query = session._jvm.org.apache.spark.sql.classic.Dataset.ofRows(copied, frame._jdf.queryExecution().analyzed())
+    return type(frame)(query, session)
 
 
 def _texts(name: str, type_: DataType) -> list[str] | None:
@@ -105,24 +107,3 @@ def _unlike(names: Iterable[str]) -> str:
     while name in taken:
         name += "_"
     return name
-
-
-def _enter(spark: SparkSession) -> bool:
-    with _changing:
-        told = spark.conf.getAll
-        users = int(told.get(_USERS, "0"))
-        if not users and not told.keys().isdisjoint(_SETTINGS):
-            return False
-        for name, value in {**({} if users else _SETTINGS), _USERS: str(users + 1)}.items():
-            spark.conf.set(name, value)
-        return True
-
-
-def _leave(spark: SparkSession) -> None:
-    with _changing:
-        users = int(spark.conf.getAll.get(_USERS, "1")) - 1
-        if users:
-            spark.conf.set(_USERS, str(users))
-            return
-        for name in (*_SETTINGS, _USERS):
-            spark.conf.unset(name)
