@@ -33,9 +33,9 @@ SCHEMA = pa.schema(
         "note": pa.string(),
     }
 )
-EVERY = 20
-"""One row in so many is deleted."""
-DELETED = f"id % {EVERY} = 7"
+EVERY, REMAINDER = 20, 7
+"""One row in so many is deleted, and which: in every file the same, since files have a multiple of that many rows."""
+DELETED = f"id % {EVERY} = {REMAINDER}"
 
 
 def make_tables(catalog: SqlCatalog, files: int, rows: int, many: int) -> dict[str, Table]:
@@ -74,7 +74,7 @@ def _batch(first: int, rows: int) -> pa.Table:
 
 
 def _delete_keys(table: Table, rows: int) -> None:
-    keys = pa.table({"id": pa.array(np.arange(7, rows, EVERY))})
+    keys = pa.table({"id": pa.array(np.arange(REMAINDER, rows, EVERY))})
     field = pa.field("id", pa.int64(), metadata={"PARQUET:field_id": "1"})
     path = Path(table.location().removeprefix("file://")) / "data" / "deleted-keys.parquet"
     pq.write_table(keys.cast(pa.schema([field])), path)
