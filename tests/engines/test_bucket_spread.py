@@ -29,6 +29,7 @@ from pyiceberg.types import (
     StructType,
     TimestampType,
     TimestamptzType,
+    UUIDType,
 )
 
 import floeplan as fp
@@ -59,6 +60,7 @@ NTZ = "timestamp_ntz'1970-01-01' + make_dt_interval(0, 0, 0, CAST(v AS DECIMAL(3
         (StringType(), "v", TEXTS),
         (StringType(), "v COLLATE UTF8_LCASE", TEXTS),
         (BinaryType(), "v", [text.encode()[::-1] for text in TEXTS]),
+        (UUIDType(), "v", [bytes(range(n, n + 16)) for n in (0, 100, 240)]),
         (FixedType(6), "v", [bytes(range(n, n + 6)) for n in (0, 100, 250)]),
     ],
     ids=lambda value: str(value)[:20],

@@ -26,6 +26,7 @@ from pyiceberg.types import (
     TimestampType,
     TimestamptzNanoType,
     TimestamptzType,
+    UUIDType,
 )
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ _FINISH = ((16, 0x85EBCA6B), (13, 0xC2B2AE35))
 def with_hash(frame: DataFrame, column: str, source: IcebergType, name: str) -> DataFrame:
     """The rows with a column behind them: the hash of a column (SQL), null for null; without it where Spark has no way.
 
-    Times are hashed in microseconds, which is all that Spark has of them.
+    Times are hashed in microseconds, which is all that Spark has of them; a UUID is 16 bytes when it is written.
     """
     match source:
         case IntegerType() | LongType():
@@ -50,7 +51,7 @@ def with_hash(frame: DataFrame, column: str, source: IcebergType, name: str) -> 
             return _with(frame, name, _hash(column, f"CAST(unix_date({column}) AS BIGINT)"))
         case TimestampType() | TimestamptzType() | TimestampNanoType() | TimestamptzNanoType():
             return _with(frame, name, _hash(column, column))
-        case StringType() | BinaryType() | FixedType():
+        case StringType() | BinaryType() | FixedType() | UUIDType():
             return _with_hash_of_bytes(frame, column, name)
     return frame
 
