@@ -26,7 +26,7 @@ from floeplan.rewrite.work import GroupResult, group_works
 from floeplan.write.partitioning import partitions_of
 from floeplan.write.target import WriteTarget
 from tests.support.histories import ROW_ID, histories
-from tests.support.history_truth import History, moved_partition
+from tests.support.history_truth import History, moved_partition, row_partition
 
 pytestmark = pytest.mark.property
 
@@ -122,18 +122,22 @@ def check_map(history: History, result: GroupResult) -> None:
 
 
 def check_partitions(history: History, plan: RewriteDataFilesPlan, result: GroupResult) -> None:
-    """New files are of the spec asked for, and their rows in the partition they say."""
+    """New files are of the spec asked for, and their rows in the partition they say.
+
+    That is the one their old files say, or where it takes the rows to tell, the one that each of them tells.
+    """
     group = next(g for g in plan.groups if g.group_id == result.group_id)
     union = WriteTarget.of(plan.target.table).union
     assert set(result.added.spec_id.tolist()) <= {group.output_spec_id}
     if plan.options.spec == KEEP:
         assert {p.key for p in partitions_of(result.added, union)} <= {group.key}
         return
+    partition_of = moved_partition if group.proven else row_partition
     sources = {file.path: file for file in history.snapshots[-1].files(0)}
     partitions = dict(zip(result.added.path.to_pylist(), partitions_of(result.added, union), strict=True))
     for path in result.moved.sources:
         for at, row in enumerate(sources[path].rows):
-            values = moved_partition(history, sources[path], row, group.output_spec_id)
+            values = partition_of(history, sources[path], row, group.output_spec_id)
             expected = PartitionKey.from_tuple(union.spec(group.output_spec_id), values)
             assert all(partitions[target].key == expected for target in result.moved.remap(path, [at]))
 

@@ -135,15 +135,21 @@ class History:
 
 def moved_partition(history: History, file: File, row: Row, spec_id: int) -> tuple[Any, ...]:
     """The partition of a row of a file under a spec: what the file says where its spec has the field too."""
+    own = dict(zip(history.specs[file.spec_id].fields, file.partition, strict=True))
+    fields = history.specs[spec_id].fields
+    return tuple(own[part] if part in own else _told(history, file, row, part) for part in fields)
+
+
+def row_partition(history: History, file: File, row: Row, spec_id: int) -> tuple[Any, ...]:
+    """The partition that a row itself tells under a spec; old writers file times before 1970 one further on."""
+    return tuple(_told(history, file, row, part) for part in history.specs[spec_id].fields)
+
+
+def _told(history: History, file: File, row: Row, part: PartField) -> Any:
     columns = {f.field_id: f for s in history.snapshots for f in s.schema.fields}
     columns |= {f.field_id: f for f in history.schema.fields}
-    own = dict(zip(history.specs[file.spec_id].fields, file.partition, strict=True))
-    return tuple(
-        own[f]
-        if f in own
-        else apply(f.transform, columns[f.source_id].field_type, _shown(file, row, columns[f.source_id]))
-        for f in history.specs[spec_id].fields
-    )
+    column = columns[part.source_id]
+    return apply(part.transform, column.field_type, _shown(file, row, column))
 
 
 def _shown(file: File, row: Row, column: NestedField) -> Any:
