@@ -141,6 +141,19 @@ def test_a_bucket_gets_one_file(
     assert appended(four_tasks, made(local_catalog, name, spec)).num_rows == partitions
 
 
+def test_columns_are_never_taken_for_hashes(four_tasks: SparkSession, local_catalog: SqlCatalog) -> None:
+    """Whatever they are called: rows are spread by hashes beside them."""
+    local_catalog.create_namespace_if_not_exists("buckets")
+    names = ["id", "_hash", "_HASH_1", "_hash_1_filled", "_hash__1"]
+    schema = Schema(*(NestedField(number, name, StringType()) for number, name in enumerate(names, 1)))
+    spec = PartitionSpec(PartitionField(1, 1000, BucketTransform(8), "id_bucket"))
+    table = local_catalog.create_table("buckets.named", schema, partition_spec=spec)
+    rows = four_tasks.range(0, 64, 1, 3).selectExpr(*(f"concat('{name}', id) AS `{name}`" for name in names))
+    fp.append(table, rows)
+    assert four_tasks.table("local.buckets.named").exceptAll(rows).isEmpty()
+    assert table.refresh().inspect.files().num_rows == 8
+
+
 def test_buckets_of_one_day_are_written_in_several_tasks(four_tasks: SparkSession, local_catalog: SqlCatalog) -> None:
     day = PartitionField(3, 1000, DayTransform(), "day")
     spec = PartitionSpec(day, PartitionField(2, 1001, BucketTransform(8), "name_bucket"))

@@ -167,3 +167,11 @@ def test_a_frame_is_still_what_its_session_knows_of_it(spark: SparkSession) -> N
         kept.unpersist()
         spark.sql("DROP TEMPORARY VARIABLE least")
         spark.catalog.dropTempView("ten")
+
+
+def test_a_session_that_cannot_be_copied_keeps_its_batches(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frame = spark.range(1)
+    monkeypatch.setattr(spark, "_jsparkSession", None)
+    assert in_batches_of_rows(frame) is frame

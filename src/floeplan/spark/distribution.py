@@ -10,10 +10,11 @@ calendar in the session's time zone would cost as much as reading the rows.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from pyiceberg.schema import Schema
 from pyiceberg.table.sorting import NullOrder, SortDirection, SortField
 from pyiceberg.transforms import (
     BucketTransform,
@@ -38,7 +39,7 @@ from pyiceberg.types import (
 from floeplan.errors import InvalidOptionError
 from floeplan.partition.transforms import Transform
 from floeplan.spark.buckets import bucket_sql, with_hash
-from floeplan.spark.filters import quoted
+from floeplan.spark.filters import quoted, unlike
 from floeplan.write.target import WriteTarget
 
 if TYPE_CHECKING:
@@ -61,14 +62,14 @@ def distributed(frame: DataFrame, target: WriteTarget) -> DataFrame:
     mode = _mode(target)
     if mode is Distribution.NONE:
         return frame
-    rows = _with_hashes(frame, target)
-    order, keys = _sort_columns(rows, target), _partition_columns(rows, target)
-    hashes = rows.columns[len(frame.columns) :]
+    rows, hashes = _with_hashes(frame, target)
+    keys = _Keys(rows.columns, target, hashes)
+    order, partition = keys.of_order(), keys.of_partition()
     match mode:
-        case Distribution.HASH if keys:
-            return rows.repartition(*keys).drop(*hashes)
-        case Distribution.RANGE if order or keys:
-            return rows.repartitionByRange(*(order or keys)).drop(*hashes)
+        case Distribution.HASH if partition:
+            return rows.repartition(*partition).drop(*hashes.values())
+        case Distribution.RANGE if order or partition:
+            return rows.repartitionByRange(*(order or partition)).drop(*hashes.values())
     return frame
 
 
@@ -87,29 +88,60 @@ def _mode(target: WriteTarget) -> Distribution:
     return Distribution.NONE if target.spec.unpartitioned else Distribution.HASH
 
 
-def _with_hashes(frame: DataFrame, target: WriteTarget) -> DataFrame:
-    """The rows with the hashes behind them that buckets are counted by, as far as Spark can compute them."""
+def _with_hashes(frame: DataFrame, target: WriteTarget) -> tuple[DataFrame, dict[int, str]]:
+    """The rows with the hashes behind them that buckets are counted by, and their names by the column that is hashed.
+
+    What Spark cannot hash is left out.
+    """
     by_id = [(field.source_id, field.transform) for field in target.spec.fields]
     by_id += [(field.source_id, field.transform) for field in target.sort_order.fields]
+    keys = _Keys(frame.columns, target, {})
+    prefix, rows, hashes = unlike(frame.columns, "_hash"), frame, {}
     for source_id in sorted({source_id for source_id, of in by_id if isinstance(of, BucketTransform)}):
-        column = _column(frame, target.schema, source_id)
+        column, name = keys.column(source_id), f"{prefix}_{source_id}"
         if column is not None:
-            frame = with_hash(frame, column, target.schema.find_type(source_id), _hash_name(source_id))
-    return frame
+            rows = with_hash(rows, column, target.schema.find_type(source_id), name)
+            if name in rows.columns:
+                hashes[source_id] = name
+    return rows, hashes
 
 
-def _partition_columns(rows: DataFrame, target: WriteTarget) -> list[Column]:
-    """Expressions that are equal for rows of equal partition; a bucket without its hash is left out unless alone."""
-    fields = [field for field in target.spec.fields if not field.is_void]
-    known = [field for field in fields if not _is_guessed(rows, field.source_id, field.transform)]
-    found = [_expression(rows, target.schema, field.source_id, field.transform) for field in known or fields]
-    return [column for column in found if column is not None]
+@dataclass(frozen=True, slots=True)
+class _Keys:
+    """What rows are spread by: the columns they have, the table, and the names of hashes by the column hashed."""
 
+    columns: Sequence[str]
+    target: WriteTarget
+    hashes: Mapping[int, str]
 
-def _sort_columns(rows: DataFrame, target: WriteTarget) -> list[Column]:
-    fields = target.sort_order.fields
-    found = [(field, _expression(rows, target.schema, field.source_id, field.transform)) for field in fields]
-    return [_ordered(column, field) for field, column in found if column is not None]
+    def of_partition(self) -> list[Column]:
+        """Expressions that are equal for rows of one partition; a bucket without its hash is left out unless alone."""
+        fields = [field for field in self.target.spec.fields if not field.is_void]
+        known = [f for f in fields if f.source_id in self.hashes or not isinstance(f.transform, BucketTransform)]
+        found = [self._expression(field.source_id, field.transform) for field in known or fields]
+        return [column for column in found if column is not None]
+
+    def of_order(self) -> list[Column]:
+        """Expressions in the sort order of the table."""
+        fields = self.target.sort_order.fields
+        found = [(field, self._expression(field.source_id, field.transform)) for field in fields]
+        return [_ordered(column, field) for field, column in found if column is not None]
+
+    def column(self, source_id: int) -> str | None:
+        """A column in SQL, when the rows have it."""
+        name = self.target.schema.find_column_name(source_id)
+        return None if name is None or name.split(".")[0] not in self.columns else quoted(*name.split("."))
+
+    def _expression(self, source_id: int, transform: Transform) -> Column | None:
+        """The transform of a column in Spark's own functions; ``None`` when the rows do not have the column."""
+        from pyspark.sql import functions
+
+        column = self.column(source_id)
+        if column is None or isinstance(transform, VoidTransform):
+            return None
+        if isinstance(transform, BucketTransform) and source_id in self.hashes:
+            return functions.expr(bucket_sql(self.hashes[source_id], transform.num_buckets))
+        return functions.expr(transform_sql(column, self.target.schema.find_type(source_id), transform))
 
 
 def _ordered(column: Column, field: SortField) -> Column:
@@ -117,33 +149,6 @@ def _ordered(column: Column, field: SortField) -> Column:
     if field.direction is SortDirection.ASC:
         return column.asc_nulls_first() if first else column.asc_nulls_last()
     return column.desc_nulls_first() if first else column.desc_nulls_last()
-
-
-def _expression(rows: DataFrame, schema: Schema, source_id: int, transform: Transform) -> Column | None:
-    """The transform of a column in Spark's own functions; ``None`` when the rows do not have the column."""
-    from pyspark.sql import functions
-
-    column = _column(rows, schema, source_id)
-    if column is None or isinstance(transform, VoidTransform):
-        return None
-    if isinstance(transform, BucketTransform) and not _is_guessed(rows, source_id, transform):
-        return functions.expr(bucket_sql(_hash_name(source_id), transform.num_buckets))
-    return functions.expr(transform_sql(column, schema.find_type(source_id), transform))
-
-
-def _column(rows: DataFrame, schema: Schema, source_id: int) -> str | None:
-    """A column in SQL, when the rows have it."""
-    name = schema.find_column_name(source_id)
-    return None if name is None or name.split(".")[0] not in rows.columns else quoted(*name.split("."))
-
-
-def _hash_name(source_id: int) -> str:
-    return f"_fp_hash_{source_id}"
-
-
-def _is_guessed(rows: DataFrame, source_id: int, transform: Transform) -> bool:
-    """Whether rows of one bucket may be spread differently."""
-    return isinstance(transform, BucketTransform) and _hash_name(source_id) not in rows.columns
 
 
 def transform_sql(column: str, source: IcebergType, transform: Transform) -> str:

@@ -8,6 +8,7 @@ evaluation is.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from decimal import Decimal
 from uuid import UUID
 
@@ -101,6 +102,14 @@ def _name(column: Column) -> str:
 def quoted(*path: str) -> str:
     """A column path with every name in backticks."""
     return ".".join("`" + name.replace("`", "``") + "`" for name in path)
+
+
+def unlike(names: Iterable[str], wanted: str) -> str:
+    """A name that none of these begins with, in whatever case: for columns that stand beside them for a while."""
+    taken = [name.lower() for name in names]
+    while any(name.startswith(wanted) for name in taken):
+        wanted += "_"
+    return wanted
 
 
 def _literal(type_: PrimitiveType, value: Value) -> str:

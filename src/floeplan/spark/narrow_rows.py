@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from floeplan.errors import FloeplanError
-from floeplan.spark.filters import quoted
+from floeplan.spark.filters import quoted, unlike
 from floeplan.spark.small_frames import ONE_WIDTH
 
 if TYPE_CHECKING:
@@ -58,7 +58,8 @@ def marked(frame: DataFrame) -> DataFrame | None:
         f"if({wide}, NULL, {quoted(name)}) AS {quoted(name)}" if inner else quoted(name)
         for name, inner in texts.items()
     ]
-    return frame.selectExpr(*columns, f"{wide} AS {quoted(_unlike(frame.columns))}")
+    mark = quoted(unlike(frame.columns, "wide"))
+    return frame.selectExpr(*columns, f"{wide} AS {mark}")
 
 
 def narrow(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -80,13 +81,19 @@ def is_free(spark: SparkSession) -> bool:
 
 
 def in_batches_of_rows(frame: DataFrame) -> DataFrame:
-    """The same query in a copy of its session, as that is now, where batches end at a number of rows."""
+    """The same query in a copy of its session, as that is now, where batches end at a number of rows.
+
+    Spark does not document how to make either: where that fails it is the query itself, in batches of Spark's own.
+    """
     session: Any = frame.sparkSession
-    copied = session._jsparkSession.cloneSession()
-    for name, value in _SETTINGS.items():
-        copied.conf().set(name, value)
-    query = session._jvm.org.apache.spark.sql.classic.Dataset.ofRows(copied, frame._jdf.queryExecution().analyzed())
-    return type(frame)(query, session)
+    try:
+        copied = session._jsparkSession.cloneSession()
+        for name, value in _SETTINGS.items():
+            copied.conf().set(name, value)
+        datasets = session._jvm.org.apache.spark.sql.classic.Dataset
+        return type(frame)(datasets.ofRows(copied, frame._jdf.queryExecution().analyzed()), session)
+    except Exception:
+        return frame
 
 
 def _texts(name: str, type_: DataType) -> list[str] | None:
@@ -100,10 +107,3 @@ def _texts(name: str, type_: DataType) -> list[str] | None:
             inner = [_texts(f"{name}.{quoted(field.name)}", field.dataType) for field in fields]
             return None if None in inner else [text for texts in inner for text in texts or ()]
     return [] if isinstance(type_, NullType) or type_.typeName() in ONE_WIDTH else None
-
-
-def _unlike(names: Iterable[str]) -> str:
-    taken, name = {name.lower() for name in names}, "wide"
-    while name in taken:
-        name += "_"
-    return name
