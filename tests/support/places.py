@@ -18,6 +18,8 @@ from tests.support.servers import QUICK_JVM, free_port, server
 
 BUCKET = "lake"
 _KEYS = {"access-key-id": "key-of-the-tests", "secret-access-key": "secret-of-the-tests", "region": "us-east-1"}
+_PATIENCE = {"s3.connect-timeout": "60", "s3.request-timeout": "60"}
+"""Seconds. Arrow's client waits three and tries three times, which a busy machine may use up without any fault."""
 
 
 @contextmanager
@@ -38,7 +40,7 @@ def s3_store() -> Iterator[dict[str, str]]:
         client.close()
         keys = {f"s3.{key}": value for key, value in _KEYS.items()}
         impl = {"py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO"}
-        yield {"s3.endpoint": f"http://{host}:{port}", **keys, **impl}
+        yield {"s3.endpoint": f"http://{host}:{port}", **keys, **impl, **_PATIENCE}
     finally:
         started.stop()
 
