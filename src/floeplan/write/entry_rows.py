@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from pyiceberg.types import PrimitiveType
+from pyiceberg.types import PrimitiveType, UnknownType
 
+from floeplan.errors import UnsupportedError
 from floeplan.metadata.assemble import partition_arrow_type
 from floeplan.metadata.entries import Content, EntriesTable, Status
 from floeplan.metadata.entry_columns import STAT_MAPS, partition_column
@@ -62,8 +63,19 @@ def entries_of(
     types = {field.id: field.bound.column.type for field in union.fields} | dict(partition_types or {})
     for field_id, type_ in types.items():
         values = [file.partition.values.get(field_id) for file in files]
-        columns[partition_column(field_id)] = pa.array(values, partition_arrow_type(type_))
+        columns[partition_column(field_id)] = _partition_values(values, field_id, type_)
     return new_entries(columns, union, types)
+
+
+def _partition_values(values: Sequence[Any], field_id: int, type_: PrimitiveType) -> pa.Array:
+    """The values of a partition field; a field whose column no schema has any more can have none."""
+    if isinstance(type_, UnknownType) and any(value is not None for value in values):
+        raise UnsupportedError(
+            f"the column that partition field {field_id} is made of is in no schema of the table, so that its values "
+            "cannot be written; write to a spec without it",
+            context={"field-id": field_id},
+        )
+    return pa.array(values, partition_arrow_type(type_))
 
 
 def _pairs(metrics: FileMetrics | None, name: str) -> list[dict[str, Any]] | None:
