@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ from tests.support.lake import NAME, Lake
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 SIZES = {"small": (8, 250_000, 1_000), "default": (32, 750_000, 10_000), "large": (64, 750_000, 10_000)}
 """Data files, rows in each, and files of the table of many files."""
@@ -123,6 +125,11 @@ class _Bench:
     def _paths(self) -> list[str]:
         return [file.path for file in fp.plan_scan(self.tables["clean"]).files]
 
+    @cached_property
+    def _with_number(self) -> StructType:
+        """Looked up once: a floor is no place for what can be known beforehand."""
+        return self._parquet(None).schema.add(ROW_INDEX, "long")
+
     def _anew(self, _: str | None) -> DataFrame:
         """As a process reads that has not read these deletes before."""
         held_words.cache_clear()
@@ -140,8 +147,7 @@ class _Bench:
 
     def _numbered(self, _: str | None) -> DataFrame:
         """The same by the numbers the reader itself gives to rows: what every way by position has to pay for."""
-        columns = self._parquet(None).schema
-        numbered = self.spark.read.schema(columns.add(ROW_INDEX, "long")).parquet(*self._paths())
+        numbered = self.spark.read.schema(self._with_number).parquet(*self._paths())
         return numbered.where(f"{ROW_INDEX} % {EVERY} <> {REMAINDER}").drop(ROW_INDEX)
 
 

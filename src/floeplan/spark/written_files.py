@@ -59,8 +59,5 @@ class _Lists(AccumulatorParam[list[str]]):
 
 
 def _accumulator(spark: SparkSession) -> Accumulator[list[str]] | None:
-    try:
-        context = spark.sparkContext
-    except Exception:
-        return None
-    return context.accumulator([], _Lists())
+    context = getattr(spark, "sparkContext", None)
+    return None if context is None else context.accumulator([], _Lists())
