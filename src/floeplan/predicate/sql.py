@@ -45,7 +45,8 @@ from floeplan.predicate.names import Names, Reference, not_comparable
 from floeplan.predicate.opaque import SqlExpression, evaluate_sql
 from floeplan.predicate.opaque_nodes import Rows, described
 from floeplan.predicate.opaque_types import iceberg_type, sql_type
-from floeplan.predicate.raw_literals import NULL, Kind, Literal
+from floeplan.predicate.raw_literals import NULL, Kind, Literal, checked_text
+from floeplan.predicate.spark_text import parse_timestamp
 from floeplan.predicate.sql_parse import COMPARISONS, BoundPiece, parse_piece
 from floeplan.predicate.sql_skeleton import Junction, Negation, Piece, Skeleton, skeleton_of
 
@@ -142,11 +143,11 @@ class _PieceCompiler:
 
     def _comparison(self, node: exp.Expr, op: CmpOp) -> IrExpr:
         left, right = node.this, node.expression
-        if not _has_columns(left) and not _has_columns(right):
-            return self._constant(node)
         if not _has_columns(left):
+            if not _has_columns(right):
+                return self._constant(node)
             left, right, op = right, left, _MIRRORED.get(op, op)
-        if _has_columns(right):
+        elif _has_columns(right):
             raise NeedsRows("statistics cannot compare a column with another")
         return casts.compare(self._term(left), op, self._fold(right))
 
@@ -175,12 +176,10 @@ class _PieceCompiler:
         return column
 
     def _fold(self, node: exp.Expr) -> Literal:
-        """The value of an expression without columns; one with columns has a value in every row.
-
-        Whole numbers, of which lists have thousands, are what their digits say.
-        """
-        if isinstance(node, exp.Literal) and not node.is_string and _WHOLE_NUMBER.fullmatch(node.this):
-            return Literal(Kind.INTEGER, int(node.this))
+        """The value of an expression without columns; one with columns has a value in every row."""
+        plain = _plain_value(node)
+        if plain is not None:
+            return plain
         if _has_columns(node):
             raise NeedsRows("statistics cannot compare a column with another")
         try:
@@ -299,7 +298,35 @@ class _PieceCompiler:
 
 
 def _has_columns(node: exp.Expr) -> bool:
-    return node.find(exp.Placeholder) is not None
+    return not isinstance(node, exp.Literal) and node.find(exp.Placeholder) is not None
+
+
+def _plain_value(node: exp.Expr) -> Literal | None:
+    """The value of a literal that is what its text says: a whole number (lists have thousands), text, a timestamp.
+
+    ``None`` for everything else, and for text that cannot be read: evaluating it tells what is wrong.
+    """
+    try:
+        if isinstance(node, exp.Literal):
+            if node.is_string:
+                return Literal(Kind.STRING, checked_text(node.this))
+            return Literal(Kind.INTEGER, int(node.this)) if _WHOLE_NUMBER.fullmatch(node.this) else None
+        return _timestamp_value(node) if isinstance(node, exp.Cast) else None
+    except FloeplanError:
+        return None
+
+
+def _timestamp_value(node: exp.Cast) -> Literal | None:
+    """``TIMESTAMP '…'`` within the years that nanoseconds reach."""
+    text, told = node.this, {name for name, value in node.args.items() if value}
+    if not isinstance(text, exp.Literal) or not text.is_string or told != {"this", "to"}:
+        return None
+    target = sql_type(node.to)
+    if not pt.is_timestamp(target):
+        return None
+    zoned = target.tz is not None
+    nanos = parse_timestamp(text.this, zoned=zoned)
+    return Literal(Kind.TIMESTAMP, nanos, zoned=zoned, from_text=True) if -(2**63) <= nanos < 2**63 else None
 
 
 def _no_columns(field_id: int) -> pa.Array:
