@@ -29,11 +29,20 @@ from functools import lru_cache
 from typing import Any
 
 from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform, TruncateTransform
-from pyiceberg.types import BinaryType, DateType, DoubleType, FloatType, IntegerType, LongType, StringType
+from pyiceberg.types import (
+    BinaryType,
+    DateType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    PrimitiveType,
+    StringType,
+)
 
 from floeplan.partition import prefixes
 from floeplan.partition.fields import BoundField, transform_name
-from floeplan.partition.ranges import StepFunction, merged, overlap, ranges_to_ir
+from floeplan.partition.ranges import Range, Steps, merged, overlap, ranges_to_ir
 from floeplan.partition.transforms import buckets
 from floeplan.predicate.build import and_, negate, or_, push_not
 from floeplan.predicate.ir import (
@@ -167,20 +176,26 @@ def _lift_bucket(leaf: IrExpr, field: BoundField, transform: BucketTransform[Any
 
 
 def _lift_ranges(leaf: Cmp | Between | InList, field: BoundField) -> Lifted:
-    """Lift through every integer type the source has had: each wraps at limits of its own."""
-    types = dict.fromkeys((leaf.column.type, *field.source_types))
-    whole = (IntegerType, LongType)
-    steps = [StepFunction(field.transform, type_) for type_ in types if isinstance(type_, whole)]
-    steps = steps or [StepFunction(field.transform, leaf.column.type)]
-    gap = steps[0].step
-    ranges = merged((found for step in steps for found in step.ranges(leaf)), gap)
-    parts = _parts(negate(leaf))
-    others = merged((found for step in steps for part in parts for found in step.ranges(part)), gap)
+    steps, ranges = _steps(field, leaf.column.type), _ranges(leaf, field)
     if not ranges:
         return Lifted(FALSE, Exactness.EXACT)
-    hulls = [step.everything() for step in steps]
-    everything = min(low for low, _ in hulls), max(high for _, high in hulls)
-    return _judged(ranges_to_ir(field.column, ranges, everything), not overlap(ranges, others), leaf, field)
+    others = [found for part in _parts(negate(leaf)) for found in _ranges(part, field)]
+    exact = not overlap(ranges, merged(others, steps.gap))
+    return _judged(ranges_to_ir(field.column, ranges, steps.everything), exact, leaf, field)
+
+
+@lru_cache(maxsize=64)
+def _steps(field: BoundField, compared: PrimitiveType) -> Steps:
+    """The transform of a field through every integer type its source has had, or else the one that is compared."""
+    types = dict.fromkeys((compared, *field.source_types))
+    whole = [type_ for type_ in types if isinstance(type_, IntegerType | LongType)]
+    return Steps.of(field.transform, whole or [compared])
+
+
+@lru_cache(maxsize=256)
+def _ranges(leaf: Cmp | Between | InList, field: BoundField) -> tuple[Range, ...]:
+    """Remembered because a leaf and its negation, which are always lifted both, each need those of the other."""
+    return tuple(_steps(field, leaf.column.type).ranges(leaf))
 
 
 def _parts(expr: IrExpr) -> list[Cmp | Between | InList]:

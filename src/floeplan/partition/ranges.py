@@ -37,20 +37,16 @@ _WRAPS = {IntegerType: 2**32, LongType: 2**64}
 
 @dataclass(frozen=True, slots=True)
 class StepFunction:
-    """An order-keeping transform of the integers of one type."""
+    """An order-keeping transform of the integers of one type; labels have to fit the limits of ``result``."""
 
     transform: Transform
     source: PrimitiveType
+    result: PrimitiveType
 
-    @property
-    def step(self) -> int:
-        """How far one label is from the next."""
-        return self.transform.width if isinstance(self.transform, TruncateTransform) else 1
-
-    @property
-    def result(self) -> PrimitiveType:
-        """The type whose limits the labels have to fit."""
-        return result_type(self.transform, self.source)
+    @classmethod
+    def of(cls, transform: Transform, source: PrimitiveType) -> StepFunction:
+        """A transform of one source type."""
+        return cls(transform, source, result_type(transform, source))
 
     def ranges(self, leaf: Cmp | Between | InList) -> list[Range]:
         """The partition values that may hold a row for which the leaf is TRUE, in no order."""
@@ -85,6 +81,30 @@ class StepFunction:
         smallest, largest = _limits(self.result)
         below, above = (low + turn, min(high, smallest - 1) + turn), (max(low, largest + 1) - turn, high - turn)
         return [(low, high), *(part for part in (below, above) if part[0] <= part[1])]
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """An order-keeping transform of all integer types its source has had: each wraps at limits of its own.
+
+    ``gap`` is how far one label is from the next, ``everything`` the smallest and largest label that can be stored.
+    """
+
+    functions: tuple[StepFunction, ...]
+    gap: int
+    everything: Range
+
+    @classmethod
+    def of(cls, transform: Transform, types: Iterable[PrimitiveType]) -> Steps:
+        """A transform of every one of the types."""
+        functions = tuple(StepFunction.of(transform, type_) for type_ in types)
+        lows, highs = zip(*(function.everything() for function in functions), strict=True)
+        gap = transform.width if isinstance(transform, TruncateTransform) else 1
+        return cls(functions, gap, (min(lows), max(highs)))
+
+    def ranges(self, leaf: Cmp | Between | InList) -> list[Range]:
+        """The partition values that may hold a row for which the leaf is TRUE: sorted ranges that are apart."""
+        return merged((found for function in self.functions for found in function.ranges(leaf)), self.gap)
 
 
 def _limits(type_: PrimitiveType) -> Range:
