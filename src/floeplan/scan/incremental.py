@@ -113,8 +113,8 @@ def plan_appends(
         names=PartitionNames(union, judged.entries.partition_types),
     )
     totals = Totals(target, manifests, keep, union, compiled, None, False, None)
-    summary, specs = summarise(totals, files, (time.perf_counter() - started) * 1000)
-    return ScanPlan(target, compiled, shown, files, summary, specs, (), ())
+    summary = summarise(totals, files, (time.perf_counter() - started) * 1000)
+    return ScanPlan(target, compiled, shown, files, summary, totals, (), ())
 
 
 def _is_append(snapshot: Snapshot) -> bool:

@@ -21,7 +21,7 @@ from floeplan.predicate.ir import IrExpr
 from floeplan.predicate.tristate import Mask
 from floeplan.scan.passes import Predicate, judge_entries, why_little_dropped
 from floeplan.scan.summary import ConjunctEffect
-from floeplan.scan.verdict import residuals
+from floeplan.scan.verdict import drops_little, residuals
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,4 +88,4 @@ def _together(effects: tuple[ConjunctEffect, ...], total: int) -> ConjunctEffect
     """One conjunct over all slices; it needs an excuse only when it dropped little in all."""
     dropped = sum(effect.dropped for effect in effects)
     whys = [effect.why for effect in effects if effect.why]
-    return ConjunctEffect(effects[0].predicate, dropped, whys[0] if whys and 10 * dropped < total else "")
+    return ConjunctEffect(effects[0].predicate, dropped, whys[0] if whys and drops_little(dropped, total) else "")

@@ -72,7 +72,9 @@ def why_little_dropped(predicate: Predicate, entries: EntriesTable, live: Mask, 
     match conjunct:
         case Or(operands):
             sides = (judge_entries(replace(predicate, expr=operand), entries) for operand in operands)
-            return "one side of OR matches everywhere" if any(drops_little(~s.tri.keep, live) for s in sides) else ""
+            total = int(np.count_nonzero(live))
+            dropped = [total - int(np.count_nonzero(side.tri.keep & live)) for side in sides]
+            return "one side of OR matches everywhere" if any(drops_little(n, total) for n in dropped) else ""
         case Opaque() | Not(Opaque()):
             return "only rows can answer it"
         case Cmp(op=CmpOp.NE) | InList(negated=True) | StartsWith(negated=True):

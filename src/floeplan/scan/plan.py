@@ -124,11 +124,11 @@ class _Planner:
             kept, opened = self._pass_footers(kept)
         files = self._files(kept, deletes, opened)
         elapsed = (time.perf_counter() - started) * 1000
-        summary, specs = summarise(self._totals(manifests, keep), files, elapsed)
+        totals = self._totals(manifests, keep)
+        summary = summarise(totals, files, elapsed)
+        passes, warnings = tuple(self.passes), tuple(self.warnings)
         return self._reported(
-            ScanPlan(
-                self.target, self.compiled, self.shown, files, summary, specs, tuple(self.passes), tuple(self.warnings)
-            )
+            ScanPlan(self.target, self.compiled, self.shown, files, summary, totals, passes, warnings)
         )
 
     def _totals(self, manifests: ManifestListTable, keep: Mask) -> Totals:

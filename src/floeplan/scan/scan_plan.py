@@ -12,6 +12,7 @@ from floeplan.predicate.compile import CompileResult
 from floeplan.scan.model import PlannedFiles
 from floeplan.scan.summary import PassSummary, PlanWarning, ScanPlanSummary, SpecSummary
 from floeplan.scan.target import ScanTarget, select
+from floeplan.scan.totals import Totals, summarise_specs
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,7 +28,7 @@ class ScanPlan:
         schema: The columns that are read.
         files: The files to read, a sequence of ``FileScan`` over columns.
         summary: Totals at each pass.
-        specs: The same per partition spec, with how the predicate was lifted through each.
+        totals: What the numbers per partition spec are made of.
         passes: What every pass was given and kept.
         warnings: What a reader of the plan should know.
     """
@@ -37,9 +38,14 @@ class ScanPlan:
     schema: Schema
     files: PlannedFiles
     summary: ScanPlanSummary
-    specs: tuple[SpecSummary, ...]
+    totals: Totals
     passes: tuple[PassSummary, ...]
     warnings: tuple[PlanWarning, ...]
+
+    @property
+    def specs(self) -> tuple[SpecSummary, ...]:
+        """The summary per partition spec, with how the predicate was lifted through each; made anew when asked for."""
+        return summarise_specs(self.totals, self.files)
 
     def explain(self) -> str:
         """The pruning pyramid and what did and did not prune, as plain text."""

@@ -36,12 +36,12 @@ class Totals:
     row_groups_total: int | None
 
 
-def summarise(run: Totals, files: PlannedFiles, planning_ms: float) -> tuple[ScanPlanSummary, tuple[SpecSummary, ...]]:
-    """The summary of a plan, and of every spec of the table."""
+def summarise(run: Totals, files: PlannedFiles, planning_ms: float) -> ScanPlanSummary:
+    """The summary of a plan."""
     data = ~is_delete_manifest(run.manifests)
     sizes = file_bytes(files, run.projected)
     row_groups_kept = sum(len(groups.kept) for groups in files.row_groups.values())
-    summary = ScanPlanSummary(
+    return ScanPlanSummary(
         manifests_total=int(data.sum()),
         manifests_kept=int((data & run.kept).sum()),
         delete_manifests_total=int((~data).sum()),
@@ -58,11 +58,13 @@ def summarise(run: Totals, files: PlannedFiles, planning_ms: float) -> tuple[Sca
         deletes_kept=len(np.unique(files.matches.deletes)),
         planning_ms=round(planning_ms, 3),
     )
-    specs = tuple(
-        _spec_summary(run, files, sizes, spec)
-        for spec in sorted(run.target.metadata.partition_specs, key=lambda spec: spec.spec_id)
-    )
-    return summary, specs
+
+
+def summarise_specs(run: Totals, files: PlannedFiles) -> tuple[SpecSummary, ...]:
+    """The same of every spec of the table."""
+    sizes = file_bytes(files, run.projected)
+    specs = sorted(run.target.metadata.partition_specs, key=lambda spec: spec.spec_id)
+    return tuple(_spec_summary(run, files, sizes, spec) for spec in specs)
 
 
 def file_bytes(files: PlannedFiles, projected: frozenset[int] | None) -> npt.NDArray[np.int64]:

@@ -32,10 +32,10 @@ class Verdict:
 
     def effects(self, counted: Mask, why: Callable[[IrExpr], str]) -> tuple[ConjunctEffect, ...]:
         """How many of the counted containers each conjunct would drop alone, and why where it is few."""
-        effects = []
+        effects, total = [], int(np.count_nonzero(counted))
         for conjunct, part in zip(self.conjuncts, self.parts, strict=True):
-            dropped = int(np.count_nonzero(~part.keep & counted))
-            reason = why(conjunct) if drops_little(~part.keep, counted) else ""
+            dropped = total - int(np.count_nonzero(part.keep & counted))
+            reason = why(conjunct) if drops_little(dropped, total) else ""
             effects.append(ConjunctEffect(str(conjunct), dropped, reason))
         return tuple(effects)
 
@@ -46,9 +46,9 @@ class Verdict:
         return np.stack([part.all_match[rows] for part in self.parts], axis=1)
 
 
-def drops_little(dropped: Mask, counted: Mask) -> bool:
-    """Whether so few of the counted containers are dropped that a reader asks why: fewer than one in ten."""
-    return bool(10 * np.count_nonzero(dropped & counted) < np.count_nonzero(counted))
+def drops_little(dropped: int, total: int) -> bool:
+    """Whether so few containers are dropped that a reader asks why: fewer than one in ten."""
+    return 10 * dropped < total
 
 
 def judge(expr: IrExpr, nonempty: Mask, answer: Callable[[IrExpr], Tri]) -> Verdict:
