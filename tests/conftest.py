@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, is_hypothesis_test, settings
+
+from tests.support import fuzzing
 
 if TYPE_CHECKING:
     from pyiceberg.catalog.sql import SqlCatalog
@@ -19,9 +21,8 @@ if TYPE_CHECKING:
 
 settings.register_profile("default", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True, print_blob=True)
-settings.register_profile("long", settings.get_profile("default"), max_examples=5000)
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true")
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if IN_CI else "default"))
+settings.load_profile("ci" if IN_CI and not fuzzing.SECONDS else "default")
 
 pytest_plugins = ["pytester"]
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
@@ -43,6 +44,19 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
     return _skip_is_failure((yield))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> None:
+    """With ``make fuzz`` a property test goes on for its seconds; pytest's own call is the last."""
+    if fuzzing.SECONDS and is_hypothesis_test(pyfuncitem.obj):
+        fuzzing.look_for_more(pyfuncitem)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if fuzzing.SECONDS:
+        terminalreporter.section("fuzzing")
+        terminalreporter.write_line(fuzzing.account(terminalreporter.stats.get("passed", [])))
 
 
 def _skip_is_failure(report: Report) -> Report:

@@ -5,24 +5,24 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 from pathlib import Path
-from random import Random, SystemRandom
+from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import settings
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType
 
 from floeplan.audit.job import audit
 from floeplan.audit.workload import read_workload
+from tests.support import fuzzing
 from tests.support.mutation import byte_edits, edited_bytes, edited_tree, tree_edits
 from tests.support.scan_reports import foreign_report, leaf, own_report
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-LONG = settings().max_examples > 1000
-FIRST, COUNT = (SystemRandom().randrange(2**40), 20_000) if LONG else (0, 1500)
+COUNT, SHARE = 1500, 0.1
+"""Of the seconds of a test: what is made must be read as well."""
 SCHEMA = Schema(NestedField(1, "id", LongType()), NestedField(2, "region", StringType()))
 DEEP = '{"report-type": "scan-report", "table-name": "db.events", "filter": ' + '{"a":' * 50_000
 
@@ -41,7 +41,7 @@ def hostile_lines() -> list[bytes]:
         b"\xff\xfe",
         b'{"filter": 1, "table-name": "db.events"}',
     ]
-    for seed in range(FIRST, FIRST + COUNT):
+    for seed in fuzzing.seeds(COUNT, share=SHARE):
         random = Random(seed)
         line = random.choice(lines)
         if random.random() < 0.7:

@@ -6,11 +6,10 @@ import time
 from contextlib import suppress
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from random import Random, SystemRandom
+from random import Random
 
 import pyarrow as pa
 import pytest
-from hypothesis import settings
 from pyiceberg.schema import Schema
 from pyiceberg.types import (
     BooleanType,
@@ -30,11 +29,11 @@ from floeplan.predicate.compile import compile_predicate
 from floeplan.predicate.rows import filter_rows
 from floeplan.scan.projection import arrow_schema
 from floeplan.sql_text.parse import parse_statement
+from tests.support import fuzzing
 
 pytestmark = pytest.mark.property
 
-LONG = settings().max_examples > 1000
-FIRST, COUNT = (SystemRandom().randrange(2**40), 100_000) if LONG else (0, 1500)
+COUNT = 1500
 SECONDS = 5.0
 SCHEMA = Schema(
     NestedField(1, "id", LongType()),
@@ -157,7 +156,7 @@ def damaged(text: str, random: Random) -> str:
 
 
 def test_damaged_sql_is_sql_or_bad_input() -> None:
-    for seed in range(FIRST, FIRST + COUNT):
+    for seed in fuzzing.seeds(COUNT):
         random = Random(seed)
         said_in_one_line(damaged(random.choice((*PREDICATES, *STATEMENTS)), random))
 
@@ -168,7 +167,9 @@ def test_every_function_the_parser_knows_is_evaluated_or_refused() -> None:
     names = sorted({*parser.FUNCTIONS, *parser.FUNCTION_PARSERS, *parser.NO_PAREN_FUNCTION_PARSERS})
     for number, name in enumerate(names):
         for arguments in (
-            ARGUMENTS if LONG else {"", *(ARGUMENTS[(number + step) % len(ARGUMENTS)] for step in (0, 7, 19))}
+            ARGUMENTS
+            if fuzzing.SECONDS
+            else {"", *(ARGUMENTS[(number + step) % len(ARGUMENTS)] for step in (0, 7, 19))}
         ):
             said_in_one_line(f"{name}({arguments}) = 1")
 

@@ -1,7 +1,7 @@
 """Tables and Parquet files, damaged in one place, and everything ever asked of them: an error of ours, or an answer.
 
 Run as a program in a process of its own, so that memory and time can be bounded and a crash is seen:
-``python -m tests.support.hostile_tables FIRST_SEED COUNT [CASE.json …]``. Every case goes to stderr before it is tried,
+``python -m tests.support.hostile_tables COUNT SHARE [CASE.json …]``. Every case goes to stderr before it is tried,
 and to stdout, with what came out, when it fails: JSON that is ready to be kept in ``tests/fuzz/corpus``.
 """
 
@@ -47,6 +47,7 @@ from floeplan.rewrite.spec_upgrade import UpgradeOptions, upgrade_spec
 from floeplan.scan.options import ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.transaction.commit import commit_change
+from tests.support import fuzzing
 from tests.support.commits import append, arrow, open_catalog, patient, rows_of
 from tests.support.hostile_files import FileSample
 from tests.support.moves import delete_first_rows, equality_delete, evolved_table
@@ -253,15 +254,15 @@ def run(sample: Hostile, target: str, edits: list[Edit]) -> str | None:
     return None
 
 
-def cases(samples: dict[int, Hostile], first: int, count: int) -> Iterator[Case]:
-    for seed in range(first, first + count):
+def cases(samples: dict[int, Hostile], count: int, share: float) -> Iterator[Case]:
+    for seed in fuzzing.seeds(count, share=share):
         random = Random(seed)
         version = random.choice((0, 0, 1, 2, 2, 3, 3))
         target = random.choice(sorted(samples[version].files))
         yield Case(version, target, samples[version].edits(target, random))
 
 
-def main(first: int, count: int, kept: list[str]) -> int:
+def main(count: int, share: float, kept: list[str]) -> int:
     resource.setrlimit(resource.RLIMIT_DATA, (MEGABYTES * 2**20, MEGABYTES * 2**20))
     signal.signal(signal.SIGPROF, _too_long)
     warnings.simplefilter("error")
@@ -276,7 +277,7 @@ def main(first: int, count: int, kept: list[str]) -> int:
         samples: dict[int, Hostile] = {0: FileSample(Path(folder, "file"))}
         samples |= {version: Sample(Path(folder, f"v{version}"), version) for version in (1, 2, 3)}
         found = [Case(**json.loads(Path(path).read_text())) for path in kept]
-        for case in (*found, *cases(samples, first, count)):
+        for case in (*found, *cases(samples, count, share)):
             sys.stderr.write(f"{case.text()}\n")
             problem = run(samples[case.version], case.target, case.edits)
             if problem is not None:
@@ -290,4 +291,4 @@ def _too_long(*_: object) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(bool(main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])))
+    sys.exit(bool(main(int(sys.argv[1]), float(sys.argv[2]), sys.argv[3:])))

@@ -1,0 +1,59 @@
+"""How long a fuzzing test goes on: a fixed number of tries as a rule, and so many seconds with ``make fuzz``.
+
+With ``FLOEPLAN_FUZZ_SECONDS`` every property test is asked with other examples again and again until its seconds are
+over, so a test with cheap examples tries many and the whole takes as long as was asked for. Without it tests that
+damage things by seeds do it in the same way every time.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator
+from functools import wraps
+from itertools import count
+from random import SystemRandom
+from typing import Any
+
+import pytest
+
+TRIED = "examples"
+SECONDS = float(os.environ.get("FLOEPLAN_FUZZ_SECONDS", "0"))
+
+
+def seeds(number: int, *, share: float = 1.0) -> Iterator[int]:
+    """So many seeds, always the same; when fuzzing, others every time, for this share of the seconds of a test."""
+    if not SECONDS:
+        yield from range(number)
+        return
+    end = time.monotonic() + share * SECONDS
+    for seed in count(SystemRandom().randrange(2**40)):
+        yield seed
+        if time.monotonic() >= end:
+            return
+
+
+def look_for_more(test: pytest.Function) -> None:
+    """Let hypothesis look for other examples until the seconds of the test are over; write down how many it tried."""
+    inner, tried = test.obj.hypothesis.inner_test, count()
+
+    @wraps(inner)
+    def counted(*args: Any, **kwargs: Any) -> None:
+        next(tried)
+        inner(*args, **kwargs)
+
+    test.obj.hypothesis.inner_test = counted
+    arguments = {name: test.funcargs[name] for name in test._fixtureinfo.argnames}
+    end = time.monotonic() + SECONDS
+    while time.monotonic() < end:
+        test.obj(**arguments)
+    test.user_properties.append((TRIED, next(tried)))
+
+
+def account(reports: Iterable[pytest.TestReport]) -> str:
+    """How many examples were tried, and by which tests the fewest."""
+    tried = sorted(
+        (value, report.nodeid) for report in reports for name, value in report.user_properties if name == TRIED
+    )
+    lines = [f"{sum(number for number, _ in tried):,} examples in {len(tried)} tests; the fewest:"]
+    return "\n".join([*lines, *(f"{number:9,} {name}" for number, name in tried[:10])])
