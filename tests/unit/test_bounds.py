@@ -76,6 +76,24 @@ def test_what_pyiceberg_encodes_is_read_back(type_: PrimitiveType, some: st.Sear
     assert values(decode_values(type_, raw[1:])) == expected[1:]
 
 
+OTHERS: list[PrimitiveType] = [DecimalType(9, 2), DecimalType(30, 2), FixedType(2), UUIDType(), TimestampNanoType()]
+
+
+@pytest.mark.parametrize("type_", [*(type_ for type_, _ in ENCODED), *OTHERS], ids=str)
+@given(st.data())
+def test_bounds_at_places_are_those_bounds(type_: PrimitiveType, data: Any) -> None:
+    """Whatever the bytes, their lengths and the order of the places are; a negative place has none."""
+    some = st.none() | st.sampled_from([b"", b"\x01", b"ab", b"abcd", b"abcdefgh", bytes(range(16)), b"\xff" * 16])
+    lower, upper = (data.draw(st.lists(some, min_size=5, max_size=5)) for _ in range(2))
+    size = data.draw(st.sampled_from([0, 5]))
+    at = data.draw(st.lists(st.integers(-1, size - 1), max_size=8))
+    whole = decode_bounds(type_, binary(lower[:size]), binary(upper[:size]))
+    picked = decode_bounds(type_, binary(lower[:size]), binary(upper[:size]), np.array(at, dtype=np.int64))
+    for one, other in zip(whole, picked, strict=True):
+        found = values(one)
+        assert repr(values(other)) == repr([None if place < 0 else found[place] for place in at])
+
+
 @given(st.integers(1, 38), st.lists(st.none() | st.integers(-(10**38) + 1, 10**38 - 1), max_size=6), st.integers(0, 20))
 def test_decimals_of_any_width(precision: int, numbers: list[int | None], padding: int) -> None:
     """Minimal bytes as Iceberg writes them, and longer ones that only repeat the sign."""

@@ -11,6 +11,7 @@ as long as the first bit is the same on both ends, so the last eight are opened 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -47,43 +48,63 @@ MAX_INT64_DIGITS = 18
 
 _MICROS_PER_DAY = 86_400_000_000
 _NANOS_PER_DAY = 1000 * _MICROS_PER_DAY
+_SCALES: dict[type[PrimitiveType], dict[int, int]] = {
+    IntegerType: {4: 1, 8: 1},
+    LongType: {4: 1, 8: 1},
+    DateType: {4: 1},
+    TimeType: {8: 1},
+    TimestampType: {4: _MICROS_PER_DAY, 8: 1},
+    TimestamptzType: {4: _MICROS_PER_DAY, 8: 1},
+    TimestampNanoType: {4: _NANOS_PER_DAY, 8: 1},
+    TimestamptzNanoType: {4: _NANOS_PER_DAY, 8: 1},
+}
+"""The readable lengths of types that are stored as integers, and the unit of each."""
 
 
-def decode_bounds(type_: PrimitiveType, lower: pa.Array, upper: pa.Array) -> tuple[Bound | None, Bound | None]:
-    """Both bounds of one column for many containers; nulls and unreadable bytes are invalid."""
+def decode_bounds(
+    type_: PrimitiveType, lower: pa.Array, upper: pa.Array, at: Ints | None = None
+) -> tuple[Bound | None, Bound | None]:
+    """Both bounds of one column for many containers; nulls and unreadable bytes are invalid.
+
+    With ``at`` the bounds of a container are those at its place, none where that is negative.
+    """
     if isinstance(type_, UUIDType):
-        return _uuid_bounds(lower, upper)
-    return decode_values(type_, lower), decode_values(type_, upper)
+        return _uuid_bounds(_Packed.of(lower, at), _Packed.of(upper, at))
+    return _decoded(type_, lower, at), _decoded(type_, upper, at)
 
 
 def decode_values(type_: PrimitiveType, raw: pa.Array) -> Bound | None:
     """One value per container, or ``None`` when the type has no order that statistics could use."""
+    return _decoded(type_, raw, None)
+
+
+def _decoded(type_: PrimitiveType, raw: pa.Array, at: Ints | None) -> Bound | None:
+    scales = _SCALES.get(type(type_))
+    if scales is not None:
+        return _integers(_Packed.of(raw, at), scales)
     match type_:
         case BooleanType():
-            return _booleans(raw)
-        case IntegerType() | LongType():
-            return _integers(raw, {4: 1, 8: 1})
-        case DateType():
-            return _integers(raw, {4: 1})
-        case TimestampType() | TimestamptzType():
-            return _integers(raw, {4: _MICROS_PER_DAY, 8: 1})
-        case TimestampNanoType() | TimestamptzNanoType():
-            return _integers(raw, {4: _NANOS_PER_DAY, 8: 1})
-        case TimeType():
-            return _integers(raw, {8: 1})
+            return _booleans(_Packed.of(raw, at))
         case FloatType() | DoubleType():
-            return _reals(raw)
+            return _reals(_Packed.of(raw, at))
         case DecimalType():
-            return _decimals(type_, raw)
+            return _decimals(type_, _Packed.of(raw, at))
         case StringType():
-            return _strings(raw)
-        case BinaryType():
-            return Bound(raw, valid_mask(raw))
-        case FixedType() | UUIDType():
-            length = 16 if isinstance(type_, UUIDType) else len(type_)
-            return Bound(raw, valid_mask(raw) & (lengths(raw) == length))
-        case _:
-            return None
+            return _strings(_picked(raw, at))
+        case BinaryType() | FixedType() | UUIDType():
+            return _blobs(type_, _picked(raw, at))
+    return None
+
+
+def _picked(raw: pa.Array, at: Ints | None) -> pa.Array:
+    return raw if at is None else raw.take(pa.array(at, mask=at < 0))
+
+
+def _blobs(type_: PrimitiveType, raw: pa.Array) -> Bound:
+    if isinstance(type_, BinaryType):
+        return Bound(raw, valid_mask(raw))
+    length = len(type_) if isinstance(type_, FixedType) else 16
+    return Bound(raw, valid_mask(raw) & (lengths(raw) == length))
 
 
 def valid_mask(array: pa.Array) -> Mask:
@@ -102,7 +123,7 @@ def as_text(raw: pa.Array) -> pa.Array:
 
 def big_endian_decimals(type_: DecimalType, raw: pa.Array) -> pa.Array:
     """Two's-complement big-endian numbers as unscaled ``int64`` or as an Arrow decimal; null where they do not fit."""
-    bound = _decimals(type_, raw)
+    bound = _decimals(type_, _Packed.of(raw, None))
     bitmap, nulls = validity_bitmap(bound.valid)
     if isinstance(bound.values, np.ndarray):
         return pa.Array.from_buffers(pa.int64(), len(raw), [bitmap, pa.py_buffer(bound.values)], nulls)
@@ -124,23 +145,51 @@ def lengths(raw: pa.Array) -> Ints:
     return np.diff(_offsets_and_data(raw)[0])
 
 
-def _by_length(raw: pa.Array) -> Iterator[tuple[int, Ints | slice, Bytes]]:
-    """Rows with a value, grouped by its length: the length, the rows, and their bytes as a matrix."""
-    if not len(raw):
-        return
-    offsets, data = _offsets_and_data(raw)
-    sizes = np.diff(offsets)
-    valid = valid_mask(raw)
-    for length in _distinct(sizes[valid]):
-        if length == 0:
-            continue
-        chosen = valid & (sizes == length)
-        rows: Ints | slice = slice(None) if chosen.all() else np.flatnonzero(chosen)
-        count = int(np.count_nonzero(chosen))
-        if offsets[-1] - offsets[0] == count * length:
-            yield length, rows, data[offsets[0] : offsets[-1]].reshape(count, length)
-        else:
-            yield length, rows, data[offsets[:-1][rows][:, None] + np.arange(length)]
+@dataclass(frozen=True, slots=True)
+class _Packed:
+    """Values as stretches of one buffer: where each starts, how long it is, and whether there is one.
+
+    ``in_order`` values lie in the buffer as they are listed here.
+    """
+
+    starts: Ints
+    sizes: Ints
+    valid: Mask
+    data: Bytes
+    in_order: bool
+
+    @classmethod
+    def of(cls, raw: pa.Array, at: Ints | None) -> _Packed:
+        """The values of an array, all in order or those at some places."""
+        if not len(raw):
+            nothing = np.zeros(0 if at is None else len(at), dtype=np.int64)
+            return cls(nothing, nothing, nothing != 0, np.zeros(0, dtype=np.uint8), in_order=True)
+        offsets, data = _offsets_and_data(raw)
+        starts, sizes, valid = offsets[:-1], np.diff(offsets), valid_mask(raw)
+        if at is None:
+            return cls(starts, sizes, valid, data, in_order=True)
+        return cls(starts[at], sizes[at], valid[at] & (at >= 0), data, in_order=False)
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def by_length(self) -> Iterator[tuple[int, Ints | slice, Bytes]]:
+        """Rows with a value, grouped by its length: the length, the rows, and their bytes as a matrix."""
+        for length in _distinct(self.sizes[self.valid]):
+            if length:
+                chosen = self.valid & (self.sizes == length)
+                rows: Ints | slice = slice(None) if chosen.all() else np.flatnonzero(chosen)
+                yield length, rows, self._matrix(rows, length)
+
+    def _matrix(self, rows: Ints | slice, length: int) -> Bytes:
+        """The bytes of values of one length: a stretch of the buffer, or picked from all its windows of that length."""
+        starts = self.starts[rows]
+        first, end = int(starts[0]), int(starts[-1]) + length
+        if self.in_order and end - first == len(starts) * length:
+            return self.data[first:end].reshape(-1, length)
+        windows = np.ndarray((len(self.data) - length + 1,), f"V{length}", self.data, strides=(1,))
+        picked: Bytes = windows[starts].view(np.uint8).reshape(-1, length)
+        return picked
 
 
 def _distinct(sizes: Ints) -> list[int]:
@@ -151,11 +200,11 @@ def _distinct(sizes: Ints) -> list[int]:
     return found
 
 
-def _integers(raw: pa.Array, scale_by_length: dict[int, int]) -> Bound:
+def _integers(raw: _Packed, scale_by_length: dict[int, int]) -> Bound:
     """Little-endian integers; ``scale_by_length`` says which lengths are readable and in which unit."""
     values = np.zeros(len(raw), dtype=np.int64)
     valid = np.zeros(len(raw), dtype=np.bool_)
-    for length, rows, matrix in _by_length(raw):
+    for length, rows, matrix in raw.by_length():
         scale = scale_by_length.get(length)
         if scale is None:
             continue
@@ -166,32 +215,32 @@ def _integers(raw: pa.Array, scale_by_length: dict[int, int]) -> Bound:
     return Bound(values, valid)
 
 
-def _reals(raw: pa.Array) -> Bound:
+def _reals(raw: _Packed) -> Bound:
     values = np.zeros(len(raw), dtype=np.float64)
     valid = np.zeros(len(raw), dtype=np.bool_)
-    for length, rows, matrix in _by_length(raw):
+    for length, rows, matrix in raw.by_length():
         if length in (4, 8):
             values[rows] = np.ascontiguousarray(matrix).view(f"<f{length}")[:, 0]
             valid[rows] = True
     return Bound(values, valid)
 
 
-def _booleans(raw: pa.Array) -> Bound:
+def _booleans(raw: _Packed) -> Bound:
     values = np.zeros(len(raw), dtype=np.int64)
     valid = np.zeros(len(raw), dtype=np.bool_)
-    for length, rows, matrix in _by_length(raw):
+    for length, rows, matrix in raw.by_length():
         if length == 1:
             values[rows] = matrix[:, 0] != 0
             valid[rows] = matrix[:, 0] <= 1
     return Bound(values, valid)
 
 
-def _decimals(type_: DecimalType, raw: pa.Array) -> Bound:
+def _decimals(type_: DecimalType, raw: _Packed) -> Bound:
     """Big-endian two's complement of any length; longer than needed is fine if it only repeats the sign."""
     width = 8 if type_.precision <= MAX_INT64_DIGITS else 16
     little_endian = np.zeros((len(raw), width), dtype=np.uint8)
     valid = np.zeros(len(raw), dtype=np.bool_)
-    for length, rows, matrix in _by_length(raw):
+    for length, rows, matrix in raw.by_length():
         digits = matrix[:, -width:]
         sign = np.where(digits[:, 0] >= 0x80, 0xFF, 0).astype(np.uint8)
         kept = digits.shape[1]
@@ -222,7 +271,7 @@ def _is_utf8(value: bytes) -> bool:
     return True
 
 
-def _uuid_bounds(lower: pa.Array, upper: pa.Array) -> tuple[Bound, Bound]:
+def _uuid_bounds(lower: _Packed, upper: _Packed) -> tuple[Bound, Bound]:
     low, low_valid = _uuids(lower)
     high, high_valid = _uuids(upper)
     sound = low_valid & high_valid & ((low[:, 0] ^ high[:, 0]) < 0x80)
@@ -231,10 +280,10 @@ def _uuid_bounds(lower: pa.Array, upper: pa.Array) -> tuple[Bound, Bound]:
     return Bound(_fixed_width(low), sound), Bound(_fixed_width(high), sound)
 
 
-def _uuids(raw: pa.Array) -> tuple[Bytes, Mask]:
+def _uuids(raw: _Packed) -> tuple[Bytes, Mask]:
     matrix = np.zeros((len(raw), 16), dtype=np.uint8)
     valid = np.zeros(len(raw), dtype=np.bool_)
-    for length, rows, found in _by_length(raw):
+    for length, rows, found in raw.by_length():
         if length == 16:
             matrix[rows] = found
             valid[rows] = True

@@ -15,7 +15,6 @@ from collections.abc import Iterable
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyiceberg.types import DoubleType, FloatType, PrimitiveType, UnknownType
 
 from floeplan.metadata.bounds import decode_bounds, valid_mask
@@ -89,31 +88,22 @@ def _exact_stats(column: pa.Array, member: Mask) -> ColumnStats:
 
 def _summary_stats(summaries: Summaries, type_: PrimitiveType, at: Ints) -> ColumnStats:
     """A manifest without ordinary values has a null but no lower bound; for floats NaN must be known absent too."""
-    there = at != _NOT_THERE
-    indices = pa.array(at, mask=~there)
-    lower_bytes, upper_bytes = pc.take(summaries.lower, indices), pc.take(summaries.upper, indices)
-    contains_null = _pick(summaries.contains_null, at, there)
-    contains_nan = np.zeros_like(there)
-    only_null = there & contains_null & ~valid_mask(lower_bytes)
+    elsewhere = at == _NOT_THERE
+    contains_null = summaries.contains_null[at]
+    contains_nan = np.zeros_like(elsewhere)
+    only_null = contains_null & ~valid_mask(summaries.lower)[at] & ~elsewhere
     if isinstance(type_, FloatType | DoubleType):
-        contains_nan = _pick(summaries.contains_nan != 0, at, there)
+        contains_nan = summaries.contains_nan[at] != 0
         only_null &= ~contains_nan
-    lower, upper = decode_bounds(type_, lower_bytes, upper_bytes)
-    return ColumnStats(contains_null | ~there, contains_nan | ~there, ~only_null, lower, upper)
+    lower, upper = decode_bounds(type_, summaries.lower, summaries.upper, at)
+    return ColumnStats(contains_null | elsewhere, contains_nan | elsewhere, ~only_null, lower, upper)
 
 
 def _summary_positions(manifests: ManifestListTable, field: UnionField) -> Ints:
     """Where the summary of the field is for each manifest, or ``_NOT_THERE``."""
     offsets = manifests.summaries.offsets
-    counts = np.diff(offsets)
     at = np.full(len(manifests), _NOT_THERE, dtype=np.int64)
     for spec_id, position in field.positions.items():
-        rows = (manifests.spec_id == spec_id) & (position < counts)
-        at[rows] = offsets[:-1][rows] + position
+        places = offsets[:-1] + position
+        np.copyto(at, places, where=(manifests.spec_id == spec_id) & (places < offsets[1:]))
     return at
-
-
-def _pick(flags: Mask, at: Ints, there: Mask) -> Mask:
-    picked = np.zeros(len(at), dtype=np.bool_)
-    picked[there] = flags[at[there]]
-    return picked
