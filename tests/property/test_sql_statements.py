@@ -159,6 +159,12 @@ def clause(when: When) -> Clause:
     return Clause(UpdateRow(items) if when.action == "UPDATE" else InsertRow(items), condition)
 
 
+def condition_of_merge(parts: list[Part]) -> str:
+    """A word alone would be the name of a key."""
+    text = meant(parts)
+    return f"({text})" if text.isidentifier() else text
+
+
 @given(
     st.lists(NAMES.filter(lambda name: not name.startswith("branch")), min_size=2, max_size=3),
     st.one_of(st.none(), NAMES),
@@ -189,7 +195,7 @@ def test_merge_is_read_back(
     assert parse_statement(text) == Merge(
         TableName(tuple(table), branch),
         source if isinstance(source, Query) else Relation(tuple(source)),
-        meant(on),
+        condition_of_merge(on),
         *(tuple(clause(when) for when in group) for group in groups),
     )
 
