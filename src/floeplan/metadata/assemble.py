@@ -287,6 +287,7 @@ def _still_there(before: pa.Array, after: pa.Array) -> Mask:
 
 
 def _capitals(formats: pa.Array) -> pa.Array:
-    """Formats are few: look at the distinct ones, and rewrite the column only when one is not in capitals."""
-    distinct = pc.unique(formats).to_pylist()
-    return formats if all(name is None or name == name.upper() for name in distinct) else pc.utf8_upper(formats)
+    """Rewrite the column only when a byte in it comes after the capitals."""
+    data = formats.buffers()[2]
+    written = np.frombuffer(data, dtype=np.uint8) if data else np.zeros(0, dtype=np.uint8)
+    return formats if written.max(initial=0) <= ord("Z") else pc.utf8_upper(formats)

@@ -46,6 +46,7 @@ Ints = npt.NDArray[np.int64]
 MAX_INT64_DIGITS = 18
 """Decimals up to this precision are unscaled integers, wider ones Arrow decimals."""
 
+_LAST_ASCII = 0x7F
 _MICROS_PER_DAY = 86_400_000_000
 _NANOS_PER_DAY = 1000 * _MICROS_PER_DAY
 _SCALES: dict[type[PrimitiveType], dict[int, int]] = {
@@ -115,9 +116,13 @@ def valid_mask(array: pa.Array) -> Mask:
 
 
 def as_text(raw: pa.Array) -> pa.Array:
-    """``large_binary`` as ``large_string`` over the same memory; bytes that are not UTF-8 raise ``ArrowInvalid``."""
+    """``large_binary`` as ``large_string`` over the same memory; bytes that are not UTF-8 raise ``ArrowInvalid``.
+
+    ASCII is UTF-8 wherever it is cut, which one look at the largest byte tells.
+    """
     text = raw.view(pa.large_string())
-    text.validate(full=True)
+    if len(raw) and _offsets_and_data(raw)[1].max(initial=0) > _LAST_ASCII:
+        text.validate(full=True)
     return text
 
 

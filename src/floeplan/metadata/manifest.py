@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import pyarrow as pa
 from pyiceberg.io import FileIO
 
 from floeplan.errors import CorruptMetadataError, UnsupportedError
@@ -61,7 +60,7 @@ def read_entries(
         path = manifests.path[int(chosen[np.argmax(manifests.has_key_metadata[chosen])])].as_py()
         raise UnsupportedError(f"{path} is encrypted, which Floeplan does not read", context={"file": path})
     reader = ManifestReader(partition, columns, decoder, live, _expected(manifests, chosen))
-    paths = manifests.path.take(pa.array(chosen)).to_pylist()
+    paths = manifests.paths(chosen)
     spec_ids = manifests.spec_id[chosen].tolist()
     for data, path, spec_id in zip(read_files(paths, io, max_workers), paths, spec_ids, strict=True):
         reader.read(data, path, spec_id)

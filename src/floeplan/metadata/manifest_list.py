@@ -120,6 +120,13 @@ class ManifestListTable:
     def __len__(self) -> int:
         return len(self.length)
 
+    def paths(self, rows: Ints) -> list[str]:
+        """The locations of these rows, in their order."""
+        _, offsets, data = self.path.buffers()
+        places, text = np.frombuffer(offsets, dtype=np.int64)[self.path.offset :], memoryview(data or b"")
+        ends = zip(places[rows].tolist(), places[rows + 1].tolist(), strict=True)
+        return [str(text[start:end], "utf-8") for start, end in ends]
+
     def take(self, rows: Ints) -> ManifestListTable:
         """The manifests of these rows, in their order."""
         numbers = {name: getattr(self, name)[rows] for name in _NUMBERS}

@@ -80,7 +80,8 @@ def _exact_stats(column: pa.Array, member: Mask) -> ColumnStats:
     values: Vector = column
     is_nan = np.zeros(len(column), dtype=np.bool_)
     if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
-        values = column.fill_null(0).to_numpy(zero_copy_only=False)
+        values = np.frombuffer(column.buffers()[1], dtype=column.type.to_pandas_dtype())
+        values = values[column.offset : column.offset + len(column)]
         is_nan = valid & np.isnan(values) if values.dtype.kind == "f" else is_nan
     bound = Bound(values, valid & ~is_nan & member)
     return ColumnStats(~valid | ~member, is_nan | ~member, (valid & ~is_nan) | ~member, bound, bound)
