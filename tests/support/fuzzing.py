@@ -34,7 +34,10 @@ def seeds(number: int, *, share: float = 1.0) -> Iterator[int]:
 
 
 def look_for_more(test: pytest.Function) -> None:
-    """Let hypothesis look for other examples until the seconds of the test are over; write down how many it tried."""
+    """Let hypothesis look for other examples until the seconds of the test are over; write down how many it tried.
+
+    The cases of a parametrised test have a share each.
+    """
     inner, tried = test.obj.hypothesis.inner_test, count()
 
     @wraps(inner)
@@ -44,7 +47,8 @@ def look_for_more(test: pytest.Function) -> None:
 
     test.obj.hypothesis.inner_test = counted
     arguments = {name: test.funcargs[name] for name in test._fixtureinfo.argnames}
-    end = time.monotonic() + SECONDS
+    cases = sum(one.nodeid.split("[")[0] == test.nodeid.split("[")[0] for one in test.session.items)
+    end = time.monotonic() + SECONDS / cases
     while time.monotonic() < end:
         test.obj(**arguments)
     test.user_properties.append((TRIED, next(tried)))
