@@ -51,6 +51,7 @@ def look_for_more(test: pytest.Function) -> None:
     end = time.monotonic() + SECONDS / cases
     while time.monotonic() < end:
         test.obj(**arguments)
+    test.obj.hypothesis.inner_test = inner
     test.user_properties.append((TRIED, next(tried)))
 
 
