@@ -10,6 +10,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import deflate
 import pyarrow as pa
@@ -33,6 +34,15 @@ class Block:
     data: Buffer
     count: int
     offset: int
+
+
+class StoredBlock(NamedTuple):
+    """A block as it lies in the file: where it starts, where its records do, their bytes and their number."""
+
+    offset: int
+    at: int
+    size: int
+    records: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,24 +76,31 @@ class AvroReader:
         """The blocks of the file in order."""
         inflate = _codec(header.codec, path)
         view = memoryview(data)
-        at = header.size + SYNC_SIZE
-        sync = data[header.size : at]
-        if len(sync) < SYNC_SIZE:
-            raise corrupt(path, header.size, "the file ends within its header")
-        while at < len(data):
-            start = at
-            count, at = _varint(data, at, path)
-            size, at = _varint(data, at, path)
-            if count < 0 or size < 0 or size > len(data) - at - SYNC_SIZE:
-                raise corrupt(path, start, "the file ends within a block")
-            if data[at + size : at + size + SYNC_SIZE] != sync:
-                raise corrupt(path, at + size, "the sync marker after the block is wrong")
+        for stored in stored_blocks(data, header, path):
             try:
-                payload = inflate(view[at : at + size])
+                payload = inflate(view[stored.at : stored.at + stored.size])
             except _INFLATE_ERRORS as error:
-                raise corrupt(path, start, f"the {header.codec} block cannot be inflated ({error})") from error
-            yield Block(payload, count, start)
-            at += size + SYNC_SIZE
+                reason = f"the {header.codec} block cannot be inflated ({error})"
+                raise corrupt(path, stored.offset, reason) from error
+            yield Block(payload, stored.records, stored.offset)
+
+
+def stored_blocks(data: bytes, header: Header, path: str) -> Iterator[StoredBlock]:
+    """Where the blocks of a file are, in order."""
+    at = header.size + SYNC_SIZE
+    sync = data[header.size : at]
+    if len(sync) < SYNC_SIZE:
+        raise corrupt(path, header.size, "the file ends within its header")
+    while at < len(data):
+        start = at
+        count, at = _varint(data, at, path)
+        size, at = _varint(data, at, path)
+        if count < 0 or size < 0 or size > len(data) - at - SYNC_SIZE:
+            raise corrupt(path, start, "the file ends within a block")
+        if data[at + size : at + size + SYNC_SIZE] != sync:
+            raise corrupt(path, at + size, "the sync marker after the block is wrong")
+        yield StoredBlock(start, at, size, count)
+        at += size + SYNC_SIZE
 
 
 def corrupt(path: str, offset: int, what: str) -> CorruptMetadataError:

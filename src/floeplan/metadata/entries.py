@@ -69,18 +69,19 @@ class EntriesTable:
         return count
 
     def __contains__(self, name: str) -> bool:
-        return name in self.table.schema.names
+        return bool(self.table.schema.get_field_index(name) >= 0)
 
-    def array(self, name: str) -> pa.Array:
-        """A column as one Arrow array."""
+    def array(self, name: str | int) -> pa.Array:
+        """A column, by its name or its place, as one Arrow array."""
         column = self.table.column(name)
         return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
     def ints(self, name: str, missing: int = -1) -> Ints:
         """An integer column; nulls, and a column that is not there, read as ``missing``."""
-        if name not in self:
+        at = self.table.schema.get_field_index(name)
+        if at < 0:
             return np.full(len(self), missing, dtype=np.int64)
-        array = self.array(name)
+        array = self.array(at)
         if array.null_count:
             array = array.fill_null(missing)
         return np.asarray(array.to_numpy(zero_copy_only=False)).astype(np.int64, copy=False)

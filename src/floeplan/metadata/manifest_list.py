@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from pyiceberg.io import FileIO
 
 from floeplan.errors import CorruptMetadataError
-from floeplan.metadata.avro_file import AvroReader, Header, corrupt
+from floeplan.metadata.avro_file import AvroReader, Header, corrupt, stored_blocks
 from floeplan.metadata.bounds import as_text
 from floeplan.metadata.decoder import DECODER, ColumnReader, Decoder, Ints, Mask, RawColumn
 from floeplan.metadata.io import MAX_WORKERS, read_file, read_files
@@ -33,6 +33,9 @@ UNKNOWN = -1
 
 MANIFEST_COUNT = "floeplan.manifest-count"
 """In the header of a manifest list: how many manifests follow. Nothing else tells that a list was cut."""
+
+_LEAST_BYTES = 8
+"""No manifest is expected to take less in a list, compressed."""
 
 _SUMMARY = Fields(
     (
@@ -153,7 +156,7 @@ def parse_manifest_list(data: bytes, location: str, *, decoder: type[Decoder] = 
     program = compile_program(header.schema, _WANT)
     if not {"path", "length"} <= program.found:
         raise CorruptMetadataError(f"{location} is no manifest list", context={"file": location})
-    reader = ColumnReader(decoder)
+    reader = ColumnReader(decoder, expected=_expected(data, header, location))
     for block in avro.blocks(data, header, location):
         reader.read(program, block, location)
     count = reader.records
@@ -166,6 +169,12 @@ def parse_manifest_list(data: bytes, location: str, *, decoder: type[Decoder] = 
         summaries=_summaries(columns, count),
         **{name: _numbers(columns, name, count, location) for name in _NUMBERS},
     )
+
+
+def _expected(data: bytes, header: Header, location: str) -> int:
+    """Manifests to make room for: as many to a byte as in the first block, as far as that can be."""
+    first = next(stored_blocks(data, header, location), None)
+    return 0 if first is None else min(first.records * len(data) // max(first.size, 1), len(data) // _LEAST_BYTES)
 
 
 def _check_whole(header: Header, count: int, location: str, size: int) -> None:

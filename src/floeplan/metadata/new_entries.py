@@ -13,7 +13,7 @@ from pyiceberg.types import PrimitiveType
 
 from floeplan.metadata.assemble import map_type, partition_arrow_type
 from floeplan.metadata.entries import EntriesTable
-from floeplan.metadata.entry_columns import STAT_MAPS, partition_column
+from floeplan.metadata.entry_columns import STAT_MAPS, EntryColumns, partition_column
 from floeplan.partition.union import UnionPartitionType
 
 ENTRY_TYPES: Mapping[str, pa.DataType] = {
@@ -57,6 +57,14 @@ def new_entries(
     wanted = dict(ENTRY_TYPES) | {partition_column(key): partition_arrow_type(type_) for key, type_ in types.items()}
     made = {name: _column(columns.get(name), type_, rows) for name, type_ in wanted.items()}
     return EntriesTable(pa.table(made), types)
+
+
+def no_entries(columns: EntryColumns, union: UnionPartitionType) -> EntriesTable:
+    """What reading these columns, no statistics among them, gives where there are no manifests."""
+    types = {field.id: field.bound.column.type for field in union.fields}
+    named = {name: ENTRY_TYPES[name] for name in ("spec_id", *columns.column_names(()))}
+    named |= {partition_column(key): partition_arrow_type(type_) for key, type_ in types.items()}
+    return EntriesTable(pa.table({name: pa.nulls(0, type_) for name, type_ in named.items()}), types)
 
 
 def _column(array: pa.Array | None, type_: pa.DataType, rows: int) -> pa.Array:

@@ -276,7 +276,7 @@ class _Compiler:
         self.open.pop()
 
     def _union(self, branches: list[Any], want: Want | None, domain: str, depth: int) -> None:
-        nulls = [position for position, branch in enumerate(branches) if branch in ("null", {"type": "null"})]
+        nulls = [position for position, branch in enumerate(branches) if branch == "null" or branch == _NULL]
         if len(branches) == 2 and len(nulls) == 1:
             self.code += [Op.OPTIONAL, nulls[0]]
             with_length = self._open_length()
@@ -363,6 +363,7 @@ class _Compiler:
         self.code[length_at] = len(self.code) - length_at - 1
 
 
+_NULL = {"type": "null"}
 _SCALARS: Mapping[str, tuple[Op, Kind]] = {
     "int": (Op.VARINT, Kind.INT),
     "long": (Op.VARINT, Kind.INT),

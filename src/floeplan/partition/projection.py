@@ -121,10 +121,9 @@ def partition_answer(leaf: IrExpr, fields: Sequence[BoundField], stats: StatsTab
     for field in _fields_of(leaf, fields):
         if field.obstacle or field.column.field_id not in stats.columns:
             continue
-        may_null = np.zeros_like(stats.nonempty)
-        if yields_null(leaf):
-            may_null = evaluate(IsNull(field.column), stats).may_true
         may_true, may_false = (evaluate(lift(e, field).expr, stats).may_true for e in (leaf, negate(leaf)))
+        known = stats.columns[field.column.field_id]
+        may_null = known.may_null if yields_null(leaf) else np.zeros(stats.length, dtype=np.bool_)
         answer = answer.refine(Tri(may_true, may_false, may_null))
     return answer
 

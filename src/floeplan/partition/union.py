@@ -145,4 +145,8 @@ def _with_unique_names(fields: Iterable[UnionField]) -> Iterable[UnionField]:
         while name in taken:
             name = f"{name}_{field.id}"
         taken.add(name)
-        yield replace(field, bound=replace(field.bound, column=replace(field.bound.column, path=(name,))))
+        yield field if name == field.name else _renamed(field, name)
+
+
+def _renamed(field: UnionField, name: str) -> UnionField:
+    return replace(field, bound=replace(field.bound, column=replace(field.bound.column, path=(name,))))

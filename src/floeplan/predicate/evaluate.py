@@ -67,17 +67,16 @@ def answer_leaf(leaf: IrExpr, stats: StatsTable) -> Tri:
 
 
 def _from_statistics(leaf: IrExpr, stats: ColumnStats) -> Tri:
-    nothing = np.zeros_like(stats.may_null)
     match leaf:
         case IsNull(_, negated):
-            answer = Tri(stats.may_null, stats.may_value | stats.may_nan, nothing)
+            answer = Tri(stats.may_null, stats.may_value | stats.may_nan, _nowhere(stats))
             return ~answer if negated else answer
         case IsNaN(_, negated):
-            answer = Tri(stats.may_nan, stats.may_value | stats.may_null, nothing)
+            answer = Tri(stats.may_nan, stats.may_value | stats.may_null, _nowhere(stats))
             return ~answer if negated else answer
         case Cmp(column, CmpOp.NULL_SAFE_EQ, value):
             equal = _compare(stats, column.type, CmpOp.EQ, value)
-            return Tri(equal.may_true, equal.may_false | stats.may_null, nothing)
+            return Tri(equal.may_true, equal.may_false | stats.may_null, _nowhere(stats))
         case Cmp(column, op, value):
             return _compare(stats, column.type, op, value)
         case Between(column, low, high, inclusive):
@@ -90,6 +89,10 @@ def _from_statistics(leaf: IrExpr, stats: ColumnStats) -> Tri:
             answer = _starts_with(stats, prefix)
             return ~answer if negated else answer
     return Tri.unknown(stats.may_null | stats.may_nan | stats.may_value)
+
+
+def _nowhere(stats: ColumnStats) -> Mask:
+    return np.zeros(len(stats.may_null), dtype=np.bool_)
 
 
 def _compare(stats: ColumnStats, type_: PrimitiveType, op: CmpOp, value: Value) -> Tri:
@@ -117,7 +120,7 @@ def _compare(stats: ColumnStats, type_: PrimitiveType, op: CmpOp, value: Value) 
 def _compare_nan(stats: ColumnStats, op: CmpOp) -> Tri:
     """A comparison with the literal NaN, which is equal to NaN and above every value."""
     nan, value = stats.may_nan, stats.may_value
-    nothing = np.zeros_like(nan)
+    nothing = _nowhere(stats)
     may_true, may_false = {
         CmpOp.EQ: (nan, value),
         CmpOp.NE: (value, nan),
@@ -202,7 +205,7 @@ def _listed(stats: ColumnStats, values: list[Value]) -> tuple[Mask, Mask]:
     Both by rank: with the listed values sorted, a container covers those from the first at or above its lower bound
     up to the last at or below its upper bound.
     """
-    nothing = np.zeros_like(stats.may_null)
+    nothing = _nowhere(stats)
     if not values:
         return nothing, nothing
     if stats.lower is None and stats.upper is None:

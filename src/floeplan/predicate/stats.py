@@ -125,10 +125,9 @@ def trusted(lower: Bound | None, upper: Bound | None) -> tuple[Bound | None, Bou
         return (_without_nan(lower),) * 2
     if lower is None or upper is None:
         return _without_nan(lower), _without_nan(upper)
-    both = lower.valid & upper.valid
-    absurd = both & ~np.where(both, _not_above(lower.values, upper.values), True)
-    lower_nan, upper_nan = _is_nan(lower), _is_nan(upper)
-    bad = absurd | lower_nan | upper_nan
+    bad = lower.valid & upper.valid & ~_not_above(lower.values, upper.values)
+    if _has_nan(lower.values):
+        bad |= _is_nan(lower) | _is_nan(upper)
     if not bad.any():
         return lower, upper
     return Bound(lower.values, lower.valid & ~bad), Bound(upper.values, upper.valid & ~bad)
@@ -146,13 +145,18 @@ def _plain(values: Vector) -> Vector:
 
 
 def _without_nan(bound: Bound | None) -> Bound | None:
-    if bound is None or not _is_nan(bound).any():
+    if bound is None or not _has_nan(bound.values):
         return bound
     return Bound(bound.values, bound.valid & ~_is_nan(bound))
 
 
+def _has_nan(values: Vector) -> bool:
+    """Whether values of this domain can be NaN."""
+    return isinstance(values, np.ndarray) and values.dtype.kind == "f"
+
+
 def _is_nan(bound: Bound) -> Mask:
-    if isinstance(bound.values, np.ndarray) and bound.values.dtype.kind == "f":
+    if _has_nan(bound.values):
         return bound.valid & np.isnan(bound.values)
     return np.zeros(len(bound.valid), dtype=np.bool_)
 

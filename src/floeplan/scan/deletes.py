@@ -15,7 +15,7 @@ from floeplan.errors import CorruptMetadataError
 from floeplan.metadata.delete_index import DataFiles, DeleteFiles, DeleteKind, DeleteMatches, match_deletes
 from floeplan.metadata.entries import POSITION_DELETE_PATH, Content, EntriesTable
 from floeplan.metadata.entry_columns import EntryColumns
-from floeplan.metadata.new_entries import new_entries
+from floeplan.metadata.new_entries import no_entries
 from floeplan.metadata.stats import file_stats
 from floeplan.partition.fields import SourceTypes
 from floeplan.partition.key import partition_codes
@@ -39,8 +39,7 @@ class ScanDeletes:
     @classmethod
     def none(cls, union: UnionPartitionType) -> ScanDeletes:
         """No delete files."""
-        entries = new_entries({"file_path": pa.array([], pa.large_string())}, union)
-        return cls(entries, np.zeros(0, dtype=np.int8), ())
+        return cls(no_entries(EntryColumns(_NAMES), union), np.zeros(0, dtype=np.int8), ())
 
     @property
     def key_columns(self) -> frozenset[int]:

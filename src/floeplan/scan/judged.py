@@ -88,4 +88,4 @@ def _together(effects: tuple[ConjunctEffect, ...], total: int) -> ConjunctEffect
     """One conjunct over all slices; it needs an excuse only when it dropped little in all."""
     dropped = sum(effect.dropped for effect in effects)
     whys = [effect.why for effect in effects if effect.why]
-    return ConjunctEffect(effects[0].predicate, dropped, whys[0] if whys and drops_little(dropped, total) else "")
+    return ConjunctEffect(effects[0].conjunct, dropped, whys[0] if whys and drops_little(dropped, total) else "")

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from floeplan.predicate.ir import IrExpr
+
 
 @dataclass(frozen=True, slots=True)
 class ScanPlanSummary:
@@ -43,13 +45,18 @@ class ConjunctEffect:
     ``dropped`` counts the containers it would drop alone; ``why`` says why it dropped none, where that is known.
     """
 
-    predicate: str
+    conjunct: IrExpr
     dropped: int
     why: str = ""
 
+    @property
+    def predicate(self) -> str:
+        """The operand as it is written in SQL."""
+        return str(self.conjunct)
+
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
-        return asdict(self)
+        return {"predicate": self.predicate, "dropped": self.dropped, "why": self.why}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +77,15 @@ class PassSummary:
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
-        return asdict(self)
+        return {
+            "name": self.name,
+            "unit": self.unit,
+            "total": self.total,
+            "kept": self.kept,
+            "proven": self.proven,
+            "effects": [effect.to_dict() for effect in self.effects],
+            "milliseconds": self.milliseconds,
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ class Verdict:
         for conjunct, part in zip(self.conjuncts, self.parts, strict=True):
             dropped = total - int(np.count_nonzero(part.keep & counted))
             reason = why(conjunct) if drops_little(dropped, total) else ""
-            effects.append(ConjunctEffect(str(conjunct), dropped, reason))
+            effects.append(ConjunctEffect(conjunct, dropped, reason))
         return tuple(effects)
 
     def proven(self, rows: npt.NDArray[np.intp]) -> Mask:
