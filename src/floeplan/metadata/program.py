@@ -183,7 +183,8 @@ class _Compiler:
 
     def __init__(self) -> None:
         self.code: list[int] = []
-        self.sinks: dict[SinkSpec, int] = {}
+        self.sinks: list[SinkSpec] = []
+        self.places: dict[tuple[str, int, str], int] = {}
         self.domains: list[str] = [""]
         self.sink_operands: list[int] = []
         self.domain_operands: list[int] = []
@@ -257,7 +258,9 @@ class _Compiler:
             self.code.append(size)
 
     def _sink(self, name: str, kind: Kind, domain: str, avro: Any) -> None:
-        position = self.sinks.setdefault(SinkSpec(name, kind, domain, avro), len(self.sinks))
+        position = self.places.setdefault((name, int(kind), domain), len(self.sinks))
+        if position == len(self.sinks):
+            self.sinks.append(SinkSpec(name, kind, domain, avro))
         self.sink_operands.append(len(self.code))
         self.code.append(position)
 

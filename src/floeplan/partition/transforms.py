@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -61,6 +62,7 @@ _TICKS_PER_HOUR = {**dict.fromkeys(_MICROS, 3_600_000_000), **dict.fromkeys(_NAN
 _CALENDAR = {pt.YearTransform: "datetime64[Y]", pt.MonthTransform: "datetime64[M]"}
 
 
+@lru_cache(maxsize=256)
 def can_apply(transform: Transform, source: PrimitiveType) -> bool:
     """Whether the values of a partition field are known to be the transform of its source."""
     if isinstance(transform, pt.VoidTransform) or isinstance(source, UnknownType):
@@ -72,6 +74,7 @@ def can_apply(transform: Transform, source: PrimitiveType) -> bool:
     return transform.can_transform(source)
 
 
+@lru_cache(maxsize=256)
 def result_type(transform: Transform, source: PrimitiveType) -> PrimitiveType:
     """The type of a partition value; unknown where it would be the source's type and that is not known."""
     result = transform.result_type(source)

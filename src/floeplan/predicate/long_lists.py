@@ -110,7 +110,7 @@ def _items(tokens: Sequence[Token]) -> list[exp.Expr] | None:
     start = 0
     for index in range(len(tokens) + 1):
         if index == len(tokens) or tokens[index].token_type is TokenType.COMMA:
-            item = plain_literal(tokens[start:index])
+            item = _item(tokens[start:index])
             if item is None:
                 return None
             items.append(item)
@@ -118,8 +118,8 @@ def _items(tokens: Sequence[Token]) -> list[exp.Expr] | None:
     return items
 
 
-def plain_literal(tokens: Sequence[Token]) -> exp.Expr | None:
-    """The node of a plain literal, the same that the parser makes; ``None`` for anything else."""
+def _item(tokens: Sequence[Token]) -> exp.Expr | None:
+    """The node of a plain literal."""
     match [token.token_type for token in tokens]:
         case [TokenType.NUMBER]:
             return exp.Literal.number(tokens[0].text)

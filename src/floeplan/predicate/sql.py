@@ -9,7 +9,6 @@ errors. Literals without a zone are in UTC, and so is the calendar: Spark's sess
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -45,13 +44,11 @@ from floeplan.predicate.names import Names, Reference, not_comparable
 from floeplan.predicate.opaque import SqlExpression, evaluate_sql
 from floeplan.predicate.opaque_nodes import Rows, described
 from floeplan.predicate.opaque_types import iceberg_type, sql_type
-from floeplan.predicate.raw_literals import NULL, Kind, Literal, checked_text
-from floeplan.predicate.spark_text import parse_timestamp
+from floeplan.predicate.plain_pieces import WHOLE_NUMBER, plain_comparison
+from floeplan.predicate.raw_literals import NULL, Kind, Literal
 from floeplan.predicate.sql_parse import COMPARISONS, BoundPiece, parse_piece
 from floeplan.predicate.sql_skeleton import Junction, Negation, Piece, Skeleton, skeleton_of
 
-_WHOLE_NUMBER = re.compile("[0-9]{1,18}")
-"""Digits of a number that surely has 64 bits; longer ones may be decimals."""
 _MIRRORED = {CmpOp.LT: CmpOp.GT, CmpOp.LE: CmpOp.GE, CmpOp.GT: CmpOp.LT, CmpOp.GE: CmpOp.LE}
 _NO_CONDITION = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod, exp.IntDiv, exp.Neg, exp.DPipe, exp.Concat, exp.Interval)
 
@@ -69,8 +66,9 @@ def _compile(skeleton: Skeleton, sql: str, names: Names, errors: list[CompileErr
             return and_(*parts) if every else or_(*parts)
         case Negation(operand):
             return negate(_compile(operand, sql, names, errors))
-        case Piece():
-            return _compile_piece(parse_piece(sql, skeleton, names), errors)
+        case Piece(tokens):
+            plain = plain_comparison(tokens, names)
+            return _compile_piece(parse_piece(sql, skeleton, names), errors) if plain is None else plain
 
 
 def _compile_piece(piece: BoundPiece, errors: list[CompileError]) -> IrExpr:
@@ -143,11 +141,11 @@ class _PieceCompiler:
 
     def _comparison(self, node: exp.Expr, op: CmpOp) -> IrExpr:
         left, right = node.this, node.expression
+        if not _has_columns(left) and not _has_columns(right):
+            return self._constant(node)
         if not _has_columns(left):
-            if not _has_columns(right):
-                return self._constant(node)
             left, right, op = right, left, _MIRRORED.get(op, op)
-        elif _has_columns(right):
+        if _has_columns(right):
             raise NeedsRows("statistics cannot compare a column with another")
         return casts.compare(self._term(left), op, self._fold(right))
 
@@ -176,10 +174,12 @@ class _PieceCompiler:
         return column
 
     def _fold(self, node: exp.Expr) -> Literal:
-        """The value of an expression without columns; one with columns has a value in every row."""
-        plain = _plain_value(node)
-        if plain is not None:
-            return plain
+        """The value of an expression without columns; one with columns has a value in every row.
+
+        Whole numbers, of which lists have thousands, are what their digits say.
+        """
+        if isinstance(node, exp.Literal) and not node.is_string and WHOLE_NUMBER.fullmatch(node.this):
+            return Literal(Kind.INTEGER, int(node.this))
         if _has_columns(node):
             raise NeedsRows("statistics cannot compare a column with another")
         try:
@@ -298,35 +298,7 @@ class _PieceCompiler:
 
 
 def _has_columns(node: exp.Expr) -> bool:
-    return not isinstance(node, exp.Literal) and node.find(exp.Placeholder) is not None
-
-
-def _plain_value(node: exp.Expr) -> Literal | None:
-    """The value of a literal that is what its text says: a whole number (lists have thousands), text, a timestamp.
-
-    ``None`` for everything else, and for text that cannot be read: evaluating it tells what is wrong.
-    """
-    try:
-        if isinstance(node, exp.Literal):
-            if node.is_string:
-                return Literal(Kind.STRING, checked_text(node.this))
-            return Literal(Kind.INTEGER, int(node.this)) if _WHOLE_NUMBER.fullmatch(node.this) else None
-        return _timestamp_value(node) if isinstance(node, exp.Cast) else None
-    except FloeplanError:
-        return None
-
-
-def _timestamp_value(node: exp.Cast) -> Literal | None:
-    """``TIMESTAMP '…'`` within the years that nanoseconds reach."""
-    text, told = node.this, {name for name, value in node.args.items() if value}
-    if not isinstance(text, exp.Literal) or not text.is_string or told != {"this", "to"}:
-        return None
-    target = sql_type(node.to)
-    if not pt.is_timestamp(target):
-        return None
-    zoned = target.tz is not None
-    nanos = parse_timestamp(text.this, zoned=zoned)
-    return Literal(Kind.TIMESTAMP, nanos, zoned=zoned, from_text=True) if -(2**63) <= nanos < 2**63 else None
+    return node.find(exp.Placeholder) is not None
 
 
 def _no_columns(field_id: int) -> pa.Array:

@@ -1,7 +1,5 @@
 """One piece of a SQL predicate as a tree whose columns are bound: the only place that trusts the SQL parser.
 
-A plain comparison is no business of the parser (``plain_pieces``); everything else is.
-
 The parser is more lenient than Spark, and binds ``IS``, ``IN``, ``LIKE`` and ``BETWEEN`` tighter than ``=`` where Spark
 does not. Fail-safe: a comparison directly inside another one is refused until it is parenthesised, so both readings
 agree; subqueries, aggregates, windows and parameters are refused; so is everything whose value depends on when or
@@ -20,7 +18,6 @@ from sqlglot.tokenizer_core import Token
 from floeplan.errors import BadInputError, PredicateSyntaxError
 from floeplan.predicate.long_lists import put_long_list, take_long_list
 from floeplan.predicate.names import Names, Reference
-from floeplan.predicate.plain_pieces import PlainComparison, plain_comparison
 from floeplan.predicate.sql_skeleton import Piece, syntax_error
 from floeplan.text import excerpt
 
@@ -93,18 +90,6 @@ class BoundPiece:
 
 def parse_piece(sql: str, piece: Piece, names: Names) -> BoundPiece:
     """Parse and bind one piece."""
-    plain = plain_comparison(piece.tokens)
-    return parsed_piece(sql, piece, names) if plain is None else _plain_piece(sql, piece, names, plain)
-
-
-def _plain_piece(sql: str, piece: Piece, names: Names, plain: PlainComparison) -> BoundPiece:
-    reference = names.find((plain.name,))
-    tree = plain.op(this=_placeholder(reference), expression=plain.literal)
-    return BoundPiece(sql[piece.start : piece.end], piece.start, piece.end, tree, {reference.field.field_id: reference})
-
-
-def parsed_piece(sql: str, piece: Piece, names: Names) -> BoundPiece:
-    """Parse and bind one piece with the SQL parser, whatever it holds."""
     text = sql[piece.start : piece.end]
     tokens, listed, numbers = take_long_list(piece.tokens, sql)
     try:
@@ -195,15 +180,11 @@ def _bound(tree: exp.Expr, names: Names, references: dict[int, Reference]) -> ex
             return node
         reference = names.find(path)
         references[reference.field.field_id] = reference
-        return _placeholder(reference)
+        placeholder = exp.Placeholder(this=str(reference.field.field_id))
+        placeholder.meta["name"] = reference.name
+        return placeholder
 
     return tree.transform(bind, copy=False)
-
-
-def _placeholder(reference: Reference) -> exp.Placeholder:
-    placeholder = exp.Placeholder(this=str(reference.field.field_id))
-    placeholder.meta["name"] = reference.name
-    return placeholder
 
 
 def _path(node: exp.Expr) -> tuple[str, ...] | None:
