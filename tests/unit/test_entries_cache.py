@@ -108,6 +108,29 @@ def test_answers_equal_reading_cold_and_warm(tmp_path: Path, manifests: Manifest
         check(cache, manifests, columns, rows)
 
 
+@pytest.mark.parametrize("local", [True, False])
+def test_small_local_manifests_are_read_rather_than_looked_up(
+    tmp_path: Path, manifests: ManifestListTable, monkeypatch: pytest.MonkeyPatch, no_reading: Any, local: bool
+) -> None:
+    directory = tmp_path / "cache"
+    check(EntriesCache(directory), manifests, ONE)
+    assert sum(path.stat().st_size for path in indexes(directory)) > manifests.length[1]
+    monkeypatch.setattr(cache_module, "SMALL_INDEXES", 0)
+    if local:
+        monkeypatch.setattr(EntriesCache, "_open", lambda *_: pytest.fail("the cache was looked into"))
+    else:
+        monkeypatch.setattr(cache_module, "local_path", lambda _: None)
+        no_reading()
+    check(EntriesCache(directory), manifests, ONE, [1])
+
+
+def test_small_indexes_are_always_looked_into(tmp_path: Path, manifests: ManifestListTable, no_reading: Any) -> None:
+    directory = tmp_path / "cache"
+    check(EntriesCache(directory), manifests, ONE)
+    no_reading()
+    check(EntriesCache(directory), manifests, ONE, [1])
+
+
 def test_manifests_and_columns_that_are_new_are_added(tmp_path: Path, manifests: ManifestListTable) -> None:
     cache = EntriesCache(tmp_path / "cache")
     check(cache, manifests, ONE, [4, 5, 6])

@@ -3,9 +3,12 @@
 Manifests never change, so what was decoded from one is good for ever; only room is limited. The cache keeps columns,
 not manifests: a plan that needs one more column's bounds decodes that column and finds the others.
 
-Rule: an answer from the cache equals ``read_entries``. Fail-safe: a segment that cannot be used is removed and its
-manifests are read again; a cache that cannot be written is not used. Many processes may share a folder: files are
-written under other names and renamed, and one that disappears is only a miss.
+Rule: an answer from the cache equals ``read_entries``. Where the manifests are local and smaller than the indexes that
+tell what is cached, the cache steps aside: looking them up would cost more than reading them.
+
+Fail-safe: a segment that cannot be used is removed and its manifests are read again; a cache that cannot be written is
+not used. Many processes may share a folder: files are written under other names and renamed, and one that disappears is
+only a miss.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from floeplan.metadata.assemble import number_array
 from floeplan.metadata.decoder import Ints
 from floeplan.metadata.entries import EntriesTable
 from floeplan.metadata.entry_columns import EntryColumns, partition_column
-from floeplan.metadata.io import MAX_WORKERS
+from floeplan.metadata.io import MAX_WORKERS, local_path
 from floeplan.metadata.manifest import read_entries
 from floeplan.metadata.manifest_list import ManifestListTable
 from floeplan.metadata.segment import (
@@ -54,6 +57,9 @@ VERSION = 3
 DEFAULT_MAX_BYTES = 2 * 1024**3
 MAX_SEGMENTS = 16
 """Segments of one table beyond which those with the same columns are put together."""
+
+SMALL_INDEXES = 128 * 1024
+"""Bytes of indexes that cost next to nothing to look into: those of a thousand manifests."""
 
 _ATTEMPTS = 3
 _ABANDONED_SECONDS = 3600
@@ -98,8 +104,10 @@ class EntriesCache:
         chosen = np.arange(len(manifests)) if rows is None else np.asarray(rows, dtype=np.int64)
         if not len(chosen):
             return read_entries(manifests, partition, columns, rows=chosen)
+        folder = self.directory / _table_key(manifests.paths(chosen[:1])[0], partition)
+        if _smaller_than_indexes(manifests, chosen, folder):
+            return read_entries(manifests, partition, columns, rows=chosen, io=io, max_workers=max_workers)
         wanted = manifests.take(chosen)
-        folder = self.directory / _table_key(wanted, partition)
         names = columns.column_names(field.id for field in partition.fields)
         for _ in range(_ATTEMPTS):
             sources = [_Source(segment, segment.find(wanted)) for segment in self._open(folder)]
@@ -258,11 +266,19 @@ def _types(partition: UnionPartitionType, specs: set[int], segments: Sequence[Se
     return types
 
 
-def _table_key(manifests: ManifestListTable, partition: UnionPartitionType) -> str:
+def _table_key(manifest: str, partition: UnionPartitionType) -> str:
     """A folder per table and partition history: other specs give partition columns another meaning."""
     fields = [[f.id, f.field_id, str(f.bound.column.type), sorted(f.positions.items())] for f in partition.fields]
-    home = str(manifests.path[0].as_py()).rpartition("/")[0]
+    home = manifest.rpartition("/")[0]
     return xxhash.xxh3_128_hexdigest(json.dumps([VERSION, home, fields]).encode())
+
+
+def _smaller_than_indexes(manifests: ManifestListTable, rows: Ints, folder: Path) -> bool:
+    """Whether manifests are local and smaller than the indexes of a folder."""
+    indexes = sum(map(_size, _by_age(folder)))
+    if indexes <= max(SMALL_INDEXES, int(manifests.length[rows].sum())):
+        return False
+    return all(local_path(path) is not None for path in manifests.paths(rows))
 
 
 def _by_age(folder: Path) -> list[Path]:
