@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import settings
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.table import Table
 
@@ -29,6 +28,7 @@ from floeplan.metadata.manifest import read_entries
 from floeplan.metadata.manifest_list import read_manifest_list
 from floeplan.partition.union import UnionPartitionType
 from floeplan.scan.options import ScanOptions
+from tests.support import fuzzing
 from tests.support.dml_oracle import Row, partition_of
 from tests.support.duckdb_reader import DuckDb, key_columns, left_out
 from tests.support.matrix import TABLES, Matrix, MatrixTable, interpreted
@@ -267,10 +267,10 @@ def oldest_spec(table: Table) -> int:
 def cells(name: str, version: int) -> list[Cell]:
     """All cells for the tables that stand for a format and a kind of delete; for the others a fifth, in turn.
 
-    The long profile takes all for all.
+    With ``FLOEPLAN_FUZZ_SECONDS`` all for all.
     """
     found = [*EITHER_WAY, *by_mode(COPY), *(by_mode(MERGE) if version > 1 else ())]
-    if name in WITH_EVERY_CELL or settings.get_current_profile_name() == "long":
+    if name in WITH_EVERY_CELL or fuzzing.SECONDS:
         return found
     return found[TABLES.index(name) % 5 :: 5]
 

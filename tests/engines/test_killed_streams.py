@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
-from hypothesis import settings
 from pyiceberg.catalog.sql import SqlCatalog
 
 from floeplan.spark.streaming import BATCH_ID
+from tests.support import fuzzing
 from tests.support.killed_stream import FIRST, MORE, STEPS, add, open_catalog, stream
 from tests.support.killed_writers import ROOT
 
@@ -42,8 +42,8 @@ def sunk(catalog: SqlCatalog) -> list[int]:
 
 
 def few_steps() -> tuple[str, ...]:
-    """The step at which a batch could be repeated; the long profile takes all, since each starts a JVM."""
-    return STEPS if settings.get_current_profile_name() == "long" else ("committed",)
+    """The step at which a batch could be repeated; with ``FLOEPLAN_FUZZ_SECONDS`` all: each starts a JVM."""
+    return STEPS if fuzzing.SECONDS else ("committed",)
 
 
 @pytest.mark.parametrize("step", few_steps())

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import settings
 from pyiceberg.table import Table
 
 import floeplan as fp
 from floeplan.scan.options import ScanOptions
+from tests.support import fuzzing
 from tests.support.duckdb_reader import DuckDb, key_columns, left_out
 from tests.support.matrix import TABLES, Matrix, MatrixTable, interpreted
 
@@ -53,7 +53,7 @@ WAYS = (
 
 def ways(name: str) -> list[Way]:
     """All for the tables that stand for a format and a kind of delete; for the others some, in turn."""
-    if name in EVERY_WAY or settings.get_current_profile_name() == "long":
+    if name in EVERY_WAY or fuzzing.SECONDS:
         return [SMALL_ONES, *WAYS]
     return [SMALL_ONES, WAYS[TABLES.index(name) % len(WAYS)]]
 

@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import settings
 
 from floeplan.scan.options import ScanOptions
 from floeplan.scan.plan import plan_scan
+from tests.support import fuzzing
 from tests.support.iceberg_java import planned_tasks
 from tests.support.matrix import BRANCH, RECIPES, TABLES, TAG, Matrix, MatrixTable
 from tests.support.matrix_predicates import MatrixPredicate, predicates
@@ -41,11 +41,11 @@ MATCHES: dict[str, dict[str, list[int]]] = {}
 def chosen_predicates(made: MatrixTable) -> list[str]:
     """All predicates for the tables that stand for a chain; for the others a sixth, a different one for each.
 
-    The long profile takes all for all.
+    With ``FLOEPLAN_FUZZ_SECONDS`` all for all.
     """
     texts = [predicate.text for predicate in predicates(made.columns)]
     name = made.identifier.split(".")[1]
-    if name in PLANNED_WITH_EVERY_PREDICATE or settings.get_current_profile_name() == "long":
+    if name in PLANNED_WITH_EVERY_PREDICATE or fuzzing.SECONDS:
         return texts
     return texts[TABLES.index(name) % 6 :: 6]
 

@@ -7,13 +7,13 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import settings
 from pyspark.sql import functions as F  # noqa: N812
 
 from floeplan.scan.options import ScanOptions
 from floeplan.spark import deletes
 from floeplan.spark.reader import ReadOptions, read
 from tests.engines.test_scan_matches_spark import canonical, chosen_predicates, load, true_matches, true_rows
+from tests.support import fuzzing
 from tests.support.matrix import BRANCH, TABLES, TAG, Matrix, MatrixTable, interpreted
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ IN_TASKS = (
 
 
 def few_tables() -> tuple[str, ...]:
-    """The long profile reads all tables in tasks."""
-    return TABLES if settings.get_current_profile_name() == "long" else IN_TASKS
+    """With ``FLOEPLAN_FUZZ_SECONDS`` all tables are read in tasks."""
+    return TABLES if fuzzing.SECONDS else IN_TASKS
 
 
 def options(path: str) -> ReadOptions:
@@ -61,9 +61,9 @@ def test_every_predicate_selects_the_rows_of_iceberg(name: str, matrix: Matrix, 
 
 
 def few_predicates(made: MatrixTable) -> list[str]:
-    """A sixth of what planning is asked; the long profile asks all."""
+    """A sixth of what planning is asked; with ``FLOEPLAN_FUZZ_SECONDS`` all."""
     chosen = chosen_predicates(made)
-    return chosen if settings.get_current_profile_name() == "long" else chosen[::6]
+    return chosen if fuzzing.SECONDS else chosen[::6]
 
 
 def keys(matrix: Matrix, table: Table, predicates: Sequence[str], path: str = "auto") -> dict[str, list[int]]:
