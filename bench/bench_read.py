@@ -26,7 +26,7 @@ from bench.cpu_clock import CpuClock
 from bench.read_tables import DELETED, EVERY, REMAINDER, make_tables
 from bench.spark_session import start_session
 from floeplan.spark.columns import ROW_INDEX
-from floeplan.spark.held_words import held_words
+from floeplan.spark.held_words import held_row_test, held_words
 from tests.support.lake import NAME, Lake
 
 if TYPE_CHECKING:
@@ -133,6 +133,7 @@ class _Bench:
     def _anew(self, _: str | None) -> DataFrame:
         """As a process reads that has not read these deletes before."""
         held_words.cache_clear()
+        held_row_test.cache_clear()
         return fp.read(self.spark, self.tables["positions"])
 
     def _in_tasks(self, act: Act) -> Read:

@@ -27,7 +27,7 @@ from floeplan.scan.plan import plan_scan
 from floeplan.spark import row_numbers
 from floeplan.spark.columns import FIELD_ID
 from floeplan.spark.deletes import is_kept
-from floeplan.spark.held_words import held_words
+from floeplan.spark.held_words import held_row_test, held_words
 from floeplan.spark.reader import ReadOptions, plan_read, read, read_plan_of
 from floeplan.spark.routing import FIELD_ID_CONF, MISSING_IDS_CONF, ZONE_CONF
 from floeplan.transaction.metadata_json import writable_metadata
@@ -292,9 +292,28 @@ def test_deletes_are_read_once(spark: SparkSession, deleted: Table) -> None:
     (delete_file,) = plan.plan.files[0].deletes
     Path(delete_file.path.removeprefix("file://")).unlink()
     assert rows(plan.dataframe()) == [{"a": 8}, {"a": 9}]
+    other = spark.newSession()
+    assert rows(plan_read(other, deleted, options=NATIVE).dataframe()) == [{"a": 8}, {"a": 9}]
     held_words.cache_clear()
+    assert rows(plan.dataframe()) == [{"a": 8}, {"a": 9}]
+    held_row_test.cache_clear()
     with pytest.raises(FloeplanError, match="deletes"):
         plan.dataframe()
+
+
+def test_bits_that_a_session_holds_are_sent_to_it_once(
+    spark: SparkSession, deleted: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held_row_test.cache_clear()
+    sent = []
+    create = type(spark).createDataFrame
+    monkeypatch.setattr(
+        type(spark), "createDataFrame", lambda *given, **named: sent.append(1) or create(*given, **named)
+    )
+    left, right = (read(spark, deleted, options=NATIVE) for _ in range(2))
+    assert len(sent) == 1
+    both = left.join(right.where("a > 8"), "a", "left").unionAll(read(spark, deleted, options=NATIVE))
+    assert rows(both.orderBy("a")) == [{"a": 8}, {"a": 8}, {"a": 9}, {"a": 9}]
 
 
 @pytest.mark.parametrize("row", ["CAST(NULL AS BIGINT)", "128L", "-1L"])

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import numpy as np
@@ -45,7 +46,7 @@ from floeplan.spark.columns import NameHistory
 from floeplan.spark.deletes import word_counts, word_offsets
 from floeplan.spark.file_log import _lines
 from floeplan.spark.filters import spark_sql
-from floeplan.spark.held_words import MOST_BYTES, held_words
+from floeplan.spark.held_words import MOST_BYTES, RowTest, held_row_test, held_words
 from floeplan.spark.reader import ReadOptions
 from floeplan.spark.shipping import write_package
 from floeplan.spark.source_options import SourceOptions
@@ -225,6 +226,18 @@ class TestHeldWords:
             outer = held_words("outer", lambda: thread.submit(held_words, "inner", lambda: inner).result(60) + 1)
         assert outer.tolist() == [1]
         assert sorted(held_words.cache) == ["inner", "outer"]
+
+    def test_a_session_does_not_get_the_expressions_of_another(self) -> None:
+        held_row_test.cache_clear()
+        made = [RowTest(object(), MOST_BYTES // 2) for _ in range(3)]  # type: ignore[arg-type]
+        sessions: list[Any] = ["first", "second", "third"]
+        try:
+            for session, test in zip(sessions, made, strict=True):
+                assert held_row_test(session, "bits", lambda test=test: test) is test
+            assert held_row_test(sessions[2], "bits", lambda: made[0]) is made[2]
+            assert held_row_test(sessions[0], "bits", lambda: made[1]) is made[1], "beyond the bytes that are held"
+        finally:
+            held_row_test.cache_clear()
 
 
 class TestOptions:

@@ -13,7 +13,8 @@ and -0.0 apart from 0.0, as Iceberg compares keys. A delete row counts only for 
 delete file with (sequence number, partition); where that is all of them nothing is asked.
 
 Delete files are read in this process while they are small, and by Spark tasks otherwise. Either keeps the bits of the
-files it read last: delete files never change, and a table is seldom read but once.
+files it read last, and a session the constants made of small ones (``floeplan.spark.held_words``): delete files never
+change, and a table is seldom read but once.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from floeplan.metadata.entries import Content
 from floeplan.python_workers import ArrowTask, numbered
 from floeplan.scan.delete_files import DeleteFileReader
 from floeplan.scan.model import FileScan, PlannedFiles
-from floeplan.spark.held_words import held_words
+from floeplan.spark.held_words import RowTest, held_row_test, held_words
 from floeplan.spark.shipping import ensure_package
 
 if TYPE_CHECKING:
@@ -82,31 +83,46 @@ def is_kept(words: Column, count: int, start: str, row: str) -> Column:
     return ~bit.cast("boolean") | deleted
 
 
-def all_words(rows: Ints) -> int:
-    """How many words files of so many rows have together, and then up to a power of two."""
-    return int(_power_of_two(word_counts(rows).sum()))
+def not_deleted(spark: SparkSession, files: PlannedFiles, rows: Ints, table: Table, *, start: str, row: str) -> Column:
+    """Whether a row of these files of a plan is not deleted; ``start`` and ``row`` are those of ``is_kept``.
 
-
-def deleted_words(spark: SparkSession, files: PlannedFiles, rows: Ints, table: Table) -> Column:
-    """The bits of all deleted positions of these files of a plan, as a constant of ``all_words``."""
+    Bits that tasks read are not held by the session: each time they are read with the credentials of the time.
+    """
     placed = rows[_largest_first(files.entries.record_count[rows])]
-    total = _deleting_bytes(files, placed)
-    scans = list(files.take(placed))
-    records = files.entries.record_count[placed]
-    length = all_words(records)
-    read = partial(_words, io=table.io, table=table.metadata.table_uuid)
-    if total <= SMALL_DELETES:
-        type_ = pa.list_(pa.field("element", pa.int64(), nullable=False))
-        listed = pa.ListArray.from_arrays(
-            pa.array([0, length], pa.int32()), pa.array(read(scans, length=length)), type=type_
-        )
-        return spark.createDataFrame(pa.table({"words": listed})).scalar()
+    scans, length, total = list(files.take(placed)), _all_words(files, placed), _deleting_bytes(files, placed)
+    if total > SMALL_DELETES:
+        return is_kept(_words_of_tasks(spark, scans, length, total, table), length, start, row)
+
+    def test() -> RowTest:
+        return RowTest(is_kept(_words_read_here(spark, scans, length, table), length, start, row), length * WORD // 8)
+
+    names = (_key(table.metadata.table_uuid, scan) for scan in scans)
+    return held_row_test(spark, (start, row, *names), test).column
+
+
+def _all_words(files: PlannedFiles, rows: Ints) -> int:
+    """How many words these files have together, and then up to a power of two."""
+    return int(_power_of_two(word_counts(files.entries.record_count[rows]).sum()))
+
+
+def _words_read_here(spark: SparkSession, scans: list[FileScan], length: int, table: Table) -> Column:
+    """The bits of all deleted positions of files as a constant."""
+    words = _words(scans, io=table.io, table=table.metadata.table_uuid, length=length)
+    type_ = pa.list_(pa.field("element", pa.int64(), nullable=False))
+    listed = pa.ListArray.from_arrays(pa.array([0, length], pa.int32()), pa.array(words), type=type_)
+    return spark.createDataFrame(pa.table({"words": listed})).scalar()
+
+
+def _words_of_tasks(spark: SparkSession, scans: list[FileScan], length: int, total: int, table: Table) -> Column:
+    """The same, ``total`` bytes of deletes being read by tasks."""
     ensure_package(spark)
-    slices = np.array_split(np.arange(len(rows)), min(len(rows), -(-total // BYTES_PER_TASK)))
+    read = partial(_words, io=table.io, table=table.metadata.table_uuid)
+    slices = np.array_split(np.arange(len(scans)), min(len(scans), -(-total // BYTES_PER_TASK)))
     parts = [(number, [scans[i] for i in part]) for number, part in enumerate(slices)]
     frame = spark.range(0, len(parts), 1, len(parts)).mapInArrow(_words_task(parts, read), _WORDS)
     in_order = F.array_sort(F.collect_list(F.struct("part", "words")))
-    rest = F.array_repeat(F.lit(0).cast("long"), length - int(word_counts(records).sum()))
+    counts = word_counts(np.array([scan.record_count for scan in scans], dtype=np.int64))
+    rest = F.array_repeat(F.lit(0).cast("long"), length - int(counts.sum()))
     return frame.select(F.concat(F.flatten(F.transform(in_order, lambda part: part["words"])), rest)).scalar()
 
 

@@ -33,7 +33,7 @@ from floeplan.predicate.tristate import TriState
 from floeplan.scan.model import PlannedFiles
 from floeplan.scan.scan_plan import ScanPlan
 from floeplan.spark.columns import NameHistory, ReadColumn, walk
-from floeplan.spark.deletes import MAX_WORDS, START_BITS, all_words, deleted_words, is_kept, word_offsets
+from floeplan.spark.deletes import MAX_WORDS, START_BITS, not_deleted, word_offsets
 from floeplan.spark.file_log import TAG, read_logged, read_named, sees_logs
 from floeplan.spark.filters import quoted, spark_sql
 from floeplan.spark.row_numbers import DOCUMENTED, row_number
@@ -183,17 +183,14 @@ class NativeReading:
         places = np.arange(len(branch.rows))
         if not branch.positional:
             return places
-        starts = word_offsets(self._records(branch))
+        starts = word_offsets(self.plan.files.entries.record_count[branch.rows])
         return (places << START_BITS) | starts if branch.placed else starts
-
-    def _records(self, branch: Branch) -> Ints:
-        return self.plan.files.entries.record_count[branch.rows]
 
     def _positions(self, read: DataFrame, branch: Branch) -> DataFrame:
         if not branch.positional:
             return read
-        words = deleted_words(self.spark, self.plan.files, branch.rows, self.plan.target.table)
-        return read.where(is_kept(words, all_words(self._records(branch)), branch.start, self._row_index))
+        files, table = self.plan.files, self.plan.target.table
+        return read.where(not_deleted(self.spark, files, branch.rows, table, start=branch.start, row=self._row_index))
 
     def _selected(self, branch: Branch, columns: dict[int, ReadColumn]) -> Iterator[tuple[str, str | Column]]:
         for field_id, column in columns.items():
