@@ -102,11 +102,14 @@ def local_catalog(lake: Lake) -> Iterator[SqlCatalog]:
 
 
 @pytest.fixture(scope="session")
-def matrix(spark: SparkSession) -> Matrix:
+def matrix(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Matrix:
     """The evolved tables everything is judged on, each built by Spark when first asked for."""
     from tests.support.matrix import Matrix
 
-    return Matrix(spark)
+    own = tmp_path_factory.getbasetemp()
+    run = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "matrix"
+    run.mkdir(exist_ok=True)
+    return Matrix(spark, run)
 
 
 @pytest.fixture

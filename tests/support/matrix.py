@@ -1,15 +1,18 @@
 """The peer matrix: evolved tables made by Spark with Iceberg's own jar, and what Spark says of them.
 
-Each table is built once, when it is first asked for. ``fork`` gives a test its own table to change. Names read chain,
-format version, deletes: ``voids_v1``, ``evolving_v2_position_file``.
+Each table is built once, when it is first asked for, whichever process of a test run that is in; others register it in
+the catalog of theirs. ``fork`` gives a test its own table to change. Names read chain, format version, deletes:
+``voids_v1``, ``evolving_v2_position_file``.
 """
 
 from __future__ import annotations
 
+import fcntl
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.support import iceberg_java
@@ -259,22 +262,39 @@ class MatrixTable:
 
 
 class Matrix:
-    """The tables of one Spark session, built when first asked for."""
+    """The tables of one Spark session, built when first asked for unless another process of the run has."""
 
-    def __init__(self, spark: SparkSession) -> None:
+    def __init__(self, spark: SparkSession, run: Path) -> None:
         self.spark = spark
+        self._run = run
         self._built: dict[str, MatrixTable] = {}
         self._forks = 0
 
     def table(self, name: str) -> MatrixTable:
         """The shared table of this name; not to be changed."""
         if name not in self._built:
-            full = f"local.{NAMESPACE}.{name}"
             self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS local.{NAMESPACE}")
-            with interpreted(self.spark):
-                Builder(self.spark, full, RECIPES[name]).build()
-            self._built[name] = MatrixTable(self.spark, full, RECIPES[name])
+            self._built[name] = self._made(MatrixTable(self.spark, f"local.{NAMESPACE}.{name}", RECIPES[name]), name)
         return self._built[name]
+
+    def _made(self, table: MatrixTable, note: str) -> MatrixTable:
+        """Build the table and note where its metadata is, or register what another process built; one at a time."""
+        with (self._run / note).open("a+") as noted:
+            fcntl.flock(noted, fcntl.LOCK_EX)
+            noted.seek(0)
+            if metadata := noted.read():
+                self._register(table.name, metadata)
+            else:
+                with interpreted(self.spark):
+                    Builder(self.spark, table.name, table.recipe).build()
+                noted.write(self._metadata_of(table))
+        return table
+
+    def _metadata_of(self, table: MatrixTable) -> str:
+        return str(table.java().operations().current().metadataFileLocation())
+
+    def _register(self, name: str, metadata: str) -> None:
+        self.spark.sql(f"CALL local.system.register_table(table => '{name}', metadata_file => '{metadata}')")
 
     def fork(self, name: str) -> MatrixTable:
         """A table with the same history for a test to change: registered from the same metadata file.
@@ -284,6 +304,5 @@ class Matrix:
         shared = self.table(name)
         self._forks += 1
         forked = f"local.{NAMESPACE}.{name}_fork_{self._forks}"
-        metadata = shared.java().operations().current().metadataFileLocation()
-        self.spark.sql(f"CALL local.system.register_table(table => '{forked}', metadata_file => '{metadata}')")
+        self._register(forked, self._metadata_of(shared))
         return MatrixTable(self.spark, forked, shared.recipe)
