@@ -72,6 +72,12 @@ def test_plan_has_the_promised_keys(run: Any) -> None:
     assert plan["warnings"] == []
 
 
+def test_what_the_parser_thinks_of_a_text_is_not_for_users(run: Any, caplog: pytest.LogCaptureFixture) -> None:
+    odd = "get_json_object(region, 'no[[path') = 'x'"
+    assert len(document(run("plan", "--where", odd, "--json"))["files"]) == 5
+    assert not caplog.records
+
+
 def test_plan_without_footers_opens_no_file(run: Any) -> None:
     plan = document(run("plan", "--where", "id = 150", "--no-footers", "--json"))
     assert plan["summary"]["row_groups_total"] is None

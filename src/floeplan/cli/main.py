@@ -103,6 +103,7 @@ def options(
     handler = logging.StreamHandler()
     handler.setFormatter(_Redacting("%(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=level, handlers=[handler])
+    logging.getLogger("sqlglot").setLevel(logging.NOTSET if verbose else logging.CRITICAL)  # bad SQL is said by errors
     if version:
         typer.echo(versions())
         raise typer.Exit
