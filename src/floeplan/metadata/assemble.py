@@ -42,6 +42,7 @@ from floeplan.metadata.inherit import (
 from floeplan.metadata.manifest_list import ManifestListTable
 from floeplan.metadata.program import Kind
 from floeplan.partition.union import UnionField, UnionPartitionType
+from floeplan.predicate.stats import POOL
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ def assemble(
     made.files()
     types = made.partition(partition) if columns.partition else {}
     made.statistics()
-    return EntriesTable(pa.table(made.done), types)
+    return EntriesTable(pa.Table.from_arrays(list(made.done.values()), names=list(made.done)), types)
 
 
 class _Columns:
@@ -174,7 +175,7 @@ class _Columns:
     def _text(self, name: str, *, required: bool) -> pa.Array:
         column = self.raw.get(name)
         if column is None:
-            return pa.nulls(len(self.origin), pa.large_string())
+            return pa.nulls(len(self.origin), pa.large_string(), memory_pool=POOL)
         if required:
             self._require(name, column.valid)
         return self._utf8(name, column.to_arrow())
@@ -187,7 +188,7 @@ class _Columns:
 
     def _bytes(self, name: str) -> pa.Array:
         column = self.raw.get(name)
-        return pa.nulls(len(self.origin), pa.large_binary()) if column is None else column.to_arrow()
+        return pa.nulls(len(self.origin), pa.large_binary(), memory_pool=POOL) if column is None else column.to_arrow()
 
     def _list(self, name: str) -> pa.Array:
         items = self.raw.get(f"{name}[]")
@@ -198,7 +199,7 @@ class _Columns:
         keys, values = self.raw.get(f"{name}.key"), self.raw.get(f"{name}.value")
         type_ = map_type(name)
         if keys is None or values is None:
-            return pa.nulls(len(self.origin), type_)
+            return pa.nulls(len(self.origin), type_, memory_pool=POOL)
         try:
             small = keys.to_arrow().cast(pa.int32())
         except pa.ArrowInvalid as error:
@@ -208,7 +209,7 @@ class _Columns:
     def _listed(self, name: str, type_: pa.DataType, items: pa.Array | None) -> pa.Array:
         counts, valid = self._numbers(name)
         if items is None:
-            return pa.nulls(len(counts), type_)
+            return pa.nulls(len(counts), type_, memory_pool=POOL)
         offsets = np.zeros(len(counts) + 1, dtype=np.int64)
         np.cumsum(counts, out=offsets[1:])
         bitmap, nulls = validity_bitmap(valid)
@@ -216,7 +217,7 @@ class _Columns:
 
     def _partition_values(self, field: UnionField, type_: PrimitiveType, raw: RawColumn | None) -> pa.Array:
         if raw is None:
-            return pa.nulls(len(self.origin), partition_arrow_type(type_))
+            return pa.nulls(len(self.origin), partition_arrow_type(type_), memory_pool=POOL)
         if raw.kind is not _kind_of(type_):
             raise CorruptMetadataError(
                 f"the manifests store partition field {field.name!r} in a way that does not fit its type {type_}",

@@ -120,7 +120,7 @@ def as_text(raw: pa.Array) -> pa.Array:
 
     ASCII is UTF-8 wherever it is cut, which one look at the largest byte tells.
     """
-    text = raw.view(pa.large_string())
+    text = pa.Array.from_buffers(pa.large_string(), len(raw), raw.buffers(), raw.null_count, raw.offset)
     if len(raw) and _offsets_and_data(raw)[1].max(initial=0) > _LAST_ASCII:
         text.validate(full=True)
     return text

@@ -36,6 +36,7 @@ from pyiceberg.types import PrimitiveType
 from floeplan.metadata.bounds import valid_mask
 from floeplan.metadata.decoder import Ints, Mask
 from floeplan.metadata.entry_columns import partition_column
+from floeplan.predicate.stats import POOL
 
 POSITION_DELETE_PATH = 2147483546
 """Field id of ``file_path`` in position delete files: its bounds tell whether one data file is meant."""
@@ -142,7 +143,9 @@ class EntriesTable:
 
     def filter(self, keep: Mask) -> EntriesTable:
         """The rows where the mask is true."""
-        return EntriesTable(self.table.filter(pa.array(keep)).combine_chunks(), self.partition_types)
+        mask = pa.array(keep, memory_pool=POOL)
+        kept = pc.call_function("filter", [self.table, mask], pc.FilterOptions(), memory_pool=POOL)
+        return EntriesTable(kept.combine_chunks(memory_pool=POOL), self.partition_types)
 
     def take(self, rows: npt.NDArray[np.integer]) -> EntriesTable:
         """The rows with these numbers, in their order."""

@@ -69,9 +69,9 @@ def read_entries(
 
 def _expected(manifests: ManifestListTable, rows: Ints) -> int:
     """Entries to make room for: what the list says, as far as so many can be in files of that length."""
-    most = np.clip(manifests.length[rows] // _LEAST_BYTES, 0, _MOST_EXPECTED)
-    counts = [np.clip(n[rows], 0, most).sum() for n in (manifests.added_files, manifests.existing_files)]
-    return min(int(sum(counts)), int(most.sum()), _MOST_EXPECTED)
+    most = manifests.length[rows] // _LEAST_BYTES
+    listed = np.maximum(manifests.added_files[rows], 0) + np.maximum(manifests.existing_files[rows], 0)
+    return int(np.clip(np.minimum(listed, most).sum(), 0, _MOST_EXPECTED))
 
 
 class ManifestReader:
@@ -116,7 +116,7 @@ class ManifestReader:
             field.field_id: partition_column(field.id) for field in self._partition.fields if spec_id in field.positions
         }
         want = self._columns.want(names)
-        trial = replace(self._columns, partition=True).want(names)
+        trial = want if self._columns.partition else replace(self._columns, partition=True).want(names)
         schema, certain = written_schema(header.schema, trial, self._avro.blocks(data, header, path), self._kind)
         try:
             program = compile_program(schema, want)

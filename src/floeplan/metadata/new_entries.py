@@ -64,7 +64,9 @@ def no_entries(columns: EntryColumns, union: UnionPartitionType) -> EntriesTable
     types = {field.id: field.bound.column.type for field in union.fields}
     named = {name: ENTRY_TYPES[name] for name in ("spec_id", *columns.column_names(()))}
     named |= {partition_column(key): partition_arrow_type(type_) for key, type_ in types.items()}
-    return EntriesTable(pa.table({name: pa.nulls(0, type_) for name, type_ in named.items()}), types)
+    nothing = {type_: pa.nulls(0, type_) for type_ in set(named.values())}
+    arrays = [nothing[type_] for type_ in named.values()]
+    return EntriesTable(pa.Table.from_arrays(arrays, names=list(named)), types)
 
 
 def _column(array: pa.Array | None, type_: pa.DataType, rows: int) -> pa.Array:

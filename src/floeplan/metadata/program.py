@@ -212,7 +212,7 @@ class _Compiler:
             self._union(avro, want, domain, depth)
             return
         kind = avro["type"]
-        if isinstance(kind, dict | list) or kind in self.named:
+        if isinstance(kind, _NESTED) or kind in self.named:
             self.emit(kind, want, domain, depth + 1)
             return
         if kind in ("record", "fixed", "enum"):
@@ -273,7 +273,7 @@ class _Compiler:
         self.open.append(avro["name"])
         for item in avro["fields"]:
             inner = wanted.get(item.get("field-id"))
-            if isinstance(inner, Scalar | Present | Items):
+            if isinstance(inner, _NAMED):
                 self.found.add(inner.name)
             self.emit(item["type"], inner, domain, depth + 1)
         self.open.pop()
@@ -367,6 +367,8 @@ class _Compiler:
 
 
 _NULL = {"type": "null"}
+_NESTED = (dict, list)
+_NAMED = (Scalar, Present, Items)
 _SCALARS: Mapping[str, tuple[Op, Kind]] = {
     "int": (Op.VARINT, Kind.INT),
     "long": (Op.VARINT, Kind.INT),

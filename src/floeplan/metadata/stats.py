@@ -30,7 +30,9 @@ from floeplan.predicate.tristate import Mask
 _NOT_THERE = -1
 
 
-def manifest_stats(manifests: ManifestListTable, fields: Iterable[UnionField]) -> StatsTable:
+def manifest_stats(
+    manifests: ManifestListTable, fields: Iterable[UnionField], nonempty: Mask | None = None
+) -> StatsTable:
     """What the partition summaries say of each manifest, by union field id."""
     columns = {}
     for field in fields:
@@ -39,7 +41,9 @@ def manifest_stats(manifests: ManifestListTable, fields: Iterable[UnionField]) -
         at = _summary_positions(manifests, field)
         if (at != _NOT_THERE).any():
             columns[field.id] = _summary_stats(manifests.summaries, field.bound.column.type, at)
-    return StatsTable(len(manifests), columns)
+    return StatsTable(
+        len(manifests), columns, np.ones(len(manifests), dtype=np.bool_) if nonempty is None else nonempty
+    )
 
 
 def partition_stats(entries: EntriesTable, fields: Iterable[UnionField]) -> StatsTable:

@@ -111,9 +111,11 @@ def shortfall(snapshot: Snapshot, manifests: ManifestListTable) -> Shortfall | N
     summary = {} if snapshot.summary is None else snapshot.summary.additional_properties
     for content, name, noun in _TOTALS:
         total = parse_count(summary.get(name))
+        if total is None:
+            continue
         of_content = manifests.content == content
         added, existing = manifests.added_files[of_content], manifests.existing_files[of_content]
-        if total is None or (added < 0).any() or (existing < 0).any():
+        if (added < 0).any() or (existing < 0).any():
             continue
         listed = int(added.sum()) + int(existing.sum())
         if listed < total:

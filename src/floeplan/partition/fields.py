@@ -11,7 +11,7 @@ yields), nothing is lifted through the field.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from pyiceberg.partitioning import PartitionField
@@ -40,13 +40,22 @@ class BoundField:
     """A partition field as predicates see it: a column of partition values and where they come from.
 
     ``column`` is bound by the id of the partition field, or by another free id where the metadata uses one id for
-    different fields. ``source_types`` holds the types of the source, the newest first.
+    different fields. ``source_types`` holds the types of the source, the newest first. ``obstacle`` says why partition
+    values say nothing about the source; empty when they do.
     """
 
     column: Column
     source_id: int
     transform: Transform
     source_types: tuple[PrimitiveType, ...]
+    obstacle: str = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "obstacle", _obstacle(self.transform, self.source_types))
+
+    def __hash__(self) -> int:
+        """Lifting looks fields up all the time, and ids alone nearly tell them apart."""
+        return hash((self.column.field_id, self.source_id))
 
     @property
     def source_type(self) -> PrimitiveType:
@@ -58,29 +67,29 @@ class BoundField:
         """Whether the field was dropped in a format that keeps its place: every value is null."""
         return isinstance(self.transform, VoidTransform)
 
-    @property
-    def obstacle(self) -> str:
-        """Why partition values say nothing about the source; empty when they do."""
-        if self.is_void:
-            return "void"
-        if isinstance(self.transform, UnknownTransform):
-            return "unknown transform"
-        if isinstance(self.source_type, UnknownType):
-            return "source column is in no schema"
-        if not can_apply(self.transform, self.source_type):
-            return f"{transform_name(self.transform)} does not take {self.source_type}"
-        if not all(_comparable(self.transform, self.source_type, older) for older in self.source_types[1:]):
-            return "source column changed its type"
-        return ""
+
+def _obstacle(transform: Transform, types: tuple[PrimitiveType, ...]) -> str:
+    newest = types[0]
+    if isinstance(transform, VoidTransform):
+        return "void"
+    if isinstance(transform, UnknownTransform):
+        return "unknown transform"
+    if isinstance(newest, UnknownType):
+        return "source column is in no schema"
+    if not can_apply(transform, newest):
+        return f"{transform_name(transform)} does not take {newest}"
+    if not all(_comparable(transform, newest, older) for older in types[1:]):
+        return "source column changed its type"
+    return ""
 
 
-def bind_field(field: PartitionField, sources: SourceTypes, column_id: int | None = None) -> BoundField:
+def bind_field(part: PartitionField, sources: SourceTypes, column_id: int | None = None) -> BoundField:
     """Resolve the source of a partition field; ``column_id`` replaces its id in the column that predicates see."""
-    types = sources.get(field.source_id, (UnknownType(),))
+    types = sources.get(part.source_id) or (UnknownType(),)
     column = Column(
-        field.field_id if column_id is None else column_id, result_type(field.transform, types[0]), (field.name,)
+        part.field_id if column_id is None else column_id, result_type(part.transform, types[0]), (part.name,)
     )
-    return BoundField(column, field.source_id, field.transform, types)
+    return BoundField(column, part.source_id, part.transform, types)
 
 
 def source_types(current: Schema, historical: Iterable[Schema] = ()) -> SourceTypes:
@@ -88,9 +97,9 @@ def source_types(current: Schema, historical: Iterable[Schema] = ()) -> SourceTy
     others = sorted((s for s in historical if s.schema_id != current.schema_id), key=lambda s: -s.schema_id)
     found: dict[int, dict[PrimitiveType, None]] = {}
     for schema in (current, *others):
-        for field_id, field in schema._lazy_id_to_field.items():
-            if isinstance(field.field_type, PrimitiveType):
-                found.setdefault(field_id, {})[field.field_type] = None
+        for field_id, column in schema._lazy_id_to_field.items():
+            if isinstance(column.field_type, PrimitiveType):
+                found.setdefault(field_id, {})[column.field_type] = None
     return {field_id: tuple(types) for field_id, types in found.items()}
 
 

@@ -42,7 +42,7 @@ from floeplan.predicate.ir import (
     StartsWith,
 )
 from floeplan.predicate.literals import Value
-from floeplan.predicate.stats import BloomProbe, Bound, ColumnStats, StatsTable, Vector, to_mask
+from floeplan.predicate.stats import POOL, BloomProbe, Bound, ColumnStats, StatsTable, Vector, to_mask
 from floeplan.predicate.tristate import Mask, Tri, kleene
 
 _Numbers: TypeAlias = "npt.NDArray[np.int64] | npt.NDArray[np.float64] | npt.NDArray[np.uint64]"
@@ -184,7 +184,7 @@ def compare(values: Vector, op: str, value: Value | pa.Scalar) -> Mask:
     """Compare a vector of bounds with one literal of the same domain."""
     if isinstance(values, np.ndarray):
         return np.asarray(_NUMPY_COMPARE[op](values, value))  # type: ignore[arg-type]
-    return to_mask(_ARROW_COMPARE[op](values, value))
+    return to_mask(_ARROW_COMPARE[op](values, value, memory_pool=POOL))
 
 
 def _in_list(stats: ColumnStats, column: Column, values: tuple[Value, ...]) -> Tri:

@@ -66,6 +66,10 @@ class Column:
     type: PrimitiveType
     path: tuple[str, ...]
 
+    def __hash__(self) -> int:
+        """By id alone: predicates are looked up all the time, and hashing types takes long."""
+        return hash(self.field_id)
+
     def __str__(self) -> str:
         return path_text(self.path)
 

@@ -23,6 +23,9 @@ from floeplan.predicate.ir import Column
 from floeplan.predicate.literals import Value
 from floeplan.predicate.tristate import Mask
 
+POOL = pa.system_memory_pool()
+"""Where small vectors come from. Waking Arrow's own allocator costs as much as all of them in a small plan."""
+
 Counts: TypeAlias = npt.NDArray[np.int64]
 """Row, null or NaN counts; a negative number means unknown."""
 
@@ -164,7 +167,7 @@ def _is_nan(bound: Bound) -> Mask:
 def _not_above(lower: Vector, upper: Vector) -> Mask:
     if isinstance(lower, np.ndarray):
         return np.asarray(lower <= upper)
-    return to_mask(pc.less_equal(lower, upper))
+    return to_mask(pc.less_equal(lower, upper, memory_pool=POOL))
 
 
 def take(values: Vector, rows: npt.NDArray[np.integer]) -> Vector:

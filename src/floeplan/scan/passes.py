@@ -47,16 +47,16 @@ class Predicate:
 def judge_manifests(predicate: Predicate, manifests: ManifestListTable) -> Verdict:
     """Pass 1: partition summaries of all specs; manifests without live files hold nothing."""
     live = ~((manifests.added_files == 0) & (manifests.existing_files == 0))
-    stats = replace(manifest_stats(manifests, predicate.fields), nonempty=live)
-    fields = [field.bound for field in predicate.fields]
+    asked = predicate.fields
+    stats, fields = manifest_stats(manifests, asked, live), [field.bound for field in asked]
     return judge(predicate.expr, live, lambda leaf: partition_answer(leaf, fields, stats))
 
 
 def judge_entries(predicate: Predicate, entries: EntriesTable) -> Verdict:
     """Pass 2: union partition tuples and column bounds, all specs at once; files without rows hold nothing."""
+    asked = predicate.fields
     bounds = file_stats(entries, predicate.columns.values())
-    partitions = partition_stats(entries, predicate.fields)
-    fields = [field.bound for field in predicate.fields]
+    partitions, fields = partition_stats(entries, asked), [field.bound for field in asked]
 
     def answer(leaf: IrExpr) -> Tri:
         return answer_leaf(leaf, bounds).refine(partition_answer(leaf, fields, partitions))

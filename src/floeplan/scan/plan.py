@@ -205,7 +205,7 @@ class _Planner:
         if self.options.cache or self.root is not None or self.compiled.predicate == TRUE:
             return [rows]
         turn = np.cumsum(manifests.length[rows]) // _BYTES_A_TURN
-        return np.split(rows, np.flatnonzero(np.diff(turn)) + 1)
+        return np.split(rows, np.flatnonzero(np.diff(turn)) + 1) if len(turn) and turn[-1] > turn[0] else [rows]
 
     def _pass_footers(self, kept: JudgedFiles) -> tuple[JudgedFiles, dict[int, RowGroups]]:
         clock = time.perf_counter()

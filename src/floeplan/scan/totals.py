@@ -55,7 +55,7 @@ def summarise(run: Totals, files: PlannedFiles, planning_ms: float) -> ScanPlanS
         bytes_total=_summary_number(run, "total-files-size"),
         bytes_kept=int(sizes.sum()),
         deletes_total=_live_total(run.manifests, ~data, "files", run, "total-delete-files"),
-        deletes_kept=len(np.unique(files.matches.deletes)),
+        deletes_kept=len(np.unique(files.matches.deletes)) if len(files.deletes) else 0,
         planning_ms=round(planning_ms, 3),
     )
 

@@ -21,6 +21,9 @@ from floeplan.scan.summary import ConjunctEffect
 _AT_A_TIME = 31
 """Operands folded together: their bits and the number of a pattern fit 64 bits."""
 
+_COUNTED = 1 << 16
+"""Patterns up to this number are found by counting."""
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -69,9 +72,17 @@ def residuals(operands: tuple[IrExpr, ...], proven: Mask) -> tuple[tuple[IrExpr,
     for start in range(0, len(operands), _AT_A_TIME):
         some = operands[start : start + _AT_A_TIME]
         bits = ~proven[:, start : start + _AT_A_TIME] @ (1 << np.arange(len(some)))
-        known, codes = np.unique((codes << len(some)) + bits, return_inverse=True)
+        known, codes = _renumbered((codes << len(some)) + bits)
         patterns = [
             patterns[code >> len(some)] + tuple(operand for at, operand in enumerate(some) if code >> at & 1)
             for code in known.tolist()
         ]
     return tuple(and_(*pattern) for pattern in patterns), codes
+
+
+def _renumbered(numbers: npt.NDArray[np.intp]) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """The distinct numbers in order, and the place of each number among them; small numbers need no sorting."""
+    if not len(numbers) or numbers.max() > _COUNTED:
+        return np.unique(numbers, return_inverse=True)
+    there = np.bincount(numbers) > 0
+    return np.flatnonzero(there), (np.cumsum(there) - 1)[numbers]
