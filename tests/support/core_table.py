@@ -99,12 +99,15 @@ def check(spark: SparkSession, table: Table, rows: Rows, path: str) -> None:
 
 
 def check_predicate(spark: SparkSession, table: Table, rows: Rows) -> None:
-    """The rows of a predicate, both ways."""
+    """The rows of a predicate, both ways, and of two reads that are joined."""
     expected = sorted(i for i, row in rows.items() if row["region"] == "e" and i > 50)
     for path in ("auto", "arrow"):
         options = fp.ReadOptions(path=path, scan=QUIET)  # type: ignore[arg-type]
-        shown = fp.read(spark, table.refresh(), "region = 'e' AND id > 50", columns=["id"], options=options)
-        assert ids(shown) == expected
+        shown, again = (
+            fp.read(spark, table.refresh(), "region = 'e' AND id > 50", columns=["id"], options=options)
+            for _ in range(2)
+        )
+        assert ids(shown) == ids(shown.join(again, "id")) == expected
 
 
 def ids(frame: DataFrame) -> list[int]:

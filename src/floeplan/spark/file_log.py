@@ -30,6 +30,8 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, DataFrameReader
 from pyspark.sql.types import LongType, StructField, StructType
 
+from floeplan.spark.session import is_connect
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -76,7 +78,7 @@ def read_logged(
 
 def sees_logs(spark: SparkSession) -> bool:
     """Whether the process that plans queries sees this one's folders; only Spark Connect can be elsewhere."""
-    if not type(spark).__module__.startswith("pyspark.sql.connect"):
+    if not is_connect(spark):
         return True
     if spark not in _seen:
         nothing, none = np.zeros(0, dtype=np.int64), pa.array([], pa.string())

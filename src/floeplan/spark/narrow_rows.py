@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from floeplan.errors import FloeplanError
 from floeplan.spark.filters import quoted, unlike
+from floeplan.spark.session import is_connect
 from floeplan.spark.small_frames import ONE_WIDTH
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def narrow(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def is_free(spark: SparkSession) -> bool:
     """Whether a session leaves it to others how large batches are, and can be copied."""
-    return hasattr(spark, "_jsparkSession") and spark.conf.getAll.keys().isdisjoint(_SETTINGS)
+    return not is_connect(spark) and spark.conf.getAll.keys().isdisjoint(_SETTINGS)
 
 
 def in_batches_of_rows(frame: DataFrame) -> DataFrame:

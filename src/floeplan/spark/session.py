@@ -48,6 +48,11 @@ def open_session(url: str) -> SparkSession:
     return builder.getOrCreate()
 
 
+def is_connect(spark: SparkSession) -> bool:
+    """Whether a session is the client of another process: it has no JVM, and that process may be on another machine."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
 def _logging() -> dict[str, str]:
     """Settings for Spark's log; where Spark is configured by hand, its own configuration says where the log goes."""
     level = "ERROR" if logging.getLogger("floeplan").isEnabledFor(logging.INFO) else "OFF"

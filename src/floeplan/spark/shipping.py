@@ -24,6 +24,7 @@ import pyarrow as pa
 
 import floeplan
 from floeplan.errors import UnsupportedError
+from floeplan.spark.session import is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -78,8 +79,7 @@ def write_package(archive: Path) -> None:
 
 def _in_this_process(spark: SparkSession) -> bool:
     """Whether tasks run on this machine with this interpreter: a local session that is not reached through Connect."""
-    connect = type(spark).__module__.startswith("pyspark.sql.connect")
-    return not connect and str(spark.conf.get("spark.master", "")).startswith("local")
+    return not is_connect(spark) and str(spark.conf.get("spark.master", "")).startswith("local")
 
 
 def _missing_in_tasks(spark: SparkSession) -> str | None:

@@ -18,6 +18,7 @@ from pyspark.accumulators import Accumulator, AccumulatorParam
 
 from floeplan.metadata.entries import EntriesTable
 from floeplan.metadata.table_files import TableFiles
+from floeplan.spark.session import is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,5 +60,4 @@ class _Lists(AccumulatorParam[list[str]]):
 
 
 def _accumulator(spark: SparkSession) -> Accumulator[list[str]] | None:
-    context = getattr(spark, "sparkContext", None)
-    return None if context is None else context.accumulator([], _Lists())
+    return None if is_connect(spark) else spark.sparkContext.accumulator([], _Lists())
