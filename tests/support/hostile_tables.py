@@ -25,6 +25,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from random import Random
 from typing import Any, Protocol
@@ -277,7 +278,7 @@ def main(count: int, share: float, kept: list[str]) -> int:
         samples: dict[int, Hostile] = {0: FileSample(Path(folder, "file"))}
         samples |= {version: Sample(Path(folder, f"v{version}"), version) for version in (1, 2, 3)}
         found = [Case(**json.loads(Path(path).read_text())) for path in kept]
-        for case in (*found, *cases(samples, count, share)):
+        for case in chain(found, cases(samples, count, share)):
             sys.stderr.write(f"{case.text()}\n")
             problem = run(samples[case.version], case.target, case.edits)
             if problem is not None:
