@@ -170,10 +170,10 @@ class _Packed:
             nothing = np.zeros(0 if at is None else len(at), dtype=np.int64)
             return cls(nothing, nothing, nothing != 0, np.zeros(0, dtype=np.uint8), in_order=True)
         offsets, data = _offsets_and_data(raw)
-        starts, sizes, valid = offsets[:-1], np.diff(offsets), valid_mask(raw)
+        starts, valid = offsets[:-1], valid_mask(raw)
         if at is None:
-            return cls(starts, sizes, valid, data, in_order=True)
-        return cls(starts[at], sizes[at], valid[at] & (at >= 0), data, in_order=False)
+            return cls(starts, offsets[1:] - starts, valid, data, in_order=True)
+        return cls(starts[at], offsets[1:][at] - starts[at], valid[at] & (at >= 0), data, in_order=False)
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -213,10 +213,13 @@ def _integers(raw: _Packed, scale_by_length: dict[int, int]) -> Bound:
         scale = scale_by_length.get(length)
         if scale is None:
             continue
-        numbers = np.ascontiguousarray(matrix).view(f"<i{length}")[:, 0].astype(np.int64)
+        numbers = np.ascontiguousarray(matrix).view(f"<i{length}")[:, 0]
+        if scale == 1:
+            values[rows], valid[rows] = numbers, True
+            continue
         limit = np.iinfo(np.int64).max // scale
-        values[rows] = numbers * scale
-        valid[rows] = (numbers <= limit) & (numbers >= -limit) if scale != 1 else True
+        values[rows] = numbers.astype(np.int64) * scale
+        valid[rows] = (numbers <= limit) & (numbers >= -limit)
     return Bound(values, valid)
 
 

@@ -145,7 +145,9 @@ class EntriesTable:
         """The rows where the mask is true."""
         mask = pa.array(keep, memory_pool=POOL)
         kept = pc.call_function("filter", [self.table, mask], pc.FilterOptions(), memory_pool=POOL)
-        return EntriesTable(kept.combine_chunks(memory_pool=POOL), self.partition_types)
+        if kept.num_columns and kept.column(0).num_chunks > 1:
+            kept = kept.combine_chunks(memory_pool=POOL)
+        return EntriesTable(kept, self.partition_types)
 
     def take(self, rows: npt.NDArray[np.integer]) -> EntriesTable:
         """The rows with these numbers, in their order."""

@@ -71,7 +71,7 @@ def _expected(manifests: ManifestListTable, rows: Ints) -> int:
     """Entries to make room for: what the list says, as far as so many can be in files of that length."""
     most = manifests.length[rows] // _LEAST_BYTES
     listed = np.maximum(manifests.added_files[rows], 0) + np.maximum(manifests.existing_files[rows], 0)
-    return int(np.clip(np.minimum(listed, most).sum(), 0, _MOST_EXPECTED))
+    return max(0, min(int(np.minimum(listed, most).sum()), _MOST_EXPECTED))
 
 
 class ManifestReader:
