@@ -30,7 +30,7 @@ from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
 from floeplan.errors import CorruptMetadataError
 from floeplan.metadata.bounds import as_text, big_endian_decimals, lengths
-from floeplan.metadata.decoder import Ints, Mask, RawColumn, validity_bitmap
+from floeplan.metadata.decoder import Ints, Mask, RawColumn, all_set, validity_bitmap
 from floeplan.metadata.entries import Content, EntriesTable
 from floeplan.metadata.entry_columns import EntryColumns, partition_column
 from floeplan.metadata.inherit import (
@@ -166,7 +166,7 @@ class _Columns:
         self.done[name] = number_array(values.astype(dtype, copy=False), valid)
 
     def _require(self, name: str, valid: Mask) -> None:
-        if not valid.all():
+        if not all_set(valid):
             path = self.origin.path_at(int(np.argmin(valid)))
             raise CorruptMetadataError(
                 f"{path} has an entry whose {name} is missing or makes no sense", context={"file": path, "field": name}

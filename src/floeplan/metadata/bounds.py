@@ -36,7 +36,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from floeplan.metadata.decoder import validity_bitmap
+from floeplan.metadata.decoder import all_set, validity_bitmap
 from floeplan.predicate.stats import Bound
 from floeplan.predicate.tristate import Mask
 
@@ -183,7 +183,7 @@ class _Packed:
         for length in _distinct(self.sizes[self.valid]):
             if length:
                 chosen = self.valid & (self.sizes == length)
-                rows: Ints | slice = slice(None) if chosen.all() else np.flatnonzero(chosen)
+                rows: Ints | slice = slice(None) if all_set(chosen) else np.flatnonzero(chosen)
                 yield length, rows, self._matrix(rows, length)
 
     def _matrix(self, rows: Ints | slice, length: int) -> Bytes:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from floeplan.errors import CorruptMetadataError
-from floeplan.metadata.decoder import Ints, Mask
+from floeplan.metadata.decoder import Ints, Mask, all_set
 from floeplan.metadata.entries import Status
 from floeplan.metadata.manifest_list import DATA, ManifestListTable
 
@@ -31,7 +31,7 @@ def inherit_snapshot_id(own: Nullable, manifests: ManifestListTable, manifest: I
 def inherit_sequence_number(own: Nullable, status: Ints, manifests: ManifestListTable, manifest: Ints) -> Nullable:
     """Data or file sequence number."""
     values, valid = own
-    if valid.all():
+    if all_set(valid):
         return own
     inherited = manifests.sequence_number[manifest]
     inherits = ~valid & ((inherited == 0) | (status == Status.ADDED))
@@ -40,7 +40,7 @@ def inherit_sequence_number(own: Nullable, status: Ints, manifests: ManifestList
 
 def check_sequence_numbers(valid: Mask, manifests: ManifestListTable, manifest: Ints) -> None:
     """Refuse entries that have no data sequence number and may not inherit one."""
-    if valid.all():
+    if all_set(valid):
         return
     path = manifests.path[int(manifest[np.argmin(valid)])].as_py()
     raise CorruptMetadataError(

@@ -20,7 +20,7 @@ from pyiceberg.io import FileIO
 from floeplan.errors import CorruptMetadataError
 from floeplan.metadata.avro_file import AvroReader, Header, corrupt, stored_blocks
 from floeplan.metadata.bounds import as_text
-from floeplan.metadata.decoder import DECODER, ColumnReader, Decoder, Ints, Mask, RawColumn
+from floeplan.metadata.decoder import DECODER, ColumnReader, Decoder, Ints, Mask, RawColumn, all_set
 from floeplan.metadata.io import MAX_WORKERS, read_file, read_files
 from floeplan.metadata.program import Fields, Items, Present, Scalar, compile_program
 from floeplan.text import parse_count
@@ -228,7 +228,7 @@ def _numbers(columns: dict[str, RawColumn], name: str, count: int, location: str
     if column is None:
         return np.full(count, missing or 0, dtype=np.int64)
     values = column.values.astype(np.int64, copy=False)
-    if column.valid.all():
+    if all_set(column.valid):
         return values
     if missing is None:
         raise CorruptMetadataError(f"{location} lacks the {name} of a manifest", context={"file": location})
@@ -238,7 +238,7 @@ def _numbers(columns: dict[str, RawColumn], name: str, count: int, location: str
 def _text(column: RawColumn | None, location: str) -> pa.Array:
     if column is None:
         return pa.array([], pa.large_string())
-    if not column.valid.all():
+    if not all_set(column.valid):
         raise CorruptMetadataError(f"{location} lacks the path of a manifest", context={"file": location})
     try:
         return as_text(column.to_arrow())

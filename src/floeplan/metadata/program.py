@@ -207,6 +207,9 @@ class _Compiler:
         if depth > MAX_DEPTH:
             raise CorruptMetadataError(f"the Avro schema nests deeper than {MAX_DEPTH} levels")
         if isinstance(avro, str):
+            if avro in _PLAIN and avro not in self.named and not isinstance(want, Present):
+                self._scalar({"type": avro}, want, domain)
+                return
             avro = self.named.get(avro, {"type": avro})
         if isinstance(avro, list):
             self._union(avro, want, domain, depth)
@@ -365,6 +368,9 @@ class _Compiler:
     def _close_length(self, length_at: int) -> None:
         self.code[length_at] = len(self.code) - length_at - 1
 
+
+_PLAIN = frozenset({"int", "long", "boolean", "float", "double", "string", "bytes"})
+"""Types that a name alone tells."""
 
 _NULL = {"type": "null"}
 _NESTED = (dict, list)

@@ -62,13 +62,13 @@ def file_stats(entries: EntriesTable, columns: Iterable[Column]) -> StatsTable:
     """What bounds and counts say of each file, by field id; columns whose statistics were not read are unknown."""
     wanted = {column.field_id: column.type for column in columns}
     known = {field_id: type_ for field_id, type_ in wanted.items() if f"lower.{field_id}" in entries}
-    stats = {field_id: _column_stats(entries, field_id, type_) for field_id, type_ in known.items()}
-    return StatsTable(len(entries), stats, entries.record_count != 0)
-
-
-def _column_stats(entries: EntriesTable, field_id: int, type_: PrimitiveType) -> ColumnStats:
-    """Counts are believed when they count the rows of the file."""
     rows = entries.record_count
+    stats = {field_id: _column_stats(entries, rows, field_id, type_) for field_id, type_ in known.items()}
+    return StatsTable(len(entries), stats, rows != 0)
+
+
+def _column_stats(entries: EntriesTable, rows: Ints, field_id: int, type_: PrimitiveType) -> ColumnStats:
+    """Counts are believed when they count the rows of the file."""
     values = entries.ints(f"value_count.{field_id}")
     counted = (values < 0) | (values == rows)
     nulls = np.where(counted, entries.ints(f"null_count.{field_id}"), -1)

@@ -52,7 +52,7 @@ def judge_files(predicate: Predicate, entries: EntriesTable) -> JudgedFiles:
     keep = verdict.tri.keep & live
     rows = np.flatnonzero(keep)
     return JudgedFiles(
-        entries=entries if keep.all() else entries.filter(keep),
+        entries=entries if len(rows) == len(keep) else entries.filter(keep),
         states=verdict.tri.states()[rows],
         proven=verdict.proven(rows),
         total=int(np.count_nonzero(live)),
