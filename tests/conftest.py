@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from tests.support.lake import Lake
     from tests.support.matrix import Matrix
 
-settings.register_profile("default", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "default", max_examples=60, derandomize=False, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True, print_blob=True)
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true")
 settings.load_profile("ci" if IN_CI and not fuzzing.SECONDS else "default")

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 TRIED = "examples"
-SECONDS = float(os.environ.get("FLOEPLAN_FUZZ_SECONDS", "0"))
+SECONDS = float(os.environ.get("FLOEPLAN_FUZZ_SECONDS") or 0)
 
 
 def seeds(number: int, *, share: float = 1.0) -> Iterator[int]:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import fuzzing
+
 pytestmark = pytest.mark.unit
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,3 +56,20 @@ def test_a_test_without_a_marker_is_refused(suite: pytest.Pytester) -> None:
 
 def test_a_warning_is_a_failure(suite: pytest.Pytester) -> None:
     run(suite, MARKED + "import warnings\ndef test_it():\n    warnings.warn('old')").assert_outcomes(failed=1)
+
+
+@pytest.mark.parametrize(("seconds", "outcome"), [("", "passed"), ("60", "failed")])
+def test_fuzzing_goes_on_with_other_examples(
+    suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, seconds: str, outcome: str
+) -> None:
+    monkeypatch.setenv("FLOEPLAN_FUZZ_SECONDS", seconds)
+    found = "seen = set()\n@given(st.integers())\ndef test_it(n):\n    seen.add(n)\n    assert len(seen) < 200"
+    result = run(suite, f"{MARKED}from hypothesis import given, strategies as st\n{found}")
+    result.assert_outcomes(**{outcome: 1})
+
+
+def test_seeds_are_the_same_every_time_unless_fuzzing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fuzzing, "SECONDS", 0.0)
+    assert list(fuzzing.seeds(3)) == [0, 1, 2]
+    monkeypatch.setattr(fuzzing, "SECONDS", 60.0)
+    assert next(fuzzing.seeds(3)) != next(fuzzing.seeds(3))
