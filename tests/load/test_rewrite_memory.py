@@ -1,8 +1,8 @@
 """A task that rewrites a group takes no more memory for a large one than for a small one.
 
 A process of its own does the work. The kernel tells the most memory it had, and Arrow the most that rows had of it:
-that is what the budget of a sort is for. What the documents name beside the budget is all there is beside it. The files of a group are one file under many names, which costs no storage;
-what is rewritten of it does.
+that is what the budget of a sort is for. What the documents name beside the budget is all there is beside it. The files
+of a group are one file under many names, which costs no storage; what is rewritten of it does.
 """
 
 from __future__ import annotations
