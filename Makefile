@@ -22,7 +22,7 @@ demo: setup ## run the main job end to end, and say what to look at
 test: setup ## run all tests, in two processes (ARGS='-m unit' for some, in one)
 	@$(PYTEST) $(or $(ARGS),-n 2 --dist loadfile --no-loadscope-reorder)
 
-fuzz: setup ## let every property test look for other examples for a minute, in two processes: an hour (SECONDS=600 a test; ARGS='tests/property -k scan' for some)
+fuzz: setup ## let every property test look for other examples for a minute, in two processes: an hour and a quarter (SECONDS=600 a test; ARGS='tests/property -k scan' for some)
 	@FLOEPLAN_FUZZ_SECONDS=$(or $(SECONDS),60) $(PYTEST) -m 'property or hypothesis' -n 2 --maxschedchunk 1 $(ARGS)
 
 soak: setup ## let writers, rewriters and expiry work against each other, and hold every read against a model (SECONDS=120 a table)

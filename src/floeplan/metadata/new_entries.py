@@ -13,7 +13,7 @@ from pyiceberg.types import PrimitiveType
 
 from floeplan.metadata.assemble import map_type, partition_arrow_type
 from floeplan.metadata.entries import EntriesTable
-from floeplan.metadata.entry_columns import STAT_MAPS, EntryColumns, partition_column
+from floeplan.metadata.entry_columns import STAT_MAPS, WHOLE, EntryColumns, partition_column
 from floeplan.partition.union import UnionPartitionType
 
 ENTRY_TYPES: Mapping[str, pa.DataType] = {
@@ -39,6 +39,8 @@ ENTRY_TYPES: Mapping[str, pa.DataType] = {
 }
 """Arrow types of the columns of whole entries, the partition tuple apart."""
 
+_WHOLE = EntryColumns(WHOLE)
+
 
 def new_entries(
     columns: Mapping[str, pa.Array],
@@ -59,8 +61,8 @@ def new_entries(
     return EntriesTable(pa.table(made), types)
 
 
-def no_entries(columns: EntryColumns, union: UnionPartitionType) -> EntriesTable:
-    """What reading these columns, no statistics among them, gives where there are no manifests."""
+def no_entries(union: UnionPartitionType, columns: EntryColumns = _WHOLE) -> EntriesTable:
+    """What reading these columns, no statistics by field among them, gives where there are no manifests."""
     types = {field.id: field.bound.column.type for field in union.fields}
     named = {name: ENTRY_TYPES[name] for name in ("spec_id", *columns.column_names(()))}
     named |= {partition_column(key): partition_arrow_type(type_) for key, type_ in types.items()}

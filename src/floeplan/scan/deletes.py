@@ -39,7 +39,7 @@ class ScanDeletes:
     @classmethod
     def none(cls, union: UnionPartitionType) -> ScanDeletes:
         """No delete files."""
-        return cls(no_entries(EntryColumns(_NAMES), union), np.zeros(0, dtype=np.int8), ())
+        return cls(no_entries(union, EntryColumns(_NAMES)), np.zeros(0, dtype=np.int8), ())
 
     @property
     def key_columns(self) -> frozenset[int]:

@@ -15,13 +15,8 @@ from pyiceberg.types import UnknownType
 from floeplan.metadata.decoder import Ints, Mask
 from floeplan.metadata.entries import EntriesTable, Status
 from floeplan.metadata.entry_columns import WHOLE, partition_column
-from floeplan.metadata.new_entries import ENTRY_TYPES, new_entries
+from floeplan.metadata.new_entries import ENTRY_TYPES, no_entries
 from floeplan.partition.union import UnionPartitionType
-
-
-def no_entries(union: UnionPartitionType) -> EntriesTable:
-    """A table of no entries."""
-    return new_entries({"file_path": pa.array([], pa.large_string())}, union)
 
 
 def concat_entries(tables: Sequence[EntriesTable], union: UnionPartitionType) -> EntriesTable:

@@ -38,9 +38,10 @@ from floeplan.metadata.manifest_list import (
     read_manifest_list,
 )
 from floeplan.metadata.manifest_list_writer import EncodedList, ListedSnapshot, write_manifest_list
+from floeplan.metadata.new_entries import no_entries
 from floeplan.transaction import summary
 from floeplan.transaction.change import DeleteFileId, SnapshotChange
-from floeplan.transaction.entry_tables import concat_entries, no_entries, with_status
+from floeplan.transaction.entry_tables import concat_entries, with_status
 from floeplan.transaction.filter_manifests import Filtered, ManifestFilter, hinted_manifests
 from floeplan.transaction.manifests import ManifestWritten, SnapshotManifests, TableShape
 from floeplan.transaction.merge_manifests import ManifestMerger, MergeOptions
