@@ -76,7 +76,7 @@ def _pattern(secret: str) -> re.Pattern[str]:
 
 
 def _all_secrets() -> set[str]:
-    environment = {name: value for name, value in os.environ.items() if name.startswith(_ENVIRONMENT)}
+    environment = {name: os.environ[name] for name in os.environ if name.startswith(_ENVIRONMENT)}
     return _known.union(_secrets(environment))
 
 

@@ -5,6 +5,7 @@ Where a fault of Spark's is the reason for a guard, the fault itself is shown: w
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -18,6 +19,7 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DateType, DoubleType, LongType, NestedField, StringType
+from pyspark.sql import DataFrameReader
 
 from floeplan.dml.append import append
 from floeplan.dml.changing import delete
@@ -27,6 +29,7 @@ from floeplan.scan.plan import plan_scan
 from floeplan.spark import row_numbers
 from floeplan.spark.columns import FIELD_ID
 from floeplan.spark.deletes import is_kept
+from floeplan.spark.file_log import loaded_files, process_folder
 from floeplan.spark.held_words import held_row_test, held_words
 from floeplan.spark.reader import ReadOptions, plan_read, read, read_plan_of
 from floeplan.spark.routing import FIELD_ID_CONF, MISSING_IDS_CONF, ZONE_CONF
@@ -314,6 +317,40 @@ def test_bits_that_a_session_holds_are_sent_to_it_once(
     assert len(sent) == 1
     both = left.join(right.where("a > 8"), "a", "left").unionAll(read(spark, deleted, options=NATIVE))
     assert rows(both.orderBy("a")) == [{"a": 8}, {"a": 8}, {"a": 9}, {"a": 9}]
+
+
+def test_files_that_a_session_holds_are_loaded_once_and_reads_of_them_are_told_apart(
+    spark: SparkSession, local_catalog: SqlCatalog, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = local_catalog.create_table(name, pa.schema({"a": pa.int64(), "x": pa.float64()}))
+    append(table, pa.table({"a": [1, 2, 3], "x": [0.5, 1.5, 2.5]}))
+    loads = []
+    load = DataFrameReader.load
+    monkeypatch.setattr(DataFrameReader, "load", lambda *given, **named: loads.append(1) or load(*given, **named))
+    left, right = (read(spark, table.refresh(), options=NATIVE) for _ in range(2))
+    next_to = left.join(right, left["a"] == right["a"] + 1).select(left["a"], right["x"])
+    assert rows(next_to.orderBy("a")) == [{"a": 2, "x": 0.5}, {"a": 3, "x": 1.5}]
+    assert len(loads) == 1
+    narrow = read(spark, table, "a > 1", options=NATIVE)
+    assert [row["a"] for row in rows(narrow.join(left, narrow["a"] == left["a"]).select(left["a"]))] == [2, 3]
+    assert len(loads) == 1
+    append(table, pa.table({"a": [4], "x": [3.5]}))
+    assert read(spark, table.refresh(), options=NATIVE).count() == 4
+    assert read(spark.newSession(), table, options=NATIVE).count() == 4
+    assert len(loads) == 3
+
+
+def test_a_log_that_was_removed_is_written_again(spark: SparkSession, local_catalog: SqlCatalog, name: str) -> None:
+    table = local_catalog.create_table(name, pa.schema({"a": pa.int64()}))
+    append(table, pa.table({"a": [1]}))
+    plan = plan_read(spark, table.refresh(), options=NATIVE)
+    assert rows(plan.dataframe()) == [{"a": 1}]
+    for folder in Path(process_folder()).iterdir():
+        if folder.is_dir():
+            shutil.rmtree(folder)
+    assert rows(plan.dataframe()) == [{"a": 1}]
+    loaded_files.cache_clear()
+    assert rows(plan.dataframe()) == [{"a": 1}]
 
 
 @pytest.mark.parametrize("row", ["CAST(NULL AS BIGINT)", "128L", "-1L"])

@@ -7,7 +7,7 @@ bytes of files whose manifests were skipped and whose snapshot has no totals.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from floeplan.predicate.ir import IrExpr
@@ -35,7 +35,7 @@ class ScanPlanSummary:
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
-        return asdict(self)
+        return _plain(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class LeafNote:
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
-        return asdict(self)
+        return _plain(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ class SpecSummary:
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
-        return asdict(self)
+        return {**_plain(self), "notes": [note.to_dict() for note in self.notes]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,3 +139,8 @@ class PlanWarning:
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
         return {"kind": self.kind, "message": self.message, "context": dict(self.context)}
+
+
+def _plain(numbers: ScanPlanSummary | LeafNote | SpecSummary) -> dict[str, Any]:
+    """Fields by name, without the copies that ``asdict`` makes of each: every scan is reported."""
+    return {field.name: getattr(numbers, field.name) for field in fields(numbers)}

@@ -4,6 +4,10 @@ Spark keeps a log of the files a stream has written (``_spark_metadata``) and, w
 files named there. A log written by hand therefore costs nothing per file, and the time of modification it states for a
 file comes back with every row: it carries a number of ours, the file's *tag*.
 
+A log is named by what is in it, and a session holds the files it has loaded last: reading the same files again neither
+writes a log nor has Spark look into it. Every reader must make columns of its own of those that are held, as
+``native`` does: rows of two reads that share a column could not be told apart in a join.
+
 Only the process that plans the query reads the log, so a local folder will do, except where that process is on another
 machine (Spark Connect): then the folder must be one that both can reach, or the files are named one by one, without
 tags.
@@ -12,12 +16,17 @@ tags.
 from __future__ import annotations
 
 import atexit
+import hashlib
 import json
+import os
 import tempfile
 import uuid
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from operator import attrgetter
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 from weakref import WeakKeyDictionary
@@ -26,10 +35,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from cachetools import LRUCache, cached
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, DataFrameReader
 from pyspark.sql.types import LongType, StructField, StructType
 
+from floeplan.spark.held_words import MOST_BYTES
 from floeplan.spark.session import is_connect
 
 if TYPE_CHECKING:
@@ -52,6 +63,9 @@ _SHIFT, _MICROS = 10, 1000
 TAG = f"shiftright(unix_micros(_metadata.file_modification_time), {_SHIFT})"
 """The number the log gave to the file of a row, in SQL."""
 
+_HELD_BYTES, _BYTES_PER_LETTER = 2**18, 8
+"""What Spark keeps of files that are loaded: so much of anything, and so much for a letter of schema and log."""
+
 _seen: WeakKeyDictionary[SparkSession, bool] = WeakKeyDictionary()
 _folders: list[tempfile.TemporaryDirectory[str]] = []
 
@@ -69,11 +83,35 @@ def read_logged(
 
     A file that tasks do not find is an error, unless they ``may_miss`` it: then it has no rows.
     """
-    folder = Path(process_folder()) / uuid.uuid4().hex
+    lines, columns = _lines(paths, sizes, tags), schema.json()
+    nbytes = _HELD_BYTES + _BYTES_PER_LETTER * (len(lines) + len(columns))
+    return loaded_files(spark, columns, may_miss, _write_log(lines), nbytes).frame
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """Rows of the files of a log, and what Spark keeps of them."""
+
+    frame: DataFrame
+    nbytes: int
+
+
+@cached(LRUCache(MOST_BYTES, attrgetter("nbytes")), key=lambda *named: named[:-1], lock=Lock())
+def loaded_files(spark: SparkSession, schema: str, may_miss: bool, folder: Path, nbytes: int) -> _Loaded:
+    """The rows of a log that a session holds, or else loads now, other threads not waiting."""
+    return _Loaded(_reader(spark, schema, may_miss).load(folder.as_uri()), nbytes)
+
+
+def _write_log(lines: str) -> Path:
+    """The folder whose log has these lines, written unless it is there: what is read again is not written again."""
+    folder = Path(process_folder()) / hashlib.blake2b(lines.encode(), digest_size=16).hexdigest()
     log = folder / "_spark_metadata" / "0"
-    log.parent.mkdir(parents=True)
-    log.write_text("v1\n" + _lines(paths, sizes, tags))
-    return _reader(spark, schema.json(), may_miss).load(folder.as_uri())
+    if not log.exists():
+        partial = folder.with_name(uuid.uuid4().hex)
+        partial.write_text("v1\n" + lines)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(partial, log)
+    return folder
 
 
 def sees_logs(spark: SparkSession) -> bool:
