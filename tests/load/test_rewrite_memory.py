@@ -29,7 +29,7 @@ TASK_MEGABYTES = 600
 SORT_MEMORY = (512 if LARGE else 16) * 1024**2
 ROW_GROUP = 128 * 1024**2
 """Rows that wait for being written, whatever they come from."""
-LEAST_BUDGET, MAP_BYTES = 600 * 1024**2, 9
+LEAST_BUDGET, MAP_BYTES = 600 * 1024**2, 8
 """What a sort over disk takes of a process, however little it is given; and the map of old rows to new ones, a row."""
 COLUMNS = {"id": pa.int64(), "few": pa.string(), "n": pa.int64(), "note": pa.string()}
 SCHEMA = pa.schema(

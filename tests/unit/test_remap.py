@@ -39,6 +39,18 @@ def test_a_map_that_was_sent_says_the_same_and_is_small() -> None:
         }
 
 
+@pytest.mark.parametrize(("length", "most"), [(1, 4), (2, 2.5), (100, 0.06)])
+def test_what_is_kept_of_written_rows_is_never_more_than_their_numbers(length: int, most: float) -> None:
+    """Of 100,000 rows in shuffled runs of some length, so many bytes a row."""
+    runs = np.random.default_rng(5).permutation(100_000 // length)
+    numbers = (runs[:, None] * length + np.arange(length)).ravel()
+    starts, counts = runs_of(numbers)
+    owned = sum(part.nbytes for part in (starts, counts) if part.strides != (0,))
+    assert owned <= most * len(numbers)
+    assert int(counts.sum()) == len(numbers)
+    assert np.array_equal(np.repeat(starts, counts), np.repeat(numbers[:: len(numbers) // len(starts)], counts))
+
+
 def test_every_row_is_found_and_deleted_ones_are_not() -> None:
     moved = many_runs(20, 2000)
     seen = []

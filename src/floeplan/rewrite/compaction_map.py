@@ -120,9 +120,14 @@ def _received(
 
 
 def runs_of(numbers: Ints) -> Runs:
-    """Numbers as runs of consecutive ones, in their order; there may be as many as rows, so they are kept narrow."""
+    """Numbers as runs of consecutive ones, in their order, or each by itself where that is smaller.
+
+    There may be as many runs as rows, so they are kept narrow.
+    """
     starts = np.flatnonzero(np.diff(numbers, prepend=numbers[:1] - 2) != 1)
-    return _narrow(numbers[starts]), _narrow(np.diff(np.append(starts, len(numbers))))
+    first, counts = _narrow(numbers[starts]), _narrow(np.diff(np.append(starts, len(numbers))))
+    alone = _narrow(numbers)
+    return each_alone(alone) if alone.nbytes < first.nbytes + counts.nbytes else (first, counts)
 
 
 def each_alone(numbers: npt.NDArray[np.integer[Any]]) -> Runs:
@@ -131,7 +136,7 @@ def each_alone(numbers: npt.NDArray[np.integer[Any]]) -> Runs:
 
 
 def _narrow(numbers: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.integer[Any]]:
-    return numbers.astype(np.min_scalar_type(int(numbers.max(initial=0))))
+    return numbers.astype(np.min_scalar_type(int(numbers.max(initial=0))), copy=False)
 
 
 @dataclass(slots=True)

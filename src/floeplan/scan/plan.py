@@ -110,6 +110,7 @@ class _Planner:
         self.union = UnionPartitionType.of_table(target.metadata)
         self.root = _root(options.root, target)
         self.predicate = Predicate(compiled.predicate, predicate_columns(compiled.predicate), self.union)
+        self.cache = EntriesCache()
         self.passes: list[PassSummary] = []
         self.warnings = [PlanWarning("not-compiled", e.message, e.to_dict()) for e in compiled.errors]
 
@@ -171,7 +172,7 @@ class _Planner:
         return read_deletes(lambda columns: self._entries(manifests, rows, columns), self.union)
 
     def _entries(self, manifests: ManifestListTable, rows: Any, columns: EntryColumns) -> EntriesTable:
-        read = EntriesCache().read_entries if self.options.cache else partial(read_entries, live=True)
+        read = self.cache.read_entries if self.options.cache else partial(read_entries, live=True)
         if self.root is not None:
             read = self.root.read_entries
         io, workers = self.target.table.io, self.options.concurrency

@@ -80,7 +80,7 @@ def is_kept(words: Column, count: int, start: str, row: str) -> Column:
     bit = F.getbit(F.get(words, F.expr(f"CAST({word} AS INT)")), F.expr(f"CAST({row} & {WORD - 1} AS INT)"))
     sure = f"{word} >= 0 AND {word} < {count}"
     deleted = F.expr(f"CASE WHEN {sure} THEN FALSE ELSE CAST(raise_error('{_UNNUMBERED}') AS BOOLEAN) END")
-    return ~bit.cast("boolean") | deleted
+    return F.when(~bit.cast("boolean"), True).otherwise(deleted)
 
 
 def not_deleted(spark: SparkSession, files: PlannedFiles, rows: Ints, table: Table, *, start: str, row: str) -> Column:
