@@ -26,9 +26,9 @@ import floeplan as fp
 from bench.cpu_clock import CpuClock
 from bench.read_tables import DELETED, EVERY, REMAINDER, make_tables
 from bench.spark_session import start_session
-from floeplan.spark.columns import ROW_INDEX
-from floeplan.spark.file_log import loaded_files
-from floeplan.spark.held_words import held_row_test, held_words
+from floeplan.spark.read.columns import ROW_INDEX
+from floeplan.spark.read.deletes import held_row_test, held_words
+from floeplan.spark.read.file_log import loaded_files
 from tests.support.lake import NAME, Lake
 
 if TYPE_CHECKING:

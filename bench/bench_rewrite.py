@@ -34,8 +34,8 @@ from bench.dml_tables import COLUMNS, ROWS
 from bench.results import markdown
 from bench.rewrite_memory import PeakMemory
 from bench.spark_session import start_session
-from floeplan.metadata.io import local_path
-from floeplan.rewrite.compaction_map import MapBuilder
+from floeplan.metadata.files import local_path
+from floeplan.rewrite.commit.compaction_map import MapBuilder
 from tests.support.lake import NAME, Lake
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ import pyarrow as pa
 from pyiceberg.table import Table
 
 import floeplan as fp
-from floeplan.dml.result import DmlResult
-from floeplan.dml.runner import HERE_BYTES
-from floeplan.spark.small_frames import is_small
+from floeplan.dml.outcome import DmlResult
+from floeplan.spark.write.small_frames import is_small
+from floeplan.tasks.runner import HERE_BYTES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -19,8 +19,8 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import MonthTransform
 
 from floeplan.partition.evolution import AddField, SpecChange, Term, replace_field
-from floeplan.testing.archive import write_evolved_archive
 from floeplan.transaction.evolve_spec import evolve_spec
+from tests.support.archive import write_evolved_archive
 from tests.support.lake import NAME
 
 if TYPE_CHECKING:

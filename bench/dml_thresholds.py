@@ -1,7 +1,7 @@
 """Where changes are worked on: the same change in this process and in Spark's tasks, over more and more of it.
 
 ``python -m bench.dml_thresholds [rows …]`` prints for tables of so many rows how much work the runner counts (its
-weights, in MiB) and what it costs here and there. ``floeplan.dml.runner.HERE_BYTES`` is chosen from it: up to there a
+weights, in MiB) and what it costs here and there. ``floeplan.tasks.runner.HERE_BYTES`` is chosen from it: up to there a
 Spark job costs more than it spreads. One turn of each to warm up, then the better of two.
 """
 
@@ -23,7 +23,8 @@ import floeplan as fp
 from bench.cpu_clock import CpuClock
 from bench.dml_tables import evolved
 from bench.spark_session import start_session
-from floeplan.dml import changing, runner
+from floeplan.dml import delete_update as changing
+from floeplan.tasks import runner
 from tests.support.lake import Lake
 
 if TYPE_CHECKING:

@@ -15,13 +15,13 @@ import numpy.ma  # noqa: F401 - Arrow imports it on first use, which is no part 
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import StaticTable
 
-from floeplan.metadata.avro_file import AvroReader
-from floeplan.metadata.cache import EntriesCache
-from floeplan.metadata.decoder import load_decoder
-from floeplan.metadata.entry_columns import EntryColumns
-from floeplan.metadata.io import read_files
-from floeplan.metadata.manifest import read_entries
-from floeplan.metadata.manifest_list import ManifestListTable, read_manifest_list
+from floeplan.metadata.avro.container import AvroReader
+from floeplan.metadata.avro.decoder import load_decoder
+from floeplan.metadata.cache.store import EntriesCache
+from floeplan.metadata.files import read_files
+from floeplan.metadata.manifests.entries import EntryColumns
+from floeplan.metadata.manifests.manifest_list import ManifestListTable, read_manifest_list
+from floeplan.metadata.manifests.reader import read_entries
 from floeplan.partition.union import UnionPartitionType
 
 PLAN = EntryColumns(frozenset({"key_metadata", "first_row_id", "sort_order_id"}))

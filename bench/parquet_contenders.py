@@ -46,7 +46,7 @@ class Query:
 
 
 def floeplan(query: Query, location: str, endpoint: str | None) -> Answer:
-    from floeplan.parquet import reader
+    from floeplan.parquet.read import reader
 
     io = _file_io(endpoint) if endpoint else None
     path = f"s3://{BUCKET}/{FILE}" if endpoint else location

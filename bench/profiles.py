@@ -25,8 +25,8 @@ from bench.read_tables import make_tables
 from bench.results import HERE
 from bench.sampler import Sampler, Stack, in_turn
 from bench.spark_session import start_session
-from floeplan.dml import runner as dml_runner
-from floeplan.rewrite import runner as rewrite_runner
+from floeplan.rewrite.run import runner as rewrite_runner
+from floeplan.tasks import runner as dml_runner
 from tests.support.lake import NAME, Lake
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from importlib.metadata import files
 from pathlib import Path
 
 import floeplan
-import floeplan.metadata._avro_decode
+import floeplan.metadata.avro._avro_decode
 
 assert importlib.util.find_spec("pyspark") is None
 assert "site-packages" in floeplan.__file__, floeplan.__file__

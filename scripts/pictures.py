@@ -18,8 +18,9 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from floeplan.catalog import open_catalog
-from floeplan.cli.demo_archive import WEEK, Archive
-from floeplan.cli.demo_chapters import (
+from floeplan.cli.commands.prune import Answer, render
+from floeplan.cli.demo.archive import WEEK, Archive
+from floeplan.cli.demo.chapters import (
     Stage,
     ask_for_a_week,
     rewrite_along_a_curve,
@@ -27,8 +28,7 @@ from floeplan.cli.demo_chapters import (
     tell_history,
     upgrade_by_metadata,
 )
-from floeplan.cli.prune import Answer, render
-from floeplan.parquet.prune import PruneRequest
+from floeplan.parquet.prune.request import PruneRequest
 from floeplan.parquet.source import open_source
 from floeplan.scan.explain import draw_levels
 

@@ -9,10 +9,10 @@ if TYPE_CHECKING:
     from floeplan import prune
     from floeplan.catalog import load_table
     from floeplan.dml.append import append
-    from floeplan.dml.changing import delete, update
-    from floeplan.dml.merge import merge
+    from floeplan.dml.delete_update import delete, update
+    from floeplan.dml.merge.builder import merge
+    from floeplan.dml.outcome import DmlResult
     from floeplan.dml.overwrite import overwrite
-    from floeplan.dml.result import DmlResult
     from floeplan.errors import FloeplanError
     from floeplan.maintain.doctor import doctor
     from floeplan.maintain.expire import expire_snapshots
@@ -20,24 +20,24 @@ if TYPE_CHECKING:
     from floeplan.maintain.orphans import remove_orphans
     from floeplan.maintain.rewrite_manifests import rewrite_manifests
     from floeplan.predicate.compile import CompileResult, compile_predicate
-    from floeplan.rewrite.execute import rewrite_data_files
-    from floeplan.rewrite.filter import FilterStats
-    from floeplan.rewrite.options import RewriteOptions
-    from floeplan.rewrite.plan import RewriteDataFilesPlan, RewriteDataFilesPlanningResult
-    from floeplan.rewrite.planner import RewriteDataFilesPlanner
+    from floeplan.rewrite.plan.filter import FilterStats
+    from floeplan.rewrite.plan.model import RewriteDataFilesPlan, RewriteDataFilesPlanningResult
+    from floeplan.rewrite.plan.options import RewriteOptions
+    from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
     from floeplan.rewrite.result import RewriteResult
-    from floeplan.rewrite.spec_upgrade import SpecUpgradeResult, UpgradeOptions, upgrade_spec
+    from floeplan.rewrite.run.execute import rewrite_data_files
+    from floeplan.rewrite.spec_upgrade.upgrade import SpecUpgradeResult, UpgradeOptions, upgrade_spec
     from floeplan.scan.model import FileScan
     from floeplan.scan.options import ScanOptions
     from floeplan.scan.plan import plan_scan
     from floeplan.scan.scan_plan import ScanPlan
     from floeplan.scan.summary import ScanPlanSummary
-    from floeplan.spark.datasource import register
     from floeplan.spark.incremental import incremental
     from floeplan.spark.metadata_tables import metadata_table
-    from floeplan.spark.reader import ReadOptions, ReadPlan, plan_read, read
-    from floeplan.spark.shipping import ship
+    from floeplan.spark.read.reader import ReadOptions, ReadPlan, plan_read, read
+    from floeplan.spark.source.datasource import register
     from floeplan.sql_text.run import sql
+    from floeplan.tasks.shipping import ship
     from floeplan.transaction.evolve_spec import EvolveResult
 
 __all__ = [
@@ -86,45 +86,45 @@ __all__ = [
 
 _HOMES = {
     "CompileResult": "floeplan.predicate.compile",
-    "DmlResult": "floeplan.dml.result",
+    "DmlResult": "floeplan.dml.outcome",
     "EvolveResult": "floeplan.transaction.evolve_spec",
     "FileScan": "floeplan.scan.model",
-    "FilterStats": "floeplan.rewrite.filter",
+    "FilterStats": "floeplan.rewrite.plan.filter",
     "FloeplanError": "floeplan.errors",
-    "ReadOptions": "floeplan.spark.reader",
-    "ReadPlan": "floeplan.spark.reader",
-    "RewriteDataFilesPlan": "floeplan.rewrite.plan",
-    "RewriteDataFilesPlanner": "floeplan.rewrite.planner",
-    "RewriteDataFilesPlanningResult": "floeplan.rewrite.plan",
-    "RewriteOptions": "floeplan.rewrite.options",
+    "ReadOptions": "floeplan.spark.read.reader",
+    "ReadPlan": "floeplan.spark.read.reader",
+    "RewriteDataFilesPlan": "floeplan.rewrite.plan.model",
+    "RewriteDataFilesPlanner": "floeplan.rewrite.plan.planner",
+    "RewriteDataFilesPlanningResult": "floeplan.rewrite.plan.model",
+    "RewriteOptions": "floeplan.rewrite.plan.options",
     "RewriteResult": "floeplan.rewrite.result",
     "ScanOptions": "floeplan.scan.options",
     "ScanPlan": "floeplan.scan.scan_plan",
     "ScanPlanSummary": "floeplan.scan.summary",
-    "SpecUpgradeResult": "floeplan.rewrite.spec_upgrade",
-    "UpgradeOptions": "floeplan.rewrite.spec_upgrade",
+    "SpecUpgradeResult": "floeplan.rewrite.spec_upgrade.upgrade",
+    "UpgradeOptions": "floeplan.rewrite.spec_upgrade.upgrade",
     "append": "floeplan.dml.append",
     "compile_predicate": "floeplan.predicate.compile",
-    "delete": "floeplan.dml.changing",
+    "delete": "floeplan.dml.delete_update",
     "doctor": "floeplan.maintain.doctor",
     "expire_snapshots": "floeplan.maintain.expire",
     "incremental": "floeplan.spark.incremental",
     "inspect_table": "floeplan.maintain.inspect",
     "load_table": "floeplan.catalog",
-    "merge": "floeplan.dml.merge",
+    "merge": "floeplan.dml.merge.builder",
     "metadata_table": "floeplan.spark.metadata_tables",
     "overwrite": "floeplan.dml.overwrite",
-    "plan_read": "floeplan.spark.reader",
+    "plan_read": "floeplan.spark.read.reader",
     "plan_scan": "floeplan.scan.plan",
-    "read": "floeplan.spark.reader",
-    "register": "floeplan.spark.datasource",
+    "read": "floeplan.spark.read.reader",
+    "register": "floeplan.spark.source.datasource",
     "remove_orphans": "floeplan.maintain.orphans",
-    "rewrite_data_files": "floeplan.rewrite.execute",
+    "rewrite_data_files": "floeplan.rewrite.run.execute",
     "rewrite_manifests": "floeplan.maintain.rewrite_manifests",
-    "ship": "floeplan.spark.shipping",
+    "ship": "floeplan.tasks.shipping",
     "sql": "floeplan.sql_text.run",
-    "update": "floeplan.dml.changing",
-    "upgrade_spec": "floeplan.rewrite.spec_upgrade",
+    "update": "floeplan.dml.delete_update",
+    "upgrade_spec": "floeplan.rewrite.spec_upgrade.upgrade",
 }
 
 

@@ -64,7 +64,7 @@ def load_table(table: str | os.PathLike[str] | Table, catalog: str | Catalog | N
 def limit_waiting(catalog: Catalog) -> None:
     """Let a REST catalog that was opened elsewhere be waited for no longer than its properties say."""
     if "pyiceberg.catalog.rest" in sys.modules:
-        from floeplan import rest_waiting
+        from floeplan import rest_timeouts as rest_waiting
 
         rest_waiting.limit_waiting(catalog)
 
@@ -106,7 +106,7 @@ def connect(name: str, properties: Mapping[str, Any]) -> Catalog:
     context = {"catalog": name}
     try:
         if _is_rest(name, told):
-            from floeplan.rest_waiting import WaitingRestCatalog  # an HTTP client takes long to import
+            from floeplan.rest_timeouts import WaitingRestCatalog
 
             return WaitingRestCatalog(name, **told)
         return load_catalog(name, **told)

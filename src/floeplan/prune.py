@@ -1,6 +1,8 @@
 """Metadata pruning of Parquet files: ``fp.prune.PruneRequest("file.parquet").with_predicate("a = 1").prune()``."""
 
-from floeplan.parquet.prune import (
+from __future__ import annotations
+
+from floeplan.parquet.prune.request import (
     AsyncBloomFilterProvider,
     BloomFilterProvider,
     PruneOptions,
@@ -8,7 +10,7 @@ from floeplan.parquet.prune import (
     PruneRequest,
     PruneResult,
 )
-from floeplan.parquet.selection import RowSelection
+from floeplan.parquet.prune.selection import RowSelection
 
 __all__ = [
     "AsyncBloomFilterProvider",

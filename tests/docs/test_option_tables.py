@@ -11,7 +11,7 @@ import pytest
 import floeplan
 from floeplan.cli import main as cli
 from floeplan.maintain import doctor
-from floeplan.rewrite.options import RewriteOptions
+from floeplan.rewrite.plan.options import RewriteOptions
 from floeplan.scan.options import ScanOptions
 from tests.support.documents import ROOT
 

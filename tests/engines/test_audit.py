@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from floeplan.audit.findings import AuditResult, Finding
-from floeplan.audit.findings_table import store_findings
-from floeplan.audit.job import audit
-from floeplan.audit.options import AuditOptions
+from floeplan.audit.findings import AuditOptions, AuditResult, Finding
+from floeplan.audit.job import audit, store_findings
 from floeplan.catalog import load_table
 from floeplan.cli.main import main
 from floeplan.errors import BadInputError
 from floeplan.scan.options import ScanOptions
 from floeplan.scan.plan import plan_scan
-from floeplan.scan.report_store import JsonLinesReportStore, TableReportStore
+from floeplan.scan.report import JsonLinesReportStore, TableReportStore
 from tests.support.scan_reports import foreign_report, leaf, own_report, write_lines
 from tests.support.tables import catalog, two_spec_table
 

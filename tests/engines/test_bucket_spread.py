@@ -34,7 +34,7 @@ from pyiceberg.types import (
 
 import floeplan as fp
 from floeplan.partition.transforms import apply
-from floeplan.spark.buckets import bucket_sql, with_hash
+from floeplan.spark.write.distribution import bucket_sql, with_hash
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -93,7 +93,7 @@ def test_texts_at_random_too(spark: SparkSession) -> None:
 @pytest.fixture
 def four_tasks(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[SparkSession]:
     """Rows are written in four tasks, however few they are."""
-    monkeypatch.setattr("floeplan.dml.runner.HERE_BYTES", -1)
+    monkeypatch.setattr("floeplan.tasks.runner.HERE_BYTES", -1)
     wanted = {"spark.sql.adaptive.coalescePartitions.enabled": "false", "spark.sql.shuffle.partitions": "4"}
     before = {name: str(spark.conf.get(name)) for name in wanted}
     for name, value in wanted.items():

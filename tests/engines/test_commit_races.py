@@ -20,8 +20,7 @@ from pyiceberg.table import Table
 from floeplan.errors import CommitConflictError
 from floeplan.transaction.change import IsolationLevel
 from floeplan.transaction.commit import commit_change
-from floeplan.transaction.exchange import CommitOptions
-from floeplan.transaction.retry import RetryPolicy
+from floeplan.transaction.exchange import CommitOptions, RetryPolicy
 from tests.support.commits import (
     Rows,
     Write,

@@ -34,7 +34,7 @@ from pyiceberg.types import (
 from floeplan.predicate.compile import compile_predicate
 from floeplan.predicate.ir import Cmp
 from floeplan.predicate.literals import sql_literal
-from floeplan.predicate.rows import evaluate_rows
+from floeplan.predicate.rows.evaluate import evaluate_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,12 +10,11 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import Table
 
-from floeplan.metadata.cache import EntriesCache
-from floeplan.metadata.decoder import load_decoder
-from floeplan.metadata.entries import POSITION_DELETE_PATH
-from floeplan.metadata.entry_columns import EntryColumns
-from floeplan.metadata.manifest import read_entries
-from floeplan.metadata.manifest_list import read_manifest_list
+from floeplan.metadata.avro.decoder import load_decoder
+from floeplan.metadata.cache.store import EntriesCache
+from floeplan.metadata.manifests.entries import POSITION_DELETE_PATH, EntryColumns
+from floeplan.metadata.manifests.manifest_list import read_manifest_list
+from floeplan.metadata.manifests.reader import read_entries
 from floeplan.partition.union import UnionPartitionType
 from tests.support.matrix import TABLES, Matrix
 

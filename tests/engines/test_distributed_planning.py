@@ -12,7 +12,7 @@ from floeplan.errors import CorruptMetadataError
 from floeplan.scan.options import ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.spark.planning import SparkPlanning
-from floeplan.testing.archive import write_evolved_archive
+from tests.support.archive import write_evolved_archive
 from tests.support.mutation import block_ends
 
 if TYPE_CHECKING:

@@ -23,9 +23,9 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.table import Table
 
 import floeplan as fp
-from floeplan.dml.result import DmlResult
-from floeplan.metadata.manifest import read_entries
-from floeplan.metadata.manifest_list import read_manifest_list
+from floeplan.dml.outcome import DmlResult
+from floeplan.metadata.manifests.manifest_list import read_manifest_list
+from floeplan.metadata.manifests.reader import read_entries
 from floeplan.partition.union import UnionPartitionType
 from floeplan.scan.options import ScanOptions
 from tests.support import fuzzing

@@ -29,7 +29,7 @@ MODES = ("copy-on-write", "merge-on-read")
 @pytest.fixture(autouse=True)
 def _every_task_on_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     """However little work there is, Spark does it."""
-    monkeypatch.setattr("floeplan.dml.runner.HERE_BYTES", -1)
+    monkeypatch.setattr("floeplan.tasks.runner.HERE_BYTES", -1)
 
 
 @pytest.fixture(params=TABLES)
@@ -134,7 +134,7 @@ def test_joins_only_spark_makes(mode: str, made: MatrixTable, table: Table, spar
 def test_sources_too_large_to_be_sent_along_are_joined_by_spark(
     framed: bool, made: MatrixTable, table: Table, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("floeplan.dml.merging.SHIPPED_ROWS", 3)
+    monkeypatch.setattr("floeplan.dml.merge.run.SHIPPED_ROWS", 3)
     before = by_key(made)
     keys = [*sorted(before)[::5], 80_000]
     given = pa.table({"pk": pa.array([*keys, None], pa.int32()), "n": pa.array([*range(len(keys)), 1], pa.int32())})

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from floeplan.maintain.doctor import Severity, doctor
-from floeplan.metadata.manifest_list import read_manifest_list
-from floeplan.metadata.wholeness import shortfall
+from floeplan.metadata.manifests.completeness import shortfall
+from floeplan.metadata.manifests.manifest_list import read_manifest_list
 from tests.support.matrix import TABLES, Matrix
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from pyiceberg.types import LongType, NestedField
 
 import floeplan as fp
 from floeplan.errors import FloeplanError
-from floeplan.metadata.table_files import TableFiles
+from floeplan.metadata.files import TableFiles
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,8 +34,8 @@ TASKS = 6
 @pytest.fixture(autouse=True)
 def _in_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     """However little there is to do, each file is read and written by a task of its own."""
-    monkeypatch.setattr("floeplan.dml.runner.HERE_BYTES", -1)
-    monkeypatch.setattr("floeplan.spark.row_changes.FILES_PER_TASK_BYTES", 1)
+    monkeypatch.setattr("floeplan.tasks.runner.HERE_BYTES", -1)
+    monkeypatch.setattr("floeplan.dml.spark_rows.FILES_PER_TASK_BYTES", 1)
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyiceberg.table import StaticTable
 
-from floeplan.metadata.manifest import read_entries
-from floeplan.metadata.manifest_list import read_manifest_list
+from floeplan.metadata.manifests.manifest_list import read_manifest_list
+from floeplan.metadata.manifests.reader import read_entries
 from floeplan.partition.union import UnionPartitionType
 from floeplan.scan.options import ScanOptions
 from floeplan.scan.plan import plan_scan

@@ -18,7 +18,7 @@ import pytest
 from datafusion import SessionContext
 
 import floeplan as fp
-from floeplan.metadata.io import local_path
+from floeplan.metadata.files import local_path
 from tests.support.stitching import columns_encoded, facts_of
 
 if TYPE_CHECKING:

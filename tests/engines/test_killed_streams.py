@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from floeplan.spark.streaming import BATCH_ID
+from floeplan.spark.source.streaming import BATCH_ID
 from tests.support import fuzzing
 from tests.support.killed_stream import FIRST, MORE, STEPS, add, open_catalog, stream
 from tests.support.killed_writers import ROOT

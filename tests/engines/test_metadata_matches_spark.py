@@ -17,11 +17,10 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import PrimitiveType
 
-from floeplan.metadata.entries import POSITION_DELETE_PATH, EntriesTable
-from floeplan.metadata.entry_columns import EntryColumns
-from floeplan.metadata.io import local_path
-from floeplan.metadata.manifest import read_entries
-from floeplan.metadata.manifest_list import ManifestListTable, Summaries, read_manifest_list
+from floeplan.metadata.files import local_path
+from floeplan.metadata.manifests.entries import POSITION_DELETE_PATH, EntriesTable, EntryColumns
+from floeplan.metadata.manifests.manifest_list import ManifestListTable, Summaries, read_manifest_list
+from floeplan.metadata.manifests.reader import read_entries
 from floeplan.partition.union import UnionPartitionType
 from tests.support.iceberg_java import union_partition_ids
 from tests.support.matrix import TABLES, Matrix, MatrixTable

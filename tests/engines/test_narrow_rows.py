@@ -12,8 +12,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import Observation, functions
 
 import floeplan as fp
-from floeplan.spark import appending, narrow_rows
-from floeplan.spark.narrow_rows import BATCH_ROWS, WideRowError, in_batches_of_rows, is_free, marked, narrow
+from floeplan.spark.write import appending, narrow_rows
+from floeplan.spark.write.narrow_rows import BATCH_ROWS, WideRowError, in_batches_of_rows, is_free, marked, narrow
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,7 +26,7 @@ ROWS, BYTES = narrow_rows._SETTINGS
 @pytest.fixture(autouse=True)
 def _in_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     """However few rows there are, tasks write them, and what is wide is found in short texts."""
-    monkeypatch.setattr("floeplan.dml.runner.HERE_BYTES", -1)
+    monkeypatch.setattr("floeplan.tasks.runner.HERE_BYTES", -1)
     monkeypatch.setattr(narrow_rows, "WIDEST", 100)
 
 

@@ -10,7 +10,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from floeplan.parquet.statistics import row_group_stats
+from floeplan.parquet.footer.statistics import row_group_stats
 from floeplan.predicate.ir import Column
 from tests.support.parquet_truth import assert_metadata_is_true
 from tests.support.parquet_writers import (

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from floeplan.parquet.footer import ParquetFooter, read_footer
-from floeplan.parquet.reader import ReadResult, read
+from floeplan.parquet.footer.footer import ParquetFooter, read_footer
+from floeplan.parquet.read.reader import ReadResult, read
 from floeplan.parquet.source import LocalSource
 from floeplan.predicate.compile import compile_predicate
 from tests.support import oracle

@@ -19,13 +19,13 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.table.snapshots import Snapshot
 
-from floeplan.metadata.entries import Content, EntriesTable, Status
-from floeplan.metadata.entry_columns import WHOLE, EntryColumns
-from floeplan.metadata.manifest import read_entries
-from floeplan.metadata.manifest_list import ManifestListTable, read_manifest_list
-from floeplan.metadata.new_entries import ENTRY_TYPES
+from floeplan.metadata.delete_index import DeleteFileId
+from floeplan.metadata.manifests.entries import WHOLE, Content, EntriesTable, EntryColumns, Status
+from floeplan.metadata.manifests.manifest_list import ManifestListTable, read_manifest_list
+from floeplan.metadata.manifests.new_entries import ENTRY_TYPES
+from floeplan.metadata.manifests.reader import read_entries
 from floeplan.partition.union import UnionPartitionType
-from floeplan.transaction.change import DeleteFileId, Operation, SnapshotChange
+from floeplan.transaction.change import Operation, SnapshotChange
 from floeplan.transaction.producer import Produced, SnapshotProducer
 from tests.support.matrix import Matrix
 from tests.support.written_tables import rows_of

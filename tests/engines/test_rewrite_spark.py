@@ -89,7 +89,7 @@ def test_what_spark_commits_meanwhile_is_neither_lost_nor_undone(
 def test_a_task_that_is_killed_while_it_writes_is_done_again_by_another(
     spark: SparkSession, written: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("floeplan.dml.runner.HERE_BYTES", -1)
+    monkeypatch.setattr("floeplan.tasks.runner.HERE_BYTES", -1)
     kill = tmp_path / "kill"
     kill.touch()
     folder = Path(written.location().removeprefix("file:")) / "data"

@@ -10,7 +10,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import functions as F  # noqa: N812
 
 import floeplan as fp
-from floeplan.spark.small_frames import collected, is_small
+from floeplan.spark.write.small_frames import collected, is_small
 from tests.support.matrix import Matrix
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def test_frames_are_appended_alike_here_and_in_spark(
     assert is_small(rows, 1 << 20)
     found = []
     for here in (128 << 20, -1):
-        monkeypatch.setattr("floeplan.dml.runner.HERE_BYTES", here)
+        monkeypatch.setattr("floeplan.tasks.runner.HERE_BYTES", here)
         made = matrix.fork("evolving_v3_vectors")
         table = local_catalog.load_table(made.identifier)
         names = {field.name for field in table.schema().fields}

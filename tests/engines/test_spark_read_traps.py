@@ -22,17 +22,16 @@ from pyiceberg.types import DateType, DoubleType, LongType, NestedField, StringT
 from pyspark.sql import DataFrameReader
 
 from floeplan.dml.append import append
-from floeplan.dml.changing import delete
+from floeplan.dml.delete_update import delete
 from floeplan.errors import FloeplanError, UnsupportedError
 from floeplan.scan.options import ScanOptions
 from floeplan.scan.plan import plan_scan
-from floeplan.spark import row_numbers
-from floeplan.spark.columns import FIELD_ID
-from floeplan.spark.deletes import is_kept
-from floeplan.spark.file_log import loaded_files, process_folder
-from floeplan.spark.held_words import held_row_test, held_words
-from floeplan.spark.reader import ReadOptions, plan_read, read, read_plan_of
-from floeplan.spark.routing import FIELD_ID_CONF, MISSING_IDS_CONF, ZONE_CONF
+from floeplan.spark.read import native as row_numbers
+from floeplan.spark.read.columns import FIELD_ID
+from floeplan.spark.read.deletes import held_row_test, held_words, is_kept
+from floeplan.spark.read.file_log import loaded_files, process_folder
+from floeplan.spark.read.reader import ReadOptions, plan_read, read, read_plan_of
+from floeplan.spark.read.routing import FIELD_ID_CONF, MISSING_IDS_CONF, ZONE_CONF
 from floeplan.transaction.metadata_json import writable_metadata
 
 if TYPE_CHECKING:

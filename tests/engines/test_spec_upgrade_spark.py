@@ -10,7 +10,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from floeplan.maintain.doctor import doctor
 from floeplan.maintain.rewrite_manifests import rewrite_manifests
-from floeplan.rewrite.spec_upgrade import UpgradeOptions, upgrade_spec
+from floeplan.rewrite.spec_upgrade.upgrade import UpgradeOptions, upgrade_spec
 from floeplan.transaction.commit import commit_change
 from tests.support.matrix import Matrix, MatrixTable, interpreted
 from tests.support.moves import delete_change

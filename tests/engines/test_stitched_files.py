@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 from datafusion import SessionContext
 
-from floeplan.parquet.reader import read
-from floeplan.rewrite.stitch import stitch
+from floeplan.parquet.read.reader import read
+from floeplan.rewrite.pages.stitch import stitch
 from tests.support.parquet_files import shown
 from tests.support.parquet_writers import SPARK_OPTIONS, WRITERS, sample_table, write_spark
 from tests.support.stitching import IO, expected_facts, facts_of, opened, same_place

@@ -22,8 +22,7 @@ from floeplan.predicate.compile import compile_predicate
 from floeplan.scan.plan import plan_scan
 from floeplan.transaction.change import Check, IsolationLevel, Operation, SnapshotChange, Validation
 from floeplan.transaction.metadata_json import writable_metadata
-from floeplan.transaction.situation import Situation
-from floeplan.transaction.validate import validate
+from floeplan.transaction.validation import Situation, validate
 from tests.support import iceberg_java
 from tests.support.commits import (
     NO_SCAN_EXTRAS,

@@ -21,18 +21,18 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from floeplan.metadata.entry_columns import WHOLE, EntryColumns
-from floeplan.metadata.manifest import read_entries
-from floeplan.metadata.manifest_list import (
+from floeplan.metadata.manifests.entries import WHOLE, EntryColumns
+from floeplan.metadata.manifests.list_writer import ListedSnapshot, write_manifest_list
+from floeplan.metadata.manifests.manifest_list import (
     ManifestListTable,
     concat_manifest_lists,
     inline_manifest_list,
     read_manifest_list,
 )
-from floeplan.metadata.manifest_list_writer import ListedSnapshot, write_manifest_list
-from floeplan.metadata.manifest_writer import write_manifest
-from floeplan.metadata.root import write_manifests_from_root, write_root
-from floeplan.metadata.root_reader import RootManifest
+from floeplan.metadata.manifests.reader import read_entries
+from floeplan.metadata.manifests.writer import write_manifest
+from floeplan.metadata.root.reader import RootManifest
+from floeplan.metadata.root.writer import write_manifests_from_root, write_root
 from floeplan.partition.union import UnionPartitionType
 from floeplan.scan.options import ScanOptions
 from floeplan.scan.plan import plan_scan

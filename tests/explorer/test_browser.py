@@ -12,13 +12,13 @@ from playwright.sync_api import Browser, Page, expect
 
 from floeplan.audit.findings import AuditResult, DayOfRuns, Finding
 from floeplan.catalog import load_table
-from floeplan.explorer.plan_document import plan_for
+from floeplan.explorer.documents import plan_for
 from floeplan.explorer.server import ExplorerServer
 from floeplan.explorer.service import ExplorerService
 from floeplan.explorer.site import write_report
 from floeplan.explorer.view import TableView
-from floeplan.testing.archive import write_evolved_archive
 from tests.explorer.conftest import SCREENSHOTS, TOKEN, serving
+from tests.support.archive import write_evolved_archive
 from tests.support.explored import EVIL, NAME
 from tests.support.tables import two_spec_table
 

@@ -11,18 +11,19 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from floeplan.errors import BadInputError, UnknownFileError
-from floeplan.explorer.assets import data_script, to_json
 from floeplan.explorer.documents import (
+    Footers,
     RewriteRequest,
     doctor_document,
     for_browsers,
     overview_document,
+    plan_document,
+    plan_for,
     rewrite_document,
     upgrade_document,
 )
 from floeplan.explorer.file_document import file_document
-from floeplan.explorer.plan_document import Footers, plan_document, plan_for
-from floeplan.explorer.site import write_report
+from floeplan.explorer.site import data_script, to_json, write_report
 from floeplan.explorer.view import TableView
 from tests.support.explored import EVIL, NAME
 from tests.support.tables import events
@@ -87,7 +88,7 @@ def test_lanes_are_partitions_without_their_time_and_bins_are_days(view: TableVi
 def test_footers_are_opened_for_few_files_only_unless_asked(view: TableView, monkeypatch: pytest.MonkeyPatch) -> None:
     where = "voltage > 29.8"
     assert plan_document(view, where, plan_for(view, where))["summary"]["row_groups_kept"] is not None
-    monkeypatch.setattr("floeplan.explorer.plan_document.FEW_FILES", 1)
+    monkeypatch.setattr("floeplan.explorer.documents.FEW_FILES", 1)
     assert plan_document(view, where, plan_for(view, where))["footers"] is False
     assert plan_document(view, where, plan_for(view, where, Footers.YES))["footers"] is True
 

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from floeplan.explorer.assets import to_json
-from floeplan.explorer.documents import doctor_document, overview_document
+from floeplan.explorer.documents import Footers, doctor_document, overview_document, plan_document, plan_for
 from floeplan.explorer.file_document import file_document
-from floeplan.explorer.plan_document import Footers, plan_document, plan_for
+from floeplan.explorer.site import to_json
 from floeplan.explorer.view import TableView
 from tests.support.matrix import TABLES, Matrix
 from tests.support.matrix_predicates import predicates

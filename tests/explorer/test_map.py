@@ -15,13 +15,11 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField
 
 from floeplan.catalog import load_table
-from floeplan.explorer.axis import MOST_BINS, _calendar
-from floeplan.explorer.documents import overview_document
-from floeplan.explorer.plan_document import plan_document, plan_for
-from floeplan.explorer.table_map import MOST_LANES, _fold
+from floeplan.explorer.documents import overview_document, plan_document, plan_for
+from floeplan.explorer.table_map import MOST_BINS, MOST_LANES, _calendar, _fold
 from floeplan.explorer.view import TableView
-from floeplan.testing.archive import write_evolved_archive
-from floeplan.testing.metadata_writer import FileEntry, MetadataWriter
+from tests.support.archive import write_evolved_archive
+from tests.support.metadata_writer import FileEntry, MetadataWriter
 from tests.support.tables import catalog
 
 pytestmark = pytest.mark.unit

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from floeplan.explorer.assets import ROOT
+from floeplan.explorer.site import ROOT
 
 pytestmark = pytest.mark.unit
 

@@ -20,7 +20,7 @@ from requests.adapters import HTTPAdapter
 import floeplan as fp
 from floeplan.catalog import connect
 from floeplan.errors import CommitConflictError, CommitStateUnknownError, FloeplanError
-from floeplan.rest_waiting import SOCKET_TIMEOUT
+from floeplan.rest_timeouts import SOCKET_TIMEOUT
 from floeplan.transaction.change import IsolationLevel
 from floeplan.transaction.commit import commit_change
 from tests.support.commits import (

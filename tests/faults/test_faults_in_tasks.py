@@ -15,8 +15,9 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import Table
 
 import floeplan as fp
-from floeplan.dml import merging, runner
+from floeplan.dml.merge import run as merging
 from floeplan.errors import FloeplanError
+from floeplan.tasks import runner
 from tests.support.fault_proxy import Fault, Kind, always
 from tests.support.faulty_store import (
     KINDS,

@@ -20,7 +20,7 @@ from pyiceberg.table import Table
 
 import floeplan as fp
 from floeplan.errors import CommitError, FloeplanError
-from floeplan.metadata.io import write_file
+from floeplan.metadata.files import write_file
 from tests.support.commits import (
     arrow,
     create_table,

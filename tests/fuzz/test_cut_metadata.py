@@ -15,7 +15,7 @@ from pyiceberg.table import Table
 
 from floeplan.errors import CorruptMetadataError
 from floeplan.maintain.rewrite_manifests import rewrite_manifests
-from floeplan.metadata.manifest_list import MANIFEST_COUNT, read_manifest_list
+from floeplan.metadata.manifests.manifest_list import MANIFEST_COUNT, read_manifest_list
 from floeplan.scan.plan import plan_scan
 from floeplan.transaction.commit import commit_change
 from tests.support.commits import NO_SCAN_EXTRAS, Rows, append, open_catalog, patient, rows_of

@@ -26,7 +26,7 @@ from sqlglot.dialects.spark import Spark
 
 from floeplan.errors import FloeplanError
 from floeplan.predicate.compile import compile_predicate
-from floeplan.predicate.rows import filter_rows
+from floeplan.predicate.rows.evaluate import filter_rows
 from floeplan.scan.projection import arrow_schema
 from floeplan.sql_text.parse import parse_statement
 from tests.support import fuzzing

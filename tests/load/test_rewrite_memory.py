@@ -42,10 +42,10 @@ TASK = """
 import sys
 from pathlib import Path
 import pyarrow as pa
-from floeplan.rewrite.options import RewriteOptions
-from floeplan.rewrite.planner import RewriteDataFilesPlanner
-from floeplan.rewrite.task import RewriteTask
-from floeplan.rewrite.work import group_works
+from floeplan.rewrite.plan.options import RewriteOptions
+from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
+from floeplan.rewrite.run.task import RewriteTask
+from floeplan.rewrite.run.work import group_works
 from tests.support.tables import catalog
 
 strategy, memory = sys.argv[2], int(sys.argv[3])

@@ -38,7 +38,7 @@ from floeplan.errors import BadInputError
 from floeplan.predicate.build import leaves
 from floeplan.predicate.compile import compile_predicate
 from floeplan.predicate.ir import BloomEq, BloomInList, InList, IrExpr
-from floeplan.predicate.rows import evaluate_rows as evaluate_arrow
+from floeplan.predicate.rows.evaluate import evaluate_rows as evaluate_arrow
 from tests.support.datasets import datasets
 from tests.support.oracle import evaluate_row, evaluate_rows
 from tests.support.predicates import predicates

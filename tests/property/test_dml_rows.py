@@ -15,7 +15,7 @@ from pyiceberg.table import Table
 import floeplan as fp
 from floeplan.dml import planning
 from floeplan.predicate.compile import compile_predicate
-from floeplan.predicate.rows import matching_mask
+from floeplan.predicate.rows.evaluate import matching_mask
 from floeplan.scan.options import ScanOptions
 from tests.support.tables import REGIONS, two_spec_table
 

@@ -19,11 +19,11 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DoubleType, LongType, NestedField, StringType
 
 from floeplan.errors import FloeplanError
-from floeplan.metadata.avro_file import AvroReader
-from floeplan.metadata.decoder import load_decoder
-from floeplan.metadata.entry_columns import EntryColumns
-from floeplan.metadata.manifest import ManifestReader
-from floeplan.metadata.manifest_list import parse_manifest_list
+from floeplan.metadata.avro.container import AvroReader
+from floeplan.metadata.avro.decoder import load_decoder
+from floeplan.metadata.manifests.entries import EntryColumns
+from floeplan.metadata.manifests.manifest_list import parse_manifest_list
+from floeplan.metadata.manifests.reader import ManifestReader
 from floeplan.partition.fields import source_types
 from floeplan.partition.union import UnionPartitionType
 from tests.support.manifests import MAP_IDS, Writer, recode

@@ -40,14 +40,14 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from floeplan.metadata.avro_encoder import load_encoder
-from floeplan.metadata.entry_columns import STAT_MAPS, WHOLE, EntryColumns
-from floeplan.metadata.manifest import read_entries
-from floeplan.metadata.manifest_list import DATA, parse_manifest_list, read_manifest_list
-from floeplan.metadata.manifest_list_writer import ListedSnapshot, encode_manifest_list
-from floeplan.metadata.root import write_manifests_from_root, write_root
-from floeplan.metadata.root_reader import RootManifest
-from floeplan.metadata.stats import manifest_stats, partition_stats
+from floeplan.metadata.avro.encoder import load_encoder
+from floeplan.metadata.manifests.entries import STAT_MAPS, WHOLE, EntryColumns
+from floeplan.metadata.manifests.list_writer import ListedSnapshot, encode_manifest_list
+from floeplan.metadata.manifests.manifest_list import DATA, parse_manifest_list, read_manifest_list
+from floeplan.metadata.manifests.reader import read_entries
+from floeplan.metadata.manifests.stats import manifest_stats, partition_stats
+from floeplan.metadata.root.reader import RootManifest
+from floeplan.metadata.root.writer import write_manifests_from_root, write_root
 from tests.support.written_tables import SEQUENCE_NUMBER, SNAPSHOT_ID, Layout, rows_of
 
 pytestmark = pytest.mark.property

@@ -11,9 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from floeplan.errors import CorruptFileError
-from floeplan.parquet.page_places import encode_places, move_places
-from floeplan.parquet.splice import Each, splice
-from floeplan.parquet.thrift import BINARY, DOUBLE, I32, I64, LIST, STRUCT, encode_struct, encode_value
+from floeplan.parquet.footer.page_index import encode_places, move_places
+from floeplan.parquet.footer.thrift import (
+    BINARY,
+    DOUBLE,
+    I32,
+    I64,
+    LIST,
+    STRUCT,
+    Each,
+    encode_struct,
+    encode_value,
+    splice,
+)
 
 pytestmark = pytest.mark.property
 I64S = st.integers(-(2**63), 2**63 - 1)

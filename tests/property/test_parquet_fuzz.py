@@ -24,13 +24,13 @@ from hypothesis import strategies as st
 from pyiceberg.types import IntegerType, LongType
 
 from floeplan.errors import FloeplanError
-from floeplan.parquet import _thrift_fallback
-from floeplan.parquet.bloom import probe_file
-from floeplan.parquet.footer import ParquetFooter, read_footer
-from floeplan.parquet.page_index import read_page_indexes
+from floeplan.parquet.footer import _thrift_fallback
+from floeplan.parquet.footer.bloom import probe_file
+from floeplan.parquet.footer.footer import ParquetFooter, read_footer
+from floeplan.parquet.footer.page_index import read_page_indexes
+from floeplan.parquet.footer.statistics import page_column_stats, row_group_stats
+from floeplan.parquet.footer.thrift import BINARY, BOOL, I32, I64, LIST, STRUCT, encode_struct
 from floeplan.parquet.source import BytesSource
-from floeplan.parquet.statistics import page_column_stats, row_group_stats
-from floeplan.parquet.thrift import BINARY, BOOL, I32, I64, LIST, STRUCT, encode_struct
 from floeplan.predicate.ir import Column
 from floeplan.predicate.stats import ColumnStats
 from tests.support import parquet_forge as forge
@@ -204,13 +204,13 @@ def test_any_bytes_as_a_footer(garbage: bytes) -> None:
 @given(st.binary(max_size=60), st.sampled_from([None, {}, {1: None, 2: {1: {}}, 3: ..., 4: {}}]))
 @example(b"\x01\x00\x1b\x03\x00\x00\x00\x00\x00\x00", None)
 def test_both_decoders_say_the_same_of_any_bytes(data: bytes, shape: Any) -> None:
-    compiled = import_module("floeplan.parquet._thrift")
+    compiled = import_module("floeplan.parquet.footer._thrift")
     assert outcome(compiled.read_struct, data, shape) == outcome(_thrift_fallback.read_struct, data, shape)
 
 
 @given(st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255)), max_size=3))
 def test_both_decoders_say_the_same_of_damaged_footers(changes: list[tuple[int, int]]) -> None:
-    compiled = import_module("floeplan.parquet._thrift")
+    compiled = import_module("floeplan.parquet.footer._thrift")
     data = bytearray(INTACT._encoded)
     for at, byte in changes:
         data[at % len(data)] = byte

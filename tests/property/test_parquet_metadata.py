@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from floeplan.parquet.bloom import probe_file
-from floeplan.parquet.footer import ParquetFooter, read_footer
-from floeplan.parquet.page_index import read_page_indexes
+from floeplan.parquet.footer.bloom import probe_file
+from floeplan.parquet.footer.footer import ParquetFooter, read_footer
+from floeplan.parquet.footer.page_index import read_page_indexes
+from floeplan.parquet.footer.statistics import page_column_stats, row_group_stats
 from floeplan.parquet.source import BytesSource
-from floeplan.parquet.statistics import page_column_stats, row_group_stats
 from floeplan.predicate.ir import Column
 from tests.support.containment import assert_admits
 from tests.support.datasets import Dataset, datasets, layouts, to_table

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from floeplan.parquet.footer import read_footer
-from floeplan.parquet.prune import PruneOptions, PruneRequest, PruneResult
-from floeplan.parquet.reader import read, read_selected
-from floeplan.parquet.selection import RowSelection
+from floeplan.parquet.footer.footer import read_footer
+from floeplan.parquet.prune.request import PruneOptions, PruneRequest, PruneResult
+from floeplan.parquet.prune.selection import RowSelection
+from floeplan.parquet.read.reader import read, read_selected
 from floeplan.parquet.source import BytesSource
 from floeplan.predicate.tristate import TriState
 from tests.support import oracle

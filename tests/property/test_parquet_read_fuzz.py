@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from floeplan.errors import CorruptFileError, FloeplanError
-from floeplan.parquet.reader import read
+from floeplan.parquet.read.reader import read
 
 pytestmark = pytest.mark.property
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from floeplan.rewrite.curves import (
+from floeplan.rewrite.strategies.curves import (
     SAMPLE_ROWS,
     bits_per_column,
     cell_bits,
@@ -25,7 +25,7 @@ from floeplan.rewrite.curves import (
     interleave,
     order_words,
 )
-from floeplan.rewrite.order_bytes import comparable, order_bytes
+from floeplan.rewrite.strategies.order_bytes import comparable, order_bytes
 from tests.support.datasets import to_arrow
 from tests.support.values import TYPES, values
 

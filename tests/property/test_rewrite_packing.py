@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from floeplan.rewrite.packing import next_fit
+from floeplan.rewrite.plan.groups import next_fit
 from tests.support.java_vectors import pack
 
 pytestmark = pytest.mark.property

@@ -22,9 +22,9 @@ from pyiceberg.types import LongType, NestedField
 from floeplan.errors import StrictModeError
 from floeplan.partition.key import PartitionKey
 from floeplan.partition.union import UnionPartitionType
-from floeplan.rewrite.options import KEEP, JobOrder, RewriteOptions
-from floeplan.rewrite.plan import RewriteDataFilesPlan, RewriteDataFilesPlanningResult, RewriteFileGroup
-from floeplan.rewrite.planner import RewriteDataFilesPlanner
+from floeplan.rewrite.plan.model import RewriteDataFilesPlan, RewriteDataFilesPlanningResult, RewriteFileGroup
+from floeplan.rewrite.plan.options import KEEP, JobOrder, RewriteOptions
+from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
 from tests.support.histories import histories
 from tests.support.history_truth import File, History, moved_partition
 from tests.support.oracle import evaluate_row

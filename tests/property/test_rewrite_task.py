@@ -15,14 +15,14 @@ from pyiceberg.table import StaticTable
 from pyiceberg.types import PrimitiveType
 
 from floeplan.errors import UnsupportedError
-from floeplan.metadata.io import local_path
+from floeplan.metadata.files import local_path
 from floeplan.partition.key import PartitionKey
-from floeplan.rewrite.compaction_map import MapBuilder, runs_of
-from floeplan.rewrite.options import KEEP, RewriteOptions
-from floeplan.rewrite.plan import RewriteDataFilesPlan
-from floeplan.rewrite.planner import RewriteDataFilesPlanner
-from floeplan.rewrite.task import RewriteTask
-from floeplan.rewrite.work import GroupResult, group_works
+from floeplan.rewrite.commit.compaction_map import MapBuilder, runs_of
+from floeplan.rewrite.plan.model import RewriteDataFilesPlan
+from floeplan.rewrite.plan.options import KEEP, RewriteOptions
+from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
+from floeplan.rewrite.run.task import RewriteTask
+from floeplan.rewrite.run.work import GroupResult, group_works
 from floeplan.write.partitioning import partitions_of
 from floeplan.write.target import WriteTarget
 from tests.support.histories import ROW_ID, histories

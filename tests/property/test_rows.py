@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from floeplan.predicate.rows import evaluate_rows, filter_rows, matching_mask
+from floeplan.predicate.rows.evaluate import evaluate_rows, filter_rows, matching_mask
 from tests.support import oracle
 from tests.support.datasets import datasets, layouts, one_column, to_arrow, to_table
 from tests.support.predicates import every_leaf, literals, predicates

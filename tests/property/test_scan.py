@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from pyiceberg.schema import Schema
 from pyiceberg.table import StaticTable
 
-from floeplan.parquet.selection import RowSelection
+from floeplan.parquet.prune.selection import RowSelection
 from floeplan.predicate.ir import IrExpr
 from floeplan.predicate.tristate import TriState
 from floeplan.scan.model import FileScan

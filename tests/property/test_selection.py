@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pyroaring import BitMap
 
 from floeplan.errors import UnsupportedError
-from floeplan.parquet.selection import ROARING_ROW_LIMIT, RowSelection
+from floeplan.parquet.prune.selection import ROARING_ROW_LIMIT, RowSelection
 
 pytestmark = pytest.mark.property
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from floeplan.metadata.entries import Content, Status
+from floeplan.metadata.manifests.entries import Content, Status
 from floeplan.transaction.change import Operation, SnapshotChange
 from floeplan.transaction.producer import Produced, SnapshotProducer
 from tests.support.producing import Line, new_files

@@ -16,7 +16,7 @@ from pyiceberg.transforms import TruncateTransform
 
 from floeplan.maintain.doctor import doctor
 from floeplan.maintain.rewrite_manifests import rewrite_manifests
-from floeplan.rewrite.spec_upgrade import UpgradeOptions, upgrade_spec
+from floeplan.rewrite.spec_upgrade.upgrade import UpgradeOptions, upgrade_spec
 from floeplan.transaction.change import Operation, SnapshotChange
 from floeplan.transaction.commit import commit_change
 from floeplan.transaction.metadata_json import writable_metadata

@@ -17,20 +17,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from floeplan.parquet import _page_values as kernel  # type: ignore[attr-defined]
-from floeplan.parquet import zstd_library
-from floeplan.parquet._neighbours import neighbours  # type: ignore[import-not-found]
-from floeplan.parquet.data_pages import DATA_PAGE, PLAIN, RLE, UNUSUAL, read_pages
-from floeplan.parquet.footer import ParquetFooter, decode_footer, read_footer
-from floeplan.parquet.page_codec import PageCodec, PageContent
-from floeplan.parquet.page_index import read_page_indexes
-from floeplan.parquet.plain_column import plain_numbers
+from floeplan.parquet.footer.footer import ParquetFooter, decode_footer, read_footer
+from floeplan.parquet.footer.page_index import read_page_indexes
+from floeplan.parquet.footer.thrift import I32, STRUCT, encode_struct
+from floeplan.parquet.pages import _page_values as kernel
+from floeplan.parquet.pages import zstd as zstd_library
+from floeplan.parquet.pages._neighbours import neighbours
+from floeplan.parquet.pages.codec import PageCodec, PageContent
+from floeplan.parquet.pages.data_pages import DATA_PAGE, PLAIN, RLE, UNUSUAL, read_pages
+from floeplan.parquet.pages.zstd import Decompressor, NeighbourCompressor
+from floeplan.parquet.read.whole import plain_numbers
 from floeplan.parquet.source import BytesSource
-from floeplan.parquet.thrift import I32, STRUCT, encode_struct
-from floeplan.parquet.zstd_library import Decompressor, NeighbourCompressor
-from floeplan.predicate.tristate import Mask
-from floeplan.rewrite.joined_file import JoinedFile, encoded_footer
-from floeplan.rewrite.thin_pages import OldPages, ThinColumn, can_thin
+from floeplan.rewrite.pages.joined_file import JoinedFile, encoded_footer
+from floeplan.rewrite.pages.thin_pages import OldPages, ThinColumn, can_thin
+from floeplan.vectors import Mask
 from floeplan.write.options import WriteOptions
 from floeplan.write.parquet_file import encoded_file
 

@@ -31,7 +31,7 @@ from pyiceberg.types import (
     TimestampType,
 )
 
-from floeplan.metadata.entry_columns import STAT_MAPS
+from floeplan.metadata.manifests.entries import STAT_MAPS
 from floeplan.write.data_files import write_data_files
 from tests.unit.test_write_data_files import target
 

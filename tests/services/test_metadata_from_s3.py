@@ -12,8 +12,8 @@ from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.partitioning import PartitionSpec
 
 from floeplan.errors import CorruptMetadataError
-from floeplan.metadata.manifest import read_entries
-from floeplan.metadata.manifest_list import read_manifest_list
+from floeplan.metadata.manifests.manifest_list import read_manifest_list
+from floeplan.metadata.manifests.reader import read_entries
 from floeplan.partition.union import UnionPartitionType
 from tests.support.manifests import Writer
 

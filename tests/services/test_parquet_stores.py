@@ -15,9 +15,9 @@ from moto.server import ThreadedMotoServer
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from floeplan.errors import UnknownFileError
-from floeplan.parquet.footer import read_footer
-from floeplan.parquet.page_index import read_page_indexes
-from floeplan.parquet.reader import read
+from floeplan.parquet.footer.footer import read_footer
+from floeplan.parquet.footer.page_index import read_page_indexes
+from floeplan.parquet.read.reader import read
 from floeplan.parquet.source import ObjectStoreSource, open_source
 
 pytestmark = pytest.mark.services

@@ -16,8 +16,8 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.transforms import IdentityTransform
 
 from floeplan.errors import BadInputError
-from floeplan.metadata.entries import EntriesTable
-from floeplan.scan.deletion_vector import decode_deletion_vector
+from floeplan.metadata.manifests.entries import EntriesTable
+from floeplan.scan.delete_files import decode_deletion_vector
 from floeplan.write.data_files import write_data_files
 from floeplan.write.position_deletes import write_deletion_vectors, write_position_deletes
 from floeplan.write.target import WriteTarget

@@ -21,19 +21,26 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType
 
-from floeplan.metadata.entries import EntriesTable
+from floeplan.metadata.delete_index import DeleteFileId
+from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.predicate.compile import compile_predicate
 from floeplan.scan.file_rows import FileRows, TableRows
 from floeplan.scan.model import FileScan
 from floeplan.scan.options import ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.scan.read import PlanReader
-from floeplan.transaction.change import DeleteFileId, IsolationLevel, Operation, SnapshotChange, Validation
+from floeplan.transaction.change import (
+    Command,
+    IsolationLevel,
+    Mode,
+    Operation,
+    SnapshotChange,
+    Validation,
+    validation_for,
+)
 from floeplan.transaction.commit import CommitResult, commit_change
-from floeplan.transaction.exchange import CommitOptions
+from floeplan.transaction.exchange import CommitOptions, RetryPolicy, Timing
 from floeplan.transaction.metadata_json import writable_metadata
-from floeplan.transaction.recipes import Command, Mode, validation_for
-from floeplan.transaction.retry import RetryPolicy, Timing
 from floeplan.write.data_files import write_data_files
 from floeplan.write.position_deletes import merge_positions, write_deletion_vectors, write_position_deletes
 from floeplan.write.target import WriteTarget

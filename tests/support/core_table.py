@@ -17,7 +17,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
 import floeplan as fp
-from floeplan.dml import runner
+from floeplan.tasks import runner
 from floeplan.transaction.metadata_json import writable_metadata
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 
-from floeplan.rewrite.execute import rewrite_data_files
+from floeplan.rewrite.run.execute import rewrite_data_files
 from floeplan.transaction.change import IsolationLevel
 from tests.support.commits import (
     appending,

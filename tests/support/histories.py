@@ -38,7 +38,7 @@ from pyiceberg.types import (
 )
 from pyroaring import BitMap64
 
-from floeplan.scan.deletion_vector import encode_deletion_vector
+from floeplan.scan.delete_files import encode_deletion_vector
 from tests.support.datasets import to_arrow
 from tests.support.history_metadata import HistoryFiles
 from tests.support.history_truth import File, History, Manifest, PartField, Row, Snapshot, Spec, code

@@ -15,14 +15,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
-from floeplan.parquet.data_pages import UNUSUAL
-from floeplan.parquet.footer import ColumnChunks, read_footer
-from floeplan.parquet.prune import PruneOptions, Pruner
-from floeplan.parquet.reader import read, read_selected
-from floeplan.parquet.selection import RowSelection
+from floeplan.parquet.footer.footer import ColumnChunks, read_footer
+from floeplan.parquet.pages.data_pages import UNUSUAL
+from floeplan.parquet.prune.request import PruneOptions, Pruner
+from floeplan.parquet.prune.selection import RowSelection
+from floeplan.parquet.read.reader import read, read_selected
 from floeplan.parquet.source import open_source
-from floeplan.rewrite.thin_pages import OldPages, ThinColumn, can_thin
-from floeplan.scan.deletion_vector import decode_deletion_vector, encode_deletion_vector
+from floeplan.rewrite.pages.thin_pages import OldPages, ThinColumn, can_thin
+from floeplan.scan.delete_files import decode_deletion_vector, encode_deletion_vector
 from floeplan.write.options import WriteOptions
 from tests.support.mutation import Edit, byte_edits, edited_bytes
 

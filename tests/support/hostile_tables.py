@@ -40,11 +40,11 @@ from floeplan.maintain.doctor import doctor
 from floeplan.maintain.expire import expire_snapshots
 from floeplan.maintain.inspect import inspect_table
 from floeplan.maintain.orphans import remove_orphans
-from floeplan.metadata.locations import Location, TableLocations
-from floeplan.metadata.root import write_root
-from floeplan.rewrite.options import RewriteOptions
-from floeplan.rewrite.planner import RewriteDataFilesPlanner
-from floeplan.rewrite.spec_upgrade import UpgradeOptions, upgrade_spec
+from floeplan.metadata.files import Location, TableLocations
+from floeplan.metadata.root.writer import write_root
+from floeplan.rewrite.plan.options import RewriteOptions
+from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
+from floeplan.rewrite.spec_upgrade.upgrade import UpgradeOptions, upgrade_spec
 from floeplan.scan.options import ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.transaction.commit import commit_change

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pyiceberg.catalog.sql import SqlCatalog
 
 import floeplan as fp
-from floeplan.dml import runner
+from floeplan.tasks import runner
 from tests.support.commits import arrow, rows_of
 
 if TYPE_CHECKING:

@@ -12,11 +12,10 @@ import pyarrow.parquet as pq
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
-from floeplan.metadata.entries import Content, EntriesTable, Status
-from floeplan.metadata.entry_columns import WHOLE, EntryColumns
-from floeplan.metadata.manifest import read_entries
-from floeplan.metadata.manifest_list import read_manifest_list
-from floeplan.metadata.new_entries import new_entries
+from floeplan.metadata.manifests.entries import WHOLE, Content, EntriesTable, EntryColumns, Status
+from floeplan.metadata.manifests.manifest_list import read_manifest_list
+from floeplan.metadata.manifests.new_entries import new_entries
+from floeplan.metadata.manifests.reader import read_entries
 from floeplan.partition.union import UnionPartitionType
 from floeplan.transaction.change import Operation, SnapshotChange
 from floeplan.transaction.commit import commit_change

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from floeplan.parquet.thrift import BINARY, BOOL, EMPTY_STRUCT, I8, I32, I64, LIST, STRUCT, encode_struct
+from floeplan.parquet.footer.thrift import BINARY, BOOL, EMPTY_STRUCT, I8, I32, I64, LIST, STRUCT, encode_struct
 
 TYPE_DEFINED_ORDER = encode_struct([(1, STRUCT, EMPTY_STRUCT)])
 INT32, INT64, INT96, FLOAT, DOUBLE, BYTE_ARRAY, FIXED = 1, 2, 3, 4, 5, 6, 7

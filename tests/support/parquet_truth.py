@@ -10,12 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.types import DecimalType, PrimitiveType, TimestampNanoType, TimestamptzNanoType, UUIDType
 
-from floeplan.parquet.bloom import probe_file
-from floeplan.parquet.footer import ParquetFooter, read_footer
-from floeplan.parquet.page_index import PageIndex, read_page_indexes
-from floeplan.parquet.schema import LeafColumn
+from floeplan.parquet.footer.bloom import probe_file
+from floeplan.parquet.footer.footer import ParquetFooter, read_footer
+from floeplan.parquet.footer.page_index import PageIndex, read_page_indexes
+from floeplan.parquet.footer.schema import LeafColumn
+from floeplan.parquet.footer.statistics import page_column_stats, row_group_stats
 from floeplan.parquet.source import LocalSource
-from floeplan.parquet.statistics import page_column_stats, row_group_stats
 from floeplan.predicate.ir import Column
 from tests.support.containment import assert_admits
 

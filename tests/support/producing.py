@@ -11,10 +11,9 @@ from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate, update_table_metadata
 
-from floeplan.metadata.entries import EntriesTable
-from floeplan.metadata.entry_columns import WHOLE, EntryColumns
-from floeplan.metadata.manifest import read_entries
-from floeplan.metadata.manifest_list import ManifestListTable, inline_manifest_list, read_manifest_list
+from floeplan.metadata.manifests.entries import WHOLE, EntriesTable, EntryColumns
+from floeplan.metadata.manifests.manifest_list import ManifestListTable, inline_manifest_list, read_manifest_list
+from floeplan.metadata.manifests.reader import read_entries
 from floeplan.transaction.change import SnapshotChange
 from floeplan.transaction.producer import Produced, SnapshotProducer
 from tests.support.written_tables import Layout

@@ -15,7 +15,7 @@ from pyiceberg.table import Table
 from pyiceberg.types import LongType, NestedField, StringType
 from pyroaring import BitMap64
 
-from floeplan.scan.deletion_vector import encode_deletion_vector
+from floeplan.scan.delete_files import encode_deletion_vector
 from tests.support.written_tables import Layout
 
 POSITIONS = Schema(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 import floeplan as fp
-from floeplan.dml import runner
+from floeplan.tasks import runner
 from tests.support.core_table import QUIET, evolved
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def seen_by_tasks(spark: SparkSession) -> tuple[bool, bool]:
         from importlib.util import find_spec
 
         package = find_spec("floeplan") is not None
-        kernels = package and find_spec("floeplan.metadata._avro_decode") is not None
+        kernels = package and find_spec("floeplan.metadata.avro._avro_decode") is not None
         for _ in batches:
             yield pa.RecordBatch.from_pydict({"package": [package], "kernels": [kernels]})
 

@@ -29,12 +29,11 @@ import floeplan as fp
 from floeplan.errors import CommitError, CorruptMetadataError, FloeplanError
 from floeplan.partition.evolution import AddField, DropField, Term
 from floeplan.scan.options import ScanOptions
-from floeplan.spark.source_options import SourceOptions
-from floeplan.spark.streaming import BATCH_ID, QUERY_ID, StreamAppends
+from floeplan.spark.source.batch import SourceOptions
+from floeplan.spark.source.streaming import BATCH_ID, QUERY_ID, StreamAppends
 from floeplan.transaction.evolve_spec import evolve_spec
-from floeplan.transaction.exchange import CommitOptions
+from floeplan.transaction.exchange import CommitOptions, RetryPolicy
 from floeplan.transaction.metadata_json import writable_metadata
-from floeplan.transaction.retry import RetryPolicy
 
 SCHEMA = Schema(
     NestedField(1, "id", LongType()), NestedField(2, "part", StringType()), NestedField(3, "version", LongType())

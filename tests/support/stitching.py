@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
-from floeplan.parquet.footer import ParquetFooter, read_footer
-from floeplan.parquet.page_index import read_page_indexes
+from floeplan.parquet.footer.footer import ParquetFooter, read_footer
+from floeplan.parquet.footer.page_index import read_page_indexes
 from floeplan.parquet.source import ByteSource, open_source
 from floeplan.predicate.ir import TRUE
 from floeplan.predicate.tristate import TriState
@@ -105,5 +105,5 @@ def columns_encoded(monkeypatch: pytest.MonkeyPatch) -> set[str]:
         seen.update(rows.column_names if rows.num_rows else ())
         return encoded_file(rows, *rest)
 
-    monkeypatch.setattr("floeplan.rewrite.join_group.encoded_file", spy)
+    monkeypatch.setattr("floeplan.rewrite.run.join_group.encoded_file", spy)
     return seen

@@ -13,18 +13,17 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import StaticTable, Table
 
-from floeplan.metadata.entries import Content, EntriesTable
-from floeplan.metadata.entry_columns import STAT_MAPS
-from floeplan.metadata.manifest_list import (
+from floeplan.metadata.manifests.entries import STAT_MAPS, Content, EntriesTable
+from floeplan.metadata.manifests.list_writer import ListedSnapshot, write_manifest_list
+from floeplan.metadata.manifests.manifest_list import (
     DATA,
     DELETES,
     ManifestListTable,
     concat_manifest_lists,
     inline_manifest_list,
 )
-from floeplan.metadata.manifest_list_writer import ListedSnapshot, write_manifest_list
-from floeplan.metadata.manifest_writer import write_manifest
-from floeplan.metadata.new_entries import ENTRY_TYPES, new_entries
+from floeplan.metadata.manifests.new_entries import ENTRY_TYPES, new_entries
+from floeplan.metadata.manifests.writer import write_manifest
 from floeplan.partition.fields import source_types
 from floeplan.partition.union import UnionPartitionType
 

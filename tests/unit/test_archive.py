@@ -9,12 +9,11 @@ import pytest
 from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual, LessThan
 from pyiceberg.table import StaticTable
 
-from floeplan.metadata.entries import EntriesTable, Status
-from floeplan.metadata.entry_columns import EntryColumns
-from floeplan.metadata.manifest import read_entries
-from floeplan.metadata.manifest_list import ManifestListTable, read_manifest_list
+from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns, Status
+from floeplan.metadata.manifests.manifest_list import ManifestListTable, read_manifest_list
+from floeplan.metadata.manifests.reader import read_entries
 from floeplan.partition.union import UnionPartitionType
-from floeplan.testing.archive import mission_names, write_artemis_archive, write_evolved_archive
+from tests.support.archive import mission_names, write_artemis_archive, write_evolved_archive
 
 pytestmark = pytest.mark.unit
 

@@ -14,18 +14,17 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from floeplan.audit.advisor import AdviceResult, AdviseOptions, Candidate, advise
-from floeplan.audit.apply import apply_candidate
+from floeplan.audit.advisor import AdviceResult, AdviseOptions, Candidate, advise, apply_candidate
 from floeplan.audit.workload import read_workload
 from floeplan.catalog import open_catalog
 from floeplan.cli.main import main
 from floeplan.errors import BadInputError
-from floeplan.metadata.entries import Content, Status
-from floeplan.metadata.new_entries import new_entries
+from floeplan.metadata.manifests.entries import Content, Status
+from floeplan.metadata.manifests.new_entries import new_entries
 from floeplan.partition.union import UnionPartitionType
 from floeplan.scan.options import ScanOptions
 from floeplan.scan.plan import plan_scan
-from floeplan.scan.report_store import JsonLinesReportStore, TableReportStore
+from floeplan.scan.report import JsonLinesReportStore, TableReportStore
 from floeplan.transaction.change import Operation, SnapshotChange
 from floeplan.transaction.commit import commit_change
 from tests.support.scan_reports import foreign_report, leaf, write_lines

@@ -11,12 +11,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from floeplan.audit.findings import AuditResult, Finding
-from floeplan.audit.fingerprint import fingerprint, readable
+from floeplan.audit.findings import ADVICE, DELETES, OLD_SPEC, AuditOptions, AuditResult, Finding, fingerprint, readable
 from floeplan.audit.job import trend
-from floeplan.audit.options import AuditOptions
-from floeplan.audit.reasons import ADVICE, DELETES, OLD_SPEC
-from floeplan.cli.audit import draw, since_time
+from floeplan.cli.commands.audit import draw, since_time
 from floeplan.cli.main import main
 from floeplan.errors import InvalidOptionError
 from floeplan.scan.plan import plan_scan

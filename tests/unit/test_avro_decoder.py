@@ -10,10 +10,20 @@ import numpy as np
 import pytest
 
 from floeplan.errors import CorruptMetadataError
-from floeplan.metadata import avro_file
-from floeplan.metadata.avro_file import AvroReader, Block
-from floeplan.metadata.decoder import ColumnReader, load_decoder
-from floeplan.metadata.program import MAX_DEPTH, REASONS, Fields, Items, Keyed, Op, Present, Scalar, compile_program
+from floeplan.metadata.avro import container as avro_file
+from floeplan.metadata.avro.container import AvroReader, Block
+from floeplan.metadata.avro.decoder import ColumnReader, load_decoder
+from floeplan.metadata.avro.program import (
+    MAX_DEPTH,
+    REASONS,
+    Fields,
+    Items,
+    Keyed,
+    Op,
+    Present,
+    Scalar,
+    compile_program,
+)
 from tests.support.manifests import Writer, recode, varint
 
 pytestmark = pytest.mark.unit

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from floeplan.cli.commands.prune import CELLS, LINES, draw
+from floeplan.cli.common import json_rows
 from floeplan.cli.main import main
-from floeplan.cli.picture import CELLS, LINES, draw
-from floeplan.cli.rows import json_rows
-from floeplan.parquet.prune import PruneRequest
+from floeplan.parquet.prune.request import PruneRequest
 from floeplan.text import counted, human_bytes, percent
 
 pytestmark = pytest.mark.unit

@@ -12,17 +12,10 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException, ForbiddenError
 from pyiceberg.table import StaticTable, Table
 
-from floeplan.errors import (
-    BadInputError,
-    CommitConflictError,
-    CommitError,
-    CommitStateUnknownError,
-    UnknownTableError,
-)
+from floeplan.errors import BadInputError, CommitConflictError, CommitError, CommitStateUnknownError, UnknownTableError
 from floeplan.transaction.change import IsolationLevel
 from floeplan.transaction.commit import CommitResult, commit_change
-from floeplan.transaction.exchange import CommitOptions
-from floeplan.transaction.retry import RetryPolicy
+from floeplan.transaction.exchange import CommitOptions, RetryPolicy
 from tests.support.commits import (
     NO_WAITING,
     append,

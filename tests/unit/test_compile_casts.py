@@ -27,7 +27,7 @@ from floeplan.errors import BadInputError, FloeplanError, TypeMismatchError
 from floeplan.predicate.casts import NeedsRows, widened
 from floeplan.predicate.compile import compile_predicate
 from floeplan.predicate.ir import Between, Cmp, Column
-from floeplan.predicate.raw_literals import NULL, Kind, Literal, literal_of
+from floeplan.predicate.literals import NULL, Kind, Literal, literal_of
 from tests.unit.test_compile_sql import SCHEMA, compiled
 
 pytestmark = pytest.mark.unit

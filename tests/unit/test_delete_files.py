@@ -17,10 +17,9 @@ from floeplan.metadata.delete_index import DeleteKind
 from floeplan.parquet import source
 from floeplan.parquet.source import ByteSource
 from floeplan.scan import delete_files
-from floeplan.scan.delete_files import PATH_ID, POSITION_ID, DeleteFileReader
-from floeplan.scan.deletion_vector import encode_deletion_vector
+from floeplan.scan.delete_files import PATH_ID, POSITION_ID, DeleteFileReader, encode_deletion_vector
 from floeplan.scan.model import DeleteScan
-from floeplan.write.puffin import deletion_vector_blob, puffin_file
+from floeplan.write.position_deletes import deletion_vector_blob, puffin_file
 
 pytestmark = pytest.mark.unit
 

@@ -6,7 +6,7 @@ import pytest
 from pyroaring import BitMap64
 
 from floeplan.errors import CorruptFileError
-from floeplan.scan.deletion_vector import decode_deletion_vector, encode_deletion_vector
+from floeplan.scan.delete_files import decode_deletion_vector, encode_deletion_vector
 
 pytestmark = pytest.mark.unit
 

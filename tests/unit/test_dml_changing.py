@@ -25,9 +25,9 @@ from floeplan.errors import (
     UnknownSnapshotError,
     UnsupportedError,
 )
-from floeplan.metadata.entries import EntriesTable
-from floeplan.predicate.arrow_columns import typed_columns_of
+from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.predicate.names import Names
+from floeplan.predicate.rows.arrow_columns import typed_columns_of
 from floeplan.scan.options import ScanOptions
 from floeplan.transaction.change import Operation, SnapshotChange
 from floeplan.transaction.commit import commit_change

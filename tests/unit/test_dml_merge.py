@@ -12,7 +12,7 @@ import pytest
 from pyiceberg.table import Table
 
 import floeplan as fp
-from floeplan.dml.merge import Merge
+from floeplan.dml.merge.builder import Merge
 from floeplan.errors import BadInputError, FloeplanError, TypeMismatchError, UnknownColumnError, UnsupportedError
 from floeplan.scan.options import ScanOptions
 from tests.support.tables import events, two_spec_table

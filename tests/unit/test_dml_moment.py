@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from floeplan.dml.moment import all_at_moment, at_moment
+from floeplan.dml.statement import all_at_moment, at_moment
 
 pytestmark = pytest.mark.unit
 

@@ -7,7 +7,7 @@ import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType, StructType
 
-from floeplan.dml.merge_names import MergeNames, is_source, qualified_text, source_schema
+from floeplan.dml.merge.condition import MergeNames, is_source, qualified_text, source_schema
 from floeplan.errors import UnknownColumnError
 
 pytestmark = pytest.mark.unit

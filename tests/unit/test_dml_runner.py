@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from floeplan.dml.runner import HERE_BYTES, TASK_BYTES, answer_batch, run_tasks, spark_task, unpickled
 from floeplan.errors import BadInputError
+from floeplan.tasks.runner import HERE_BYTES, TASK_BYTES, answer_batch, run_tasks, spark_task, unpickled
 
 pytestmark = pytest.mark.unit
 
@@ -43,20 +43,20 @@ def test_little_work_leaves_the_session_alone() -> None:
 
 
 def test_packs_are_balanced_by_weight(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("floeplan.dml.runner.os.cpu_count", lambda: 2)
+    monkeypatch.setattr("floeplan.tasks.runner.os.cpu_count", lambda: 2)
     heavy, light = 10 * TASK_BYTES, TASK_BYTES
     results = run_tasks(echo, range(11), weights=[heavy, *[light] * 10])
     assert sorted(len(pack) for pack, _ in results) == [1, 10]
 
 
 def test_attempts_have_tokens_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("floeplan.dml.runner.os.cpu_count", lambda: 4)
+    monkeypatch.setattr("floeplan.tasks.runner.os.cpu_count", lambda: 4)
     results = run_tasks(echo, range(8), weights=[TASK_BYTES] * 8)
     assert len({attempt for _, attempt in results}) == len(results) == 4
 
 
 def test_a_failed_task_raises_its_error_and_the_others_are_discarded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("floeplan.dml.runner.os.cpu_count", lambda: 3)
+    monkeypatch.setattr("floeplan.tasks.runner.os.cpu_count", lambda: 3)
     together = threading.Barrier(3, timeout=30)
 
     def task(pack: Sequence[int], attempt: str) -> list[int]:

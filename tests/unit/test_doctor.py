@@ -14,9 +14,10 @@ from floeplan.cli.main import main
 from floeplan.errors import CorruptMetadataError
 from floeplan.maintain import doctor as rules
 from floeplan.maintain.doctor import DoctorResult, Severity, doctor
-from floeplan.metadata.entries import EntriesTable
-from floeplan.rewrite.spec_upgrade import UpgradeOptions, upgrade_spec
-from floeplan.transaction.change import DeleteFileId, Operation, SnapshotChange
+from floeplan.metadata.delete_index import DeleteFileId
+from floeplan.metadata.manifests.entries import EntriesTable
+from floeplan.rewrite.spec_upgrade.upgrade import UpgradeOptions, upgrade_spec
+from floeplan.transaction.change import Operation, SnapshotChange
 from floeplan.transaction.commit import commit_change
 from tests.support.commits import append, create_table, open_catalog, patient, read_rows, rows_of
 from tests.support.moves import delete_change, delete_first_rows, equality_delete, evolved_table, live_entries

@@ -19,9 +19,9 @@ import floeplan as fp
 from floeplan.catalog import open_catalog as open_embedded
 from floeplan.cli.main import main
 from floeplan.maintain.doctor import Finding, Severity, doctor
-from floeplan.metadata.entries import EntriesTable
-from floeplan.metadata.manifest_list import ManifestListTable, read_manifest_list
-from floeplan.metadata.manifest_list_writer import ListedSnapshot, encode_manifest_list
+from floeplan.metadata.manifests.entries import EntriesTable
+from floeplan.metadata.manifests.list_writer import ListedSnapshot, encode_manifest_list
+from floeplan.metadata.manifests.manifest_list import ManifestListTable, read_manifest_list
 from floeplan.scan.plan import plan_scan
 from floeplan.transaction.change import Operation, SnapshotChange
 from floeplan.transaction.commit import commit_change

@@ -19,13 +19,12 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import NestedField, StringType
 
 from floeplan.errors import CorruptMetadataError
-from floeplan.metadata import cache as cache_module
-from floeplan.metadata.cache import EntriesCache, cache_directory
-from floeplan.metadata.entries import EntriesTable
-from floeplan.metadata.entry_columns import EntryColumns
-from floeplan.metadata.manifest import read_entries
-from floeplan.metadata.manifest_list import ManifestListTable, read_manifest_list
-from floeplan.metadata.segment import Segment, open_segment, remove_segment, write_segment
+from floeplan.metadata.cache import store as cache_module
+from floeplan.metadata.cache.segment import Segment, open_segment, remove_segment, write_segment
+from floeplan.metadata.cache.store import EntriesCache, cache_directory
+from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns
+from floeplan.metadata.manifests.manifest_list import ManifestListTable, read_manifest_list
+from floeplan.metadata.manifests.reader import read_entries
 from floeplan.partition.fields import source_types
 from floeplan.partition.union import UnionPartitionType
 from tests.support.manifests import Writer, write_manifests
@@ -303,8 +302,8 @@ PROCESS = """
 import sys, numpy as np
 from pathlib import Path
 from tests.unit.test_entries_cache import ONE, TWO, check
-from floeplan.metadata.cache import EntriesCache
-from floeplan.metadata.manifest_list import read_manifest_list
+from floeplan.metadata.cache.store import EntriesCache
+from floeplan.metadata.manifests.manifest_list import read_manifest_list
 manifests = read_manifest_list(sys.argv[1])
 for turn in range(15):
     cache = EntriesCache(Path(sys.argv[2]), max_bytes=30_000)

@@ -8,7 +8,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from floeplan.scan.equality import matches_any
+from floeplan.scan.delete_files import matches_any
 
 pytestmark = pytest.mark.unit
 

@@ -12,11 +12,11 @@ from pyiceberg.table import StaticTable
 from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.types import DoubleType, LongType, NestedField, StringType
 
-from floeplan.scan.advice import advice
+from floeplan.scan.explain import advice
 from floeplan.scan.options import ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.scan.scan_plan import ScanPlan
-from floeplan.testing.metadata_writer import FileEntry, MetadataWriter
+from tests.support.metadata_writer import FileEntry, MetadataWriter
 
 pytestmark = pytest.mark.unit
 

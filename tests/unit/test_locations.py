@@ -13,15 +13,14 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
 import floeplan
-from floeplan.dml.outcome import discard_entries
 from floeplan.maintain.expire import expire_snapshots
 from floeplan.maintain.orphans import remove_orphans
-from floeplan.metadata.entries import EntriesTable
-from floeplan.metadata.locations import Location, TableLocations
+from floeplan.metadata.files import Location, TableLocations
+from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.partition.key import PartitionKey
 from floeplan.transaction.change import Operation, SnapshotChange
-from floeplan.transaction.cleanup import remove_files
-from floeplan.transaction.commit import commit_change
+from floeplan.transaction.commit import commit_change, remove_files
+from floeplan.write.entry_rows import discard_entries
 from floeplan.write.target import WriteTarget
 from tests.support.commits import append, create_table, files_under, open_catalog, patient, read_rows, rows_of
 from tests.support.moves import live_entries
@@ -174,7 +173,7 @@ def test_what_a_task_says_it_wrote_is_discarded_inside_the_table_only(tmp_path: 
 def test_files_are_removed_in_one_place_only() -> None:
     source = Path(floeplan.__file__).parent
     removers = {path.name for path in source.rglob("*.py") if re.search(r"\bio\.delete\b", path.read_text())}
-    assert removers == {"table_files.py"}
+    assert removers == {"files.py"}
 
 
 @pytest.mark.parametrize("value", ["..", "../../outside", "/etc", "a/../../../b", "%2e%2e/x", "\\..\\", "."])

@@ -8,11 +8,11 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import DateType, DecimalType, DoubleType, IntegerType, LongType, NestedField, StringType
 
 from floeplan.errors import FloeplanError
-from floeplan.predicate import long_lists
 from floeplan.predicate.compile import compile_predicate
 from floeplan.predicate.ir import InList
-from floeplan.predicate.long_lists import LONG, without_numbers
-from floeplan.predicate.rows import evaluate_rows
+from floeplan.predicate.rows.evaluate import evaluate_rows
+from floeplan.predicate.sql import fast_path as long_lists
+from floeplan.predicate.sql.fast_path import LONG, without_numbers
 
 pytestmark = pytest.mark.unit
 

@@ -25,7 +25,7 @@ from floeplan.maintain import orphans
 from floeplan.maintain.expire import expire_snapshots
 from floeplan.maintain.orphans import remove_orphans
 from floeplan.maintain.rewrite_manifests import rewrite_manifests
-from floeplan.metadata.locations import Location
+from floeplan.metadata.files import Location
 from floeplan.scan.plan import plan_scan
 from floeplan.transaction.change import IsolationLevel
 from floeplan.transaction.commit import commit_change

@@ -24,11 +24,10 @@ from pyiceberg.types import (
 )
 
 from floeplan.errors import CorruptMetadataError, UnsupportedError
-from floeplan.metadata.decoder import load_decoder
-from floeplan.metadata.entries import POSITION_DELETE_PATH, EntriesTable
-from floeplan.metadata.entry_columns import EntryColumns
-from floeplan.metadata.manifest import read_entries
-from floeplan.metadata.manifest_list import inline_manifest_list, read_manifest_list
+from floeplan.metadata.avro.decoder import load_decoder
+from floeplan.metadata.manifests.entries import POSITION_DELETE_PATH, EntriesTable, EntryColumns
+from floeplan.metadata.manifests.manifest_list import inline_manifest_list, read_manifest_list
+from floeplan.metadata.manifests.reader import read_entries
 from floeplan.partition.fields import source_types
 from floeplan.partition.union import UnionPartitionType
 from tests.support.manifests import COMPRESS, Writer, recode, write_manifests

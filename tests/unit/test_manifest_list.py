@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from floeplan.errors import CorruptMetadataError
-from floeplan.metadata.decoder import load_decoder
-from floeplan.metadata.manifest_list import concat_manifest_lists, inline_manifest_list, parse_manifest_list
+from floeplan.metadata.avro.decoder import load_decoder
+from floeplan.metadata.manifests.manifest_list import concat_manifest_lists, inline_manifest_list, parse_manifest_list
 from tests.support.manifests import Writer
 
 pytestmark = pytest.mark.unit

@@ -23,13 +23,13 @@ from pyiceberg.types import (
 )
 
 from floeplan.errors import CorruptMetadataError, FloeplanError, UnsupportedError
-from floeplan.metadata.avro_encoder import load_encoder
-from floeplan.metadata.avro_file import AvroReader
-from floeplan.metadata.entry_columns import ALL_COLUMNS, WHOLE, EntryColumns
-from floeplan.metadata.manifest import read_entries
-from floeplan.metadata.manifest_list import DATA, UNKNOWN, concat_manifest_lists, parse_manifest_list
-from floeplan.metadata.manifest_list_writer import ListedSnapshot, encode_manifest_list
-from floeplan.metadata.manifest_writer import write_manifest
+from floeplan.metadata.avro.container import AvroReader
+from floeplan.metadata.avro.encoder import load_encoder
+from floeplan.metadata.manifests.entries import ALL_COLUMNS, WHOLE, EntryColumns
+from floeplan.metadata.manifests.list_writer import ListedSnapshot, encode_manifest_list
+from floeplan.metadata.manifests.manifest_list import DATA, UNKNOWN, concat_manifest_lists, parse_manifest_list
+from floeplan.metadata.manifests.reader import read_entries
+from floeplan.metadata.manifests.writer import write_manifest
 from tests.support.every_type import EVERY_TYPE, TYPES, VALUES, typed_row
 from tests.support.written_tables import SEQUENCE_NUMBER, SNAPSHOT_ID, Layout, rows_of
 

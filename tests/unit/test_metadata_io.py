@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from floeplan.errors import CorruptMetadataError, FloeplanError
-from floeplan.metadata.io import local_path, read_file, read_files
+from floeplan.metadata.files import local_path, read_file, read_files
 
 pytestmark = pytest.mark.unit
 
@@ -42,21 +42,21 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         read_file(f"{tmp_path}/nothing.avro")
 
 
-@pytest.mark.parametrize(("value", "module"), [("1", "_avro_fallback"), ("0", "_avro_decode")])
+@pytest.mark.parametrize(("value", "module"), [("1", "_decode_fallback"), ("0", "_avro_decode")])
 def test_the_environment_chooses_the_decoder(value: str, module: str) -> None:
-    code = "from floeplan.metadata.decoder import DECODER; print(DECODER.__module__)"
+    code = "from floeplan.metadata.avro.decoder import DECODER; print(DECODER.__module__)"
     environment = os.environ | {"FLOEPLAN_PURE_PYTHON": value}
     shown = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert shown.stdout.strip() == f"floeplan.metadata.{module}"
+    assert shown.stdout.strip() == f"floeplan.metadata.avro.{module}"
 
 
 def test_without_the_compiled_decoder_the_python_one_is_used() -> None:
     code = (
-        "import sys; sys.modules['floeplan.metadata._avro_decode'] = None\n"
-        "from floeplan.metadata.decoder import DECODER; print(DECODER.__module__)"
+        "import sys; sys.modules['floeplan.metadata.avro._avro_decode'] = None\n"
+        "from floeplan.metadata.avro.decoder import DECODER; print(DECODER.__module__)"
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert shown.stdout.strip() == "floeplan.metadata._avro_fallback"
+    assert shown.stdout.strip() == "floeplan.metadata.avro._decode_fallback"
 
 
 @pytest.mark.parametrize(

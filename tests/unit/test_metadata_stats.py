@@ -13,11 +13,10 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import DayTransform, IdentityTransform, VoidTransform
 from pyiceberg.types import DoubleType, LongType, NestedField, StringType, TimestampType
 
-from floeplan.metadata.entries import EntriesTable
-from floeplan.metadata.entry_columns import EntryColumns
-from floeplan.metadata.manifest import read_entries
-from floeplan.metadata.manifest_list import parse_manifest_list, read_manifest_list
-from floeplan.metadata.stats import file_stats, manifest_stats, partition_stats
+from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns
+from floeplan.metadata.manifests.manifest_list import parse_manifest_list, read_manifest_list
+from floeplan.metadata.manifests.reader import read_entries
+from floeplan.metadata.manifests.stats import file_stats, manifest_stats, partition_stats
 from floeplan.partition.fields import source_types
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.ir import Column

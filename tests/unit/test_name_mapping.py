@@ -7,7 +7,7 @@ import pytest
 from pyiceberg.table.name_mapping import NameMapping, parse_mapping_from_json
 
 from floeplan.errors import UnsupportedError
-from floeplan.scan.name_mapping import with_mapped_ids
+from floeplan.scan.file_rows import with_mapped_ids
 from floeplan.scan.projection import field_id
 
 pytestmark = pytest.mark.unit

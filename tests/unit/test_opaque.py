@@ -31,8 +31,8 @@ from pyiceberg.types import (
 from floeplan.errors import EvaluationError, FloeplanError, TypeMismatchError, UnsupportedError
 from floeplan.predicate.compile import compile_predicate
 from floeplan.predicate.ir import Opaque
-from floeplan.predicate.opaque import evaluate_opaque
-from floeplan.predicate.rows import evaluate_rows
+from floeplan.predicate.rows.evaluate import evaluate_rows
+from floeplan.predicate.rows.expressions import evaluate_opaque
 
 pytestmark = pytest.mark.unit
 

@@ -32,20 +32,20 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from floeplan.parquet.bloom import (
+from floeplan.parquet.footer.bloom import (
     BloomAnswers,
     ChunkKey,
     SplitBlockFilter,
     bloom_questions,
     header_sizes,
+    plain_encoding,
     probe_file,
     probe_provider,
     probe_provider_async,
 )
-from floeplan.parquet.encoding import plain_encoding
-from floeplan.parquet.footer import ParquetFooter, read_footer
+from floeplan.parquet.footer.footer import ParquetFooter, read_footer
+from floeplan.parquet.footer.thrift import BINARY, EMPTY_STRUCT, I32, I64, STRUCT, encode_struct
 from floeplan.parquet.source import BytesSource
-from floeplan.parquet.thrift import BINARY, EMPTY_STRUCT, I32, I64, STRUCT, encode_struct
 from floeplan.predicate.build import and_, or_
 from floeplan.predicate.evaluate import evaluate
 from floeplan.predicate.ir import BloomEq, BloomInList, Cmp, CmpOp, Column, IrExpr, Not

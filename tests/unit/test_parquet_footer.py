@@ -12,11 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from floeplan.errors import CorruptFileError, UnsupportedError
-from floeplan.parquet.footer import ParquetFooter, read_footer
-from floeplan.parquet.prune import Pruner
-from floeplan.parquet.reader import read_selected
+from floeplan.parquet.footer.footer import ParquetFooter, read_footer
+from floeplan.parquet.footer.thrift import BINARY, I32, I64, LIST, STRUCT, encode_struct
+from floeplan.parquet.prune.request import Pruner
+from floeplan.parquet.read.reader import read_selected
 from floeplan.parquet.source import BytesSource
-from floeplan.parquet.thrift import BINARY, I32, I64, LIST, STRUCT, encode_struct
 from tests.support import parquet_forge as forge
 
 pytestmark = pytest.mark.unit

@@ -17,13 +17,13 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
 from floeplan.errors import CorruptFileError, UnknownColumnError
-from floeplan.parquet import reader
-from floeplan.parquet.footer import ParquetFooter, read_footer
-from floeplan.parquet.page_index import read_page_indexes
-from floeplan.parquet.pages import plan_leaf, read_leaves
-from floeplan.parquet.projection import project
-from floeplan.parquet.reader import read, read_selected
-from floeplan.parquet.selection import RowSelection
+from floeplan.parquet.footer.footer import ParquetFooter, read_footer
+from floeplan.parquet.footer.page_index import read_page_indexes
+from floeplan.parquet.prune.selection import RowSelection
+from floeplan.parquet.read import reader
+from floeplan.parquet.read.pages import plan_leaf, read_leaves
+from floeplan.parquet.read.projection import project
+from floeplan.parquet.read.reader import read, read_selected
 from floeplan.parquet.source import REMOTE_GAP, BytesSource, FileIOSource, Range, StoredBytes
 
 pytestmark = pytest.mark.unit

@@ -31,9 +31,9 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from floeplan.parquet.footer import ParquetFooter, read_footer
+from floeplan.parquet.footer.footer import ParquetFooter, read_footer
+from floeplan.parquet.footer.statistics import row_group_stats
 from floeplan.parquet.source import BytesSource
-from floeplan.parquet.statistics import row_group_stats
 from floeplan.predicate.ir import Column
 from floeplan.predicate.stats import ColumnStats
 from tests.support import parquet_forge as forge

@@ -9,8 +9,8 @@ from types import ModuleType
 import pytest
 
 from floeplan.errors import CorruptFileError
-from floeplan.parquet import _thrift_fallback, thrift
-from floeplan.parquet.thrift import BINARY, BOOL, DOUBLE, I8, I16, I32, I64, LIST, STRUCT, encode_struct
+from floeplan.parquet.footer import _thrift_fallback, thrift
+from floeplan.parquet.footer.thrift import BINARY, BOOL, DOUBLE, I8, I16, I32, I64, LIST, STRUCT, encode_struct
 
 pytestmark = pytest.mark.unit
 

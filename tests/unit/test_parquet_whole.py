@@ -11,12 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from floeplan.errors import CorruptFileError, UnknownFileError
-from floeplan.parquet import whole
-from floeplan.parquet.footer import read_footer
-from floeplan.parquet.reader import read_selected
-from floeplan.parquet.selection import RowSelection
+from floeplan.parquet.footer.footer import read_footer
+from floeplan.parquet.prune.selection import RowSelection
+from floeplan.parquet.read import whole
+from floeplan.parquet.read.reader import read_selected
+from floeplan.parquet.read.whole import LONGEST_GAP, is_dense, read_dense
 from floeplan.parquet.source import BytesSource, LocalSource, Range
-from floeplan.parquet.whole import LONGEST_GAP, is_dense, read_dense
 
 pytestmark = pytest.mark.unit
 

@@ -22,7 +22,7 @@ from pyiceberg.types import (
 )
 
 from floeplan.partition.union import UnionPartitionType
-from floeplan.scan.partition_values import PartitionNames
+from floeplan.scan.projection import PartitionNames
 
 pytestmark = pytest.mark.unit
 

@@ -28,11 +28,11 @@ from sqlglot.tokenizer_core import TokenType
 from sqlglot.tokens import Tokenizer
 
 from floeplan.errors import FloeplanError
-from floeplan.predicate import sql
 from floeplan.predicate.names import Names
-from floeplan.predicate.plain_pieces import plain_comparison
-from floeplan.predicate.sql import compile_sql
-from floeplan.predicate.sql_skeleton import tokens_of
+from floeplan.predicate.sql import compiler as sql
+from floeplan.predicate.sql.compiler import compile_sql
+from floeplan.predicate.sql.fast_path import plain_comparison
+from floeplan.predicate.sql.skeleton import tokens_of
 
 pytestmark = pytest.mark.unit
 TYPES: dict[str, PrimitiveType] = {

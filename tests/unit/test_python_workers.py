@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from floeplan.python_workers import reusable
+from floeplan.tasks.worker import reusable
 
 pytestmark = pytest.mark.unit
 BATCH = pa.record_batch({"number": [1, 2]})

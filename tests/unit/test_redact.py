@@ -183,7 +183,7 @@ def test_the_traceback_of_an_error_nobody_foresaw_shows_no_secret(
         except OSError as error:
             raise RuntimeError(f"https://h/?token={TOKEN}&password={PASSWORD}") from error
 
-    monkeypatch.setattr("floeplan.cli.plan.plan_scan", fail)
+    monkeypatch.setattr("floeplan.cli.commands.plan.plan_scan", fail)
     text = told("plan", f"db.t_{TOKEN}", *form, code=1)
     assert_silent(text)
     assert PASSWORD not in text

@@ -7,7 +7,7 @@ import pickle
 import numpy as np
 import pytest
 
-from floeplan.rewrite.compaction_map import CompactionMap, MapBuilder, runs_of
+from floeplan.rewrite.commit.compaction_map import CompactionMap, MapBuilder, runs_of
 
 pytestmark = pytest.mark.unit
 

@@ -19,7 +19,7 @@ from requests.exceptions import ReadTimeout
 from floeplan.catalog import connect, load_table, open_catalog
 from floeplan.errors import FloeplanError, InvalidOptionError
 from floeplan.redact import without_secrets
-from floeplan.rest_waiting import CONNECTION_TIMEOUT, SOCKET_TIMEOUT, limit_waiting
+from floeplan.rest_timeouts import CONNECTION_TIMEOUT, SOCKET_TIMEOUT, limit_waiting
 
 pytestmark = pytest.mark.unit
 

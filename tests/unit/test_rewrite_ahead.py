@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from floeplan.rewrite.ahead import ahead
+from floeplan.tasks.threads import ahead
 
 pytestmark = pytest.mark.unit
 

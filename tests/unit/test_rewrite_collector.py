@@ -10,7 +10,7 @@ from threading import Barrier
 
 import pytest
 
-from floeplan.rewrite.collector import collecting_seldom
+from floeplan.tasks.memory import collecting_seldom
 
 pytestmark = pytest.mark.unit
 

@@ -17,17 +17,16 @@ from pyiceberg.table import Table
 
 import floeplan as fp
 from floeplan.errors import FloeplanError
-from floeplan.parquet.footer import read_footer
+from floeplan.parquet.footer.footer import read_footer
 from floeplan.parquet.source import open_source
-from floeplan.rewrite.group_order import GroupOrder
-from floeplan.rewrite.held_rows import HeldRows
-from floeplan.rewrite.options import RewriteOptions
-from floeplan.rewrite.orders import parse_order
-from floeplan.rewrite.planner import RewriteDataFilesPlanner
-from floeplan.rewrite.side_by_side import side_by_side
-from floeplan.rewrite.task import RewriteTask
-from floeplan.rewrite.task_memory import Cores, cores_of
-from floeplan.rewrite.work import GroupResult, GroupWork, group_works, with_cores
+from floeplan.rewrite.plan.options import RewriteOptions
+from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
+from floeplan.rewrite.run.group_order import GroupOrder, HeldRows
+from floeplan.rewrite.run.task import RewriteTask
+from floeplan.rewrite.run.work import GroupResult, GroupWork, group_works, with_cores
+from floeplan.rewrite.strategies.orders import parse_order
+from floeplan.tasks.memory import Cores, cores_of
+from floeplan.tasks.threads import side_by_side
 from tests.support.tables import EVENTS, catalog, events
 
 pytestmark = pytest.mark.unit

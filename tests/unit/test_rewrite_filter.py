@@ -28,7 +28,7 @@ from floeplan.errors import PredicateSyntaxError, TypeMismatchError, UnknownColu
 from floeplan.partition.fields import source_types
 from floeplan.partition.key import PartitionKey
 from floeplan.partition.union import UnionPartitionType
-from floeplan.rewrite.filter import FilterStats, MultiSpecPartitionFilter, SpecEvaluator
+from floeplan.rewrite.plan.filter import FilterStats, MultiSpecPartitionFilter, SpecEvaluator
 
 pytestmark = pytest.mark.unit
 

@@ -14,9 +14,9 @@ from pyiceberg.table.sorting import SortOrder
 from pyiceberg.types import DecimalType, DoubleType, LongType, NestedField, StringType, StructType
 
 import floeplan as fp
-from floeplan.rewrite.group_order import GroupOrder, _codes
-from floeplan.rewrite.orders import parse_order
-from floeplan.rewrite.task_memory import task_memory
+from floeplan.rewrite.run.group_order import GroupOrder, _codes
+from floeplan.rewrite.strategies.orders import parse_order
+from floeplan.tasks.memory import task_memory
 from tests.support.tables import EVENTS, catalog, events
 
 pytestmark = pytest.mark.unit

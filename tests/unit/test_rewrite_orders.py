@@ -12,9 +12,9 @@ from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import LongType, NestedField, StringType, StructType
 
 from floeplan.errors import InvalidOptionError, TypeMismatchError, UnknownColumnError
-from floeplan.rewrite.options import RewriteOptions
-from floeplan.rewrite.orders import parse_order, rewrite_order
-from floeplan.rewrite.planner import RewriteDataFilesPlanner
+from floeplan.rewrite.plan.options import RewriteOptions
+from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
+from floeplan.rewrite.strategies.orders import parse_order, rewrite_order
 from tests.support.tables import catalog
 
 pytestmark = pytest.mark.unit

@@ -23,10 +23,10 @@ from floeplan.errors import (
     UnknownSpecError,
 )
 from floeplan.partition.key import PartitionKey
-from floeplan.rewrite.filter import FilterStats
-from floeplan.rewrite.options import RewriteOptions
-from floeplan.rewrite.plan import RewriteDataFilesPlan, RewriteDataFilesPlanningResult
-from floeplan.rewrite.planner import RewriteDataFilesPlanner
+from floeplan.rewrite.plan.filter import FilterStats
+from floeplan.rewrite.plan.model import RewriteDataFilesPlan, RewriteDataFilesPlanningResult
+from floeplan.rewrite.plan.options import RewriteOptions
+from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
 from tests.support.tables import catalog
 from tests.support.written_tables import Layout
 

@@ -14,8 +14,8 @@ from rich.console import Console
 import floeplan as fp
 from floeplan.catalog import open_catalog
 from floeplan.cli.main import main
-from floeplan.metadata.io import local_path
-from floeplan.rewrite.progress import BarProgress, JsonProgress
+from floeplan.metadata.files import local_path
+from floeplan.rewrite.run.progress import BarProgress, JsonProgress
 from tests.support.tables import EVENTS, events
 
 pytestmark = pytest.mark.unit

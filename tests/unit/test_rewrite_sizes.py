@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from floeplan.errors import InvalidOptionError, UnknownOptionError
-from floeplan.rewrite.options import JobOrder, RewriteOptions
-from floeplan.rewrite.packing import next_fit
-from floeplan.rewrite.sizes import FileSizes
+from floeplan.rewrite.plan.candidates import FileSizes
+from floeplan.rewrite.plan.groups import next_fit
+from floeplan.rewrite.plan.options import JobOrder, RewriteOptions
 from tests.support.java_vectors import PackVector, SizeVector, pack, pack_vectors, size_vectors
 
 pytestmark = pytest.mark.unit

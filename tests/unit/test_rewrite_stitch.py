@@ -11,10 +11,22 @@ import pytest
 from pyiceberg.schema import Schema
 
 from floeplan.errors import CorruptFileError
-from floeplan.parquet.splice import Each, splice
-from floeplan.parquet.thrift import BINARY, BOOL, DOUBLE, I8, I32, I64, LIST, STRUCT, encode_struct, read_struct
+from floeplan.parquet.footer.thrift import (
+    BINARY,
+    BOOL,
+    DOUBLE,
+    I8,
+    I32,
+    I64,
+    LIST,
+    STRUCT,
+    Each,
+    encode_struct,
+    read_struct,
+    splice,
+)
 from floeplan.prune import PruneRequest
-from floeplan.rewrite.stitch import misfit, stitch
+from floeplan.rewrite.pages.stitch import misfit, stitch
 from tests.support.stitching import IO, expected_facts, facts_of, opened, same_place
 
 pytestmark = pytest.mark.unit

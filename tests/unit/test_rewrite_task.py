@@ -17,16 +17,16 @@ from pyiceberg.transforms import IdentityTransform
 
 import floeplan as fp
 from floeplan.errors import UnknownFileError
-from floeplan.metadata.io import local_path
+from floeplan.metadata.files import local_path
+from floeplan.metadata.manifests.new_entries import concat_entries
 from floeplan.partition.union import UnionPartitionType
-from floeplan.rewrite.options import RewriteOptions
-from floeplan.rewrite.plan import RewriteDataFilesPlan
-from floeplan.rewrite.planner import RewriteDataFilesPlanner
-from floeplan.rewrite.task import RewriteTask
-from floeplan.rewrite.work import GroupResult, group_works
+from floeplan.rewrite.plan.model import RewriteDataFilesPlan
+from floeplan.rewrite.plan.options import RewriteOptions
+from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
+from floeplan.rewrite.run.task import RewriteTask
+from floeplan.rewrite.run.work import GroupResult, group_works
 from floeplan.transaction.change import Operation, SnapshotChange
 from floeplan.transaction.commit import commit_change
-from floeplan.transaction.entry_tables import concat_entries
 from floeplan.transaction.metadata_json import writable_metadata
 from tests.support.tables import EVENTS, catalog, events, two_spec_table
 

@@ -20,17 +20,16 @@ from pyiceberg.types import LongType, NestedField, StringType, TimestampType
 
 from floeplan.cli.main import main
 from floeplan.errors import BadInputError, CorruptMetadataError, UnknownFileError
-from floeplan.metadata.entries import EntriesTable
-from floeplan.metadata.entry_columns import WHOLE, EntryColumns
-from floeplan.metadata.manifest import read_entries
-from floeplan.metadata.manifest_list import inline_manifest_list, parse_manifest_list, read_manifest_list
-from floeplan.metadata.manifest_list_writer import ListedSnapshot, encode_manifest_list
-from floeplan.metadata.new_entries import new_entries
-from floeplan.metadata.root import write_manifests_from_root, write_root
-from floeplan.metadata.root_layout import HEADER_KEY
-from floeplan.metadata.root_reader import RootManifest, read_root
-from floeplan.metadata.stats import file_stats
-from floeplan.parquet.prune import PruneRequest
+from floeplan.metadata.manifests.entries import WHOLE, EntriesTable, EntryColumns
+from floeplan.metadata.manifests.list_writer import ListedSnapshot, encode_manifest_list
+from floeplan.metadata.manifests.manifest_list import inline_manifest_list, parse_manifest_list, read_manifest_list
+from floeplan.metadata.manifests.new_entries import new_entries
+from floeplan.metadata.manifests.reader import read_entries
+from floeplan.metadata.manifests.stats import file_stats
+from floeplan.metadata.root.layout import HEADER_KEY
+from floeplan.metadata.root.reader import RootManifest, read_root
+from floeplan.metadata.root.writer import write_manifests_from_root, write_root
+from floeplan.parquet.prune.request import PruneRequest
 from floeplan.partition.recover import Obstacle, recover_tuples
 from floeplan.predicate.ir import Column
 from floeplan.scan.options import ScanOptions

@@ -48,7 +48,7 @@ from floeplan.predicate.ir import (
     Or,
     StartsWith,
 )
-from floeplan.predicate.rows import evaluate_rows, filter_rows, matching_mask
+from floeplan.predicate.rows.evaluate import evaluate_rows, filter_rows, matching_mask
 
 pytestmark = pytest.mark.unit
 

@@ -15,10 +15,11 @@ from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType
 
 from floeplan.errors import BadInputError, CorruptMetadataError, FloeplanError, UnknownSpecError, UnsupportedError
-from floeplan.metadata.entries import EntriesTable, Status
-from floeplan.metadata.manifest_list import DATA, DELETES, UNKNOWN
-from floeplan.metadata.manifest_list_writer import ListedSnapshot, write_manifest_list
-from floeplan.transaction.change import DeleteFileId, Operation, SnapshotChange
+from floeplan.metadata.delete_index import DeleteFileId
+from floeplan.metadata.manifests.entries import EntriesTable, Status
+from floeplan.metadata.manifests.list_writer import ListedSnapshot, write_manifest_list
+from floeplan.metadata.manifests.manifest_list import DATA, DELETES, UNKNOWN
+from floeplan.transaction.change import Operation, SnapshotChange
 from floeplan.transaction.manifests import SnapshotManifests, TableShape
 from tests.support.producing import Line, new_files, superseded
 from tests.support.written_tables import Layout

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from floeplan.errors import InvalidOptionError
-from floeplan.metadata.entries import Status
+from floeplan.metadata.manifests.entries import Status
 from floeplan.transaction.change import Operation, SnapshotChange
 from floeplan.transaction.merge_manifests import MergeOptions, due_bin, pack_from_the_end
 from tests.support.producing import Line, new_files, superseded

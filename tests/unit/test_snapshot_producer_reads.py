@@ -25,11 +25,12 @@ from pyiceberg.transforms import DayTransform, IdentityTransform
 from pyiceberg.types import NestedField, StringType, TimestampType
 
 from floeplan.errors import CorruptMetadataError
-from floeplan.metadata.entries import EntriesTable
-from floeplan.metadata.manifest_list import DATA, ManifestListTable, Summaries, concat_manifest_lists
-from floeplan.metadata.manifest_list_writer import ListedSnapshot, write_manifest_list
-from floeplan.metadata.manifest_writer import write_manifest
-from floeplan.transaction.change import DeleteFileId, Operation, SnapshotChange
+from floeplan.metadata.delete_index import DeleteFileId
+from floeplan.metadata.manifests.entries import EntriesTable
+from floeplan.metadata.manifests.list_writer import ListedSnapshot, write_manifest_list
+from floeplan.metadata.manifests.manifest_list import DATA, ManifestListTable, Summaries, concat_manifest_lists
+from floeplan.metadata.manifests.writer import write_manifest
+from floeplan.transaction.change import Operation, SnapshotChange
 from floeplan.transaction.producer import SnapshotProducer
 from tests.support.producing import Line, new_files, superseded
 from tests.support.written_tables import Layout

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from floeplan.metadata.delete_index import DeleteFileId
 from floeplan.transaction import summary
-from floeplan.transaction.change import DeleteFileId
 from tests.support.producing import Line
 from tests.unit.test_snapshot_producer import V2, V3, appending, data, deleting, positions, removing, vector
 

@@ -42,15 +42,14 @@ from floeplan.errors import InvalidOptionError, UnknownOptionError, UnsupportedE
 from floeplan.predicate.ir import Between, BloomEq, Cmp, CmpOp, Column, InList, Not, Or, StartsWith
 from floeplan.predicate.literals import Value
 from floeplan.scan.projection import arrow_schema
-from floeplan.spark.columns import NameHistory
-from floeplan.spark.deletes import word_counts, word_offsets
-from floeplan.spark.file_log import _lines
 from floeplan.spark.filters import spark_sql
-from floeplan.spark.held_words import MOST_BYTES, RowTest, held_row_test, held_words
-from floeplan.spark.reader import ReadOptions
-from floeplan.spark.shipping import write_package
-from floeplan.spark.source_options import SourceOptions
+from floeplan.spark.read.columns import NameHistory
+from floeplan.spark.read.deletes import MOST_BYTES, RowTest, held_row_test, held_words, word_counts, word_offsets
+from floeplan.spark.read.file_log import _lines
+from floeplan.spark.read.reader import ReadOptions
+from floeplan.spark.source.batch import SourceOptions
 from floeplan.spark.types import spark_schema, to_spark_arrow
+from floeplan.tasks.shipping import write_package
 
 pytestmark = pytest.mark.unit
 

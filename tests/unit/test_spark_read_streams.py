@@ -11,9 +11,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
 from floeplan.errors import BadInputError, InvalidOptionError, UnsupportedError
-from floeplan.spark.source_batch import FloeplanReader, FloeplanWriter, Share
-from floeplan.spark.source_options import SourceOptions
-from floeplan.spark.streaming import BATCH_ID, QUERY_ID, AppendStream, StreamAppends
+from floeplan.spark.source.batch import FloeplanReader, FloeplanWriter, Share, SourceOptions
+from floeplan.spark.source.streaming import BATCH_ID, QUERY_ID, AppendStream, StreamAppends
 
 pytestmark = pytest.mark.unit
 

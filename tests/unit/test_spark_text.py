@@ -10,7 +10,7 @@ import pytest
 
 from floeplan.errors import BadInputError
 from floeplan.predicate import spark_text
-from floeplan.predicate.like import parse_like
+from floeplan.predicate.build import parse_like
 
 pytestmark = pytest.mark.unit
 

@@ -13,8 +13,8 @@ from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransfor
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType, TimestampType
 
 from floeplan.errors import UnknownSpecError
-from floeplan.metadata.entries import EntriesTable
-from floeplan.transaction.spec_groups import (
+from floeplan.metadata.manifests.entries import EntriesTable
+from floeplan.transaction.manifests import (
     find_compatible_schema,
     group_entries_by_spec,
     group_files_by_spec,

@@ -18,16 +18,16 @@ from pyiceberg.types import LongType, TimestampType
 from floeplan.cli.main import main
 from floeplan.dml.append import append as dml_append
 from floeplan.errors import InvalidOptionError, UnknownColumnError, UnknownSpecError
-from floeplan.metadata.entries import Content, EntriesTable, Status
+from floeplan.metadata.manifests.entries import Content, EntriesTable, Status
 from floeplan.partition.projection import SpecProjection
 from floeplan.partition.transforms import Transform
-from floeplan.rewrite.spec_move import is_coarser
-from floeplan.rewrite.spec_upgrade import UpgradeOptions, upgrade_spec
+from floeplan.rewrite.spec_upgrade.move import is_coarser
+from floeplan.rewrite.spec_upgrade.upgrade import UpgradeOptions, upgrade_spec
 from floeplan.transaction.change import Operation, SnapshotChange
 from floeplan.transaction.commit import commit_change
+from floeplan.transaction.exchange import Timing
 from floeplan.transaction.metadata_json import writable_metadata
 from floeplan.transaction.refs import create_branch
-from floeplan.transaction.retry import Timing
 from floeplan.write.data_files import write_data_files
 from floeplan.write.target import WriteTarget
 from tests.support.commits import (

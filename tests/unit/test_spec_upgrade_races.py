@@ -12,7 +12,7 @@ from pyiceberg.table import Table
 from floeplan.maintain.doctor import doctor
 from floeplan.maintain.expire import expire_snapshots
 from floeplan.maintain.rewrite_manifests import rewrite_manifests
-from floeplan.rewrite.spec_upgrade import UpgradeOptions, upgrade_spec
+from floeplan.rewrite.spec_upgrade.upgrade import UpgradeOptions, upgrade_spec
 from floeplan.transaction.change import IsolationLevel
 from floeplan.transaction.commit import commit_change
 from tests.support.commits import (

@@ -11,11 +11,10 @@ from pyspark.logger import PySparkLogger
 
 import floeplan as fp
 from floeplan.errors import BadInputError, UnknownTableError
-from floeplan.sql_text import session
-from floeplan.sql_text.relations import failures_of_spark, find_table, places
+from floeplan.spark import session
+from floeplan.spark.session import SparkOnDemand
+from floeplan.sql_text.relations import failures_of_spark, find_table, open_table, places
 from floeplan.sql_text.run import StatementOptions, run_text
-from floeplan.sql_text.session import SparkOnDemand
-from floeplan.sql_text.tables import open_table
 from tests.support.tables import catalog, two_spec_table
 
 pytestmark = pytest.mark.unit

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from floeplan.errors import CorruptMetadataError
-from floeplan.task_errors import raised_in_tasks, telling
+from floeplan.tasks.worker import raised_in_tasks, telling
 
 pytestmark = pytest.mark.unit
 

@@ -15,17 +15,17 @@ from pyiceberg.table.update import AddPartitionSpecUpdate, SetDefaultSpecUpdate
 from pyiceberg.transforms import BucketTransform
 
 from floeplan.errors import BadInputError, CommitConflictError
-from floeplan.metadata.entries import Content, EntriesTable, Status
-from floeplan.metadata.new_entries import new_entries
+from floeplan.metadata.delete_index import DeleteFileId
+from floeplan.metadata.manifests.entries import Content, EntriesTable, Status
+from floeplan.metadata.manifests.new_entries import new_entries
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.compile import compile_predicate
 from floeplan.scan.plan import plan_scan
-from floeplan.transaction.change import Check, DeleteFileId, IsolationLevel, Operation, SnapshotChange, Validation
+from floeplan.transaction.change import Check, IsolationLevel, Operation, SnapshotChange, Validation
 from floeplan.transaction.commit import commit_change
 from floeplan.transaction.metadata_json import writable_metadata
 from floeplan.transaction.refs import rollback_to
-from floeplan.transaction.situation import Situation
-from floeplan.transaction.validate import SHOWN_FILES, validate
+from floeplan.transaction.validation import SHOWN_FILES, Situation, validate
 from tests.support.commits import (
     NO_SCAN_EXTRAS,
     append,

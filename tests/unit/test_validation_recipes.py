@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from floeplan.transaction.change import Check, IsolationLevel
-from floeplan.transaction.recipes import Command, Mode, validation_for
+from floeplan.transaction.change import Check, Command, IsolationLevel, Mode, validation_for
 
 pytestmark = pytest.mark.unit
 

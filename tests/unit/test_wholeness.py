@@ -14,11 +14,11 @@ from floeplan.errors import CorruptMetadataError
 from floeplan.maintain.doctor import doctor
 from floeplan.maintain.expire import expire_snapshots
 from floeplan.maintain.orphans import remove_orphans
-from floeplan.metadata.cache import EntriesCache
-from floeplan.metadata.entry_columns import EntryColumns
-from floeplan.metadata.manifest import read_entries
-from floeplan.metadata.manifest_list import MANIFEST_COUNT, parse_manifest_list, read_manifest_list
-from floeplan.metadata.manifest_list_writer import ListedSnapshot, encode_manifest_list
+from floeplan.metadata.cache.store import EntriesCache
+from floeplan.metadata.manifests.entries import EntryColumns
+from floeplan.metadata.manifests.list_writer import ListedSnapshot, encode_manifest_list
+from floeplan.metadata.manifests.manifest_list import MANIFEST_COUNT, parse_manifest_list, read_manifest_list
+from floeplan.metadata.manifests.reader import read_entries
 from floeplan.partition.union import UnionPartitionType
 from floeplan.scan.plan import plan_scan
 from floeplan.transaction.commit import commit_change

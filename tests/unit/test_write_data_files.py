@@ -37,8 +37,8 @@ from pyiceberg.types import (
 )
 
 from floeplan.errors import InvalidOptionError, TypeMismatchError, UnknownSpecError, UnsupportedError
-from floeplan.metadata.entries import EntriesTable
-from floeplan.metadata.io import local_path
+from floeplan.metadata.files import local_path
+from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.partition.key import PartitionKey
 from floeplan.partition.transforms import apply
 from floeplan.predicate.literals import Value

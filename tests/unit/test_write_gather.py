@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from floeplan.write import gather
-from floeplan.write.gather import at_once
+from floeplan.write import data_files as gather
+from floeplan.write.data_files import at_once
 
 pytestmark = pytest.mark.unit
 

@@ -27,7 +27,7 @@ from pyiceberg.transforms import (
 from pyiceberg.types import DecimalType, LongType, NestedField, StringType, StructType, TimestampType
 
 from floeplan.errors import BadInputError, FloeplanError, TypeMismatchError, UnsupportedError
-from floeplan.metadata.entries import EntriesTable
+from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.scan.plan import plan_scan
 from floeplan.scan.projection import arrow_schema
 from floeplan.write.data_files import write_data_files

@@ -27,13 +27,13 @@ from pyiceberg.types import (
     TimestampType,
 )
 
-from floeplan.metadata.entry_columns import STAT_MAPS
-from floeplan.parquet.footer import read_footer
+from floeplan.metadata.manifests.entries import STAT_MAPS
+from floeplan.parquet.footer.footer import read_footer
+from floeplan.parquet.footer.values import Side
 from floeplan.parquet.source import open_source
-from floeplan.parquet.values import Side
 from floeplan.write.data_files import write_data_files
 from floeplan.write.metrics import file_metrics, single_value
-from floeplan.write.metrics_modes import COUNTS, FULL, NONE, TRUNCATE_16, MetricsMode, MetricsModes
+from floeplan.write.options import COUNTS, FULL, NONE, TRUNCATE_16, MetricsMode, MetricsModes
 from tests.unit.test_write_data_files import target
 
 pytestmark = pytest.mark.unit

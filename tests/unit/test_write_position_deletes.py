@@ -19,8 +19,8 @@ from pyiceberg.transforms import IdentityTransform
 from pyroaring import BitMap64
 
 from floeplan.errors import FloeplanError, UnsupportedError
-from floeplan.metadata.entries import EntriesTable
-from floeplan.metadata.io import local_path
+from floeplan.metadata.files import local_path
+from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.scan.plan import plan_scan
 from floeplan.write.data_files import write_data_files
 from floeplan.write.position_deletes import merge_positions, write_deletion_vectors, write_position_deletes

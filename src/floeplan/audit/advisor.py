@@ -10,31 +10,95 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyiceberg.table import Table
 
 from floeplan.audit.candidates import MANIFESTS, SPEC, UPGRADE, ZORDER, Idea, Part, asked_columns, ideas
-from floeplan.audit.layout import Layout, curve_keys, lay_out
-from floeplan.audit.manifests import clustered_manifests
-from floeplan.audit.points import Points, points_from_bounds, points_from_rows
+from floeplan.audit.layout import Layout, Points, curve_keys, lay_out, points_from_bounds, points_from_rows
 from floeplan.audit.workload import Workload, read_workload
 from floeplan.catalog import load_table
-from floeplan.metadata.entries import EntriesTable
-from floeplan.metadata.entry_columns import EntryColumns
-from floeplan.metadata.manifest import read_entries
-from floeplan.metadata.manifest_list import ManifestListTable, inline_manifest_list, read_manifest_list
-from floeplan.metadata.stats import file_stats
-from floeplan.partition.evolution import Term
+from floeplan.maintain.rewrite_manifests import LEAST_ENTRIES, rewrite_manifests
+from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns
+from floeplan.metadata.manifests.manifest_list import ManifestListTable, inline_manifest_list, read_manifest_list
+from floeplan.metadata.manifests.reader import read_entries
+from floeplan.metadata.manifests.stats import file_stats, partition_stats
+from floeplan.partition.evolution import AddField, SpecChange, Term, drop_all
+from floeplan.partition.projection import partition_answer
 from floeplan.partition.recover import recover_tuples
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.build import columns as predicate_columns
 from floeplan.predicate.ir import Column
-from floeplan.predicate.tristate import Mask
-from floeplan.scan.passes import Predicate, is_delete_manifest, judge_entries
-from floeplan.scan.target import ScanTarget, resolve_target
+from floeplan.predicate.tristate import kleene
+from floeplan.rewrite.plan.options import CURRENT
+from floeplan.rewrite.run.execute import rewrite_data_files
+from floeplan.rewrite.spec_upgrade.upgrade import upgrade_spec
+from floeplan.snapshot.passes import Predicate, is_delete_manifest, judge_entries, judge_manifests
+from floeplan.snapshot.target import ScanTarget, resolve_target
+from floeplan.transaction.evolve_spec import evolve_spec
+from floeplan.vectors import Mask
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+# What clustering manifests by partition would save: bytes of manifests opened by the logged queries, now and then.
+
+
+TARGET_BYTES = 8 * 2**20
+"""The size Iceberg aims at for a manifest."""
+
+
+def clustered_manifests(
+    manifests: ManifestListTable, entries: EntriesTable, union: UnionPartitionType, workload: Workload
+) -> tuple[int, int]:
+    """Bytes of data manifests opened by all runs: as they are, and with entries filed in the order of partitions."""
+    data = ~is_delete_manifest(manifests)
+    length = np.where(data, manifests.length, 0)
+    most = min(_partitions(entries), -(-len(entries) // LEAST_ENTRIES))
+    number = max(int(-(-length.sum() // TARGET_BYTES)), min(int(data.sum()), most), 1)
+    place = _manifest_of(entries, number)
+    before = after = 0
+    for expr, runs in workload.predicates:
+        predicate = Predicate(expr, predicate_columns(expr), union)
+        before += runs * int(length[judge_manifests(predicate, manifests).tri.keep].sum())
+        opened = np.bincount(place, _may_match(predicate, entries), number) > 0
+        after += runs * round(int(length.sum()) * float(opened.mean()))
+    return before, after
+
+
+def _may_match(predicate: Predicate, entries: EntriesTable) -> Mask:
+    """Entries whose partition value alone does not exclude a match."""
+    stats = partition_stats(entries, predicate.fields)
+    fields = [field.bound for field in predicate.fields]
+    return kleene(predicate.expr, stats.nonempty, lambda leaf: partition_answer(leaf, fields, stats)).keep
+
+
+def _cluster_keys(entries: EntriesTable) -> pa.Table:
+    return pa.table(
+        {"spec": pa.array(entries.spec_id)} | {str(i): array for i, array in entries.partition_columns().items()}
+    )
+
+
+def _partitions(entries: EntriesTable) -> int:
+    keys = _cluster_keys(entries)
+    return int(keys.group_by(keys.column_names).aggregate([]).num_rows)
+
+
+def _manifest_of(entries: EntriesTable, number: int) -> npt.NDArray[np.int64]:
+    """The manifest each entry would be in: equal shares of the entries in the order of spec and partition."""
+    keys = _cluster_keys(entries)
+    order = pc.sort_indices(keys, sort_keys=[(name, "ascending") for name in keys.column_names])
+    place = np.empty(len(entries), dtype=np.int64)
+    place[order.to_numpy()] = np.arange(len(entries)) * number // max(len(entries), 1)
+    return place
+
+
+# ---
 
 POINTS = 40_000
 _POINTS_PER_FILE = 20
@@ -270,3 +334,23 @@ def _data_entries(
     rows = np.flatnonzero(~is_delete_manifest(manifests))
     columns = EntryColumns(frozenset(), stats=frozenset(stats))
     return read_entries(manifests, union, columns, rows=rows, io=target.table.io, live=True)
+
+
+# Doing what advice says: handing a candidate over to the command that does it.
+
+
+_ALL = {"rewrite-all": "true"}
+
+
+def apply_candidate(table: Table, candidate: Candidate, spark: SparkSession | None = None) -> dict[str, Any]:
+    """Apply a candidate; what the command that did it says."""
+    if candidate.kind == MANIFESTS:
+        return dict(rewrite_manifests(table).to_dict())
+    if candidate.kind == UPGRADE:
+        return dict(upgrade_spec(table, spark=spark).to_dict())
+    if candidate.kind == SPEC:
+        changes: tuple[SpecChange, ...] = (*drop_all(table.metadata), *(AddField(term) for term in candidate.terms))
+        evolved = evolve_spec(table, changes)
+        return dict(rewrite_data_files(evolved.table, spec=CURRENT, options=_ALL, spark=spark).to_dict())
+    done = rewrite_data_files(table, strategy=candidate.kind, by=candidate.columns, options=_ALL, spark=spark)
+    return dict(done.to_dict())

@@ -17,7 +17,7 @@ from pyiceberg.transforms import (
     TruncateTransform,
 )
 
-from floeplan.audit.points import Points
+from floeplan.audit.layout import Points
 from floeplan.audit.workload import Workload
 from floeplan.partition.evolution import Term
 from floeplan.partition.fields import BoundField, bind_field, transform_name

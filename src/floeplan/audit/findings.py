@@ -2,15 +2,97 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import date
+from dataclasses import dataclass, fields
+from datetime import date, datetime
 from typing import Any
 
 import pyarrow as pa
 
-from floeplan.audit.fingerprint import fingerprint, readable
-from floeplan.audit.reasons import ADVICE, NO_PARTITION
+from floeplan.errors import InvalidOptionError
+from floeplan.scan.explain import CURES
+
+# Why a query reads more than it should, and the one line that says what to do about it.
+#
+# The first reasons are those a plan gives its conjuncts; the others come from the numbers of a report.
+
+
+OLD_SPEC = "old-spec files"
+DELETES = "delete files"
+MANIFESTS = "many small manifests"
+NO_FILTER = "no filter"
+NO_PARTITION = "no partition column is asked"
+
+ADVICE = CURES | {
+    OLD_SPEC: "most bytes are in files of older specs: upgrade-spec, or rewrite with --spec current",
+    DELETES: "delete files are merged at every read: rewrite the files they belong to",
+    MANIFESTS: "planning opens many manifests for few files: rewrite-manifests",
+    NO_FILTER: "the whole table is read: ask for a range of a partition column",
+    NO_PARTITION: "ask for a partition column too, or see what advise says about partitioning by this one",
+}
+"""Advice by reason; when a query has several that are equally frequent, the first here is named."""
+
+REASONS = tuple(ADVICE)
+
+
+# Queries that differ in their literals only are one query: its shape, its fingerprint, and how people read it.
+
+
+_COMPARISONS = {"eq": "=", "not-eq": "!=", "lt": "<", "lt-eq": "<=", "gt": ">", "gt-eq": ">="}
+_OTHERS = {
+    "in": "{} IN (?)",
+    "not-in": "{} NOT IN (?)",
+    "starts-with": "{} LIKE ?",
+    "not-starts-with": "{} NOT LIKE ?",
+    "is-null": "{} IS NULL",
+    "not-null": "{} IS NOT NULL",
+    "is-nan": "isnan({})",
+    "not-nan": "NOT isnan({})",
+}
+
+
+def fingerprint(table: str, shape: str, opaque: str) -> str:
+    """A short name that is the same for the same shape on the same table, today and tomorrow."""
+    return hashlib.sha256("\n".join((table, shape, opaque)).encode()).hexdigest()[:12]
+
+
+def readable(shape: str, opaque: str = "") -> str:
+    """A filter whose literals are abstracted, as SQL; what is no expression of Iceberg is shown as it is."""
+    try:
+        text = _text(json.loads(shape))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        text = shape
+    parts = [part for part in (text, opaque) if part and part != "true"]
+    return " AND ".join(parts) or "true"
+
+
+def _text(node: Any) -> str:
+    if isinstance(node, bool):
+        return str(node).lower()
+    kind = node["type"]
+    if kind in ("and", "or"):
+        return f" {kind.upper()} ".join(_operand(node[side], kind) for side in ("left", "right"))
+    if kind == "not":
+        return f"NOT ({_text(node['child'])})"
+    if kind in _COMPARISONS:
+        return f"{_term(node['term'])} {_COMPARISONS[kind]} ?"
+    return _OTHERS[kind].format(_term(node["term"]))
+
+
+def _operand(node: Any, around: str) -> str:
+    """In brackets where AND and OR meet."""
+    mixed = isinstance(node, dict) and node["type"] in ("and", "or") and node["type"] != around
+    return f"({_text(node)})" if mixed else _text(node)
+
+
+def _term(term: Any) -> str:
+    """A column, or a transform of one."""
+    return term if isinstance(term, str) else f"{term['transform']}({_term(term['term'])})"
+
+
+# ---
 
 RATIOS = ("manifests", "files", "row_groups", "rows", "bytes")
 """Levels whose kept share is shown, from the top of the pruning pyramid down."""
@@ -140,3 +222,45 @@ class AuditResult:
             "flagged_total": self.flagged_total,
             "flagged": [finding.to_dict() for finding in self.flagged],
         }
+
+
+# When a query is worth a person's attention: the thresholds of the audit.
+
+
+@dataclass(frozen=True, slots=True)
+class AuditOptions:
+    """Thresholds, all of them per run on average.
+
+    Attributes:
+        since: Reports before this time are left out.
+        min_ratio: A query that reads less than this share of the files is well pruned.
+        min_factor: A query is excused while its share of files is below so many times the share of rows it wants.
+        min_files: A query that reads fewer files is never flagged.
+        min_bytes: A query that reads fewer bytes is never flagged.
+        min_runs: A query that ran less often is never flagged.
+        alert_bytes: A query that reads as many bytes is flagged whatever share of the table it is.
+        deletes_per_file: Delete files for each data file from which on they are a reason.
+        min_manifests: Manifests read from which on small ones are a reason.
+        files_per_manifest: Manifests with fewer files on average are small.
+        most: Findings shown, those that read most in all first.
+    """
+
+    since: datetime | None = None
+    min_ratio: float = 0.25
+    min_factor: float = 4.0
+    min_files: int = 2
+    min_bytes: int = 0
+    min_runs: int = 1
+    alert_bytes: int = 2**40
+    deletes_per_file: float = 1.0
+    min_manifests: int = 50
+    files_per_manifest: float = 4.0
+    most: int = 100
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name != "since" and value < 0:
+                raise InvalidOptionError(
+                    f"{field.name} is {value} but must not be negative", context={"option": field.name}
+                )

@@ -13,14 +13,29 @@ on Spark with the DataFrame API only; the driver sees findings, never reports.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, date
+from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any
 
-from floeplan.audit.findings import RATIOS, AuditResult, DayOfRuns, Finding
-from floeplan.audit.options import AuditOptions
-from floeplan.audit.reasons import DELETES, MANIFESTS, NO_FILTER, NO_PARTITION, OLD_SPEC, REASONS
+import pyarrow as pa
+
+from floeplan.audit.findings import (
+    DELETES,
+    FINDINGS_SCHEMA,
+    MANIFESTS,
+    NO_FILTER,
+    NO_PARTITION,
+    OLD_SPEC,
+    RATIOS,
+    REASONS,
+    AuditOptions,
+    AuditResult,
+    DayOfRuns,
+    Finding,
+)
 from floeplan.audit.reports import audited_columns, parsed_reports, report_lines
-from floeplan.scan.advice import CURES
+from floeplan.catalog import open_catalog
+from floeplan.dml.append import append
+from floeplan.scan.explain import CURES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -153,3 +168,17 @@ def trend(days: Sequence[tuple[date, int, int]]) -> float | None:
     if not all(runs) or not read[0]:
         return None
     return (read[1] / runs[1]) / (read[0] / runs[0])
+
+
+# Findings kept as rows of an Iceberg table, so that they can be followed over time.
+
+
+def store_findings(result: AuditResult, name: str, catalog: str | None = None) -> None:
+    """Append the findings to a table, which is made when it is not there; without findings nothing is written."""
+    if not result.flagged:
+        return
+    now = datetime.now(UTC)
+    rows = [{**finding.to_dict(), "table_name": finding.table, "found_at": now} for finding in result.flagged]
+    opened = open_catalog(catalog)
+    opened.create_namespace_if_not_exists(name.rpartition(".")[0])
+    append(opened.create_table_if_not_exists(name, FINDINGS_SCHEMA), pa.Table.from_pylist(rows, FINDINGS_SCHEMA))

@@ -5,22 +5,169 @@ The files have bounds and partition values as real ones do, and the same evaluat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.table import Table
 
-from floeplan.audit.points import NULL, CodedColumn, Codes, Points
+from floeplan.metadata.manifests.entries import EntriesTable
+from floeplan.metadata.manifests.stats import file_stats
+from floeplan.metadata.manifests.typed_values import to_physical
 from floeplan.partition.fields import BoundField
 from floeplan.partition.projection import partition_answer
 from floeplan.partition.transforms import apply_vector
 from floeplan.predicate.evaluate import answer_leaf
-from floeplan.predicate.ir import IrExpr
+from floeplan.predicate.ir import Column, IrExpr
 from floeplan.predicate.stats import Bound, ColumnStats, StatsTable, Vector, take
 from floeplan.predicate.tristate import Tri, kleene
-from floeplan.rewrite.curves import bits_per_column, curve_words
+from floeplan.rewrite.strategies.curves import bits_per_column, curve_words
+from floeplan.scan.options import ScanOptions
+from floeplan.scan.plan import plan_scan
+from floeplan.scan.read import PlanReader
+
+# Points that stand for a table's rows: what layouts are tried on.
+#
+# Without a sample, every file contributes points in proportion to its bytes, spread evenly between its bounds, columns
+# independent of each other. With one, rows of some files are read. Every column is kept as its distinct values in order
+# and, per point, the place of its value: sorting, cutting into files and finding their bounds are then integer work,
+# whatever the type.
+
+
+Codes: TypeAlias = npt.NDArray[np.int64]
+
+NULL = -1
+_SEED = 2024
+_SAMPLED_FILES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class CodedColumn:
+    """A column of points: distinct values in ascending order, and each point's place among them, or ``NULL``."""
+
+    column: Column
+    values: Vector
+    codes: Codes
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """Points with the file each comes from and the bytes it stands for."""
+
+    columns: Mapping[int, CodedColumn]
+    file: Codes
+    bytes: npt.NDArray[np.float64]
+    basis: str
+
+    def __len__(self) -> int:
+        """Number of points."""
+        return len(self.file)
+
+    def of_files(self, chosen: npt.NDArray[np.bool_]) -> Points:
+        """The points of some files."""
+        keep = chosen[self.file]
+        columns = {i: replace(column, codes=column.codes[keep]) for i, column in self.columns.items()}
+        return Points(columns, self.file[keep], self.bytes[keep], self.basis)
+
+
+def points_from_bounds(entries: EntriesTable, columns: Sequence[Column], number: int) -> Points:
+    """About so many points between the bounds of the files; at least one a file."""
+    sizes = entries.ints("file_size_in_bytes").astype(np.float64)
+    each = np.maximum(1, np.rint(number * sizes / max(sizes.sum(), 1.0)).astype(np.int64))
+    file = np.repeat(np.arange(len(entries)), each)
+    known = file_stats(entries, columns).columns
+    random = np.random.default_rng(_SEED)
+    coded = {
+        column.field_id: _between_bounds(column, known[column.field_id], file, random)
+        for column in columns
+        if column.field_id in known
+    }
+    return Points(_with_values(coded), file, (sizes / each)[file], "bounds")
+
+
+def _between_bounds(column: Column, stats: ColumnStats, file: Codes, random: np.random.Generator) -> CodedColumn | None:
+    """Evenly between the bounds of numbers; of other types only values that are bounds somewhere are known."""
+    if stats.lower is None or stats.upper is None:
+        return None
+    lower, upper = stats.lower.values, stats.upper.values
+    valid = (stats.lower.valid & stats.upper.valid)[file]
+    where = random.random(len(file))
+    if isinstance(lower, np.ndarray) and isinstance(upper, np.ndarray):
+        low, high = lower[file], upper[file]
+        if lower.dtype.kind == "f":
+            return coded(column, low + where * (high - low), valid)
+        steps = np.floor(where * (high.astype(np.float64) - low + 1)).astype(np.int64)
+        return coded(column, np.minimum(low + steps, high), valid)
+    pool = pc.unique(pa.chunked_array([lower, upper])).drop_null()
+    pool = pool.take(pc.sort_indices(pool))
+    first, last = (_places(pool, bound)[file] for bound in (lower, upper))
+    codes = first + np.floor(where * (last - first + 1)).astype(np.int64)
+    return CodedColumn(column, pool, np.where(valid, codes, NULL))
+
+
+def _places(pool: pa.Array, values: pa.Array) -> Codes:
+    return np.asarray(pc.fill_null(pc.index_in(values, value_set=pool), 0).to_numpy(zero_copy_only=False), np.int64)
+
+
+def coded(column: Column, values: Vector, valid: npt.NDArray[np.bool_]) -> CodedColumn:
+    """Values as places among their distinct ones; NaN, which bounds leave out, counts as null."""
+    if isinstance(values, np.ndarray):
+        valid = valid & ~np.isnan(values) if values.dtype.kind == "f" else valid
+        distinct, codes = np.unique(values, return_inverse=True)
+        return CodedColumn(column, distinct, np.where(valid, codes, NULL))
+    distinct = pc.unique(values).drop_null()
+    distinct = distinct.take(pc.sort_indices(distinct))
+    return CodedColumn(column, distinct, np.where(valid, _places(distinct, values), NULL))
+
+
+def points_from_rows(table: Table, entries: EntriesTable, columns: Sequence[Column], number: int) -> Points:
+    """About so many rows, read from files taken evenly from all of them; they stand for the bytes of the whole."""
+    plan = plan_scan(
+        table, columns=[str(column) for column in columns], options=ScanOptions(footers=False, report=False)
+    )
+    chosen = np.unique(np.linspace(0, len(plan.files) - 1, min(_SAMPLED_FILES, len(plan.files))).astype(np.int64))
+    reader = PlanReader.of(plan, plan.schema)
+    random = np.random.default_rng(_SEED)
+    parts = [_some_rows(reader.read(plan.files[int(at)]), -(-number // len(chosen)), random) for at in chosen]
+    rows = pa.concat_tables(parts)
+    place = pc.index_in(pa.array([plan.files[int(at)].path for at in chosen]), value_set=entries.path)
+    file = np.repeat(place.to_numpy(zero_copy_only=False).astype(np.int64), [part.num_rows for part in parts])
+    total = float(entries.ints("file_size_in_bytes").sum())
+    made = {column.field_id: _coded_rows(column, rows) for column in columns}
+    return Points(
+        _with_values(made), file, np.full(len(file), total / max(len(file), 1)), f"sample of {len(file)} rows"
+    )
+
+
+def _with_values(columns: Mapping[int, CodedColumn | None]) -> dict[int, CodedColumn]:
+    """Columns of which a value is known; layouts know nothing of the others."""
+    return {i: column for i, column in columns.items() if column is not None and len(column.values)}
+
+
+def _some_rows(rows: pa.Table, most: int, random: np.random.Generator) -> pa.Table:
+    if rows.num_rows <= most:
+        return rows
+    return rows.take(pa.array(np.sort(random.choice(rows.num_rows, most, replace=False))))
+
+
+def _coded_rows(column: Column, rows: pa.Table) -> CodedColumn:
+    array = rows.column(column.path[0])
+    for name in column.path[1:]:
+        array = pc.struct_field(array, name)
+    values = to_physical(column.type, array.combine_chunks())
+    valid = np.asarray(values.is_valid().to_numpy(zero_copy_only=False))
+    if pa.types.is_integer(values.type) or pa.types.is_floating(values.type) or pa.types.is_boolean(values.type):
+        kind = np.float64 if pa.types.is_floating(values.type) else np.int64
+        filled = values.fill_null(False if pa.types.is_boolean(values.type) else 0)
+        return coded(column, filled.to_numpy(zero_copy_only=False).astype(kind), valid)
+    return coded(column, values, valid)
+
+
+# ---
 
 Keys: TypeAlias = npt.NDArray[Any]
 

@@ -10,16 +10,46 @@ Only expressions of Spark are used: no Python worker sees a report.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from floeplan.audit.places import are_files
-from floeplan.catalog import load_table
+from floeplan.catalog import embedded_home, load_table
+from floeplan.errors import BadInputError
+from floeplan.scan.report import OFF
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+
+
+# Where reports are: files at a path or URI, or the rows of an Iceberg table.
+
+
+def default_reports() -> str:
+    """Where plans put their reports when nobody says."""
+    chosen = os.environ.get("FLOEPLAN_REPORTS", "")
+    return chosen if chosen and chosen.lower() != OFF else str(embedded_home() / "reports")
+
+
+def are_files(reports: str) -> bool:
+    """Whether a place names files; otherwise it names a table.
+
+    Raises:
+        BadInputError: It is a path, and nothing is there.
+    """
+    if "://" in reports or Path(reports).exists():
+        return True
+    if "/" in reports or "." not in reports:
+        raise BadInputError(
+            f"there are no reports at {reports}; name a folder of them, or a table as namespace.name",
+            context={"reports": reports},
+        )
+    return False
+
+
+# ---
 
 _METRICS = (
     "result-data-files",
@@ -82,7 +112,7 @@ def report_lines(
         place = source if "://" in source else Path(source).resolve().as_uri()
         lines = spark.read.text(place, recursiveFileLookup=True)
         return lines.selectExpr("_metadata.file_modification_time AS stored", "value AS line")
-    from floeplan.spark.reader import read
+    from floeplan.spark.read.reader import read
 
     where = None if since is None else f"timestamp >= TIMESTAMP '{since.astimezone(UTC):%Y-%m-%d %H:%M:%S}+00:00'"
     return read(spark, load_table(source, catalog), where, columns=["timestamp", "report"]).toDF("stored", "line")

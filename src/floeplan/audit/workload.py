@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.schema import Schema
 
-from floeplan.audit.places import are_files
+from floeplan.audit.reports import are_files
 from floeplan.catalog import load_table
 from floeplan.errors import BadInputError, UnsupportedError
 from floeplan.predicate.compile import compile_predicate

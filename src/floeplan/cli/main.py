@@ -23,30 +23,30 @@ from floeplan.cli.common import print_json
 from floeplan.errors import BadInputError, FloeplanError, InvalidOptionError, UnknownOptionError
 from floeplan.redact import redacted
 
-COMMANDS: tuple[str, ...] = (
-    "plan",
-    "scan",
-    "entries",
-    "inspect",
-    "prune",
-    "append",
-    "delete",
-    "update",
-    "merge",
-    "sql",
-    "rewrite",
-    "audit",
-    "advise",
-    "upgrade-spec",
-    "rewrite-manifests",
-    "expire",
-    "remove-orphans",
-    "doctor",
-    "report",
-    "serve",
-    "demo",
-)
-"""Commands in the order of `--help`; `a-b` is the function `a_b` of the module `floeplan.cli.a_b`."""
+COMMANDS: dict[str, str] = {
+    "plan": "commands.plan",
+    "scan": "commands.scan",
+    "entries": "commands.inspect",
+    "inspect": "commands.inspect",
+    "prune": "commands.prune",
+    "append": "commands.dml",
+    "delete": "commands.dml",
+    "update": "commands.dml",
+    "merge": "commands.dml",
+    "sql": "commands.dml",
+    "rewrite": "commands.rewrite",
+    "audit": "commands.audit",
+    "advise": "commands.audit",
+    "upgrade-spec": "commands.rewrite",
+    "rewrite-manifests": "commands.maintenance",
+    "expire": "commands.maintenance",
+    "remove-orphans": "commands.maintenance",
+    "doctor": "commands.maintenance",
+    "report": "commands.explorer",
+    "serve": "commands.explorer",
+    "demo": "demo.command",
+}
+"""Commands in the order of `--help`, each with its module in `floeplan.cli`; `a-b` is the function `a_b`."""
 
 
 class _Redacting(logging.Formatter):
@@ -77,7 +77,7 @@ class LazyCommands(TyperGroup):
             hint = f"did you mean {' or '.join(close)}?" if close else "see 'floeplan --help'"
             raise UnknownOptionError(f"no command {cmd_name!r}; {hint}", context={"command": cmd_name})
         python_name = cmd_name.replace("-", "_")
-        function = getattr(import_module(f"floeplan.cli.{python_name}"), python_name)
+        function = getattr(import_module(f"floeplan.cli.{COMMANDS[cmd_name]}"), python_name)
         command = typer.Typer(add_completion=False)
         command.command(cmd_name)(function)
         return typer.main.get_command(command)

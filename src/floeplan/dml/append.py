@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyiceberg.table import Table
 
-from floeplan.dml.outcome import Commit, Outcome, commit_outcome, discard_entries
-from floeplan.dml.result import DmlResult
-from floeplan.dml.runner import new_attempt, run_tasks
+from floeplan.dml.outcome import Commit, DmlResult, Outcome, commit_outcome
 from floeplan.dml.sources import ParquetRows, arrow_batches, is_data_frame, parquet_paths
 from floeplan.dml.target import Command, DmlTarget, resolve
 from floeplan.errors import BadInputError
-from floeplan.metadata.entries import EntriesTable
+from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.parquet.source import open_source
+from floeplan.tasks.runner import new_attempt, run_tasks
 from floeplan.transaction.exchange import CommitOptions
 from floeplan.write.data_files import write_data_files
+from floeplan.write.entry_rows import discard_entries
 from floeplan.write.imported import import_files
 from floeplan.write.target import WriteTarget
 
@@ -77,7 +77,7 @@ def write_rows(
     """Write outside rows as files of the table; their entries."""
     writer = WriteTarget.of(target.table, spec_id=spec_id)
     if is_data_frame(data):
-        from floeplan.spark.appending import write_frame
+        from floeplan.spark.write.appending import write_frame
 
         return write_frame(data, writer)
     paths = parquet_paths(data)

@@ -16,15 +16,17 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField
 
-from floeplan.errors import BadInputError, TypeMismatchError
-from floeplan.predicate.arrow_columns import Resolver
-from floeplan.predicate.ir import path_text
+from floeplan.errors import BadInputError, FloeplanError, TypeMismatchError, UnsupportedError
+from floeplan.predicate.ir import IrExpr, path_text
 from floeplan.predicate.names import Names
-from floeplan.predicate.sql_skeleton import tokens_of
-from floeplan.predicate.values import ValueExpression, compile_value, stored
+from floeplan.predicate.rows.arrow_columns import Resolver
+from floeplan.predicate.rows.evaluate import evaluate_rows
+from floeplan.predicate.rows.expressions import ValueExpression, compile_value, stored
+from floeplan.predicate.sql.skeleton import tokens_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,3 +188,41 @@ def _replaced(array: pa.Array, path: Sequence[str], values: pa.Array) -> pa.Arra
         mine = type_.field(position).name == path[0]
         children.append(_replaced(child, path[1:], values) if mine else child)
     return pa.StructArray.from_arrays(children, fields=list(type_))
+
+
+# Whether Arrow can evaluate expressions as Spark would, found out on one row of nulls.
+#
+# An expression outside the known set says so whatever the row holds. Everything else, a wrong type or a value that does
+# not fit, is for the rows themselves to find out.
+
+
+def arrow_evaluates(
+    schemas: Sequence[Schema], conditions: Iterable[IrExpr], assigned: Iterable[Assignments | None] = ()
+) -> bool:
+    """Whether these can be evaluated on Arrow rows with the columns of some schemas."""
+    row = pa.table({"row": pa.nulls(1)})
+
+    def nulls(field_id: int) -> pa.ChunkedArray:
+        schema = next(schema for schema in schemas if field_id in schema._lazy_id_to_field)
+        return pa.chunked_array([pa.nulls(1, schema_to_pyarrow(schema.find_type(field_id)))])
+
+    asked = [_Question(evaluate_rows, condition, row, nulls) for condition in conditions]
+    groups = [group for group in assigned if group is not None]
+    asked += [_Question(item.value.evaluate, 1, nulls) for group in groups for item in group.items]
+    return all(question() for question in asked)
+
+
+class _Question:
+    """A call that either is supported or is not."""
+
+    def __init__(self, call: Callable[..., object], *args: object) -> None:
+        self._call, self._args = call, args
+
+    def __call__(self) -> bool:
+        try:
+            self._call(*self._args)
+        except UnsupportedError:
+            return False
+        except FloeplanError:
+            return True
+        return True

@@ -14,22 +14,20 @@ import pyarrow as pa
 from floeplan.dml.outcome import Outcome
 from floeplan.dml.row_task import FileWork
 from floeplan.dml.target import DmlTarget
-from floeplan.metadata.delete_index import DeleteKind
-from floeplan.metadata.entries import EntriesTable
-from floeplan.metadata.entry_columns import partition_column
+from floeplan.metadata.delete_index import DeleteFileId, DeleteKind
+from floeplan.metadata.manifests.entries import EntriesTable, partition_column
 from floeplan.predicate.compile import PredicateSource
-from floeplan.predicate.tristate import Mask, TriState
+from floeplan.predicate.tristate import TriState
 from floeplan.scan.model import PlannedFiles
 from floeplan.scan.options import ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.scan.scan_plan import ScanPlan
 from floeplan.spark.planning import SparkPlanning
 from floeplan.text import parse_count
-from floeplan.transaction.change import DeleteFileId
+from floeplan.vectors import Mask
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
 
 SMALL_FILE_BYTES = 8 * 1024 * 1024
 OPENING_BYTES = 512 * 1024

@@ -27,16 +27,15 @@ from pyiceberg.types import LongType, NestedField
 from pyroaring import BitMap64
 
 from floeplan.dml.assign import top_fields
-from floeplan.dml.deletes import NewDeletes, own_deletes
-from floeplan.dml.fates import Decision, Fates
-from floeplan.metadata.entries import EntriesTable
-from floeplan.parquet.selection import RowSelection
+from floeplan.dml.row_changes import Decision, Fates
+from floeplan.metadata.delete_index import DeleteFileId
+from floeplan.metadata.manifests.entries import EntriesTable
+from floeplan.parquet.prune.selection import RowSelection
 from floeplan.scan.file_rows import FileRows, OpenFile, PlannedRows, TableRows
 from floeplan.scan.model import FileScan
 from floeplan.scan.projection import arrow_schema
-from floeplan.transaction.change import DeleteFileId
-from floeplan.write.data_files import write_data_files
-from floeplan.write.gather import at_once
+from floeplan.write.data_files import at_once, write_data_files
+from floeplan.write.position_deletes import NewDeletes, own_deletes
 from floeplan.write.target import WriteTarget
 
 ROW_ID = NestedField(2147483540, "_row_id", LongType(), required=False)

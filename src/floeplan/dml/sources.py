@@ -20,17 +20,16 @@ from pyiceberg.table import Table
 
 from floeplan.catalog import load_table
 from floeplan.errors import BadInputError, UnknownFileError
-from floeplan.parquet.footer import ParquetFooter, read_footer
-from floeplan.parquet.reader import read_selected
-from floeplan.parquet.schema import Physical
-from floeplan.parquet.selection import RowSelection
+from floeplan.parquet.footer.footer import ParquetFooter, read_footer
+from floeplan.parquet.footer.schema import Physical
+from floeplan.parquet.prune.selection import RowSelection
+from floeplan.parquet.read.reader import read_selected
 from floeplan.parquet.source import open_source
 from floeplan.scan.options import ScanOptions
 from floeplan.scan.plan import plan_scan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
 
 _BYTES_IN_MEMORY = 8
 """Bytes of rows that one byte of a file may become."""
@@ -50,7 +49,7 @@ def frame_schema(frame: DataFrame) -> pa.Schema:
 
 def frame_rows(frame: DataFrame, most: int, most_bytes: int) -> pa.Table | None:
     """The rows of a DataFrame; ``None`` when there are more than so many, or may be so many bytes."""
-    from floeplan.spark.small_frames import collected
+    from floeplan.spark.write.small_frames import collected
 
     rows = collected(frame, most_bytes // _BYTES_IN_MEMORY)
     if rows is None:

@@ -13,31 +13,92 @@ import numpy as np
 from pyiceberg.types import DoubleType, FloatType, PrimitiveType
 
 from floeplan.errors import FloeplanError
-from floeplan.explorer.ranges import drawn_range
 from floeplan.explorer.view import TableView
 from floeplan.metadata.delete_index import DeleteKind
-from floeplan.metadata.entries import EntriesTable
-from floeplan.metadata.stats import file_stats, partition_stats
-from floeplan.parquet.footer import ParquetFooter, read_footer
-from floeplan.parquet.prune_result import PruneResult
+from floeplan.metadata.manifests.entries import EntriesTable
+from floeplan.metadata.manifests.stats import file_stats, partition_stats
+from floeplan.parquet.footer.footer import ParquetFooter, read_footer
+from floeplan.parquet.footer.statistics import row_group_stats
+from floeplan.parquet.prune.result import PruneResult
 from floeplan.parquet.source import open_source
-from floeplan.parquet.statistics import row_group_stats
 from floeplan.partition.projection import partition_answer
 from floeplan.partition.transforms import from_physical
 from floeplan.predicate.build import columns as predicate_columns
 from floeplan.predicate.build import leaves
 from floeplan.predicate.compile import CompileResult, compile_predicate
-from floeplan.predicate.evaluate import answer_leaf
-from floeplan.predicate.ir import TRUE, Column
+from floeplan.predicate.evaluate import answer_leaf, physical
+from floeplan.predicate.ir import TRUE, Between, Cmp, CmpOp, Column, IrExpr
+from floeplan.predicate.literals import Value
 from floeplan.predicate.names import leaf_columns
-from floeplan.predicate.stats import Bound, ColumnStats
+from floeplan.predicate.stats import Bound, ColumnStats, StatsTable
 from floeplan.predicate.tristate import Tri, TriState
-from floeplan.scan.deletes import match
 from floeplan.scan.expression_json import value_json
 from floeplan.scan.footers import FooterPass
 from floeplan.scan.options import ScanOptions
-from floeplan.scan.passes import Predicate, judge_entries
-from floeplan.scan.verdict import Verdict, judge
+from floeplan.snapshot.deletes import match
+from floeplan.snapshot.passes import Predicate, Verdict, judge, judge_entries
+
+# A file's bounds beside what a condition wants, on one scale from 0 to 1: what a page draws of them.
+#
+# Rule: only comparisons and intervals over numbers and times have a picture; the scale holds the bounds and the
+# literals
+# with some room, and an interval without an end reaches the edge.
+
+
+_ROOM = 0.2
+_UPWARDS = (CmpOp.GT, CmpOp.GE)
+_DOWNWARDS = (CmpOp.LT, CmpOp.LE)
+
+
+def drawn_range(conjunct: IrExpr, stats: StatsTable) -> dict[str, Any] | None:
+    """Where the first container lies, and where matching rows would; ``None`` where there is nothing to draw."""
+    wanted = _wanted(conjunct)
+    if wanted is None:
+        return None
+    column, low, high = wanted
+    known = stats.columns.get(column.field_id)
+    lower, upper = (None, None) if known is None else (_number(known.lower), _number(known.upper))
+    ends = [_finite(physical(column.type, end)) for end in (low, high) if end is not None]
+    numbers = [number for number in (lower, upper, *ends) if number is not None]
+    if lower is None or upper is None or None in ends:
+        return None
+    room = (max(numbers) - min(numbers)) * _ROOM or 1.0
+    start, width = min(numbers) - room, max(numbers) - min(numbers) + 2 * room
+    places = [round((number - start) / width, 4) for number in numbers]
+    wanted_low = places[2] if low is not None else 0.0
+    wanted_high = places[-1] if high is not None else 1.0
+    return {"file": places[:2], "wanted": [wanted_low, wanted_high]}
+
+
+def _wanted(conjunct: IrExpr) -> tuple[Column, Value | None, Value | None] | None:
+    """The column of a condition and the interval it asks for."""
+    match conjunct:
+        case Between(column, low, high):
+            return column, low, high
+        case Cmp(column, CmpOp.EQ | CmpOp.NULL_SAFE_EQ, value):
+            return column, value, value
+        case Cmp(column, op, value) if op in _UPWARDS:
+            return column, value, None
+        case Cmp(column, op, value) if op in _DOWNWARDS:
+            return column, None, value
+    return None
+
+
+def _number(bound: Bound | None) -> float | None:
+    if bound is None or not bound.valid[0] or not isinstance(bound.values, np.ndarray):
+        return None
+    return _finite(bound.values[0].item())
+
+
+def _finite(value: Value) -> float | None:
+    """A number that can be drawn."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    number = float(value)
+    return number if np.isfinite(number) else None
+
+
+# ---
 
 MOST_ROW_GROUPS = 500
 MOST_DELETES = 50

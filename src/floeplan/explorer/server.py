@@ -23,8 +23,8 @@ from typing import Any
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from floeplan.errors import BadInputError, FloeplanError
-from floeplan.explorer.assets import DATA, INDEX, TYPES, asset_paths, data_script, to_json
 from floeplan.explorer.service import ExplorerService
+from floeplan.explorer.site import DATA, INDEX, TYPES, asset_paths, data_script, to_json
 from floeplan.text import parse_count
 
 ADDRESS = "127.0.0.1"

@@ -18,20 +18,24 @@ import numpy as np
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
+from floeplan.audit.reports import are_files
 from floeplan.catalog import load_table, open_catalog
 from floeplan.errors import BadInputError, InvalidOptionError, UnknownTableError
 from floeplan.explorer.documents import (
+    MOST_FILES,
+    Footers,
     RewriteRequest,
     doctor_document,
     overview_document,
+    plan_document,
+    plan_for,
     rewrite_document,
     upgrade_document,
 )
 from floeplan.explorer.file_document import file_document
-from floeplan.explorer.plan_document import MOST_FILES, Footers, plan_document, plan_for
 from floeplan.explorer.view import TableView
-from floeplan.rewrite.execute import run_rewrite
-from floeplan.rewrite.spec_upgrade import UpgradeOptions, upgrade_spec
+from floeplan.rewrite.run.execute import run_rewrite
+from floeplan.rewrite.spec_upgrade.upgrade import UpgradeOptions, upgrade_spec
 
 MOST_VIEWS = 4
 """Tables that are kept at hand."""
@@ -191,3 +195,28 @@ def _integer(parameters: Parameters, name: str) -> int:
 def _rewrite_request(parameters: Parameters) -> RewriteRequest:
     known = {name: parameters[name] for name in RewriteRequest.__slots__ if parameters.get(name)}
     return RewriteRequest(**known)
+
+
+# The audit's part of the explorer; Spark is started only when it is asked for.
+
+
+LOCAL_SPARK = "local[*]"
+
+
+def check_reports(reports: str, catalog: str | None) -> None:
+    """Whether there are reports, without starting Spark.
+
+    Raises:
+        BadInputError: There are none at that place.
+    """
+    if not are_files(reports):
+        load_table(reports, catalog)
+
+
+def audit_reports(reports: str, spark_url: str | None, catalog: str | None) -> dict[str, Any]:
+    """The document of an audit of scan reports."""
+    from floeplan.audit.job import audit
+    from floeplan.spark.session import open_session
+
+    check_reports(reports, catalog)
+    return audit(open_session(spark_url or LOCAL_SPARK), reports, catalog=catalog).to_dict()

@@ -16,20 +16,18 @@ import pyarrow.compute as pc
 from pyiceberg.table import Table
 
 from floeplan.errors import UnknownFileError
-from floeplan.explorer.axis import axis_of, time_column
-from floeplan.explorer.table_map import TableMap, draw_map
-from floeplan.metadata.cache import EntriesCache
-from floeplan.metadata.decoder import Ints
-from floeplan.metadata.entries import EntriesTable
-from floeplan.metadata.entry_columns import EntryColumns
-from floeplan.metadata.manifest_list import ManifestListTable, inline_manifest_list, read_manifest_list
+from floeplan.explorer.table_map import TableMap, axis_of, draw_map, time_column
+from floeplan.metadata.cache.store import EntriesCache
+from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns
+from floeplan.metadata.manifests.manifest_list import ManifestListTable, inline_manifest_list, read_manifest_list
 from floeplan.partition.fields import SourceTypes, source_types
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.ir import Column
-from floeplan.scan.deletes import ScanDeletes, match, read_deletes
-from floeplan.scan.partition_values import PartitionNames
-from floeplan.scan.passes import is_delete_manifest
-from floeplan.scan.target import ScanTarget, resolve_target
+from floeplan.scan.projection import PartitionNames
+from floeplan.snapshot.deletes import ScanDeletes, match, read_deletes
+from floeplan.snapshot.passes import is_delete_manifest
+from floeplan.snapshot.target import ScanTarget, resolve_target
+from floeplan.vectors import Ints
 
 _NAMES = frozenset({"snapshot_id", "key_metadata", "first_row_id", "sort_order_id"})
 _FILE = ("file_path", "file_format", "spec_id", "record_count", "file_size_in_bytes", "sequence_number", "snapshot_id")

@@ -43,23 +43,22 @@ from pyiceberg.table.snapshots import ancestors_of
 
 from floeplan.catalog import load_table
 from floeplan.maintain.partition_check import denied_by_file, denied_by_list, denied_by_rows, repair_summaries
-from floeplan.metadata.decoder import Mask
 from floeplan.metadata.delete_index import DeleteKind
-from floeplan.metadata.entries import EntriesTable
-from floeplan.metadata.entry_columns import EntryColumns
-from floeplan.metadata.manifest_list import DATA, DELETES, ManifestListTable
-from floeplan.metadata.wholeness import Shortfall, shortfall
+from floeplan.metadata.manifests.completeness import Shortfall, shortfall
+from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns
+from floeplan.metadata.manifests.manifest_list import DATA, DELETES, ManifestListTable
 from floeplan.partition.key import partition_codes
 from floeplan.predicate.names import Names
 from floeplan.predicate.stats import to_mask
-from floeplan.rewrite.delete_repair import DeleteCheck, RepairResult, repair_deletes
-from floeplan.rewrite.options import RewriteOptions
-from floeplan.rewrite.sizes import FileSizes
+from floeplan.rewrite.plan.candidates import FileSizes
+from floeplan.rewrite.plan.options import RewriteOptions
+from floeplan.rewrite.spec_upgrade.delete_repair import DeleteCheck, RepairResult, repair_deletes
 from floeplan.text import counted
 from floeplan.transaction.exchange import CommitOptions
 from floeplan.transaction.merge_manifests import MergeOptions
-from floeplan.transaction.refile import Head
+from floeplan.transaction.move_entries import Head
 from floeplan.transaction.refs import branch_head
+from floeplan.vectors import Mask
 
 MANY_SNAPSHOTS = 100
 MANY_SMALL_FILES = 10

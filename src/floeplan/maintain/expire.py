@@ -33,9 +33,9 @@ from pyiceberg.table.update import (
 from floeplan.catalog import load_table
 from floeplan.errors import FloeplanError, InvalidOptionError, UnsupportedError
 from floeplan.maintain.reachable import SnapshotFiles
-from floeplan.metadata.locations import TableLocations
+from floeplan.metadata.files import TableLocations
 from floeplan.text import counted, parse_count
-from floeplan.transaction.cleanup import remove_files
+from floeplan.transaction.commit import remove_files
 from floeplan.transaction.exchange import CommitOptions, Exchange, Proposal
 from floeplan.transaction.refs import table_and_ref
 

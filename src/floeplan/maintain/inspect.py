@@ -17,16 +17,15 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
 
 from floeplan.catalog import load_table
-from floeplan.metadata.decoder import Ints
 from floeplan.metadata.delete_index import DeleteKind
-from floeplan.metadata.entries import EntriesTable
-from floeplan.metadata.entry_columns import EntryColumns
-from floeplan.metadata.manifest_list import DATA, DELETES
+from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns
+from floeplan.metadata.manifests.manifest_list import DATA, DELETES
 from floeplan.partition.key import partition_codes
-from floeplan.rewrite.delete_repair import read_head_deletes
-from floeplan.scan.deletes import ScanDeletes
-from floeplan.transaction.refile import Head
+from floeplan.rewrite.spec_upgrade.delete_repair import read_head_deletes
+from floeplan.snapshot.deletes import ScanDeletes
+from floeplan.transaction.move_entries import Head
 from floeplan.transaction.refs import branch_head
+from floeplan.vectors import Ints
 
 STEPS = tuple(2**power for power in range(10, 35, 2))
 """Upper ends of the classes of file sizes, in bytes: 1 KiB to 16 GiB."""

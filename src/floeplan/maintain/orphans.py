@@ -29,9 +29,8 @@ from floeplan.catalog import load_table
 from floeplan.errors import CorruptMetadataError, InvalidOptionError, UnsupportedError
 from floeplan.maintain.expire import refuse_shared_files
 from floeplan.maintain.reachable import reachable_files
-from floeplan.metadata.io import writing
-from floeplan.metadata.locations import Location, TableLocations
-from floeplan.transaction.cleanup import remove_files
+from floeplan.metadata.files import Location, TableLocations, writing
+from floeplan.transaction.commit import remove_files
 
 AGE_GUARD = timedelta(days=3)
 LEAST_AGE = timedelta(days=1)

@@ -24,12 +24,10 @@ from pyiceberg.transforms import TimeTransform
 from pyiceberg.types import PrimitiveType, UUIDType
 
 from floeplan.errors import CorruptError, UnknownFileError, UnsupportedError
-from floeplan.metadata.decoder import Ints, Mask
-from floeplan.metadata.entries import EntriesTable
-from floeplan.metadata.entry_columns import WHOLE, EntryColumns
-from floeplan.metadata.manifest_list import DATA, DELETES
-from floeplan.metadata.stats import file_stats, manifest_stats, partition_stats
-from floeplan.parquet.selection import RowSelection
+from floeplan.metadata.manifests.entries import WHOLE, EntriesTable, EntryColumns
+from floeplan.metadata.manifests.manifest_list import DATA, DELETES
+from floeplan.metadata.manifests.stats import file_stats, manifest_stats, partition_stats
+from floeplan.parquet.prune.selection import RowSelection
 from floeplan.partition.fields import BoundField
 from floeplan.partition.recover import recover
 from floeplan.partition.union import UnionField, UnionPartitionType
@@ -40,8 +38,9 @@ from floeplan.scan.model import FileScan
 from floeplan.scan.options import ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.transaction.exchange import CommitOptions
-from floeplan.transaction.refile import Head, Refiling, refile
+from floeplan.transaction.move_entries import Head, Refiling, refile
 from floeplan.transaction.refs import branch_head
+from floeplan.vectors import Ints, Mask
 from floeplan.write.partitioning import partition_values
 
 _SAMPLED_ROWS = 20_000

@@ -20,16 +20,16 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
 from floeplan.errors import CorruptMetadataError
-from floeplan.metadata.entry_columns import EntryColumns
-from floeplan.metadata.io import read_files
-from floeplan.metadata.manifest import read_entries
-from floeplan.metadata.manifest_list import (
+from floeplan.metadata.files import read_files
+from floeplan.metadata.manifests.completeness import shortfall
+from floeplan.metadata.manifests.entries import EntryColumns
+from floeplan.metadata.manifests.manifest_list import (
     ManifestListTable,
     concat_manifest_lists,
     inline_manifest_list,
     parse_manifest_list,
 )
-from floeplan.metadata.wholeness import shortfall
+from floeplan.metadata.manifests.reader import read_entries
 from floeplan.partition.union import UnionPartitionType
 
 _PATHS = EntryColumns(frozenset(), partition=False)

@@ -18,17 +18,16 @@ from pyiceberg.table.refs import MAIN_BRANCH
 
 from floeplan.catalog import load_table
 from floeplan.errors import InvalidOptionError
-from floeplan.metadata.decoder import Ints
-from floeplan.metadata.entries import EntriesTable
-from floeplan.metadata.entry_columns import WHOLE, EntryColumns
-from floeplan.metadata.manifest_list import DATA, DELETES
+from floeplan.metadata.manifests.entries import WHOLE, EntriesTable, EntryColumns
+from floeplan.metadata.manifests.manifest_list import DATA, DELETES
+from floeplan.metadata.manifests.new_entries import concat_entries
 from floeplan.partition.key import partition_codes
 from floeplan.partition.union import UnionPartitionType
-from floeplan.rewrite.clustering import MOST_MANIFESTS, Clustering
-from floeplan.transaction.entry_tables import concat_entries
+from floeplan.rewrite.spec_upgrade.placement import MOST_MANIFESTS, Clustering
 from floeplan.transaction.exchange import CommitOptions
 from floeplan.transaction.merge_manifests import MergeOptions
-from floeplan.transaction.refile import Head, Refiling, refile
+from floeplan.transaction.move_entries import Head, Refiling, refile
+from floeplan.vectors import Ints
 
 LEAST_ENTRIES = 50
 """Entries of a manifest below which neighbouring partitions share one."""

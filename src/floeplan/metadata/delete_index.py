@@ -31,9 +31,7 @@ import pyarrow.compute as pc
 
 from floeplan.errors import CorruptMetadataError
 from floeplan.predicate.stats import Bound, ColumnStats, Vector, take, to_mask
-from floeplan.predicate.tristate import Mask
-
-Ints: TypeAlias = npt.NDArray[np.int64]
+from floeplan.vectors import Ints, Mask
 
 
 class DeleteKind(IntEnum):
@@ -249,3 +247,11 @@ def _select(pairs: _Pairs, keep: Mask) -> _Pairs:
 
 def _no_pairs() -> _Pairs:
     return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class DeleteFileId:
+    """A delete file, or one deletion vector of several in a Puffin file (``content_offset`` not null)."""
+
+    path: str
+    content_offset: int | None = None

@@ -11,7 +11,7 @@ what was asked for is the store's (a retryable error). Neither is ever taken for
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -22,7 +22,7 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 
 from floeplan.errors import FloeplanError, UnknownFileError
-from floeplan.parquet.thrift import corrupt
+from floeplan.parquet.footer.thrift import corrupt
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
@@ -355,3 +355,50 @@ def _open_url(location: str) -> ByteSource:
     parent, _, path = location.rpartition("/")
     store: Any = from_url(parent, client_options={"allow_http": location.startswith("http://")})
     return ObjectStoreSource(store, path, location)
+
+
+# A source whose next round trip carries along what will be wanted after it.
+#
+# Bloom filters and page indexes are asked one after the other, but where the indexes are small it is cheaper to fetch
+# them with the filters than to wait for the store twice.
+
+
+class PiggybackSource:
+    """A source over another one; ranges given to ``carry`` travel with the next ones that are read."""
+
+    def __init__(self, source: ByteSource) -> None:
+        self._source = source
+        self._waiting: list[Range] = []
+        self._carried: dict[Range, memoryview] = {}
+
+    @property
+    def name(self) -> str:
+        """The file, for messages."""
+        return self._source.name
+
+    @property
+    def size(self) -> int:
+        """Length of the file."""
+        return self._source.size
+
+    @property
+    def counters(self) -> IoCounters:
+        """What the source underneath was asked so far."""
+        return self._source.counters
+
+    def read_suffix(self, length: int) -> Buffer:
+        """The last bytes, from the source underneath."""
+        return self._source.read_suffix(length)
+
+    def carry(self, ranges: Iterable[Range]) -> None:
+        """Fetch these ranges with the next ones, to have them when they are asked for."""
+        self._waiting += ranges
+
+    def read_ranges(self, ranges: Sequence[Range]) -> list[memoryview]:
+        """The bytes of each range; what was carried along before costs nothing."""
+        missing = [span for span in ranges if span not in self._carried]
+        fetched = self._source.read_ranges([*missing, *self._waiting])
+        fresh = dict(zip(missing, fetched, strict=False))
+        self._carried |= zip(self._waiting, fetched[len(missing) :], strict=True)
+        self._waiting = []
+        return [self._carried[span] if span in self._carried else fresh[span] for span in ranges]

@@ -9,9 +9,9 @@ transform                    lifts      how
 ===========================  =========  ============================================================
 identity, truncate[1],       exactly    the same leaf on the partition column
 day of a date
-year, month, day, hour,      by ranges  ``floeplan.partition.ranges``
+year, month, day, hour,      by ranges  ``floeplan.partition.step_functions``
 truncate of numbers
-truncate of strings, bytes   by prefix  ``floeplan.partition.prefixes``
+truncate of strings, bytes   by prefix  ``floeplan.partition.step_functions``
 bucket                       =, IN      hashes keep equality, nothing else
 void, unknown                cannot     the partition value says nothing
 ===========================  =========  ============================================================
@@ -40,9 +40,9 @@ from pyiceberg.types import (
     StringType,
 )
 
-from floeplan.partition import prefixes
+from floeplan.partition import step_functions as prefixes
 from floeplan.partition.fields import BoundField, transform_name
-from floeplan.partition.ranges import Range, Steps, merged, overlap, ranges_to_ir
+from floeplan.partition.step_functions import Range, Steps, merged, overlap, ranges_to_ir
 from floeplan.partition.transforms import buckets
 from floeplan.predicate.build import and_, negate, or_, push_not
 from floeplan.predicate.ir import (

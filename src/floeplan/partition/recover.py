@@ -6,7 +6,8 @@ well, truncated bounds included: strings between two that share their first W co
 transform, bucket included, is recovered from an interval of a single point. A file whose column is known to be all
 null has the null partition, and a void field is null for every file.
 
-A recovered value is what the specification asks for. A writer with a fault (see ``floeplan.partition.ranges``) would
+A recovered value is what the specification asks for. A writer with a fault (see
+``floeplan.partition.step_functions``) would
 have stored another one for some times before 1970, so recovered values say where a file belongs, not what a faulty
 writer wrote.
 
@@ -31,7 +32,7 @@ from pyiceberg.types import BinaryType, StringType
 from floeplan.partition.fields import BoundField
 from floeplan.partition.transforms import apply_vector, integer_limits
 from floeplan.predicate.stats import ColumnStats, StatsTable, Vector, take, to_mask
-from floeplan.predicate.tristate import Mask
+from floeplan.vectors import Mask
 
 Rows: TypeAlias = npt.NDArray[np.int64]
 

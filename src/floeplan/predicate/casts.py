@@ -56,19 +56,8 @@ from pyiceberg.types import (
 from floeplan.errors import BadInputError, TypeMismatchError
 from floeplan.predicate import spark_text
 from floeplan.predicate.build import and_, negate, or_
-from floeplan.predicate.ir import (
-    FALSE,
-    NULL_PREDICATE,
-    Between,
-    Cmp,
-    CmpOp,
-    Column,
-    InList,
-    IrExpr,
-    IsNull,
-)
-from floeplan.predicate.literals import Value
-from floeplan.predicate.raw_literals import Kind, Literal
+from floeplan.predicate.ir import FALSE, NULL_PREDICATE, Between, Cmp, CmpOp, Column, InList, IrExpr, IsNull
+from floeplan.predicate.literals import Kind, Literal, Value
 
 _NANOS_PER_DAY = 86_400 * 10**9
 TEMPORAL_UNIT: dict[type[PrimitiveType], int] = {

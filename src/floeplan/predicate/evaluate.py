@@ -43,7 +43,8 @@ from floeplan.predicate.ir import (
 )
 from floeplan.predicate.literals import Value
 from floeplan.predicate.stats import POOL, BloomProbe, Bound, ColumnStats, StatsTable, Vector, to_mask
-from floeplan.predicate.tristate import Mask, Tri, kleene
+from floeplan.predicate.tristate import Tri, kleene
+from floeplan.vectors import Mask
 
 _Numbers: TypeAlias = "npt.NDArray[np.int64] | npt.NDArray[np.float64] | npt.NDArray[np.uint64]"
 _NUMPY_COMPARE = {"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal}

@@ -7,10 +7,14 @@ compilers produce it.
 from __future__ import annotations
 
 import math
-from datetime import date, datetime, timedelta
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
+from enum import StrEnum
 from typing import TypeAlias
+from uuid import UUID
 
+import numpy as np
 from pyiceberg.types import (
     BinaryType,
     BooleanType,
@@ -26,6 +30,8 @@ from pyiceberg.types import (
     TimeType,
     UUIDType,
 )
+
+from floeplan.errors import BadInputError, TypeMismatchError
 
 Value: TypeAlias = bool | int | float | Decimal | str | bytes
 
@@ -82,3 +88,112 @@ def _timestamp(micros: int, nanos: str, zoned: bool) -> str:
     if nanos:
         text = (text if "." in text else text + ".000000") + nanos
     return f"{'TIMESTAMP' if zoned else 'TIMESTAMP_NTZ'} '{_date(days)} {text}{'Z' if zoned else ''}'"
+
+
+# A literal before it meets a column: a value and what kind of thing it is.
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+class Kind(StrEnum):
+    """What a literal is, in Spark's terms; the value is the name used in messages."""
+
+    NULL = "null"
+    BOOLEAN = "boolean"
+    INTEGER = "integer"
+    DECIMAL = "decimal"
+    DOUBLE = "double"
+    STRING = "string"
+    BINARY = "binary"
+    DATE = "date"
+    TIME = "time"
+    TIMESTAMP = "timestamp"
+
+
+LiteralValue: TypeAlias = bool | int | float | Decimal | str | bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """A value by kind: dates in days, times in nanoseconds of the day, timestamps in nanoseconds since 1970 UTC.
+
+    ``zoned`` tells a TIMESTAMP from a TIMESTAMP_NTZ. ``from_text`` marks timestamps written as SQL text: Spark drops
+    what is finer than a microsecond, so columns in microseconds are compared without it.
+    """
+
+    kind: Kind
+    value: LiteralValue
+    zoned: bool = False
+    from_text: bool = False
+
+    def __str__(self) -> str:
+        return repr(self.value)
+
+
+NULL = Literal(Kind.NULL, None)
+
+
+def literal_of(value: object) -> Literal:
+    """A literal from a Python or NumPy value; datetimes without a zone are in UTC."""
+    if isinstance(value, np.datetime64):
+        return _from_datetime64(value)
+    if isinstance(value, np.generic):
+        value = value.item()
+    match value:
+        case None:
+            return NULL
+        case Literal():
+            return value
+        case bool():
+            return Literal(Kind.BOOLEAN, value)
+        case int():
+            return Literal(Kind.INTEGER, value)
+        case float():
+            return Literal(Kind.DOUBLE, value)
+        case Decimal():
+            return _from_decimal(value)
+        case str():
+            return Literal(Kind.STRING, checked_text(value))
+        case bytes() | bytearray() | memoryview():
+            return Literal(Kind.BINARY, bytes(value))
+        case UUID():
+            return Literal(Kind.BINARY, value.bytes)
+        case datetime():
+            moment = value if value.tzinfo else value.replace(tzinfo=UTC)
+            return Literal(Kind.TIMESTAMP, (moment - _EPOCH) // _MICROSECOND * 1000, zoned=value.tzinfo is not None)
+        case date():
+            return Literal(Kind.DATE, (value - _EPOCH.date()).days)
+        case time() if value.tzinfo is None:
+            return Literal(
+                Kind.TIME, ((value.hour * 60 + value.minute) * 60 + value.second) * 10**9 + value.microsecond * 1000
+            )
+    raise TypeMismatchError(f"a {type(value).__name__} cannot be a literal in a predicate: {value!r}")
+
+
+def _from_decimal(value: Decimal) -> Literal:
+    if not value.is_finite():
+        return Literal(Kind.DOUBLE, float(value))
+    return Literal(Kind.DECIMAL, value)
+
+
+def _from_datetime64(value: np.datetime64) -> Literal:
+    if np.isnat(value):
+        return NULL
+    unit, step = np.datetime_data(value.dtype)
+    if unit == "D":
+        return Literal(Kind.DATE, int(value.astype("int64")) * step)
+    nanos_per = {"h": 3600 * 10**9, "m": 60 * 10**9, "s": 10**9, "ms": 10**6, "us": 1000, "ns": 1}.get(unit)
+    if nanos_per is None:
+        raise TypeMismatchError(f"a datetime64[{unit}] cannot be a literal in a predicate; use days to nanoseconds")
+    return Literal(Kind.TIMESTAMP, int(value.astype("int64")) * step * nanos_per)
+
+
+def checked_text(value: str) -> str:
+    """A string that is text: lone surrogates cannot be in any column."""
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise BadInputError(f"the string literal {value!r} holds a lone surrogate, which is not a character") from error
+    return value

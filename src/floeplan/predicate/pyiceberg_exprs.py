@@ -25,8 +25,8 @@ from floeplan.predicate import casts
 from floeplan.predicate.build import and_, negate, or_
 from floeplan.predicate.casts import NeedsRows, Term
 from floeplan.predicate.ir import FALSE, TRUE, CmpOp, Column, InList, IrExpr, IsNaN, IsNull, StartsWith
+from floeplan.predicate.literals import Kind, Literal, literal_of
 from floeplan.predicate.names import Names
-from floeplan.predicate.raw_literals import Kind, Literal, literal_of
 
 _COMPARISONS: dict[type, CmpOp] = {
     ice.EqualTo: CmpOp.EQ,

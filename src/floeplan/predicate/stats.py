@@ -21,7 +21,7 @@ import pyarrow.types as pt
 
 from floeplan.predicate.ir import Column
 from floeplan.predicate.literals import Value
-from floeplan.predicate.tristate import Mask
+from floeplan.vectors import Mask
 
 POOL = pa.system_memory_pool()
 """Where small vectors come from. Waking Arrow's own allocator costs as much as all of them in a small plan."""

@@ -16,14 +16,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from floeplan.predicate.ir import And, FalseExpr, IrExpr, Not, NullExpr, Or, TrueExpr
-
-Mask: TypeAlias = npt.NDArray[np.bool_]
+from floeplan.vectors import Mask
 
 
 class TriState(IntEnum):

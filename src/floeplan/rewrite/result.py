@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from floeplan.errors import FloeplanError
-from floeplan.rewrite.plan import RewriteDataFilesPlanningResult
+from floeplan.rewrite.plan.model import RewriteDataFilesPlanningResult
 from floeplan.text import counted
 
 

@@ -9,30 +9,127 @@ Fail-safe: a delete file that cannot be read is an error naming it; leaving it o
 
 from __future__ import annotations
 
+import struct
 import threading
+import zlib
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 from cachetools import LRUCache, cached
 from pyiceberg.io import FileIO
 from pyiceberg.schema import Schema
+from pyroaring import BitMap64
 
 from floeplan.errors import CorruptFileError, UnsupportedError
 from floeplan.metadata.delete_index import DeleteKind
-from floeplan.parquet.footer import ParquetFooter, read_footer
-from floeplan.parquet.plain_column import plain_numbers
-from floeplan.parquet.reader import read_selected
-from floeplan.parquet.selection import RowSelection
+from floeplan.parquet.footer.footer import ParquetFooter, read_footer
+from floeplan.parquet.prune.selection import RowSelection
+from floeplan.parquet.read.reader import read_selected
+from floeplan.parquet.read.whole import plain_numbers, read_dense
 from floeplan.parquet.source import ByteSource, Range, open_source
-from floeplan.parquet.whole import read_dense
-from floeplan.scan.deletion_vector import decode_deletion_vector
-from floeplan.scan.equality import key_columns
 from floeplan.scan.model import DeleteScan
-from floeplan.scan.projection import field_id
+from floeplan.scan.projection import field_id, project
+
+# Deletion vectors: the ``deletion-vector-v1`` blob of a Puffin file.
+#
+# Layout: length of magic and bitmap (4 bytes, big-endian), magic ``D1 D3 39 64``, a 64-bit Roaring bitmap in the
+# portable format, CRC-32 of magic and bitmap (4 bytes, big-endian).
+#
+# Fail-safe: anything that does not add up is ``CorruptFileError``; a vector is never applied in part.
+
+
+_MAGIC = b"\xd1\xd3\x39\x64"
+
+
+def decode_deletion_vector(blob: bytes, path: str) -> BitMap64:
+    """The deleted row positions held in one blob."""
+    if len(blob) < 12:
+        raise _corrupt(path, f"{len(blob)} bytes are too few")
+    (length,) = struct.unpack_from(">I", blob)
+    if length + 8 != len(blob):
+        raise _corrupt(path, f"it says {length} bytes and has {len(blob) - 8}")
+    body = blob[4 : 4 + length]
+    if body[:4] != _MAGIC:
+        raise _corrupt(path, f"magic {body[:4].hex()} is not {_MAGIC.hex()}")
+    (checksum,) = struct.unpack_from(">I", blob, 4 + length)
+    if zlib.crc32(body) != checksum:
+        raise _corrupt(path, "the checksum does not match")
+    return _bitmap(body[4:], path)
+
+
+def encode_deletion_vector(positions: BitMap64) -> bytes:
+    """The blob for a set of row positions."""
+    body = _MAGIC + positions.serialize()
+    return struct.pack(">I", len(body)) + body + struct.pack(">I", zlib.crc32(body))
+
+
+def _bitmap(data: bytes, path: str) -> BitMap64:
+    try:
+        return BitMap64.deserialize(data)
+    except Exception as error:
+        raise _corrupt(path, f"the bitmap cannot be read: {error}") from error
+
+
+def _corrupt(path: str, why: str) -> CorruptFileError:
+    return CorruptFileError(f"deletion vector in {path} is damaged: {why}", context={"file": path})
+
+
+# Equality deletes on Arrow rows: which rows have a key that a delete file lists.
+#
+# A row is deleted when all its key columns equal those of one delete row, null equal to null, NaN equal to NaN and
+# -0.0 apart from 0.0, as Iceberg compares struct keys. Keys become integer codes column by column, so that no row is
+# ever a Python object.
+
+
+def key_columns(
+    stored: pa.Table, keys: Sequence[Schema], constants: Mapping[int, object], path: str, rows: int
+) -> pa.Table:
+    """The columns of a key out of a file's rows; each schema holds one column, which may lie within structs."""
+    columns = [project(stored, key, constants, path, rows).column(0) for key in keys]
+    return pa.table([_innermost(column) for column in columns], names=[str(key) for key in range(len(keys))])
+
+
+def _innermost(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The one column within structs of one field each; null where a struct is."""
+    while pa.types.is_struct(column.type):
+        column = pc.struct_field(column, [0])
+    return column
+
+
+def matches_any(rows: pa.Table, deletes: pa.Table) -> npt.NDArray[np.bool_]:
+    """For each row whether its key is among the deletes; both tables have the key columns in the same order."""
+    codes = np.zeros(rows.num_rows + deletes.num_rows, dtype=np.int64)
+    for position in range(rows.num_columns):
+        column = _codes(rows.column(position), deletes.column(position))
+        pairs = codes * (column.max(initial=0) + 1) + column
+        _, codes = np.unique(pairs, return_inverse=True)
+    return np.isin(codes[: rows.num_rows], codes[rows.num_rows :])
+
+
+def _codes(left: pa.ChunkedArray, right: pa.ChunkedArray) -> npt.NDArray[np.int64]:
+    """One integer per row of both columns, equal where the values are; null has a code of its own."""
+    both = pa.chunked_array([*_comparable(left).chunks, *_comparable(right).chunks], type=_comparable(left).type)
+    encoded = pc.dictionary_encode(both.combine_chunks(), null_encoding="encode")
+    return np.asarray(encoded.indices.to_numpy(zero_copy_only=False), dtype=np.int64)
+
+
+def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Floating point as bit patterns with one NaN, extension types as their storage, everything else as it is."""
+    if isinstance(column.type, pa.BaseExtensionType):
+        return pa.chunked_array([chunk.storage for chunk in column.chunks], type=column.type.storage_type)
+    if pa.types.is_floating(column.type):
+        values = pc.if_else(pc.is_nan(column), pa.scalar(float("nan"), column.type), column)
+        bits = pa.int64() if column.type == pa.float64() else pa.int32()
+        return pa.chunked_array([chunk.view(bits) for chunk in values.chunks], type=bits)
+    return column
+
+
+# ---
 
 Positions: TypeAlias = npt.NDArray[np.int64]
 

@@ -23,9 +23,9 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
 
 from floeplan.errors import FloeplanError
-from floeplan.parquet.footer import ParquetFooter, read_footer
-from floeplan.parquet.prune import Pruner
-from floeplan.parquet.prune_result import PruneOptions, PruneResult
+from floeplan.parquet.footer.footer import ParquetFooter, read_footer
+from floeplan.parquet.prune.request import Pruner
+from floeplan.parquet.prune.result import PruneOptions, PruneResult
 from floeplan.parquet.source import ByteSource, open_source
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.build import column_of, map_leaves

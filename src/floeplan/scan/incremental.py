@@ -23,10 +23,9 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 
 from floeplan.errors import BadInputError
-from floeplan.metadata.cache import EntriesCache
-from floeplan.metadata.entries import Status
-from floeplan.metadata.entry_columns import EntryColumns
-from floeplan.metadata.manifest_list import (
+from floeplan.metadata.cache.store import EntriesCache
+from floeplan.metadata.manifests.entries import EntryColumns, Status
+from floeplan.metadata.manifests.manifest_list import (
     DATA,
     ManifestListTable,
     concat_manifest_lists,
@@ -39,17 +38,16 @@ from floeplan.predicate.build import columns as predicate_columns
 from floeplan.predicate.compile import PredicateSource, compile_predicate
 from floeplan.predicate.ir import TRUE
 from floeplan.predicate.stats import to_mask
-from floeplan.predicate.tristate import Mask
-from floeplan.scan.deletes import match, read_deletes
-from floeplan.scan.judged import judge_files
 from floeplan.scan.model import FileScan, PlannedFiles
 from floeplan.scan.options import ScanOptions
-from floeplan.scan.partition_values import PartitionNames
-from floeplan.scan.passes import Predicate, judge_manifests
 from floeplan.scan.plan import plan_scan
+from floeplan.scan.projection import PartitionNames
 from floeplan.scan.scan_plan import ScanPlan
-from floeplan.scan.target import ScanTarget, resolve_target, select
 from floeplan.scan.totals import Totals, summarise
+from floeplan.snapshot.deletes import match, read_deletes
+from floeplan.snapshot.passes import Predicate, judge_files, judge_manifests
+from floeplan.snapshot.target import ScanTarget, resolve_target, select
+from floeplan.vectors import Mask
 
 _NAMES = frozenset({"key_metadata", "first_row_id", "sort_order_id", "snapshot_id"})
 

@@ -15,12 +15,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from floeplan.metadata.delete_index import DeleteKind, DeleteMatches
-from floeplan.metadata.entries import EntriesTable
-from floeplan.metadata.entry_columns import partition_column
-from floeplan.parquet.selection import RowSelection, distinct
+from floeplan.metadata.manifests.entries import EntriesTable, partition_column
+from floeplan.parquet.prune.selection import RowSelection, distinct
 from floeplan.predicate.ir import TRUE, IrExpr
 from floeplan.predicate.tristate import TriState
-from floeplan.scan.partition_values import PartitionNames
+from floeplan.scan.projection import PartitionNames
 
 _AT_A_TIME = 1024
 _FILE_COLUMNS = (

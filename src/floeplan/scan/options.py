@@ -10,12 +10,11 @@ from floeplan.errors import InvalidOptionError
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
 
-    from floeplan.metadata.decoder import Ints
-    from floeplan.metadata.entry_columns import EntryColumns
-    from floeplan.metadata.manifest_list import ManifestListTable
-    from floeplan.scan.judged import JudgedFiles
-    from floeplan.scan.passes import Predicate
-    from floeplan.scan.report_store import ReportStore
+    from floeplan.metadata.manifests.entries import EntryColumns
+    from floeplan.metadata.manifests.manifest_list import ManifestListTable
+    from floeplan.scan.report import ReportStore
+    from floeplan.snapshot.passes import JudgedFiles, Predicate
+    from floeplan.vectors import Ints
 
 DEFAULT_CONCURRENCY = 64
 

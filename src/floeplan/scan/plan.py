@@ -24,34 +24,39 @@ from pyiceberg.table import Table
 from pyiceberg.types import DoubleType, FloatType
 
 from floeplan.catalog import load_table
-from floeplan.metadata.cache import EntriesCache
-from floeplan.metadata.decoder import Ints
-from floeplan.metadata.entries import EntriesTable
-from floeplan.metadata.entry_columns import EntryColumns
-from floeplan.metadata.manifest import read_entries
-from floeplan.metadata.manifest_list import ManifestListTable, inline_manifest_list, read_manifest_list
-from floeplan.metadata.root_reader import RootManifest
-from floeplan.metadata.stats import file_stats
-from floeplan.metadata.wholeness import shortfall
+from floeplan.metadata.cache.store import EntriesCache
+from floeplan.metadata.manifests.completeness import shortfall
+from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns
+from floeplan.metadata.manifests.manifest_list import ManifestListTable, inline_manifest_list, read_manifest_list
+from floeplan.metadata.manifests.reader import read_entries
+from floeplan.metadata.manifests.stats import file_stats
+from floeplan.metadata.root.reader import RootManifest
 from floeplan.partition.fields import source_types
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.build import columns as predicate_columns
 from floeplan.predicate.compile import CompileResult, PredicateSource, compile_predicate
 from floeplan.predicate.ir import TRUE, Column
-from floeplan.predicate.tristate import Mask, TriState
-from floeplan.scan.deletes import ScanDeletes, match, read_deletes
+from floeplan.predicate.tristate import TriState
 from floeplan.scan.footers import FooterPass, FooterRequest
-from floeplan.scan.judged import JudgedFiles, concat_judged, judge_files
 from floeplan.scan.model import PlannedFiles, RowGroups
 from floeplan.scan.options import ScanOptions
-from floeplan.scan.partition_values import PartitionNames
-from floeplan.scan.passes import Predicate, is_delete_manifest, judge_manifests
-from floeplan.scan.report import scan_report
-from floeplan.scan.report_store import default_store, store_report
+from floeplan.scan.projection import PartitionNames
+from floeplan.scan.report import default_store, scan_report, store_report
 from floeplan.scan.scan_plan import ScanPlan
-from floeplan.scan.summary import ConjunctEffect, PassSummary, PlanWarning
-from floeplan.scan.target import ScanTarget, resolve_target, select
+from floeplan.scan.summary import PassSummary, PlanWarning
 from floeplan.scan.totals import Totals, summarise
+from floeplan.snapshot.deletes import ScanDeletes, match, read_deletes
+from floeplan.snapshot.passes import (
+    ConjunctEffect,
+    JudgedFiles,
+    Predicate,
+    concat_judged,
+    is_delete_manifest,
+    judge_files,
+    judge_manifests,
+)
+from floeplan.snapshot.target import ScanTarget, resolve_target, select
+from floeplan.vectors import Ints, Mask
 
 FOOTERS = "footers"
 _log = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from pyiceberg.schema import Schema
 from floeplan.metadata.delete_index import DeleteKind
 from floeplan.predicate.build import field_ids
 from floeplan.predicate.ir import TRUE
-from floeplan.predicate.rows import filter_rows
+from floeplan.predicate.rows.evaluate import filter_rows
 from floeplan.predicate.tristate import TriState
 from floeplan.scan.file_rows import EQUALITY, FileRows, TableRows
 from floeplan.scan.model import FileScan

@@ -6,19 +6,190 @@ The standard part is what Iceberg's own reporters write, so that reports of seve
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import version
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
 
+from floeplan.catalog import embedded_home
 from floeplan.metadata.delete_index import DeleteKind
-from floeplan.metadata.stats import file_stats
+from floeplan.metadata.manifests.stats import file_stats
 from floeplan.predicate.build import columns as predicate_columns
+from floeplan.predicate.build import push_not
+from floeplan.predicate.evaluate import physical
+from floeplan.predicate.ir import And, Between, Cmp, CmpOp, InList, IrExpr, Or
+from floeplan.predicate.literals import Value
+from floeplan.predicate.stats import ColumnStats, StatsTable
+from floeplan.redact import document_text
 from floeplan.scan.expression_json import expression_json
 from floeplan.scan.scan_plan import ScanPlan
-from floeplan.scan.selectivity import selectivity
+from floeplan.scan.summary import PlanWarning
+
+# Where scan reports go: a folder of JSON lines, or an Iceberg table.
+#
+# The default is the folder ``$FLOEPLAN_REPORTS``, or ``reports`` beside the embedded catalog; ``FLOEPLAN_REPORTS=off``
+# turns reports off. Fail-safe: a report that cannot be stored becomes a warning of the plan, never its failure.
+
+
+OFF = "off"
+REPORT_SCHEMA = pa.schema(
+    [
+        ("timestamp", pa.timestamp("us", "UTC")),
+        ("table_name", pa.string()),
+        ("snapshot_id", pa.int64()),
+        ("predicate", pa.string()),
+        ("report", pa.string()),
+    ]
+)
+"""Columns of a table of reports; ``report`` is the whole JSON document."""
+
+
+class ReportStore(Protocol):
+    """Keeps scan reports."""
+
+    def append(self, report: Mapping[str, Any]) -> None:
+        """Keep one report."""
+
+
+class JsonLinesReportStore:
+    """A folder with one file per process and day; every report is one line, written in one piece."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def append(self, report: Mapping[str, Any]) -> None:
+        """Append a line; the folder is made when the first report arrives."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        path = self.directory / f"scan-{datetime.now(UTC):%Y%m%d}-{os.getpid()}.jsonl"
+        line = document_text(report, default=str) + "\n"
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            os.write(handle, line.encode("utf-8", "backslashreplace"))
+        finally:
+            os.close(handle)
+
+
+class TableReportStore:
+    """An Iceberg table of reports; every report is an append."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+
+    @classmethod
+    def create(cls, catalog: Catalog, name: str) -> TableReportStore:
+        """Open the table of reports, made when it is not there yet."""
+        return cls(catalog.create_table_if_not_exists(name, REPORT_SCHEMA))
+
+    def append(self, report: Mapping[str, Any]) -> None:
+        """Append a row."""
+        row = {
+            "timestamp": datetime.now(UTC),
+            "table_name": report["table-name"],
+            "snapshot_id": report["snapshot-id"],
+            "predicate": report["floeplan"]["predicate"],
+            "report": document_text(report, default=str),
+        }
+        self.table.append(pa.Table.from_pylist([row], schema=REPORT_SCHEMA))
+
+
+def default_store() -> ReportStore | None:
+    """The folder of reports, unless reports are off."""
+    chosen = os.environ.get("FLOEPLAN_REPORTS", "")
+    if chosen.lower() == OFF:
+        return None
+    return JsonLinesReportStore(Path(chosen) if chosen else embedded_home() / "reports")
+
+
+def store_report(store: ReportStore, make: Callable[[], Mapping[str, Any]]) -> PlanWarning | None:
+    """Make and keep a report; whatever goes wrong is a warning, because the scan itself is fine."""
+    try:
+        store.append(make())
+    except Exception as error:
+        return PlanWarning("report-not-stored", f"the scan report was not stored: {error}", {"error": str(error)})
+    return None
+
+
+# Which share of a table's rows a predicate is expected to want, by the bounds of the files that are kept.
+#
+# Values are taken to be spread evenly between their bounds, and columns to be independent of each other. It is a guess
+# for people, never a reason to drop anything. What bounds say little about (strings, ``!=``, opaque pieces, nulls)
+# is not
+# guessed: such a conjunct counts as wanting every row, and a predicate of nothing else has no estimate.
+
+
+Shares = npt.NDArray[np.float64]
+
+
+def selectivity(expr: IrExpr, files: StatsTable, rows: npt.NDArray[np.int64], rows_total: int) -> float | None:
+    """The expected share of matching rows; ``None`` when bounds cannot tell.
+
+    Args:
+        expr: The predicate.
+        files: Bounds of the kept files; the others hold no matching row.
+        rows: Rows of each kept file.
+        rows_total: Rows of the table.
+    """
+    shares = _shares(push_not(expr), files)
+    if shares is None or not rows_total:
+        return None
+    return min(1.0, float((shares * rows).sum()) / rows_total)
+
+
+def _shares(expr: IrExpr, files: StatsTable) -> Shares | None:
+    match expr:
+        case And(operands):
+            known = [part for part in (_shares(operand, files) for operand in operands) if part is not None]
+            return np.prod(known, axis=0) if known else None
+        case Or(operands):
+            parts = [_shares(operand, files) for operand in operands]
+            given = [part for part in parts if part is not None]
+            return np.minimum(np.sum(given, axis=0), 1.0) if len(given) == len(parts) else None
+        case Cmp(column, op, value):
+            return _within(files.columns.get(column.field_id), op, physical(column.type, value))
+        case Between(column, low, high):
+            known_column = files.columns.get(column.field_id)
+            below = _within(known_column, CmpOp.LE, physical(column.type, high))
+            above = _within(known_column, CmpOp.GE, physical(column.type, low))
+            return None if below is None or above is None else np.maximum(below + above - 1.0, 0.0)
+        case InList(column, values, False):
+            found = [_within(files.columns.get(column.field_id), CmpOp.EQ, physical(column.type, v)) for v in values]
+            given = [part for part in found if part is not None]
+            return np.minimum(np.sum(given, axis=0), 1.0) if given else None
+    return None
+
+
+def _within(stats: ColumnStats | None, op: CmpOp, value: Value) -> Shares | None:
+    """The share of each file's values on the wanted side; all of them where a file has no bounds."""
+    if stats is None or stats.lower is None or stats.upper is None or not isinstance(value, int | float):
+        return None
+    lower, upper = stats.lower.values, stats.upper.values
+    if not isinstance(lower, np.ndarray) or not isinstance(upper, np.ndarray):
+        return None
+    low, high = lower.astype(np.float64), upper.astype(np.float64)
+    step = 1.0 if lower.dtype.kind == "i" else 0.0
+    width = np.maximum(high - low + step, np.finfo(np.float64).tiny)
+    match op:
+        case CmpOp.LT | CmpOp.LE:
+            share = (value - low + step * (op is CmpOp.LE)) / width
+        case CmpOp.GT | CmpOp.GE:
+            share = (high - value + step * (op is CmpOp.GE)) / width
+        case CmpOp.EQ | CmpOp.NULL_SAFE_EQ if step:
+            share = np.where((low <= value) & (value <= high), step / width, 0.0)
+        case _:
+            return None
+    return np.where(stats.lower.valid & stats.upper.valid, np.clip(share, 0.0, 1.0), 1.0)
+
+
+# ---
 
 _POSITIONAL = (DeleteKind.POSITION_FILE, DeleteKind.POSITION_PARTITION)
 _EQUALITY = (DeleteKind.EQUALITY_GLOBAL, DeleteKind.EQUALITY_PARTITION)

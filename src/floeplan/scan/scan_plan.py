@@ -11,8 +11,8 @@ from pyiceberg.schema import Schema
 from floeplan.predicate.compile import CompileResult
 from floeplan.scan.model import PlannedFiles
 from floeplan.scan.summary import PassSummary, PlanWarning, ScanPlanSummary, SpecSummary
-from floeplan.scan.target import ScanTarget, select
 from floeplan.scan.totals import Totals, summarise_specs
+from floeplan.snapshot.target import ScanTarget, select
 
 if TYPE_CHECKING:
     import pyarrow as pa

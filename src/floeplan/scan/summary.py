@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from floeplan.predicate.ir import IrExpr
+from floeplan.snapshot.passes import ConjunctEffect
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,27 +36,6 @@ class ScanPlanSummary:
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
         return _plain(self)
-
-
-@dataclass(frozen=True, slots=True)
-class ConjunctEffect:
-    """What one operand of the top-level AND did in a pass.
-
-    ``dropped`` counts the containers it would drop alone; ``why`` says why it dropped none, where that is known.
-    """
-
-    conjunct: IrExpr
-    dropped: int
-    why: str = ""
-
-    @property
-    def predicate(self) -> str:
-        """The operand as it is written in SQL."""
-        return str(self.conjunct)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON form."""
-        return {"predicate": self.predicate, "dropped": self.dropped, "why": self.why}
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,18 +8,18 @@ import numpy as np
 import numpy.typing as npt
 from pyiceberg.partitioning import PartitionSpec
 
-from floeplan.metadata.entries import EntriesTable
-from floeplan.metadata.manifest_list import ManifestListTable
-from floeplan.metadata.stats import file_stats
+from floeplan.metadata.manifests.entries import EntriesTable
+from floeplan.metadata.manifests.manifest_list import ManifestListTable
+from floeplan.metadata.manifests.stats import file_stats
 from floeplan.partition.recover import recover_tuples
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.compile import CompileResult
 from floeplan.predicate.ir import Column
-from floeplan.predicate.tristate import Mask
 from floeplan.scan.model import PlannedFiles
-from floeplan.scan.passes import is_delete_manifest
 from floeplan.scan.summary import LeafNote, ScanPlanSummary, SpecSummary
-from floeplan.scan.target import ScanTarget
+from floeplan.snapshot.passes import is_delete_manifest
+from floeplan.snapshot.target import ScanTarget
+from floeplan.vectors import Mask
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 The row semantics of the IR are Spark's, so every node has an exact text. Literals are written with their type; none
 depends on the session's time zone. Opaque pieces are the text they came from: their meaning may depend on the session,
-which is why ``floeplan.spark.reader`` hands them to Spark only where the session is in UTC, as Floeplan's own
+which is why ``floeplan.spark.read.reader`` hands them to Spark only where the session is in UTC, as Floeplan's own
 evaluation is.
 """
 

@@ -19,20 +19,20 @@ from pyiceberg.types import DoubleType, FloatType, MapType
 
 from floeplan.catalog import load_table
 from floeplan.errors import UnsupportedError
-from floeplan.parquet.selection import RowSelection
+from floeplan.parquet.prune.selection import RowSelection
 from floeplan.predicate.compile import PredicateSource
-from floeplan.python_workers import numbered
 from floeplan.scan.file_rows import FileRows, TableRows
 from floeplan.scan.incremental import FileChange, plan_appends, plan_changes
 from floeplan.scan.model import FileScan
 from floeplan.scan.read import PlanReader
-from floeplan.scan.target import select
-from floeplan.spark.arrow_path import ROWS_PER_BATCH
-from floeplan.spark.columns import walk
+from floeplan.snapshot.target import select
 from floeplan.spark.filters import quoted
-from floeplan.spark.reader import read_plan_of
-from floeplan.spark.shipping import ensure_package
+from floeplan.spark.read.arrow_path import ROWS_PER_BATCH
+from floeplan.spark.read.columns import walk
+from floeplan.spark.read.reader import read_plan_of
 from floeplan.spark.types import spark_schema, to_spark_arrow
+from floeplan.tasks.shipping import ensure_package
+from floeplan.tasks.worker import numbered
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -17,15 +17,14 @@ from pyiceberg.table import Table
 
 from floeplan.catalog import load_table
 from floeplan.errors import UnknownOptionError
-from floeplan.metadata.cache import EntriesCache
-from floeplan.metadata.decoder import Ints
-from floeplan.metadata.entries import Content, EntriesTable
-from floeplan.metadata.entry_columns import STAT_MAPS, WHOLE, EntryColumns, partition_column
-from floeplan.metadata.manifest_list import DATA, ManifestListTable, inline_manifest_list, read_manifest_list
-from floeplan.metadata.typed_values import to_logical
+from floeplan.metadata.cache.store import EntriesCache
+from floeplan.metadata.manifests.entries import STAT_MAPS, WHOLE, Content, EntriesTable, EntryColumns, partition_column
+from floeplan.metadata.manifests.manifest_list import DATA, ManifestListTable, inline_manifest_list, read_manifest_list
+from floeplan.metadata.manifests.typed_values import to_logical
 from floeplan.partition.key import partition_codes
 from floeplan.partition.union import UnionPartitionType
-from floeplan.scan.target import ScanTarget, resolve_target
+from floeplan.snapshot.target import ScanTarget, resolve_target
+from floeplan.vectors import Ints
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -259,7 +258,7 @@ def _millis(values: list[int]) -> pa.Array:
 
 
 def _known(values: Ints) -> pa.Array:
-    """Numbers with null for what was not written."""
+    """Ints with null for what was not written."""
     return pa.array(values, mask=values < 0)
 
 

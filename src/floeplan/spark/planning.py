@@ -18,16 +18,13 @@ import numpy as np
 import pyarrow as pa
 from pyiceberg.io import FileIO
 
-from floeplan.metadata.decoder import Ints
-from floeplan.metadata.entries import EntriesTable
-from floeplan.metadata.entry_columns import EntryColumns
-from floeplan.metadata.manifest import read_entries
-from floeplan.metadata.manifest_list import ManifestListTable
-from floeplan.python_workers import ArrowTask, reusable
-from floeplan.scan.judged import JudgedFiles, concat_judged, judge_files
-from floeplan.scan.passes import Predicate
-from floeplan.spark.shipping import ensure_package
-from floeplan.task_errors import raised_in_tasks, telling
+from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns
+from floeplan.metadata.manifests.manifest_list import ManifestListTable
+from floeplan.metadata.manifests.reader import read_entries
+from floeplan.snapshot.passes import JudgedFiles, Predicate, concat_judged, judge_files
+from floeplan.tasks.shipping import ensure_package
+from floeplan.tasks.worker import ArrowTask, raised_in_tasks, reusable, telling
+from floeplan.vectors import Ints
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

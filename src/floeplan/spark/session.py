@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from floeplan.errors import InvalidOptionError, UnsupportedError
+from floeplan.errors import BadInputError, InvalidOptionError, UnsupportedError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,11 +48,6 @@ def open_session(url: str) -> SparkSession:
     return builder.getOrCreate()
 
 
-def is_connect(spark: SparkSession) -> bool:
-    """Whether a session is the client of another process: it has no JVM, and that process may be on another machine."""
-    return type(spark).__module__.startswith("pyspark.sql.connect")
-
-
 def _logging() -> dict[str, str]:
     """Settings for Spark's log; where Spark is configured by hand, its own configuration says where the log goes."""
     level = "ERROR" if logging.getLogger("floeplan").isEnabledFor(logging.INFO) else "OFF"
@@ -61,3 +56,36 @@ def _logging() -> dict[str, str]:
     configuration = Path(__file__).with_name("log4j2.properties").as_uri()
     options = f"-Dlog4j2.configurationFile={configuration} -Dfloeplan.log.level={level}"
     return {"spark.driver.defaultJavaOptions": options}
+
+
+# A Spark session that is opened only when something needs it.
+#
+# Rule: work that Arrow does in this process starts no JVM. Fail-safe: where only Spark can do it and there is no
+# way to a
+# session, that is said before anything is written.
+
+
+class SparkOnDemand:
+    """A session that is there, or the URL of one that can be had.
+
+    Args:
+        session: A session to use for everything.
+        url: What to open when a session is needed and none is there.
+    """
+
+    def __init__(self, session: SparkSession | None = None, url: str | None = None) -> None:
+        self.session = session
+        self._url = url
+
+    @property
+    def can_be_opened(self) -> bool:
+        """Whether there is a session, or a way to one."""
+        return self.session is not None or self._url is not None
+
+    def needed(self, what: str) -> SparkSession:
+        """The session, for something that only Spark can do."""
+        if self.session is None:
+            if self._url is None:
+                raise BadInputError(f"{what} needs a Spark session; pass one", context={"needs": "spark"})
+            self.session = open_session(self._url)
+        return self.session

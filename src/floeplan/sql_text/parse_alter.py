@@ -25,7 +25,7 @@ from sqlglot.tokenizer_core import TokenType
 from floeplan.errors import BadInputError
 from floeplan.partition.evolution import AddField, DropField, SpecChange, Term, replace_field
 from floeplan.partition.transforms import Transform
-from floeplan.sql_text.parse_names import table_name
+from floeplan.sql_text.names import table_name
 from floeplan.sql_text.statements import AlterPartitioning
 from floeplan.sql_text.tokens import Cursor, Piece, whole_name
 from floeplan.text import excerpt

@@ -18,14 +18,41 @@ from typing import TYPE_CHECKING
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
+from pyiceberg.utils.config import Config
 from sqlglot.tokenizer_core import Token, TokenType
 
+from floeplan.catalog import EMBEDDED, load_table
 from floeplan.errors import BadInputError, FloeplanError, UnknownCatalogError, UnknownTableError
-from floeplan.sql_text.tables import open_table
 from floeplan.sql_text.tokens import Cursor, is_name, is_word
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+# The tables that names in a statement mean.
+#
+# Rule: of three or more parts the first may be a catalog: the one that was asked for, a configured one, or the embedded
+# default. Everything else is ``namespace.name`` in the catalog that was asked for.
+
+
+def open_table(parts: Sequence[str], catalog: str | Catalog | None = None) -> Table:
+    """The table of a name.
+
+    Raises:
+        UnknownTableError: There is no such table.
+    """
+    for part in parts:
+        if "." in part:
+            raise BadInputError(f"the name {part!r} has a dot in it, which no catalog here can look up")
+    asked = catalog.name if isinstance(catalog, Catalog) else catalog
+    if len(parts) > 2 and parts[0] == asked:
+        return load_table(".".join(parts[1:]), catalog)
+    if len(parts) > 2 and parts[0] in {EMBEDDED, *Config().get_known_catalogs()}:
+        return load_table(".".join(parts[1:]), parts[0])
+    return load_table(".".join(parts), catalog)
+
+
+# ---
 
 _BEFORE = ("FROM", "JOIN", "TABLE")
 _FILES = ("parquet", "orc", "json", "csv", "text", "avro", "delta")
@@ -140,7 +167,7 @@ def quoted(name: str) -> str:
 
 def read_table(spark: SparkSession, table: Table, ref: str | None) -> DataFrame:
     """A table as a DataFrame."""
-    from floeplan.spark.reader import read
+    from floeplan.spark.read.reader import read
 
     return read(spark, table, ref=ref)
 

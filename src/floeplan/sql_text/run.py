@@ -6,29 +6,44 @@ statement has been understood, and Spark is asked only for what Arrow cannot do.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+import pyarrow as pa
 from pyiceberg.catalog import Catalog
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
+from sqlglot.tokenizer_core import TokenType
 
 from floeplan.dml.append import append
-from floeplan.dml.changing import delete, update
-from floeplan.dml.merge import merge
+from floeplan.dml.assign import compile_assignments
+from floeplan.dml.delete_update import delete, update
+from floeplan.dml.merge.builder import merge
+from floeplan.dml.outcome import DmlResult
 from floeplan.dml.overwrite import overwrite
-from floeplan.dml.result import DmlResult
-from floeplan.dml.subqueries import SubqueryCondition
+from floeplan.dml.sources import arrow_table
+from floeplan.dml.statement import SubqueryCondition
 from floeplan.errors import BadInputError, UnsupportedError
 from floeplan.partition.evolution import DropField, SpecChange, Term
 from floeplan.predicate.names import Names
-from floeplan.sql_text.inserting import Columns, columns_of, replaces_partitions, static_filter, value_rows
+from floeplan.predicate.rows.arrow_columns import typed_columns_of
+from floeplan.scan.options import ScanOptions
+from floeplan.scan.plan import plan_scan
+from floeplan.scan.projection import arrow_schema
+from floeplan.spark.session import SparkOnDemand
 from floeplan.sql_text.parse import parse_statement
-from floeplan.sql_text.relations import failures_of_spark, query_frame, quoted, views, with_views
-from floeplan.sql_text.session import SparkOnDemand
-from floeplan.sql_text.sources import local_source, named, source_frame
+from floeplan.sql_text.relations import (
+    Views,
+    failures_of_spark,
+    find_table,
+    open_table,
+    query_frame,
+    quoted,
+    views,
+    with_views,
+)
 from floeplan.sql_text.statements import (
     SOURCE,
     TARGET,
@@ -39,16 +54,168 @@ from floeplan.sql_text.statements import (
     DeleteRow,
     Insert,
     Merge,
+    Relation,
+    Source,
     Statement,
     TableName,
     Update,
 )
-from floeplan.sql_text.tables import open_table
+from floeplan.sql_text.tokens import Cursor
 from floeplan.transaction.evolve_spec import EvolveResult, evolve_spec
 from floeplan.transaction.exchange import CommitOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    Rows = TypeVar("Rows", pa.Table, DataFrame)
+    from pyspark.sql import DataFrame
+
+
+# INSERT: the rows of a query under the names of the table's columns, and what they replace.
+#
+# Rule: without a column list the query gives every column in the table's order, static partition columns left out; with
+# one it gives those; BY NAME it says itself. Columns that are not given take their default. INSERT OVERWRITE
+# replaces all
+# rows, or those of the static partitions, or with Spark's ``partitionOverwriteMode=dynamic`` the partitions that
+# the new
+# rows fall in; INSERT INTO … REPLACE WHERE those that match.
+#
+# Fail-safe: the number of columns must agree, and only identity partition columns stand in a PARTITION clause.
+
+
+_OVERWRITE_MODE = "spark.sql.sources.partitionOverwriteMode"
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Where the columns of the query go; ``names`` is ``None`` when the query names them. Constants are SQL text."""
+
+    names: tuple[str, ...] | None
+    constants: dict[str, str]
+
+    def for_query(self, given: Sequence[str], names: Names) -> tuple[str, ...]:
+        """The table's columns for the columns of a query."""
+        if self.names is None:
+            return tuple(names.find((name,)).field.name for name in given)
+        if len(given) != len(self.names):
+            raise BadInputError(
+                f"INSERT gives {len(given)} columns, but {len(self.names)} are asked for: {', '.join(self.names)}",
+                context={"given": len(given), "expected": list(self.names)},
+            )
+        return self.names
+
+
+def columns_of(statement: Insert, table: Table) -> Columns:
+    """The columns an INSERT gives."""
+    names = Names(table.schema(), case_sensitive=False)
+    partition = [(names.find((item.column,)).field, item.value) for item in statement.partition]
+    identities = {f.source_id for f in table.spec().fields if isinstance(f.transform, IdentityTransform)}
+    for partition_field, _ in partition:
+        if partition_field.field_id not in identities:
+            raise BadInputError(
+                f"PARTITION names {partition_field.name}, which is no identity partition column of the current spec",
+                context={"column": partition_field.name},
+            )
+    constants = {partition_field.name: value for partition_field, value in partition if value is not None}
+    if statement.by_name:
+        return Columns(None, constants)
+    if statement.columns is None:
+        return Columns(tuple(f.name for f in table.schema().fields if f.name not in constants), constants)
+    listed = tuple(names.find((name,)).field.name for name in statement.columns)
+    for name in listed:
+        if name in constants:
+            raise BadInputError(f"{name} is given by the PARTITION clause and by the column list")
+    return Columns(listed, constants)
+
+
+def replaces_partitions(spark: SparkSession | None) -> bool:
+    """Whether INSERT OVERWRITE replaces the partitions of the new rows, as the session says; by default it does not."""
+    return spark is not None and str(spark.conf.get(_OVERWRITE_MODE, "static")).lower() == "dynamic"
+
+
+def static_filter(columns: Columns) -> str:
+    """The rows that INSERT OVERWRITE replaces: those of the static partitions, or all."""
+    return " AND ".join(f"`{name}` <=> {value}" for name, value in columns.constants.items()) or "TRUE"
+
+
+def value_rows(statement: Insert, columns: Columns, schema: Schema) -> pa.Table | None:
+    """The rows of a VALUES list, evaluated here; ``None`` when the query is something else.
+
+    Raises:
+        UnsupportedError: An expression is for Spark to evaluate.
+    """
+    rows = _insert_values(statement.query.text)
+    if rows is None or columns.names is None:
+        return None
+    whole = arrow_schema(schema)
+    made = [_row(texts, columns, schema, whole) for texts in rows]
+    return pa.concat_tables(made)
+
+
+def _row(texts: list[str], columns: Columns, schema: Schema, whole: pa.Schema) -> pa.Table:
+    nothing = Names(Schema())
+    given = dict(zip(columns.for_query(texts, nothing), texts, strict=True)) | columns.constants
+    no_columns = typed_columns_of(pa.table({"row": pa.nulls(1)}), Schema())
+    return compile_assignments(given, schema, nothing).insert(1, no_columns, whole)
+
+
+def _insert_values(text: str) -> list[list[str]] | None:
+    cursor = Cursor(text)
+    if not cursor.accept("VALUES"):
+        return None
+    rows: list[list[str]] = []
+    while True:
+        if cursor.sees_symbol(TokenType.L_PAREN):
+            rows.append([piece.text for piece in cursor.items()])
+        else:
+            rows.append([cursor.until(lambda c: c.sees_symbol(TokenType.COMMA)).text])
+        if cursor.done:
+            return rows
+        if not cursor.sees_symbol(TokenType.COMMA):
+            return None
+        cursor.at += 1
+
+
+# The source of a MERGE: in this process where it can be had there, otherwise as a DataFrame.
+#
+# Rule: a table of the catalog is read by Floeplan, Parquet files by Arrow. Queries, views and everything else are
+# Spark's.
+
+
+_PARQUET = "parquet"
+
+
+def local_source(source: Source, target: Table, catalog: str | Catalog | None) -> pa.Table | None:
+    """The rows of a table of the catalog or of Parquet files; ``None`` when they are not to be had without Spark."""
+    if not isinstance(source, Relation):
+        return None
+    if len(source.parts) == 2 and source.parts[0].lower() == _PARQUET:
+        return arrow_table([source.parts[1]], target.io)
+    found = find_table(source.parts, catalog)
+    if found is None:
+        return None
+    table, ref = found
+    return plan_scan(table, ref=ref, options=ScanOptions(report=False)).to_arrow()
+
+
+def source_frame(source: Source, made: Views, catalog: str | Catalog | None) -> DataFrame:
+    """The rows of any source, from Spark."""
+    if isinstance(source, Relation):
+        return query_frame(f"SELECT * FROM {'.'.join(map(quoted, source.parts))}", made, catalog)
+    return query_frame(source.text, made, catalog)
+
+
+def named(rows: Rows, columns: tuple[str, ...] | None) -> Rows:
+    """The rows with their columns called as the alias of the source says."""
+    if columns is None:
+        return rows
+    given = rows.column_names if isinstance(rows, pa.Table) else rows.columns
+    if len(given) != len(columns):
+        raise BadInputError(f"the source has {len(given)} columns, and its alias names {len(columns)}")
+    return rows.rename_columns(columns) if isinstance(rows, pa.Table) else rows.toDF(*columns)
+
+
+# ---
 
 StatementResult: TypeAlias = DmlResult | EvolveResult
 
@@ -204,7 +371,7 @@ def _insert(statement: Insert, table: Table, spark: SparkOnDemand, options: Stat
 
 
 def _as_stored(frame: DataFrame, columns: Columns, table: Table) -> DataFrame:
-    from floeplan.spark.storing import stored_frame
+    from floeplan.spark.write.storing import stored_frame
 
     names = columns.for_query(frame.columns, Names(table.schema(), case_sensitive=False))
     return stored_frame(frame, names, columns.constants, table.schema())

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from floeplan.dml.subqueries import SubqueryCondition
+from floeplan.dml.statement import SubqueryCondition
 from floeplan.partition.evolution import SpecChange
 
 TARGET, SOURCE = "target", "source"

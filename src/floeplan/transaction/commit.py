@@ -16,17 +16,18 @@ attempts, after a definite failure all that were written for the commit. After a
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal
 
 from pyiceberg.catalog import MetastoreCatalog
 from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.io import FileIO
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH
-from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.snapshots import Snapshot, ancestors_of
 from pyiceberg.table.update import (
     AddSnapshotUpdate,
     AssertCurrentSchemaId,
@@ -42,15 +43,52 @@ from floeplan.errors import (
     FloeplanError,
     UnknownSnapshotError,
 )
+from floeplan.metadata.files import TableFiles
+from floeplan.metadata.manifests.entries import EntryColumns
+from floeplan.metadata.manifests.manifest_list import DATA, DELETES
+from floeplan.partition.union import UnionPartitionType
 from floeplan.transaction.change import Check, Operation, SnapshotChange, Validation
-from floeplan.transaction.cleanup import remove_files, unused_files
-from floeplan.transaction.compatible import check_compatible
 from floeplan.transaction.exchange import CommitOptions, Exchange, Proposal
+from floeplan.transaction.history import committed_entries
 from floeplan.transaction.manifests import ManifestWritten
+from floeplan.transaction.preconditions import check_compatible
 from floeplan.transaction.producer import Produced, SnapshotProducer
 from floeplan.transaction.refs import branch_head, moved_branch, set_ref_update, table_and_ref
-from floeplan.transaction.situation import Situation
-from floeplan.transaction.validate import SHOWN_FILES, validate
+from floeplan.transaction.validation import SHOWN_FILES, Situation, validate
+
+# Removing files that nobody refers to.
+#
+# Fail-safe: a file that lies outside the table's locations or cannot be removed is left; an orphan costs storage,
+# and the
+# outcome of the commit is certain by then.
+
+
+_PATHS = EntryColumns(frozenset({"snapshot_id"}), partition=False)
+
+
+def remove_files(paths: Iterable[str], table: Table) -> tuple[str, ...]:
+    """Remove files of a table as far as possible; returns those that are gone."""
+    return TableFiles.of(table).remove(paths)
+
+
+def unused_files(change: SnapshotChange, metadata: TableMetadata, start: int | None, io: FileIO) -> set[str]:
+    """The data and delete files a change adds, without those that a snapshot has.
+
+    They can be in use although the change failed: it may have been committed before, when the answer was lost. They
+    were written after the change was planned, so no snapshot up to the starting one has them.
+    """
+    added = [files for files in (change.added_data, change.added_deletes) if files is not None]
+    paths = {path for files in added for path in files.path.to_pylist()}
+    first = None if start is None else metadata.snapshot_by_id(start)
+    older = {snapshot.snapshot_id for snapshot in ancestors_of(first, metadata)}
+    newer = [snapshot for snapshot in metadata.snapshots if snapshot.snapshot_id not in older]
+    union = UnionPartitionType.of_table(metadata)
+    for content in (DATA, DELETES):
+        paths -= set(committed_entries(newer, content, union, _PATHS, io).entries.path.to_pylist())
+    return paths
+
+
+# ---
 
 _NO_CHECKS = Validation()
 _DEFAULTS = CommitOptions()

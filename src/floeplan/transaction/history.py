@@ -19,21 +19,19 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
 from floeplan.errors import CommitConflictError
-from floeplan.metadata.decoder import Ints
-from floeplan.metadata.entries import EntriesTable
-from floeplan.metadata.entry_columns import EntryColumns
-from floeplan.metadata.io import read_files
-from floeplan.metadata.manifest import read_entries
-from floeplan.metadata.manifest_list import (
+from floeplan.metadata.files import read_files
+from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns
+from floeplan.metadata.manifests.manifest_list import (
     UNKNOWN,
     ManifestListTable,
     concat_manifest_lists,
     inline_manifest_list,
     parse_manifest_list,
 )
+from floeplan.metadata.manifests.reader import read_entries
 from floeplan.partition.union import UnionPartitionType
-from floeplan.predicate.tristate import Mask
 from floeplan.transaction.change import Operation
+from floeplan.vectors import Ints, Mask
 
 
 def snapshots_since(metadata: TableMetadata, head: int | None, start: int | None) -> tuple[Snapshot, ...]:

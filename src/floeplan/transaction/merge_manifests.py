@@ -16,14 +16,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from floeplan.errors import InvalidOptionError
-from floeplan.metadata.decoder import Ints
-from floeplan.metadata.entries import EntriesTable
-from floeplan.metadata.entry_columns import WHOLE, EntryColumns
-from floeplan.metadata.manifest import read_entries
-from floeplan.metadata.manifest_list import ManifestListTable, concat_manifest_lists
+from floeplan.metadata.manifests.entries import WHOLE, EntriesTable, EntryColumns
+from floeplan.metadata.manifests.manifest_list import ManifestListTable, concat_manifest_lists
+from floeplan.metadata.manifests.new_entries import carried_over, concat_entries
+from floeplan.metadata.manifests.reader import read_entries
 from floeplan.text import parse_count
-from floeplan.transaction.entry_tables import carried_over, concat_entries
 from floeplan.transaction.manifests import SnapshotManifests, TableShape
+from floeplan.vectors import Ints
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from pyiceberg.table.metadata import TableMetadataUtil, TableMetadataV1, TableMe
 from pyiceberg.typedef import IcebergBaseModel
 
 from floeplan.errors import UnsupportedError
-from floeplan.metadata.io import read_file
+from floeplan.metadata.files import read_file
 
 _io: ContextVar[FileIO | None] = ContextVar("floeplan_metadata_io", default=None)
 _MOST_NAMED = 5

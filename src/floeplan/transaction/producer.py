@@ -28,8 +28,10 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation as SummaryOperation
 from pyiceberg.table.snapshots import Snapshot, Summary
 
-from floeplan.metadata.entries import EntriesTable
-from floeplan.metadata.manifest_list import (
+from floeplan.metadata.delete_index import DeleteFileId
+from floeplan.metadata.manifests.entries import EntriesTable
+from floeplan.metadata.manifests.list_writer import EncodedList, ListedSnapshot, write_manifest_list
+from floeplan.metadata.manifests.manifest_list import (
     DATA,
     DELETES,
     ManifestListTable,
@@ -37,17 +39,20 @@ from floeplan.metadata.manifest_list import (
     inline_manifest_list,
     read_manifest_list,
 )
-from floeplan.metadata.manifest_list_writer import EncodedList, ListedSnapshot, write_manifest_list
-from floeplan.metadata.new_entries import no_entries
+from floeplan.metadata.manifests.new_entries import concat_entries, no_entries, with_status
 from floeplan.transaction import summary
-from floeplan.transaction.change import DeleteFileId, SnapshotChange
-from floeplan.transaction.entry_tables import concat_entries, with_status
-from floeplan.transaction.filter_manifests import Filtered, ManifestFilter, hinted_manifests
-from floeplan.transaction.manifests import ManifestWritten, SnapshotManifests, TableShape
+from floeplan.transaction.change import SnapshotChange
+from floeplan.transaction.filter_manifests import (
+    Filtered,
+    ManifestFilter,
+    Wanted,
+    hinted_manifests,
+    live_manifests,
+    wanted_keys,
+)
+from floeplan.transaction.manifests import ManifestWritten, SnapshotManifests, TableShape, with_spec_ids
 from floeplan.transaction.merge_manifests import ManifestMerger, MergeOptions
-from floeplan.transaction.removal import Wanted, live_manifests, wanted_keys
-from floeplan.transaction.spec_groups import with_spec_ids
-from floeplan.transaction.validate_change import validate_change, validate_replacement
+from floeplan.transaction.preconditions import validate_change, validate_replacement
 
 
 @dataclass(frozen=True, slots=True)

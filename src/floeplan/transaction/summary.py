@@ -12,13 +12,13 @@ from collections.abc import Mapping
 import numpy as np
 import pyarrow.compute as pc
 
-from floeplan.metadata.decoder import Ints, Mask
-from floeplan.metadata.entries import Content, EntriesTable
+from floeplan.metadata.manifests.entries import Content, EntriesTable
+from floeplan.metadata.manifests.new_entries import concat_entries
 from floeplan.partition.key import partition_codes
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.stats import to_mask
 from floeplan.text import parse_count
-from floeplan.transaction.entry_tables import concat_entries
+from floeplan.vectors import Ints, Mask
 
 _COUNTED = {
     "files-size": ("added-files-size", "removed-files-size"),

@@ -19,7 +19,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import ListType, MapType, NestedField, StructType
 
 from floeplan.errors import BadInputError, TypeMismatchError, UnknownColumnError
-from floeplan.predicate.arrow_columns import decoded
+from floeplan.predicate.rows.arrow_columns import decoded
 from floeplan.scan.projection import FIELD_ID, arrow_schema, field_id
 
 Rows: TypeAlias = "pa.RecordBatch | pa.Table"

@@ -10,10 +10,10 @@ import pyarrow as pa
 from pyiceberg.types import PrimitiveType, UnknownType
 
 from floeplan.errors import UnsupportedError
-from floeplan.metadata.assemble import partition_arrow_type
-from floeplan.metadata.entries import Content, EntriesTable, Status
-from floeplan.metadata.entry_columns import STAT_MAPS, partition_column
-from floeplan.metadata.new_entries import ENTRY_TYPES, new_entries
+from floeplan.metadata.files import TableFiles
+from floeplan.metadata.manifests.assemble import partition_arrow_type
+from floeplan.metadata.manifests.entries import STAT_MAPS, Content, EntriesTable, Status, partition_column
+from floeplan.metadata.manifests.new_entries import ENTRY_TYPES, new_entries
 from floeplan.partition.union import UnionPartitionType
 from floeplan.write.metrics import FileMetrics
 from floeplan.write.partitioning import FilePartition
@@ -82,3 +82,9 @@ def _pairs(metrics: FileMetrics | None, name: str) -> list[dict[str, Any]] | Non
     if metrics is None:
         return None
     return [{"key": key, "value": value} for key, value in sorted(metrics.maps()[name].items())]
+
+
+def discard_entries(entries: EntriesTable | None, files: TableFiles) -> None:
+    """Remove files that were written and will not be committed; one that cannot be removed stays as an orphan."""
+    if entries is not None:
+        files.remove(entries.path.to_pylist())

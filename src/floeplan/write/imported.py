@@ -33,19 +33,18 @@ from pyiceberg.types import (
 )
 
 from floeplan.errors import BadInputError, TypeMismatchError, UnsupportedError
-from floeplan.metadata.entries import EntriesTable
-from floeplan.metadata.entry_columns import EntryColumns
-from floeplan.metadata.io import local_path
-from floeplan.metadata.manifest import read_entries
-from floeplan.metadata.manifest_list import read_manifest_list
-from floeplan.parquet.footer import ParquetFooter, read_footer
-from floeplan.parquet.schema import LeafColumn
+from floeplan.metadata.files import local_path
+from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns
+from floeplan.metadata.manifests.manifest_list import read_manifest_list
+from floeplan.metadata.manifests.reader import read_entries
+from floeplan.parquet.footer.footer import ParquetFooter, read_footer
+from floeplan.parquet.footer.schema import LeafColumn
 from floeplan.parquet.source import open_source
 from floeplan.partition.key import PartitionKey
 from floeplan.write.entry_rows import FileEntry, entries_of
+from floeplan.write.imported_partitions import SourceFile, with_proven_partitions
 from floeplan.write.metrics import file_metrics
 from floeplan.write.partitioning import FilePartition
-from floeplan.write.proven_partitions import SourceFile, with_proven_partitions
 from floeplan.write.target import WriteTarget
 
 _THREADS = 16

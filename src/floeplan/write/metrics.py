@@ -22,12 +22,12 @@ from pyiceberg.conversions import to_bytes
 from pyiceberg.schema import Schema
 from pyiceberg.types import BinaryType, DecimalType, DoubleType, FloatType, PrimitiveType, StringType
 
-from floeplan.parquet.footer import ParquetFooter
-from floeplan.parquet.schema import LeafColumn
-from floeplan.parquet.values import Side, comparable, decode_bound, usable_claims
+from floeplan.parquet.footer.footer import ParquetFooter
+from floeplan.parquet.footer.schema import LeafColumn
+from floeplan.parquet.footer.values import Side, comparable, decode_bound, usable_claims
 from floeplan.partition.transforms import from_physical
 from floeplan.predicate.stats import Bound
-from floeplan.write.metrics_modes import MetricsMode, MetricsModes
+from floeplan.write.options import MetricsMode, MetricsModes
 from floeplan.write.parquet_file import GroupFacts
 
 Counts: TypeAlias = npt.NDArray[np.int64]

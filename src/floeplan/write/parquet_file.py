@@ -17,9 +17,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
-from floeplan.metadata.io import writing
-from floeplan.metadata.table_files import TableFiles
-from floeplan.parquet.footer import ParquetFooter, decode_footer
+from floeplan.metadata.files import TableFiles, writing
+from floeplan.parquet.footer.footer import ParquetFooter, decode_footer
 from floeplan.scan.projection import field_id
 from floeplan.write.options import WriteOptions
 

@@ -19,17 +19,17 @@ from pyiceberg.transforms import TruncateTransform, UnknownTransform, VoidTransf
 from pyiceberg.types import DecimalType, IntegerType, PrimitiveType
 
 from floeplan.errors import UnknownColumnError, UnsupportedError
-from floeplan.metadata.assemble import number_array, partition_arrow_type
-from floeplan.metadata.bounds import valid_mask
-from floeplan.metadata.entries import EntriesTable
-from floeplan.metadata.typed_values import to_physical
+from floeplan.metadata.manifests.assemble import number_array, partition_arrow_type
+from floeplan.metadata.manifests.entries import EntriesTable
+from floeplan.metadata.manifests.typed_values import to_physical
 from floeplan.partition.fields import BoundField
 from floeplan.partition.key import PartitionKey, group_codes
 from floeplan.partition.transforms import Transform, apply_vector, integer_limits, result_type
 from floeplan.partition.union import UnionPartitionType
-from floeplan.predicate.arrow_columns import columns_of, decoded
 from floeplan.predicate.evaluate import physical
+from floeplan.predicate.rows.arrow_columns import columns_of, decoded
 from floeplan.predicate.stats import Vector
+from floeplan.vectors import valid_mask
 from floeplan.write.row_order import Numbers, SortKey, sorted_numbers
 
 

@@ -12,10 +12,13 @@ for them is an error before anything is written.
 from __future__ import annotations
 
 import array
+import json
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
+from importlib.metadata import version
 from typing import TypeAlias
 
 import numpy as np
@@ -26,17 +29,72 @@ from pyiceberg.types import LongType
 from pyroaring import BitMap, BitMap64
 
 from floeplan.errors import UnsupportedError
-from floeplan.metadata.entries import Content, EntriesTable
-from floeplan.metadata.io import write_file
-from floeplan.scan.delete_files import PATH_ID, POSITION_ID
-from floeplan.scan.deletion_vector import encode_deletion_vector
+from floeplan.metadata.delete_index import DeleteFileId, DeleteKind
+from floeplan.metadata.files import write_file
+from floeplan.metadata.manifests.entries import Content, EntriesTable
+from floeplan.scan.delete_files import PATH_ID, POSITION_ID, encode_deletion_vector
+from floeplan.scan.file_rows import FileRows
+from floeplan.scan.model import FileScan
 from floeplan.scan.projection import FIELD_ID
 from floeplan.write.entry_rows import FileEntry, entries_of
 from floeplan.write.metrics import FileMetrics
 from floeplan.write.parquet_file import ParquetFile, WrittenFile
 from floeplan.write.partitioning import FilePartition, partitions_of
-from floeplan.write.puffin import deletion_vector_blob, puffin_file
 from floeplan.write.target import WriteTarget
+
+# Puffin files: blobs of any kind one after the other, and a footer in JSON that says where each of them is.
+#
+# Layout: magic, blobs, then the footer: magic, payload, its length, four bytes of flags, magic; numbers little-endian.
+
+
+_MAGIC = b"PFA1"
+_NO_FLAGS = bytes(4)
+_ROW_POSITION = 2147483645
+DELETION_VECTOR = "deletion-vector-v1"
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """A blob with its metadata."""
+
+    data: bytes
+    type: str
+    fields: tuple[int, ...]
+    properties: Mapping[str, str]
+
+
+def deletion_vector_blob(data: bytes, data_file: str, cardinality: int) -> Blob:
+    """An encoded deletion vector, as the specification wants it described."""
+    properties = {"referenced-data-file": data_file, "cardinality": str(cardinality)}
+    return Blob(data, DELETION_VECTOR, (_ROW_POSITION,), properties)
+
+
+def puffin_file(blobs: Sequence[Blob]) -> tuple[bytes, list[tuple[int, int]]]:
+    """The bytes of a file, and offset and length of each blob in it; snapshot and sequence number are left open."""
+    places = []
+    offset = len(_MAGIC)
+    for blob in blobs:
+        places.append((offset, len(blob.data)))
+        offset += len(blob.data)
+    described = [
+        {
+            "type": blob.type,
+            "fields": list(blob.fields),
+            "snapshot-id": -1,
+            "sequence-number": -1,
+            "offset": start,
+            "length": length,
+            "properties": dict(blob.properties),
+        }
+        for blob, (start, length) in zip(blobs, places, strict=True)
+    ]
+    footer = {"blobs": described, "properties": {"created-by": f"Floeplan {version('floeplan')}"}}
+    payload = json.dumps(footer, separators=(",", ":")).encode()
+    tail = _MAGIC + payload + struct.pack("<i", len(payload)) + _NO_FLAGS + _MAGIC
+    return b"".join([_MAGIC, *(blob.data for blob in blobs), tail]), places
+
+
+# ---
 
 Positions: TypeAlias = "npt.NDArray[np.integer] | BitMap64"
 
@@ -220,3 +278,56 @@ def _entry(file: WrittenFile, partition: FilePartition, deletes: list[tuple[str,
         split_offsets=file.footer.chunks(0).start.tolist(),
         referenced_data_file=only,
     )
+
+
+# Deleted positions gathered file by file and written as delete files at the end of a task.
+#
+# Format 3: one deletion vector for each data file, holding what earlier deletes removed too; the deletes it replaces
+# leave the table when they serve this file alone. Format 2 at file granularity does the same with position delete
+# files;
+# at partition granularity earlier ones stay.
+
+
+_OWN = (DeleteKind.VECTOR, DeleteKind.POSITION_FILE)
+
+
+def own_deletes(file: FileScan) -> list[DeleteFileId]:
+    """The delete files that serve this data file alone."""
+    return [DeleteFileId(delete.path, delete.content_offset) for delete in file.deletes if delete.kind in _OWN]
+
+
+class NewDeletes:
+    """The deletes of one task."""
+
+    def __init__(self, target: WriteTarget, files: FileRows) -> None:
+        self._target, self._files = target, files
+        self._vectors = target.format_version >= 3
+        self._entries: list[EntriesTable] = []
+        self._positions: list[BitMap64] = []
+        self.replaced: list[DeleteFileId] = []
+
+    def add(self, file: FileScan, entry: EntriesTable, positions: npt.NDArray[np.int64]) -> None:
+        """Delete rows of a data file; its entry says which spec and partition that is in."""
+        found = merge_positions(positions)
+        if self._vectors:
+            kinds: tuple[DeleteKind, ...] = (*_OWN, DeleteKind.POSITION_PARTITION)
+        else:
+            kinds = (DeleteKind.POSITION_FILE,) if self._target.options.delete_per_file else ()
+        for delete in file.deletes:
+            if delete.kind in kinds:
+                found |= merge_positions(self._files.positions(delete, file.path))
+        if kinds:
+            self.replaced += own_deletes(file)
+        self._entries.append(entry)
+        self._positions.append(found)
+
+    def write(self, token: str) -> EntriesTable | None:
+        """Write the delete files; their entries."""
+        if not self._entries:
+            return None
+        data = EntriesTable(
+            pa.concat_tables([entry.table for entry in self._entries]).combine_chunks(),
+            self._entries[0].partition_types,
+        )
+        write = write_deletion_vectors if self._vectors else write_position_deletes
+        return write(self._target, data, self._positions, file_name_token=token)

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from floeplan.metadata.bounds import valid_mask
+from floeplan.vectors import valid_mask
 
 Numbers: TypeAlias = npt.NDArray[np.uint32]
 Words: TypeAlias = npt.NDArray[np.uint64]

@@ -22,16 +22,14 @@ from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.sorting import SortOrder
 from pyiceberg.types import NestedField, StructType, UnknownType, UUIDType
 
-from floeplan.metadata.locations import TableLocations
-from floeplan.metadata.table_files import TableFiles
+from floeplan.metadata.files import TableFiles, TableLocations
 from floeplan.partition.fields import BoundField
 from floeplan.partition.key import PartitionKey
 from floeplan.partition.projection import SpecProjection
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.literals import Value
 from floeplan.scan.projection import arrow_schema
-from floeplan.write.metrics_modes import MetricsModes
-from floeplan.write.options import WriteOptions
+from floeplan.write.options import MetricsModes, WriteOptions
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,167 @@
+"""`floeplan inspect`: what a table is made of."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from floeplan.catalog import load_table
+from floeplan.cli.common import (
+    BranchOption,
+    CatalogOption,
+    JsonOption,
+    RefOption,
+    SnapshotOption,
+    TableArgument,
+    pairs,
+    show,
+    sign_of_life,
+)
+from floeplan.maintain.inspect import Inspection, inspect_table
+from floeplan.metadata.root.writer import RootSummary, write_root
+from floeplan.snapshot.target import resolve_target
+from floeplan.text import counted, human_bytes, human_count, percent
+
+BAR = 24
+MOST_SNAPSHOTS = 8
+
+
+def inspect(
+    table: TableArgument,
+    branch: BranchOption = None,
+    catalog: CatalogOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show specs, schemas, snapshots, files by spec, deletes and sizes.
+
+    floeplan inspect db.events
+    """
+    with sign_of_life("reading manifests"):
+        result = inspect_table(load_table(table, catalog), branch=branch or "main")
+    show(result, draw_inspection, as_json=json)
+
+
+def draw_inspection(result: Inspection) -> RenderableType:
+    """The table from its partitioning down to the sizes of its files."""
+    parts: list[RenderableType] = [
+        Text(f"{result.table}  format {result.format_version}", style="bold"),
+        Text(result.location, style="dim"),
+        draw_specs(result),
+        _sizes(result),
+        _snapshots(result),
+    ]
+    return Group(*parts)
+
+
+def draw_specs(result: Inspection) -> RenderableType:
+    """Files, rows and bytes of each spec."""
+    drawn = _table("spec", "partitioned by")
+    for name in ("files", "partitions", "manifests", "rows", "bytes"):
+        drawn.add_column(name, justify="right")
+    drawn.add_column("share of bytes")
+    found = {files.spec_id: files for files in result.files_by_spec}
+    whole = sum(files.bytes for files in result.files_by_spec)
+    for spec in result.specs:
+        files = found.get(spec["spec_id"])
+        mark = f"{spec['spec_id']} *" if spec["default"] else str(spec["spec_id"])
+        if files is None:
+            drawn.add_row(mark, spec["spec"], "–", "–", "–", "–", "–", "")
+            continue
+        numbers = (f"{number:,}" for number in (files.files, files.partitions, files.manifests, files.rows))
+        share = Text(_bar(files.bytes, whole), style="green" if spec["default"] else "yellow")
+        share.append(f" {percent(files.bytes, whole)}", style="dim")
+        drawn.add_row(mark, spec["spec"], *numbers, human_bytes(files.bytes), share)
+    return drawn
+
+
+def _sizes(result: Inspection) -> RenderableType:
+    drawn = pairs()
+    sizes, deletes = result.sizes, result.delete_files
+    middle = ", ".join(f"{name} {human_bytes(sizes[name])}" for name in ("smallest", "median", "largest"))
+    drawn.add_row("data", f"{human_bytes(sizes['data_bytes'])}; {middle}")
+    most = max((one["files"] for one in sizes["histogram"]), default=0)
+    for one in sizes["histogram"]:
+        bar = Text(_bar(one["files"], most), style="cyan")
+        drawn.add_row(f"≤ {human_bytes(one['up_to_bytes'])}", bar.append(f" {one['files']:,}", style="dim"))
+    kinds = ", ".join(f"{deletes[kind]:,} {kind}" for kind in ("position", "vectors", "equality") if deletes[kind])
+    shown = f"{kinds} ({human_bytes(sizes['delete_bytes'])}, {counted(deletes['rows'], 'row')})" if kinds else "none"
+    drawn.add_row("deletes", shown)
+    drawn.add_row("manifests", f"{sizes['manifests']:,}, {human_bytes(sizes['manifest_bytes'])}")
+    columns = next(len(schema["columns"]) for schema in result.schemas if schema["current"])
+    drawn.add_row("schemas", f"{len(result.schemas):,}; the current one has {counted(columns, 'column')}")
+    return drawn
+
+
+def _snapshots(result: Inspection) -> RenderableType:
+    drawn = _table("snapshot", "made", "operation", "what")
+    names = {ref["snapshot_id"]: name for name, ref in result.refs.items()}
+    for snapshot in result.snapshots[:MOST_SNAPSHOTS]:
+        made = datetime.fromtimestamp(snapshot["timestamp_ms"] / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+        label = Text(str(snapshot["snapshot_id"]))
+        label.append(f" {names.get(snapshot['snapshot_id'], '')}".rstrip(), style="green")
+        drawn.add_row(label, made, snapshot["operation"] or "–", _what(snapshot["summary"]))
+    more = len(result.snapshots) - MOST_SNAPSHOTS
+    return drawn if more <= 0 else Group(drawn, Text(f"and {counted(more, 'older snapshot')}", style="dim"))
+
+
+def _what(summary: dict[str, str]) -> str:
+    shown = {"added-data-files": "+{} files", "deleted-data-files": "-{} files", "added-delete-files": "+{} deletes"}
+    return ", ".join(text.format(summary[name]) for name, text in shown.items() if name in summary)
+
+
+def _table(*names: str) -> Table:
+    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in names:
+        drawn.add_column(name)
+    return drawn
+
+
+def _bar(part: int, whole: int) -> str:
+    """A bar that is never empty for something, and never full for less than all."""
+    if not part or not whole:
+        return ""
+    return "█" * min(BAR if part == whole else BAR - 1, max(1, round(BAR * part / whole)))
+
+
+# `floeplan entries`: a whole snapshot, data and delete files of all specs, as one columnar root manifest.
+
+
+OutputOption = Annotated[
+    str,
+    typer.Option("-o", "--output", metavar="FILE.parquet", help="Where to write; a file that is there is replaced."),
+]
+
+
+def entries(
+    table: TableArgument,
+    output: OutputOption,
+    snapshot_id: SnapshotOption = None,
+    ref: RefOption = None,
+    catalog: CatalogOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Write the entries of all manifests of a snapshot, whatever their spec, into one Parquet file.
+
+    floeplan entries db.events -o root.parquet
+    """
+    target = resolve_target(load_table(table, catalog), snapshot_id=snapshot_id, ref=ref)
+    show(write_root(target.table, output, target.snapshot, io=target.table.io), render, as_json=json)
+
+
+def render(summary: RootSummary) -> RenderableType:
+    """What the file holds, line by line."""
+    lines = {
+        "snapshot": "none, the table is empty" if summary.snapshot_id is None else str(summary.snapshot_id),
+        "entries": f"{human_count(summary.data_files)} data files, {human_count(summary.delete_files)} delete files",
+        "specs": ", ".join(map(str, summary.specs)) or "none",
+        "partition": ", ".join(summary.partition_fields) or "none",
+        "row groups": f"{human_count(summary.row_groups)}, each of one spec",
+    }
+    title = Text(f"{summary.location}  {human_bytes(summary.bytes)}", style="bold")
+    return Group(title, *(Text(f"  {label:<11}{value}") for label, value in lines.items()))

@@ -1,0 +1,228 @@
+"""`floeplan prune`: which row groups, pages and rows of a Parquet file can match, and with `--read` which do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import typer
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from floeplan.cli.common import CaseOption, JsonOption, column_names, json_rows, rows_table, show, text_console
+from floeplan.errors import InvalidOptionError
+from floeplan.parquet.prune.request import PruneRequest
+from floeplan.parquet.prune.result import PruneOptions, PruneResult
+from floeplan.parquet.prune.selection import Rows
+from floeplan.parquet.read.reader import ReadResult, read
+from floeplan.parquet.source import open_source
+from floeplan.text import counted, human_bytes
+
+if TYPE_CHECKING:
+    from pyiceberg.io import FileIO
+
+
+# A picture in text of which rows of a file are read: row groups as blocks, pages as the cells inside them.
+#
+# One cell stands for the same share of its row group everywhere; with more row groups than there is room for, one cell
+# stands for several. Rule: a cell looks dropped only when every row in it is, so a single kept row among millions
+# shows.
+
+
+LINES = 4
+MOST_CELLS = 48
+CELLS = {
+    "dropped": ("░", "dim"),
+    "read in part": ("▒", "yellow"),
+    "read": ("█", "yellow"),
+    "read, every row proven to match": ("◆", "green"),
+}
+_DROPPED, _IN_PART, _READ, _PROVEN = CELLS.values()
+
+
+def draw(result: PruneResult, width: int) -> list[Text]:
+    """At most ``LINES`` lines of cells, no wider than asked for."""
+    groups = result.row_groups_total
+    cells = min(width * LINES // max(groups, 1) - 1, width, MOST_CELLS, _finest(result))
+    if cells < 1:
+        return _many_groups(result, width)
+    looks = _looks(result, _edges(_group_rows(result), cells)).reshape(groups, cells)
+    per_line = (width + 1) // (cells + 1)
+    return [
+        Text(" ").join(_cells(group) for group in looks[first : first + per_line])
+        for first in range(0, groups, per_line)
+    ]
+
+
+def legend() -> Text:
+    """What the cells mean."""
+    return Text("   ").join(Text.assemble((glyph, style), f" {meaning}") for meaning, (glyph, style) in CELLS.items())
+
+
+def _finest(result: PruneResult) -> int:
+    """The most segments that any row group was judged by."""
+    return int(np.bincount(result.segments.row_group).max(initial=1))
+
+
+def _group_rows(result: PruneResult) -> Rows:
+    """First row of each row group, and the number of rows at the end."""
+    rows = np.bincount(result.segments.row_group, result.segments.row_count, minlength=result.row_groups_total)
+    return np.concatenate(([0], np.cumsum(rows))).astype(np.int64)
+
+
+def _edges(group_rows: Rows, cells: int) -> Rows:
+    """Rows at which cells begin, each row group cut into so many, and the last end."""
+    share = np.arange(cells) * np.diff(group_rows)[:, None] // cells
+    return np.append((group_rows[:-1, None] + share).ravel(), group_rows[-1])
+
+
+def _many_groups(result: PruneResult, width: int) -> list[Text]:
+    cut = np.linspace(0, result.row_groups_total, width * LINES + 1).astype(np.int64)
+    looks = _looks(result, _group_rows(result)[cut])
+    return [_cells(looks[first : first + width]) for first in range(0, len(looks), width)]
+
+
+def _looks(result: PruneResult, edges: Rows) -> Rows:
+    """Per cell the position of its look in ``CELLS``."""
+    total = np.diff(edges)
+    read, proven = np.diff(result.file_selection.rank(edges)), np.diff(result.proven.rank(edges))
+    return np.select([read == 0, proven == total, read == total], [0, 3, 2], default=1)
+
+
+def _cells(looks: Rows) -> Text:
+    text = Text()
+    for look in looks.tolist():
+        text.append(*(_DROPPED, _IN_PART, _READ, _PROVEN)[look])
+    return text
+
+
+# ---
+
+FileArgument = Annotated[str, typer.Argument(metavar="FILE", help="Path or URI of a Parquet file.")]
+PredicateOption = Annotated[str, typer.Option("--where", metavar="EXPR", help="A Spark-SQL boolean expression.")]
+ColumnsOption = Annotated[
+    str | None, typer.Option("--columns", metavar="a,b", help="With --read: the columns to read; all by default.")
+]
+NoPageIndexOption = Annotated[bool, typer.Option("--no-page-index", help="Judge row groups only, not pages.")]
+NoBloomOption = Annotated[bool, typer.Option("--no-bloom", help="Do not ask bloom filters.")]
+ReadOption = Annotated[bool, typer.Option("--read", help="Read the rows that match, and show the first of them.")]
+CredentialsOption = Annotated[
+    str | None,
+    typer.Option("--catalog", metavar="NAME", help="The catalog of PyIceberg's configuration whose store FILE is in."),
+]
+LimitOption = Annotated[
+    int | None, typer.Option("--limit", metavar="N", min=0, help="With --read: how many rows to show (10).")
+]
+_SHOWN_ROWS = 10
+_PICTURE_WIDTH = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the command shows."""
+
+    where: str
+    file_bytes: int
+    prune: PruneResult
+    read: ReadResult | None
+    limit: int | None
+
+    def to_dict(self) -> dict[str, Any]:
+        if self.read is None:
+            return self.prune.to_dict() | {"file_bytes": self.file_bytes}
+        rows = {} if self.limit is None else {"rows": json_rows(self.read.table, self.limit)}
+        return self.read.to_dict() | {"file_bytes": self.file_bytes} | rows
+
+
+def prune(
+    file: FileArgument,
+    where: PredicateOption,
+    columns: ColumnsOption = None,
+    no_page_index: NoPageIndexOption = False,
+    no_bloom: NoBloomOption = False,
+    read_rows: ReadOption = False,
+    limit: LimitOption = None,
+    case_insensitive: CaseOption = False,
+    catalog: CredentialsOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show what of a Parquet file a predicate leaves to read, decided from metadata alone.
+
+    floeplan prune file.parquet --where "id = 42" --read --limit 5
+    """
+    if not read_rows and (columns is not None or limit is not None):
+        raise InvalidOptionError("--columns and --limit say which rows to show; add --read")
+    options = PruneOptions(page_index=not no_page_index, bloom_filter=not no_bloom, case_sensitive=not case_insensitive)
+    source = open_source(file, None if catalog is None else _file_io(catalog, file))
+    if read_rows:
+        result = read(source, where, column_names(columns), options=options)
+        answer = Answer(where, source.size, result.prune, result, limit)
+    else:
+        pruned = PruneRequest(source).with_predicate(where).with_options(options).prune()
+        answer = Answer(where, source.size, pruned, None, limit)
+    show(answer, render, as_json=json)
+
+
+def _file_io(catalog: str, location: str) -> FileIO:
+    from pyiceberg.io import load_file_io
+
+    from floeplan.catalog import open_catalog
+
+    return load_file_io(open_catalog(catalog).properties, location)
+
+
+def render(answer: Answer) -> RenderableType:
+    """The whole answer: what was asked, the picture, the pyramid of counts, what could not be used, the rows."""
+    pruned = answer.prune
+    width = min(text_console().width - 2, _PICTURE_WIDTH)
+    parts: list[RenderableType] = [
+        Text(f"{pruned.file}  {counted(pruned.rows_total, 'row')}, {human_bytes(answer.file_bytes)}", style="bold"),
+        Text(f"where {answer.where}"),
+        Text(),
+        *(Text("  ") + line for line in draw(pruned, width)),
+        Text("  ") + legend(),
+        Text(),
+        *_pyramid(answer),
+    ]
+    remarks = [*_diagnostics(answer), *(Text(f"  {note}", style="dim") for note in pruned.notes)]
+    if remarks:
+        parts += [Text(), *remarks]
+    if answer.read is not None:
+        shown = _SHOWN_ROWS if answer.limit is None else answer.limit
+        parts += [Text(), rows_table(answer.read.table, shown)]
+    return Group(*parts)
+
+
+def _pyramid(answer: Answer) -> Iterator[Text]:
+    """Row groups, pages and rows that are left, and the bytes that were fetched."""
+    pruned = answer.prune
+    yield _count_line("row groups", len(pruned.row_groups), pruned.row_groups_total)
+    if pruned.pages_total:
+        yield _count_line("pages", pruned.pages_kept, pruned.pages_total, "of those whose index was read")
+    proven = pruned.proven.row_count
+    yield _count_line("rows", pruned.rows_selected, pruned.rows_total, f"{proven:,} proven to match" if proven else "")
+    if answer.read is not None:
+        yield _count_line("matched", answer.read.table.num_rows, pruned.rows_total)
+    cost = answer.read or pruned
+    requests = f"{counted(cost.requests, 'request')}, {counted(cost.round_trips, 'round trip')}"
+    share = 100 * cost.bytes_read / max(answer.file_bytes, 1)
+    yield Text(
+        f"  {'bytes read':<11}{human_bytes(cost.bytes_read):>14} of {human_bytes(answer.file_bytes)}"
+        f"  {share:.2f} %  {requests}"
+    )
+
+
+def _count_line(what: str, kept: int, total: int, remark: str = "") -> Text:
+    share = 100 * kept / max(total, 1)
+    return Text(f"  {what:<11}{kept:>14,} of {total:,}  {share:.2f} %{'  ' + remark if remark else ''}")
+
+
+def _diagnostics(answer: Answer) -> Iterator[Text]:
+    """Each piece that statistics cannot answer, marked in the predicate."""
+    for error in answer.prune.compile_result.errors:
+        yield Text(f"  only rows can answer {error.text}: {error.message}", style="yellow")
+        if error.start is not None and error.end is not None and "\n" not in answer.where:
+            yield Text(f"    {answer.where}")
+            yield Text(f"    {' ' * error.start}{'^' * max(1, error.end - error.start)}", style="yellow")

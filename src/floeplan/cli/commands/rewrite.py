@@ -1,0 +1,311 @@
+"""`floeplan rewrite`: which data files are rewritten, into what, and why."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from pyiceberg.table import Table as IcebergTable
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from floeplan.catalog import load_table, refreshed
+from floeplan.cli.common import (
+    BranchOption,
+    CaseOption,
+    CatalogOption,
+    ChangedTableArgument,
+    JsonOption,
+    NoCacheOption,
+    SparkOption,
+    TableArgument,
+    WhereOption,
+    column_names,
+    pairs,
+    show,
+    sign_of_life,
+    writable_table,
+)
+from floeplan.errors import BadInputError, InvalidOptionError
+from floeplan.partition.evolution import AddField, drop_all, evolved_spec
+from floeplan.rewrite.plan.model import RewriteDataFilesPlanningResult, RewriteFileGroup
+from floeplan.rewrite.plan.options import RewriteOptions
+from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
+from floeplan.rewrite.result import RewriteResult
+from floeplan.rewrite.run.execute import run_rewrite
+from floeplan.rewrite.run.progress import NO_PROGRESS, BarProgress, JsonProgress, Progress
+from floeplan.rewrite.spec_upgrade.upgrade import CURRENT, SpecUpgradeResult, UpgradeOptions
+from floeplan.rewrite.spec_upgrade.upgrade import upgrade_spec as upgrade
+from floeplan.spark.session import open_session
+from floeplan.sql_text.parse_alter import parse_term
+from floeplan.text import counted, human_bytes
+from floeplan.transaction.evolve_spec import add_spec
+
+MOST_GROUPS = 60
+"""Groups that are drawn one by one."""
+
+PartitionFilterOption = Annotated[
+    str | None,
+    typer.Option("--partition-filter", metavar="EXPR", help="Rewrite whole partitions that may hold a matching row."),
+]
+StrategyOption = Annotated[
+    str, typer.Option("--strategy", metavar="NAME", help="binpack, sort, zorder, hilbert or stitch.")
+]
+ByOption = Annotated[str | None, typer.Option("--by", metavar="a,b", help="Columns to sort or cluster by.")]
+SpecOption = Annotated[
+    str, typer.Option("--spec", metavar="SPEC", help="Spec of the new files: keep, current or a spec id.")
+]
+StrictOption = Annotated[
+    bool, typer.Option("--strict", help="Refuse (exit 4) when a filter cannot decide about a candidate file.")
+]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show the plan and change nothing.")]
+OptionOption = Annotated[
+    list[str] | None,
+    typer.Option("--option", metavar="k=v", help="An option of Iceberg's rewrite_data_files; may be repeated."),
+]
+RewriteBranchOption = Annotated[str | None, typer.Option("--branch", metavar="NAME", help="The branch to rewrite.")]
+ProgressOption = Annotated[
+    str,
+    typer.Option("--progress", metavar="HOW", help="auto: a bar on a terminal; bar, json (lines on stderr) or none."),
+]
+RewriteSparkOption = Annotated[
+    str | None,
+    typer.Option(
+        "--spark",
+        metavar="URL",
+        envvar="FLOEPLAN_SPARK",
+        help="Rewrite on this Spark session; by default in this process, on all its cores.",
+    ),
+]
+
+
+def rewrite(
+    table: TableArgument,
+    where: WhereOption = None,
+    partition_filter: PartitionFilterOption = None,
+    strategy: StrategyOption = "binpack",
+    by: ByOption = None,
+    spec: SpecOption = "keep",
+    strict: StrictOption = False,
+    dry_run: DryRunOption = False,
+    option: OptionOption = None,
+    branch: BranchOption = None,
+    progress: ProgressOption = "auto",
+    spark: SparkOption = None,
+    case_insensitive: CaseOption = False,
+    no_cache: NoCacheOption = False,
+    catalog: CatalogOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Rewrite small, large, deleted-from and old-spec files, partition by partition.
+
+    floeplan rewrite db.events --partition-filter "region = 'eu'" --spec current --dry-run
+    """
+    options = RewriteOptions(
+        partition_filter=partition_filter,
+        where=where,
+        case_sensitive=not case_insensitive,
+        strict=strict,
+        strategy=strategy,
+        by=tuple(column_names(by) or ()),
+        spec=spec,
+    ).with_options(_pairs(option or ()))
+    if dry_run:
+        planner = RewriteDataFilesPlanner(load_table(table, catalog), options, ref=branch, cache=not no_cache)
+        show(planner.plan_with_stats(), draw_plan, as_json=json)
+        return
+    result = run_rewrite(
+        writable_table(table, catalog),
+        options,
+        spark=None if spark is None else open_session(spark),
+        branch=branch,
+        cache=not no_cache,
+        progress=_progress(progress),
+    )
+    show(result, draw_result, as_json=json)
+    if result.failures:
+        raise typer.Exit(1)
+
+
+def draw_plan(result: RewriteDataFilesPlanningResult, most: int = MOST_GROUPS) -> RenderableType:
+    """The groups per spec and partition, what is left and why, and what to know about it."""
+    plan = result.plan
+    parts: list[RenderableType] = [Text(plan.target.name, style="bold"), _groups(plan.groups[:most])]
+    if len(plan.groups) > most:
+        parts.append(Text(f"and {counted(len(plan.groups) - most, 'more group')}"))
+    outputs = sum(group.expected_outputs for group in plan.groups)
+    size = human_bytes(sum(group.bytes for group in plan.groups))
+    files = counted(sum(len(group.rows) for group in plan.groups), "file")
+    parts.append(Text(f"{counted(len(plan.groups), 'group')}: {files} ({size}) into about {outputs}"))
+    parts += [Text(f"left: {counted(count, 'file')} {reason}") for reason, count in plan.skipped.items()]
+    parts += [Text(f"! {warning.message}", style="yellow") for warning in result.warnings]
+    return Group(*parts)
+
+
+def draw_result(result: RewriteResult) -> RenderableType:
+    """What was done, as a small table, and what was left undone."""
+    if not result.snapshot_ids and not result.failures:
+        return Group(draw_plan(result.planning), Text("nothing to rewrite, so nothing was committed"))
+    drawn = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    drawn.add_column(style="dim")
+    drawn.add_column()
+    rewritten, added = human_bytes(result.bytes_rewritten), human_bytes(result.bytes_added)
+    drawn.add_row("files", f"{result.files_rewritten:,} ({rewritten}) into {result.files_added:,} ({added})")
+    drawn.add_row("delete files", f"{result.delete_files_removed:,} removed")
+    if result.deletes_carried:
+        drawn.add_row("carried over", f"{counted(result.deletes_carried, 'row')} deleted by others meanwhile")
+    drawn.add_row("stitched", f"{counted(result.groups_stitched, 'group')} of {len(result.planning.plan.groups):,}")
+    drawn.add_row("snapshots", ", ".join(map(str, result.snapshot_ids)))
+    failures = [Text(f"! group {one.group_id}: {one.error.message}", style="yellow") for one in result.failures]
+    warnings = [Text(f"! {warning.message}", style="yellow") for warning in result.planning.warnings]
+    return Group(Text(f"rewrite of {result.planning.plan.target.name}", style="bold"), drawn, *failures, *warnings)
+
+
+def _progress(how: str) -> Progress:
+    match how:
+        case "auto":
+            return BarProgress() if sys.stderr.isatty() else NO_PROGRESS
+        case "bar":
+            return BarProgress()
+        case "json":
+            return JsonProgress()
+        case "none":
+            return NO_PROGRESS
+    raise InvalidOptionError(
+        f"--progress is {how!r} but must be auto, bar, json or none", context={"option": "--progress"}
+    )
+
+
+def _groups(groups: Sequence[RewriteFileGroup]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("group", "spec", "partition"):
+        table.add_column(name)
+    for name in ("files", "bytes", "deletes", "outputs"):
+        table.add_column(name, justify="right")
+    table.add_column("why")
+    for group in groups:
+        table.add_row(
+            str(group.group_id),
+            _specs(group),
+            _partition(group),
+            f"{len(group.rows):,}",
+            human_bytes(group.bytes),
+            f"{group.delete_files:,}",
+            f"{group.expected_outputs:,}",
+            ", ".join(f"{reason} {files:,}" for reason, files in group.reasons.items()),
+        )
+    return table
+
+
+def _specs(group: RewriteFileGroup) -> str:
+    old = "+".join(map(str, group.source_spec_ids))
+    return old if group.source_spec_ids == (group.output_spec_id,) else f"{old} → {group.output_spec_id}"
+
+
+def _partition(group: RewriteFileGroup) -> str:
+    text = ", ".join(f"{name}={value}" for name, value in group.partition.items()) or "–"
+    return text if group.proven else f"{text} (by its rows)"
+
+
+def _pairs(options: Sequence[str]) -> dict[str, str]:
+    pairs = {}
+    for text in options:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise InvalidOptionError(
+                f"--option {text!r} has no value; write it as name=value", context={"option": text}
+            )
+        pairs[name.strip()] = value.strip()
+    return pairs
+
+
+# `floeplan upgrade-spec`: old files brought under another partition spec.
+
+
+_TOP_LEVEL_COMMA = re.compile(r",\s*(?![^()]*\))")
+
+
+def upgrade_spec(
+    table: ChangedTableArgument,
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            "--spec",
+            metavar="SPEC",
+            help="current, the id of a partition spec, or a spec written out, such as 'month(ts), bucket(8, id)', "
+            "which the table gets to know without writing new data under it.",
+        ),
+    ] = CURRENT,
+    metadata_only: Annotated[
+        bool, typer.Option("--metadata-only", help="Leave what cannot be moved; rewrite no file.")
+    ] = False,
+    where: WhereOption = None,
+    allow_coarser: Annotated[
+        bool, typer.Option("--allow-coarser", help="Move files even where that drops partition information.")
+    ] = False,
+    files_per_commit: Annotated[
+        int | None, typer.Option("--files-per-commit", metavar="N", help="Commit after every N files.")
+    ] = None,
+    grace: Annotated[
+        float, typer.Option("--grace", metavar="SECONDS", help="Look for deletes of writers in flight for so long.")
+    ] = 0.0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be moved; change nothing.")] = False,
+    branch: BranchOption = None,
+    spark: SparkOption = None,
+    catalog: CatalogOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Bring files under another partition spec: by metadata alone where their partition is proven, else rewritten.
+
+    With --where only files move of which every row is proven to match, such as cold days that are folded into months.
+
+    floeplan upgrade-spec db.events --dry-run
+    """
+    loaded = load_table(table, catalog) if dry_run else writable_table(table, catalog)
+    options = UpgradeOptions(
+        _spec_id(loaded, to, dry_run=dry_run), allow_coarser, files_per_commit, grace, dry_run, metadata_only, where
+    )
+    session = None if spark is None else open_session(spark)
+    with sign_of_life("moving files"):
+        result = upgrade(loaded, spark=session, branch=branch or "main", options=options)
+    show(result, draw_upgrade, as_json=json)
+
+
+def _spec_id(table: IcebergTable, text: str, *, dry_run: bool) -> str | int:
+    """The spec that is meant; one that is written out is added to the table, unless nothing is to be changed."""
+    if text == CURRENT or text.strip().isdecimal():
+        return text.strip()
+    fields = [AddField(parse_term(term)) for term in _TOP_LEVEL_COMMA.split(text)]
+    if not dry_run:
+        added = add_spec(table, fields).spec.spec_id
+        refreshed(table)
+        return added
+    spec_id = evolved_spec(table.metadata, (*drop_all(table.metadata), *fields)).spec_id
+    if spec_id not in table.specs():
+        raise BadInputError(
+            f"the table does not know the spec {text} yet, and a dry run adds none: give one of its specs",
+            context={"spec": text},
+        )
+    return spec_id
+
+
+def draw_upgrade(result: SpecUpgradeResult) -> RenderableType:
+    """What moved, what stayed and why, and what that means."""
+    done = "would move" if result.dry_run else "moved"
+    drawn = pairs()
+    drawn.add_row(done, f"{counted(result.files_by_metadata, 'file')} by metadata alone, of {result.files_total:,}")
+    drawn.add_row("deletes", f"{counted(result.deletes_carried, 'delete file')} with them")
+    drawn.add_row("would rewrite" if result.dry_run else "rewrote", counted(result.files_by_rewrite, "file"))
+    drawn.add_row("left", counted(result.files_left, "file"))
+    for reason, files in result.reasons.items():
+        drawn.add_row("not moved", f"{counted(files, 'file')}: {reason}")
+    for snapshot_id in result.snapshot_ids:
+        drawn.add_row("snapshot", str(snapshot_id))
+    notes = [Text(f"! {note}", style="yellow") for note in result.notes]
+    return Group(Text(f"to spec {result.target_spec_id}", style="bold"), drawn, *notes)

@@ -1,0 +1,365 @@
+"""The chapters of the demo: what is done, the command that does the same, and what to look at.
+
+Every number is taken from the result of the step itself. Facts of a chapter are the same every time; drawings also show
+what is not, such as snapshot ids.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyiceberg.table import Table
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table as Drawing
+from rich.text import Text
+
+from floeplan.audit.advisor import AdviseOptions, Candidate, advise, apply_candidate
+from floeplan.audit.findings import AuditOptions, AuditResult
+from floeplan.audit.job import audit
+from floeplan.cli.commands.audit import Advice
+from floeplan.cli.commands.audit import draw as draw_audit
+from floeplan.cli.commands.audit import draw_candidates as draw_advice
+from floeplan.cli.commands.inspect import draw_specs
+from floeplan.cli.commands.rewrite import draw_plan, draw_result, draw_upgrade
+from floeplan.cli.demo.archive import NAME, TIME, WEEK, Archive, lose_rows
+from floeplan.explorer.site import write_report
+from floeplan.maintain.inspect import inspect_table
+from floeplan.rewrite.plan.options import RewriteOptions
+from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
+from floeplan.rewrite.run.execute import run_rewrite
+from floeplan.rewrite.spec_upgrade.upgrade import UpgradeOptions, upgrade_spec
+from floeplan.scan.explain import explain
+from floeplan.scan.options import ScanOptions
+from floeplan.scan.plan import plan_scan
+from floeplan.scan.report import JsonLinesReportStore
+from floeplan.scan.scan_plan import ScanPlan
+from floeplan.text import human_bytes, percent
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SINCE_FEBRUARY = f"{TIME} >= TIMESTAMP_NTZ '2024-02-01'"
+CLUSTERED_BY = ("mission_id", TIME)
+PAYLOAD = "payload_id BETWEEN 400 AND 404"
+LOGGED = (WEEK, WEEK, *(f"payload_id BETWEEN {low} AND {low + 4}" for low in (100, 400, 700, 900)))
+_SHOWN_GROUPS = 6
+_LEVELS = ("manifests", "files", "row_groups", "rows", "bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class Chapter:
+    """One step.
+
+    Attributes:
+        title: What is done.
+        commands: How to do the same by hand.
+        drawing: What came of it.
+        look: What to look at.
+        facts: What came of it, as far as it is the same every time.
+    """
+
+    title: str
+    commands: tuple[str, ...]
+    drawing: RenderableType
+    look: tuple[str, ...]
+    facts: Mapping[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON document."""
+        return {"title": self.title, "commands": list(self.commands), "facts": dict(self.facts)}
+
+
+@dataclass(slots=True)
+class Stage:
+    """Where the demo takes place, and what chapters leave to later ones."""
+
+    archive: Archive
+    folder: Path
+    program: str
+    named: str
+    plans: list[ScanPlan] = field(default_factory=list)
+    audited: AuditResult | None = None
+    _spark: SparkSession | None = None
+
+    @property
+    def name(self) -> str:
+        """The table."""
+        return NAME
+
+    @property
+    def reports(self) -> Path:
+        """Where the demo keeps its scan reports."""
+        return self.folder / "reports"
+
+    def table(self) -> Table:
+        """The table as it now is."""
+        return self.archive.catalog.load_table(NAME)
+
+    def command(self, text: str) -> str:
+        """A command line of Floeplan."""
+        return f"{self.program} {text}{self.named}"
+
+    def plan(self, where: str, *, logged: bool = False) -> ScanPlan:
+        """The plan of a query, with a report in the demo's own store or with none."""
+        report = JsonLinesReportStore(self.reports) if logged else False
+        return plan_scan(self.table(), where, options=ScanOptions(report=report))
+
+    def spark(self) -> SparkSession:
+        """A local session, started when it is first needed."""
+        if self._spark is None:
+            from floeplan.spark.session import open_session
+
+            with _muted_children():
+                self._spark = open_session("local[*]")
+        return self._spark
+
+    def stop_spark(self) -> None:
+        """Stop the session, if one was started."""
+        if self._spark is not None:
+            self._spark.stop()
+
+
+@contextmanager
+def _muted_children() -> Iterator[None]:
+    """Give processes that are started meanwhile no stderr: a JVM talks while it starts, and failures are raised."""
+    with open(os.devnull, "wb") as nothing:
+        kept = os.dup(2)
+        os.dup2(nothing.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+
+
+def tell_history(stage: Stage) -> Chapter:
+    """Build the archive."""
+    eras: list[str] = []
+    found = inspect_table(stage.archive.build(eras.append))
+    lines = [Text(f"  {era}") for era in eras]
+    facts = {
+        "files_by_spec": {str(spec.spec_id): spec.files for spec in found.files_by_spec},
+        "rows": sum(spec.rows for spec in found.files_by_spec),
+        "delete_files": found.delete_files["position"],
+    }
+    look = (
+        "Old files stayed as they were written. The delete and the upsert left delete files, each under the spec of "
+        "the data file it is for.",
+    )
+    commands = (stage.command(f"inspect {NAME}"),)
+    drawing = Group(*lines, draw_specs(found))
+    return Chapter("An archive of eight missions under three specs", commands, drawing, look, facts)
+
+
+def ask_for_a_week(stage: Stage) -> Chapter:
+    """The query of an analyst: one week of one mission, across a change of the partitioning."""
+    plan = stage.plan(WEEK)
+    stage.plans.append(plan)
+    look = (
+        "One predicate went through three specs: by bounds where there are no partitions, by day, by mission and "
+        "month.",
+        "Every file of February that is left holds all missions: nothing in the metadata can tell them apart.",
+    )
+    command = stage.command(f'plan {NAME} --where "{WEEK}" --explain')
+    return Chapter("A week of one mission", (command,), explain(plan), look, _kept(plan))
+
+
+def show_other_tools(stage: Stage) -> Chapter:
+    """What others say of the same table: PyIceberg is asked here and now."""
+    plan, table = stage.plans[0], stage.table()
+    tasks = list(table.scan(row_filter=_for_pyiceberg()).plan_files())
+    refusal = _refused_overwrite(table, plan)
+    loss = lose_rows(stage.archive.catalog)
+    old = [spec for spec in plan.specs if spec.spec_id != table.metadata.default_spec_id]
+    old_files = sum(spec.files_total or 0 for spec in old)
+    lines = (
+        f"PyIceberg's plan_files: {len(tasks)} files, and no word of how many there were, of specs, or of why.",
+        f"PyIceberg's dynamic_partition_overwrite: {refusal}",
+        f"PyIceberg's append_data_file, tried here on a twin with a file of an older spec: no complaint, and a query "
+        f"for its month finds {loss.found} of {loss.rows:,} rows. floeplan doctor says: {', '.join(loss.findings)}.",
+        f"Iceberg 1.12's rewrite_data_files on Spark moves every file of an old spec ({old_files:,} here) to the "
+        "current one, asked or not, and reports nothing per spec.",
+        "DuckDB 1.5's DELETE on files of an old spec files its deletes under the current one: other engines see the "
+        "rows again.",
+        "What was measured, engine by engine, is in docs/engines.md.",
+    )
+    facts = {
+        "pyiceberg_files": len(tasks),
+        "pyiceberg_overwrite": refusal,
+        "rows_lost": loss.rows - loss.found,
+        "old_spec_files": old_files,
+    }
+    drawing = Group(*(Text(f"  · {line}") for line in lines))
+    return Chapter("The same table in plain tools", (), drawing, (), facts)
+
+
+def _for_pyiceberg() -> str:
+    """The week as PyIceberg writes it."""
+    return WEEK.replace("TIMESTAMP_NTZ ", "").replace("-26'", "-26T00:00:00'").replace("-04'", "-04T00:00:00'")
+
+
+def _refused_overwrite(table: Table, plan: ScanPlan) -> str:
+    rows = plan.to_arrow(limit=1)
+    try:
+        table.transaction().dynamic_partition_overwrite(rows)
+    except (ValueError, NotImplementedError) as error:
+        return f"refused, {str(error).split(':')[0]}"
+    return "accepted"
+
+
+def preview_rewrite(stage: Stage) -> Chapter:
+    """What a rewrite would do."""
+    result = RewriteDataFilesPlanner(stage.table(), _rewrite()).plan_with_stats()
+    groups = result.plan.groups
+    facts = {
+        "groups": len(groups),
+        "files": sum(len(group.rows) for group in groups),
+        "expected_outputs": sum(group.expected_outputs for group in groups),
+        "left": dict(result.plan.skipped),
+    }
+    look = ("Groups never mix specs or partitions. January is left alone: its bounds prove that no row matches.",)
+    drawing = draw_plan(result, most=_SHOWN_GROUPS)
+    return Chapter("What a rewrite would do", (_rewrite_command(stage, dry=True),), drawing, look, facts)
+
+
+def rewrite_along_a_curve(stage: Stage) -> Chapter:
+    """Cluster February and March by mission and time, and ask again."""
+    done = run_rewrite(stage.table(), _rewrite())
+    after = stage.plan(WEEK)
+    before = stage.plans[0]
+    stage.plans.append(after)
+    facts = {
+        "files_rewritten": done.files_rewritten,
+        "files_added": done.files_added,
+        "delete_files_removed": done.delete_files_removed,
+        "before": _kept(before),
+        "after": _kept(after),
+        "same_rows": before.count() == after.count(),
+    }
+    look = ("The same rows, without delete files; partitions and specs are what they were.",)
+    drawing = Group(draw_result(done), Text(), side_by_side(before, after))
+    return Chapter("The rewrite, along a Z-order curve", (_rewrite_command(stage),), drawing, look, facts)
+
+
+def upgrade_by_metadata(stage: Stage) -> Chapter:
+    """Bring old files under the current spec without touching data."""
+    result = upgrade_spec(stage.table(), options=UpgradeOptions(metadata_only=True))
+    after = stage.plan(WEEK)
+    facts = {
+        "files_by_metadata": result.files_by_metadata,
+        "files_left": result.files_left,
+        "reasons": dict(result.reasons),
+        "manifests_before": stage.plans[1].summary.manifests_kept,
+        "manifests_after": after.summary.manifests_kept,
+    }
+    look = (
+        "January's files hold one mission and month each, and their bounds prove it: no byte of data was touched.",
+        f"The week is now in {after.summary.manifests_kept} manifests instead of "
+        f"{stage.plans[1].summary.manifests_kept}. Files of several missions need a rewrite, which happens without "
+        "--metadata-only.",
+    )
+    command = stage.command(f"upgrade-spec {NAME} --metadata-only")
+    return Chapter("Another spec by metadata alone", (command,), draw_upgrade(result), look, facts)
+
+
+def audit_the_queries(stage: Stage) -> Chapter:
+    """Log some queries, find the bad one."""
+    for where in LOGGED:
+        stage.plan(where, logged=True)
+    title = "Which queries read too much"
+    commands = (stage.command(f"audit --reports {shlex.quote(str(stage.reports))}"),)
+    if find_spec("pyspark") is None:
+        told = Text("  The audit runs on Spark, which is not here: install floeplan[spark].")
+        return Chapter(title, commands, told, (), {"flagged": None})
+    stage.audited = result = audit(stage.spark(), str(stage.reports), AuditOptions())
+    facts = {"queries": result.queries, "flagged": [(one.filter, one.reason) for one in result.flagged]}
+    look = ("The week is fine. The payload is in no partition, and its values are spread over all files.",)
+    return Chapter(title, commands, draw_audit(result), look, facts)
+
+
+def take_advice(stage: Stage) -> Chapter:
+    """Apply the best advice that serves both kinds of queries."""
+    table = stage.table()
+    before = stage.plan(PAYLOAD)
+    advised = advise(table, str(stage.reports), AdviseOptions(kind="zorder", most=3))
+    best: Candidate = advised.candidates[0]
+    apply_candidate(table, best)
+    after = stage.plan(PAYLOAD)
+    facts = {
+        "applied": [best.kind, *best.columns],
+        "before": _kept(before),
+        "after": _kept(after),
+        "same_rows": before.count() == after.count(),
+    }
+    drawing = Group(draw_advice(Advice(advised)), Text(), side_by_side(before, after))
+    look = ("The estimate was made with the planner's own evaluator on points that stand for the rows.",)
+    reports = shlex.quote(str(stage.reports))
+    command = stage.command(f"advise {NAME} --reports {reports} --kind zorder --apply")
+    return Chapter("Advice, taken", (command,), drawing, look, facts)
+
+
+def write_the_page(stage: Stage) -> Chapter:
+    """The same as a page to click through."""
+    audited = None if stage.audited is None else stage.audited.to_dict()
+    site = write_report(stage.table(), stage.folder / "site", (WEEK, PAYLOAD), audit=audited)
+    address = Path(site.path).resolve().as_uri()
+    lines = Group(Text(f"  {address}", style="bold cyan"), Text("  It opens in a browser, without a server."))
+    commands = (
+        stage.command(f'report {NAME} -o site --where "{WEEK}" --reports {shlex.quote(str(stage.reports))}'),
+        stage.command(f"serve {NAME}"),
+    )
+    return Chapter("The table as a page", commands, lines, (), {"files": site.files, "plans": site.plans})
+
+
+CHAPTERS: tuple[Callable[[Stage], Chapter], ...] = (
+    tell_history,
+    ask_for_a_week,
+    show_other_tools,
+    preview_rewrite,
+    rewrite_along_a_curve,
+    upgrade_by_metadata,
+    audit_the_queries,
+    take_advice,
+    write_the_page,
+)
+
+
+def side_by_side(before: ScanPlan, after: ScanPlan) -> RenderableType:
+    """What a query read and reads, level by level."""
+    drawn = Drawing(box=box.SIMPLE_HEAD, pad_edge=False)
+    drawn.add_column("the same query reads")
+    for name in ("before", "of", "after", "of", "now"):
+        drawn.add_column(name, justify="right")
+    for level in _LEVELS:
+        show = human_bytes if level == "bytes" else "{:,}".format
+        numbers = [getattr(plan.summary, f"{level}_{kind}") for plan in (before, after) for kind in ("kept", "total")]
+        if any(number is None for number in numbers):
+            continue
+        share = percent(numbers[2], numbers[0])
+        drawn.add_row(level.replace("_", " "), *(show(number) for number in numbers), share)
+    deletes = [before.summary.deletes_kept or 0, after.summary.deletes_kept or 0]
+    if any(deletes):
+        drawn.add_row("delete files", str(deletes[0]), "", str(deletes[1]), "", percent(deletes[1], deletes[0]))
+    return drawn
+
+
+def _rewrite() -> RewriteOptions:
+    options = RewriteOptions(where=SINCE_FEBRUARY, strategy="zorder", by=CLUSTERED_BY)
+    return replace(options, rewrite_all=True)
+
+
+def _rewrite_command(stage: Stage, *, dry: bool = False) -> str:
+    text = f'rewrite {NAME} --where "{SINCE_FEBRUARY}" --strategy zorder --by {",".join(CLUSTERED_BY)}'
+    return stage.command(f"{text} --option rewrite-all=true{' --dry-run' if dry else ''}")
+
+
+def _kept(plan: ScanPlan) -> dict[str, int | None]:
+    return {f"{level}_kept": getattr(plan.summary, f"{level}_kept") for level in _LEVELS}

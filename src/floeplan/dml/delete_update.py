@@ -1,0 +1,194 @@
+"""DELETE and UPDATE: rows that match a predicate are removed or get new values.
+
+Files that cannot match are not opened. Files of which every row is deleted go by metadata alone. The others are decided
+in tasks with Arrow; what only Spark can evaluate is evaluated by Spark, and the rows it finds are changed the same way.
+
+Fail-safe: without a Spark session, an expression that Arrow cannot evaluate exactly is an error and nothing is done.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+from pyiceberg.table import Table
+
+from floeplan.dml.assign import Assignments, arrow_evaluates, compile_assignments
+from floeplan.dml.outcome import Commit, DmlResult, Outcome, commit_outcome, discard_result, undone_on_failure
+from floeplan.dml.planning import drop_proven, plan_rows, weights, works
+from floeplan.dml.row_changes import Clause, Decision, Given, Matching
+from floeplan.dml.row_task import FileWork, RowTask
+from floeplan.dml.statement import SubqueryCondition, all_at_moment, at_moment, planned, statement_moment
+from floeplan.dml.target import Command, DmlTarget, Mode, resolve
+from floeplan.metadata.files import TableFiles
+from floeplan.predicate.build import field_ids
+from floeplan.predicate.compile import PredicateSource
+from floeplan.predicate.names import Names
+from floeplan.scan.file_rows import TableRows
+from floeplan.scan.scan_plan import ScanPlan
+from floeplan.tasks.runner import run_tasks
+from floeplan.transaction.change import IsolationLevel
+from floeplan.transaction.exchange import CommitOptions
+from floeplan.write.target import WriteTarget
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from floeplan.dml.spark_rows import FoundRows
+
+
+def delete(
+    table: Table | str | os.PathLike[str],
+    where: PredicateSource | SubqueryCondition,
+    *,
+    spark: SparkSession | None = None,
+    branch: str | None = None,
+    mode: Mode | str | None = None,
+    isolation: IsolationLevel | str | None = None,
+    case_sensitive: bool = True,
+    summary: Mapping[str, str] | None = None,
+    options: CommitOptions | None = None,
+) -> DmlResult:
+    """Delete the rows for which a predicate is TRUE.
+
+    Args:
+        table: A PyIceberg table or ``namespace.name``.
+        where: The predicate; ``"TRUE"`` deletes all rows. Subqueries are for SQL text (``fp.sql``).
+        spark: A session to work with; small changes need none.
+        branch: The branch to change instead of ``main``.
+        mode: ``copy-on-write`` or ``merge-on-read``; the table's ``write.delete.mode`` when not given.
+        isolation: ``serializable`` or ``snapshot``; the table's ``write.delete.isolation-level`` when not given.
+        case_sensitive: Whether column names must match exactly.
+        summary: Further properties of the snapshot.
+        options: How the commit is retried.
+
+    Returns:
+        What was done; ``snapshot_id`` is ``None`` when no row matched, and then nothing was committed.
+    """
+    target = resolve(table, Command.DELETE, branch=branch, mode=mode, isolation=isolation)
+    where = at_moment(where, statement_moment())
+    plan = plan_rows(target, planned(where), spark, case_sensitive)
+    outcome = Outcome(planned=plan.files)
+    decided = not isinstance(where, SubqueryCondition)
+    proven = drop_proven(plan.files, outcome) if decided else np.zeros(len(plan.files), dtype=np.bool_)
+    with undone_on_failure(outcome, target):
+        change_matching(target, where, plan, works(plan.files, ~proven), outcome, spark)
+    how = Commit(plan.compiled.predicate, isolation=target.isolation, summary=summary or {}, options=options)
+    return commit_outcome(target, outcome, how)
+
+
+def update(
+    table: Table | str | os.PathLike[str],
+    set: Mapping[str, object],
+    where: PredicateSource | SubqueryCondition = "TRUE",
+    *,
+    spark: SparkSession | None = None,
+    branch: str | None = None,
+    mode: Mode | str | None = None,
+    isolation: IsolationLevel | str | None = None,
+    case_sensitive: bool = True,
+    summary: Mapping[str, str] | None = None,
+    options: CommitOptions | None = None,
+) -> DmlResult:
+    """Give new values to the rows for which a predicate is TRUE.
+
+    Args:
+        table: A PyIceberg table or ``namespace.name``.
+        set: New values by column or struct field: SQL text over the row as it was, or a Python value that is no text.
+        where: The predicate; all rows when not given.
+        spark: A session to work with; small changes need none.
+        branch: The branch to change instead of ``main``.
+        mode: ``copy-on-write`` or ``merge-on-read``; the table's ``write.update.mode`` when not given.
+        isolation: ``serializable`` or ``snapshot``; the table's ``write.update.isolation-level`` when not given.
+        case_sensitive: Whether column names must match exactly.
+        summary: Further properties of the snapshot.
+        options: How the commit is retried.
+    """
+    target = resolve(table, Command.UPDATE, branch=branch, mode=mode, isolation=isolation)
+    moment = statement_moment()
+    where, values = at_moment(where, moment), all_at_moment(set, moment)
+    assignments = compile_assignments(values, target.schema, Names(target.schema, case_sensitive))
+    plan = plan_rows(target, planned(where), spark, case_sensitive)
+    outcome = Outcome(planned=plan.files)
+    everything = np.ones(len(plan.files), dtype=np.bool_)
+    with undone_on_failure(outcome, target):
+        change_matching(target, where, plan, works(plan.files, everything), outcome, spark, assignments)
+    how = Commit(plan.compiled.predicate, isolation=target.isolation, summary=summary or {}, options=options)
+    return commit_outcome(target, outcome, how)
+
+
+def change_matching(
+    target: DmlTarget,
+    where: PredicateSource | SubqueryCondition,
+    plan: ScanPlan,
+    chosen: list[FileWork],
+    outcome: Outcome,
+    spark: SparkSession | None,
+    assignments: Assignments | None = None,
+) -> None:
+    """Delete the rows of these files that match the plan's predicate, or update them."""
+    if not chosen:
+        return
+    if not _needs_spark(target, where, plan, assignments) or spark is None:
+        run_decision(target, chosen, Matching(target.schema, Clause(assignments)), outcome, spark)
+        return
+    from floeplan.dml.spark_rows import SparkClause, TargetRows, apply_clauses, first_clause, in_utc
+
+    writer, rows = WriteTarget.of(target.table), TargetRows.of(target.table, target.schema, chosen)
+    asked = {*field_ids(plan.compiled.predicate), *(() if assignments is None else assignments.field_ids)}
+    clauses = [SparkClause(assignments)]
+    with in_utc(spark):
+        if isinstance(where, SubqueryCondition):
+            frame, holds = where.matching(rows.frame(spark, asked | where.columns(target.schema))), "TRUE"
+        else:
+            frame, holds = rows.frame(spark, asked), str(where)
+        found = apply_clauses(frame, first_clause([(0, holds)]), clauses, rows, writer)
+    take_found(target, chosen, found, outcome, spark)
+
+
+def _needs_spark(
+    target: DmlTarget, where: PredicateSource | SubqueryCondition, plan: ScanPlan, assignments: Assignments | None
+) -> bool:
+    """Whether only Spark can evaluate what is asked; it reads SQL text and nothing else."""
+    if isinstance(where, SubqueryCondition):
+        return True
+    return isinstance(where, str) and not arrow_evaluates((target.schema,), (plan.compiled.predicate,), (assignments,))
+
+
+def take_found(
+    target: DmlTarget, chosen: list[FileWork], found: FoundRows, outcome: Outcome, spark: SparkSession | None
+) -> None:
+    """Delete the rows that Spark found, and take in the new ones it computed."""
+    outcome.data += [entries for entries in found.entries if len(entries)]
+    outcome.rewrote |= found.updated > 0
+    changed = [work for work in chosen if work.file.path in found.positions]
+    run_decision(target, changed, Given(found.positions), outcome, spark)
+    outcome.rows_deleted -= found.updated
+    outcome.rows_updated += found.updated
+    outcome.rows_inserted += found.inserted
+
+
+def run_decision(
+    target: DmlTarget, chosen: list[FileWork], decision: Decision, outcome: Outcome, spark: SparkSession | None
+) -> None:
+    """Run a decision over files in tasks."""
+    task = RowTask(TableRows.of(target.table, target.schema), WriteTarget.of(target.table), decision, target.copies)
+    description = f"floeplan {target.command} on {'.'.join(target.table.name())}"
+    discard = partial(discard_result, files=TableFiles.of(target.table))
+    loads = weights(chosen, _share(target, decision, chosen[0]) if chosen else 1)
+    outcome.add(run_tasks(task, chosen, spark, weights=loads, description=description, discard=discard))
+
+
+def _share(target: DmlTarget, decision: Decision, work: FileWork) -> float:
+    """What a task does with a file, as a share of reading and writing all of it; reading alone is about half.
+
+    Rows that are only deleted are decided on a few columns, and the others are never read.
+    """
+    if target.copies:
+        return 1
+    if any(clause.assignments for clause in decision.clauses):
+        return 0.5
+    return 0.5 * len(decision.fields(work.file)) / len(target.schema.field_ids)

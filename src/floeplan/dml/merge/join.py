@@ -1,0 +1,314 @@
+"""Deciding the rows of a file in a merge: joined with the source, first clause that applies wins.
+
+Of a target row that met source rows, the first WHEN MATCHED clause whose condition holds applies; of one that met none,
+the first WHEN NOT MATCHED BY SOURCE clause. A row that no clause applies to stays.
+
+Fail-safe: when clauses would apply to one target row for two source rows, there is no telling which is meant; that is
+an error and nothing is committed. Deleting it twice is the exception: a single unconditional DELETE is the same either
+way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+from pyiceberg.schema import Schema
+
+from floeplan.dml.merge.builder import When
+from floeplan.dml.merge.condition import MergeCondition, is_source
+from floeplan.dml.row_changes import Clause, Fates
+from floeplan.errors import BadInputError, TypeMismatchError, UnsupportedError
+from floeplan.parquet.prune.selection import distinct
+from floeplan.predicate.build import field_ids
+from floeplan.predicate.ir import TRUE, IrExpr
+from floeplan.predicate.rows.arrow_columns import Resolver, typed_columns_of
+from floeplan.predicate.rows.evaluate import matching_mask
+from floeplan.predicate.rows.types import cast, common_type, entering
+from floeplan.scan.file_rows import PlannedRows
+from floeplan.scan.model import FileScan
+from floeplan.write.position_deletes import merge_positions
+
+# Finding equal keys: an index over the source of a merge, asked with whole columns of the target.
+#
+# Keys are equal as Spark's ``=`` says: NaN equals NaN, -0.0 equals 0.0, and NULL equals nothing; under ``<=>`` NULL
+# equals NULL. Both sides are brought into the type they meet in. Any number of source rows may share a key, and any
+# number of columns may make one; with none, every row meets every other.
+
+
+Rows = npt.NDArray[np.int64]
+NO_MATCH = -1
+_DENSE = 8
+
+
+def meeting_type(left: pa.DataType, right: pa.DataType) -> pa.DataType:
+    """The type in which keys of two columns are compared."""
+    if pt.is_nested(left) or pt.is_nested(right):
+        raise UnsupportedError("structs, lists and maps cannot be joined on outside Spark")
+    met = common_type(entering(pa.nulls(0, left)).type, entering(pa.nulls(0, right)).type)
+    if pt.is_decimal256(met):
+        raise TypeMismatchError(f"a {left} and a {right} share no decimal of at most 38 digits")
+    return met
+
+
+def key_values(column: pa.ChunkedArray | pa.Array, type_: pa.DataType) -> pa.Array:
+    """A column as keys of a type: equal keys have equal bits."""
+    whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    values = cast(entering(whole), type_)
+    if not pt.is_floating(type_):
+        return values
+    plain = pc.add(values, pa.scalar(0.0, type_))
+    one_nan = pc.if_else(pc.is_nan(plain), pa.scalar(float("nan"), type_), plain)
+    return one_nan.view(pa.int64() if type_.bit_width == 64 else pa.int32())
+
+
+def _sortable(keys: pa.Array) -> pa.Array:
+    """Keys as integers or bytes: equal ones stay equal, and their order is any that stays the same."""
+    type_ = keys.type
+    if pt.is_boolean(type_):
+        return keys.cast(pa.int64())
+    if pt.is_integer(type_) or pt.is_date32(type_):
+        return (keys.cast(pa.int32()) if pt.is_date32(type_) else keys).cast(pa.int64())
+    if pt.is_timestamp(type_) or pt.is_time64(type_):
+        return keys.cast(pa.int64())
+    if pt.is_decimal(type_):
+        return keys.view(pa.binary(type_.byte_width)).cast(pa.large_binary())
+    return keys.cast(pa.large_binary())
+
+
+class _Places:
+    """Where keys are among sorted, distinct ones: by a table when those are dense integers, else by search.
+
+    The table is made when it is first asked, and not sent along.
+    """
+
+    def __init__(self, known: pa.Array) -> None:
+        self._known = known
+        self._table: npt.NDArray[np.int32] | None = None
+
+    @classmethod
+    def of(cls, keys: pa.Array) -> _Places:
+        """Of the distinct keys in a column, NULL left out."""
+        found = pc.unique(keys).drop_null()
+        return cls(found.take(pc.array_sort_indices(found)))
+
+    def __reduce__(self) -> tuple[type[_Places], tuple[pa.Array]]:
+        return _Places, (self._known,)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def find(self, keys: pa.Array) -> Rows:
+        """The place of each key; ``NO_MATCH`` for those that are not there, NULL among them."""
+        if not len(self._known):
+            return np.full(len(keys), NO_MATCH, dtype=np.int64)
+        if not pt.is_int64(keys.type):
+            place = pc.min_element_wise(pc.search_sorted(self._known, keys), len(self._known) - 1)
+            same = pc.equal(self._known.take(place), keys)
+            return np.asarray(pc.if_else(same, place, NO_MATCH).fill_null(NO_MATCH), dtype=np.int64)
+        known, numbers = np.asarray(self._known), np.asarray(keys.fill_null(0))
+        found = self._find_numbers(known, numbers)
+        return found if not keys.null_count else np.where(np.asarray(keys.is_null()), NO_MATCH, found)
+
+    def _find_numbers(self, known: Rows, numbers: Rows) -> Rows:
+        first, last = int(known[0]), int(known[-1])
+        if last - first >= _DENSE * len(known):
+            place = np.minimum(np.searchsorted(known, numbers), len(known) - 1)
+            return np.where(known[place] == numbers, place, NO_MATCH)
+        if self._table is None:
+            self._table = np.full(last - first + 1, NO_MATCH, dtype=np.int32)
+            self._table[known - first] = np.arange(len(known), dtype=np.int32)
+        inside = (numbers >= first) & (numbers <= last)
+        return np.where(inside, self._table[np.where(inside, numbers - first, 0)], NO_MATCH).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """The values of one key column, and which combinations with the columns before it there are."""
+
+    values: _Places
+    null_safe: bool
+    combinations: _Places
+
+    @classmethod
+    def learn(cls, column: pa.Array, null_safe: bool, before: Rows) -> tuple[_Step, Rows]:
+        """The step of a column of the source, and the codes of its rows."""
+        step = cls(_Places.of(_sortable(column)), null_safe, _Places(pa.array([], pa.int64())))
+        pairs = step._pairs(column, before)
+        learnt = replace(step, combinations=_Places(pa.array(distinct(pairs[pairs >= 0]))))
+        return learnt, learnt.combinations.find(pa.array(pairs))
+
+    def codes(self, keys: pa.Array, before: Rows) -> Rows:
+        """The combinations of rows whose earlier columns have these codes."""
+        return self.combinations.find(pa.array(self._pairs(keys, before)))
+
+    def _pairs(self, keys: pa.Array, before: Rows) -> Rows:
+        code = self.values.find(_sortable(keys))
+        if self.null_safe:
+            code = np.where(np.asarray(keys.is_null()), len(self.values), code)
+        return np.where((code < 0) | (before < 0), NO_MATCH, before * (len(self.values) + 1) + code)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyIndex:
+    """Source rows by key."""
+
+    steps: tuple[_Step, ...]
+    order: Rows
+    first: Rows
+    counts: Rows
+
+    @classmethod
+    def build(cls, keys: Sequence[pa.Array], null_safe: Sequence[bool], usable: npt.NDArray[np.bool_]) -> KeyIndex:
+        """Index the usable rows of the source; the others meet nothing."""
+        codes = np.where(usable, 0, NO_MATCH)
+        steps = []
+        for column, safe in zip(keys, null_safe, strict=True):
+            step, codes = _Step.learn(column, safe, codes)
+            steps.append(step)
+        order = np.argsort(codes, kind="stable")
+        order = order[np.searchsorted(codes[order], 0) :]
+        groups = int(codes.max(initial=NO_MATCH)) + 1
+        edges = np.searchsorted(codes[order], np.arange(groups + 1))
+        return cls(tuple(steps), order.astype(np.int64), edges[:-1].astype(np.int64), np.diff(edges).astype(np.int64))
+
+    def pairs(self, keys: Sequence[pa.Array], usable: npt.NDArray[np.bool_]) -> tuple[Rows, Rows]:
+        """Pairs of target and source rows with equal keys, by target row."""
+        codes = np.where(usable, 0 if len(self.first) else NO_MATCH, NO_MATCH)
+        for step, column in zip(self.steps, keys, strict=True):
+            codes = step.codes(column, codes)
+        target = np.flatnonzero(codes >= 0)
+        found = codes[target]
+        counts = self.counts[found]
+        within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        return np.repeat(target, counts), self.order[np.repeat(self.first[found], counts) + within]
+
+
+# ---
+
+MOST_PAIRS = 50_000_000
+STAYS = -1
+"""In place of a clause: none applies."""
+
+
+@dataclass(frozen=True, slots=True)
+class MergeSource:
+    """The rows merged into the table, and their index by key."""
+
+    rows: pa.Table
+    schema: Schema
+    index: KeyIndex
+    key_types: tuple[pa.DataType, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """The decision of a merge."""
+
+    schema: Schema
+    source: MergeSource
+    condition: MergeCondition
+    matched: tuple[When, ...]
+    by_source: tuple[When, ...]
+
+    @property
+    def clauses(self) -> tuple[Clause, ...]:
+        """Those of matched rows, then those of rows that met nothing."""
+        return tuple(Clause(when.assignments) for when in (*self.matched, *self.by_source))
+
+    def fields(self, file: FileScan) -> frozenset[int]:
+        """Keys, and what conditions ask of the target."""
+        conditions = [when.condition for when in (*self.matched, *self.by_source)]
+        asked = [self.condition.target_only, self.condition.pairs, *conditions]
+        keys = frozenset(key.target for key in self.condition.keys)
+        return keys.union(*map(field_ids, asked))
+
+    def decide(self, file: FileScan, planned: PlannedRows) -> Fates:
+        """Join and ask the clauses."""
+        rows, count = planned.undeleted(), planned.live_count
+        target, source = self._pairs(rows, count)
+        clause, met_row = np.full(count, STAYS, dtype=np.int16), np.full(count, STAYS, dtype=np.int64)
+        chosen = self._first_that_applies(self.matched, rows, target, source)
+        acting = chosen != STAYS
+        self._check_single(target[acting])
+        clause[target[acting]], met_row[target[acting]] = chosen[acting], source[acting]
+        alone = np.ones(count, dtype=np.bool_)
+        alone[target] = False
+        self._decide_alone(rows, np.flatnonzero(alone), clause)
+        changed = np.flatnonzero(clause != STAYS)
+        where = planned.undeleted_positions(changed)
+        return Fates(where, clause[changed], met_row[changed], merge_positions(source))
+
+    def resolver(self, rows: pa.Table, schema: Schema, source: npt.NDArray[np.int64] | None) -> Resolver:
+        """Columns of the target rows and of the source rows they met."""
+        met = self.source.rows if source is None else self.source.rows.take(pa.array(source, mask=source < 0))
+        return both_sides(typed_columns_of(rows, schema), typed_columns_of(met, self.source.schema))
+
+    def _pairs(self, rows: pa.Table, count: int) -> tuple[Rows, Rows]:
+        """Target and source rows that meet."""
+        of_target = typed_columns_of(rows, self.schema)
+        usable = true_mask(self.condition.target_only, count, of_target)
+        found = zip(self.condition.keys, self.source.key_types, strict=True)
+        keys = [key_values(of_target(key.target), type_) for key, type_ in found]
+        if not keys and count * len(self.source.index.order) > MOST_PAIRS:
+            raise UnsupportedError("a merge without an equality between target and source needs Spark; give a session")
+        target, source = self.source.index.pairs(keys, usable)
+        if self.condition.pairs == TRUE or not len(target):
+            return target, source
+        agree = true_mask(self.condition.pairs, len(target), self._resolve_pairs(rows, target, source))
+        return target[agree], source[agree]
+
+    def _first_that_applies(
+        self, whens: Sequence[When], rows: pa.Table, target: Rows, source: Rows
+    ) -> npt.NDArray[np.int16]:
+        chosen = np.full(len(target), STAYS, dtype=np.int16)
+        for number, when in enumerate(whens):
+            open_ = np.flatnonzero(chosen == STAYS)
+            if not len(open_):
+                break
+            resolve = self._resolve_pairs(rows, target[open_], source[open_])
+            chosen[open_[true_mask(when.condition, len(open_), resolve)]] = number
+        return chosen
+
+    def _decide_alone(self, rows: pa.Table, alone: Rows, clause: npt.NDArray[np.int16]) -> None:
+        """Rows that met nothing."""
+        for number, when in enumerate(self.by_source, start=len(self.matched)):
+            open_ = alone[clause[alone] == STAYS]
+            resolve = typed_columns_of(rows.take(pa.array(open_)) if rows.num_columns else rows, self.schema)
+            clause[open_[true_mask(when.condition, len(open_), resolve)]] = number
+
+    def _check_single(self, target: Rows) -> None:
+        """Target rows come in their order, so a row that acts twice stands beside itself."""
+        if len(self.matched) == 1 and self.matched[0] == When():
+            return
+        times = int((np.diff(target) == 0).sum())
+        if times:
+            raise BadInputError(
+                f"several source rows match one target row ({times} too many); make the source unique by its key",
+                kind="ambiguous-merge",
+            )
+
+    def _resolve_pairs(self, rows: pa.Table, target: Rows, source: Rows) -> Resolver:
+        of_target, of_source = (
+            typed_columns_of(rows, self.schema),
+            typed_columns_of(self.source.rows, self.source.schema),
+        )
+        left, right = pa.array(target), pa.array(source)
+        return both_sides(lambda i: of_target(i).take(left), lambda i: of_source(i).take(right))
+
+
+def both_sides(of_target: Resolver, of_source: Resolver) -> Resolver:
+    """A column of either side, by field id."""
+    return lambda field_id: of_source(field_id) if is_source(field_id) else of_target(field_id)
+
+
+def true_mask(expr: IrExpr, rows: int, resolve: Resolver) -> npt.NDArray[np.bool_]:
+    """Where a condition is TRUE."""
+    if expr == TRUE or not rows:
+        return np.ones(rows, dtype=np.bool_)
+    return matching_mask(expr, pa.table({"row": pa.nulls(rows)}), resolve)

@@ -1,0 +1,236 @@
+"""Carrying a merge out: source made ready, files joined in tasks, new rows written, all committed at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.schema import Schema
+from pyiceberg.types import PrimitiveType
+
+from floeplan.dml.assign import arrow_evaluates, top_fields
+from floeplan.dml.delete_update import run_decision, take_found
+from floeplan.dml.merge.builder import (
+    SHIPPED_BYTES,
+    SHIPPED_ROWS,
+    Clauses,
+    Merge,
+    When,
+    compile_clauses,
+    condition_text,
+)
+from floeplan.dml.merge.condition import (
+    Key,
+    MergeCondition,
+    MergeNames,
+    compile_condition,
+    key_predicate,
+    source_schema,
+)
+from floeplan.dml.merge.join import Joined, KeyIndex, MergeSource, Rows, key_values, meeting_type, true_mask
+from floeplan.dml.outcome import Commit, DmlResult, Outcome, commit_outcome, undone_on_failure
+from floeplan.dml.planning import plan_rows, works
+from floeplan.dml.row_changes import rows_of
+from floeplan.dml.sources import arrow_table, frame_rows, frame_schema, is_data_frame, source_frame
+from floeplan.dml.target import DmlTarget
+from floeplan.errors import UnsupportedError
+from floeplan.metadata.files import TableFiles
+from floeplan.metadata.manifests.entries import EntriesTable
+from floeplan.predicate.build import and_, field_ids
+from floeplan.predicate.ir import TRUE, Column, IrExpr
+from floeplan.predicate.names import Names
+from floeplan.predicate.rows.arrow_columns import typed_columns_of
+from floeplan.scan.projection import arrow_schema
+from floeplan.tasks.runner import run_tasks
+from floeplan.write.data_files import write_data_files
+from floeplan.write.entry_rows import discard_entries
+from floeplan.write.target import WriteTarget
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+INSERT_ROWS = 500_000
+"""New rows that one task writes; fewer are written in this process."""
+
+
+class Merging:
+    """One run of a merge."""
+
+    def __init__(self, target: DmlTarget, merge: Merge) -> None:
+        self.target, self.merge = target, merge
+        self.spark: SparkSession | None = merge.spark
+        if self.spark is None and is_data_frame(merge.source):
+            self.spark = merge.source.sparkSession
+
+    def run(self) -> DmlResult:
+        """Join, write and commit."""
+        given = self.merge.source
+        frame = given if is_data_frame(given) else None
+        rows: Any = arrow_table(given, self.target.table.io) if frame is None else None
+        source = source_schema(rows.schema if frame is None else frame_schema(frame))
+        names = MergeNames(self.target.schema, self.merge.case_sensitive, source, *self.merge.qualifiers)
+        on = condition_text(self.merge.on, names)
+        condition = compile_condition(on, names)
+        clauses = compile_clauses(self.merge, self.target.schema, source)
+        covered = self._covered(condition, clauses, source)
+        if frame is not None and covered:
+            rows = frame_rows(frame.select(*_columns(condition, clauses, source)), SHIPPED_ROWS, SHIPPED_BYTES)
+        if self.spark is not None and (rows is None or not covered or not _can_be_shipped(rows)):
+            ready = frame if frame is not None else source_frame(self.spark, rows, source)
+            return self._run_on_spark(ready, names, on, condition, clauses)
+        needed = top_fields(source, _fields(condition, clauses))
+        rows = _only(rows, needed)
+        return self._run(self._indexed(rows, needed, condition), condition, clauses)
+
+    def _covered(self, condition: MergeCondition, clauses: Clauses, source: Schema) -> bool:
+        conditions = [condition.target_only, condition.source_only, condition.pairs]
+        conditions += [when.condition for when in clauses.all]
+        schemas = (self.target.schema, source)
+        return arrow_evaluates(schemas, conditions, [when.assignments for when in clauses.all]) and all(
+            _joinable(self.target.schema, source, key) for key in condition.keys
+        )
+
+    def _run_on_spark(
+        self, source: DataFrame, names: MergeNames, on: str, condition: MergeCondition, clauses: Clauses
+    ) -> DmlResult:
+        from floeplan.dml.merge.on_spark import SparkMerge
+        from floeplan.dml.spark_rows import TargetRows
+
+        assert self.spark is not None
+        wanted = TRUE if clauses.by_source else condition.target_only
+        plan = plan_rows(self.target, wanted, self.spark)
+        outcome = Outcome(planned=plan.files)
+        with undone_on_failure(outcome, self.target):
+            chosen = works(plan.files, np.ones(len(plan.files), dtype=np.bool_))
+            join = SparkMerge(self.merge, clauses, names, on, _fields(condition, clauses))
+            rows = TargetRows.of(self.target.table, self.target.schema, chosen)
+            found = join.run(self.spark, source, rows, WriteTarget.of(self.target.table))
+            take_found(self.target, chosen, found, outcome, self.spark)
+        return self._commit(outcome, wanted)
+
+    def _commit(self, outcome: Outcome, wanted: IrExpr) -> DmlResult:
+        how = Commit(wanted, isolation=self.target.isolation, summary=self.merge.summary, options=self.merge.options)
+        return commit_outcome(self.target, outcome, how)
+
+    def _indexed(self, rows: pa.Table, schema: Schema, condition: MergeCondition) -> MergeSource:
+        of_source = typed_columns_of(rows, schema)
+        usable = true_mask(condition.source_only, rows.num_rows, of_source)
+        types, keys = [], []
+        for key in condition.keys:
+            column = of_source(key.source)
+            types.append(meeting_type(_type_of(self.target.schema, key.target), column.type))
+            keys.append(key_values(column, types[-1]))
+        index = KeyIndex.build(keys, [key.null_safe for key in condition.keys], usable)
+        return MergeSource(rows, schema, index, tuple(types))
+
+    def _run(self, source: MergeSource, condition: MergeCondition, clauses: Clauses) -> DmlResult:
+        wanted = TRUE if clauses.by_source else self._predicate(source, condition)
+        plan = plan_rows(self.target, wanted, self.spark)
+        outcome = Outcome(planned=plan.files)
+        with undone_on_failure(outcome, self.target):
+            chosen = works(plan.files, np.ones(len(plan.files), dtype=np.bool_))
+            decision = Joined(self.target.schema, source, condition, clauses.matched, clauses.by_source)
+            run_decision(self.target, chosen, decision, outcome, self.spark)
+            for entries in self._inserted(source, clauses.not_matched, outcome):
+                outcome.insert(entries)
+        return self._commit(outcome, wanted)
+
+    def _predicate(self, source: MergeSource, condition: MergeCondition) -> IrExpr:
+        """What every target row that meets a source row satisfies."""
+        parts = [condition.target_only]
+        of_source = typed_columns_of(source.rows, source.schema)
+        usable = pa.array(np.sort(source.index.order))
+        for key, type_ in zip(condition.keys, source.key_types, strict=True):
+            column = _column(self.target.schema, key.target)
+            if column is not None and not key.null_safe and not pa.types.is_floating(type_):
+                parts.append(key_predicate(column, key_values(of_source(key.source).take(usable), type_)))
+        return and_(*parts)
+
+    def _inserted(self, source: MergeSource, whens: Sequence[When], outcome: Outcome) -> list[EntriesTable]:
+        """Files of the source rows that met nothing."""
+        if not whens:
+            return []
+        is_new = np.ones(source.rows.num_rows, dtype=np.bool_)
+        is_new[rows_of(outcome.met_sources)] = False
+        new = np.flatnonzero(is_new)
+        parts = [new[at : at + INSERT_ROWS] for at in range(0, len(new), INSERT_ROWS)]
+        task = InsertRows(WriteTarget.of(self.target.table), source.rows, source.schema, tuple(whens))
+        spark = self.spark if len(parts) > 1 else None
+        return run_tasks(task, parts, spark, discard=partial(discard_entries, files=TableFiles.of(self.target.table)))
+
+
+@dataclass(frozen=True, slots=True)
+class InsertRows:
+    """Writes source rows as the first insert clause that applies says."""
+
+    target: WriteTarget
+    rows: pa.Table
+    schema: Schema
+    whens: tuple[When, ...]
+
+    def __call__(self, parts: Sequence[Rows], attempt: str) -> EntriesTable:
+        """Write the rows with these numbers."""
+        return write_data_files(self.target, self._new_rows(parts), file_name_token=attempt, sort=True)
+
+    def _new_rows(self, parts: Sequence[Rows]) -> Iterator[pa.Table]:
+        for part in parts:
+            left = self.rows.take(pa.array(part))
+            for when in self.whens:
+                mask = true_mask(when.condition, left.num_rows, typed_columns_of(left, self.schema))
+                mine, left = left.filter(pa.array(mask)), left.filter(pa.array(~mask))
+                if mine.num_rows and when.assignments is not None:
+                    resolve = typed_columns_of(mine, self.schema)
+                    yield when.assignments.insert(mine.num_rows, resolve, self.target.arrow_schema)
+
+
+def _fields(condition: MergeCondition, clauses: Clauses) -> frozenset[int]:
+    """All fields, of both sides, that a merge names."""
+    asked = [condition.target_only, condition.source_only, condition.pairs, *(when.condition for when in clauses.all)]
+    found = {field_id for expr in asked for field_id in field_ids(expr)}
+    found |= {field_id for key in condition.keys for field_id in (key.target, key.source)}
+    return frozenset(found.union(*(when.assignments.field_ids for when in clauses.all if when.assignments)))
+
+
+def _columns(condition: MergeCondition, clauses: Clauses, source: Schema) -> list[str]:
+    """The columns of a source that a merge names, quoted; at least one, so that rows can be counted."""
+    named = top_fields(source, _fields(condition, clauses)).fields or source.fields[:1]
+    return [f"`{field.name.replace('`', '``')}`" for field in named]
+
+
+def _only(rows: pa.Table, needed: Schema) -> pa.Table:
+    """Some columns of the source in the types their schema says."""
+    if not needed.fields:
+        return pa.table({"none": pa.nulls(rows.num_rows)})
+    shape = pa.schema([field.remove_metadata() for field in arrow_schema(needed)])
+    return rows.select([field.name for field in needed.fields]).cast(shape)
+
+
+def _can_be_shipped(rows: pa.Table) -> bool:
+    return bool(rows.num_rows <= SHIPPED_ROWS and rows.nbytes <= SHIPPED_BYTES)
+
+
+def _joinable(target: Schema, source: Schema, key: Key) -> bool:
+    """Whether keys of these columns can be compared outside Spark."""
+    try:
+        meeting_type(_type_of(target, key.target), _type_of(source, key.source))
+    except UnsupportedError:
+        return False
+    return True
+
+
+def _type_of(schema: Schema, field_id: int) -> pa.DataType:
+    return schema_to_pyarrow(schema.find_type(field_id))
+
+
+def _column(schema: Schema, field_id: int) -> Column | None:
+    """A column of single values."""
+    type_ = schema.find_type(field_id)
+    name = schema.find_column_name(field_id)
+    if not isinstance(type_, PrimitiveType) or name is None:
+        return None
+    return Names(schema).find_id(field_id, name)

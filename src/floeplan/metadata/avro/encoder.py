@@ -1,0 +1,234 @@
+"""Columns into Avro records: a schema is compiled once, then its program runs over whole columns.
+
+A column is an Arrow array named by the Avro field it fills (or renamed by field id), whatever record the field is in.
+A list is a ``large_list`` array; the fields of its items are those of its struct. An optional field without a column is
+null in every record.
+
+Fail-safe: a required field with a null, a column of another length, or a fixed value of another size is an error naming
+the field; nothing is filled in. The compiled encoder is used when it was built, see ``floeplan.metadata.avro.decoder``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import lru_cache
+from importlib import import_module
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from floeplan.errors import CorruptMetadataError
+from floeplan.metadata.avro.decoder import PURE_PYTHON
+from floeplan.vectors import Ints, valid_mask
+
+
+class EncodeOp(IntEnum):
+    """Instructions; the first operand is a column, others follow in the order given here."""
+
+    END = 0
+    VARINT = 1
+    BYTES = 2
+    BOOL = 3
+    FLOAT = 4
+    DOUBLE = 5
+    FIXED = 6
+    OPTIONAL = 7
+    """length of the code that follows, which is left out where the column is null"""
+    LIST = 8
+    """domain of the items, length, code with END"""
+
+
+_OPS = {
+    "int": EncodeOp.VARINT,
+    "long": EncodeOp.VARINT,
+    "string": EncodeOp.BYTES,
+    "bytes": EncodeOp.BYTES,
+    "boolean": EncodeOp.BOOL,
+    "float": EncodeOp.FLOAT,
+    "double": EncodeOp.DOUBLE,
+    "fixed": EncodeOp.FIXED,
+    "array": EncodeOp.LIST,
+}
+
+ColumnBuffers: TypeAlias = tuple[Ints, npt.NDArray[np.uint8] | None, npt.NDArray[np.uint8]]
+_NO_DATA = np.zeros(0, dtype=np.uint8)
+
+
+class Encoder(Protocol):
+    """What both encoders offer; see ``_avro_encode_fallback`` for the plain version."""
+
+    def __init__(
+        self, code: npt.NDArray[np.int32], columns: Sequence[ColumnBuffers], domains: int, records: int
+    ) -> None: ...
+    def encode(self, limit: int) -> tuple[bytes, int]: ...
+
+
+def load_encoder(pure_python: bool) -> type[Encoder]:
+    """The encoder to use: the compiled one unless it is missing or not wanted."""
+    if not pure_python:
+        try:
+            compiled: type[Encoder] = import_module("floeplan.metadata.avro._avro_encode").Encoder
+            return compiled
+        except ImportError:
+            pass
+    fallback: type[Encoder] = import_module("floeplan.metadata.avro._encode_fallback").Encoder
+    return fallback
+
+
+ENCODER = load_encoder(PURE_PYTHON)
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A column the program reads; ``within`` names the list whose items it belongs to, empty for the records.
+
+    An unnamed column is the items themselves. ``size`` is that of fixed values.
+    """
+
+    within: str
+    name: str
+    op: EncodeOp
+    required: bool
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class EncodeProgram:
+    """Code whose column operands are positions in ``slots``."""
+
+    code: npt.NDArray[np.int32]
+    slots: tuple[Slot, ...]
+    domains: int
+
+
+@lru_cache(maxsize=512)
+def compile_encoder(schema: str, renamed: tuple[tuple[int, str], ...] = ()) -> EncodeProgram:
+    """Compile an Avro record schema; ``renamed`` gives the columns of some field ids."""
+    compiler = _Compiler(dict(renamed))
+    compiler.record(json.loads(schema), "")
+    compiler.code.append(EncodeOp.END)
+    return EncodeProgram(np.array(compiler.code, dtype=np.int32), tuple(compiler.slots), compiler.domains)
+
+
+class _Compiler:
+    """Appends instructions while walking the schema."""
+
+    def __init__(self, renamed: Mapping[int, str]) -> None:
+        self.renamed = renamed
+        self.code: list[int] = []
+        self.slots: list[Slot] = []
+        self.domains = 1
+        self.named: dict[str, Any] = {}
+
+    def record(self, avro: Mapping[str, Any], within: str) -> None:
+        for field in avro["fields"]:
+            self.value(field["type"], within, self.renamed.get(field["field-id"], field["name"]))
+
+    def value(self, avro: Any, within: str, name: str) -> None:
+        required = not isinstance(avro, list)
+        inner = self._resolved(avro if required else avro[1])
+        if inner["type"] == "null":
+            return
+        if inner["type"] == "record":
+            self.record(inner, within)
+            return
+        op = _OPS[inner["type"]]
+        slot = len(self.slots)
+        self.slots.append(Slot(within, name, op, required, inner.get("size", 0)))
+        length_at = len(self.code) + 2
+        if not required:
+            self.code += [EncodeOp.OPTIONAL, slot, 0]
+        self.code += [op, slot]
+        if op is EncodeOp.LIST:
+            self._items(inner["items"], name)
+        if not required:
+            self.code[length_at] = len(self.code) - length_at - 1
+
+    def _items(self, avro: Any, name: str) -> None:
+        self.code += [self.domains, 0]
+        self.domains += 1
+        length_at = len(self.code) - 1
+        self.value(avro, name, "")
+        self.code.append(EncodeOp.END)
+        self.code[length_at] = len(self.code) - length_at - 1
+
+    def _resolved(self, avro: Any) -> Any:
+        if isinstance(avro, str):
+            return self.named.get(avro, {"type": avro})
+        if avro["type"] == "fixed":
+            self.named[avro["name"]] = avro
+        return avro
+
+
+def encode_blocks(
+    program: EncodeProgram,
+    columns: Mapping[str, pa.Array],
+    records: int,
+    block_size: int,
+    encoder: type[Encoder] = ENCODER,
+) -> Iterator[tuple[bytes, int]]:
+    """The records of the columns in blocks of at least ``block_size`` bytes, each with the number of its records."""
+    buffers = [_buffers(slot, _column(slot, columns, records)) for slot in program.slots]
+    running = encoder(program.code, buffers, program.domains, records)
+    written = 0
+    while written < records:
+        block, count = running.encode(block_size)
+        written += count
+        yield block, count
+
+
+def _column(slot: Slot, columns: Mapping[str, pa.Array], records: int) -> pa.Array:
+    """The array a slot stands for; of a list that has no column, no items."""
+    array = columns.get(slot.within or slot.name)
+    if array is None:
+        array = pa.nulls(0 if slot.within else records)
+    elif len(array) != records:
+        raise CorruptMetadataError(f"column {slot.name!r} has {len(array)} values for {records} records")
+    elif slot.within:
+        items = array.flatten()
+        array = pc.struct_field(items, slot.name) if slot.name else items
+    if slot.required and array.null_count:
+        field = f"{slot.within}.{slot.name}".strip(".")
+        raise CorruptMetadataError(f"{field!r} is missing in {array.null_count} records", context={"field": field})
+    return array
+
+
+def _buffers(slot: Slot, array: pa.Array) -> ColumnBuffers:
+    valid = valid_mask(array).view(np.uint8) if array.null_count else None
+    match slot.op:
+        case EncodeOp.BYTES | EncodeOp.FIXED:
+            return _bytes(slot, array, valid)
+        case EncodeOp.LIST:
+            counts = array.cast(pa.int64()) if pa.types.is_null(array.type) else pc.list_value_length(array)
+            return _int64(counts), valid, _NO_DATA
+        case EncodeOp.FLOAT | EncodeOp.DOUBLE:
+            numbers = array.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False)
+            return np.ascontiguousarray(numbers).view(np.int64), valid, _NO_DATA
+    return _int64(array), valid, _NO_DATA
+
+
+def _int64(array: pa.Array) -> Ints:
+    whole = array if pa.types.is_int64(array.type) else array.cast(pa.int64())
+    numbers = whole.fill_null(0) if whole.null_count else whole
+    return np.ascontiguousarray(numbers.to_numpy(zero_copy_only=False), dtype=np.int64)
+
+
+def _bytes(slot: Slot, array: pa.Array, valid: npt.NDArray[np.uint8] | None) -> ColumnBuffers:
+    """Offsets and data as Arrow has them; a slice keeps the data of the whole."""
+    if not (pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)):
+        array = array.cast(pa.large_binary())
+    _, offset_buffer, data = array.buffers()
+    if not len(array) or offset_buffer is None:
+        return np.zeros(len(array) + 1, dtype=np.int64), valid, _NO_DATA
+    offsets = np.frombuffer(offset_buffer, dtype=np.int64)[array.offset : array.offset + len(array) + 1]
+    if slot.op is EncodeOp.FIXED:
+        wrong = np.diff(offsets) != slot.size
+        if (wrong if valid is None else wrong & valid.view(np.bool_)).any():
+            raise CorruptMetadataError(f"{slot.name!r} has values that do not have {slot.size} bytes")
+    return offsets, valid, np.frombuffer(data, dtype=np.uint8) if data is not None and data.size else _NO_DATA

@@ -1,0 +1,290 @@
+"""The manifest list of a snapshot as columns: one row per manifest.
+
+Formats v1, v2 and v3 give the same table. What a version does not know is filled in as the specification says: content
+is data, sequence numbers are 0, and a spec id that is missing is 0. Counts and row ids nobody wrote are -1.
+
+Snapshots of old v1 tables name their manifests in the metadata itself; ``inline_manifest_list`` reads those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.io import FileIO
+
+from floeplan.errors import CorruptMetadataError
+from floeplan.metadata.avro.container import AvroReader, Header, corrupt, stored_blocks
+from floeplan.metadata.avro.decoder import DECODER, ColumnReader, Decoder, RawColumn
+from floeplan.metadata.avro.program import Fields, Items, Present, Scalar, compile_program
+from floeplan.metadata.files import MAX_WORKERS, read_file, read_files
+from floeplan.metadata.manifests.bounds import as_text
+from floeplan.text import parse_count
+from floeplan.vectors import Ints, Mask, all_set
+
+DATA, DELETES = 0, 1
+"""Content of a manifest."""
+
+UNKNOWN = -1
+"""A count or row id that was not written."""
+
+MANIFEST_COUNT = "floeplan.manifest-count"
+"""In the header of a manifest list: how many manifests follow. Nothing else tells that a list was cut."""
+
+_LEAST_BYTES = 8
+"""No manifest is expected to take less in a list, compressed."""
+
+_SUMMARY = Fields(
+    (
+        (509, Scalar("summary.contains_null")),
+        (518, Scalar("summary.contains_nan")),
+        (510, Scalar("summary.lower")),
+        (511, Scalar("summary.upper")),
+    )
+)
+_NUMBERS = {
+    "length": (501, None),
+    "spec_id": (502, 0),
+    "content": (517, DATA),
+    "sequence_number": (515, 0),
+    "min_sequence_number": (516, 0),
+    "added_snapshot_id": (503, UNKNOWN),
+    "added_files": (504, UNKNOWN),
+    "existing_files": (505, UNKNOWN),
+    "deleted_files": (506, UNKNOWN),
+    "added_rows": (512, UNKNOWN),
+    "existing_rows": (513, UNKNOWN),
+    "deleted_rows": (514, UNKNOWN),
+    "first_row_id": (520, UNKNOWN),
+}
+"""Field id of each number and what a missing one means; ``None`` allows no missing one."""
+
+_WANT = Fields(
+    (
+        (500, Scalar("path")),
+        (519, Present("key_metadata")),
+        (507, Items("summaries", _SUMMARY)),
+        *((field_id, Scalar(name)) for name, (field_id, _) in _NUMBERS.items()),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Summaries:
+    """Partition summaries of all manifests, one after the other.
+
+    Manifest ``i`` has those from ``offsets[i]`` up to ``offsets[i + 1]``, one for each field of its spec in order, or
+    none at all. ``contains_nan`` is -1 where it is not known.
+    """
+
+    offsets: Ints
+    contains_null: Mask
+    contains_nan: npt.NDArray[np.int8]
+    lower: pa.Array
+    upper: pa.Array
+
+    @classmethod
+    def none(cls, manifests: int) -> Summaries:
+        """No manifest has summaries."""
+        empty = pa.array([], pa.large_binary())
+        return cls(
+            np.zeros(manifests + 1, dtype=np.int64),
+            np.zeros(0, dtype=np.bool_),
+            np.zeros(0, dtype=np.int8),
+            empty,
+            empty,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestListTable:
+    """One row per manifest; numbers that were not written are -1 unless the specification gives them a value."""
+
+    path: pa.Array
+    length: Ints
+    spec_id: Ints
+    content: Ints
+    sequence_number: Ints
+    min_sequence_number: Ints
+    added_snapshot_id: Ints
+    added_files: Ints
+    existing_files: Ints
+    deleted_files: Ints
+    added_rows: Ints
+    existing_rows: Ints
+    deleted_rows: Ints
+    first_row_id: Ints
+    has_key_metadata: Mask
+    summaries: Summaries
+
+    def __len__(self) -> int:
+        return len(self.length)
+
+    def paths(self, rows: Ints) -> list[str]:
+        """The locations of these rows, in their order."""
+        _, offsets, data = self.path.buffers()
+        places, text = np.frombuffer(offsets, dtype=np.int64)[self.path.offset :], memoryview(data or b"")
+        ends = zip(places[rows].tolist(), places[rows + 1].tolist(), strict=True)
+        return [str(text[start:end], "utf-8") for start, end in ends]
+
+    def take(self, rows: Ints) -> ManifestListTable:
+        """The manifests of these rows, in their order."""
+        numbers = {name: getattr(self, name)[rows] for name in _NUMBERS}
+        return replace(
+            self,
+            path=self.path.take(pa.array(rows)),
+            has_key_metadata=self.has_key_metadata[rows],
+            summaries=_take_summaries(self.summaries, rows),
+            **numbers,
+        )
+
+
+def read_manifest_list(
+    location: str, io: FileIO | None = None, *, decoder: type[Decoder] = DECODER
+) -> ManifestListTable:
+    """Read the manifest list of a snapshot."""
+    return parse_manifest_list(read_file(location, io), location, decoder=decoder)
+
+
+def parse_manifest_list(data: bytes, location: str, *, decoder: type[Decoder] = DECODER) -> ManifestListTable:
+    """Decode the bytes of a manifest list; ``location`` is for messages."""
+    avro = AvroReader()
+    header = avro.header(data, location)
+    program = compile_program(header.schema, _WANT)
+    if not {"path", "length"} <= program.found:
+        raise CorruptMetadataError(f"{location} is no manifest list", context={"file": location})
+    reader = ColumnReader(decoder, expected=_expected(data, header, location))
+    for block in avro.blocks(data, header, location):
+        reader.read(program, block, location)
+    count = reader.records
+    _check_whole(header, count, location, len(data))
+    columns = reader.finish()
+    path = _text(columns.get("path"), location)
+    return ManifestListTable(
+        path=path,
+        has_key_metadata=columns["key_metadata"].valid if "key_metadata" in columns else np.zeros(count, np.bool_),
+        summaries=_summaries(columns, count),
+        **{name: _numbers(columns, name, count, location) for name in _NUMBERS},
+    )
+
+
+def _expected(data: bytes, header: Header, location: str) -> int:
+    """Manifests to make room for: as many to a byte as in the first block, as far as that can be."""
+    first = next(stored_blocks(data, header, location), None)
+    return 0 if first is None else min(first.records * len(data) // max(first.size, 1), len(data) // _LEAST_BYTES)
+
+
+def _check_whole(header: Header, count: int, location: str, size: int) -> None:
+    said = parse_count(header.metadata.get(MANIFEST_COUNT, b"").decode("utf-8", "replace"))
+    if said is not None and count < said:
+        raise corrupt(location, size, f"the file ends here after {count} of the {said} manifests it should list")
+
+
+def inline_manifest_list(
+    locations: Sequence[str], io: FileIO | None = None, max_workers: int = MAX_WORKERS
+) -> ManifestListTable:
+    """The manifests that a v1 snapshot names itself; spec ids come from the manifests' headers."""
+    avro = AvroReader()
+    lengths, spec_ids = [], []
+    for location, data in zip(locations, read_files(locations, io, max_workers), strict=True):
+        spec_id = avro.header(data, location).metadata.get("partition-spec-id", b"0")
+        lengths.append(len(data))
+        spec_ids.append(int(spec_id))
+    count = len(locations)
+    defaults = {name: np.full(count, missing or 0, dtype=np.int64) for name, (_, missing) in _NUMBERS.items()}
+    return ManifestListTable(
+        path=pa.array(list(locations), pa.large_string()),
+        has_key_metadata=np.zeros(count, np.bool_),
+        summaries=Summaries.none(count),
+        **defaults | {"length": np.array(lengths, dtype=np.int64), "spec_id": np.array(spec_ids, dtype=np.int64)},
+    )
+
+
+def concat_manifest_lists(tables: Sequence[ManifestListTable]) -> ManifestListTable:
+    """The rows of several lists, one after the other."""
+    parts = [table.summaries for table in tables]
+    counts = np.concatenate([np.diff(part.offsets) for part in parts])
+    summaries = Summaries(
+        _offsets(counts),
+        np.concatenate([part.contains_null for part in parts]),
+        np.concatenate([part.contains_nan for part in parts]),
+        pa.concat_arrays([part.lower for part in parts]),
+        pa.concat_arrays([part.upper for part in parts]),
+    )
+    plain = [item.name for item in fields(ManifestListTable) if item.name not in ("path", "summaries")]
+    return ManifestListTable(
+        path=pa.concat_arrays([table.path for table in tables]),
+        summaries=summaries,
+        **{name: np.concatenate([getattr(table, name) for table in tables]) for name in plain},
+    )
+
+
+def _numbers(columns: dict[str, RawColumn], name: str, count: int, location: str) -> Ints:
+    column = columns.get(name)
+    missing = _NUMBERS[name][1]
+    if column is None:
+        return np.full(count, missing or 0, dtype=np.int64)
+    values = column.values.astype(np.int64, copy=False)
+    if all_set(column.valid):
+        return values
+    if missing is None:
+        raise CorruptMetadataError(f"{location} lacks the {name} of a manifest", context={"file": location})
+    return np.where(column.valid, values, missing)
+
+
+def _text(column: RawColumn | None, location: str) -> pa.Array:
+    if column is None:
+        return pa.array([], pa.large_string())
+    if not all_set(column.valid):
+        raise CorruptMetadataError(f"{location} lacks the path of a manifest", context={"file": location})
+    try:
+        return as_text(column.to_arrow())
+    except pa.ArrowInvalid as error:
+        raise CorruptMetadataError(f"{location} has a path that is not UTF-8", context={"file": location}) from error
+
+
+def _summaries(columns: dict[str, RawColumn], count: int) -> Summaries:
+    listed = columns.get("summaries")
+    if listed is None:
+        return Summaries.none(count)
+    nan = columns.get("summary.contains_nan")
+    null = columns.get("summary.contains_null")
+    lower, upper = columns.get("summary.lower"), columns.get("summary.upper")
+    if null is None or lower is None or upper is None:
+        return Summaries.none(count)
+    known_nan = nan is not None
+    return Summaries(
+        offsets=_offsets(listed.values.astype(np.int64, copy=False)),
+        contains_null=~null.valid | (null.values != 0),
+        contains_nan=(
+            np.where(nan.valid, nan.values, UNKNOWN).astype(np.int8)
+            if known_nan and nan is not None
+            else np.full(len(null), UNKNOWN, dtype=np.int8)
+        ),
+        lower=lower.to_arrow(),
+        upper=upper.to_arrow(),
+    )
+
+
+def _take_summaries(summaries: Summaries, rows: Ints) -> Summaries:
+    counts = np.diff(summaries.offsets)[rows]
+    offsets = _offsets(counts)
+    positions = np.arange(offsets[-1]) + np.repeat(summaries.offsets[rows] - offsets[:-1], counts)
+    picked = pa.array(positions)
+    return Summaries(
+        offsets,
+        summaries.contains_null[positions],
+        summaries.contains_nan[positions],
+        pc.take(summaries.lower, picked),
+        pc.take(summaries.upper, picked),
+    )
+
+
+def _offsets(counts: Ints) -> Ints:
+    offsets = np.zeros(len(counts) + 1, dtype=np.int64)
+    np.cumsum(counts, out=offsets[1:])
+    return offsets

@@ -1,0 +1,112 @@
+"""Manifest summaries, column bounds and partition tuples as the ``StatsTable`` every predicate is asked over.
+
+- ``manifest_stats``: one container per manifest, columns are the fields of the union partition tuple.
+- ``partition_stats``: one container per entry, the same columns, exact values.
+- ``file_stats``: one container per entry, columns are the table's, with bounds and counts.
+
+Rule for partition columns: a container whose spec does not have the field knows nothing of it; a field that no
+container has is left out. Fail-safe everywhere: what was not written, or cannot be read under the column's type, is
+unknown, and unknown keeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import pyarrow as pa
+from pyiceberg.types import DoubleType, FloatType, PrimitiveType, UnknownType
+
+from floeplan.metadata.manifests.bounds import decode_bounds
+from floeplan.metadata.manifests.entries import EntriesTable, partition_column
+from floeplan.metadata.manifests.manifest_list import ManifestListTable, Summaries
+from floeplan.partition.union import UnionField
+from floeplan.predicate.ir import Column
+from floeplan.predicate.stats import Bound, ColumnStats, StatsTable, Vector
+from floeplan.vectors import Ints, Mask, valid_mask
+
+_NOT_THERE = -1
+
+
+def manifest_stats(
+    manifests: ManifestListTable, fields: Iterable[UnionField], nonempty: Mask | None = None
+) -> StatsTable:
+    """What the partition summaries say of each manifest, by union field id."""
+    columns = {}
+    for field in fields:
+        if isinstance(field.bound.column.type, UnknownType):
+            continue
+        at = _summary_positions(manifests, field)
+        if (at != _NOT_THERE).any():
+            columns[field.id] = _summary_stats(manifests.summaries, field.bound.column.type, at)
+    return StatsTable(
+        len(manifests), columns, np.ones(len(manifests), dtype=np.bool_) if nonempty is None else nonempty
+    )
+
+
+def partition_stats(entries: EntriesTable, fields: Iterable[UnionField]) -> StatsTable:
+    """The exact partition value of each entry, by union field id."""
+    spec_id = entries.spec_id
+    columns = {}
+    for field in fields:
+        name = partition_column(field.id)
+        member = np.logical_or.reduce([spec_id == which for which in field.positions])
+        if member.any() and name in entries and not pa.types.is_null(entries.array(name).type):
+            columns[field.id] = _exact_stats(entries.array(name), member)
+    return StatsTable(len(entries), columns, entries.record_count != 0)
+
+
+def file_stats(entries: EntriesTable, columns: Iterable[Column]) -> StatsTable:
+    """What bounds and counts say of each file, by field id; columns whose statistics were not read are unknown."""
+    wanted = {column.field_id: column.type for column in columns}
+    known = {field_id: type_ for field_id, type_ in wanted.items() if f"lower.{field_id}" in entries}
+    rows = entries.record_count
+    stats = {field_id: _column_stats(entries, rows, field_id, type_) for field_id, type_ in known.items()}
+    return StatsTable(len(entries), stats, rows != 0)
+
+
+def _column_stats(entries: EntriesTable, rows: Ints, field_id: int, type_: PrimitiveType) -> ColumnStats:
+    """Counts are believed when they count the rows of the file."""
+    values = entries.ints(f"value_count.{field_id}")
+    counted = (values < 0) | (values == rows)
+    nulls = np.where(counted, entries.ints(f"null_count.{field_id}"), -1)
+    nans = np.zeros_like(rows)
+    if isinstance(type_, FloatType | DoubleType):
+        nans = np.where(counted, entries.ints(f"nan_count.{field_id}"), -1)
+    lower, upper = decode_bounds(type_, entries.array(f"lower.{field_id}"), entries.array(f"upper.{field_id}"))
+    return ColumnStats.from_counts(rows, nulls, nans, lower, upper)
+
+
+def _exact_stats(column: pa.Array, member: Mask) -> ColumnStats:
+    valid = valid_mask(column)
+    values: Vector = column
+    is_nan = np.zeros(len(column), dtype=np.bool_)
+    if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
+        values = np.frombuffer(column.buffers()[1], dtype=column.type.to_pandas_dtype())
+        values = values[column.offset : column.offset + len(column)]
+        is_nan = valid & np.isnan(values) if values.dtype.kind == "f" else is_nan
+    bound = Bound(values, valid & ~is_nan & member)
+    return ColumnStats(~valid | ~member, is_nan | ~member, (valid & ~is_nan) | ~member, bound, bound)
+
+
+def _summary_stats(summaries: Summaries, type_: PrimitiveType, at: Ints) -> ColumnStats:
+    """A manifest without ordinary values has a null but no lower bound; for floats NaN must be known absent too."""
+    elsewhere = at == _NOT_THERE
+    contains_null = summaries.contains_null[at]
+    contains_nan = np.zeros_like(elsewhere)
+    only_null = contains_null & ~valid_mask(summaries.lower)[at] & ~elsewhere
+    if isinstance(type_, FloatType | DoubleType):
+        contains_nan = summaries.contains_nan[at] != 0
+        only_null &= ~contains_nan
+    lower, upper = decode_bounds(type_, summaries.lower, summaries.upper, at)
+    return ColumnStats(contains_null | elsewhere, contains_nan | elsewhere, ~only_null, lower, upper)
+
+
+def _summary_positions(manifests: ManifestListTable, field: UnionField) -> Ints:
+    """Where the summary of the field is for each manifest, or ``_NOT_THERE``."""
+    offsets = manifests.summaries.offsets
+    at = np.full(len(manifests), _NOT_THERE, dtype=np.int64)
+    for spec_id, position in field.positions.items():
+        places = offsets[:-1] + position
+        np.copyto(at, places, where=(manifests.spec_id == spec_id) & (places < offsets[1:]))
+    return at

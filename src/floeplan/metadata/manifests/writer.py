@@ -1,0 +1,307 @@
+"""Writing manifests: the entries of one spec, as columns, into one Avro file.
+
+Rule: nothing an entry holds is lost. Entries carry every column (``EntryColumns(WHOLE)`` reads them so,
+``new_entries`` makes them so) and are written as they are: a sequence number that is null is inherited from the
+manifest list, one that is there is kept. A null snapshot id is the writing snapshot's.
+
+Fail-safe, before a byte is written: entries of another spec or kind, a column that was not read, a value the format
+version has no place for, and a file that was not added by this snapshot yet has no sequence number are errors.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.conversions import to_bytes
+from pyiceberg.io import FileIO
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.types import DecimalType, FixedType, NestedField, PrimitiveType, StructType, UnknownType, UUIDType
+from pyiceberg.utils.decimal import decimal_required_bytes
+
+from floeplan.errors import CorruptMetadataError, UnsupportedError
+from floeplan.metadata.avro.encoder import ENCODER, Encoder, compile_encoder
+from floeplan.metadata.avro.writer import avro_file
+from floeplan.metadata.files import write_file
+from floeplan.metadata.manifests.assemble import number_array
+from floeplan.metadata.manifests.bounds import lengths
+from floeplan.metadata.manifests.entries import STAT_MAPS, WHOLE, Content, EntriesTable, Status, partition_column
+from floeplan.metadata.manifests.manifest_list import DATA, DELETES, UNKNOWN, ManifestListTable, Summaries
+from floeplan.metadata.manifests.schemas import entry_layout
+from floeplan.partition.fields import BoundField
+from floeplan.partition.projection import SpecProjection
+from floeplan.partition.transforms import from_physical
+from floeplan.partition.union import UnionPartitionType
+from floeplan.vectors import Mask, valid_mask, validity_bitmap
+
+# What a manifest list says of the partition values of a manifest: is there a null, a NaN, and between which bounds.
+#
+# Rule: bounds are in the order Iceberg Java compares partition values: text by code points, bytes unsigned, UUIDs
+# as two
+# signed numbers, -0.0 before 0.0. Fail-safe: a field without ordinary values has no bounds and readers take it for all
+# null, so values of a type that cannot be written as bounds are an error.
+
+
+@dataclass(frozen=True, slots=True)
+class FieldSummary:
+    """One field of a spec over the entries of a manifest."""
+
+    contains_null: bool
+    contains_nan: bool
+    lower: bytes | None
+    upper: bytes | None
+
+
+def summarise_field(type_: PrimitiveType, values: pa.Array) -> FieldSummary:
+    """The summary of a partition column."""
+    ordinary = values.drop_null()
+    contains_null = len(ordinary) < len(values)
+    contains_nan = False
+    if pa.types.is_floating(values.type):
+        is_nan = pc.is_nan(ordinary)
+        contains_nan = bool(pc.any(is_nan).as_py())
+        ordinary = ordinary.filter(pc.invert(is_nan))
+    if not len(ordinary):
+        return FieldSummary(contains_null, contains_nan, None, None)
+    lower, upper = _extremes(type_, ordinary)
+    return FieldSummary(contains_null, contains_nan, _single_value(type_, lower), _single_value(type_, upper))
+
+
+def _extremes(type_: PrimitiveType, values: pa.Array) -> tuple[Any, Any]:
+    if isinstance(type_, UUIDType):
+        halves = np.frombuffer(b"".join(pc.unique(values).to_pylist()), dtype=">i8").reshape(-1, 2)
+        order = np.lexsort((halves[:, 1], halves[:, 0]))
+        return halves[order[0]].tobytes(), halves[order[-1]].tobytes()
+    if pa.types.is_floating(values.type):
+        numbers = values.to_numpy(zero_copy_only=False)
+        order = np.lexsort((~np.signbit(numbers), numbers))
+        return float(numbers[order[0]]), float(numbers[order[-1]])
+    ends = pc.min_max(values)
+    return ends["min"].as_py(), ends["max"].as_py()
+
+
+def _single_value(type_: PrimitiveType, value: Any) -> bytes:
+    canonical: Any = from_physical(type_, value)
+    return to_bytes(type_, canonical)
+
+
+# ---
+
+_BLOCK_SIZE_IN_BYTES = 64 * 1024 * 1024
+"""Format 1 demands a block size, and readers are told to ignore it."""
+
+_SINCE = {
+    2: ("equality_ids", "referenced_data_file"),
+    3: ("first_row_id", "content_offset", "content_size_in_bytes"),
+}
+"""Columns that earlier format versions have no place for."""
+
+
+def write_manifest(
+    location: str,
+    entries: EntriesTable,
+    spec: PartitionSpec,
+    schema: Schema,
+    *,
+    union: UnionPartitionType,
+    format_version: int,
+    content: int,
+    snapshot_id: int,
+    io: FileIO | None = None,
+    codec: str = "deflate",
+    encoder: type[Encoder] = ENCODER,
+) -> ManifestListTable:
+    """Write one manifest; the file must not exist yet.
+
+    Args:
+        location: Where to write.
+        entries: Whole entries, all of this spec; their order is kept.
+        spec: The partition spec of all entries.
+        schema: A schema that has the source columns of the spec, for the header.
+        union: The partition fields of the table's specs, by whose ids the entries carry partition values.
+        format_version: 1, 2 or 3.
+        content: ``DATA`` or ``DELETES`` of ``floeplan.metadata.manifests.manifest_list``.
+        snapshot_id: The snapshot that adds the manifest.
+        io: Where the file goes; local files need none.
+        codec: Of the Avro blocks: deflate, zstandard, snappy or null.
+        encoder: The encoder to use.
+
+    Returns:
+        The row of the manifest list, with sequence numbers and first row id left to ``write_manifest_list``.
+    """
+    _check(entries, spec, format_version, content, snapshot_id)
+    fields = union.spec(spec.spec_id).fields
+    types = [_partition_type(field, entries) for field in fields]
+    partition = StructType(
+        *(NestedField(f.field_id, f.name, t, required=False) for f, t in zip(spec.fields, types, strict=True))
+    )
+    layout = entry_layout(format_version, partition)
+    renamed = tuple((f.field_id, _column_name(bound)) for f, bound in zip(spec.fields, fields, strict=True))
+    header = {
+        "schema": schema.model_dump_json(),
+        "partition-spec": json.dumps([json.loads(field.model_dump_json()) for field in spec.fields]),
+        "partition-spec-id": str(spec.spec_id),
+        "format-version": str(format_version),
+        "iceberg.schema": layout.iceberg,
+    }
+    if format_version > 1:
+        header["content"] = "data" if content == DATA else "deletes"
+    columns = _columns(entries, fields, types, snapshot_id)
+    data = avro_file(layout.avro, compile_encoder(layout.avro, renamed), columns, len(entries), header, codec, encoder)
+    write_file(location, data, io)
+    return manifest_row(location, len(data), union.spec(spec.spec_id), content, snapshot_id, entries)
+
+
+def _check(entries: EntriesTable, spec: PartitionSpec, version: int, content: int, snapshot_id: int) -> None:
+    context = {"spec_id": spec.spec_id}
+    missing = sorted(name for name in WHOLE if name not in entries)
+    if missing:
+        raise CorruptMetadataError(
+            f"cannot write entries without {', '.join(missing)}: read them whole", context=context
+        )
+    if (entries.spec_id != spec.spec_id).any():
+        raise CorruptMetadataError(f"a manifest of spec {spec.spec_id} cannot hold entries of another", context=context)
+    if content not in (DATA, DELETES) or ((entries.content == Content.DATA) != (content == DATA)).any():
+        raise CorruptMetadataError("a manifest holds either data files or delete files", context=context)
+    if version == 1 and content == DELETES:
+        raise UnsupportedError("format 1 has no delete files: upgrade the table to format 2", context=context)
+    lost = [name for since, names in _SINCE.items() if version < since for name in names if entries.valid(name).any()]
+    if lost:
+        raise UnsupportedError(
+            f"format {version} has no place for {', '.join(lost)}: upgrade the table",
+            context=context | {"fields": lost},
+        )
+    if version > 1:
+        _check_inheritance(entries, snapshot_id)
+
+
+def _check_inheritance(entries: EntriesTable, snapshot_id: int) -> None:
+    """Only files that this snapshot adds may inherit its sequence number."""
+    own = ~entries.valid("snapshot_id") | (entries.ints("snapshot_id") == snapshot_id)
+    orphans = ~entries.valid("sequence_number") & ((entries.status != Status.ADDED) | ~own)
+    if orphans.any():
+        path = entries.path[int(np.argmax(orphans))].as_py()
+        raise CorruptMetadataError(
+            f"{path} was not added by this snapshot and has no sequence number", context={"file": path}
+        )
+
+
+def _columns(
+    entries: EntriesTable, fields: tuple[BoundField, ...], types: list[PrimitiveType], snapshot_id: int
+) -> dict[str, pa.Array]:
+    columns = {name: entries.array(name) for name in sorted(WHOLE)}
+    columns["snapshot_id"] = columns["snapshot_id"].fill_null(snapshot_id)
+    columns["block_size_in_bytes"] = number_array(np.full(len(entries), _BLOCK_SIZE_IN_BYTES, dtype=np.int64), None)
+    for name in STAT_MAPS:
+        columns[name] = _without_null_values(columns[name])
+    for field, type_ in zip(fields, types, strict=True):
+        name = _column_name(field)
+        if not field.is_void:
+            columns[name] = _avro_values(type_, entries.array(name))
+    return columns
+
+
+def _column_name(field: BoundField) -> str:
+    """The column of a field of the spec; a void field has none and is null everywhere."""
+    return f"void.{field.column.field_id}" if field.is_void else partition_column(field.column.field_id)
+
+
+def _partition_type(field: BoundField, entries: EntriesTable) -> PrimitiveType:
+    """As the entries have it; a void field has the type of its source, as it had when it was no void."""
+    if field.is_void:
+        return field.column.type
+    type_ = entries.partition_types.get(field.column.field_id, field.column.type)
+    values = entries.array(partition_column(field.column.field_id))
+    if isinstance(type_, UnknownType) and values.null_count < len(values):
+        raise CorruptMetadataError(
+            f"the type of partition field {field.column} is not known, yet it has values",
+            context={"partition_field": str(field.column)},
+        )
+    return type_
+
+
+def _without_null_values(pairs: pa.Array) -> pa.Array:
+    """A key whose value is null says nothing: maps of manifests have no null values."""
+    items = pairs.flatten()
+    absent = pc.is_null(pc.struct_field(items, "value"))
+    if not pc.any(absent).as_py():
+        return pairs
+    counts = np.asarray(pc.list_value_length(pairs).fill_null(0).to_numpy(zero_copy_only=False))
+    kept = np.concatenate([[0], np.cumsum(~np.asarray(absent.to_numpy(zero_copy_only=False)))])
+    offsets = kept[np.concatenate([[0], np.cumsum(counts)])].astype(np.int64)
+    bitmap, nulls = validity_bitmap(valid_mask(pairs))
+    children = [items.filter(pc.invert(absent))]
+    return pa.Array.from_buffers(pairs.type, len(pairs), [bitmap, pa.py_buffer(offsets)], nulls, children=children)
+
+
+def _avro_values(type_: PrimitiveType, values: pa.Array) -> pa.Array:
+    """A partition column as Avro has it."""
+    if isinstance(type_, DecimalType):
+        return _big_endian(type_, values)
+    if isinstance(type_, FixedType) and (valid_mask(values) & (lengths(values) != len(type_))).any():
+        raise CorruptMetadataError(f"a partition value of type {type_} does not have {len(type_)} bytes")
+    return values
+
+
+def _big_endian(type_: DecimalType, values: pa.Array) -> pa.Array:
+    """Unscaled numbers as the fixed bytes Avro's decimals are."""
+    size = decimal_required_bytes(type_.precision)
+    width = 16 if pa.types.is_decimal(values.type) else 8
+    whole = np.frombuffer(values.buffers()[1] or b"", dtype=np.uint8)[: (values.offset + len(values)) * width]
+    matrix = whole.reshape(-1, width)[values.offset :, ::-1]
+    if size > width:
+        sign = np.where(matrix[:, :1] >= 0x80, 0xFF, 0).astype(np.uint8)
+        matrix = np.hstack([np.repeat(sign, size - width, axis=1), matrix])
+    digits = np.ascontiguousarray(matrix[:, -size:])
+    offsets = np.arange(len(values) + 1, dtype=np.int64) * size
+    bitmap, nulls = validity_bitmap(valid_mask(values))
+    buffers = [bitmap, pa.py_buffer(offsets), pa.py_buffer(digits)]
+    return pa.Array.from_buffers(pa.large_binary(), len(values), buffers, nulls)
+
+
+def _summary(field: BoundField, type_: PrimitiveType, entries: EntriesTable) -> FieldSummary:
+    if field.is_void or isinstance(type_, UnknownType):
+        return FieldSummary(len(entries) > 0, False, None, None)
+    return summarise_field(type_, entries.array(_column_name(field)))
+
+
+def manifest_row(
+    location: str, length: int, spec: SpecProjection, content: int, snapshot_id: int, entries: EntriesTable
+) -> ManifestListTable:
+    """What the manifest list of ``snapshot_id`` says of a manifest with these entries."""
+    summaries = [_summary(field, _partition_type(field, entries), entries) for field in spec.fields]
+    status, rows = entries.status, entries.record_count
+    live = (status != Status.DELETED) & entries.valid("sequence_number")
+    oldest = int(entries.sequence_number[live].min()) if live.any() else UNKNOWN
+
+    def one(number: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+        return np.array([number], dtype=np.int64)
+
+    def counted(mask: Mask) -> dict[str, int]:
+        return {"files": int(mask.sum()), "rows": int(rows[mask].sum())}
+
+    counts = {name: counted(status == Status[name.upper()]) for name in ("added", "existing", "deleted")}
+    return ManifestListTable(
+        path=pa.array([location], pa.large_string()),
+        length=one(length),
+        spec_id=one(spec.spec_id),
+        content=one(content),
+        sequence_number=one(UNKNOWN),
+        min_sequence_number=one(oldest),
+        added_snapshot_id=one(snapshot_id),
+        first_row_id=one(UNKNOWN),
+        has_key_metadata=np.zeros(1, dtype=np.bool_),
+        summaries=Summaries(
+            np.array([0, len(summaries)], dtype=np.int64),
+            np.array([s.contains_null for s in summaries], dtype=np.bool_),
+            np.array([s.contains_nan for s in summaries], dtype=np.int8),
+            pa.array([s.lower for s in summaries], pa.large_binary()),
+            pa.array([s.upper for s in summaries], pa.large_binary()),
+        ),
+        **{f"{name}_{what}": one(number) for name, both in counts.items() for what, number in both.items()},
+    )

@@ -1,0 +1,78 @@
+"""Adapters from Parquet's statistics to the one table the evaluator reads: row groups, and pages of a column.
+
+What a file does not say is unknown and keeps: a missing null count, NaN in floating-point columns (Parquet counts
+none), a column stored as a type that cannot be read as the wanted one. A column that is not in the file is null in
+every row. Counts that contradict each other make the container unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+from pyiceberg.types import PrimitiveType
+
+from floeplan.parquet.footer.footer import ParquetFooter
+from floeplan.parquet.footer.page_index import PageIndex
+from floeplan.parquet.footer.schema import LeafColumn
+from floeplan.parquet.footer.values import Family, RawValues, Side, comparable, decode_bound, family, usable_claims
+from floeplan.predicate.ir import Column
+from floeplan.predicate.stats import BloomProbe, ColumnStats, StatsTable
+from floeplan.vectors import Ints
+
+
+def row_group_stats(
+    footer: ParquetFooter,
+    wanted: Iterable[Column],
+    leaves: Mapping[int, LeafColumn] | None = None,
+    bloom: BloomProbe | None = None,
+) -> StatsTable:
+    """Statistics of all row groups, by the field ids of the wanted columns.
+
+    A column that is not in the file is null in every row; callers whose schema gives it another initial default
+    replace that entry.
+
+    Args:
+        footer: The file's footer.
+        wanted: Columns with the type the predicate asks for.
+        leaves: The file's leaf for each field id; the footer's own mapping when not given.
+        bloom: Passed on into the table.
+    """
+    rows = footer.row_group_rows
+    found: dict[int, ColumnStats] = {}
+    for column in wanted:
+        leaf = (footer.leaf_by_id if leaves is None else leaves).get(column.field_id)
+        if leaf is not None:
+            stats = _chunk_stats(footer, leaf, column.type)
+            if stats is not None:
+                found[column.field_id] = stats
+        elif leaves is not None or column.field_id not in footer.field_ids:
+            found[column.field_id] = ColumnStats.all_null(rows > 0)
+    return StatsTable(len(rows), found, rows > 0, bloom)
+
+
+def _chunk_stats(footer: ParquetFooter, leaf: LeafColumn, wanted: PrimitiveType) -> ColumnStats | None:
+    if not comparable(leaf, wanted):
+        return None
+    claims = usable_claims(footer, footer.chunks(leaf))
+    return _column_stats(leaf, wanted, footer.row_group_rows, claims.null_count, claims.lower, claims.upper)
+
+
+def page_column_stats(index: PageIndex, wanted: Column) -> ColumnStats | None:
+    """What each page of one column may hold, in the order of the page index; ``None`` when nothing is known."""
+    if not comparable(index.leaf, wanted.type):
+        return None
+    return _column_stats(index.leaf, wanted.type, index.row_count, index.null_count, index.lower, index.upper)
+
+
+def _column_stats(
+    leaf: LeafColumn, wanted: PrimitiveType, rows: Ints, nulls: Ints, lower: RawValues, upper: RawValues
+) -> ColumnStats:
+    nans = np.full_like(rows, -1 if family(wanted) is Family.FLOAT else 0)
+    return ColumnStats.from_counts(
+        rows,
+        np.zeros_like(rows) if leaf.max_def == 0 else nulls,
+        nans,
+        decode_bound(leaf, wanted, lower, Side.LOWER),
+        decode_bound(leaf, wanted, upper, Side.UPPER),
+    )

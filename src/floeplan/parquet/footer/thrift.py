@@ -1,0 +1,220 @@
+"""Compact Thrift, the encoding of Parquet's metadata: a bounded reader and a small writer.
+
+Reading: a struct becomes ``{field id: value}``. A shape says what is wanted of it: ``{field id: inner shape}``, where
+``SCALAR`` takes a number, a text or a flag, a mapping goes on inside a struct or a list of them, ``...`` takes a list
+only as the places of its elements (for reading some of them later), and ``None`` takes whatever is there, whole. All
+else is skipped without being built; a container where a scalar is wanted reads as ``None``. What the bytes claim is
+never believed before it is checked against the bytes that are there: whatever is wrong is a ``CorruptFileError`` with
+file and place.
+
+Writing: ``encode_struct`` takes ``(field id, kind, value)`` triples in ascending field order.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Final, TypeAlias
+
+from floeplan.errors import CorruptFileError
+from floeplan.parquet.footer import _thrift_fallback as wire
+
+try:
+    _read_struct = import_module("floeplan.parquet.footer._thrift").read_struct
+except ImportError:
+    _read_struct = import_module("floeplan.parquet.footer._thrift_fallback").read_struct
+
+Struct: TypeAlias = dict[int, Any]
+Shape: TypeAlias = Any
+"""``SCALAR``, ``None``, ``...`` or ``{field id: Shape}``; see the module's text."""
+SCALAR: Final[Shape] = {}
+
+BOOL: Final = 1
+I8: Final = 3
+I16: Final = 4
+I32: Final = 5
+I64: Final = 6
+DOUBLE: Final = 7
+BINARY: Final = 8
+LIST: Final = 9
+STRUCT: Final = 12
+
+EMPTY_STRUCT: Final = b"\0"
+
+
+def read_struct(data: bytes, at: int, shape: Shape, what: str, file: str) -> tuple[Struct, int]:
+    """Decode the struct that starts at ``at``.
+
+    Args:
+        data: The bytes; nothing outside of them is read.
+        at: Where the struct starts.
+        shape: What is wanted of it.
+        what: The thing being read, for messages ("footer").
+        file: The file it is read from, for messages.
+
+    Returns:
+        The fields by id, and where the struct ends.
+    """
+    try:
+        decoded: tuple[Struct, int] = _read_struct(data, at, shape)
+        return decoded
+    except IndexError:
+        raise corrupt(file, f"the {what} ends in the middle of a value", at) from None
+    except ValueError as error:
+        raise corrupt(file, f"the {what} cannot be decoded: {error}", at) from None
+
+
+def corrupt(file: str, problem: str, offset: int | None = None) -> CorruptFileError:
+    """The one way a Parquet file is called corrupt: file, problem and, when known, the offset."""
+    place = "" if offset is None else f" (offset {offset})"
+    context = {"file": file} | ({} if offset is None else {"offset": offset})
+    return CorruptFileError(f"{file} is not a readable Parquet file: {problem}{place}", context=context)
+
+
+def integer(fields: Struct, field: int, default: int | None = None) -> int:
+    """An integer field; absent without a default, or of another type, is a ``ValueError``."""
+    value = fields.get(field, default)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError(f"field {field} is no integer")
+    return value
+
+
+def encode_struct(fields: Iterable[tuple[int, int, Any]]) -> bytes:
+    """Encode a struct from ``(field id, kind, value)`` in ascending order of field id.
+
+    Structs are given encoded, lists as ``(element kind, values)``.
+    """
+    out = bytearray()
+    last = 0
+    for field, kind, value in fields:
+        wire = 2 if kind == BOOL and not value else kind
+        if 0 < field - last <= 15:
+            out.append((field - last) << 4 | wire)
+        else:
+            out.append(wire)
+            out += _zigzag(field)
+        if kind != BOOL:
+            out += encode_value(kind, value)
+        last = field
+    out.append(0)
+    return bytes(out)
+
+
+def encode_value(kind: int, value: Any) -> bytes:
+    """Encode one value as it stands in a list or behind a field header."""
+    if kind in (I16, I32, I64):
+        return _zigzag(value)
+    if kind == BINARY:
+        return _varint(len(value)) + bytes(value)
+    if kind == LIST:
+        return _encode_list(*value)
+    if kind == STRUCT:
+        return bytes(value)
+    if kind == BOOL:
+        return b"\1" if value else b"\2"
+    if kind == I8:
+        return bytes([value & 255])
+    return struct.pack("<d", value)
+
+
+def encode_list_header(kind: int, size: int) -> bytes:
+    """What stands before the elements of a list."""
+    return bytes([size << 4 | kind]) if size < 15 else bytes([0xF0 | kind]) + _varint(size)
+
+
+def _encode_list(kind: int, values: Sequence[Any]) -> bytes:
+    return encode_list_header(kind, len(values)) + b"".join(encode_value(kind, value) for value in values)
+
+
+def _zigzag(value: int) -> bytes:
+    return _varint((value << 1) ^ (value >> 63))
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+# Changing single values of encoded Thrift structs and leaving every other byte as it is.
+#
+# An edit says what becomes of a struct: ``{field id: edit}``, where a function changes an integer, bytes stand for the
+# encoded value of the field from now on, a mapping goes on inside a struct, and ``Each`` inside every struct of a list.
+# A field that is not there stays away. Nothing in Thrift states the length of a struct, so values may grow and shrink.
+
+
+Edit: TypeAlias = "Callable[[int], int] | bytes | Mapping[int, Edit] | Each"
+
+
+@dataclass(frozen=True, slots=True)
+class Each:
+    """The edit of every struct in a list, by its place there."""
+
+    edit: Callable[[int], Mapping[int, Edit]]
+
+
+def splice(data: bytes, edits: Mapping[int, Edit], what: str, file: str, at: int = 0) -> bytes:
+    """The struct that starts at ``at`` with edits made.
+
+    Args:
+        data: The encoded struct, and whatever stands behind it.
+        edits: What becomes of its fields.
+        what: The thing being changed, for messages.
+        file: The file it was read from, for messages.
+        at: Where it starts.
+    """
+    made = bytearray()
+    try:
+        _struct(data, at, edits, made)
+    except IndexError:
+        raise corrupt(file, f"the {what} ends in the middle of a value", at) from None
+    except ValueError as error:
+        raise corrupt(file, f"the {what} cannot be decoded: {error}", at) from None
+    return bytes(made)
+
+
+def _struct(data: bytes, at: int, edits: Mapping[int, Edit], made: bytearray) -> int:
+    """Copy a struct with its edits; where it ends."""
+    field, copied = 0, at
+    while data[at]:
+        header = data[at]
+        at += 1
+        if header > 15:
+            field += header >> 4
+        else:
+            field, at = wire._read_zigzag(data, at)
+        edit = edits.get(field)
+        if edit is None:
+            at = wire._skip_field(data, at, header & 15, 0)
+            continue
+        made += data[copied:at]
+        copied = at = _value(data, at, header & 15, edit, made)
+    made += data[copied : at + 1]
+    return at + 1
+
+
+def _value(data: bytes, at: int, kind: int, edit: Edit, made: bytearray) -> int:
+    if isinstance(edit, bytes):
+        made += edit
+        return wire._skip_field(data, at, kind, 0)
+    if isinstance(edit, Each):
+        return _list(data, at, edit, made)
+    if isinstance(edit, Mapping):
+        return _struct(data, at, edit, made)
+    value, at = wire._read_zigzag(data, at)
+    made += encode_value(I64, edit(value))
+    return at
+
+
+def _list(data: bytes, at: int, edit: Each, made: bytearray) -> int:
+    start = at
+    size, _, at = wire._read_list_header(data, at)
+    made += data[start:at]
+    for place in range(size):
+        at = _struct(data, at, edit.edit(place), made)
+    return at

@@ -1,0 +1,241 @@
+"""Fetching and decoding the pages of leaf columns that hold selected rows, and nothing else.
+
+Rule: of each leaf, a row group that is selected whole, or whose pages cannot be told apart, is fetched as one piece;
+of all others only the data pages that hold a selected row, and the dictionary page where one of them needs it. The
+pieces of all leaves travel in one round trip. What comes back per leaf is exactly the selected rows, in file order.
+
+Fail-safe: every page is compared with what the offset index said of it. A column whose pages are not where the index
+says is fetched whole instead, and one that decodes to another number of rows than the footer promises is an error.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import groupby
+
+import numpy as np
+import pyarrow as pa
+
+from floeplan.errors import CorruptFileError
+from floeplan.parquet.footer.footer import ParquetFooter
+from floeplan.parquet.footer.page_index import PageIndex
+from floeplan.parquet.footer.schema import LeafColumn
+from floeplan.parquet.footer.thrift import corrupt, integer, read_struct
+from floeplan.parquet.prune.selection import RowSelection, distinct
+from floeplan.parquet.read.assemble import FieldLayout, LeafPages, decode_leaf
+from floeplan.parquet.source import ByteSource, Range
+from floeplan.vectors import Ints, Mask
+
+_DATA_PAGE, _DATA_PAGE_V2 = 0, 3
+_HEADER_SHAPE = {1: None, 3: None, 5: {1: None, 2: None}, 8: {1: None, 3: None, 4: None}}
+_DICTIONARY_ENCODINGS = (2, 8)
+_FEW_RUNS = 32
+_WORTH_THREADS = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class LeafPlan:
+    """The pieces of one leaf that hold selected rows, in file order: single pages, or whole row groups."""
+
+    leaf: LeafColumn
+    selection: RowSelection
+    row_group: Ints
+    first_row: Ints
+    row_count: Ints
+    offset: Ints
+    size: Ints
+    whole: Mask
+    dictionaries: Mapping[int, Range]
+    """By row group: the dictionary page that pages read one by one may refer to."""
+    spared: Mapping[int, Range]
+    """The same for row groups whose wanted pages most likely do not: writers turn away from a dictionary for good."""
+
+    @property
+    def ranges(self) -> list[Range]:
+        """What to fetch: the pieces, then the dictionary pages."""
+        pieces = zip(self.offset.tolist(), self.size.tolist(), strict=True)
+        return [*pieces, *self.dictionaries.values()]
+
+    @property
+    def bytes(self) -> int:
+        """What fetching costs."""
+        return int(self.size.sum()) + sum(length for _, length in self.dictionaries.values())
+
+
+def plan_leaf(footer: ParquetFooter, leaf: LeafColumn, selection: RowSelection, index: PageIndex | None) -> LeafPlan:
+    """Choose the pieces of a leaf that hold the selected rows."""
+    chunks = footer.chunks(leaf)
+    selected = selection.rank(footer.first_rows + footer.row_group_rows) - selection.rank(footer.first_rows)
+    by_page = np.zeros(footer.num_row_groups, dtype=np.bool_)
+    if index is not None:
+        by_page[index.row_groups[index.located]] = True
+        by_page &= selected < footer.row_group_rows
+    groups = np.flatnonzero((selected > 0) & ~by_page)
+    pieces = np.stack(
+        (
+            groups,
+            footer.first_rows[groups],
+            footer.row_group_rows[groups],
+            chunks.start[groups],
+            chunks.total_compressed_size[groups],
+            np.ones_like(groups),
+        )
+    )
+    dictionaries: dict[int, Range] = {}
+    spared: dict[int, Range] = {}
+    if index is not None and by_page.any():
+        first_row = footer.first_rows[index.row_group] + index.first_row
+        wanted = np.flatnonzero(by_page[index.row_group] & selection.overlaps(first_row, index.row_count))
+        pages = (index.row_group, first_row, index.row_count, index.offset, index.size, np.zeros_like(first_row))
+        pieces = np.concatenate((pieces, np.stack(pages)[:, wanted]), axis=1)
+        pieces = pieces[:, np.argsort(pieces[1], kind="stable")]
+        dictionaries, spared = _dictionaries(footer, index, wanted)
+    row_group, first_row, row_count, offset, size, whole = pieces
+    return LeafPlan(leaf, selection, row_group, first_row, row_count, offset, size, whole == 1, dictionaries, spared)
+
+
+def _dictionaries(footer: ParquetFooter, index: PageIndex, wanted: Ints) -> tuple[dict[int, Range], dict[int, Range]]:
+    """Dictionary pages by row group, apart by whether the wanted pages are thought to refer to them.
+
+    A dictionary page is what lies before the first data page of a chunk, and the pages that refer to it come first.
+    """
+    chunks = footer.chunks(index.leaf)
+    place = np.repeat(np.arange(len(index.row_groups)), np.diff(index.page_starts))[wanted]
+    ordinal = wanted - index.page_starts[place]
+    referring = chunks.dictionary_pages[index.row_groups[place]]
+    needed = set(index.row_groups[place[(referring < 0) | (ordinal < referring)]].tolist())
+    groups = distinct(place)
+    starts = chunks.start[index.row_groups[groups]]
+    sizes = index.offset[index.page_starts[groups]] - starts
+    found = zip(index.row_groups[groups].tolist(), starts.tolist(), sizes.tolist(), strict=True)
+    there = {group: (start, size) for group, start, size in found if size > 0}
+    return (
+        {group: span for group, span in there.items() if group in needed},
+        {group: span for group, span in there.items() if group not in needed},
+    )
+
+
+def read_leaves(
+    source: ByteSource, footer: ParquetFooter, plans: Sequence[LeafPlan], layouts: Mapping[int, FieldLayout]
+) -> dict[int, pa.ChunkedArray]:
+    """Fetch and decode in one round trip: by leaf index, exactly the rows each plan selects."""
+    fetched = _fetch(source, plans)
+    counted = [_count_values(footer, one) for one in fetched]
+    misled = [number for number, values in enumerate(counted) if values is None]
+    for number, again in zip(misled, _fetch(source, [_unpaged(footer, plans[n]) for n in misled]), strict=True):
+        fetched[number], counted[number] = again, _count_values(footer, again)
+    _fetch_spared(source, fetched)
+    jobs = list(zip(fetched, counted, strict=True))
+
+    def decode(job: tuple[_Fetched, list[int] | None]) -> pa.ChunkedArray:
+        return _decode(footer, job[0], job[1] or [], layouts[job[0].plan.leaf.index])
+
+    if len(jobs) < 2 or sum(plan.bytes for plan in plans) < _WORTH_THREADS:
+        arrays: Iterable[pa.ChunkedArray] = map(decode, jobs)
+    else:
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            arrays = list(pool.map(decode, jobs))
+    return {plan.leaf.index: array for plan, array in zip(plans, arrays, strict=True)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Fetched:
+    plan: LeafPlan
+    pieces: Sequence[memoryview]
+    dictionaries: dict[int, memoryview]
+    missing: set[int] = field(default_factory=set)
+    """Row groups whose spared dictionary is needed after all."""
+
+
+def _fetch(source: ByteSource, plans: Sequence[LeafPlan]) -> list[_Fetched]:
+    """All pieces of all plans in one round trip."""
+    buffers = iter(source.read_ranges([span for plan in plans for span in plan.ranges]))
+    return [
+        _Fetched(plan, [next(buffers) for _ in plan.offset], {group: next(buffers) for group in plan.dictionaries})
+        for plan in plans
+    ]
+
+
+def _fetch_spared(source: ByteSource, fetched: Sequence[_Fetched]) -> None:
+    """Fetch the dictionaries that were thought not to be needed and are, for all columns at once."""
+    missing = [(one, group) for one in fetched for group in sorted(one.missing)]
+    buffers = source.read_ranges([one.plan.spared[group] for one, group in missing])
+    for (one, group), buffer in zip(missing, buffers, strict=True):
+        one.dictionaries[group] = buffer
+
+
+def _unpaged(footer: ParquetFooter, plan: LeafPlan) -> LeafPlan:
+    return plan_leaf(footer, plan.leaf, plan.selection, None)
+
+
+def _count_values(footer: ParquetFooter, fetched: _Fetched) -> list[int] | None:
+    """Values per piece, from the page headers; ``None`` when a page is not what the offset index promised."""
+    plan = fetched.plan
+    totals = footer.chunks(plan.leaf).num_values
+    counts: list[int] = []
+    pieces = zip(fetched.pieces, plan.row_group.tolist(), plan.row_count.tolist(), plan.whole.tolist(), strict=True)
+    for piece, group, rows, whole in pieces:
+        if whole:
+            counts.append(_values_of_chunk(footer, plan.leaf, int(totals[group]), rows))
+            continue
+        page = _inspect_page(footer.file, plan.leaf, piece, rows)
+        if page is None:
+            return None
+        counts.append(page[0])
+        if page[1] in _DICTIONARY_ENCODINGS and group in plan.spared:
+            fetched.missing.add(group)
+    return counts
+
+
+def _values_of_chunk(footer: ParquetFooter, leaf: LeafColumn, values: int, rows: int) -> int:
+    """The number of values the footer promises, if it fits the rows: one each, or at least one where values repeat."""
+    if values < rows or (values > rows and leaf.max_rep == 0):
+        raise corrupt(footer.file, f"column {leaf} claims {values} values in {rows} rows")
+    return values
+
+
+def _inspect_page(file: str, leaf: LeafColumn, page: memoryview, rows: int) -> tuple[int, int] | None:
+    """Values and encoding of a data page, if it is one page, of this length, with this number of rows."""
+    try:
+        header, body = read_struct(bytes(page), 0, _HEADER_SHAPE, "page header", file)
+        kind, size = integer(header, 1), integer(header, 3)
+        details = header[5 if kind == _DATA_PAGE else 8]
+        values, encoding = integer(details, 1), integer(details, 2 if kind == _DATA_PAGE else 4)
+        told_rows = integer(details, 3) if kind == _DATA_PAGE_V2 else values if leaf.max_rep == 0 else rows
+    except (CorruptFileError, ValueError, KeyError, AttributeError):
+        return None
+    fits = kind in (_DATA_PAGE, _DATA_PAGE_V2) and body + size == len(page) and told_rows == rows and values >= rows
+    return (values, encoding) if fits else None
+
+
+def _decode(footer: ParquetFooter, fetched: _Fetched, values: Sequence[int], layout: FieldLayout) -> pa.ChunkedArray:
+    plan = fetched.plan
+    codecs = footer.chunks(plan.leaf).codec
+    groups = []
+    for group, members in groupby(range(len(values)), key=lambda piece: int(plan.row_group[piece])):
+        pieces = list(members)
+        dictionary = [fetched.dictionaries[group]] if group in fetched.dictionaries else []
+        rows, total = int(plan.row_count[pieces].sum()), sum(values[piece] for piece in pieces)
+        pages = [*dictionary, *(fetched.pieces[piece] for piece in pieces)]
+        groups.append(LeafPages(rows, total, int(codecs[group]), pages))
+    try:
+        decoded = decode_leaf(layout, plan.leaf.index, groups)
+    except (OSError, pa.ArrowException) as error:
+        raise corrupt(footer.file, f"the pages of column {plan.leaf} cannot be decoded: {error}") from None
+    expected = int(plan.row_count.sum())
+    if len(decoded) != expected:
+        raise corrupt(footer.file, f"column {plan.leaf} holds {len(decoded)} rows instead of {expected}")
+    return take_rows(decoded, plan.selection.relative_to(plan.first_row, plan.row_count))
+
+
+def take_rows(column: pa.ChunkedArray, rows: RowSelection) -> pa.ChunkedArray:
+    """The selected rows of a column: slices where they are few, else one pass with a mask."""
+    if rows.row_count == len(column):
+        return column
+    if len(rows) > _FEW_RUNS:
+        return column.filter(pa.array(rows.to_mask(len(column))))
+    slices = (column.slice(start, count) for start, count in rows.to_pairs())
+    return pa.chunked_array([chunk for part in slices for chunk in part.chunks], type=column.type)

@@ -1,0 +1,300 @@
+"""Arithmetic and functions of the row evaluator: from argument vectors to a result vector, with Spark's results.
+
+Fail-safe: overflow and division by zero are errors, as in ANSI mode; where Arrow's result could differ from Spark's
+(division of decimals, rounding of doubles, regular expressions that mean different things to the two engines) the
+function refuses with ``UnsupportedError`` instead.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from floeplan.errors import TypeMismatchError, UnsupportedError
+from floeplan.predicate.build import parse_like
+from floeplan.predicate.rows.types import (
+    DOUBLE,
+    INT,
+    LONG,
+    STRING,
+    Vector,
+    as_decimal_type,
+    cast,
+    common_type,
+    is_number,
+    map_distinct,
+    wider_decimal,
+    with_room,
+)
+
+_LINE_ENDS = "[\r\n\x0b\x0c\x85\u2028\u2029]"
+_DIFFERS_FROM_JAVA = re.compile(r"\(\?[^:]|&&|\[\[|\[\^?\[|\\[bBhRXZGk]|\[[^\]]*\[")
+_TRUNCATION_UNITS = ("year", "quarter", "month", "week", "day", "hour", "minute", "second", "millisecond")
+_UNIT_ALIASES = {"yyyy": "year", "yy": "year", "mon": "month", "mm": "month", "dd": "day"}
+
+
+def unify(vectors: Sequence[Vector]) -> list[Vector]:
+    """All vectors in the type they have in common; text first, as Spark looks for it."""
+    target = pa.null()
+    for type_ in sorted((vector.type for vector in vectors), key=lambda type_: type_ != STRING):
+        target = common_type(target, type_)
+    return [cast(vector, target) for vector in vectors]
+
+
+def compare(op: str, left: Vector, right: Vector) -> Vector:
+    """A comparison; NaN is equal to itself and above everything."""
+    left, right = unify((left, right))
+    if pt.is_null(left.type):
+        return pa.scalar(None, pa.bool_())
+    if pt.is_floating(left.type):
+        return _compare_floats(op, left, right)
+    return _COMPARISONS[op](left, right)
+
+
+def _compare_floats(op: str, left: Vector, right: Vector) -> Vector:
+    if op in (">", ">="):
+        return _compare_floats({">": "<", ">=": "<="}[op], right, left)
+    left_nan, right_nan = pc.is_nan(left), pc.is_nan(right)
+    if op == "<":
+        return pc.or_(pc.less(left, right), pc.and_(right_nan, pc.invert(left_nan)))
+    if op == "<=":
+        return pc.or_(pc.less_equal(left, right), right_nan)
+    equal = pc.or_(pc.equal(left, right), pc.and_(left_nan, right_nan))
+    return equal if op == "=" else pc.invert(equal)
+
+
+_COMPARISONS: dict[str, Callable[[Vector, Vector], Vector]] = {
+    "=": pc.equal,
+    "!=": pc.not_equal,
+    "<": pc.less,
+    "<=": pc.less_equal,
+    ">": pc.greater,
+    ">=": pc.greater_equal,
+}
+
+
+def null_safe_equal(left: Vector, right: Vector) -> Vector:
+    """``<=>``: equal, or both null; never null itself."""
+    both_null = pc.and_(pc.is_null(left), pc.is_null(right))
+    return pc.or_(pc.fill_null(compare("=", left, right), False), both_null)
+
+
+def arithmetic(op: str, left: Vector, right: Vector) -> Vector:
+    """``+``, ``-`` or ``*`` of two numbers."""
+    left, right = _numbers(op, left, right)
+    if pt.is_decimal(left.type) or pt.is_decimal(right.type):
+        left, right = (cast(side, as_decimal_type(side.type)) for side in (left, right))
+        digits = left.type.precision + right.type.precision + 1
+        if op != "*":
+            wide = wider_decimal(left.type, right.type)
+            digits, left, right = wide.precision + 1, cast(left, wide), cast(right, wide)
+        if digits > 38:
+            raise UnsupportedError(f"decimals whose {op} needs {digits} digits cannot be evaluated outside Spark")
+    return {"+": pc.add_checked, "-": pc.subtract_checked, "*": pc.multiply_checked}[op](left, right)
+
+
+def _numbers(op: str, left: Vector, right: Vector) -> list[Vector]:
+    """Two numbers in a common type; text becomes a number as the other side demands, decimals stay as they are."""
+    target = common_type(left.type, right.type)
+    if target == STRING:
+        target = DOUBLE
+    if pt.is_null(target):
+        target = INT
+    if not is_number(target):
+        raise TypeMismatchError(f"a {left.type} {op} a {right.type} is not a number")
+    return (
+        [left, right]
+        if pt.is_decimal(target) and not {left.type, right.type} & {STRING, pa.null()}
+        else [
+            cast(left, target),
+            cast(right, target),
+        ]
+    )
+
+
+def divide(left: Vector, right: Vector) -> Vector:
+    """``/``: of doubles, into which integers are cast."""
+    left, right = _numbers("/", left, right)
+    if pt.is_decimal(left.type) or pt.is_decimal(right.type):
+        raise UnsupportedError("the division of decimals cannot be evaluated outside Spark; cast one side to DOUBLE")
+    left, right = cast(left, DOUBLE), cast(right, DOUBLE)
+    _refuse_zero(left, right, "division")
+    return pc.divide(left, right)
+
+
+def int_divide(left: Vector, right: Vector) -> Vector:
+    """``DIV``: of integers, towards zero."""
+    left, right = _whole("DIV", left, right)
+    return pc.divide_checked(cast(left, LONG), cast(right, LONG))
+
+
+def remainder(left: Vector, right: Vector) -> Vector:
+    """``%``: with the sign of the dividend."""
+    left, right = _numbers("%", left, right)
+    if pt.is_decimal(left.type) or pt.is_decimal(right.type):
+        raise UnsupportedError("the remainder of decimals cannot be evaluated outside Spark")
+    _refuse_zero(left, right, "remainder")
+    if pt.is_floating(left.type):
+        return _numpy(np.fmod, left, right)
+    return _numpy(lambda a, b: np.fmod(a, np.where(b == 0, 1, b)), left, right)
+
+
+def _whole(op: str, left: Vector, right: Vector) -> list[Vector]:
+    left, right = _numbers(op, left, right)
+    if not (pt.is_integer(left.type) and pt.is_integer(right.type)):
+        raise UnsupportedError(f"{op} of numbers that are not integers cannot be evaluated outside Spark")
+    return [left, right]
+
+
+def _refuse_zero(left: Vector, right: Vector, what: str) -> None:
+    zero = pc.and_(pc.equal(right, pa.scalar(0).cast(right.type)), pc.is_valid(left))
+    if (pc.any(zero) if isinstance(zero, pa.Array) else zero).as_py():
+        raise pa.ArrowInvalid(f"{what} by zero")
+
+
+def _numpy(function: Callable[..., Any], left: Vector, right: Vector) -> Vector:
+    """A NumPy function of two vectors, null where either is."""
+    valid = pc.and_(pc.is_valid(left), pc.is_valid(right))
+    with np.errstate(all="ignore"):
+        result = function(_plain(left), _plain(right))
+    values = pa.scalar(result.item(), left.type) if result.ndim == 0 else pa.array(result, type=left.type)
+    return pc.if_else(valid, values, pa.scalar(None, left.type))
+
+
+def _plain(values: Vector) -> Any:
+    """A vector for NumPy, with zero for null."""
+    filled = pc.fill_null(values, 0)
+    if isinstance(filled, pa.Scalar):
+        return np.array(filled.as_py(), dtype=filled.type.to_pandas_dtype())
+    return filled.to_numpy(zero_copy_only=False)
+
+
+def negate(values: Vector) -> Vector:
+    """Unary minus."""
+    return pc.negate(values) if pt.is_decimal(values.type) else pc.negate_checked(values)
+
+
+def text(values: Vector) -> Vector:
+    """A vector as strings, as string functions take them."""
+    return cast(values, STRING)
+
+
+def upper(values: Vector) -> Vector:
+    """UPPER with full case mapping, as Java does it."""
+    return map_distinct(text(values), str.upper, STRING)
+
+
+def lower(values: Vector) -> Vector:
+    """LOWER with full case mapping, as Java does it."""
+    return map_distinct(text(values), str.lower, STRING)
+
+
+def length(values: Vector) -> Vector:
+    """Characters of a string, bytes of binary."""
+    counted = pc.binary_length(values) if pt.is_large_binary(values.type) else pc.utf8_length(text(values))
+    return counted.cast(INT)
+
+
+def concat(parts: Sequence[Vector]) -> Vector:
+    """Strings one after the other; null if any is."""
+    return pc.binary_join_element_wise(*map(text, parts), pa.scalar("", STRING))
+
+
+def trim(values: Vector, characters: str, side: str) -> Vector:
+    """TRIM, LTRIM and RTRIM: of blanks only, unless other characters are named."""
+    function = {"LEADING": pc.utf8_ltrim, "TRAILING": pc.utf8_rtrim}.get(side, pc.utf8_trim)
+    return function(text(values), characters=characters)
+
+
+def substring(values: Vector, start: int, count: int | None) -> Vector:
+    """SUBSTRING: from 1; a negative start counts from the end."""
+    first = start - 1 if start > 0 else start
+    stop = None if count is None else first + max(count, 0)
+    if first < 0 and stop is not None and stop >= 0:
+        stop = None
+    return pc.utf8_slice_codeunits(text(values), first, stop)
+
+
+def like(values: Vector, pattern: str, escape: str) -> Vector:
+    """LIKE with a constant pattern."""
+    return pc.match_substring_regex(text(values), parse_like(pattern, escape).regex())
+
+
+def ilike(values: Vector, pattern: str, escape: str) -> Vector:
+    """ILIKE: LIKE of both sides in lower case."""
+    return like(lower(values), pattern.lower(), escape)
+
+
+def regex_like(values: Vector, pattern: str) -> Vector:
+    """RLIKE, where RE2 and Java's regular expressions mean the same."""
+    if _DIFFERS_FROM_JAVA.search(pattern):
+        raise UnsupportedError(f"the regular expression {pattern!r} cannot be evaluated outside Spark")
+    values = text(values)
+    unlike = pc.match_substring_regex(values, _LINE_ENDS)
+    if (pc.any(unlike) if isinstance(unlike, pa.Array) else unlike).as_py():
+        raise UnsupportedError("RLIKE on text with line breaks cannot be evaluated outside Spark")
+    try:
+        return pc.match_substring_regex(values, pattern)
+    except pa.ArrowInvalid as error:
+        raise UnsupportedError(f"the regular expression {pattern!r} cannot be evaluated outside Spark") from error
+
+
+def absolute(values: Vector) -> Vector:
+    """ABS, with overflow an error."""
+    return pc.abs(values) if pt.is_decimal(values.type) else pc.abs_checked(values)
+
+
+def whole(values: Vector, function: Callable[[Vector], Vector]) -> Vector:
+    """FLOOR or CEIL: doubles become long integers."""
+    if pt.is_integer(values.type):
+        return cast(values, LONG)
+    if pt.is_decimal(values.type):
+        return function(with_room(values))
+    return function(values).cast(LONG)
+
+
+def round_half_up(values: Vector, digits: int) -> Vector:
+    """ROUND of integers and decimals; of doubles Spark rounds their decimal text, which Arrow does not."""
+    if pt.is_floating(values.type):
+        raise UnsupportedError("round() of a double cannot be evaluated outside Spark; cast it to a decimal there")
+    values = with_room(values) if pt.is_decimal(values.type) else values
+    return pc.round(values, ndigits=digits, round_mode="half_towards_infinity")
+
+
+def date_part(values: Vector, function: Callable[[Vector], Vector]) -> Vector:
+    """YEAR, MONTH, HOUR and the like, in UTC."""
+    return function(_without_zone(values)).cast(INT)
+
+
+def truncate_instant(values: Vector, unit: str) -> Vector:
+    """DATE_TRUNC: a timestamp at the start of its unit."""
+    name = _UNIT_ALIASES.get(unit.lower(), unit.lower())
+    if name not in _TRUNCATION_UNITS:
+        raise UnsupportedError(f"date_trunc to {unit!r} cannot be evaluated outside Spark")
+    zone = getattr(values.type, "tz", "UTC")
+    floored = pc.floor_temporal(_without_zone(values), unit=name)
+    return floored.cast(pa.timestamp(floored.type.unit, zone))
+
+
+def _without_zone(values: Vector) -> Vector:
+    if values.type == STRING:
+        values = cast(values, pa.timestamp("us", "UTC"))
+    if pt.is_date(values.type):
+        return values.cast(pa.timestamp("us"))
+    if not pt.is_timestamp(values.type):
+        raise TypeMismatchError(f"a {values.type} has no date and time")
+    return values.cast(pa.timestamp(values.type.unit))
+
+
+def extreme(parts: Sequence[Vector], function: Callable[..., Vector]) -> Vector:
+    """GREATEST or LEAST, nulls left out."""
+    vectors = unify(parts)
+    if pt.is_floating(vectors[0].type):
+        raise UnsupportedError("greatest() and least() of doubles cannot be evaluated outside Spark")
+    return function(*vectors, skip_nulls=True)

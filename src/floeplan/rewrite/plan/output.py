@@ -1,0 +1,123 @@
+"""The partition that the rows of a file will be in after a rewrite, where metadata proves it.
+
+A file that keeps its spec keeps its partition. A file that moves to another spec has a proven partition there when
+every field of that spec is either a field of its own spec too, or recovered from its column bounds: then files of
+several old specs are packed together without being read. Files of which that is not known are packed together too,
+whatever their old partitions are, for their rows are scattered over new ones: files are put in the order of where their
+rows begin, as far as bounds tell. Fail-safe: what is not proven is computed from the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.schema import Schema
+
+from floeplan.errors import InvalidOptionError
+from floeplan.metadata.manifests.assemble import partition_arrow_type
+from floeplan.metadata.manifests.entries import EntriesTable
+from floeplan.metadata.manifests.stats import file_stats
+from floeplan.partition.fields import transform_name
+from floeplan.partition.recover import Obstacle, Recovered, recover
+from floeplan.partition.transforms import can_apply
+from floeplan.partition.union import UnionField, UnionPartitionType
+from floeplan.predicate.ir import Column
+from floeplan.vectors import Mask
+
+
+@dataclass(frozen=True, slots=True)
+class OutputPartitions:
+    """Per file the spec and, by union field id, the partition values of the new file.
+
+    ``proven`` says whether they are known; otherwise they are those of the old one, and ``obstacle`` says what stands
+    against the first field that is not proven, as a value of ``Obstacle``. ``begins`` has, field by field, something to
+    put such files in order by.
+    """
+
+    spec_id: npt.NDArray[np.int64]
+    columns: Mapping[int, pa.Array]
+    obstacle: npt.NDArray[np.int8]
+    begins: tuple[pa.Array, ...] = ()
+
+    @property
+    def proven(self) -> Mask:
+        """Whether the partition is that of the new file."""
+        return np.asarray(self.obstacle == Obstacle.NONE)
+
+
+def output_partitions(entries: EntriesTable, union: UnionPartitionType, output_spec_id: int | None) -> OutputPartitions:
+    """Where files go; their bounds of the columns ``needed_stats`` must have been read."""
+    own, columns = entries.spec_id, entries.partition_columns()
+    if output_spec_id is None or (own == output_spec_id).all():
+        return OutputPartitions(own, columns, np.zeros(len(entries), dtype=np.int8))
+    fields = [field for field in union.fields if output_spec_id in field.positions]
+    found = {field.id: _recovered(entries, field) for field in fields}
+    has_own = {field.id: np.isin(own, list(field.positions)) for field in fields}
+    moving = own != output_spec_id
+    obstacle = np.zeros(len(entries), dtype=np.int8)
+    for field_id, recovered in found.items():
+        asked = moving & ~has_own[field_id] & (obstacle == Obstacle.NONE)
+        obstacle[asked] = recovered.obstacle[asked]
+    proven = np.asarray(obstacle == Obstacle.NONE)
+    filled = {
+        field.id: _fill(columns[field.id], found[field.id], moving & proven & ~has_own[field.id], field)
+        for field in fields
+    }
+    begins = tuple(_begins(columns[field.id], found[field.id], has_own[field.id], field) for field in fields)
+    return OutputPartitions(np.where(proven, output_spec_id, own), {**columns, **filled}, obstacle, begins)
+
+
+def check_writable(union: UnionPartitionType, schema: Schema, output_spec_id: int | None) -> None:
+    """Refuse a spec that rows cannot be partitioned by any more: its column is gone, or its transform unknown."""
+    for field in () if output_spec_id is None else union.spec(output_spec_id).fields:
+        gone = field.source_id not in schema._lazy_id_to_field
+        if not field.is_void and (gone or not can_apply(field.transform, field.source_type)):
+            why = (
+                "the column it is made of is gone" if gone else f"{transform_name(field.transform)} cannot be computed"
+            )
+            raise InvalidOptionError(
+                f"files cannot be moved to spec {output_spec_id}: of its field {field.column} {why}",
+                context={"spec-id": output_spec_id, "field": str(field.column)},
+            )
+
+
+def needed_stats(union: UnionPartitionType, output_spec_id: int | None) -> frozenset[int]:
+    """The columns whose bounds tell where files of other specs go."""
+    return frozenset(field.bound.source_id for field in union.fields if output_spec_id in field.positions)
+
+
+def _recovered(entries: EntriesTable, field: UnionField) -> Recovered:
+    source = field.bound.source_id
+    known = file_stats(entries, [Column(source, field.bound.source_type, (str(source),))]).columns
+    return recover(field.bound, known.get(source), len(entries))
+
+
+def _begins(column: pa.Array, found: Recovered, has_own: Mask, field: UnionField) -> pa.Array:
+    """The value of a field where the file has it, else that of its lower bound, if there is one.
+
+    Files are only ordered by it: where values do not fit the type of the field, which metadata may have lost, there is
+    no order.
+    """
+    type_ = partition_arrow_type(field.bound.column.type)
+    try:
+        return pc.if_else(pa.array(has_own), column.cast(type_), pa.array(found.values).cast(type_))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return pa.nulls(len(column), pa.int8())
+
+
+def _fill(column: pa.Array, found: Recovered, where: Mask, field: UnionField) -> pa.Array:
+    """The column with recovered values at some places."""
+    if not where.any():
+        return column
+    type_ = partition_arrow_type(field.bound.column.type)
+    values = found.values
+    if isinstance(values, np.ndarray):
+        made = pa.array(values, mask=found.is_null | ~where)
+    else:
+        made = pc.if_else(pa.array(where & ~found.is_null), values, pa.scalar(None, values.type))
+    return pc.if_else(pa.array(where), made.cast(type_), column.cast(type_))

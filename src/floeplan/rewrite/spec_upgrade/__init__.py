@@ -1,0 +1,1 @@
+"""The spec_upgrade package."""

@@ -1,0 +1,224 @@
+"""Deletes filed where their data files are.
+
+Rule: a delete file that names one data file, and a deletion vector, belong to the spec and partition of that data file.
+One that is filed elsewhere ("stray") makes Iceberg refuse the table, and other readers bring its rows back. It comes
+about when a merge-on-read writer commits deletes for files that were moved to another spec meanwhile. The repair files
+such deletes under the partition of their data file; nothing else about them changes.
+
+A position delete file of several data files belongs to the partition they were in. When some of them were moved, it is
+filed under their new partitions as well, and kept where it is.
+
+Fail-safe: a delete whose data file is not in the snapshot is left alone, and so is an equality delete: which files it
+was meant for cannot be told from it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.io import FileIO
+from pyiceberg.table import Table
+from pyiceberg.table.refs import MAIN_BRANCH
+
+from floeplan.metadata.delete_index import DeleteKind
+from floeplan.metadata.manifests.entries import POSITION_DELETE_PATH, EntriesTable, EntryColumns
+from floeplan.metadata.manifests.manifest_list import DATA, DELETES
+from floeplan.parquet.footer.footer import read_footer
+from floeplan.parquet.read.reader import read_selected
+from floeplan.parquet.source import open_source
+from floeplan.partition.key import partition_codes
+from floeplan.partition.union import UnionPartitionType
+from floeplan.predicate.stats import to_mask
+from floeplan.rewrite.spec_upgrade.placement import Move, Places, refiling_of
+from floeplan.snapshot.deletes import ScanDeletes, read_deletes
+from floeplan.transaction.exchange import CommitOptions
+from floeplan.transaction.move_entries import Head, Refiling, refile
+from floeplan.vectors import Ints, Mask
+
+_NO_COLUMNS = EntryColumns(frozenset())
+_ONE_FILE = (DeleteKind.POSITION_FILE, DeleteKind.VECTOR)
+
+
+@dataclass(frozen=True, slots=True)
+class Strays:
+    """Delete files of a snapshot that are filed elsewhere than their data files.
+
+    Attributes:
+        deletes: All live delete files.
+        stray: Which of them are filed elsewhere.
+        data_rows: For each stray the row of its data file.
+        dangling: Path-scoped deletes whose data file is not in the snapshot.
+    """
+
+    deletes: ScanDeletes
+    stray: Mask
+    data_rows: Ints
+    dangling: Mask
+
+    def move(self, places: Places, copies: Pairs | None = None) -> Move:
+        """The strays filed where their data files are, given the places of all data files."""
+        entries, there = self.deletes.entries, places.take(self.data_rows)
+        if copies is None or not len(copies.delete_rows):
+            return Move(entries, self.stray, there)
+        return Move(entries, self.stray, there, copies.delete_rows, places.take(copies.data_rows))
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Delete files, by row, with a data file in each partition that they have to be filed under as well."""
+
+    delete_rows: Ints
+    data_rows: Ints
+
+
+def joint_codes(union: UnionPartitionType, *places: Places) -> list[Ints]:
+    """A number for every distinct (spec, partition) over several sets of files."""
+    keys = sorted({key for one in places for key in one.columns})
+    columns = {
+        key: _stacked([one.columns.get(key) for one in places], [len(one.spec_id) for one in places]) for key in keys
+    }
+    codes = partition_codes(union, np.concatenate([one.spec_id for one in places]), columns)
+    return np.split(codes, np.cumsum([len(one.spec_id) for one in places])[:-1])
+
+
+def _stacked(columns: list[pa.Array | None], lengths: list[int]) -> pa.Array:
+    known = [column for column in columns if column is not None and not pa.types.is_null(column.type)]
+    type_ = known[0].type if known else pa.null()
+    return pa.concat_arrays(
+        [
+            pa.nulls(length, type_) if column is None else column.cast(type_)
+            for column, length in zip(columns, lengths, strict=True)
+        ]
+    )
+
+
+def read_head_deletes(head: Head) -> ScanDeletes:
+    """All live delete files of a head."""
+    rows = head.rows(DELETES)
+    return (
+        read_deletes(lambda columns: head.entries(rows, columns), head.union)
+        if len(rows)
+        else ScanDeletes.none(head.union)
+    )
+
+
+def find_strays(union: UnionPartitionType, paths: pa.Array, places: Places, deletes: ScanDeletes) -> Strays:
+    """The deletes that are not filed where their data files are, or are going to be."""
+    targets = deletes.entries.delete_targets()
+    by_path = np.isin(deletes.kinds, _ONE_FILE)
+    found = pc.index_in(targets, value_set=paths)
+    present = by_path & to_mask(found.is_valid())
+    data_row = found.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    data_codes, delete_codes = joint_codes(union, places, Places.of(deletes.entries))
+    stray = np.zeros(len(present), dtype=np.bool_)
+    stray[present] = data_codes[data_row[present]] != delete_codes[present]
+    return Strays(deletes, stray, data_row[stray], by_path & ~present)
+
+
+@dataclass(frozen=True, slots=True)
+class RepairResult:
+    """Delete files that were filed anew, and the snapshot that did it; no snapshot when all were in their place."""
+
+    delete_files: int
+    snapshot_id: int | None
+
+    def to_dict(self) -> Mapping[str, object]:
+        """The JSON document."""
+        return {"delete_files": self.delete_files, "snapshot_id": self.snapshot_id}
+
+
+def repair_deletes(table: Table, *, branch: str = MAIN_BRANCH, options: CommitOptions | None = None) -> RepairResult:
+    """File stray deletes where their data files are."""
+    filed = [0]
+
+    def decide(head: Head) -> Refiling | None:
+        check = DeleteCheck.of(head)
+        filed.append(check.faults)
+        return refiling_of(head, [check.strays.move(check.places, check.copies)])
+
+    result = refile(table, decide, branch=branch, summary={"floeplan.operation": "repair-deletes"}, options=options)
+    return RepairResult(0, None) if result is None else RepairResult(filed[-1], result.snapshot_id)
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteCheck:
+    """The deletes of a head held against its data files.
+
+    Attributes:
+        data: All live data files.
+        places: Where they are.
+        strays: Deletes of one data file, and which of them are not where it is.
+        copies: Deletes of several data files that do not reach all of them.
+    """
+
+    data: EntriesTable
+    places: Places
+    strays: Strays
+    copies: Pairs
+
+    @classmethod
+    def of(cls, head: Head) -> DeleteCheck:
+        """Look at all deletes; delete files of several data files are opened where those may be elsewhere."""
+        data = head.entries(head.rows(DATA), _NO_COLUMNS)
+        places, deletes = Places.of(data), read_head_deletes(head)
+        strays = find_strays(head.union, data.path, places, deletes)
+        return cls(data, places, strays, _unreached(head, data, deletes))
+
+    @property
+    def faults(self) -> int:
+        """Delete files that are not filed where they have to be."""
+        return int(np.count_nonzero(self.strays.stray)) + len(np.unique(self.copies.delete_rows))
+
+
+def _unreached(head: Head, data: EntriesTable, deletes: ScanDeletes) -> Pairs:
+    """Pairs of a delete of several files and a data file it names that is in a partition it is not filed under."""
+    rows = np.flatnonzero(deletes.kinds == DeleteKind.POSITION_PARTITION)
+    if not len(rows):
+        return Pairs(rows, rows)
+    codes, filed = joint_codes(head.union, Places.of(data), Places.of(deletes.entries))
+    order = pc.sort_indices(data.path).to_numpy()
+    ordered = data.path.take(pa.array(order))
+    known = set(zip(deletes.entries.path.to_pylist(), filed.tolist(), strict=True))
+    found: list[tuple[int, int]] = []
+    for row in rows.tolist():
+        path, age = deletes.entries.path[row].as_py(), deletes.entries.sequence_number[row]
+        near = order[_between(ordered, *_bounds(deletes.entries, row))]
+        away = near[(codes[near] != filed[row]) & (data.sequence_number[near] <= age)]
+        for place in _named(path, deletes.entries, row, data.path, away, head.io):
+            if (path, int(codes[place])) not in known:
+                known.add((path, int(codes[place])))
+                found.append((row, place))
+    pairs = np.array(found, dtype=np.int64).reshape(-1, 2)
+    return Pairs(pairs[:, 0], pairs[:, 1])
+
+
+def _bounds(deletes: EntriesTable, row: int) -> tuple[str, str | None]:
+    """The first and last path a delete file may name; an upper bound that was cut off says nothing."""
+    lower, upper = (deletes.array(f"{side}.{POSITION_DELETE_PATH}")[row].as_py() for side in ("lower", "upper"))
+    return ("" if lower is None else lower.decode(errors="ignore")), None if upper is None else upper.decode(
+        errors="replace"
+    )
+
+
+def _between(ordered: pa.Array, first: str, last: str | None) -> slice:
+    """Where paths that a delete file may name are among the ordered ones."""
+    start = bisect_left(ordered, first, key=lambda path: path.as_py())
+    return slice(start, len(ordered) if last is None else bisect_right(ordered, last, key=lambda path: path.as_py()))
+
+
+def _named(
+    path: str, deletes: EntriesTable, row: int, data_paths: pa.Array, rows: Ints, io: FileIO | None
+) -> list[int]:
+    """Those of the data files that a delete file names; a file that is not Parquet is not opened."""
+    if not len(rows) or deletes.array("file_format")[row].as_py() != "PARQUET":
+        return []
+    source = open_source(path, io)
+    named = read_selected(source, read_footer(source), (POSITION_DELETE_PATH,)).column(0).combine_chunks().unique()
+    asked = data_paths.take(pa.array(rows))
+    found: list[int] = rows[to_mask(pc.is_in(asked, value_set=named.cast(asked.type)))].tolist()
+    return found

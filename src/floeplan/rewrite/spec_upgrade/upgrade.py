@@ -1,0 +1,273 @@
+"""``upgrade_spec``: old files brought under another partition spec, by metadata alone where that is proven.
+
+Rule: one ``replace`` snapshot (or several, ``files_per_commit`` at a time) files the entries under the new spec; no
+data file is opened or written. What cannot be proven, or what a delete forbids, has its reason, and is rewritten: its
+rows are read and shared out by the transforms of the spec. ``metadata_only`` leaves it instead. All is decided anew on
+every head, so a run that was interrupted is taken up by the next, and a second run finds nothing to do.
+
+Fail-safe: a merge-on-read writer that was in flight during the move commits its deletes under the old spec. The head is
+asked for such strays before the move, after it, and for ``grace_seconds`` more, and they are filed anew; ``doctor
+--repair`` does the same at any time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from pyiceberg.table import Table
+from pyiceberg.table.refs import MAIN_BRANCH
+
+from floeplan.catalog import load_table
+from floeplan.errors import InvalidOptionError, UnknownSpecError
+from floeplan.predicate.compile import PredicateSource, compile_predicate
+from floeplan.predicate.ir import TRUE, IrExpr
+from floeplan.rewrite.plan.options import RewriteOptions
+from floeplan.rewrite.run.execute import run_rewrite
+from floeplan.rewrite.spec_upgrade.delete_repair import repair_deletes
+from floeplan.rewrite.spec_upgrade.move import Fate, SpecMove, plan_move
+from floeplan.text import counted
+from floeplan.transaction.exchange import CommitOptions
+from floeplan.transaction.move_entries import Head, Refiling, refile
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CURRENT = "current"
+_POLL_SECONDS = 1.0
+_MEANING = (
+    "a dynamic INSERT OVERWRITE will replace the moved files too, where it kept them before",
+    "writers that add equality deletes under an old spec must be stopped: their deletes would not meet moved files",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class UpgradeOptions:
+    """How files are brought under another spec.
+
+    Attributes:
+        to: The id of the spec, or ``current``.
+        allow_coarser: Whether files move where the new partition tells less than the old one did (day to month).
+        files_per_commit: Files to move in one commit; all of them when not given.
+        grace_seconds: How long to look for deletes of writers that were in flight, after the last move.
+        dry_run: Whether only to say what would be done.
+        metadata_only: Whether files that cannot be moved are left, instead of being rewritten.
+        where: Move only files of which every row is proven to match; nothing is rewritten then.
+    """
+
+    to: int | str = CURRENT
+    allow_coarser: bool = False
+    files_per_commit: int | None = None
+    grace_seconds: float = 0.0
+    dry_run: bool = False
+    metadata_only: bool = False
+    where: PredicateSource | None = None
+
+    def __post_init__(self) -> None:
+        if self.files_per_commit is not None and self.files_per_commit < 1:
+            raise InvalidOptionError("files_per_commit must be at least 1", context={"value": self.files_per_commit})
+        if self.grace_seconds < 0:
+            raise InvalidOptionError("grace_seconds must not be negative", context={"value": self.grace_seconds})
+
+
+@dataclass(frozen=True, slots=True)
+class SpecUpgradeResult:
+    """What was moved, or would be, and why the rest was not.
+
+    Attributes:
+        target_spec_id: The spec files were to be brought under.
+        files_total: Live data files.
+        files_by_metadata: Files moved without being touched.
+        files_by_rewrite: Files whose rows were written anew under the spec.
+        files_left: Files that stay under another spec.
+        reasons: How many files could not be moved for which reason, those that were rewritten included.
+        deletes_carried: Delete files that went along with their data files, or were brought after them.
+        snapshot_ids: The snapshots that were committed, oldest first.
+        notes: What will be different for whoever uses the table.
+        dry_run: Whether nothing was done.
+    """
+
+    target_spec_id: int
+    files_total: int
+    files_by_metadata: int
+    files_by_rewrite: int
+    files_left: int
+    reasons: Mapping[str, int]
+    deletes_carried: int
+    snapshot_ids: tuple[int, ...] = ()
+    notes: tuple[str, ...] = ()
+    dry_run: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON document."""
+        found: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__}
+        return found | {
+            "reasons": dict(self.reasons),
+            "snapshot_ids": list(self.snapshot_ids),
+            "notes": list(self.notes),
+        }
+
+
+def upgrade_spec(
+    table: Table | str,
+    to: int | str = CURRENT,
+    *,
+    spark: SparkSession | None = None,
+    branch: str = MAIN_BRANCH,
+    options: UpgradeOptions | None = None,
+    commit: CommitOptions | None = None,
+) -> SpecUpgradeResult:
+    """Bring the files of a branch under a partition spec.
+
+    Args:
+        table: The table, or its name.
+        to: The id of the spec, or ``current``; what ``options`` says when they are given.
+        spark: A session that rewrites what cannot be moved; without one this process does.
+        branch: The branch to change.
+        options: How it is done.
+        commit: How snapshots are committed.
+
+    Raises:
+        UnknownSpecError: The table has no such spec.
+        CommitConflictError: Other writers were faster every time; what was committed before stays.
+    """
+    chosen = options or UpgradeOptions(to=to)
+    return _Upgrade(load_table(table), branch, chosen, commit or CommitOptions(), spark).run()
+
+
+@dataclass(slots=True)
+class _Upgrade:
+    """One run; ``left`` is what the last look at the head found that could not be moved."""
+
+    table: Table
+    branch: str
+    options: UpgradeOptions
+    commit: CommitOptions
+    spark: SparkSession | None
+    moved: int = 0
+    carried: int = 0
+    rewritten: int = 0
+    snapshot_ids: list[int] = field(default_factory=list)
+    left: SpecMove | None = None
+
+    def run(self) -> SpecUpgradeResult:
+        spec_id = target_spec_id(self.table, self.options.to)
+        if self.options.dry_run:
+            return self._dry_result(self._plan(Head.of(self.table, self.branch), spec_id))
+        while self._move(spec_id):
+            pass
+        assert self.left is not None, "the last look found nothing to move"
+        left = self.left
+        if self._rewritable(left):
+            self._rewrite(spec_id, left.coarser_specs)
+        self._bring_strays()
+        return self._result(left)
+
+    def _plan(self, head: Head, spec_id: int) -> SpecMove:
+        most = None if self.options.dry_run else self.options.files_per_commit
+        where: IrExpr = TRUE
+        if self.options.where is not None:
+            where = compile_predicate(self.options.where, head.metadata.schema()).predicate
+        return plan_move(head, spec_id, allow_coarser=self.options.allow_coarser, most_files=most, where=where)
+
+    def _move(self, spec_id: int) -> bool:
+        """Move what can be moved now, at most as much as goes into one commit; false when there was nothing."""
+
+        def decide(head: Head) -> Refiling | None:
+            self.left = self._plan(head, spec_id)
+            return self.left.refiling()
+
+        summary = {"floeplan.operation": "upgrade-spec", "floeplan.target-spec-id": str(spec_id)}
+        done = refile(self.table, decide, branch=self.branch, summary=summary, options=self.commit)
+        if done is None or self.left is None:
+            return False
+        self.table = done.table
+        self.snapshot_ids.append(done.snapshot_id)
+        self.moved += int(np.count_nonzero(self.left.moved))
+        self.carried += int(np.count_nonzero(self.left.strays.stray))
+        return True
+
+    def _rewritable(self, left: SpecMove) -> int:
+        """How many of the files that cannot be moved are rewritten; not those that would lose partition information."""
+        if self.options.metadata_only or self.options.where is not None:
+            return 0
+        return sum(files for reason, files in left.reasons().items() if reason != Fate.COARSER_TARGET.label)
+
+    def _rewrite(self, spec_id: int, leave_specs: frozenset[int]) -> None:
+        options = RewriteOptions(spec=spec_id, min_file_size_bytes=0, delete_ratio_threshold=1.0)
+        done = run_rewrite(
+            self.table,
+            options,
+            spark=self.spark,
+            branch=self.branch,
+            cache=False,
+            leave_specs=leave_specs,
+            commit=self.commit,
+        )
+        self.rewritten = done.files_rewritten
+        self.snapshot_ids += done.snapshot_ids
+
+    def _bring_strays(self) -> None:
+        """Deletes that others committed for moved files meanwhile: looked for once, and again as long as is asked."""
+        timing = self.commit.timing
+        until = timing.clock() + self.options.grace_seconds
+        while True:
+            repaired = repair_deletes(self.table, branch=self.branch, options=self.commit)
+            self.carried += repaired.delete_files
+            self.snapshot_ids += [] if repaired.snapshot_id is None else [repaired.snapshot_id]
+            if timing.clock() >= until:
+                return
+            timing.sleep(min(_POLL_SECONDS, until - timing.clock()))
+
+    def _dry_result(self, planned: SpecMove) -> SpecUpgradeResult:
+        self.moved = int(np.count_nonzero(planned.moved))
+        self.carried = int(np.count_nonzero(planned.strays.stray))
+        self.rewritten = self._rewritable(planned)
+        return self._result(planned)
+
+    def _result(self, last: SpecMove) -> SpecUpgradeResult:
+        reasons = last.reasons()
+        return SpecUpgradeResult(
+            target_spec_id=target_spec_id(self.table, self.options.to),
+            files_total=len(last.data),
+            files_by_metadata=self.moved,
+            files_by_rewrite=self.rewritten,
+            files_left=max(0, sum(reasons.values()) - self.rewritten),
+            reasons=reasons,
+            deletes_carried=self.carried,
+            snapshot_ids=tuple(self.snapshot_ids),
+            notes=_notes(last, self.moved + self.rewritten),
+            dry_run=self.options.dry_run,
+        )
+
+
+def target_spec_id(table: Table, to: int | str) -> int:
+    """The id of the spec that is meant.
+
+    Raises:
+        UnknownSpecError: The table has no such spec.
+        InvalidOptionError: What is given is no id.
+    """
+    if to == CURRENT:
+        return table.metadata.default_spec_id
+    text = str(to)
+    if not text.isdecimal():
+        raise InvalidOptionError(f"{to!r} is no partition spec: give {CURRENT} or an id", context={"to": text})
+    known = sorted(table.metadata.specs())
+    if int(text) not in known:
+        listed = ", ".join(map(str, known))
+        raise UnknownSpecError(
+            f"the table has no partition spec {text}; it has {listed}", context={"spec_id": int(text)}
+        )
+    return int(text)
+
+
+def _notes(last: SpecMove, changed: int) -> tuple[str, ...]:
+    """What changes in meaning, and what is asked for before more can be done."""
+    meaning = _MEANING if changed else ()
+    coarser = last.reasons().get(Fate.COARSER_TARGET.label, 0)
+    if not coarser:
+        return meaning
+    return (*meaning, f"{counted(coarser, 'file')} would lose partition information: allow-coarser moves them too")

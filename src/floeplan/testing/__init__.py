@@ -1,1 +1,0 @@
-"""Things to try Floeplan on: tables that are large on paper and small on disk."""

@@ -1,0 +1,188 @@
+"""Entries filed elsewhere: a ``replace`` snapshot whose manifests change and whose files do not.
+
+Rule: which manifests go, and which come in their place, is decided on the head of the branch, and again on every newer
+head. Each file is carried over as EXISTING with the snapshot id, the sequence numbers and, in format 3, the first row
+id it had: engines that later expire snapshots see no file removed.
+
+Fail-safe: a decision that would lose a file, or list a data file twice, is refused before anything is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.io import FileIO
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.snapshots import Snapshot
+
+from floeplan.errors import CorruptMetadataError, FloeplanError
+from floeplan.metadata.manifests.entries import Content, EntriesTable, EntryColumns, Status
+from floeplan.metadata.manifests.manifest_list import (
+    DATA,
+    DELETES,
+    ManifestListTable,
+    inline_manifest_list,
+    read_manifest_list,
+)
+from floeplan.metadata.manifests.new_entries import with_status
+from floeplan.metadata.manifests.reader import read_entries
+from floeplan.partition.union import UnionPartitionType
+from floeplan.transaction.change import Operation, SnapshotChange
+from floeplan.transaction.commit import CommitResult, commit_change
+from floeplan.transaction.exchange import CommitOptions
+from floeplan.transaction.filter_manifests import Filtered, entry_keys, live_manifests
+from floeplan.transaction.manifests import TableShape
+from floeplan.transaction.producer import SnapshotProducer
+from floeplan.transaction.refs import branch_head
+from floeplan.vectors import Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The newest snapshot of a branch, as its manifest list tells it."""
+
+    shape: TableShape
+    manifests: ManifestListTable
+    io: FileIO | None
+
+    @classmethod
+    def of(cls, table: Table, branch: str = MAIN_BRANCH) -> Head:
+        """The head of a branch of a table as it was loaded."""
+        at = branch_head(table.metadata, branch)
+        snapshot = None if at is None else table.metadata.snapshot_by_id(at)
+        listed = inline_manifest_list(()) if snapshot is None else read_manifest_list(snapshot.manifest_list, table.io)
+        return cls(TableShape.of(table.metadata), listed, table.io)
+
+    @property
+    def metadata(self) -> TableMetadata:
+        """The table's metadata."""
+        return self.shape.metadata
+
+    @property
+    def union(self) -> UnionPartitionType:
+        """The partition fields of all specs."""
+        return self.shape.union
+
+    def rows(self, content: int) -> Ints:
+        """The manifests of data or of deletes that have live files."""
+        return np.flatnonzero((self.manifests.content == content) & live_manifests(self.manifests))
+
+    def entries(self, rows: Ints, columns: EntryColumns) -> EntriesTable:
+        """Live entries of some manifests, in the order of the list."""
+        return read_entries(self.manifests, self.union, columns, rows=rows, io=self.io, live=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Refiling:
+    """Manifests that go, and what comes in their place.
+
+    Attributes:
+        replaced: Rows of the manifest list.
+        before: The live entries of those manifests, whole.
+        after: The entries of each new manifest, all of one spec and one kind.
+    """
+
+    replaced: Ints
+    before: EntriesTable
+    after: Sequence[EntriesTable]
+
+
+Decide: TypeAlias = Callable[[Head], Refiling | None]
+"""What to do on a head; ``None`` when there is nothing to do."""
+
+
+class NothingToRefileError(FloeplanError):
+    """The newest head is as it should be."""
+
+    kind = "nothing-to-do"
+    safe_to_clean = True
+
+
+def refile(
+    table: Table,
+    decide: Decide,
+    *,
+    branch: str = MAIN_BRANCH,
+    summary: Mapping[str, str] | None = None,
+    options: CommitOptions | None = None,
+) -> CommitResult | None:
+    """Commit what is decided on the newest head of a branch; ``None`` when that is nothing.
+
+    Raises:
+        CommitConflictError: Other writers were faster every time.
+        CommitStateUnknownError: It may have been committed.
+    """
+    change = SnapshotChange(Operation.REPLACE, merge_manifests=False, summary=summary or {})
+    try:
+        return commit_change(
+            table,
+            change,
+            branch=branch,
+            options=options or CommitOptions(),
+            producer=partial(RefilingProducer, decide=decide),
+        )
+    except NothingToRefileError:
+        return None
+
+
+def _nothing(_: Head) -> Refiling | None:
+    return None
+
+
+@dataclass(slots=True)
+class RefilingProducer(SnapshotProducer):
+    """Produces the snapshot of a refiling."""
+
+    decide: Decide = _nothing
+
+    def _filtered(
+        self,
+        listed: ManifestListTable,
+        new: dict[int, list[ManifestListTable]],
+        shape: TableShape,
+        head: Snapshot | None,
+    ) -> tuple[Filtered, Filtered]:
+        """The manifests that stay; those that come are added to ``new``."""
+        refiling = self.decide(Head(shape, listed, self.io))
+        if refiling is None:
+            raise NothingToRefileError("no entry is to be filed elsewhere")
+        _check(refiling)
+        for content in (DATA, DELETES):
+            after = [_as_existing(entries) for entries in refiling.after if _kind(entries) == content]
+            new[content] = self._writer.write_existing_data_manifest(after, shape, content)
+        staying = listed.take(np.setdiff1d(np.arange(len(listed)), refiling.replaced))
+        return SnapshotProducer._filtered(self, staying, new, shape, head)
+
+
+def _kind(entries: EntriesTable) -> int:
+    return DATA if entries.content[0] == Content.DATA else DELETES
+
+
+def _as_existing(entries: EntriesTable) -> EntriesTable:
+    return with_status(entries, np.full(len(entries), Status.EXISTING), entries.ints("snapshot_id"))
+
+
+def _check(refiling: Refiling) -> None:
+    """The same files before and after; only delete files may be listed under several partitions."""
+    after = [entry_keys(entries) for entries in refiling.after]
+    found = pa.concat_arrays(after) if after else pa.array([], pa.large_string())
+    before = entry_keys(refiling.before)
+    lost = before.filter(pc.invert(pc.is_in(before, value_set=found)))
+    strange = found.filter(pc.invert(pc.is_in(found, value_set=before)))
+    data = sum(int(np.count_nonzero(entries.content == Content.DATA)) for entries in refiling.after)
+    expected = int(np.count_nonzero(refiling.before.content == Content.DATA))
+    if len(lost) or len(strange) or data != expected:
+        example = next((key for keys in (lost, strange) for key in keys.to_pylist()), "").partition("\0")[0]
+        raise CorruptMetadataError(
+            f"refiling would lose {len(lost)} files, invent {len(strange)} and turn {expected} data files into {data}; "
+            f"nothing was changed {example}".rstrip(),
+            context={"file": example, "lost": len(lost), "invented": len(strange)},
+        )

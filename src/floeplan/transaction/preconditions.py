@@ -1,0 +1,175 @@
+"""What is wrong with a change whatever the table's head is, found before anything is written.
+
+Rule: every added file is added once, of a spec the table has and of the kind it is given as, and a data file gets one
+deletion vector. Format 1 has no deletes,
+format 2 no deletion vectors, and format 3 takes no new position delete files but vectors. An append removes nothing,
+and a replacement adds no rows.
+
+Fail-safe: new data under a spec whose source columns no schema has any more is refused, since nobody could say what its
+partition values mean. Old files of such a spec can still be carried over, deleted from and removed.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.exceptions import ResolveError
+from pyiceberg.schema import Schema, promote
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.types import IcebergType, NestedField, PrimitiveType
+
+from floeplan.errors import BadInputError, CommitConflictError, UnsupportedError
+from floeplan.metadata.manifests.entries import Content, EntriesTable
+from floeplan.predicate.stats import to_mask
+from floeplan.transaction.change import Operation, SnapshotChange
+from floeplan.transaction.filter_manifests import entry_keys
+from floeplan.transaction.manifests import TableShape, find_compatible_schema, validate_added_data_files
+from floeplan.vectors import Mask
+
+
+def validate_change(change: SnapshotChange, added: EntriesTable, shape: TableShape) -> None:
+    """Refuse what no head could take."""
+    validate_added_data_files(added, shape.specs)
+    _refuse(added, _repeated(entry_keys(added)), "it is added twice")
+    _refuse(added, _repeated(_vector_targets(added)), "its data file gets two deletion vectors")
+    _refuse_kind(change.added_data, Content.DATA, expected=True, what="no data file")
+    _refuse_kind(change.added_deletes, Content.DATA, expected=False, what="no delete file")
+    removes = change.removed_data or change.removed_deletes
+    if change.operation is Operation.APPEND and (removes or change.added_deletes is not None):
+        raise BadInputError("an append adds data files and nothing else: state another operation")
+    _validate_deletes(added, shape.metadata.format_version)
+    for spec_id in np.unique(added.spec_id[added.content == Content.DATA]).tolist():
+        find_compatible_schema(shape.metadata, shape.specs[spec_id])
+
+
+def validate_replacement(change: SnapshotChange, added: EntriesTable, removed: EntriesTable) -> None:
+    """A replacement has the same rows in other files: fewer where deletes were applied, never more."""
+    rows = [int(files.record_count[files.content == Content.DATA].sum()) for files in (added, removed)]
+    if change.operation is Operation.REPLACE and rows[0] > rows[1]:
+        raise BadInputError(
+            f"a replacement of {rows[1]} rows cannot add {rows[0]}", context={"added": rows[0], "removed": rows[1]}
+        )
+
+
+def _validate_deletes(added: EntriesTable, version: int) -> None:
+    is_position = added.content == Content.POSITION_DELETES
+    is_vector = is_position & to_mask(pc.equal(added.array("file_format"), "PUFFIN"))
+    if version == 1:
+        _refuse(added, added.content != Content.DATA, "format 1 has no delete files: upgrade the table to format 2")
+    elif version == 2:
+        _refuse(added, is_vector, "format 2 has no deletion vectors: write position delete files")
+    else:
+        _refuse(added, is_position & ~is_vector, "format 3 takes deletion vectors, not position delete files")
+
+
+def _refuse_kind(files: EntriesTable | None, kind: Content, *, expected: bool, what: str) -> None:
+    if files is not None:
+        _refuse(files, (files.content == kind) != expected, f"it is {what}")
+
+
+def _repeated(values: pa.Array) -> Mask:
+    """Values that are not the first of their kind; nulls are no values."""
+    codes = values.dictionary_encode().indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    first = np.zeros(len(codes), dtype=np.bool_)
+    first[np.unique(codes, return_index=True)[1]] = True
+    return np.asarray(~first & (codes >= 0))
+
+
+def _vector_targets(added: EntriesTable) -> pa.Array:
+    is_vector = pc.equal(added.array("file_format"), "PUFFIN")
+    return pc.if_else(is_vector, added.array("referenced_data_file"), pa.scalar(None, pa.large_string()))
+
+
+def _refuse(files: EntriesTable, wrong: Mask, why: str) -> None:
+    if wrong.any():
+        path = files.path[int(np.argmax(wrong))].as_py()
+        raise UnsupportedError(f"cannot add {path}: {why}", context={"file": path})
+
+
+# Whether a table is still the one a change was made for.
+#
+# Rule: files that were written stay right under any later metadata that still has their partition specs, every column
+# they were written with under a type it can be read as, and no column that rows must have and these lack. Delete files
+# must be of the kind the format demands. Rows that are only written again were good before and are good now.
+#
+# Fail-safe: anything else is an error before manifests are written; the table is not touched.
+
+
+_FIRST_WITH_VECTORS = 3
+
+
+def check_compatible(change: SnapshotChange, planned: TableMetadata, now: TableMetadata) -> None:
+    """Refuse a change that was made for a table which has become another.
+
+    Raises:
+        CommitConflictError: Schema, specs or format changed meanwhile; running the operation again works.
+    """
+    for files in (change.added_data, change.added_deletes):
+        if files is not None:
+            _check_specs(files, planned, now)
+    brings_rows = change.operation is not Operation.REPLACE
+    if brings_rows and change.added_data is not None and len(change.added_data):
+        _check_schema(planned.schema(), now.schema())
+    if change.added_deletes is not None:
+        _check_format(change.added_deletes, planned, now)
+
+
+def _check_specs(files: EntriesTable, planned: TableMetadata, now: TableMetadata) -> None:
+    dropped = sorted(set(files.spec_id.tolist()) & (planned.specs().keys() - now.specs().keys()))
+    if dropped:
+        raise CommitConflictError(
+            f"partition spec {dropped[0]} was removed from the table while files were written under it; "
+            "run the operation again",
+            context={"spec_id": dropped[0]},
+        )
+
+
+def _check_schema(planned: Schema, now: Schema) -> None:
+    if planned == now:
+        return
+    before, after = planned._lazy_id_to_field, now._lazy_id_to_field
+    for field_id, field in before.items():
+        name = planned.find_column_name(field_id)
+        if field_id not in after:
+            raise _changed(f"column {name} was dropped", name)
+        if not _readable(field.field_type, after[field_id].field_type):
+            raise _changed(f"column {name} became {after[field_id].field_type}", name)
+        if after[field_id].required and not field.required:
+            raise _changed(f"column {name} became required", name)
+    for field_id in after.keys() - before.keys():
+        if _must_have(after[field_id]):
+            name = now.find_column_name(field_id)
+            raise _changed(f"required column {name} was added", name)
+
+
+def _readable(written: IcebergType, wanted: IcebergType) -> bool:
+    """Nested types are judged by their parts."""
+    if not isinstance(written, PrimitiveType) or not isinstance(wanted, PrimitiveType):
+        return type(written) is type(wanted)
+    try:
+        return written == wanted or promote(written, wanted) == wanted
+    except ResolveError:
+        return False
+
+
+def _must_have(field: NestedField) -> bool:
+    return field.required and field.initial_default is None
+
+
+def _changed(what: str, column: str | None) -> CommitConflictError:
+    return CommitConflictError(
+        f"{what} while rows were written with the schema before; run the operation again", context={"column": column}
+    )
+
+
+def _check_format(deletes: EntriesTable, planned: TableMetadata, now: TableMetadata) -> None:
+    """An upgrade between formats that want deletes in different forms."""
+    if planned.format_version < _FIRST_WITH_VECTORS <= now.format_version:
+        of_positions = deletes.content == Content.POSITION_DELETES
+        if of_positions.any():
+            raise CommitConflictError(
+                f"the table was upgraded to format {now.format_version} while position deletes were written for format "
+                f"{planned.format_version}; run the operation again",
+                context={"format_version": now.format_version},
+            )
