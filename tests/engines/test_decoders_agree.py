@@ -16,6 +16,7 @@ from floeplan.metadata.manifests.entries import POSITION_DELETE_PATH, EntryColum
 from floeplan.metadata.manifests.manifest_list import read_manifest_list
 from floeplan.metadata.manifests.reader import read_entries
 from floeplan.partition.union import UnionPartitionType
+from floeplan.schemas import fields_by_id
 from tests.support.matrix import TABLES, Matrix
 
 pytestmark = pytest.mark.engines
@@ -24,7 +25,7 @@ COMPILED, PYTHON = load_decoder(False), load_decoder(True)
 
 
 def everything(table: Table) -> EntryColumns:
-    fields = {field_id for schema in table.schemas().values() for field_id in schema._lazy_id_to_field}
+    fields = {field_id for schema in table.schemas().values() for field_id in fields_by_id(schema)}
     return EntryColumns(stats=frozenset(fields | {POSITION_DELETE_PATH}), sizes=frozenset(fields))
 
 

@@ -28,6 +28,7 @@ from floeplan.metadata.manifests.manifest_list import read_manifest_list
 from floeplan.metadata.manifests.reader import read_entries
 from floeplan.partition.union import UnionPartitionType
 from floeplan.scan.options import ScanOptions
+from floeplan.schemas import fields_by_id
 from tests.support import fuzzing
 from tests.support.dml_oracle import Row, partition_of
 from tests.support.duckdb_reader import DuckDb, key_columns, left_out
@@ -260,7 +261,7 @@ def one_row_file(table: Table, facts: Facts) -> str:
 
 def oldest_spec(table: Table) -> int:
     """The oldest spec whose source columns are still there."""
-    known = table.schema()._lazy_id_to_field
+    known = fields_by_id(table.schema())
     return min(i for i, spec in table.specs().items() if all(field.source_id in known for field in spec.fields))
 
 

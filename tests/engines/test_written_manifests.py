@@ -37,6 +37,7 @@ from floeplan.partition.union import UnionPartitionType
 from floeplan.scan.options import ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.scan.scan_plan import ScanPlan
+from floeplan.schemas import fields_by_id
 from tests.support import iceberg_java
 from tests.support.every_type import TYPES, VALUES, typed_row
 from tests.support.matrix import Matrix, MatrixTable
@@ -217,7 +218,7 @@ def promoted(table: Table, spec_id: int) -> bool:
     """Manifests from before a type was promoted have the narrower type, those written now the wider one."""
     fields = next(spec for spec in table.metadata.partition_specs if spec.spec_id == spec_id).fields
     sources = {field.source_id for field in fields}
-    types = {(s, f.field_type) for schema in table.metadata.schemas for s, f in schema._lazy_id_to_field.items()}
+    types = {(s, f.field_type) for schema in table.metadata.schemas for s, f in fields_by_id(schema).items()}
     return len([key for key, _ in types if key in sources]) != len(sources)
 
 

@@ -23,6 +23,7 @@ from floeplan.rewrite.plan.options import KEEP, RewriteOptions
 from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
 from floeplan.rewrite.run.task import RewriteTask
 from floeplan.rewrite.run.work import GroupResult, group_works
+from floeplan.schemas import fields_by_id
 from floeplan.write.partitioning import partitions_of
 from floeplan.write.target import WriteTarget
 from tests.support.histories import ROW_ID, histories
@@ -38,9 +39,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def writable_specs(history: History) -> list[int]:
     """Specs whose sources the table still has, with transforms that are known."""
-    return [
-        i for i, s in history.specs.items() if all(f.source_id in history.schema._lazy_id_to_field for f in s.fields)
-    ]
+    return [i for i, s in history.specs.items() if all(f.source_id in fields_by_id(history.schema) for f in s.fields)]
 
 
 @st.composite

@@ -23,6 +23,8 @@ import sys
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+from pyiceberg.schema import index_by_id
+
 if __name__ != "__main__":
     from pyiceberg.manifest import ManifestContent
     from pyiceberg.transforms import HourTransform, MonthTransform, VoidTransform, YearTransform
@@ -111,7 +113,7 @@ def left_out(table: Table) -> bool:
     if not specs or table.metadata.format_version > 2:
         return bool(specs)
     sources = [field.source_id for spec_id in specs for field in table.specs()[spec_id].fields]
-    return bool(sources) and table.schema()._lazy_id_to_field.keys().isdisjoint(sources)
+    return bool(sources) and index_by_id(table.schema()).keys().isdisjoint(sources)
 
 
 def _retyped(table: Table) -> bool:

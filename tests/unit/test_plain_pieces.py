@@ -24,8 +24,7 @@ from pyiceberg.types import (
 )
 from sqlglot.dialects.spark import Spark
 from sqlglot.parsers.spark import SparkParser
-from sqlglot.tokenizer_core import TokenType
-from sqlglot.tokens import Tokenizer
+from sqlglot.tokens import Tokenizer, TokenType
 
 from floeplan.errors import FloeplanError
 from floeplan.predicate.names import Names

@@ -27,6 +27,7 @@ from floeplan.predicate.rows.arrow_columns import Resolver
 from floeplan.predicate.rows.evaluate import evaluate_rows
 from floeplan.predicate.rows.expressions import ValueExpression, compile_value, stored
 from floeplan.predicate.sql.skeleton import tokens_of
+from floeplan.schemas import fields_by_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +152,7 @@ def literal_text(value: object) -> str:
 def top_fields(schema: Schema, ids: Iterable[int]) -> Schema:
     """The top-level columns that hold any of these fields."""
     wanted = frozenset(ids)
-    return Schema(*(f for f in schema.fields if not wanted.isdisjoint(Schema(f)._lazy_id_to_field)))
+    return Schema(*(f for f in schema.fields if not wanted.isdisjoint(fields_by_id(Schema(f)))))
 
 
 def replace_value(rows: pa.Table, path: Sequence[str], values: pa.Array) -> pa.Table:
@@ -203,7 +204,7 @@ def arrow_evaluates(
     row = pa.table({"row": pa.nulls(1)})
 
     def nulls(field_id: int) -> pa.ChunkedArray:
-        schema = next(schema for schema in schemas if field_id in schema._lazy_id_to_field)
+        schema = next(schema for schema in schemas if field_id in fields_by_id(schema))
         return pa.chunked_array([pa.nulls(1, schema_to_pyarrow(schema.find_type(field_id)))])
 
     asked = [_Question(evaluate_rows, condition, row, nulls) for condition in conditions]

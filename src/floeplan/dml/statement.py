@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 
 from pyiceberg.schema import Schema
-from sqlglot.tokenizer_core import Token, TokenType
+from sqlglot import Token, TokenType
 
 from floeplan.errors import PredicateSyntaxError
 from floeplan.predicate.compile import PredicateSource

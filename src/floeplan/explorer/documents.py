@@ -32,6 +32,7 @@ from floeplan.scan.model import FileScan
 from floeplan.scan.options import ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.scan.scan_plan import ScanPlan
+from floeplan.schemas import fields_by_id
 from floeplan.text import parse_count
 from floeplan.transaction.manifests import TableShape
 from floeplan.transaction.move_entries import Head
@@ -82,7 +83,7 @@ def overview_document(view: TableView) -> dict[str, Any]:
 def _columns(schema: Schema) -> list[dict[str, str]]:
     return [
         {"name": str(schema.find_column_name(field_id)), "type": str(field.field_type)}
-        for field_id, field in schema._lazy_id_to_field.items()
+        for field_id, field in fields_by_id(schema).items()
         if isinstance(field.field_type, PrimitiveType)
     ]
 

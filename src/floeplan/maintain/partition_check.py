@@ -37,6 +37,7 @@ from floeplan.scan.file_rows import FileRows, TableRows
 from floeplan.scan.model import FileScan
 from floeplan.scan.options import ScanOptions
 from floeplan.scan.plan import plan_scan
+from floeplan.schemas import fields_by_id
 from floeplan.transaction.exchange import CommitOptions
 from floeplan.transaction.move_entries import Head, Refiling, refile
 from floeplan.transaction.refs import branch_head
@@ -117,7 +118,7 @@ def _sources(union: UnionPartitionType, schema: Schema) -> dict[int, Column]:
     """The columns that partitions are made of, as far as the table still has them."""
     found = {}
     for field in union.fields:
-        source = schema._lazy_id_to_field.get(field.bound.source_id)
+        source = fields_by_id(schema).get(field.bound.source_id)
         if source is not None and isinstance(source.field_type, PrimitiveType):
             found[source.field_id] = Column(source.field_id, source.field_type, (source.name,))
     return found
@@ -195,7 +196,7 @@ class _Sample:
 
 
 def _can_be_read(field: BoundField, schema: Schema) -> bool:
-    return not field.is_void and not field.obstacle and field.source_id in schema._lazy_id_to_field
+    return not field.is_void and not field.obstacle and field.source_id in fields_by_id(schema)
 
 
 def _strange(values: pa.Array, told: pa.Scalar, field: BoundField) -> bool:

@@ -30,6 +30,7 @@ from pyiceberg.types import (
 
 from floeplan.partition.transforms import TIMESTAMPS, Transform, can_apply, result_type
 from floeplan.predicate.ir import Column
+from floeplan.schemas import fields_by_id
 
 SourceTypes: TypeAlias = Mapping[int, tuple[PrimitiveType, ...]]
 """Every type a column has had, by field id, the newest first."""
@@ -97,7 +98,7 @@ def source_types(current: Schema, historical: Iterable[Schema] = ()) -> SourceTy
     others = sorted((s for s in historical if s.schema_id != current.schema_id), key=lambda s: -s.schema_id)
     found: dict[int, dict[PrimitiveType, None]] = {}
     for schema in (current, *others):
-        for field_id, column in schema._lazy_id_to_field.items():
+        for field_id, column in fields_by_id(schema).items():
             if isinstance(column.field_type, PrimitiveType):
                 found.setdefault(field_id, {})[column.field_type] = None
     return {field_id: tuple(types) for field_id, types in found.items()}

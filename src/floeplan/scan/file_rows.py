@@ -28,6 +28,7 @@ from floeplan.parquet.source import open_source
 from floeplan.scan.delete_files import DeleteFileReader, Positions, key_columns, matches_any
 from floeplan.scan.model import DeleteScan, FileScan
 from floeplan.scan.projection import FIELD_ID, project
+from floeplan.schemas import fields_by_id
 from floeplan.vectors import Mask
 
 # Field ids for files that carry none, by the table's name mapping.
@@ -209,7 +210,7 @@ class OpenFile:
 
     def _key_schema(self, field_id: int, path: str) -> Schema:
         for schema in self._table.schemas:
-            if field_id in schema._lazy_id_to_field:
+            if field_id in fields_by_id(schema):
                 return prune_columns(schema, {field_id}, select_full_types=False)
         raise CorruptMetadataError(
             f"equality delete {path} names field id {field_id}, which no schema of the table has",

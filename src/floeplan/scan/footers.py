@@ -35,6 +35,7 @@ from floeplan.predicate.tristate import TriState
 from floeplan.scan.model import RowGroups
 from floeplan.scan.options import ScanOptions
 from floeplan.scan.summary import PlanWarning
+from floeplan.schemas import fields_by_id
 
 FOOTER_CACHE_FILES = 4096
 
@@ -140,7 +141,7 @@ class FooterPass:
         options = PruneOptions(page_index=self._options.page_index, bloom_filter=self._options.bloom_filter)
         fields = self._union.spec(spec_id).fields
         constant = {field.source_id for field in fields if isinstance(field.transform, IdentityTransform)}
-        defaulted = {i for i, f in self._schema._lazy_id_to_field.items() if f.initial_default is not None}
+        defaulted = {i for i, f in fields_by_id(self._schema).items() if f.initial_default is not None}
         expr = map_leaves(self._compiled.predicate, lambda leaf: _open_ended(leaf, constant | defaulted))
         return Pruner(CompileResult(expr, expr, expr, self._compiled.errors), self._schema, options)
 

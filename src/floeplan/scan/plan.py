@@ -45,6 +45,7 @@ from floeplan.scan.report import default_store, scan_report, store_report
 from floeplan.scan.scan_plan import ScanPlan
 from floeplan.scan.summary import PassSummary, PlanWarning
 from floeplan.scan.totals import Totals, summarise
+from floeplan.schemas import fields_by_id
 from floeplan.snapshot.deletes import ScanDeletes, match, read_deletes
 from floeplan.snapshot.passes import (
     ConjunctEffect,
@@ -110,7 +111,7 @@ class _Planner:
         self.compiled = compiled
         self.shown = shown
         self.options = options
-        self.projected = frozenset(shown._lazy_id_to_field) if projected else None
+        self.projected = frozenset(fields_by_id(shown)) if projected else None
         self.sources = source_types(target.schema, target.metadata.schemas)
         self.union = UnionPartitionType.of_table(target.metadata)
         self.root = _root(options.root, target)

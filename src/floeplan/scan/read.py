@@ -24,6 +24,7 @@ from floeplan.scan.file_rows import EQUALITY, FileRows, TableRows
 from floeplan.scan.model import FileScan
 from floeplan.scan.projection import arrow_schema, without_columns
 from floeplan.scan.scan_plan import ScanPlan
+from floeplan.schemas import fields_by_id
 
 READ_THREADS = 8
 
@@ -117,6 +118,6 @@ class PlanReader:
         tops = {field.field_id: field for field in self._schema.fields}
         asked = set(field_ids(file.residual))
         for field in self._table_schema.fields:
-            if not asked.isdisjoint(Schema(field)._lazy_id_to_field):
+            if not asked.isdisjoint(fields_by_id(Schema(field))):
                 tops[field.field_id] = field
         return Schema(*tops.values())

@@ -18,6 +18,7 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.types import NestedField
 
 from floeplan.errors import BadInputError, UnknownColumnError, UnknownSnapshotError
+from floeplan.schemas import fields_by_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,5 +109,5 @@ def select(schema: Schema, columns: Sequence[str], case_sensitive: bool = True) 
 
 def _first(field: NestedField, ids: Sequence[int]) -> int:
     """Where a top-level field, or something inside it, was first asked for."""
-    inside = Schema(field)._lazy_id_to_field
+    inside = fields_by_id(Schema(field))
     return next(position for position, wanted in enumerate(ids) if wanted in inside)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sqlglot.tokenizer_core import TokenType
+from sqlglot import TokenType
 
 from floeplan.errors import BadInputError
 from floeplan.sql_text.qualifiers import Qualifiers

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sqlglot.tokenizer_core import TokenType
+from sqlglot import TokenType
 
 from floeplan.dml.statement import SubqueryCondition
 from floeplan.errors import BadInputError

@@ -20,7 +20,7 @@ from pyiceberg.transforms import (
     TruncateTransform,
     YearTransform,
 )
-from sqlglot.tokenizer_core import TokenType
+from sqlglot import TokenType
 
 from floeplan.errors import BadInputError
 from floeplan.partition.evolution import AddField, DropField, SpecChange, Term, replace_field

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlglot.tokenizer_core import Token, TokenType
+from sqlglot import Token, TokenType
 
 from floeplan.errors import BadInputError
 from floeplan.sql_text.tokens import Piece, is_name, is_word

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 from pyiceberg.utils.config import Config
-from sqlglot.tokenizer_core import Token, TokenType
+from sqlglot import Token, TokenType
 
 from floeplan.catalog import EMBEDDED, load_table
 from floeplan.errors import BadInputError, FloeplanError, UnknownCatalogError, UnknownTableError

@@ -15,7 +15,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
-from sqlglot.tokenizer_core import TokenType
+from sqlglot import TokenType
 
 from floeplan.dml.append import append
 from floeplan.dml.assign import compile_assignments

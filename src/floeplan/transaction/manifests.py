@@ -30,6 +30,7 @@ from floeplan.metadata.manifests.manifest_list import DATA, DELETES, ManifestLis
 from floeplan.metadata.manifests.writer import write_manifest
 from floeplan.partition.transforms import can_apply
 from floeplan.partition.union import UnionPartitionType
+from floeplan.schemas import fields_by_id
 from floeplan.vectors import Ints
 
 # Files by the partition spec they were written under: a manifest holds the files of one spec, and no other.
@@ -101,7 +102,7 @@ def _binds(field: PartitionField, schema: Schema) -> bool:
     """A void field is null whatever its source is, and binds without one."""
     if isinstance(field.transform, VoidTransform):
         return True
-    source = schema._lazy_id_to_field.get(field.source_id)
+    source = fields_by_id(schema).get(field.source_id)
     type_ = None if source is None else source.field_type
     return isinstance(type_, PrimitiveType) and can_apply(field.transform, type_)
 

@@ -22,6 +22,7 @@ from pyiceberg.types import IcebergType, NestedField, PrimitiveType
 from floeplan.errors import BadInputError, CommitConflictError, UnsupportedError
 from floeplan.metadata.manifests.entries import Content, EntriesTable
 from floeplan.predicate.stats import to_mask
+from floeplan.schemas import fields_by_id
 from floeplan.transaction.change import Operation, SnapshotChange
 from floeplan.transaction.filter_manifests import entry_keys
 from floeplan.transaction.manifests import TableShape, find_compatible_schema, validate_added_data_files
@@ -128,7 +129,7 @@ def _check_specs(files: EntriesTable, planned: TableMetadata, now: TableMetadata
 def _check_schema(planned: Schema, now: Schema) -> None:
     if planned == now:
         return
-    before, after = planned._lazy_id_to_field, now._lazy_id_to_field
+    before, after = fields_by_id(planned), fields_by_id(now)
     for field_id, field in before.items():
         name = planned.find_column_name(field_id)
         if field_id not in after:

@@ -41,6 +41,7 @@ from floeplan.parquet.footer.footer import ParquetFooter, read_footer
 from floeplan.parquet.footer.schema import LeafColumn
 from floeplan.parquet.source import open_source
 from floeplan.partition.key import PartitionKey
+from floeplan.schemas import fields_by_id
 from floeplan.write.entry_rows import FileEntry, entries_of
 from floeplan.write.imported_partitions import SourceFile, with_proven_partitions
 from floeplan.write.metrics import file_metrics
@@ -105,7 +106,7 @@ def _names(table: Table) -> dict[int, set[str]]:
     """Every name a field has had, by its id."""
     found: dict[int, set[str]] = {}
     for schema in table.metadata.schemas:
-        for field_id in schema._lazy_id_to_field:
+        for field_id in fields_by_id(schema):
             found.setdefault(field_id, set()).add(schema.find_column_name(field_id) or "")
     return found
 
@@ -122,7 +123,7 @@ def _open(
 
 def _own_leaves(path: str, footer: ParquetFooter, names: Mapping[int, set[str]]) -> dict[int, LeafColumn]:
     """The leaves by the file's ids, which must mean what they mean in the table."""
-    for field_id in footer.schema._lazy_id_to_field:
+    for field_id in fields_by_id(footer.schema):
         name, known = footer.schema.find_column_name(field_id), names.get(field_id, set())
         if name not in known:
             raise UnsupportedError(
@@ -164,7 +165,7 @@ def _check_required(path: str, leaves: Mapping[int, LeafColumn], target: WriteTa
 def _check_types(path: str, leaves: Mapping[int, LeafColumn], target: WriteTarget) -> None:
     """Columns must be readable as the types of the table."""
     for field_id, leaf in leaves.items():
-        wanted = target.schema._lazy_id_to_field.get(field_id)
+        wanted = fields_by_id(target.schema).get(field_id)
         if wanted is not None and not _reads_as(leaf.type, wanted.field_type):
             raise TypeMismatchError(
                 f"column {leaf} of {path} is {leaf.type}, which cannot be read as {wanted.field_type}",

@@ -40,6 +40,7 @@ from floeplan.parquet.footer.values import Side
 from floeplan.partition.fields import BoundField
 from floeplan.partition.recover import Obstacle, Recovered, recover
 from floeplan.predicate.ir import Column
+from floeplan.schemas import fields_by_id
 from floeplan.write.metrics import FileMetrics, file_metrics, single_value
 from floeplan.write.options import FULL, MetricsModes
 from floeplan.write.target import WriteTarget
@@ -180,7 +181,7 @@ def with_proven_partitions(
 
 def _statistics(field: BoundField, files: Sequence[SourceFile], schema: Schema) -> Any:
     """What the files say of the source of a field; ``None`` where the table no longer has it."""
-    source = schema._lazy_id_to_field.get(field.source_id)
+    source = fields_by_id(schema).get(field.source_id)
     if source is None or not isinstance(source.field_type, PrimitiveType):
         return None
     found = [_metrics(field.source_id, source.field_type, file, schema) for file in files]

@@ -27,6 +27,7 @@ from floeplan.parquet.footer.schema import LeafColumn
 from floeplan.parquet.footer.values import Side, comparable, decode_bound, usable_claims
 from floeplan.partition.transforms import from_physical
 from floeplan.predicate.stats import Bound
+from floeplan.schemas import fields_by_id
 from floeplan.write.options import MetricsMode, MetricsModes
 from floeplan.write.parquet_file import GroupFacts
 
@@ -70,7 +71,7 @@ def file_metrics(
     """
     metrics = FileMetrics()
     for field_id, leaf in (footer.leaf_by_id if leaves is None else leaves).items():
-        type_ = schema._lazy_id_to_field[field_id].field_type if field_id in schema._lazy_id_to_field else None
+        type_ = fields_by_id(schema)[field_id].field_type if field_id in fields_by_id(schema) else None
         if isinstance(type_, PrimitiveType):
             _add(metrics, footer, leaf, _Column(field_id, type_, modes.of(field_id), groups))
     return metrics

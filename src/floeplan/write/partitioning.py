@@ -29,6 +29,7 @@ from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.evaluate import physical
 from floeplan.predicate.rows.arrow_columns import columns_of, decoded
 from floeplan.predicate.stats import Vector
+from floeplan.schemas import fields_by_id
 from floeplan.vectors import valid_mask
 from floeplan.write.row_order import Numbers, SortKey, sorted_numbers
 
@@ -87,7 +88,7 @@ def split(
 
 def partition_values(rows: pa.Table, schema: Schema, field: BoundField) -> pa.Array:
     """The values of one partition field for every row, in the vector domain of its type."""
-    if field.source_id not in schema._lazy_id_to_field:
+    if field.source_id not in fields_by_id(schema):
         raise UnknownColumnError(
             f"partition field {field.column.path[0]} takes its values from field id {field.source_id}, which the "
             "schema no longer has; write to a spec without it",
@@ -171,7 +172,7 @@ def taken(rows: pa.Table, numbers: pa.Array) -> pa.Table:
 
 
 def _sortable(rows: pa.Table, schema: Schema, field: SortField) -> pa.Array:
-    if field.source_id not in schema._lazy_id_to_field:
+    if field.source_id not in fields_by_id(schema):
         raise UnknownColumnError(
             f"the sort order names field id {field.source_id}, which the schema does not have",
             context={"source-id": field.source_id},

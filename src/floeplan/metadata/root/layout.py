@@ -36,6 +36,7 @@ from floeplan.metadata.manifests.entries import ALL_COLUMNS, POSITION_DELETE_PAT
 from floeplan.metadata.manifests.typed_values import parse_type
 from floeplan.partition.fields import source_types
 from floeplan.partition.union import UnionPartitionType
+from floeplan.schemas import fields_by_id
 from floeplan.vectors import Ints, Mask, valid_mask, validity_bitmap
 
 HEADER_KEY = b"floeplan.root"
@@ -136,7 +137,7 @@ def stat_columns(field_ids: Iterable[int], metadata: TableMetadata) -> tuple[Sta
     newest_last = sorted(metadata.schemas, key=lambda s: (s.schema_id == metadata.current_schema_id, s.schema_id))
     names: dict[int, str] = {key: name for key, (name, _) in _RESERVED.items()}
     for schema in newest_last:
-        names |= {field_id: schema.find_column_name(field_id) or "" for field_id in schema._lazy_id_to_field}
+        names |= {field_id: schema.find_column_name(field_id) or "" for field_id in fields_by_id(schema)}
     columns: dict[str, StatColumn] = {}
     for field_id in sorted(field_ids):
         name = names.get(field_id) or f"field_{field_id}"

@@ -16,10 +16,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from sqlglot import exp
+from sqlglot import Token, TokenType, exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.parsers.spark import SparkParser
-from sqlglot.tokenizer_core import Token, TokenType
 
 from floeplan.errors import FloeplanError
 from floeplan.predicate.casts import NeedsRows, Term, compare

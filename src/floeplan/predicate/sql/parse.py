@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from sqlglot import exp
+from sqlglot import Token, exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import ErrorLevel, ParseError
-from sqlglot.tokenizer_core import Token
 
 from floeplan.errors import BadInputError, PredicateSyntaxError
 from floeplan.predicate.names import Names, Reference

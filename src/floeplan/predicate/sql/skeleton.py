@@ -15,9 +15,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from sqlglot import Token, TokenType
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import TokenError
-from sqlglot.tokenizer_core import Token, TokenType
 
 from floeplan.errors import BadInputError, PredicateSyntaxError
 from floeplan.predicate.sql.fast_path import all_blanked, without_numbers

@@ -42,6 +42,7 @@ from floeplan.parquet.footer.thrift import (
     splice,
 )
 from floeplan.scan.file_rows import OpenFile
+from floeplan.schemas import fields_by_id
 from floeplan.write.parquet_file import WrittenFile
 
 MIN_ROW_GROUP_BYTES = 8 * 1024 * 1024
@@ -100,7 +101,7 @@ def stitch(files: Sequence[OpenFile], io: FileIO, path: str) -> WrittenFile:
 
 def _types(schema: Schema) -> dict[int, str]:
     """Fields by id with their types; those of structs, lists and maps are their fields. Names do not matter."""
-    fields = schema._lazy_id_to_field.items()
+    fields = fields_by_id(schema).items()
     return {i: str(f.field_type) if f.field_type.is_primitive else type(f.field_type).__name__ for i, f in fields}
 
 

@@ -27,6 +27,7 @@ from floeplan.partition.recover import Obstacle, Recovered, recover
 from floeplan.partition.transforms import can_apply
 from floeplan.partition.union import UnionField, UnionPartitionType
 from floeplan.predicate.ir import Column
+from floeplan.schemas import fields_by_id
 from floeplan.vectors import Mask
 
 
@@ -75,7 +76,7 @@ def output_partitions(entries: EntriesTable, union: UnionPartitionType, output_s
 def check_writable(union: UnionPartitionType, schema: Schema, output_spec_id: int | None) -> None:
     """Refuse a spec that rows cannot be partitioned by any more: its column is gone, or its transform unknown."""
     for field in () if output_spec_id is None else union.spec(output_spec_id).fields:
-        gone = field.source_id not in schema._lazy_id_to_field
+        gone = field.source_id not in fields_by_id(schema)
         if not field.is_void and (gone or not can_apply(field.transform, field.source_type)):
             why = (
                 "the column it is made of is gone" if gone else f"{transform_name(field.transform)} cannot be computed"

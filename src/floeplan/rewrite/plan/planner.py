@@ -68,6 +68,7 @@ from floeplan.rewrite.plan.screening import Screened, Screening, Undecided, Warn
 from floeplan.rewrite.strategies.orders import rewrite_order
 from floeplan.scan.model import PlannedFiles
 from floeplan.scan.projection import PartitionNames
+from floeplan.schemas import fields_by_id
 from floeplan.snapshot.deletes import ScanDeletes, match, read_deletes
 from floeplan.snapshot.passes import is_delete_manifest
 from floeplan.snapshot.target import ScanTarget, resolve_target
@@ -320,7 +321,7 @@ class RewriteDataFilesPlanner:
 
 def _floats(schema: Schema) -> frozenset[int]:
     """Columns whose NaN only manifests count: a file stitched together of others has the sum of theirs."""
-    fields = schema._lazy_id_to_field.items()
+    fields = fields_by_id(schema).items()
     return frozenset(i for i, field in fields if isinstance(field.field_type, FloatType | DoubleType))
 
 

@@ -33,6 +33,7 @@ from floeplan.predicate.rows.arrow_columns import columns_of, decoded
 from floeplan.rewrite.plan.options import CLUSTERING
 from floeplan.rewrite.strategies.curves import along_curve, cell_bits, curve_rows, curve_words, order_words
 from floeplan.rewrite.strategies.order_bytes import comparable
+from floeplan.schemas import fields_by_id
 from floeplan.tasks.threads import ahead, side_by_side
 from floeplan.vectors import valid_mask
 from floeplan.write.partitioning import sort_rows, sorted_rows, taken
@@ -62,7 +63,7 @@ class GroupOrder:
     def key_schema(self) -> Schema:
         """The columns the order looks at."""
         sources = {field.source_id for field in self.order.fields}
-        return Schema(*(top for top in self.schema.fields if not sources.isdisjoint(Schema(top)._lazy_id_to_field)))
+        return Schema(*(top for top in self.schema.fields if not sources.isdisjoint(fields_by_id(Schema(top)))))
 
     def keys(self, rows: pa.Table) -> list[pa.ChunkedArray]:
         """The values of each key column."""

@@ -36,6 +36,7 @@ from floeplan.rewrite.run.work import GroupRun
 from floeplan.rewrite.strategies.curves import SAMPLE_ROWS
 from floeplan.rewrite.strategies.orders import NOT_OF_THE_TABLE
 from floeplan.scan.file_rows import OpenFile
+from floeplan.schemas import fields_by_id
 from floeplan.tasks.threads import ahead, side_by_side
 from floeplan.vectors import Ints
 from floeplan.write.conform import conform
@@ -201,7 +202,7 @@ class GroupWriter:
             return iter([(self.work.partition, batch.numbers)])
         schema, union = self.target.stored_schema, self.target.union
         sources = {field.source_id for field in union.spec(self.work.output_spec_id).fields}
-        tops = [top.name for top in schema.fields if not sources.isdisjoint(Schema(top)._lazy_id_to_field)]
+        tops = [top.name for top in schema.fields if not sources.isdisjoint(fields_by_id(Schema(top)))]
         numbered = batch.rows.select(tops).append_column(_NUMBER, pa.array(batch.numbers))
         parts = split(numbered, schema, union, self.work.output_spec_id)
         return ((key, np.asarray(part.column(_NUMBER))) for key, part in parts)
