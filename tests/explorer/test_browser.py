@@ -195,7 +195,9 @@ def test_a_write_is_made_after_the_name_of_the_table_was_written(
     (tmp_path / "warehouse").mkdir()
     table = two_spec_table(tmp_path)
     with serving(ExplorerService("db.events", None, True, None, TOKEN)) as running:
-        quiet.goto(f"{running.url}#/rewrite")
+        quiet.goto(f"{running.page_url}#/rewrite")
+        expect(quiet).to_have_url(f"{running.url}?table=db.events#/rewrite")
+        quiet.reload()
         quiet.get_by_role("button", name="Upgrade now…").click()
         go = quiet.get_by_role("button", name="Change the table")
         expect(go).to_be_disabled()
@@ -209,6 +211,20 @@ def test_a_write_is_made_after_the_name_of_the_table_was_written(
         assert table.refresh().metadata.current_snapshot_id != before
         quiet.get_by_role("button", name="Close").click()
         expect(quiet.locator("main")).to_contain_text("All files have the current spec already")
+
+
+def test_a_page_without_the_token_cannot_write(quiet: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLOEPLAN_HOME", str(tmp_path))
+    (tmp_path / "warehouse").mkdir()
+    table = two_spec_table(tmp_path)
+    with serving(ExplorerService("db.events", None, True, None, TOKEN)) as running:
+        quiet.goto(f"{running.url}#/rewrite")
+        quiet.get_by_role("button", name="Upgrade now…").click()
+        quiet.get_by_label("Write db.events to go on").fill("db.events")
+        quiet.get_by_role("button", name="Change the table").click()
+        expect(quiet.locator("#confirm-dialog")).to_contain_text("open the URL that floeplan serve printed")
+    before = table.metadata.current_snapshot_id
+    assert table.refresh().metadata.current_snapshot_id == before
 
 
 def test_a_table_that_cannot_be_shown_is_examined(quiet: Page, tmp_path: Path) -> None:

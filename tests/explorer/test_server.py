@@ -143,7 +143,6 @@ def test_very_many_parameters_are_refused(call: Caller) -> None:
 
 def test_every_document_of_a_table_is_there(call: Caller) -> None:
     assert call.get("session")[1]["tables"] == [NAME]
-    assert call.get("session")[1]["token"] is None
     for name in ("overview", "map", "plan", "doctor", "rewrite", "upgrade"):
         status, document = call.get(name, table=NAME)
         assert status == 200, document
@@ -194,6 +193,18 @@ def test_who_may_not_write_does_not(writing: Caller, headers: dict[str, str], ki
     _, document = writing.post("rewrite", {"confirm": "db.events", "spec": "current"}, **headers)
     assert document["error"]["kind"] == kind
     assert load_table("db.events").metadata_location == before
+
+
+def test_no_document_reveals_the_token(writing: Caller) -> None:
+    for path in ("/", "/data.js", "/api/session", "/api/overview", f"/?token={TOKEN}"):
+        status, document = writing("GET", path)
+        assert status == 200
+        assert TOKEN not in json.dumps([document, writing.headers])
+
+
+def test_the_url_to_open_carries_the_token_where_writes_are_allowed(writing: Caller, server: ExplorerServer) -> None:
+    assert writing.server.page_url == f"{writing.server.url}?token={TOKEN}"
+    assert server.page_url == server.url
 
 
 def test_a_write_needs_the_name_of_the_table(writing: Caller) -> None:

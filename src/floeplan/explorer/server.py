@@ -1,14 +1,14 @@
 """The live explorer: an HTTP server on 127.0.0.1.
 
-Rules, each of which refuses the request before anything is looked up:
+Every request is checked before anything is looked up:
 
-- the ``Host`` is this machine's and this port's, so that a name that was bound to 127.0.0.1 elsewhere is of no use;
-- a browser that says the request comes from another site is refused;
-- a request that writes is a POST of JSON with the right ``Origin`` and the token of this process, which only a page of
-  this origin can have read.
+- ``Host`` must be 127.0.0.1 or localhost with this port (prevents DNS rebinding).
+- ``Sec-Fetch-Site`` must not name another site.
+- A write must be a POST of JSON with a matching ``Origin`` and the session token. The token is part of the URL that
+  ``floeplan serve`` prints and of nothing that the server returns, so other local processes cannot read it.
 
-Files are served from a fixed list, answers are never cached, and pages may load nothing from elsewhere. Fail-safe: an
-error nobody foresaw is told by its name only; what it says may hold secrets and goes to the log.
+Only a fixed list of files is served, responses are never cached, and pages load nothing from other origins. Fail-safe:
+for an unexpected exception the response contains its class name only; the message, which may hold secrets, is logged.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TOKEN_HEADER = "X-Floeplan-Token"
 MOST_BODY_BYTES = 64 * 1024
 MOST_PARAMETERS = 20
 IDLE_SECONDS = 120
-"""A connection that says nothing for so long is closed."""
+"""Idle connections are closed after this time."""
 
 _API = "/api/"
 _JSON = "application/json; charset=utf-8"
@@ -49,7 +49,7 @@ _log = logging.getLogger(__name__)
 
 
 class RefusedError(Exception):
-    """A request that is not answered."""
+    """A request that is refused with an HTTP status."""
 
     def __init__(self, status: HTTPStatus, kind: str, message: str) -> None:
         super().__init__(message)
@@ -57,7 +57,7 @@ class RefusedError(Exception):
 
 
 class ExplorerServer(ThreadingHTTPServer):
-    """Serves the explorer; port 0 takes any that is free."""
+    """Serves the explorer on 127.0.0.1; port 0 picks a free port."""
 
     daemon_threads = True
 
@@ -68,17 +68,22 @@ class ExplorerServer(ThreadingHTTPServer):
 
     @property
     def port(self) -> int:
-        """The port that was taken."""
+        """The port the server listens on."""
         return int(self.server_address[1])
 
     @property
     def url(self) -> str:
-        """Where the explorer is."""
+        """The base URL."""
         return f"http://{ADDRESS}:{self.port}/"
 
     @property
+    def page_url(self) -> str:
+        """The URL to open in a browser; with the session token where writes are allowed."""
+        return f"{self.url}?token={self.service.token}" if self.service.allow_writes else self.url
+
+    @property
     def hosts(self) -> frozenset[str]:
-        """The names under which it may be called."""
+        """The accepted values of ``Host``."""
         return frozenset(f"{name}:{self.port}" for name in (ADDRESS, "localhost"))
 
 
@@ -110,60 +115,63 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
         except Exception as error:
             _log.exception("%s failed", self.command)
-            hidden = FloeplanError(f"{type(error).__name__}; the server's log says more", kind="unexpected")
+            hidden = FloeplanError(f"{type(error).__name__}; see the server log for details", kind="unexpected")
             self._send(HTTPStatus.INTERNAL_SERVER_ERROR, _JSON, to_json(hidden.to_dict()))
 
     def _check_caller(self) -> None:
         if self.headers.get("Host") not in self.server.hosts:
-            raise RefusedError(HTTPStatus.FORBIDDEN, "wrong-host", f"this explorer is at {self.server.url} only")
+            raise RefusedError(HTTPStatus.FORBIDDEN, "wrong-host", f"this explorer is served at {self.server.url} only")
         if self.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
-            raise RefusedError(HTTPStatus.FORBIDDEN, "cross-origin", "requests of other sites are not answered")
+            raise RefusedError(HTTPStatus.FORBIDDEN, "cross-origin", "cross-site requests are refused")
 
     def _get(self) -> None:
-        asked = self._asked()
-        if asked.path.startswith(_API):
-            name = asked.path.removeprefix(_API)
-            self._send(HTTPStatus.OK, _JSON, to_json(self.server.service.read(name, _parameters(asked.query))))
+        url = self._request_url()
+        if url.path.startswith(_API):
+            name = url.path.removeprefix(_API)
+            self._send(HTTPStatus.OK, _JSON, to_json(self.server.service.read(name, _parameters(url.query))))
             return
-        name = asked.path.lstrip("/") or INDEX
+        name = url.path.lstrip("/") or INDEX
         if name == DATA:
             self._send(HTTPStatus.OK, TYPES[".js"], data_script(None))
             return
         path = self.server.assets.get(name)
         if path is None or path.suffix not in TYPES:
-            raise RefusedError(HTTPStatus.NOT_FOUND, "not-found", "there is no such page")
+            raise RefusedError(HTTPStatus.NOT_FOUND, "not-found", "page not found")
         self._send(HTTPStatus.OK, TYPES[path.suffix], path.read_text(encoding="utf-8"))
 
     def _post(self) -> None:
         if self.headers.get("Origin") not in {f"http://{host}" for host in self.server.hosts}:
-            raise RefusedError(HTTPStatus.FORBIDDEN, "cross-origin", "only a page of this explorer may change tables")
-        if self.headers.get_content_type() != "application/json":
-            raise RefusedError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "not-json", "send application/json")
-        if not hmac.compare_digest(self.headers.get(TOKEN_HEADER, "").encode(), self.server.service.token.encode()):
             raise RefusedError(
-                HTTPStatus.FORBIDDEN, "wrong-token", "the token is not that of this process: load the page anew"
+                HTTPStatus.FORBIDDEN, "cross-origin", "writes are accepted from this explorer's pages only"
             )
+        if self.headers.get_content_type() != "application/json":
+            raise RefusedError(
+                HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "not-json", "the content type must be application/json"
+            )
+        if not hmac.compare_digest(self.headers.get(TOKEN_HEADER, "").encode(), self.server.service.token.encode()):
+            message = "session token is missing or stale; open the URL that floeplan serve printed"
+            raise RefusedError(HTTPStatus.FORBIDDEN, "wrong-token", message)
         body = self._body()
-        name = self._asked().path.removeprefix(_API)
+        name = self._request_url().path.removeprefix(_API)
         self._send(HTTPStatus.OK, _JSON, to_json(self.server.service.write(name, body)))
 
-    def _asked(self) -> SplitResult:
+    def _request_url(self) -> SplitResult:
         try:
             return urlsplit(self.path)
         except ValueError as error:
-            raise RefusedError(HTTPStatus.BAD_REQUEST, "bad-input", "that is no address") from error
+            raise RefusedError(HTTPStatus.BAD_REQUEST, "bad-input", "invalid request URL") from error
 
     def _body(self) -> Mapping[str, str]:
         size = parse_count(self.headers.get("Content-Length"))
         if size is None or size > MOST_BODY_BYTES:
-            message = f"send at most {MOST_BODY_BYTES} bytes"
+            message = f"the request body must not exceed {MOST_BODY_BYTES} bytes"
             raise RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too-large", message)
         try:
             body = json.loads(self.rfile.read(size))
         except ValueError as error:
-            raise RefusedError(HTTPStatus.BAD_REQUEST, "not-json", "the body is not JSON") from error
+            raise RefusedError(HTTPStatus.BAD_REQUEST, "not-json", "the request body is not JSON") from error
         if not isinstance(body, dict) or not all(isinstance(value, str) for value in body.values()):
-            raise RefusedError(HTTPStatus.BAD_REQUEST, "not-json", "the body must be an object of texts")
+            raise RefusedError(HTTPStatus.BAD_REQUEST, "not-json", "the request body must be an object of strings")
         return body
 
     def _send(self, status: HTTPStatus, media_type: str, text: str) -> None:
@@ -177,7 +185,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Requests are of interest with -v only; predicates stay out of the log."""
+        """Log requests at INFO, without the query string: it may hold predicates or the token."""
         _log.info("%s %s", self.command, self.path.partition("?")[0])
 
 
@@ -185,4 +193,4 @@ def _parameters(query: str) -> Mapping[str, str]:
     try:
         return dict(parse_qsl(query, keep_blank_values=True, max_num_fields=MOST_PARAMETERS))
     except ValueError as error:
-        raise RefusedError(HTTPStatus.BAD_REQUEST, "bad-input", "there are too many parameters") from error
+        raise RefusedError(HTTPStatus.BAD_REQUEST, "bad-input", "too many query parameters") from error

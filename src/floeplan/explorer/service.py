@@ -119,7 +119,6 @@ class ExplorerService:
         return {
             "tables": self.tables(),
             "allow_writes": self.allow_writes,
-            "token": self.token if self.allow_writes else None,
             "audit": self.audit is not None,
             "version": metadata.version("floeplan"),
         }

@@ -97,9 +97,9 @@ def serve(
     service = ExplorerService(table, catalog, allow_writes, audit, secrets.token_urlsafe(32))
     with _listening(service, port) as server:
         if json:
-            print_json({"url": server.url, "allow_writes": allow_writes, "tables": service.tables()})
+            print_json({"url": server.page_url, "allow_writes": allow_writes, "tables": service.tables()})
         else:
-            text_console().print(f"{server.url}  (Ctrl-C ends it)")
+            text_console().print(f"{server.page_url}  (press Ctrl-C to stop)")
         sys.stdout.flush()
         try:
             server.serve_forever()

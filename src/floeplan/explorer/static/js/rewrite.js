@@ -257,7 +257,7 @@
             go.disabled = true;
             F.fill(outcome, F.el("p", { class: "soft" }, "Working; this page may be left open…"));
             try {
-                const result = await F.source.write(action, shared.session.token, { ...body, confirm: name.value });
+                const result = await F.source.write(action, { ...body, confirm: name.value });
                 F.fill(outcome, F.note(`Done: ${F.counted(result.snapshot_ids.length, "snapshot")} committed.`));
                 cancel.textContent = "Close";
                 dialog.addEventListener("close", () => shared.reload(), { once: true });

@@ -11,8 +11,31 @@
         }
     };
 
+    const TOKEN = "floeplan-token";
+
+    /** The session token that `floeplan serve` prints in its URL: taken out of the address bar, kept for this tab. */
+    function takeToken(address) {
+        const given = address.get("token");
+        try {
+            if (given) sessionStorage.setItem(TOKEN, given);
+        } catch {
+            /* without storage the token is lost when the page is reloaded */
+        }
+        if (given) {
+            address.delete("token");
+            history.replaceState(null, "", `?${address}${location.hash}`);
+        }
+        try {
+            return given || sessionStorage.getItem(TOKEN) || "";
+        } catch {
+            return given || "";
+        }
+    }
+
     function server() {
-        let table = new URLSearchParams(location.search).get("table");
+        const address = new URLSearchParams(location.search);
+        const token = takeToken(address);
+        let table = address.get("table");
 
         async function answer(response) {
             const document = await response.json();
@@ -45,7 +68,7 @@
             rewrite: (request, signal) => get("rewrite", request, signal),
             upgrade: (to) => get("upgrade", { to }),
             audit: () => get("audit", {}),
-            async write(action, token, body) {
+            async write(action, body) {
                 const headers = { "Content-Type": "application/json", "X-Floeplan-Token": token };
                 return answer(
                     await fetch(`/api/${action}`, {
