@@ -13,7 +13,7 @@ from pyiceberg.table import Table
 import floeplan as fp
 from floeplan.dml.outcome import DmlResult
 from floeplan.spark.write.small_frames import is_small
-from floeplan.tasks.runner import HERE_BYTES
+from floeplan.tasks.runner import LOCAL_BYTES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -95,7 +95,7 @@ def appends(spark: SparkSession, path: str, rows: int) -> list[Case]:
             statement,
         ),
     ]
-    if not is_small(several, HERE_BYTES // 2):
+    if not is_small(several, LOCAL_BYTES // 2):
         more = f"{statement} UNION ALL SELECT * FROM new_rows UNION ALL SELECT * FROM new_rows"
         name = f"APPEND {3 * rows:,} rows, a DataFrame in tasks"
         found.append(Case(name, APPEND_BAR, lambda table: fp.append(table, several), more))

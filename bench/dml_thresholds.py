@@ -1,8 +1,8 @@
 """Where changes are worked on: the same change in this process and in Spark's tasks, over more and more of it.
 
-``python -m bench.dml_thresholds [rows …]`` prints for tables of so many rows how much work the runner counts (its
-weights, in MiB) and what it costs here and there. ``floeplan.tasks.runner.HERE_BYTES`` is chosen from it: up to there a
-Spark job costs more than it spreads. One turn of each to warm up, then the better of two.
+``python -m bench.dml_thresholds [rows …]`` prints, for tables of these row counts, how much work the runner counts
+(its weights, in MiB) and what that costs locally and on Spark. ``floeplan.tasks.runner.LOCAL_BYTES`` is chosen from it:
+below it a Spark job costs more than it saves. One warm-up turn each, then the better of two.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class _Thresholds:
 
     def _costs(self, change: Change, base: Table, here: int) -> list[float]:
         """CPU and wall seconds, the better of the turns after the first, when so many bytes are worked on here."""
-        runner.HERE_BYTES = here
+        runner.LOCAL_BYTES = here
         turns = [self._turn(change, base) for _ in range(TURNS)]
         return [min(turn[which] for turn in turns[1:]) for which in (0, 1)]
 

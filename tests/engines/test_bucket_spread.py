@@ -93,7 +93,7 @@ def test_texts_at_random_too(spark: SparkSession) -> None:
 @pytest.fixture
 def four_tasks(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[SparkSession]:
     """Rows are written in four tasks, however few they are."""
-    monkeypatch.setattr("floeplan.tasks.runner.HERE_BYTES", -1)
+    monkeypatch.setattr("floeplan.tasks.runner.LOCAL_BYTES", -1)
     wanted = {"spark.sql.adaptive.coalescePartitions.enabled": "false", "spark.sql.shuffle.partitions": "4"}
     before = {name: str(spark.conf.get(name)) for name in wanted}
     for name, value in wanted.items():

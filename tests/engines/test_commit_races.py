@@ -18,9 +18,9 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
 from floeplan.errors import CommitConflictError
+from floeplan.transaction.catalog_commit import CommitOptions, RetryPolicy
 from floeplan.transaction.change import IsolationLevel
 from floeplan.transaction.commit import commit_change
-from floeplan.transaction.exchange import CommitOptions, RetryPolicy
 from tests.support.commits import (
     Rows,
     Write,

@@ -118,7 +118,7 @@ def test_rows_without_a_time_are_spread_too(spark: SparkSession) -> None:
 def test_rows_of_a_sorted_table_are_spread_in_ranges_of_its_order(
     spark: SparkSession, local_catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("floeplan.tasks.runner.HERE_BYTES", -1)
+    monkeypatch.setattr("floeplan.tasks.runner.LOCAL_BYTES", -1)
     schema = Schema(NestedField(1, "ts", TimestamptzType()), NestedField(2, "id", LongType()))
     by_day = SortField(1, DayTransform(), SortDirection.DESC, NullOrder.NULLS_LAST)
     by_id = SortField(2, IdentityTransform(), SortDirection.ASC, NullOrder.NULLS_FIRST)

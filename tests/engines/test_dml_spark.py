@@ -29,7 +29,7 @@ MODES = ("copy-on-write", "merge-on-read")
 @pytest.fixture(autouse=True)
 def _every_task_on_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     """However little work there is, Spark does it."""
-    monkeypatch.setattr("floeplan.tasks.runner.HERE_BYTES", -1)
+    monkeypatch.setattr("floeplan.tasks.runner.LOCAL_BYTES", -1)
 
 
 @pytest.fixture(params=TABLES)

@@ -34,7 +34,7 @@ TASKS = 6
 @pytest.fixture(autouse=True)
 def _in_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     """However little there is to do, each file is read and written by a task of its own."""
-    monkeypatch.setattr("floeplan.tasks.runner.HERE_BYTES", -1)
+    monkeypatch.setattr("floeplan.tasks.runner.LOCAL_BYTES", -1)
     monkeypatch.setattr("floeplan.dml.spark_rows.FILES_PER_TASK_BYTES", 1)
 
 

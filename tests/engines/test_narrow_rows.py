@@ -26,7 +26,7 @@ ROWS, BYTES = narrow_rows._SETTINGS
 @pytest.fixture(autouse=True)
 def _in_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     """However few rows there are, tasks write them, and what is wide is found in short texts."""
-    monkeypatch.setattr("floeplan.tasks.runner.HERE_BYTES", -1)
+    monkeypatch.setattr("floeplan.tasks.runner.LOCAL_BYTES", -1)
     monkeypatch.setattr(narrow_rows, "WIDEST", 100)
 
 

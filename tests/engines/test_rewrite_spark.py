@@ -11,7 +11,7 @@ import pytest
 from pyiceberg.io import PY_IO_IMPL
 
 import floeplan as fp
-from floeplan.transaction.exchange import CommitOptions
+from floeplan.transaction.catalog_commit import CommitOptions
 from tests.support import killing_io
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def test_what_spark_commits_meanwhile_is_neither_lost_nor_undone(
 def test_a_task_that_is_killed_while_it_writes_is_done_again_by_another(
     spark: SparkSession, written: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("floeplan.tasks.runner.HERE_BYTES", -1)
+    monkeypatch.setattr("floeplan.tasks.runner.LOCAL_BYTES", -1)
     kill = tmp_path / "kill"
     kill.touch()
     folder = Path(written.location().removeprefix("file:")) / "data"

@@ -76,7 +76,7 @@ def test_frames_are_appended_alike_here_and_in_spark(
     assert is_small(rows, 1 << 20)
     found = []
     for here in (128 << 20, -1):
-        monkeypatch.setattr("floeplan.tasks.runner.HERE_BYTES", here)
+        monkeypatch.setattr("floeplan.tasks.runner.LOCAL_BYTES", here)
         made = matrix.fork("evolving_v3_vectors")
         table = local_catalog.load_table(made.identifier)
         names = {field.name for field in table.schema().fields}

@@ -20,9 +20,9 @@ from pyiceberg.table.update import AddPartitionSpecUpdate, SetDefaultSpecUpdate
 from floeplan.errors import CommitConflictError
 from floeplan.predicate.compile import compile_predicate
 from floeplan.scan.plan import plan_scan
-from floeplan.transaction.change import Check, IsolationLevel, Operation, SnapshotChange, Validation
+from floeplan.transaction.change import Check, ConflictValidation, IsolationLevel, Operation, SnapshotChange
 from floeplan.transaction.metadata_json import writable_metadata
-from floeplan.transaction.validation import Situation, validate
+from floeplan.transaction.validation import ValidationContext, validate
 from tests.support import iceberg_java
 from tests.support.commits import (
     NO_SCAN_EXTRAS,
@@ -72,9 +72,9 @@ def refuses(planned_on: Table, now: Table, checks: Iterable[Check], where: str, 
     start = planned_on.metadata.current_snapshot_id
     removed = SnapshotChange(Operation.OVERWRITE, removed_data=more.pop("removed", frozenset()))
     expr = compile_predicate(where, now.schema()).predicate
-    validation = Validation(start, frozenset(checks), expr, **more)
+    validation = ConflictValidation(start, frozenset(checks), expr, **more)
     try:
-        validate(Situation.of(now.metadata, now.metadata.current_snapshot_id, removed, validation, now.io))
+        validate(ValidationContext.of(now.metadata, now.metadata.current_snapshot_id, removed, validation, now.io))
     except CommitConflictError:
         return True
     return False

@@ -73,7 +73,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultyStore]:
 @pytest.fixture(autouse=True)
 def in_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     """However little there is to do, it is done by Spark."""
-    monkeypatch.setattr(runner, "HERE_BYTES", -1)
+    monkeypatch.setattr(runner, "LOCAL_BYTES", -1)
     monkeypatch.setattr(merging, "INSERT_ROWS", 1)
     monkeypatch.setattr(runner, "_run_here", lambda *_: pytest.fail("this was to be done by tasks"))
 

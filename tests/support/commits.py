@@ -29,17 +29,17 @@ from floeplan.scan.model import FileScan
 from floeplan.scan.options import ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.scan.read import PlanReader
+from floeplan.transaction.catalog_commit import CommitOptions, RetryPolicy, Timing
 from floeplan.transaction.change import (
     Command,
+    ConflictValidation,
     IsolationLevel,
     Mode,
     Operation,
     SnapshotChange,
-    Validation,
-    validation_for,
+    required_checks,
 )
 from floeplan.transaction.commit import CommitResult, commit_change
-from floeplan.transaction.exchange import CommitOptions, RetryPolicy, Timing
 from floeplan.transaction.metadata_json import writable_metadata
 from floeplan.write.data_files import write_data_files
 from floeplan.write.position_deletes import merge_positions, write_deletion_vectors, write_position_deletes
@@ -110,7 +110,7 @@ class Planned:
 
     table: Table
     change: SnapshotChange
-    validation: Validation
+    validation: ConflictValidation
 
     def commit(self, options: CommitOptions | None = None, **arguments: Any) -> CommitResult:
         return commit_change(
@@ -221,10 +221,12 @@ def replacing(where: str) -> Write:
     return Write("replace", plan, lambda before: before)
 
 
-def _validation(table: Table, command: Command, mode: Mode, isolation: IsolationLevel, where: str) -> Validation:
-    return Validation(
+def _validation(
+    table: Table, command: Command, mode: Mode, isolation: IsolationLevel, where: str
+) -> ConflictValidation:
+    return ConflictValidation(
         table.metadata.current_snapshot_id,
-        validation_for(command, mode, isolation),
+        required_checks(command, mode, isolation),
         compile_predicate(where, table.schema()).predicate,
     )
 

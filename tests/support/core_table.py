@@ -61,7 +61,7 @@ def _create(catalog: Catalog, name: str, version: int) -> Table:
 
 def change_everything(spark: SparkSession, properties: Mapping[str, str], version: int, path: str) -> None:
     """Append, delete, update, merge, rewrite, upgrade; the rows are right after each, by every way to read."""
-    runner.HERE_BYTES = -1  # however little work there is, Spark does it
+    runner.LOCAL_BYTES = -1  # however little work there is, Spark does it
     table, rows = evolved(properties, version)
     check(spark, table, rows, path)
     more = rows_of(range(200, 220))

@@ -24,7 +24,7 @@ from pyiceberg.table import Table
 
 import floeplan as fp
 from floeplan.maintain.reachable import reachable_files
-from floeplan.transaction.exchange import CommitOptions
+from floeplan.transaction.catalog_commit import CommitOptions
 from floeplan.transaction.metadata_json import writable_metadata
 from tests.support.commits import NO_WAITING
 from tests.support.fault_proxy import FaultProxy, fault_proxy

@@ -24,7 +24,7 @@ def own_pid(_: SparkSession) -> int:
 
 def change(spark: SparkSession, properties: Mapping[str, str], name: str, what: str) -> None:
     """Do it, in tasks however little there is to do."""
-    runner.HERE_BYTES = -1
+    runner.LOCAL_BYTES = -1
     catalog = SqlCatalog("local", **properties)
     table = catalog.load_table(name)
     if what == "append":

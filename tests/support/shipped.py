@@ -39,7 +39,7 @@ def read_in_tasks(spark: SparkSession, properties: Mapping[str, str]) -> list[in
 
 def appended_in_tasks(spark: SparkSession, properties: Mapping[str, str]) -> list[int]:
     """The ids of rows that Python tasks have written."""
-    runner.HERE_BYTES = -1  # however few rows there are
+    runner.LOCAL_BYTES = -1  # however few rows there are
     table, _ = evolved(properties, 2)
     fp.append(table, spark.range(1000, 1010, 1, 2))
     added = fp.plan_scan(table, "id >= 1000", options=QUIET).to_arrow(columns=["id"])

@@ -31,8 +31,8 @@ from floeplan.partition.evolution import AddField, DropField, Term
 from floeplan.scan.options import ScanOptions
 from floeplan.spark.source.batch import SourceOptions
 from floeplan.spark.source.streaming import BATCH_ID, QUERY_ID, StreamAppends
+from floeplan.transaction.catalog_commit import CommitOptions, RetryPolicy
 from floeplan.transaction.evolve_spec import evolve_spec
-from floeplan.transaction.exchange import CommitOptions, RetryPolicy
 from floeplan.transaction.metadata_json import writable_metadata
 
 SCHEMA = Schema(

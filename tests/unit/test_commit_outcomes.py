@@ -13,9 +13,9 @@ from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownExcept
 from pyiceberg.table import StaticTable, Table
 
 from floeplan.errors import BadInputError, CommitConflictError, CommitError, CommitStateUnknownError, UnknownTableError
+from floeplan.transaction.catalog_commit import CommitOptions, RetryPolicy
 from floeplan.transaction.change import IsolationLevel
 from floeplan.transaction.commit import CommitResult, commit_change
-from floeplan.transaction.exchange import CommitOptions, RetryPolicy
 from tests.support.commits import (
     NO_WAITING,
     append,

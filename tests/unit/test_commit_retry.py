@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from floeplan.errors import InvalidOptionError
-from floeplan.transaction.exchange import Repetition, RetryPolicy, Timing
+from floeplan.transaction.catalog_commit import Repetition, RetryPolicy, Timing
 
 pytestmark = pytest.mark.unit
 

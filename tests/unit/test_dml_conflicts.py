@@ -12,7 +12,7 @@ from pyiceberg.table import Table
 import floeplan as fp
 from floeplan.errors import CommitConflictError
 from floeplan.scan.options import ScanOptions
-from floeplan.transaction.exchange import CommitOptions
+from floeplan.transaction.catalog_commit import CommitOptions
 from tests.support.tables import events, two_spec_table
 
 pytestmark = pytest.mark.unit

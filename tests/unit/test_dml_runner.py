@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from floeplan.errors import BadInputError
-from floeplan.tasks.runner import HERE_BYTES, TASK_BYTES, answer_batch, run_tasks, spark_task, unpickled
+from floeplan.tasks.runner import LOCAL_BYTES, TASK_BYTES, load_results, result_batch, run_tasks, spark_task
 
 pytestmark = pytest.mark.unit
 
@@ -39,7 +39,7 @@ def test_little_work_leaves_the_session_alone() -> None:
     untouchable: Any = object()
     assert [pack for pack, _ in run_tasks(echo, [1, 2], untouchable, weights=[10, 20])] == [[1, 2]]
     with pytest.raises(AttributeError):
-        run_tasks(echo, [1, 2], untouchable, weights=[HERE_BYTES, 1])
+        run_tasks(echo, [1, 2], untouchable, weights=[LOCAL_BYTES, 1])
 
 
 def test_packs_are_balanced_by_weight(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,24 +79,24 @@ def test_errors_of_spark_tasks_arrive_whole() -> None:
     batches = [pa.record_batch([pa.array([0], pa.int64())], names=["id"])]
     answers = pa.Table.from_batches(list(spark_task(refuse, [[1]])(batches)))
     with pytest.raises(BadInputError, match="no such column") as caught:
-        unpickled(answers, None)
+        load_results(answers, None)
     assert caught.value.kind == "unknown-column"
     assert caught.value.context == {"column": "x"}
 
 
 def test_results_of_spark_tasks_are_unpickled_and_discarded_when_another_failed() -> None:
-    good = answer_batch(0, partial(str, "done"))
-    assert unpickled(pa.Table.from_batches([good]), None) == ["done"]
-    bad = answer_batch(1, partial(refuse, [], ""))
+    good = result_batch(0, partial(str, "done"))
+    assert load_results(pa.Table.from_batches([good]), None) == ["done"]
+    bad = result_batch(1, partial(refuse, [], ""))
     dropped: list[str] = []
     with pytest.raises(BadInputError):
-        unpickled(pa.Table.from_batches([good, bad]), dropped.append)
+        load_results(pa.Table.from_batches([good, bad]), dropped.append)
     assert dropped == ["done"]
 
 
 def test_other_errors_fail_the_job_so_that_spark_tries_again() -> None:
     with pytest.raises(ZeroDivisionError):
-        answer_batch(0, lambda: 1 / 0)
+        result_batch(0, lambda: 1 / 0)
 
 
 def test_tasks_pickle() -> None:

@@ -10,7 +10,7 @@ from threading import Barrier
 
 import pytest
 
-from floeplan.tasks.memory import collecting_seldom
+from floeplan.tasks.memory import raised_gc_threshold
 
 pytestmark = pytest.mark.unit
 
@@ -25,14 +25,14 @@ def as_it_was() -> Iterator[None]:
 @pytest.mark.parametrize("usual", [(700, 10, 10), (1_000_000, 5, 5), (0, 10, 10)])
 def test_what_held_before_holds_again(usual: tuple[int, int, int]) -> None:
     gc.set_threshold(*usual)
-    with collecting_seldom():
+    with raised_gc_threshold():
         assert gc.get_threshold() == (max(usual[0], 100_000) if usual[0] else 0, *usual[1:])
     assert gc.get_threshold() == usual
 
 
 def test_what_held_before_holds_again_after_an_error() -> None:
     gc.set_threshold(700, 10, 10)
-    with suppress(ZeroDivisionError), collecting_seldom():
+    with suppress(ZeroDivisionError), raised_gc_threshold():
         raise ZeroDivisionError
     assert gc.get_threshold() == (700, 10, 10)
 
@@ -42,12 +42,12 @@ def test_the_last_thread_to_leave_restores_it() -> None:
     both_in, one_out = Barrier(2), Barrier(2)
 
     def first() -> None:
-        with collecting_seldom():
+        with raised_gc_threshold():
             both_in.wait()
         one_out.wait()
 
     def second() -> tuple[int, int, int]:
-        with collecting_seldom():
+        with raised_gc_threshold():
             both_in.wait()
             one_out.wait()
             return gc.get_threshold()

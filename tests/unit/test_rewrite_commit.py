@@ -17,7 +17,7 @@ from floeplan.errors import CommitConflictError, CommitError, FloeplanError
 from floeplan.metadata.files import local_path
 from floeplan.rewrite.result import RewriteInterruptedError, RewriteResult
 from floeplan.rewrite.run.progress import Progress
-from floeplan.transaction.exchange import CommitOptions
+from floeplan.transaction.catalog_commit import CommitOptions
 from floeplan.transaction.metadata_json import writable_metadata
 from tests.support.tables import EVENTS, catalog, events, two_spec_table
 

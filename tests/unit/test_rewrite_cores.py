@@ -26,7 +26,7 @@ from floeplan.rewrite.run.task import RewriteTask
 from floeplan.rewrite.run.work import GroupResult, GroupWork, group_works, with_cores
 from floeplan.rewrite.strategies.orders import parse_order
 from floeplan.tasks.memory import Cores, cores_of
-from floeplan.tasks.threads import side_by_side
+from floeplan.tasks.threads import parallel_map
 from tests.support.tables import EVENTS, catalog, events
 
 pytestmark = pytest.mark.unit
@@ -109,7 +109,7 @@ def test_the_cores_of_a_session() -> None:
     unknown = SimpleNamespace(conf={"spark.master": "yarn"}, sparkContext=context)
     assert cores_of(unknown) == Cores(1, 12)  # type: ignore[arg-type]
     here = cores_of(None)
-    assert here.of_executor == here.in_all >= 1
+    assert here.per_executor == here.total >= 1
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -126,13 +126,13 @@ def test_results_come_in_order_and_errors_where_they_would_have_come(threads: in
             raise FloeplanError("seven")
         return number * number
 
-    made = side_by_side(make, things(), threads)
+    made = parallel_map(make, things(), threads)
     assert isinstance(made, Generator)
     assert [next(made) for _ in range(7)] == [number * number for number in range(7)]
     with closing(made), pytest.raises(FloeplanError, match="seven"):
         next(made)
     assert len(asked) <= 8 + threads
-    assert list(side_by_side(abs, [-1, -2], threads)) == [1, 2]
+    assert list(parallel_map(abs, [-1, -2], threads)) == [1, 2]
 
 
 def test_a_column_of_a_group_is_one_piece_and_pieces_are_let_go(tmp_path: Path) -> None:

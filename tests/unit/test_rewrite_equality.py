@@ -9,9 +9,9 @@ from pyiceberg.table import Table
 
 import floeplan as fp
 from floeplan.errors import CommitConflictError
+from floeplan.transaction.catalog_commit import CommitOptions
 from floeplan.transaction.change import SnapshotChange
 from floeplan.transaction.commit import commit_change
-from floeplan.transaction.exchange import CommitOptions
 from tests.support.commits import append, open_catalog, rows_of
 from tests.support.moves import equality_delete, evolved_table
 

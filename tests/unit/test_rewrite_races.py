@@ -14,7 +14,7 @@ from pyiceberg.table import Table
 
 import floeplan as fp
 from floeplan.errors import CommitConflictError
-from floeplan.transaction.exchange import CommitOptions
+from floeplan.transaction.catalog_commit import CommitOptions
 from floeplan.transaction.metadata_json import writable_metadata
 from tests.support.tables import EVENTS, catalog, events
 

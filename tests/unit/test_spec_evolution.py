@@ -17,8 +17,8 @@ from floeplan.catalog import load_table
 from floeplan.errors import BadInputError, CommitConflictError, FloeplanError, UnsupportedError
 from floeplan.partition.evolution import AddField, DropField, RenameField, SpecChange, evolved_spec, replace_field
 from floeplan.sql_text.parse_alter import parse_term
+from floeplan.transaction.catalog_commit import CommitOptions, RetryPolicy, Timing
 from floeplan.transaction.evolve_spec import add_spec, evolve_spec
-from floeplan.transaction.exchange import CommitOptions, RetryPolicy, Timing
 from tests.support.tables import catalog
 
 pytestmark = pytest.mark.unit

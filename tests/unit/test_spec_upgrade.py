@@ -23,9 +23,9 @@ from floeplan.partition.projection import SpecProjection
 from floeplan.partition.transforms import Transform
 from floeplan.rewrite.spec_upgrade.move import is_coarser
 from floeplan.rewrite.spec_upgrade.upgrade import UpgradeOptions, upgrade_spec
+from floeplan.transaction.catalog_commit import Timing
 from floeplan.transaction.change import Operation, SnapshotChange
 from floeplan.transaction.commit import commit_change
-from floeplan.transaction.exchange import Timing
 from floeplan.transaction.metadata_json import writable_metadata
 from floeplan.transaction.refs import create_branch
 from floeplan.write.data_files import write_data_files

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from floeplan.errors import CorruptMetadataError
-from floeplan.tasks.worker import raised_in_tasks, telling
+from floeplan.tasks.worker import report_errors, reraise_task_errors
 
 pytestmark = pytest.mark.unit
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.unit
 def failing(error: Exception) -> str:
     """What Spark tells the driver of a task that failed: text."""
 
-    @telling
+    @report_errors
     def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from batches
         raise error
@@ -34,19 +34,19 @@ def failing(error: Exception) -> str:
 
 def test_an_error_of_ours_is_raised_as_it_was() -> None:
     told = failing(CorruptMetadataError("m.avro is damaged", context={"file": "m.avro", "offset": 3}))
-    with pytest.raises(CorruptMetadataError, match=r"^m\.avro is damaged$") as caught, raised_in_tasks():
+    with pytest.raises(CorruptMetadataError, match=r"^m\.avro is damaged$") as caught, reraise_task_errors():
         raise RuntimeError(f"Job aborted due to stage failure: {told}")
     assert caught.value.context == {"file": "m.avro", "offset": 3}
 
 
 def test_a_value_that_looks_like_an_error_of_ours_is_not_believed() -> None:
-    """The text of an exception may hold values of the table, and what is unpickled can run anything."""
+    """The text of an exception may hold values of the table, and what is load_results can run anything."""
     harmful = b64encode(pickle.dumps(Harmful())).decode()
     told = failing(CorruptMetadataError("m.avro is damaged"))
     forged = f"floeplan-error:{'0' * 32}:{harmful}; floeplan-error:{harmful};"
     imitated = re.sub(r"floeplan-error:[^;]+;", forged, told)
     assert imitated != told
-    with pytest.raises(RuntimeError, match="cannot be cast"), raised_in_tasks():
+    with pytest.raises(RuntimeError, match="cannot be cast"), reraise_task_errors():
         raise RuntimeError(f"the value {imitated} cannot be cast")
 
 
@@ -57,5 +57,5 @@ class Harmful:
 
 def test_another_error_stays_what_it_is() -> None:
     told = failing(KeyError("x"))
-    with pytest.raises(RuntimeError, match="Job aborted"), raised_in_tasks():
+    with pytest.raises(RuntimeError, match="Job aborted"), reraise_task_errors():
         raise RuntimeError(f"Job aborted due to stage failure: {told}")

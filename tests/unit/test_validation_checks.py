@@ -21,11 +21,11 @@ from floeplan.metadata.manifests.new_entries import new_entries
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.compile import compile_predicate
 from floeplan.scan.plan import plan_scan
-from floeplan.transaction.change import Check, IsolationLevel, Operation, SnapshotChange, Validation
+from floeplan.transaction.change import Check, ConflictValidation, IsolationLevel, Operation, SnapshotChange
 from floeplan.transaction.commit import commit_change
 from floeplan.transaction.metadata_json import writable_metadata
 from floeplan.transaction.refs import rollback_to
-from floeplan.transaction.validation import SHOWN_FILES, Situation, validate
+from floeplan.transaction.validation import SHOWN_FILES, ValidationContext, validate
 from tests.support.commits import (
     NO_SCAN_EXTRAS,
     append,
@@ -77,8 +77,8 @@ def judge(
     now = planned_on.catalog.load_table(planned_on.name())
     expr = compile_predicate(where, now.schema()).predicate
     start = planned_on.metadata.current_snapshot_id
-    validation = replace(Validation(start, frozenset({check}), expr), **more)  # type: ignore[arg-type]
-    validate(Situation.of(now.metadata, now.metadata.current_snapshot_id, change, validation, now.io))
+    validation = replace(ConflictValidation(start, frozenset({check}), expr), **more)  # type: ignore[arg-type]
+    validate(ValidationContext.of(now.metadata, now.metadata.current_snapshot_id, change, validation, now.io))
 
 
 def conflicts(planned_on: Table, check: Check, change: SnapshotChange = OVERWRITE, **more: object) -> bool:
@@ -295,7 +295,7 @@ def test_delete_files_to_be_removed_must_be_there(table: Table) -> None:
 
 def test_a_file_that_never_was_cannot_be_removed(table: Table) -> None:
     change = replace(OVERWRITE, removed_data=frozenset({"nowhere.parquet"}))
-    validation = Validation(table.metadata.current_snapshot_id, frozenset({Check.REMOVED_FILES_EXIST}))
+    validation = ConflictValidation(table.metadata.current_snapshot_id, frozenset({Check.REMOVED_FILES_EXIST}))
     with pytest.raises(CommitConflictError, match=r"does not have, such as nowhere\.parquet"):
         commit_change(table, change, validation=validation)
 
@@ -342,11 +342,11 @@ def test_what_an_earlier_attempt_judged_is_not_read_again(table: Table) -> None:
     now = add(judged, 200, "b")
     check = frozenset({Check.NO_NEW_DATA})
 
-    def situation(where: str, up_to: int | None) -> Situation:
+    def situation(where: str, up_to: int | None) -> ValidationContext:
         expr = compile_predicate(where, now.schema()).predicate
-        validation = Validation(table.metadata.current_snapshot_id, check, expr)
+        validation = ConflictValidation(table.metadata.current_snapshot_id, check, expr)
         head = now.metadata.current_snapshot_id
-        return Situation.of(now.metadata, head, OVERWRITE, validation, now.io, up_to)
+        return ValidationContext.of(now.metadata, head, OVERWRITE, validation, now.io, up_to)
 
     validate(situation("id = 102", judged.metadata.current_snapshot_id))
     for where, up_to in [("id = 102", None), ("id = 202", judged.metadata.current_snapshot_id), ("id = 102", 7)]:
@@ -367,9 +367,9 @@ def test_a_snapshot_that_does_not_say_what_it_did_may_have_done_anything(table: 
         for snapshot in now.metadata.snapshots
     ]
     metadata = now.metadata.model_copy(update={"snapshots": silent})
-    validation = Validation(table.metadata.current_snapshot_id, frozenset({Check.NO_NEW_DATA}))
+    validation = ConflictValidation(table.metadata.current_snapshot_id, frozenset({Check.NO_NEW_DATA}))
     with pytest.raises(CommitConflictError, match="operation unknown"):
-        validate(Situation.of(metadata, head, OVERWRITE, validation, now.io))
+        validate(ValidationContext.of(metadata, head, OVERWRITE, validation, now.io))
 
 
 # --------------------------------------------------------------------------------------------------------- messages

@@ -23,7 +23,7 @@ from floeplan.errors import BadInputError
 from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.parquet.source import open_source
 from floeplan.tasks.runner import new_attempt, run_tasks
-from floeplan.transaction.exchange import CommitOptions
+from floeplan.transaction.catalog_commit import CommitOptions
 from floeplan.write.data_files import write_data_files
 from floeplan.write.entry_rows import discard_entries
 from floeplan.write.imported import import_files

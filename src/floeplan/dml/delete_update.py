@@ -17,11 +17,11 @@ import numpy as np
 from pyiceberg.table import Table
 
 from floeplan.dml.assign import Assignments, arrow_evaluates, compile_assignments
-from floeplan.dml.outcome import Commit, DmlResult, Outcome, commit_outcome, discard_result, undone_on_failure
+from floeplan.dml.outcome import Commit, DmlResult, Outcome, commit_outcome, discard_on_failure, discard_result
 from floeplan.dml.planning import drop_proven, plan_rows, weights, works
-from floeplan.dml.row_changes import Clause, Decision, Given, Matching
-from floeplan.dml.row_task import FileWork, RowTask
-from floeplan.dml.statement import SubqueryCondition, all_at_moment, at_moment, planned, statement_moment
+from floeplan.dml.row_changes import Clause, Decision, DeletePositions, Matching
+from floeplan.dml.row_task import FileTask, RowTask
+from floeplan.dml.statement import SubqueryCondition, all_at_moment, planned, statement_timestamp, with_timestamp
 from floeplan.dml.target import Command, DmlTarget, Mode, resolve
 from floeplan.metadata.files import TableFiles
 from floeplan.predicate.build import field_ids
@@ -30,8 +30,8 @@ from floeplan.predicate.names import Names
 from floeplan.scan.file_rows import TableRows
 from floeplan.scan.scan_plan import ScanPlan
 from floeplan.tasks.runner import run_tasks
+from floeplan.transaction.catalog_commit import CommitOptions
 from floeplan.transaction.change import IsolationLevel
-from floeplan.transaction.exchange import CommitOptions
 from floeplan.write.target import WriteTarget
 
 if TYPE_CHECKING:
@@ -69,12 +69,12 @@ def delete(
         What was done; ``snapshot_id`` is ``None`` when no row matched, and then nothing was committed.
     """
     target = resolve(table, Command.DELETE, branch=branch, mode=mode, isolation=isolation)
-    where = at_moment(where, statement_moment())
+    where = with_timestamp(where, statement_timestamp())
     plan = plan_rows(target, planned(where), spark, case_sensitive)
     outcome = Outcome(planned=plan.files)
     decided = not isinstance(where, SubqueryCondition)
     proven = drop_proven(plan.files, outcome) if decided else np.zeros(len(plan.files), dtype=np.bool_)
-    with undone_on_failure(outcome, target):
+    with discard_on_failure(outcome, target):
         change_matching(target, where, plan, works(plan.files, ~proven), outcome, spark)
     how = Commit(plan.compiled.predicate, isolation=target.isolation, summary=summary or {}, options=options)
     return commit_outcome(target, outcome, how)
@@ -108,13 +108,13 @@ def update(
         options: How the commit is retried.
     """
     target = resolve(table, Command.UPDATE, branch=branch, mode=mode, isolation=isolation)
-    moment = statement_moment()
-    where, values = at_moment(where, moment), all_at_moment(set, moment)
+    moment = statement_timestamp()
+    where, values = with_timestamp(where, moment), all_at_moment(set, moment)
     assignments = compile_assignments(values, target.schema, Names(target.schema, case_sensitive))
     plan = plan_rows(target, planned(where), spark, case_sensitive)
     outcome = Outcome(planned=plan.files)
     everything = np.ones(len(plan.files), dtype=np.bool_)
-    with undone_on_failure(outcome, target):
+    with discard_on_failure(outcome, target):
         change_matching(target, where, plan, works(plan.files, everything), outcome, spark, assignments)
     how = Commit(plan.compiled.predicate, isolation=target.isolation, summary=summary or {}, options=options)
     return commit_outcome(target, outcome, how)
@@ -124,7 +124,7 @@ def change_matching(
     target: DmlTarget,
     where: PredicateSource | SubqueryCondition,
     plan: ScanPlan,
-    chosen: list[FileWork],
+    chosen: list[FileTask],
     outcome: Outcome,
     spark: SparkSession | None,
     assignments: Assignments | None = None,
@@ -146,7 +146,7 @@ def change_matching(
         else:
             frame, holds = rows.frame(spark, asked), str(where)
         found = apply_clauses(frame, first_clause([(0, holds)]), clauses, rows, writer)
-    take_found(target, chosen, found, outcome, spark)
+    apply_found_rows(target, chosen, found, outcome, spark)
 
 
 def _needs_spark(
@@ -158,21 +158,21 @@ def _needs_spark(
     return isinstance(where, str) and not arrow_evaluates((target.schema,), (plan.compiled.predicate,), (assignments,))
 
 
-def take_found(
-    target: DmlTarget, chosen: list[FileWork], found: FoundRows, outcome: Outcome, spark: SparkSession | None
+def apply_found_rows(
+    target: DmlTarget, chosen: list[FileTask], found: FoundRows, outcome: Outcome, spark: SparkSession | None
 ) -> None:
     """Delete the rows that Spark found, and take in the new ones it computed."""
     outcome.data += [entries for entries in found.entries if len(entries)]
     outcome.rewrote |= found.updated > 0
     changed = [work for work in chosen if work.file.path in found.positions]
-    run_decision(target, changed, Given(found.positions), outcome, spark)
+    run_decision(target, changed, DeletePositions(found.positions), outcome, spark)
     outcome.rows_deleted -= found.updated
     outcome.rows_updated += found.updated
     outcome.rows_inserted += found.inserted
 
 
 def run_decision(
-    target: DmlTarget, chosen: list[FileWork], decision: Decision, outcome: Outcome, spark: SparkSession | None
+    target: DmlTarget, chosen: list[FileTask], decision: Decision, outcome: Outcome, spark: SparkSession | None
 ) -> None:
     """Run a decision over files in tasks."""
     task = RowTask(TableRows.of(target.table, target.schema), WriteTarget.of(target.table), decision, target.copies)
@@ -182,7 +182,7 @@ def run_decision(
     outcome.add(run_tasks(task, chosen, spark, weights=loads, description=description, discard=discard))
 
 
-def _share(target: DmlTarget, decision: Decision, work: FileWork) -> float:
+def _share(target: DmlTarget, decision: Decision, work: FileTask) -> float:
     """What a task does with a file, as a share of reading and writing all of it; reading alone is about half.
 
     Rows that are only deleted are decided on a few columns, and the others are never read.

@@ -28,9 +28,16 @@ from floeplan.metadata.manifests.new_entries import concat_entries
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.ir import TRUE, IrExpr
 from floeplan.scan.model import PlannedFiles
-from floeplan.transaction.change import Check, IsolationLevel, Operation, SnapshotChange, Validation, validation_for
+from floeplan.transaction.catalog_commit import CommitOptions
+from floeplan.transaction.change import (
+    Check,
+    ConflictValidation,
+    IsolationLevel,
+    Operation,
+    SnapshotChange,
+    required_checks,
+)
 from floeplan.transaction.commit import commit_change
-from floeplan.transaction.exchange import CommitOptions
 from floeplan.write.entry_rows import discard_entries
 
 # What a change did, in numbers.
@@ -124,7 +131,7 @@ class Outcome:
     rows_deleted: int = 0
     rows_inserted: int = 0
     rows_updated: int = 0
-    met_sources: BitMap64 = field(default_factory=BitMap64)
+    matched_sources: BitMap64 = field(default_factory=BitMap64)
     rewrote: bool = False
     opened: bool = False
     merge_manifests: bool = True
@@ -145,7 +152,7 @@ class Outcome:
             self.referenced.update(result.referenced)
             self.rows_deleted += result.rows_deleted
             self.rows_updated += result.rows_updated
-            self.met_sources |= result.met_sources
+            self.matched_sources |= result.matched_sources
 
     def insert(self, entries: EntriesTable) -> None:
         """Take in files of new rows."""
@@ -201,7 +208,7 @@ def discard_result(result: RowTaskResult, files: TableFiles) -> None:
 
 
 @contextmanager
-def undone_on_failure(outcome: Outcome, target: DmlTarget) -> Iterator[None]:
+def discard_on_failure(outcome: Outcome, target: DmlTarget) -> Iterator[None]:
     """When an error ends the work before anything is committed, the files written for it go."""
     try:
         yield
@@ -231,7 +238,7 @@ def commit_outcome(target: DmlTarget, outcome: Outcome, how: Commit) -> DmlResul
         merge_manifests=outcome.merge_manifests,
         summary=how.summary,
     )
-    validation = Validation(
+    validation = ConflictValidation(
         starting_snapshot_id=None if target.snapshot is None else target.snapshot.snapshot_id,
         checks=_checks(target, outcome, how),
         conflict_filter=how.conflict_filter,
@@ -270,7 +277,7 @@ def _hints(entries: EntriesTable) -> pa.Table:
 
 
 def _checks(target: DmlTarget, outcome: Outcome, how: Commit) -> frozenset[Check]:
-    checks = validation_for(target.command.value, target.mode.value, how.isolation)
+    checks = required_checks(target.command.value, target.mode.value, how.isolation)
     rewritten = {Check.NO_NEW_DELETES_FOR_REMOVED}
     if target.command is Command.APPEND:
         return checks

@@ -22,9 +22,9 @@ from pyiceberg.table import Table
 
 from floeplan.dml.append import write_rows
 from floeplan.dml.delete_update import change_matching, run_decision
-from floeplan.dml.outcome import Commit, DmlResult, Outcome, commit_outcome, undone_on_failure
+from floeplan.dml.outcome import Commit, DmlResult, Outcome, commit_outcome, discard_on_failure
 from floeplan.dml.planning import drop_files, drop_proven, plan_rows, works
-from floeplan.dml.row_changes import Clause, Fates
+from floeplan.dml.row_changes import Clause, RowChanges
 from floeplan.dml.target import Command, DmlTarget, Mode, resolve
 from floeplan.errors import BadInputError
 from floeplan.metadata.manifests.assemble import number_array, partition_arrow_type
@@ -40,8 +40,8 @@ from floeplan.predicate.ir import TRUE, Column
 from floeplan.predicate.rows.arrow_columns import Resolver, typed_columns_of
 from floeplan.scan.file_rows import PlannedRows
 from floeplan.scan.model import FileScan
+from floeplan.transaction.catalog_commit import CommitOptions
 from floeplan.transaction.change import IsolationLevel
-from floeplan.transaction.exchange import CommitOptions
 from floeplan.vectors import Mask
 from floeplan.write.partitioning import partition_values
 
@@ -149,12 +149,12 @@ class InPartitions:
         """The sources of the partition fields."""
         return frozenset(field.source_id for field in self.partitions.fields)
 
-    def decide(self, file: FileScan, planned: PlannedRows) -> Fates:
+    def decide(self, file: FileScan, planned: PlannedRows) -> RowChanges:
         """Transform the rows and look their tuples up."""
         rows, fields = planned.undeleted(), self.partitions.fields
         columns = {field.column.field_id: partition_values(rows, self.schema, field) for field in fields}
         inside = self.partitions.holds(columns, planned.live_count)
-        return Fates.one_clause(planned.undeleted_positions(np.flatnonzero(inside)))
+        return RowChanges.one_clause(planned.undeleted_positions(np.flatnonzero(inside)))
 
     def resolver(self, rows: pa.Table, schema: Schema, source: npt.NDArray[np.int64] | None) -> Resolver:
         """Columns of the row itself."""
@@ -202,7 +202,7 @@ def overwrite(
     target = resolve(table, Command.OVERWRITE, branch=branch, mode=mode, isolation=isolation)
     outcome = Outcome()
     level = None if isolation is None else target.isolation
-    with undone_on_failure(outcome, target):
+    with discard_on_failure(outcome, target):
         for entries in write_rows(target, data, spark):
             outcome.insert(entries)
         if dynamic:

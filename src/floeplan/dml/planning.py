@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from floeplan.dml.outcome import Outcome
-from floeplan.dml.row_task import FileWork
+from floeplan.dml.row_task import FileTask
 from floeplan.dml.target import DmlTarget
 from floeplan.metadata.delete_index import DeleteFileId, DeleteKind
 from floeplan.metadata.manifests.entries import EntriesTable, partition_column
@@ -79,18 +79,18 @@ def drop_files(files: PlannedFiles, whole: Mask, outcome: Outcome) -> Mask:
     return proven
 
 
-def works(files: PlannedFiles, chosen: Mask) -> list[FileWork]:
+def works(files: PlannedFiles, chosen: Mask) -> list[FileTask]:
     """The chosen files, each with what it takes to change it."""
     rows = np.flatnonzero(chosen)
     entries = _placed(files.entries.take(rows))
     first = files.entries.array("first_row_id").take(pa.array(rows)).to_pylist() if _has_row_ids(files) else None
     return [
-        FileWork(file, entries.take(np.array([at])), first[at] if first is not None else None)
+        FileTask(file, entries.take(np.array([at])), first[at] if first is not None else None)
         for at, file in enumerate(files.take(rows))
     ]
 
 
-def weights(chosen: list[FileWork], share: float) -> list[float]:
+def weights(chosen: list[FileTask], share: float) -> list[float]:
     """Bytes of work in each file: a share of it is read and written again, and it is opened."""
     return [work.file.file_size * share + OPENING_BYTES for work in chosen]
 

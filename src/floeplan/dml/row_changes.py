@@ -28,7 +28,7 @@ from floeplan.scan.model import FileScan
 
 
 @dataclass(frozen=True, slots=True)
-class Fates:
+class RowChanges:
     """The rows that change, in their order: positions, and the number of the clause that applies to each.
 
     Attributes:
@@ -44,7 +44,7 @@ class Fates:
     met: BitMap64 | None = None
 
     @classmethod
-    def one_clause(cls, positions: Positions) -> Fates:
+    def one_clause(cls, positions: Positions) -> RowChanges:
         """All by the first clause."""
         return cls(positions, np.zeros(len(positions), dtype=np.int16))
 
@@ -66,7 +66,7 @@ class Decision(Protocol):
     def fields(self, file: FileScan) -> frozenset[int]:
         """The fields that are looked at."""
 
-    def decide(self, file: FileScan, planned: PlannedRows) -> Fates:
+    def decide(self, file: FileScan, planned: PlannedRows) -> RowChanges:
         """The fates of the rows of the file that a plan kept."""
 
     def resolver(self, rows: pa.Table, schema: Schema, source: npt.NDArray[np.int64] | None) -> Resolver:
@@ -89,12 +89,14 @@ class Matching:
         """Those of the residual."""
         return frozenset(field_ids(file.residual))
 
-    def decide(self, file: FileScan, planned: PlannedRows) -> Fates:
+    def decide(self, file: FileScan, planned: PlannedRows) -> RowChanges:
         """Ask the residual: of all rows where it cannot fail, which spares copying those that are left."""
         if has_opaque(file.residual):
             found = np.flatnonzero(self._mask(file, planned.undeleted(), planned.live_count))
-            return Fates.one_clause(planned.undeleted_positions(found))
-        return Fates.one_clause(planned.positions(self._mask(file, planned.rows, len(planned.live)) & planned.live))
+            return RowChanges.one_clause(planned.undeleted_positions(found))
+        return RowChanges.one_clause(
+            planned.positions(self._mask(file, planned.rows, len(planned.live)) & planned.live)
+        )
 
     def _mask(self, file: FileScan, rows: pa.Table, count: int) -> npt.NDArray[np.bool_]:
         if rows.num_columns:
@@ -107,7 +109,7 @@ class Matching:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class DeletePositions:
     """Rows whose positions were found elsewhere are deleted."""
 
     positions: Mapping[str, BitMap64]
@@ -121,11 +123,11 @@ class Given:
         """None."""
         return frozenset()
 
-    def decide(self, file: FileScan, planned: PlannedRows) -> Fates:
+    def decide(self, file: FileScan, planned: PlannedRows) -> RowChanges:
         """Look the positions up."""
         gone = rows_of(self.positions[file.path])
         gone = gone[planned.selection.contains(gone)]
-        return Fates.one_clause(gone[planned.live[planned.selection.rank(gone)]])
+        return RowChanges.one_clause(gone[planned.live[planned.selection.rank(gone)]])
 
     def resolver(self, rows: pa.Table, schema: Schema, source: npt.NDArray[np.int64] | None) -> Resolver:
         """Columns of the row itself."""

@@ -27,7 +27,7 @@ from pyiceberg.types import LongType, NestedField
 from pyroaring import BitMap64
 
 from floeplan.dml.assign import top_fields
-from floeplan.dml.row_changes import Decision, Fates
+from floeplan.dml.row_changes import Decision, RowChanges
 from floeplan.metadata.delete_index import DeleteFileId
 from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.parquet.prune.selection import RowSelection
@@ -43,7 +43,7 @@ LAST_UPDATED = NestedField(2147483539, "_last_updated_sequence_number", LongType
 
 
 @dataclass(frozen=True, slots=True)
-class FileWork:
+class FileTask:
     """A data file to change; ``entry`` holds its spec and partition tuple for the deletes written beside it."""
 
     file: FileScan
@@ -62,7 +62,7 @@ class RowTaskResult:
     referenced: list[str] = field(default_factory=list)
     rows_deleted: int = 0
     rows_updated: int = 0
-    met_sources: BitMap64 = field(default_factory=BitMap64)
+    matched_sources: BitMap64 = field(default_factory=BitMap64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class RowTask:
     decision: Decision
     copies: bool
 
-    def __call__(self, works: Sequence[FileWork], attempt: str) -> RowTaskResult:
+    def __call__(self, works: Sequence[FileTask], attempt: str) -> RowTaskResult:
         """Decide, read and write."""
         return _Run(self, attempt).run(works)
 
@@ -88,18 +88,18 @@ class WholeRows:
         extra = (ROW_ID, LAST_UPDATED) if self._lineage else ()
         self.schema = schema or Schema(*target.stored_schema.fields, *extra)
 
-    def read(self, work: FileWork, opened: OpenFile, selection: RowSelection) -> pa.Table:
+    def read(self, work: FileTask, opened: OpenFile, selection: RowSelection) -> pa.Table:
         """Live rows at these positions."""
         return self.located(work, opened, selection)[0]
 
-    def located(self, work: FileWork, opened: OpenFile, selection: RowSelection) -> tuple[pa.Table, RowSelection]:
+    def located(self, work: FileTask, opened: OpenFile, selection: RowSelection) -> tuple[pa.Table, RowSelection]:
         """Live rows at these positions, and which of the positions those are."""
         rows, live = opened.read(self.schema, selection)
         if self._lineage:
             rows = _with_lineage(rows, work, selection.to_rows())
         return (rows, selection) if live.all() else (rows.filter(pa.array(live)), selection.narrow(live))
 
-    def touched(self, work: FileWork, selection: RowSelection) -> pa.Table:
+    def touched(self, work: FileTask, selection: RowSelection) -> pa.Table:
         """Rows at these positions as they are before new values are put in."""
         return touched(self.read(work, self._files.open(work.file), selection))
 
@@ -116,7 +116,7 @@ class _Run:
         self.to_update = cache(self._without_replaced)
         self.result = RowTaskResult()
 
-    def run(self, works: Sequence[FileWork]) -> RowTaskResult:
+    def run(self, works: Sequence[FileTask]) -> RowTaskResult:
         self.files.expect(work.file for work in works)
         rows = at_once(table for work in works for table in self._change(work))
         self.result.added_data = write_data_files(self.task.target, rows, file_name_token=self.attempt, sort=True)
@@ -128,13 +128,13 @@ class _Run:
         self.result.removed_deletes += self.deletes.replaced
         return self.result
 
-    def _change(self, work: FileWork) -> Iterator[pa.Table]:
+    def _change(self, work: FileTask) -> Iterator[pa.Table]:
         """Decide about one file; the rows to be written for it."""
         opened = self.files.open(work.file)
         planned = opened.planned_rows(self.columns(self.task.decision.fields(work.file)))
         fates = self.task.decision.decide(work.file, planned)
         if fates.met is not None:
-            self.result.met_sources |= fates.met
+            self.result.matched_sources |= fates.met
         if not len(fates.positions):
             return
         self._count(fates)
@@ -147,13 +147,13 @@ class _Run:
             self.deletes.add(work.file, work.entry, fates.positions)
         yield from self._updated(work, opened, fates)
 
-    def _count(self, fates: Fates) -> None:
+    def _count(self, fates: RowChanges) -> None:
         counts = np.bincount(fates.clause, minlength=len(self.task.decision.clauses)).tolist()
         updated = sum(n for n, clause in zip(counts, self.task.decision.clauses, strict=True) if clause.assignments)
         self.result.rows_updated += updated
         self.result.rows_deleted += sum(counts) - updated
 
-    def _nothing_left(self, opened: OpenFile, planned: PlannedRows, fates: Fates) -> bool:
+    def _nothing_left(self, opened: OpenFile, planned: PlannedRows, fates: RowChanges) -> bool:
         if len(fates.positions) < planned.live_count:
             return False
         others = RowSelection.all_rows(opened.footer.num_rows).difference(opened.planned())
@@ -163,7 +163,7 @@ class _Run:
         self.result.removed_data.append(file.path)
         self.result.removed_deletes += own_deletes(file)
 
-    def _survivors(self, work: FileWork, opened: OpenFile, gone: RowSelection) -> Iterator[pa.Table]:
+    def _survivors(self, work: FileTask, opened: OpenFile, gone: RowSelection) -> Iterator[pa.Table]:
         """All live rows but those, row group by row group."""
         footer = opened.footer
         stay = opened.undeleted(RowSelection.all_rows(footer.num_rows)).difference(gone)
@@ -172,7 +172,7 @@ class _Run:
             if part:
                 yield self.whole.read(work, opened, part)
 
-    def _updated(self, work: FileWork, opened: OpenFile, fates: Fates) -> Iterator[pa.Table]:
+    def _updated(self, work: FileTask, opened: OpenFile, fates: RowChanges) -> Iterator[pa.Table]:
         """The new values of updated rows."""
         for number, clause in enumerate(self.task.decision.clauses):
             mine = fates.clause == number
@@ -190,7 +190,7 @@ class _Run:
         return WholeRows(self.task.target, self.files, Schema(*assignments.kept_fields(self.whole.schema)))
 
 
-def _with_lineage(rows: pa.Table, work: FileWork, positions: npt.NDArray[np.int64]) -> pa.Table:
+def _with_lineage(rows: pa.Table, work: FileTask, positions: npt.NDArray[np.int64]) -> pa.Table:
     """Row ids and update numbers that the file leaves to be inherited, filled in."""
     if work.first_row_id is not None:
         inherited = pa.array(positions + work.first_row_id)

@@ -26,7 +26,7 @@ from pyiceberg.table import Table
 from pyroaring import BitMap64
 
 from floeplan.dml.assign import Assignment, Assignments, replace_value, top_fields
-from floeplan.dml.row_task import FileWork, WholeRows
+from floeplan.dml.row_task import FileTask, WholeRows
 from floeplan.errors import BadInputError, TypeMismatchError
 from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.parquet.prune.selection import RowSelection
@@ -35,9 +35,9 @@ from floeplan.scan.file_rows import FileRows, TableRows
 from floeplan.spark.types import spark_schema, spark_type, to_spark_arrow
 from floeplan.spark.write.appending import WrittenFiles, removed_on_failure
 from floeplan.spark.write.storing import assignable
-from floeplan.tasks.runner import RESULT_SCHEMA, answer_batch, new_attempt, unpickled
+from floeplan.tasks.runner import RESULT_SCHEMA, load_results, new_attempt, result_batch
 from floeplan.tasks.shipping import ensure_package
-from floeplan.tasks.worker import ArrowTask, raised_in_tasks, reusable, telling
+from floeplan.tasks.worker import ArrowTask, report_errors, reraise_task_errors, reusable
 from floeplan.write.data_files import write_data_files
 from floeplan.write.entry_rows import discard_entries
 from floeplan.write.position_deletes import merge_positions
@@ -78,10 +78,10 @@ class TargetRows:
 
     table: TableRows
     schema: Schema
-    works: tuple[FileWork, ...]
+    works: tuple[FileTask, ...]
 
     @staticmethod
-    def of(table: Table, schema: Schema, works: Iterable[FileWork]) -> TargetRows:
+    def of(table: Table, schema: Schema, works: Iterable[FileTask]) -> TargetRows:
         """Files of a table."""
         return TargetRows(TableRows.of(table, schema), schema, tuple(works))
 
@@ -107,9 +107,9 @@ def apply_clauses(
     from pyspark.sql import functions
 
     chosen = frame.select(FILE, POSITION, clause.alias(CLAUSE), *values).where(functions.col(CLAUSE).isNotNull())
-    with raised_in_tasks(), removed_on_failure(frame.sparkSession, target.files) as written:
+    with reraise_task_errors(), removed_on_failure(frame.sparkSession, target.files) as written:
         answers = chosen.mapInArrow(_sink(rows, target, tuple(clauses), written), RESULT_SCHEMA).toArrow()
-    parts: list[_SinkResult] = unpickled(answers, lambda part: discard_entries(part.entries, target.files))
+    parts: list[_SinkResult] = load_results(answers, lambda part: discard_entries(part.entries, target.files))
     found = FoundRows()
     for part in parts:
         found.entries += [] if part.entries is None else [part.entries]
@@ -191,7 +191,7 @@ def _assigned(clauses: Sequence[SparkClause]) -> dict[tuple[str, ...], dict[int,
     return found
 
 
-def _packs(works: Sequence[FileWork]) -> list[list[int]]:
+def _packs(works: Sequence[FileTask]) -> list[list[int]]:
     ends = np.cumsum([work.file.file_size for work in works])
     cuts = np.flatnonzero(np.diff((ends - 1) // FILES_PER_TASK_BYTES)) + 1
     return [part.tolist() for part in np.split(np.arange(len(works)), cuts) if len(part)] or [[]]
@@ -199,7 +199,7 @@ def _packs(works: Sequence[FileWork]) -> list[list[int]]:
 
 def _reader(rows: TargetRows, packs: Sequence[Sequence[int]], wanted: Schema, shape: pa.Schema) -> ArrowTask:
     @reusable
-    @telling
+    @report_errors
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         files = FileRows(rows.table)
         for batch in batches:
@@ -209,7 +209,7 @@ def _reader(rows: TargetRows, packs: Sequence[Sequence[int]], wanted: Schema, sh
     return read
 
 
-def _live_rows(files: FileRows, work: FileWork, number: int, wanted: Schema, shape: pa.Schema) -> pa.Table:
+def _live_rows(files: FileRows, work: FileTask, number: int, wanted: Schema, shape: pa.Schema) -> pa.Table:
     opened = files.open(work.file)
     selection = opened.undeleted(opened.planned())
     rows, live = opened.read(wanted, selection)
@@ -233,7 +233,7 @@ def _sink(rows: TargetRows, target: WriteTarget, clauses: tuple[SparkClause, ...
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         decided = [batch for batch in batches if batch.num_rows]
         if decided:
-            yield answer_batch(0, partial(_Sink(rows, target, clauses, written).take, pa.Table.from_batches(decided)))
+            yield result_batch(0, partial(_Sink(rows, target, clauses, written).take, pa.Table.from_batches(decided)))
 
     return run
 

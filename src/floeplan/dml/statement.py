@@ -30,17 +30,17 @@ _DAYS = ("current_date", "curdate")
 _MENTIONED = re.compile("|".join((*_INSTANTS, _LOCAL, *_DAYS)), re.IGNORECASE)
 
 
-def at_moment(given: Given, moment: datetime) -> Given:
+def with_timestamp(given: Given, moment: datetime) -> Given:
     """SQL text with the moment written out; anything that is no text as it is."""
     return _written(given, moment) if isinstance(given, str) else given  # type: ignore[return-value]
 
 
 def all_at_moment(given: Mapping[str, object], moment: datetime) -> dict[str, object]:
     """Assignments with the moment written out."""
-    return {name: at_moment(value, moment) for name, value in given.items()}
+    return {name: with_timestamp(value, moment) for name, value in given.items()}
 
 
-def statement_moment() -> datetime:
+def statement_timestamp() -> datetime:
     """The time a statement begins at."""
     return datetime.now(UTC)
 

@@ -54,7 +54,7 @@ from floeplan.rewrite.plan.candidates import FileSizes
 from floeplan.rewrite.plan.options import RewriteOptions
 from floeplan.rewrite.spec_upgrade.delete_repair import DeleteCheck, RepairResult, repair_deletes
 from floeplan.text import counted
-from floeplan.transaction.exchange import CommitOptions
+from floeplan.transaction.catalog_commit import CommitOptions
 from floeplan.transaction.merge_manifests import MergeOptions
 from floeplan.transaction.move_entries import Head
 from floeplan.transaction.refs import branch_head

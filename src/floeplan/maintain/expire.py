@@ -35,8 +35,8 @@ from floeplan.errors import FloeplanError, InvalidOptionError, UnsupportedError
 from floeplan.maintain.reachable import SnapshotFiles
 from floeplan.metadata.files import TableLocations
 from floeplan.text import counted, parse_count
+from floeplan.transaction.catalog_commit import CatalogCommit, CommitOptions, Proposal
 from floeplan.transaction.commit import remove_files
-from floeplan.transaction.exchange import CommitOptions, Exchange, Proposal
 from floeplan.transaction.refs import table_and_ref
 
 _MAX_AGE, _MIN_KEPT, _MAX_REF_AGE = (
@@ -115,7 +115,7 @@ def expire_snapshots(
     if expiry.snapshot_ids and not trust_lists:
         SnapshotFiles.of(kept, loaded.io, trust_lists=False)  # refuses lists that may have been cut
     intent = _ExpireIntent(rule)
-    committed = Exchange(loaded, intent, commit or CommitOptions()).run()
+    committed = CatalogCommit(loaded, intent, commit or CommitOptions()).run()
     before, expiry = intent.proposed[-1]
     try:
         files = _Files.of(committed, before, expiry, committed.metadata.snapshots, trust_lists=trust_lists)
@@ -232,7 +232,7 @@ class _ExpireIntent:
             updates.append(RemoveSnapshotsUpdate.model_validate(ids))
         return Proposal(tuple(requirements), tuple(updates))
 
-    def landed(self, metadata: TableMetadata) -> bool:
+    def is_committed(self, metadata: TableMetadata) -> bool:
         expiry = self.proposed[-1][1] if self.proposed else self.rule.apply(metadata)
         if not self.proposed and not expiry.snapshot_ids and not expiry.refs:
             self.proposed.append((metadata, expiry))

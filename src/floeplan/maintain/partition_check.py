@@ -38,8 +38,8 @@ from floeplan.scan.model import FileScan
 from floeplan.scan.options import ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.schemas import fields_by_id
-from floeplan.transaction.exchange import CommitOptions
-from floeplan.transaction.move_entries import Head, Refiling, refile
+from floeplan.transaction.catalog_commit import CommitOptions
+from floeplan.transaction.move_entries import EntryMove, Head, move_entries
 from floeplan.transaction.refs import branch_head
 from floeplan.vectors import Ints, Mask
 from floeplan.write.partitioning import partition_values
@@ -79,16 +79,16 @@ def repair_summaries(table: Table, *, branch: str, options: CommitOptions | None
     """Write manifests whose summaries are wrong anew, entries as they are; how many that were."""
     found = [0]
 
-    def decide(head: Head) -> Refiling | None:
+    def decide(head: Head) -> EntryMove | None:
         wrong = np.concatenate([_wrong_manifests(head, content) for content in (DATA, DELETES)])
         found.append(len(wrong))
         if not len(wrong):
             return None
         entries = head.entries(wrong, EntryColumns(WHOLE))
         of = entries.ints("manifest")
-        return Refiling(wrong, entries, [entries.filter(of == manifest) for manifest in wrong.tolist()])
+        return EntryMove(wrong, entries, [entries.filter(of == manifest) for manifest in wrong.tolist()])
 
-    refile(table, decide, branch=branch, summary={"floeplan.operation": "repair-summaries"}, options=options)
+    move_entries(table, decide, branch=branch, summary={"floeplan.operation": "repair-summaries"}, options=options)
     return found[-1]
 
 

@@ -24,9 +24,9 @@ from floeplan.metadata.manifests.new_entries import concat_entries
 from floeplan.partition.key import partition_codes
 from floeplan.partition.union import UnionPartitionType
 from floeplan.rewrite.spec_upgrade.placement import MOST_MANIFESTS, Clustering
-from floeplan.transaction.exchange import CommitOptions
+from floeplan.transaction.catalog_commit import CommitOptions
 from floeplan.transaction.merge_manifests import MergeOptions
-from floeplan.transaction.move_entries import Head, Refiling, refile
+from floeplan.transaction.move_entries import EntryMove, Head, move_entries
 from floeplan.vectors import Ints
 
 LEAST_ENTRIES = 50
@@ -103,7 +103,7 @@ def rewrite_manifests(
         UnionPartitionType.of_table(loaded.metadata).spec(spec_id)
     planned: list[_Plan] = []
 
-    def decide(head: Head) -> Refiling | None:
+    def decide(head: Head) -> EntryMove | None:
         planned.append(_plan(head, spec_ids, least_entries))
         return planned[-1].refiling()
 
@@ -111,7 +111,7 @@ def rewrite_manifests(
         decide(Head.of(loaded, branch))
         return planned[-1].result(None, dry_run=True)
     summary = {"floeplan.operation": "rewrite-manifests"}
-    done = refile(loaded, decide, branch=branch, summary=summary, options=commit)
+    done = move_entries(loaded, decide, branch=branch, summary=summary, options=commit)
     return planned[-1].result(None if done is None else done.snapshot_id, dry_run=False)
 
 
@@ -142,10 +142,10 @@ class _Plan:
     def chosen(self) -> list[_Group]:
         return [group for group in self.groups if group.better]
 
-    def refiling(self) -> Refiling | None:
+    def refiling(self) -> EntryMove | None:
         if not self.chosen:
             return None
-        return Refiling(
+        return EntryMove(
             np.concatenate([group.rows for group in self.chosen]),
             concat_entries([group.entries for group in self.chosen], self.head.union),
             [part for group in self.chosen for part in group.parts],

@@ -32,7 +32,7 @@ from floeplan.spark.read.columns import walk
 from floeplan.spark.read.reader import read_plan_of
 from floeplan.spark.types import spark_schema, to_spark_arrow
 from floeplan.tasks.shipping import ensure_package
-from floeplan.tasks.worker import numbered
+from floeplan.tasks.worker import for_each_number
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -93,7 +93,7 @@ def _changed_rows(spark: SparkSession, changes: list[FileChange], reading: Chang
         return spark.createDataFrame([], shape)
     parts = [changes[i : i + CHANGES_PER_TASK] for i in range(0, len(changes), CHANGES_PER_TASK)]
     ensure_package(spark)
-    task = numbered(lambda number: reading.batches(parts[number]))
+    task = for_each_number(lambda number: reading.batches(parts[number]))
     return spark.range(0, len(parts), 1, len(parts)).mapInArrow(task, shape)
 
 

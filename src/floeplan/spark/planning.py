@@ -23,7 +23,7 @@ from floeplan.metadata.manifests.manifest_list import ManifestListTable
 from floeplan.metadata.manifests.reader import read_entries
 from floeplan.snapshot.passes import JudgedFiles, Predicate, concat_judged, judge_files
 from floeplan.tasks.shipping import ensure_package
-from floeplan.tasks.worker import ArrowTask, raised_in_tasks, reusable, telling
+from floeplan.tasks.worker import ArrowTask, report_errors, reraise_task_errors, reusable
 from floeplan.vectors import Ints
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class SparkPlanning:
         task = _task([(manifests.take(part), part) for part in slices], predicate, columns, io)
         ensure_package(self.spark)
         frame = self.spark.range(0, len(slices), 1, len(slices)).mapInArrow(task, _RESULT)
-        with raised_in_tasks():
+        with reraise_task_errors():
             answers = frame.toArrow().sort_by("slice").column("files")
         return concat_judged([pickle.loads(answer.as_buffer()) for answer in answers])
 
@@ -68,7 +68,7 @@ def _task(
     """What a Spark task runs: for every slice number it is given, the kept files of that slice, pickled."""
 
     @reusable
-    @telling
+    @report_errors
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             numbers = batch.column(0).to_pylist()

@@ -61,8 +61,8 @@ from floeplan.sql_text.statements import (
     Update,
 )
 from floeplan.sql_text.tokens import Cursor
+from floeplan.transaction.catalog_commit import CommitOptions
 from floeplan.transaction.evolve_spec import EvolveResult, evolve_spec
-from floeplan.transaction.exchange import CommitOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -33,8 +33,8 @@ _SIZE = re.compile(r"(\d+)\s*([bkmgt]?)b?", re.IGNORECASE)
 class Cores:
     """Cores of one executor, and of all of them."""
 
-    of_executor: int
-    in_all: int
+    per_executor: int
+    total: int
 
 
 def task_memory(spark: SparkSession | None) -> int:
@@ -89,7 +89,7 @@ _usual: list[tuple[int, int, int]] = []
 
 
 @contextmanager
-def collecting_seldom() -> Iterator[None]:
+def raised_gc_threshold() -> Iterator[None]:
     """Look less often inside of the block; several threads may be inside, and the last to leave restores what held."""
     with _lock:
         _usual.append(_usual[0] if _usual else gc.get_threshold())

@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from floeplan.errors import FloeplanError
-from floeplan.tasks.worker import ArrowTask, numbered
+from floeplan.tasks.worker import ArrowTask, for_each_number
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,7 +35,7 @@ Task: TypeAlias = Callable[[Sequence[Work], str], Result]
 
 TASK_BYTES = 8 * 1024 * 1024
 """Work of fewer bytes does not pay for a Spark task of its own."""
-HERE_BYTES = 128 * 1024 * 1024
+LOCAL_BYTES = 128 * 1024 * 1024
 """Work of no more bytes in all is done in this process, session or not: a Spark job would cost more than it spreads.
 
 ``python -m bench.dml_thresholds``: on two cores a job adds 0.2 to 0.7 s of CPU and 0.1 to 0.3 s of time whatever it
@@ -70,7 +70,7 @@ def run_tasks(
     if not descriptors:
         return []
     sizes = np.ones(len(descriptors)) * TASK_BYTES if weights is None else np.asarray(weights, dtype=np.float64)
-    if spark is None or sizes.sum() <= HERE_BYTES:
+    if spark is None or sizes.sum() <= LOCAL_BYTES:
         return _run_here(task, _packs(descriptors, sizes, os.cpu_count() or 1), discard)
     packs = _packs(descriptors, sizes, parallelism(spark))
     return _run_on_spark(task, packs, spark, description, discard)
@@ -107,10 +107,10 @@ def _run_on_spark(
         answers = frame.toArrow().sort_by("pack")
     finally:
         _describe(spark, None)
-    return unpickled(answers, discard)
+    return load_results(answers, discard)
 
 
-def unpickled(answers: pa.Table, discard: Callable[[Result], None] | None) -> list[Result]:
+def load_results(answers: pa.Table, discard: Callable[[Result], None] | None) -> list[Result]:
     """What tasks returned; the first error is raised."""
     values = [pickle.loads(answer.as_buffer()) for answer in answers.column("answer")]
     failed = answers.column("failed").to_pylist()
@@ -133,10 +133,10 @@ def _all_good(
 
 def spark_task(task: Task[Work, Result], packs: Sequence[Sequence[Work]]) -> ArrowTask:
     """What a Spark task runs for every pack number it is given."""
-    return numbered(lambda number: [answer_batch(number, partial(task, packs[number], new_attempt()))])
+    return for_each_number(lambda number: [result_batch(number, partial(task, packs[number], new_attempt()))])
 
 
-def answer_batch(number: int, make: Callable[[], object]) -> pa.RecordBatch:
+def result_batch(number: int, make: Callable[[], object]) -> pa.RecordBatch:
     """One pickled result; an error of Floeplan's is a result too, so that it arrives as what it is."""
     failed = False
     try:

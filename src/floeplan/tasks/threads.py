@@ -11,7 +11,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-def side_by_side(make: Callable[[T], R], things: Iterable[T], threads: int) -> Iterator[R]:
+def parallel_map(make: Callable[[T], R], things: Iterable[T], threads: int) -> Iterator[R]:
     """What is made of each thing, in their order.
 
     One more than there are threads is under way or waits to be taken; things themselves are asked for only then, by
@@ -22,7 +22,7 @@ def side_by_side(make: Callable[[T], R], things: Iterable[T], threads: int) -> I
         yield from map(make, things)
         return
     waiting: deque[Future[R]] = deque()
-    pool = ThreadPoolExecutor(threads, "floeplan-side")
+    pool = ThreadPoolExecutor(threads, "floeplan-map")
     try:
         for thing in things:
             waiting.append(pool.submit(make, thing))
@@ -40,14 +40,14 @@ def side_by_side(make: Callable[[T], R], things: Iterable[T], threads: int) -> I
 _END: Any = object()
 
 
-def ahead(things: Iterable[T]) -> Iterator[T]:
+def prefetch(things: Iterable[T]) -> Iterator[T]:
     """The same things in their order, each made by another thread while the one before is used.
 
     Two of them exist at the same time. An error is raised where the thing would have come. Whoever stops early waits
     for the one that is being made, and what makes them is closed.
     """
     makes = iter(things)
-    pool = ThreadPoolExecutor(1, "floeplan-ahead")
+    pool = ThreadPoolExecutor(1, "floeplan-prefetch")
     try:
         following = pool.submit(next, makes, _END)
         while (made := following.result()) is not _END:

@@ -38,7 +38,7 @@ def reusable(task: ArrowTask) -> ArrowTask:
     return run
 
 
-def numbered(answer: Callable[[int], Iterable[pa.RecordBatch]]) -> ArrowTask:
+def for_each_number(answer: Callable[[int], Iterable[pa.RecordBatch]]) -> ArrowTask:
     """A reusable task that is given numbers and answers each with batches."""
 
     @reusable
@@ -74,8 +74,8 @@ def _forget_archives() -> None:
 _seal = secrets.token_hex(16)
 
 
-def telling(task: ArrowTask) -> ArrowTask:
-    """A task whose errors ``raised_in_tasks`` finds, in the process that calls this."""
+def report_errors(task: ArrowTask) -> ArrowTask:
+    """A task whose errors ``reraise_task_errors`` finds, in the process that calls this."""
     seal = _seal
 
     @wraps(task)
@@ -90,7 +90,7 @@ def telling(task: ArrowTask) -> ArrowTask:
 
 
 @contextmanager
-def raised_in_tasks() -> Iterator[None]:
+def reraise_task_errors() -> Iterator[None]:
     """Errors of Floeplan's that end a job in here are raised as what they were in the task."""
     try:
         yield

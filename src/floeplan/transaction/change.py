@@ -1,7 +1,7 @@
-"""What a commit does to a table, said without reference to the snapshot it will be applied to.
+"""What a commit does to a table, independent of the snapshot it is applied to.
 
-A ``SnapshotChange`` names files: those it adds, as whole entries, and those it removes, by identity. A ``Validation``
-says what must not have happened since the change was planned. Both are values: when another writer commits first, the
+A ``SnapshotChange`` names the files a snapshot adds (as whole entries) and removes (by path). A ``ConflictValidation``
+names what must not have happened since the change was planned. Both are values: when another writer commits first, the
 same change is validated against, and applied to, the newer snapshot.
 """
 
@@ -76,7 +76,7 @@ class Check(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Validation:
+class ConflictValidation:
     """What to check against the snapshots committed since the change was planned.
 
     Attributes:
@@ -121,7 +121,7 @@ _REWRITE = frozenset({Check.REMOVED_FILES_EXIST, Check.NO_NEW_DELETES_FOR_REMOVE
 _NEW_DELETES = frozenset({Check.REMOVED_FILES_EXIST, Check.NO_NEW_DVS})
 
 
-def validation_for(
+def required_checks(
     command: Command, mode: Mode = "copy-on-write", isolation: IsolationLevel | None = IsolationLevel.SERIALIZABLE
 ) -> frozenset[Check]:
     """The checks of a command.

@@ -47,14 +47,14 @@ from floeplan.metadata.files import TableFiles
 from floeplan.metadata.manifests.entries import EntryColumns
 from floeplan.metadata.manifests.manifest_list import DATA, DELETES
 from floeplan.partition.union import UnionPartitionType
-from floeplan.transaction.change import Check, Operation, SnapshotChange, Validation
-from floeplan.transaction.exchange import CommitOptions, Exchange, Proposal
+from floeplan.transaction.catalog_commit import CatalogCommit, CommitOptions, Proposal
+from floeplan.transaction.change import Check, ConflictValidation, Operation, SnapshotChange
 from floeplan.transaction.history import committed_entries
 from floeplan.transaction.manifests import ManifestWritten
 from floeplan.transaction.preconditions import check_compatible
 from floeplan.transaction.producer import Produced, SnapshotProducer
 from floeplan.transaction.refs import branch_head, moved_branch, set_ref_update, table_and_ref
-from floeplan.transaction.validation import SHOWN_FILES, Situation, validate
+from floeplan.transaction.validation import SHOWN_FILES, ValidationContext, validate
 
 # Removing files that nobody refers to.
 #
@@ -90,7 +90,7 @@ def unused_files(change: SnapshotChange, metadata: TableMetadata, start: int | N
 
 # ---
 
-_NO_CHECKS = Validation()
+_NO_CHECKS = ConflictValidation()
 _DEFAULTS = CommitOptions()
 
 
@@ -118,7 +118,7 @@ def commit_change(
     change: SnapshotChange,
     *,
     branch: str = MAIN_BRANCH,
-    validation: Validation = _NO_CHECKS,
+    validation: ConflictValidation = _NO_CHECKS,
     options: CommitOptions = _DEFAULTS,
     extra_updates: tuple[TableUpdate, ...] = (),
     extra_requirements: tuple[ValidatableTableRequirement, ...] = (),
@@ -143,7 +143,7 @@ def commit_change(
         BadInputError: The branch is a tag, or is not there.
     """
     intent = _SnapshotIntent(table, change, branch, validation, options, extra_updates, extra_requirements, producer)
-    exchange = Exchange(table, intent, options)
+    exchange = CatalogCommit(table, intent, options)
     try:
         committed = exchange.run()
     except Exception as error:
@@ -174,13 +174,13 @@ class _SnapshotIntent:
     table: Table
     change: SnapshotChange
     branch: str
-    validation: Validation
+    validation: ConflictValidation
     options: CommitOptions
     extra_updates: tuple[TableUpdate, ...]
     extra_requirements: tuple[ValidatableTableRequirement, ...]
     make: Callable[..., SnapshotProducer]
     produced: dict[str, Produced] = field(default_factory=dict)
-    judged: int | None = None
+    validated_until: int | None = None
     producer: SnapshotProducer = field(init=False)
 
     def __post_init__(self) -> None:
@@ -191,7 +191,7 @@ class _SnapshotIntent:
     def snapshot_id(self) -> int:
         return self.producer.snapshot_id
 
-    def landed(self, metadata: TableMetadata) -> bool:
+    def is_committed(self, metadata: TableMetadata) -> bool:
         return metadata.snapshot_by_id(self.snapshot_id) is not None
 
     def propose(self, table: Table) -> Proposal:
@@ -200,8 +200,8 @@ class _SnapshotIntent:
         head = self._head(metadata, at)
         check_compatible(self.change, self.table.metadata, metadata)
         head_id = None if head is None else head.snapshot_id
-        validate(Situation.of(metadata, head_id, self.change, self.validation, table.io, self.judged))
-        self.judged = head_id
+        validate(ValidationContext.of(metadata, head_id, self.change, self.validation, table.io, self.validated_until))
+        self.validated_until = head_id
         self.options.step("validated")
         produced = self.producer.produce(_with_updates(metadata, self.extra_updates), head)
         self.produced[produced.manifest_list] = produced
@@ -276,7 +276,7 @@ def _check_nothing_missing(change: SnapshotChange, produced: Produced) -> None:
         )
 
 
-def _clean_after_failure(error: Exception, exchange: Exchange, intent: _SnapshotIntent) -> None:
+def _clean_after_failure(error: Exception, exchange: CatalogCommit, intent: _SnapshotIntent) -> None:
     """Remove what was written if nobody can refer to it; otherwise the error says that it must stay, and why."""
     if isinstance(error, CommitStateUnknownError):
         error.context["snapshot_id"] = intent.snapshot_id

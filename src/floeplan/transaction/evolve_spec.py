@@ -27,7 +27,7 @@ from pyiceberg.table.update import (
 from floeplan.catalog import refreshed
 from floeplan.errors import BadInputError, UnsupportedError
 from floeplan.partition.evolution import AddField, SpecChange, drop_all, evolved_spec
-from floeplan.transaction.exchange import CommitOptions, Exchange, Proposal
+from floeplan.transaction.catalog_commit import CatalogCommit, CommitOptions, Proposal
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ def evolve_spec(
     intent = _Evolve(tuple(changes), default)
     if not intent.propose(table).updates:
         return intent.result(table, attempts=0)
-    exchange = Exchange(table, intent, options or CommitOptions())
+    exchange = CatalogCommit(table, intent, options or CommitOptions())
     return intent.result(exchange.run(), attempts=exchange.attempts)
 
 
@@ -143,7 +143,7 @@ class _Evolve:
         )
         return Proposal(requirements, updates)
 
-    def landed(self, metadata: TableMetadata) -> bool:
+    def is_committed(self, metadata: TableMetadata) -> bool:
         spec = self._spec
         if spec is None or metadata.specs().get(spec.spec_id) != spec:
             return False

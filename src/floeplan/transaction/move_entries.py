@@ -35,9 +35,9 @@ from floeplan.metadata.manifests.manifest_list import (
 from floeplan.metadata.manifests.new_entries import with_status
 from floeplan.metadata.manifests.reader import read_entries
 from floeplan.partition.union import UnionPartitionType
+from floeplan.transaction.catalog_commit import CommitOptions
 from floeplan.transaction.change import Operation, SnapshotChange
 from floeplan.transaction.commit import CommitResult, commit_change
-from floeplan.transaction.exchange import CommitOptions
 from floeplan.transaction.filter_manifests import Filtered, entry_keys, live_manifests
 from floeplan.transaction.manifests import TableShape
 from floeplan.transaction.producer import SnapshotProducer
@@ -81,7 +81,7 @@ class Head:
 
 
 @dataclass(frozen=True, slots=True)
-class Refiling:
+class EntryMove:
     """Manifests that go, and what comes in their place.
 
     Attributes:
@@ -95,18 +95,18 @@ class Refiling:
     after: Sequence[EntriesTable]
 
 
-Decide: TypeAlias = Callable[[Head], Refiling | None]
+Decide: TypeAlias = Callable[[Head], EntryMove | None]
 """What to do on a head; ``None`` when there is nothing to do."""
 
 
-class NothingToRefileError(FloeplanError):
+class NothingToMoveError(FloeplanError):
     """The newest head is as it should be."""
 
     kind = "nothing-to-do"
     safe_to_clean = True
 
 
-def refile(
+def move_entries(
     table: Table,
     decide: Decide,
     *,
@@ -127,18 +127,18 @@ def refile(
             change,
             branch=branch,
             options=options or CommitOptions(),
-            producer=partial(RefilingProducer, decide=decide),
+            producer=partial(MoveProducer, decide=decide),
         )
-    except NothingToRefileError:
+    except NothingToMoveError:
         return None
 
 
-def _nothing(_: Head) -> Refiling | None:
+def _nothing(_: Head) -> EntryMove | None:
     return None
 
 
 @dataclass(slots=True)
-class RefilingProducer(SnapshotProducer):
+class MoveProducer(SnapshotProducer):
     """Produces the snapshot of a refiling."""
 
     decide: Decide = _nothing
@@ -153,7 +153,7 @@ class RefilingProducer(SnapshotProducer):
         """The manifests that stay; those that come are added to ``new``."""
         refiling = self.decide(Head(shape, listed, self.io))
         if refiling is None:
-            raise NothingToRefileError("no entry is to be filed elsewhere")
+            raise NothingToMoveError("no entry is to be filed elsewhere")
         _check(refiling)
         for content in (DATA, DELETES):
             after = [_as_existing(entries) for entries in refiling.after if _kind(entries) == content]
@@ -170,7 +170,7 @@ def _as_existing(entries: EntriesTable) -> EntriesTable:
     return with_status(entries, np.full(len(entries), Status.EXISTING), entries.ints("snapshot_id"))
 
 
-def _check(refiling: Refiling) -> None:
+def _check(refiling: EntryMove) -> None:
     """The same files before and after; only delete files may be listed under several partitions."""
     after = [entry_keys(entries) for entries in refiling.after]
     found = pa.concat_arrays(after) if after else pa.array([], pa.large_string())

@@ -26,7 +26,7 @@ from pyiceberg.table.update import (
 )
 
 from floeplan.errors import BadInputError, UnknownSnapshotError
-from floeplan.transaction.exchange import CommitOptions, Exchange, Proposal
+from floeplan.transaction.catalog_commit import CatalogCommit, CommitOptions, Proposal
 
 _Decide: TypeAlias = Callable[[TableMetadata], SnapshotRef | None]
 
@@ -161,7 +161,7 @@ def set_current(
 
 
 def _set(table: Table, name: str, decide: _Decide, options: CommitOptions | None) -> Table:
-    return Exchange(table, _RefIntent(name, decide), options or CommitOptions()).run()
+    return CatalogCommit(table, _RefIntent(name, decide), options or CommitOptions()).run()
 
 
 @dataclass(slots=True)
@@ -181,7 +181,7 @@ class _RefIntent:
         drop = RemoveSnapshotRefUpdate.model_validate({"ref-name": self.name})
         return Proposal(requirements, (drop if wanted is None else set_ref_update(self.name, wanted),))
 
-    def landed(self, metadata: TableMetadata) -> bool:
+    def is_committed(self, metadata: TableMetadata) -> bool:
         return bool(self.proposed) and metadata.refs.get(self.name) == self.proposed[-1]
 
 

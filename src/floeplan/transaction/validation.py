@@ -18,7 +18,7 @@ NO_NEW_DVS                    overwrite, replace, delete a deletion vector was a
 "May" is the evaluator's word: partition values of each file's own spec and, for data files, column bounds. The bounds
 of a delete file say nothing of the rows it deletes.
 
-Fail-safe: what cannot be judged is a conflict. A conflict costs a repeated operation, a missed one costs rows.
+Fail-safe: what cannot be evaluated is a conflict. A conflict costs a repeated operation, a missed one costs rows.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from floeplan.predicate.build import columns as predicate_columns
 from floeplan.predicate.stats import to_mask
 from floeplan.snapshot.deletes import joint_partition_codes, match, read_deletes
 from floeplan.snapshot.passes import Predicate, judge_entries
-from floeplan.transaction.change import Check, Operation, SnapshotChange, Validation
+from floeplan.transaction.change import Check, ConflictValidation, Operation, SnapshotChange
 from floeplan.transaction.filter_manifests import entry_keys, wanted_keys
 from floeplan.transaction.history import Committed, committed_entries, operation_of, snapshots_since, with_operations
 from floeplan.vectors import Mask
@@ -56,7 +56,7 @@ VECTOR = "PUFFIN"
 
 
 @dataclass(frozen=True, slots=True)
-class Situation:
+class ValidationContext:
     """A change, and the table it is to be applied to.
 
     Attributes:
@@ -66,16 +66,16 @@ class Situation:
         validation: What must not have happened.
         union: The partition fields of the table's specs.
         io: Where the table's files are.
-        judged: A snapshot up to which an earlier attempt found nothing against the change.
+        validated_until: A snapshot up to which an earlier attempt found nothing against the change.
     """
 
     metadata: TableMetadata
     head: int | None
     change: SnapshotChange
-    validation: Validation
+    validation: ConflictValidation
     union: UnionPartitionType
     io: FileIO
-    judged: int | None = None
+    validated_until: int | None = None
 
     @classmethod
     def of(
@@ -83,12 +83,12 @@ class Situation:
         metadata: TableMetadata,
         head: int | None,
         change: SnapshotChange,
-        validation: Validation,
+        validation: ConflictValidation,
         io: FileIO,
-        judged: int | None = None,
-    ) -> Situation:
+        validated_until: int | None = None,
+    ) -> ValidationContext:
         """The situation of a change on a branch whose newest snapshot is ``head``."""
-        return cls(metadata, head, change, validation, UnionPartitionType.of_table(metadata), io, judged)
+        return cls(metadata, head, change, validation, UnionPartitionType.of_table(metadata), io, validated_until)
 
     @property
     def predicate(self) -> Predicate:
@@ -126,7 +126,7 @@ def among(paths: pa.Array, wanted: Collection[str]) -> Mask:
     return to_mask(pc.is_in(paths, value_set=pa.array(sorted(wanted), pa.large_string())))
 
 
-def deletes_meeting(situation: Situation, deletes: EntriesTable) -> Mask:
+def deletes_meeting(situation: ValidationContext, deletes: EntriesTable) -> Mask:
     """Which delete files, all newer than the starting snapshot, apply to a data file that the change removes."""
     paths = situation.change.removed_data
     targets = deletes.delete_targets()
@@ -137,7 +137,7 @@ def deletes_meeting(situation: Situation, deletes: EntriesTable) -> Mask:
     return found
 
 
-def _meet(situation: Situation, deletes: EntriesTable, data: EntriesTable | None) -> Mask:
+def _meet(situation: ValidationContext, deletes: EntriesTable, data: EntriesTable | None) -> Mask:
     found = np.full(len(deletes), data is None)
     if data is not None:
         classified = read_deletes(lambda _: deletes, situation.union)
@@ -146,7 +146,7 @@ def _meet(situation: Situation, deletes: EntriesTable, data: EntriesTable | None
     return found
 
 
-def _removed_entries(situation: Situation) -> EntriesTable | None:
+def _removed_entries(situation: ValidationContext) -> EntriesTable | None:
     """The entries of the removed data files as far as matching needs them; ``None`` when nobody knows them."""
     paths, known = situation.change.removed_data, situation.change.removed_entries
     if known is not None and paths <= set(known.path.to_pylist()):
@@ -170,7 +170,7 @@ SHOWN_FILES = 5
 _DELETE_NAMES = frozenset({"snapshot_id", "equality_ids", "referenced_data_file", "content_offset"})
 
 
-def validate(situation: Situation) -> None:
+def validate(situation: ValidationContext) -> None:
     """Make all checks of a validation.
 
     Raises:
@@ -182,7 +182,7 @@ def validate(situation: Situation) -> None:
     if not checks or situation.head == situation.validation.starting_snapshot_id:
         return
     history = snapshots_since(situation.metadata, situation.head, situation.validation.starting_snapshot_id)
-    since = list(takewhile(lambda snapshot: snapshot.snapshot_id != situation.judged, history))
+    since = list(takewhile(lambda snapshot: snapshot.snapshot_id != situation.validated_until, history))
     rules = [(check, rule) for check in checks for rule in _RULES[check]]
     for content in (DATA, DELETES):
         of_content = [(check, rule) for check, rule in rules if rule.content == content]
@@ -195,7 +195,7 @@ def validate(situation: Situation) -> None:
             _apply(check, rule, situation, committed)
 
 
-def _check_change(situation: Situation) -> None:
+def _check_change(situation: ValidationContext) -> None:
     both = sorted(situation.change.removed_data & situation.referenced)
     if both:
         raise BadInputError(
@@ -203,7 +203,7 @@ def _check_change(situation: Situation) -> None:
         )
 
 
-def _columns(situation: Situation, content: int) -> EntryColumns:
+def _columns(situation: ValidationContext, content: int) -> EntryColumns:
     if content == DELETES:
         return EntryColumns(_DELETE_NAMES, stats=frozenset({POSITION_DELETE_PATH}))
     return EntryColumns(frozenset({"snapshot_id"}), stats=frozenset(situation.predicate.columns))
@@ -216,10 +216,10 @@ class _Rule:
     content: int
     operations: frozenset[Operation]
     status: Status
-    conflicts: Callable[[Situation, EntriesTable], Mask]
+    conflicts: Callable[[ValidationContext, EntriesTable], Mask]
 
 
-def _apply(check: Check, rule: _Rule, situation: Situation, committed: Committed) -> None:
+def _apply(check: Check, rule: _Rule, situation: ValidationContext, committed: Committed) -> None:
     asked = {snapshot.snapshot_id for snapshot in with_operations(committed.snapshots, rule.operations)}
     concerned = np.array([snapshot.snapshot_id in asked for snapshot in committed.snapshots], dtype=np.bool_)
     of_rule = committed.filter(concerned[committed.snapshot] & (committed.entries.status == rule.status))
@@ -253,7 +253,7 @@ def conflict(check: Check, status: Status, change: SnapshotChange, found: Commit
     )
 
 
-def _may_match(situation: Situation, entries: EntriesTable) -> Mask:
+def _may_match(situation: ValidationContext, entries: EntriesTable) -> Mask:
     """Whether files may hold, or delete files delete, rows the change depends on."""
     keep = judge_entries(situation.predicate, entries).tri.keep
     partitions = situation.validation.partitions
@@ -268,7 +268,7 @@ def _in_partitions(union: UnionPartitionType, entries: EntriesTable, partitions:
     return ~comparable | np.isin(own, wanted)
 
 
-def _deletes_removed(situation: Situation, entries: EntriesTable) -> Mask:
+def _deletes_removed(situation: ValidationContext, entries: EntriesTable) -> Mask:
     """Whether deletes apply to a data file to be removed.
 
     Rows written again with the sequence number they had are still met by newer equality deletes.
@@ -281,19 +281,19 @@ def _deletes_removed(situation: Situation, entries: EntriesTable) -> Mask:
     return found
 
 
-def _is_referenced(situation: Situation, entries: EntriesTable) -> Mask:
+def _is_referenced(situation: ValidationContext, entries: EntriesTable) -> Mask:
     return among(entries.path, situation.referenced)
 
 
-def _is_removed_data(situation: Situation, entries: EntriesTable) -> Mask:
+def _is_removed_data(situation: ValidationContext, entries: EntriesTable) -> Mask:
     return to_mask(pc.is_in(entry_keys(entries), value_set=wanted_keys(situation.change)[0]))
 
 
-def _is_removed_delete(situation: Situation, entries: EntriesTable) -> Mask:
+def _is_removed_delete(situation: ValidationContext, entries: EntriesTable) -> Mask:
     return to_mask(pc.is_in(entry_keys(entries), value_set=wanted_keys(situation.change)[1]))
 
 
-def _same_vector_target(situation: Situation, entries: EntriesTable) -> Mask:
+def _same_vector_target(situation: ValidationContext, entries: EntriesTable) -> Mask:
     is_vector = to_mask(pc.equal(entries.array("file_format"), VECTOR))
     return is_vector & among(entries.delete_targets(), targets_of(situation.change.added_deletes, vectors=True))
 

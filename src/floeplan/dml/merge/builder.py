@@ -27,13 +27,13 @@ from pyiceberg.table import Table
 from floeplan.dml.assign import Assignments, compile_assignments
 from floeplan.dml.merge.condition import SOURCE_QUALIFIERS, TARGET_QUALIFIERS, MergeNames
 from floeplan.dml.outcome import DmlResult
-from floeplan.dml.statement import all_at_moment, at_moment, statement_moment
+from floeplan.dml.statement import all_at_moment, statement_timestamp, with_timestamp
 from floeplan.dml.target import Command, Mode, resolve
 from floeplan.errors import BadInputError, UnknownColumnError
 from floeplan.predicate.ir import TRUE, IrExpr, path_text
 from floeplan.predicate.sql.compiler import compile_sql
+from floeplan.transaction.catalog_commit import CommitOptions
 from floeplan.transaction.change import IsolationLevel
-from floeplan.transaction.exchange import CommitOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -141,7 +141,7 @@ class Merge:
         if not (self.matched or self.not_matched or self.by_source):
             raise BadInputError("a merge without a clause does nothing; say what to do when rows match or do not")
         target = resolve(self.table, Command.MERGE, **self.arguments)
-        return Merging(target, self._at(statement_moment())).run()
+        return Merging(target, self._at(statement_timestamp())).run()
 
     def _at(self, moment: datetime) -> Merge:
         """The same merge with the moment it runs at written out."""
@@ -150,7 +150,7 @@ class Merge:
             return tuple(
                 replace(
                     when,
-                    condition=at_moment(when.condition, moment),
+                    condition=with_timestamp(when.condition, moment),
                     values=None if when.values is None else all_at_moment(when.values, moment),
                 )
                 for when in whens
@@ -158,7 +158,7 @@ class Merge:
 
         return replace(
             self,
-            on=at_moment(self.on, moment),
+            on=with_timestamp(self.on, moment),
             matched=fixed(self.matched),
             not_matched=fixed(self.not_matched),
             by_source=fixed(self.by_source),

@@ -22,7 +22,7 @@ from pyiceberg.schema import Schema
 
 from floeplan.dml.merge.builder import When
 from floeplan.dml.merge.condition import MergeCondition, is_source
-from floeplan.dml.row_changes import Clause, Fates
+from floeplan.dml.row_changes import Clause, RowChanges
 from floeplan.errors import BadInputError, TypeMismatchError, UnsupportedError
 from floeplan.parquet.prune.selection import distinct
 from floeplan.predicate.build import field_ids
@@ -228,7 +228,7 @@ class Joined:
         keys = frozenset(key.target for key in self.condition.keys)
         return keys.union(*map(field_ids, asked))
 
-    def decide(self, file: FileScan, planned: PlannedRows) -> Fates:
+    def decide(self, file: FileScan, planned: PlannedRows) -> RowChanges:
         """Join and ask the clauses."""
         rows, count = planned.undeleted(), planned.live_count
         target, source = self._pairs(rows, count)
@@ -242,7 +242,7 @@ class Joined:
         self._decide_alone(rows, np.flatnonzero(alone), clause)
         changed = np.flatnonzero(clause != STAYS)
         where = planned.undeleted_positions(changed)
-        return Fates(where, clause[changed], met_row[changed], merge_positions(source))
+        return RowChanges(where, clause[changed], met_row[changed], merge_positions(source))
 
     def resolver(self, rows: pa.Table, schema: Schema, source: npt.NDArray[np.int64] | None) -> Resolver:
         """Columns of the target rows and of the source rows they met."""

@@ -14,7 +14,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import PrimitiveType
 
 from floeplan.dml.assign import arrow_evaluates, top_fields
-from floeplan.dml.delete_update import run_decision, take_found
+from floeplan.dml.delete_update import apply_found_rows, run_decision
 from floeplan.dml.merge.builder import (
     SHIPPED_BYTES,
     SHIPPED_ROWS,
@@ -33,7 +33,7 @@ from floeplan.dml.merge.condition import (
     source_schema,
 )
 from floeplan.dml.merge.join import Joined, KeyIndex, MergeSource, Rows, key_values, meeting_type, true_mask
-from floeplan.dml.outcome import Commit, DmlResult, Outcome, commit_outcome, undone_on_failure
+from floeplan.dml.outcome import Commit, DmlResult, Outcome, commit_outcome, discard_on_failure
 from floeplan.dml.planning import plan_rows, works
 from floeplan.dml.row_changes import rows_of
 from floeplan.dml.sources import arrow_table, frame_rows, frame_schema, is_data_frame, source_frame
@@ -105,12 +105,12 @@ class Merging:
         wanted = TRUE if clauses.by_source else condition.target_only
         plan = plan_rows(self.target, wanted, self.spark)
         outcome = Outcome(planned=plan.files)
-        with undone_on_failure(outcome, self.target):
+        with discard_on_failure(outcome, self.target):
             chosen = works(plan.files, np.ones(len(plan.files), dtype=np.bool_))
             join = SparkMerge(self.merge, clauses, names, on, _fields(condition, clauses))
             rows = TargetRows.of(self.target.table, self.target.schema, chosen)
             found = join.run(self.spark, source, rows, WriteTarget.of(self.target.table))
-            take_found(self.target, chosen, found, outcome, self.spark)
+            apply_found_rows(self.target, chosen, found, outcome, self.spark)
         return self._commit(outcome, wanted)
 
     def _commit(self, outcome: Outcome, wanted: IrExpr) -> DmlResult:
@@ -132,7 +132,7 @@ class Merging:
         wanted = TRUE if clauses.by_source else self._predicate(source, condition)
         plan = plan_rows(self.target, wanted, self.spark)
         outcome = Outcome(planned=plan.files)
-        with undone_on_failure(outcome, self.target):
+        with discard_on_failure(outcome, self.target):
             chosen = works(plan.files, np.ones(len(plan.files), dtype=np.bool_))
             decision = Joined(self.target.schema, source, condition, clauses.matched, clauses.by_source)
             run_decision(self.target, chosen, decision, outcome, self.spark)
@@ -156,7 +156,7 @@ class Merging:
         if not whens:
             return []
         is_new = np.ones(source.rows.num_rows, dtype=np.bool_)
-        is_new[rows_of(outcome.met_sources)] = False
+        is_new[rows_of(outcome.matched_sources)] = False
         new = np.flatnonzero(is_new)
         parts = [new[at : at + INSERT_ROWS] for at in range(0, len(new), INSERT_ROWS)]
         task = InsertRows(WriteTarget.of(self.target.table), source.rows, source.schema, tuple(whens))

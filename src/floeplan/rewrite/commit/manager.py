@@ -44,9 +44,9 @@ from floeplan.scan.model import PlannedFiles
 from floeplan.snapshot.deletes import ScanDeletes, match, read_deletes
 from floeplan.tasks.runner import new_attempt
 from floeplan.text import counted
-from floeplan.transaction.change import Check, Operation, SnapshotChange, Validation
+from floeplan.transaction.catalog_commit import CommitOptions, Repetition, RetryPolicy
+from floeplan.transaction.change import Check, ConflictValidation, Operation, SnapshotChange
 from floeplan.transaction.commit import CommitResult, commit_change
-from floeplan.transaction.exchange import CommitOptions, Repetition, RetryPolicy
 from floeplan.transaction.filter_manifests import may_hold
 from floeplan.transaction.history import has_forgotten
 from floeplan.transaction.refs import branch_head
@@ -291,7 +291,7 @@ class CommitManager:
         left = max(0, self.parts - self._committed_parts - len(judged.groups))
         return self.plan.run.statement(left, begun=self._committed_parts > 0)
 
-    def _validation(self, judged: _Round) -> Validation:
+    def _validation(self, judged: _Round) -> ConflictValidation:
         """Nothing may have happened since the head that was judged; to what moves, not even by equality."""
         entries = self.plan.files.entries
         old = entries.filter(is_among(entries.path, pa.array(sorted(judged.removed_data), pa.large_string())))
@@ -299,7 +299,7 @@ class CommitManager:
         if self.plan.output_spec_id is not None and (old.spec_id != self.plan.output_spec_id).any():
             checks |= {Check.NO_NEW_DELETES}
             partitions = concat_entries([old, judged.added], UnionPartitionType.of_table(judged.since.table.metadata))
-        return Validation(starting_snapshot_id=judged.since.head, checks=checks, partitions=partitions)
+        return ConflictValidation(starting_snapshot_id=judged.since.head, checks=checks, partitions=partitions)
 
     @property
     def _keeps_age(self) -> bool:

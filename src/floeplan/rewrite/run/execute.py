@@ -36,7 +36,7 @@ from floeplan.rewrite.run.runner import GroupOutcome, GroupRunner, discard_outco
 from floeplan.rewrite.run.task import RewriteTask
 from floeplan.rewrite.run.work import GroupResult, GroupWork, group_works, portions, with_cores
 from floeplan.tasks.memory import cores_of, task_memory
-from floeplan.transaction.exchange import CommitOptions
+from floeplan.transaction.catalog_commit import CommitOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -34,7 +34,7 @@ from floeplan.rewrite.plan.options import CLUSTERING
 from floeplan.rewrite.strategies.curves import along_curve, cell_bits, curve_rows, curve_words, order_words
 from floeplan.rewrite.strategies.order_bytes import comparable
 from floeplan.schemas import fields_by_id
-from floeplan.tasks.threads import ahead, side_by_side
+from floeplan.tasks.threads import parallel_map, prefetch
 from floeplan.vectors import valid_mask
 from floeplan.write.partitioning import sort_rows, sorted_rows, taken
 from floeplan.write.row_order import Numbers
@@ -89,7 +89,7 @@ class GroupOrder:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="floeplan-rewrite-")))
             files: dict[int, _RangeFile] = {}
             filled = (table for table in rows if table.num_rows)
-            for parts in ahead(list(_by_range(*known.place(table))) for table in ahead(filled)):
+            for parts in prefetch(list(_by_range(*known.place(table))) for table in prefetch(filled)):
                 for number, part in parts:
                     if number not in files:
                         files[number] = _RangeFile(folder / f"{number}.arrow", part.schema)
@@ -273,13 +273,13 @@ class HeldRows:
         join = partial(_joined, columns, schema)
         keys = [schema.get_field_index(field.name) for field in order.key_schema.fields]
         others = [at for at in range(len(schema)) if at not in keys]
-        joined = dict(zip(keys, side_by_side(join, keys, threads), strict=True))
+        joined = dict(zip(keys, parallel_map(join, keys, threads), strict=True))
         key_rows = pa.table([joined[at] for at in keys], schema=pa.schema([schema.field(at) for at in keys]))
         with ThreadPoolExecutor(1, "floeplan-order") as beside:
             numbers = beside.submit(order.numbers, key_rows)
             if threads <= 1:
                 numbers.result()
-            joined |= dict(zip(others, side_by_side(join, others, threads - 1), strict=True))
+            joined |= dict(zip(others, parallel_map(join, others, threads - 1), strict=True))
             return cls(pa.table([joined[at] for at in range(len(schema))], schema=schema), numbers.result())
 
     def __len__(self) -> int:

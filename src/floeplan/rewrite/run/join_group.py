@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 from pyiceberg.schema import Schema
 
-from floeplan.dml.row_task import LAST_UPDATED, ROW_ID, FileWork, WholeRows
+from floeplan.dml.row_task import LAST_UPDATED, ROW_ID, FileTask, WholeRows
 from floeplan.metadata.files import writing
 from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.parquet.footer.footer import ChunkPlace, ParquetFooter, decode_footer
@@ -34,7 +34,7 @@ from floeplan.rewrite.run.stitch_group import removing
 from floeplan.rewrite.run.work import GroupRun
 from floeplan.scan.file_rows import EQUALITY, FileRows, OpenFile
 from floeplan.scan.projection import arrow_schema
-from floeplan.tasks.threads import side_by_side
+from floeplan.tasks.threads import parallel_map
 from floeplan.vectors import Mask
 from floeplan.write.conform import conform
 from floeplan.write.data_files import data_entry
@@ -134,7 +134,7 @@ class _Piece:
         paged: Columns that can be made of their pages, by field id.
     """
 
-    work: FileWork
+    work: FileTask
     opened: OpenFile
     group: int
     size: int
@@ -310,7 +310,7 @@ class GroupJoiner:
             except UNUSUAL:
                 return None
 
-        found = list(side_by_side(made, range(len(columns)), self.run.threads))
+        found = list(parallel_map(made, range(len(columns)), self.run.threads))
         self.unusual.update(i for i, chunk in zip(columns, found, strict=True) if chunk is None)
         return [chunk for chunk in found if chunk is not None]
 

@@ -25,7 +25,7 @@ from floeplan.rewrite.pages.joined_file import Chunk, JoinedFile, encoded_chunks
 from floeplan.rewrite.run.group_order import HeldRows
 from floeplan.rewrite.run.stitch_group import removing
 from floeplan.rewrite.run.work import GroupRun
-from floeplan.tasks.threads import side_by_side
+from floeplan.tasks.threads import parallel_map
 from floeplan.write.data_files import data_entry
 from floeplan.write.entry_rows import FileEntry, entries_of
 from floeplan.write.parquet_file import GroupFacts, WrittenFile, encoded_file, group_facts, hardly_repeating
@@ -100,7 +100,7 @@ class OrderedFiles:
         return (_Span(file, at, min(step, end - at)) for at in range(first, end, step))
 
     def _encoded(self, spans: Iterator[_Span]) -> Iterator[_RowGroup]:
-        return side_by_side(self._encode, spans, self.run.threads)
+        return parallel_map(self._encode, spans, self.run.threads)
 
     def _encode(self, span: _Span) -> _RowGroup:
         """Column by column: what was picked of one is encoded while it is still at hand."""

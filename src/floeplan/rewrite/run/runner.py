@@ -21,7 +21,7 @@ from floeplan.errors import FloeplanError
 from floeplan.rewrite.result import GroupFailure
 from floeplan.rewrite.run.task import RewriteTask
 from floeplan.rewrite.run.work import GroupResult, GroupWork
-from floeplan.tasks.memory import collecting_seldom
+from floeplan.tasks.memory import raised_gc_threshold
 from floeplan.tasks.runner import run_tasks
 from floeplan.write.entry_rows import discard_entries
 
@@ -42,7 +42,7 @@ class EachGroup:
 
     def __call__(self, works: Sequence[GroupWork], attempt: str) -> list[GroupOutcome]:
         """Rewrite some groups, one after the other."""
-        with collecting_seldom():
+        with raised_gc_threshold():
             return [self._outcome(work, attempt) for work in works]
 
     def _outcome(self, work: GroupWork, attempt: str) -> GroupOutcome:

@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 from pyiceberg.table.sorting import SortOrder
 
-from floeplan.dml.row_task import FileWork
+from floeplan.dml.row_task import FileTask
 from floeplan.metadata.delete_index import DeleteFileId
 from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.partition.key import PartitionKey
@@ -44,7 +44,7 @@ class GroupWork:
     """
 
     group_id: int
-    files: tuple[FileWork, ...]
+    files: tuple[FileTask, ...]
     output_spec_id: int
     partition: PartitionKey | None
     outputs: int
@@ -121,17 +121,17 @@ def with_cores(works: Sequence[GroupWork], cores: Cores) -> list[GroupWork]:
     """
     total = max(1, sum(work.bytes for work in works))
     return [
-        replace(work, cores=max(1, min(cores.of_executor, int(cores.in_all * work.bytes / total + _NEARLY))))
+        replace(work, cores=max(1, min(cores.per_executor, int(cores.total * work.bytes / total + _NEARLY))))
         for work in works
     ]
 
 
-def _file_works(files: PlannedFiles) -> list[FileWork]:
+def _file_works(files: PlannedFiles) -> list[FileTask]:
     """Files with the first of their row ids; no deletes are written beside them, so nothing is said of their places."""
     entries = files.entries
     nowhere = EntriesTable(entries.table.select(["spec_id", "file_path"]).slice(0, 0), {})
     first = entries.array("first_row_id").to_pylist() if "first_row_id" in entries else [None] * len(entries)
-    return [FileWork(file, nowhere, row_id) for file, row_id in zip(files, first, strict=True)]
+    return [FileTask(file, nowhere, row_id) for file, row_id in zip(files, first, strict=True)]
 
 
 def _nan_counts(entries: EntriesTable) -> tuple[Mapping[int, int], ...]:

@@ -23,7 +23,7 @@ import pyarrow as pa
 from pyiceberg.schema import Schema
 from pyiceberg.table.sorting import SortField, SortOrder
 
-from floeplan.dml.row_task import FileWork, WholeRows
+from floeplan.dml.row_task import FileTask, WholeRows
 from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.metadata.manifests.new_entries import concat_entries
 from floeplan.parquet.prune.selection import RowSelection
@@ -37,7 +37,7 @@ from floeplan.rewrite.strategies.curves import SAMPLE_ROWS
 from floeplan.rewrite.strategies.orders import NOT_OF_THE_TABLE
 from floeplan.scan.file_rows import OpenFile
 from floeplan.schemas import fields_by_id
-from floeplan.tasks.threads import ahead, side_by_side
+from floeplan.tasks.threads import parallel_map, prefetch
 from floeplan.vectors import Ints
 from floeplan.write.conform import conform
 from floeplan.write.data_files import DataFileWriter
@@ -97,7 +97,7 @@ class GroupWriter:
     def _rows(self, threads: int = 1) -> Iterator[_Batch]:
         """Live rows, row group by row group."""
         total = max(1, self.work.bytes)
-        for piece, (rows, found) in side_by_side(self._read, self._pieces(), threads):
+        for piece, (rows, found) in parallel_map(self._read, self._pieces(), threads):
             share = piece.work.file.file_size * piece.rows / max(1, piece.opened.footer.num_rows) / total
             yield _Batch(rows, self.moved.read(piece.place, found.starts, found.counts), share)
 
@@ -160,7 +160,7 @@ class GroupWriter:
         memory = max(self.run.memory / 4, self.run.memory - PROCESS_BYTES - row_groups)
         ranges = math.ceil(size * COPIES / memory)
         total = max(1, sum(work.file.record_count for work in self.work.files))
-        for table in ahead(order.ordered_on_disk(tables, self._sample(order), ranges, total)):
+        for table in prefetch(order.ordered_on_disk(tables, self._sample(order), ranges, total)):
             yield _Batch.of(table, table.num_rows / total)
 
     def _sample(self, order: GroupOrder) -> pa.Table:
@@ -230,7 +230,7 @@ class _Piece:
     """A row group of a file: which file of the group that is, the rows to be read of it, and how many it has."""
 
     place: int
-    work: FileWork
+    work: FileTask
     opened: OpenFile
     part: RowSelection
     rows: int

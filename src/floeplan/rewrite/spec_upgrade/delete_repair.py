@@ -36,8 +36,8 @@ from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.stats import to_mask
 from floeplan.rewrite.spec_upgrade.placement import Move, Places, refiling_of
 from floeplan.snapshot.deletes import ScanDeletes, read_deletes
-from floeplan.transaction.exchange import CommitOptions
-from floeplan.transaction.move_entries import Head, Refiling, refile
+from floeplan.transaction.catalog_commit import CommitOptions
+from floeplan.transaction.move_entries import EntryMove, Head, move_entries
 from floeplan.vectors import Ints, Mask
 
 _NO_COLUMNS = EntryColumns(frozenset())
@@ -136,12 +136,14 @@ def repair_deletes(table: Table, *, branch: str = MAIN_BRANCH, options: CommitOp
     """File stray deletes where their data files are."""
     filed = [0]
 
-    def decide(head: Head) -> Refiling | None:
+    def decide(head: Head) -> EntryMove | None:
         check = DeleteCheck.of(head)
         filed.append(check.faults)
         return refiling_of(head, [check.strays.move(check.places, check.copies)])
 
-    result = refile(table, decide, branch=branch, summary={"floeplan.operation": "repair-deletes"}, options=options)
+    result = move_entries(
+        table, decide, branch=branch, summary={"floeplan.operation": "repair-deletes"}, options=options
+    )
     return RepairResult(0, None) if result is None else RepairResult(filed[-1], result.snapshot_id)
 
 

@@ -40,7 +40,7 @@ from floeplan.rewrite.spec_upgrade.delete_repair import Strays, find_strays, joi
 from floeplan.rewrite.spec_upgrade.placement import Move, Places, refiling_of
 from floeplan.snapshot.deletes import ScanDeletes
 from floeplan.snapshot.passes import Predicate, judge_entries
-from floeplan.transaction.move_entries import Head, Refiling
+from floeplan.transaction.move_entries import EntryMove, Head
 from floeplan.vectors import Ints, Mask
 
 
@@ -118,7 +118,7 @@ class SpecMove:
         staying = (fate for fate in Fate if fate not in (Fate.MOVED, Fate.IN_TARGET_SPEC, Fate.NOT_ASKED_FOR))
         return {fate.label: counts[fate] for fate in staying if counts[fate]}
 
-    def refiling(self) -> Refiling | None:
+    def refiling(self) -> EntryMove | None:
         """The manifests to replace; ``None`` when nothing moves."""
         data = Move(self.data, self.moved, self.places.take(np.flatnonzero(self.moved)))
         return refiling_of(self.head, [data, self.strays.move(self.places)])

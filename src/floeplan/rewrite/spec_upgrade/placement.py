@@ -19,7 +19,7 @@ from floeplan.partition.key import partition_codes
 from floeplan.partition.union import UnionPartitionType
 from floeplan.transaction.manifests import group_entries_by_spec
 from floeplan.transaction.merge_manifests import MergeOptions
-from floeplan.transaction.move_entries import Head, Refiling
+from floeplan.transaction.move_entries import EntryMove, Head
 from floeplan.vectors import Ints, Mask
 
 # Entries shared out over manifests so that a partition is in as few of them as can be.
@@ -138,19 +138,19 @@ class Move:
         return not self.moves.any() and not len(self.copies)
 
 
-def refiling_of(head: Head, moves: Sequence[Move]) -> Refiling | None:
+def refiling_of(head: Head, moves: Sequence[Move]) -> EntryMove | None:
     """The manifests to replace so that entries are filed as asked; ``None`` when all stay."""
     found = [_refiled(head, move) for move in moves if not move.nothing]
     if not found:
         return None
-    return Refiling(
+    return EntryMove(
         np.concatenate([one.replaced for one in found]),
         concat_entries([one.before for one in found], head.union),
         [manifest for one in found for manifest in one.after],
     )
 
 
-def _refiled(head: Head, move: Move) -> Refiling:
+def _refiled(head: Head, move: Move) -> EntryMove:
     manifest = move.entries.ints("manifest")
     concerned = move.moves.copy()
     concerned[move.copies] = True
@@ -163,7 +163,7 @@ def _refiled(head: Head, move: Move) -> Refiling:
         position = np.cumsum(there) - 1
         parts.append(move.copy_places.apply(whole.take(position[move.copies])))
     moved = concat_entries(parts, head.union)
-    return Refiling(rows, whole, [*_per_manifest(staying), *_clustering(head, rows, whole).manifests(moved)])
+    return EntryMove(rows, whole, [*_per_manifest(staying), *_clustering(head, rows, whole).manifests(moved)])
 
 
 def _per_manifest(entries: EntriesTable) -> list[EntriesTable]:

@@ -29,8 +29,8 @@ from floeplan.rewrite.run.execute import run_rewrite
 from floeplan.rewrite.spec_upgrade.delete_repair import repair_deletes
 from floeplan.rewrite.spec_upgrade.move import Fate, SpecMove, plan_move
 from floeplan.text import counted
-from floeplan.transaction.exchange import CommitOptions
-from floeplan.transaction.move_entries import Head, Refiling, refile
+from floeplan.transaction.catalog_commit import CommitOptions
+from floeplan.transaction.move_entries import EntryMove, Head, move_entries
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -175,12 +175,12 @@ class _Upgrade:
     def _move(self, spec_id: int) -> bool:
         """Move what can be moved now, at most as much as goes into one commit; false when there was nothing."""
 
-        def decide(head: Head) -> Refiling | None:
+        def decide(head: Head) -> EntryMove | None:
             self.left = self._plan(head, spec_id)
             return self.left.refiling()
 
         summary = {"floeplan.operation": "upgrade-spec", "floeplan.target-spec-id": str(spec_id)}
-        done = refile(self.table, decide, branch=self.branch, summary=summary, options=self.commit)
+        done = move_entries(self.table, decide, branch=self.branch, summary=summary, options=self.commit)
         if done is None or self.left is None:
             return False
         self.table = done.table

@@ -21,7 +21,7 @@ from floeplan.scan.read import PlanReader
 from floeplan.scan.scan_plan import ScanPlan
 from floeplan.spark.types import spark_schema, to_spark_arrow
 from floeplan.tasks.shipping import ensure_package
-from floeplan.tasks.worker import numbered
+from floeplan.tasks.worker import for_each_number
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -38,7 +38,7 @@ def arrow_frame(spark: SparkSession, plan: ScanPlan, rows: npt.NDArray[np.int64]
         return spark.createDataFrame([], spark_schema(plan.schema))
     reading = FileReading(TableRows.of(plan.target.table, plan.target.schema), plan.schema)
     ensure_package(spark)
-    task = numbered(lambda number: reading.batches(shares[number]))
+    task = for_each_number(lambda number: reading.batches(shares[number]))
     return spark.range(0, len(shares), 1, len(shares)).mapInArrow(task, spark_schema(plan.schema))
 
 

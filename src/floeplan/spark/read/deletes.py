@@ -41,7 +41,7 @@ from floeplan.metadata.manifests.entries import Content
 from floeplan.scan.delete_files import DeleteFileReader
 from floeplan.scan.model import FileScan, PlannedFiles
 from floeplan.tasks.shipping import ensure_package
-from floeplan.tasks.worker import ArrowTask, numbered
+from floeplan.tasks.worker import ArrowTask, for_each_number
 from floeplan.vectors import Ints
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ def _words_task(parts: Sequence[tuple[int, list[FileScan]]], read: Callable[[Seq
         listed = pa.ListArray.from_arrays(pa.array([0, len(found)], pa.int32()), pa.array(found))
         yield pa.RecordBatch.from_arrays([pa.array([part]), listed], names=["part", "words"])
 
-    return numbered(words)
+    return for_each_number(words)
 
 
 def _words(scans: Sequence[FileScan], *, io: FileIO, table: UUID, length: int = 0) -> Ints:

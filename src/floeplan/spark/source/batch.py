@@ -12,7 +12,7 @@ from pyiceberg.utils.config import Config
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceReader, InputPartition, WriterCommitMessage
 
 from floeplan.catalog import connect, load_table
-from floeplan.dml.outcome import Commit, Outcome, commit_outcome, undone_on_failure
+from floeplan.dml.outcome import Commit, Outcome, commit_outcome, discard_on_failure
 from floeplan.dml.overwrite import replace_matching
 from floeplan.dml.target import Command, resolve
 from floeplan.errors import InvalidOptionError, UnknownOptionError
@@ -155,7 +155,7 @@ class FloeplanWriter(DataSourceArrowWriter):
         command = Command.OVERWRITE if self._overwrite else Command.APPEND
         target = resolve(self._asked.table(), command, branch=self._asked.get("branch"))
         outcome, how = Outcome(), Commit()
-        with undone_on_failure(outcome, target):
+        with discard_on_failure(outcome, target):
             for entries in written(messages):
                 outcome.insert(entries)
             if self._overwrite:

@@ -22,7 +22,7 @@ from floeplan.spark.write.distribution import distributed
 from floeplan.spark.write.narrow_rows import WideRowError, in_batches_of_rows, is_free, marked, narrow
 from floeplan.spark.write.small_frames import collected
 from floeplan.tasks import runner
-from floeplan.tasks.runner import RESULT_SCHEMA, answer_batch, new_attempt, unpickled
+from floeplan.tasks.runner import RESULT_SCHEMA, load_results, new_attempt, result_batch
 from floeplan.tasks.shipping import ensure_package, is_connect
 from floeplan.tasks.worker import ArrowTask, reusable
 from floeplan.write.conform import conform
@@ -96,7 +96,7 @@ def write_frame(frame: DataFrame, target: WriteTarget) -> list[EntriesTable]:
     from pyspark.sql.pandas.types import to_arrow_schema
 
     conform(to_arrow_schema(frame.schema).empty_table(), target.stored_schema)
-    small = collected(frame, runner.HERE_BYTES // 2)
+    small = collected(frame, runner.LOCAL_BYTES // 2)
     if small is not None:
         written = write_data_files(target, at_once(small.to_batches()), file_name_token=new_attempt(), sort=True)
         return [written] if len(written) else []
@@ -114,7 +114,7 @@ def _write_in_tasks(frame: DataFrame, target: WriteTarget, *, by_rows: bool) -> 
         task = _writer(target, narrow if by_rows else iter, written)
         query = distributed(frame, target).mapInArrow(task, RESULT_SCHEMA)
         answers = (in_batches_of_rows(query) if by_rows else query).toArrow()
-    found = unpickled(answers, partial(discard_entries, files=target.files))
+    found = load_results(answers, partial(discard_entries, files=target.files))
     return [entries for entries in found if len(entries)]
 
 
@@ -127,6 +127,6 @@ def _writer(
 
     @reusable
     def run(batches: _Batches) -> Iterator[pa.RecordBatch]:
-        yield answer_batch(0, partial(write, batches))
+        yield result_batch(0, partial(write, batches))
 
     return run

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from floeplan.dml.statement import all_at_moment, at_moment
+from floeplan.dml.statement import all_at_moment, with_timestamp
 
 pytestmark = pytest.mark.unit
 
@@ -30,9 +30,9 @@ INSTANT = "TIMESTAMP '2026-11-15 14:05:06.000007Z'"
     ],
 )
 def test_text(text: str, written: str) -> None:
-    assert at_moment(text, MOMENT) == written
+    assert with_timestamp(text, MOMENT) == written
 
 
 def test_what_is_no_text_stays() -> None:
-    assert at_moment(5, MOMENT) == 5
+    assert with_timestamp(5, MOMENT) == 5
     assert all_at_moment({"a": None, "b": "now()"}, MOMENT) == {"a": None, "b": INSTANT}

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from floeplan.tasks.threads import ahead
+from floeplan.tasks.threads import prefetch
 
 pytestmark = pytest.mark.unit
 
 
 def test_things_come_in_their_order() -> None:
-    assert list(ahead(range(100))) == list(range(100))
-    assert list(ahead([])) == []
+    assert list(prefetch(range(100))) == list(range(100))
+    assert list(prefetch([])) == []
 
 
 def test_the_next_one_is_made_while_one_is_used() -> None:
@@ -25,7 +25,7 @@ def test_the_next_one_is_made_while_one_is_used() -> None:
             begun[number].set()
             yield number
 
-    for number in ahead(things()):
+    for number in prefetch(things()):
         assert begun[min(number + 1, 2)].wait(60)
 
 
@@ -34,7 +34,7 @@ def test_an_error_comes_where_the_thing_would_have_come() -> None:
         yield 1
         raise ValueError("no second")
 
-    made = ahead(things())
+    made = prefetch(things())
     assert next(made) == 1
     with pytest.raises(ValueError, match="no second"):
         next(made)
@@ -49,7 +49,7 @@ def test_whoever_stops_early_leaves_nothing_open() -> None:
         finally:
             closed.set()
 
-    made = ahead(things())
+    made = prefetch(things())
     next(made)
     made.close()  # type: ignore[attr-defined]
     assert closed.is_set()

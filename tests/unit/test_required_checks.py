@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from floeplan.transaction.change import Check, Command, IsolationLevel, Mode, validation_for
+from floeplan.transaction.change import Check, Command, IsolationLevel, Mode, required_checks
 
 pytestmark = pytest.mark.unit
 
@@ -28,16 +28,16 @@ OVERWRITE = REWRITE | DELTA | {Check.REFERENCED_FILES_EXIST}
     ],
 )
 def test_serializable_adds_that_no_matching_data_came(command: Command, mode: Mode, checks: set[Check]) -> None:
-    assert validation_for(command, mode, SNAPSHOT) == checks
-    assert validation_for(command, mode, SERIALIZABLE) == checks | {Check.NO_NEW_DATA}
-    assert validation_for(command, mode) == checks | {Check.NO_NEW_DATA}
+    assert required_checks(command, mode, SNAPSHOT) == checks
+    assert required_checks(command, mode, SERIALIZABLE) == checks | {Check.NO_NEW_DATA}
+    assert required_checks(command, mode) == checks | {Check.NO_NEW_DATA}
 
 
 @pytest.mark.parametrize("isolation", [None, SNAPSHOT, SERIALIZABLE])
 def test_appends_and_rewrites_know_no_isolation(isolation: IsolationLevel | None) -> None:
-    assert validation_for("append", isolation=isolation) == set()
-    assert validation_for("rewrite", isolation=isolation) == REWRITE
+    assert required_checks("append", isolation=isolation) == set()
+    assert required_checks("rewrite", isolation=isolation) == REWRITE
 
 
 def test_an_overwrite_without_isolation_looks_at_no_rows_of_others() -> None:
-    assert validation_for("overwrite", isolation=None) == OVERWRITE
+    assert required_checks("overwrite", isolation=None) == OVERWRITE

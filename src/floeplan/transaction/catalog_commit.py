@@ -183,20 +183,20 @@ class Proposal:
     updates: tuple[TableUpdate, ...]
 
 
-class Intent(Protocol):
+class PendingUpdate(Protocol):
     """Something to be done to a table, whatever state it is in."""
 
     def propose(self, table: Table) -> Proposal:
         """How it is done to the table as it is now; raises when it can no longer be done."""
 
-    def landed(self, metadata: TableMetadata) -> bool:
+    def is_committed(self, metadata: TableMetadata) -> bool:
         """Whether it has been done."""
 
 
-class Exchange:
+class CatalogCommit:
     """One intent and its way into the catalog; ``newest`` is the table as it was seen last."""
 
-    def __init__(self, table: Table, intent: Intent, options: CommitOptions) -> None:
+    def __init__(self, table: Table, intent: PendingUpdate, options: CommitOptions) -> None:
         if isinstance(table, StaticTable):
             raise BadInputError(
                 f"{table.metadata_location} was opened without a catalog and is read-only: name the table instead",
@@ -237,13 +237,13 @@ class Exchange:
         while True:
             current = self._load()
             self._options.step("refreshed")
-            if self._intent.landed(current.metadata):
+            if self._intent.is_committed(current.metadata):
                 return current
             failure = self._try(current)
             if failure is None:
                 return self.newest
             if not self._repetition.again():
-                if self._has_landed(failure):
+                if self._check_status(failure):
                     return self.newest
                 raise self._exhausted(failure)
 
@@ -274,7 +274,7 @@ class Exchange:
             raise self._gone() from gone
         except Exception as lost:
             self._unanswered.append(proposal)
-            return None if self._has_landed(lost) else lost
+            return None if self._check_status(lost) else lost
         self.newest = Table(
             current.name(),
             response.metadata,
@@ -285,12 +285,12 @@ class Exchange:
         )
         return None
 
-    def _has_landed(self, lost: Exception) -> bool:
+    def _check_status(self, lost: Exception) -> bool:
         """Load the table and look; raises when that does not work either."""
         asking = Repetition(self._status_policy, self._options.timing)
         while True:
             try:
-                return self._intent.landed(self._refresh().metadata)
+                return self._intent.is_committed(self._refresh().metadata)
             except FloeplanError:
                 raise
             except Exception as failure:
