@@ -22,7 +22,7 @@ from floeplan.scan.options import ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.scan.report import scan_report
 from floeplan.spark.session import open_session
-from tests.support.archive import write_evolved_archive
+from tests.support.tables.archive import write_evolved_archive
 
 SIZES = {"small": (2_500, 5_000, 10_000), "default": (250_000, 500_000, 1_000_000), "large": (1_000_000, 2_000_000)}
 BAR_SECONDS_PER_MILLION, CORES, LINEAR = 60.0, 2, 1.2

@@ -25,7 +25,7 @@ from bench.cpu_clock import CpuClock
 from bench.dml_contenders import Case, appends, deletes, many_manifests, merge, update
 from bench.dml_tables import evolved, listed, new_rows, source
 from bench.spark_session import start_session
-from tests.support.lake import NAME, Lake
+from tests.support.spark.lake import NAME, Lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.support.archive import write_evolved_archive
+from tests.support.tables.archive import write_evolved_archive
 
 MANIFESTS = {"small": 200, "default": 4_000, "large": 40_000}
 ENTRIES = 100

@@ -29,7 +29,7 @@ from bench.spark_session import start_session
 from floeplan.spark.read.columns import ROW_INDEX
 from floeplan.spark.read.deletes import held_row_test, held_words
 from floeplan.spark.read.file_log import loaded_files
-from tests.support.lake import NAME, Lake
+from tests.support.spark.lake import NAME, Lake
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

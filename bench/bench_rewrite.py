@@ -36,7 +36,7 @@ from bench.rewrite_memory import PeakMemory
 from bench.spark_session import start_session
 from floeplan.metadata.files import local_path
 from floeplan.rewrite.commit.compaction_map import MapBuilder
-from tests.support.lake import NAME, Lake
+from tests.support.spark.lake import NAME, Lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -18,7 +18,7 @@ from floeplan.maintain.rewrite_manifests import rewrite_manifests
 from floeplan.rewrite.spec_upgrade.upgrade import UpgradeOptions, upgrade_spec
 from floeplan.scan.options import ScanOptions
 from floeplan.scan.plan import plan_scan
-from tests.support.archive import write_evolved_archive
+from tests.support.tables.archive import write_evolved_archive
 
 MANIFESTS = {"small": 150, "default": 1_508, "large": 6_000}
 ENTRIES = 100

@@ -20,8 +20,8 @@ from pyiceberg.transforms import MonthTransform
 
 from floeplan.partition.evolution import AddField, SpecChange, Term, replace_field
 from floeplan.transaction.evolve_spec import evolve_spec
-from tests.support.archive import write_evolved_archive
-from tests.support.lake import NAME
+from tests.support.spark.lake import NAME
+from tests.support.tables.archive import write_evolved_archive
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

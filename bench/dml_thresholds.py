@@ -25,7 +25,7 @@ from bench.dml_tables import evolved
 from bench.spark_session import start_session
 from floeplan.dml import delete_update as changing
 from floeplan.tasks import runner
-from tests.support.lake import Lake
+from tests.support.spark.lake import Lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -16,7 +16,7 @@ from typing import Any
 
 import fastavro
 
-from tests.support.archive import write_evolved_archive
+from tests.support.tables.archive import write_evolved_archive
 
 CACHE = Path(__file__).parent.parent / ".cache" / "bench"
 ENTRIES = 100

@@ -27,7 +27,7 @@ from bench.sampler import Sampler, Stack, in_turn
 from bench.spark_session import start_session
 from floeplan.rewrite.run import runner as rewrite_runner
 from floeplan.tasks import runner as dml_runner
-from tests.support.lake import NAME, Lake
+from tests.support.spark.lake import NAME, Lake
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

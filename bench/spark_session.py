@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from scripts.fetch_jars import ensure_jars
-from tests.support.lake import NAME, Lake
+from tests.support.spark.lake import NAME, Lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, TypeVar
 import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 
-from tests.support import fuzzing
+from tests.support.fuzz import fuzzing
 
 if TYPE_CHECKING:
     from pyiceberg.catalog.sql import SqlCatalog
     from pyspark.sql import SparkSession
 
-    from tests.support.lake import Lake
-    from tests.support.matrix import Matrix
+    from tests.support.spark.lake import Lake
+    from tests.support.spark.matrix import Matrix
 
 settings.register_profile(
     "default", max_examples=60, derandomize=False, deadline=None, suppress_health_check=[HealthCheck.too_slow]
@@ -82,7 +82,7 @@ def _no_litter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
     """One SQLite catalog named `local` and one warehouse, for Spark and PyIceberg alike."""
-    from tests.support.lake import Lake
+    from tests.support.spark.lake import Lake
 
     return Lake(tmp_path_factory.mktemp("lake"))
 
@@ -106,7 +106,7 @@ def local_catalog(lake: Lake) -> Iterator[SqlCatalog]:
 @pytest.fixture(scope="session")
 def matrix(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Matrix:
     """The evolved tables everything is judged on, each built by Spark when first asked for."""
-    from tests.support.matrix import Matrix
+    from tests.support.spark.matrix import Matrix
 
     own = tmp_path_factory.getbasetemp()
     run = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "matrix"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.duckdb_reader import DuckDb
+from tests.support.oracles.duckdb_reader import DuckDb
 
 
 @pytest.fixture(scope="session")

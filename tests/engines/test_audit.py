@@ -18,7 +18,7 @@ from floeplan.scan.options import ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.scan.report import JsonLinesReportStore, TableReportStore
 from tests.support.scan_reports import foreign_report, leaf, own_report, write_lines
-from tests.support.tables import catalog, two_spec_table
+from tests.support.tables.two_specs import catalog, two_spec_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from floeplan.transaction.change import IsolationLevel
-from tests.support.commits import create_table, files_under, leftovers, open_catalog, read_rows
-from tests.support.crashing_commit import WRITES
-from tests.support.killed_writers import KilledWriters, killed_writers
+from tests.support.faults.writer_processes import WRITES, KilledWriters, killed_writers
+from tests.support.tables.commits import create_table, files_under, leftovers, open_catalog, read_rows
 
 pytestmark = pytest.mark.engines
 

@@ -21,7 +21,7 @@ from floeplan.errors import CommitConflictError
 from floeplan.transaction.catalog_commit import CommitOptions, RetryPolicy
 from floeplan.transaction.change import IsolationLevel
 from floeplan.transaction.commit import commit_change
-from tests.support.commits import (
+from tests.support.tables.commits import (
     Rows,
     Write,
     append,

@@ -17,7 +17,7 @@ from floeplan.metadata.manifests.manifest_list import read_manifest_list
 from floeplan.metadata.manifests.reader import read_entries
 from floeplan.partition.union import UnionPartitionType
 from floeplan.schemas import fields_by_id
-from tests.support.matrix import TABLES, Matrix
+from tests.support.spark.matrix import TABLES, Matrix
 
 pytestmark = pytest.mark.engines
 

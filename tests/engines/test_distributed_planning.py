@@ -12,8 +12,8 @@ from floeplan.errors import CorruptMetadataError
 from floeplan.scan.options import ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.spark.planning import SparkPlanning
-from tests.support.archive import write_evolved_archive
-from tests.support.mutation import block_ends
+from tests.support.fuzz.mutation import block_ends
+from tests.support.tables.archive import write_evolved_archive
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -29,10 +29,11 @@ from floeplan.metadata.manifests.reader import read_entries
 from floeplan.partition.union import UnionPartitionType
 from floeplan.scan.options import ScanOptions
 from floeplan.schemas import fields_by_id
-from tests.support import fuzzing
-from tests.support.dml_oracle import Row, partition_of
-from tests.support.duckdb_reader import DuckDb, key_columns, left_out
-from tests.support.matrix import TABLES, Matrix, MatrixTable, interpreted
+from tests.support.fuzz import fuzzing
+from tests.support.oracles.duckdb_reader import DuckDb, key_columns, left_out
+from tests.support.oracles.rows import TypedRow as Row
+from tests.support.oracles.rows import partition_of
+from tests.support.spark.matrix import TABLES, Matrix, MatrixTable, interpreted
 
 if TYPE_CHECKING:
     from pyiceberg.catalog.sql import SqlCatalog

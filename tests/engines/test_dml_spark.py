@@ -14,7 +14,7 @@ from pyiceberg.table import Table
 
 import floeplan as fp
 from floeplan.errors import BadInputError, TypeMismatchError
-from tests.support.matrix import Matrix, MatrixTable
+from tests.support.spark.matrix import Matrix, MatrixTable
 
 if TYPE_CHECKING:
     from pyiceberg.catalog.sql import SqlCatalog

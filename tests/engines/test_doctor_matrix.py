@@ -9,7 +9,7 @@ import pytest
 from floeplan.maintain.doctor import Severity, doctor
 from floeplan.metadata.manifests.completeness import shortfall
 from floeplan.metadata.manifests.manifest_list import read_manifest_list
-from tests.support.matrix import TABLES, Matrix
+from tests.support.spark.matrix import TABLES, Matrix
 
 if TYPE_CHECKING:
     from pyiceberg.catalog.sql import SqlCatalog

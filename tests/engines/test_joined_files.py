@@ -19,7 +19,7 @@ from datafusion import SessionContext
 
 import floeplan as fp
 from floeplan.metadata.files import local_path
-from tests.support.stitching import columns_encoded, facts_of
+from tests.support.parquet.facts import columns_encoded, facts_of
 
 if TYPE_CHECKING:
     from pyiceberg.catalog.sql import SqlCatalog

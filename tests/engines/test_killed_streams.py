@@ -17,9 +17,9 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from floeplan.spark.source.streaming import BATCH_ID
-from tests.support import fuzzing
-from tests.support.killed_stream import FIRST, MORE, STEPS, add, open_catalog, stream
-from tests.support.killed_writers import ROOT
+from tests.support.faults.killed_stream import FIRST, MORE, STEPS, add, open_catalog, stream
+from tests.support.faults.writer_processes import ROOT
+from tests.support.fuzz import fuzzing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,7 +51,7 @@ def test_nothing_is_lost_or_repeated(spark: SparkSession, catalog: SqlCatalog, t
     add(catalog.load_table("db.source"), FIRST)
     stream(spark, tmp_path, "floeplan")
     add(catalog.load_table("db.source"), MORE)
-    command = [sys.executable, "-m", "tests.support.killed_stream", str(tmp_path), step]
+    command = [sys.executable, "-m", "tests.support.faults.killed_stream", str(tmp_path), step]
     said = tmp_path / "said"
     with said.open("w") as log:
         killed = subprocess.run(command, cwd=ROOT, start_new_session=True, stdout=log, stderr=log, check=False)

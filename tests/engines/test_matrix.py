@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyiceberg.transforms import VoidTransform
 
-from tests.support.iceberg_java import planned_tasks, spec_texts
-from tests.support.matrix import Matrix
+from tests.support.spark.iceberg_java import planned_tasks, spec_texts
+from tests.support.spark.matrix import Matrix
 
 if TYPE_CHECKING:
     from pyiceberg.catalog.sql import SqlCatalog

@@ -22,8 +22,8 @@ from floeplan.metadata.manifests.entries import POSITION_DELETE_PATH, EntriesTab
 from floeplan.metadata.manifests.manifest_list import ManifestListTable, Summaries, read_manifest_list
 from floeplan.metadata.manifests.reader import read_entries
 from floeplan.partition.union import UnionPartitionType
-from tests.support.iceberg_java import union_partition_ids
-from tests.support.matrix import TABLES, Matrix, MatrixTable
+from tests.support.spark.iceberg_java import union_partition_ids
+from tests.support.spark.matrix import TABLES, Matrix, MatrixTable
 
 if TYPE_CHECKING:
     from pyiceberg.catalog.sql import SqlCatalog

@@ -12,8 +12,8 @@ import pytest
 
 from floeplan.parquet.footer.statistics import row_group_stats
 from floeplan.predicate.ir import Column
-from tests.support.parquet_truth import assert_metadata_is_true
-from tests.support.parquet_writers import (
+from tests.support.parquet.facts import assert_metadata_is_true
+from tests.support.parquet.files import (
     ROWS,
     SPARK_OPTIONS,
     WRITERS,

@@ -15,10 +15,9 @@ from floeplan.parquet.footer.footer import ParquetFooter, read_footer
 from floeplan.parquet.read.reader import ReadResult, read
 from floeplan.parquet.source import LocalSource
 from floeplan.predicate.compile import compile_predicate
-from tests.support import oracle
-from tests.support.parquet_files import shown
-from tests.support.parquet_truth import canonical, reach
-from tests.support.parquet_writers import SPARK_OPTIONS, WRITERS, sample_table, unsigned_table, write_spark
+from tests.support.oracles import rows as oracle
+from tests.support.parquet.facts import canonical, reach
+from tests.support.parquet.files import SPARK_OPTIONS, WRITERS, sample_table, shown, unsigned_table, write_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -31,7 +31,7 @@ from floeplan.transaction.metadata_json import writable_metadata
 from floeplan.write.data_files import write_data_files
 from floeplan.write.position_deletes import write_deletion_vectors, write_position_deletes
 from floeplan.write.target import WriteTarget
-from tests.support.matrix import Matrix, MatrixTable, interpreted
+from tests.support.spark.matrix import Matrix, MatrixTable, interpreted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

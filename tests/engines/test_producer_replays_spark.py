@@ -27,8 +27,8 @@ from floeplan.metadata.manifests.reader import read_entries
 from floeplan.partition.union import UnionPartitionType
 from floeplan.transaction.change import Operation, SnapshotChange
 from floeplan.transaction.producer import Produced, SnapshotProducer
-from tests.support.matrix import Matrix
-from tests.support.written_tables import rows_of
+from tests.support.spark.matrix import Matrix
+from tests.support.tables.layouts import rows_of
 
 pytestmark = pytest.mark.engines
 

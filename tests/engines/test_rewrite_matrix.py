@@ -14,9 +14,9 @@ from pyiceberg.table import Table
 
 import floeplan as fp
 from floeplan.scan.options import ScanOptions
-from tests.support import fuzzing
-from tests.support.duckdb_reader import DuckDb, key_columns, left_out
-from tests.support.matrix import TABLES, Matrix, MatrixTable, interpreted
+from tests.support.fuzz import fuzzing
+from tests.support.oracles.duckdb_reader import DuckDb, key_columns, left_out
+from tests.support.spark.matrix import TABLES, Matrix, MatrixTable, interpreted
 
 if TYPE_CHECKING:
     from pyiceberg.catalog.sql import SqlCatalog

@@ -12,7 +12,7 @@ from pyiceberg.io import PY_IO_IMPL
 
 import floeplan as fp
 from floeplan.transaction.catalog_commit import CommitOptions
-from tests.support import killing_io
+from tests.support.faults import killed_workers as killing_io
 
 if TYPE_CHECKING:
     from pyiceberg.catalog.sql import SqlCatalog

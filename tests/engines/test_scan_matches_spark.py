@@ -13,64 +13,26 @@ import pytest
 
 from floeplan.scan.options import ScanOptions
 from floeplan.scan.plan import plan_scan
-from tests.support import fuzzing
-from tests.support.iceberg_java import planned_tasks
-from tests.support.matrix import BRANCH, RECIPES, TABLES, TAG, Matrix, MatrixTable
-from tests.support.matrix_predicates import MatrixPredicate, predicates
+from tests.support.spark.iceberg_java import planned_tasks
+from tests.support.spark.matrix import BRANCH, RECIPES, TABLES, TAG, Matrix, MatrixTable
+from tests.support.spark.matrix_predicates import (
+    PLANNED_WITH_EVERY_PREDICATE,
+    MatrixPredicate,
+    canonical,
+    load,
+    predicates,
+    true_matches,
+    true_rows,
+)
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyiceberg.catalog.sql import SqlCatalog
     from pyiceberg.table import Table
 
 pytestmark = pytest.mark.engines
 
-PLANNED_WITH_EVERY_PREDICATE = (
-    "evolving_v2",
-    "voids_v1",
-    "dropped_sources_v2",
-    "truncations_v2",
-    "evolving_v2_no_statistics",
-)
 WITH_DELETES = tuple(name for name in TABLES if name.endswith(("equality", "file", "partition", "vectors")))
 OPTIONS = ScanOptions(report=False)
-ROWS: dict[str, list[str]] = {}
-MATCHES: dict[str, dict[str, list[int]]] = {}
-
-
-def chosen_predicates(made: MatrixTable) -> list[str]:
-    """All predicates for the tables that stand for a chain; for the others a sixth, a different one for each.
-
-    With ``FLOEPLAN_FUZZ_SECONDS`` all for all.
-    """
-    texts = [predicate.text for predicate in predicates(made.columns)]
-    name = made.identifier.split(".")[1]
-    if name in PLANNED_WITH_EVERY_PREDICATE or fuzzing.SECONDS:
-        return texts
-    return texts[TABLES.index(name) % 6 :: 6]
-
-
-def load(made: MatrixTable, catalog: SqlCatalog) -> Table:
-    return catalog.load_table(made.identifier)
-
-
-def canonical(rows: pa.Table) -> list[str]:
-    """Rows as a sorted list of texts: NaN equals itself, -0.0 is not 0.0."""
-    return sorted(map(repr, rows.select(sorted(rows.column_names)).to_pylist()))
-
-
-def true_rows(made: MatrixTable) -> list[str]:
-    """What Iceberg's Spark reader shows of a table that nobody changes; asked once."""
-    if made.identifier not in ROWS:
-        ROWS[made.identifier] = canonical(made.rows())
-    return ROWS[made.identifier]
-
-
-def true_matches(made: MatrixTable) -> dict[str, list[int]]:
-    """The rows of the chosen predicates, asked once."""
-    if made.identifier not in MATCHES:
-        MATCHES[made.identifier] = made.matches(chosen_predicates(made))
-    return MATCHES[made.identifier]
 
 
 def keys(table: Table, where: str, options: ScanOptions = OPTIONS) -> list[int]:

@@ -11,7 +11,7 @@ import pytest
 from pyiceberg.table import Table
 
 from floeplan.cli.main import main
-from tests.support.tables import two_spec_table
+from tests.support.tables.two_specs import two_spec_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 import floeplan as fp
 from floeplan.spark.write.small_frames import collected, is_small
-from tests.support.matrix import Matrix
+from tests.support.spark.matrix import Matrix
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 import floeplan as fp
-from tests.support import soak
-from tests.support.commits import reachable
-from tests.support.lake import NAME, Lake
+from tests.support.spark import soak
+from tests.support.spark.lake import NAME, Lake
+from tests.support.tables.commits import reachable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,9 +12,9 @@ from pyspark.sql import functions as F  # noqa: N812
 from floeplan.scan.options import ScanOptions
 from floeplan.spark.read import deletes
 from floeplan.spark.read.reader import ReadOptions, read
-from tests.engines.test_scan_matches_spark import canonical, chosen_predicates, load, true_matches, true_rows
-from tests.support import fuzzing
-from tests.support.matrix import BRANCH, TABLES, TAG, Matrix, MatrixTable, interpreted
+from tests.support.fuzz import fuzzing
+from tests.support.spark.matrix import BRANCH, TABLES, TAG, Matrix, MatrixTable, interpreted
+from tests.support.spark.matrix_predicates import canonical, chosen_predicates, load, true_matches, true_rows
 
 if TYPE_CHECKING:
     from pyiceberg.catalog.sql import SqlCatalog

@@ -10,8 +10,8 @@ import pytest
 from floeplan.errors import BadInputError, UnknownOptionError, UnknownSnapshotError
 from floeplan.spark.incremental import incremental
 from floeplan.spark.metadata_tables import metadata_rows, metadata_table
-from tests.engines.test_scan_matches_spark import canonical, load
-from tests.support.matrix import Matrix, MatrixTable, interpreted
+from tests.support.spark.matrix import Matrix, MatrixTable, interpreted
+from tests.support.spark.matrix_predicates import canonical, load
 
 if TYPE_CHECKING:
     import pyarrow as pa

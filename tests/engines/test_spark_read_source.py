@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyspark.sql import DataFrame, SparkSession
 
-    from tests.support.lake import Lake
+    from tests.support.spark.lake import Lake
 
 pytestmark = pytest.mark.spark
 

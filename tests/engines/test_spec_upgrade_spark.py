@@ -12,8 +12,8 @@ from floeplan.maintain.doctor import doctor
 from floeplan.maintain.rewrite_manifests import rewrite_manifests
 from floeplan.rewrite.spec_upgrade.upgrade import UpgradeOptions, upgrade_spec
 from floeplan.transaction.commit import commit_change
-from tests.support.matrix import Matrix, MatrixTable, interpreted
-from tests.support.moves import delete_change
+from tests.support.spark.matrix import Matrix, MatrixTable, interpreted
+from tests.support.tables.commits import delete_change
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

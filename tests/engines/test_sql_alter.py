@@ -16,7 +16,7 @@ from floeplan.partition.evolution import AddField, RenameField
 from floeplan.sql_text.parse_alter import parse_term
 from floeplan.sql_text.run import sql
 from floeplan.transaction.evolve_spec import add_spec, evolve_spec
-from tests.support.iceberg_java import load_table, spec_texts
+from tests.support.spark.iceberg_java import load_table, spec_texts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

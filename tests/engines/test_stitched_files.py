@@ -17,9 +17,8 @@ from datafusion import SessionContext
 
 from floeplan.parquet.read.reader import read
 from floeplan.rewrite.pages.stitch import stitch
-from tests.support.parquet_files import shown
-from tests.support.parquet_writers import SPARK_OPTIONS, WRITERS, sample_table, write_spark
-from tests.support.stitching import IO, expected_facts, facts_of, opened, same_place
+from tests.support.parquet.facts import IO, expected_facts, facts_of, opened, same_place
+from tests.support.parquet.files import SPARK_OPTIONS, WRITERS, sample_table, shown, write_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -23,8 +23,8 @@ from floeplan.scan.plan import plan_scan
 from floeplan.transaction.change import Check, ConflictValidation, IsolationLevel, Operation, SnapshotChange
 from floeplan.transaction.metadata_json import writable_metadata
 from floeplan.transaction.validation import ValidationContext, validate
-from tests.support import iceberg_java
-from tests.support.commits import (
+from tests.support.spark import iceberg_java
+from tests.support.tables.commits import (
     NO_SCAN_EXTRAS,
     Write,
     appending,

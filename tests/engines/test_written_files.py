@@ -22,8 +22,8 @@ from floeplan.write.conform import conform
 from floeplan.write.data_files import write_data_files
 from floeplan.write.position_deletes import write_deletion_vectors, write_position_deletes
 from floeplan.write.target import WriteTarget
-from tests.support import every_column
-from tests.support.written_tables import Layout
+from tests.support.tables import every_type as every_column
+from tests.support.tables.layouts import Layout
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -38,10 +38,10 @@ from floeplan.scan.options import ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.scan.scan_plan import ScanPlan
 from floeplan.schemas import fields_by_id
-from tests.support import iceberg_java
-from tests.support.every_type import TYPES, VALUES, typed_row
-from tests.support.matrix import Matrix, MatrixTable
-from tests.support.matrix_predicates import predicates
+from tests.support.spark import iceberg_java
+from tests.support.spark.matrix import Matrix, MatrixTable
+from tests.support.spark.matrix_predicates import predicates
+from tests.support.tables.every_type import TYPES, VALUES, typed_row
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

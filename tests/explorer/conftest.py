@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,10 +15,7 @@ from floeplan.catalog import load_table, open_catalog
 from floeplan.explorer.server import ExplorerServer
 from floeplan.explorer.service import ExplorerService
 from floeplan.explorer.view import TableView
-from tests.support.explored import NAME, explored_table
-
-SCREENSHOTS = Path(__file__).resolve().parents[2] / "build" / "screenshots"
-TOKEN = "token-of-the-test"
+from tests.support.explorer import NAME, SCREENSHOTS, TOKEN, explored_table, serving
 
 
 @contextmanager
@@ -53,19 +49,6 @@ def home(explored_home: Path) -> Iterator[Path]:
 @pytest.fixture
 def view(home: Path) -> TableView:
     return TableView.of(load_table(NAME))
-
-
-@contextmanager
-def serving(service: ExplorerService) -> Iterator[ExplorerServer]:
-    """A server in a thread, gone afterwards."""
-    with ExplorerServer(service, 0) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
 
 
 @pytest.fixture

@@ -17,10 +17,9 @@ from floeplan.explorer.server import ExplorerServer
 from floeplan.explorer.service import ExplorerService
 from floeplan.explorer.site import write_report
 from floeplan.explorer.view import TableView
-from tests.explorer.conftest import SCREENSHOTS, TOKEN, serving
-from tests.support.archive import write_evolved_archive
-from tests.support.explored import EVIL, NAME
-from tests.support.tables import two_spec_table
+from tests.support.explorer import EVIL, NAME, SCREENSHOTS, TOKEN, serving
+from tests.support.tables.archive import write_evolved_archive
+from tests.support.tables.two_specs import two_spec_table
 
 pytestmark = pytest.mark.services
 

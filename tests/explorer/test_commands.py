@@ -15,7 +15,7 @@ from urllib.request import urlopen
 import pytest
 
 from floeplan.cli.main import main
-from tests.support.explored import NAME
+from tests.support.explorer import NAME
 
 pytestmark = pytest.mark.services
 

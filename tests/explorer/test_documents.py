@@ -25,8 +25,8 @@ from floeplan.explorer.documents import (
 from floeplan.explorer.file_document import file_document
 from floeplan.explorer.site import data_script, to_json, write_report
 from floeplan.explorer.view import TableView
-from tests.support.explored import EVIL, NAME
-from tests.support.tables import events
+from tests.support.explorer import EVIL, NAME
+from tests.support.tables.two_specs import events
 
 pytestmark = pytest.mark.unit
 

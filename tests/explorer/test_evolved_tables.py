@@ -11,8 +11,8 @@ from floeplan.explorer.documents import Footers, doctor_document, overview_docum
 from floeplan.explorer.file_document import file_document
 from floeplan.explorer.site import to_json
 from floeplan.explorer.view import TableView
-from tests.support.matrix import TABLES, Matrix
-from tests.support.matrix_predicates import predicates
+from tests.support.spark.matrix import TABLES, Matrix
+from tests.support.spark.matrix_predicates import predicates
 
 if TYPE_CHECKING:
     from pyiceberg.catalog.sql import SqlCatalog

@@ -18,9 +18,8 @@ from floeplan.catalog import load_table
 from floeplan.explorer.documents import overview_document, plan_document, plan_for
 from floeplan.explorer.table_map import MOST_BINS, MOST_LANES, _calendar, _fold
 from floeplan.explorer.view import TableView
-from tests.support.archive import write_evolved_archive
-from tests.support.metadata_writer import FileEntry, MetadataWriter
-from tests.support.tables import catalog
+from tests.support.tables.archive import FileEntry, MetadataWriter, write_evolved_archive
+from tests.support.tables.two_specs import catalog
 
 pytestmark = pytest.mark.unit
 

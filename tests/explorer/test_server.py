@@ -17,9 +17,8 @@ from floeplan.catalog import load_table, open_catalog
 from floeplan.explorer.server import MOST_BODY_BYTES, TOKEN_HEADER, ExplorerServer
 from floeplan.explorer.service import ExplorerService
 from floeplan.explorer.view import TableView
-from tests.explorer.conftest import TOKEN, serving
-from tests.support.explored import NAME
-from tests.support.tables import two_spec_table
+from tests.support.explorer import NAME, TOKEN, serving
+from tests.support.tables.two_specs import two_spec_table
 
 pytestmark = pytest.mark.services
 

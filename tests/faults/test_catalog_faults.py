@@ -23,7 +23,10 @@ from floeplan.errors import CommitConflictError, CommitStateUnknownError, Floepl
 from floeplan.rest_timeouts import SOCKET_TIMEOUT
 from floeplan.transaction.change import IsolationLevel
 from floeplan.transaction.commit import commit_change
-from tests.support.commits import (
+from tests.support.faults.proxies import Fault, FaultProxy, Kind, always, fault_proxy
+from tests.support.faults.writer_processes import REWRITE, WRITES, KilledWriters, killed_writers
+from tests.support.servers import rest_catalog
+from tests.support.tables.commits import (
     SCHEMA,
     SPEC,
     Rows,
@@ -36,10 +39,6 @@ from tests.support.commits import (
     read_rows,
     rows_of,
 )
-from tests.support.crashing_commit import REWRITE, WRITES
-from tests.support.fault_proxy import Fault, FaultProxy, Kind, always, fault_proxy
-from tests.support.killed_writers import KilledWriters, killed_writers
-from tests.support.places import rest_catalog
 
 pytestmark = pytest.mark.services
 

@@ -19,7 +19,7 @@ from pyiceberg.transforms import BucketTransform
 import floeplan as fp
 from floeplan.partition.evolution import AddField, Term
 from floeplan.transaction.evolve_spec import evolve_spec
-from tests.support.commits import arrow, create_table, files_under, patient, reachable, read_rows, rows_of
+from tests.support.tables.commits import arrow, create_table, files_under, patient, reachable, read_rows, rows_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

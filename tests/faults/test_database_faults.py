@@ -15,18 +15,9 @@ from pyiceberg.table import Table
 import floeplan as fp
 from floeplan.errors import CommitStateUnknownError
 from floeplan.maintain.expire import expire_snapshots
-from tests.support.commits import (
-    Rows,
-    arrow,
-    create_table,
-    files_under,
-    leftovers,
-    patient,
-    read_rows,
-    rows_of,
-)
-from tests.support.database_proxy import CommitFault, DatabaseProxy, database_proxy
-from tests.support.places import postgres
+from tests.support.faults.proxies import CommitFault, DatabaseProxy, database_proxy
+from tests.support.servers import postgres
+from tests.support.tables.commits import Rows, arrow, create_table, files_under, leftovers, patient, read_rows, rows_of
 
 pytestmark = pytest.mark.services
 

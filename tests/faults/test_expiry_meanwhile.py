@@ -14,7 +14,7 @@ import floeplan as fp
 from floeplan.errors import CommitConflictError, CorruptMetadataError
 from floeplan.rewrite.commit import manager as commit_manager
 from floeplan.transaction.change import IsolationLevel
-from tests.support.commits import (
+from tests.support.tables.commits import (
     appending,
     arrow,
     create_table,

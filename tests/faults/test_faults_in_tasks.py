@@ -18,8 +18,7 @@ import floeplan as fp
 from floeplan.dml.merge import run as merging
 from floeplan.errors import FloeplanError
 from floeplan.tasks import runner
-from tests.support.fault_proxy import Fault, Kind, always
-from tests.support.faulty_store import (
+from tests.support.faults.faulty_store import (
     KINDS,
     NEW,
     OPERATIONS,
@@ -31,7 +30,8 @@ from tests.support.faulty_store import (
     arrow,
     faulty_store,
 )
-from tests.support.places import BUCKET
+from tests.support.faults.proxies import Fault, Kind, always
+from tests.support.servers import BUCKET
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

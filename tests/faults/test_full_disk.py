@@ -21,7 +21,8 @@ from pyiceberg.table import Table
 import floeplan as fp
 from floeplan.errors import CommitError, FloeplanError
 from floeplan.metadata.files import write_file
-from tests.support.commits import (
+from tests.support.faults.full_filesystem import full_after
+from tests.support.tables.commits import (
     arrow,
     create_table,
     files_under,
@@ -32,7 +33,6 @@ from tests.support.commits import (
     read_rows,
     rows_of,
 )
-from tests.support.full_filesystem import full_after
 
 pytestmark = pytest.mark.unit
 

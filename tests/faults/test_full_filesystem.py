@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.full_filesystem import CHANGES, LIMITED, MOUNTED
+from tests.support.faults.full_filesystem import CHANGES, LIMITED, MOUNTED
 
 pytestmark = pytest.mark.unit
 
@@ -26,7 +26,7 @@ REASONS = {MOUNTED: ("No space left on device", "disk is full"), LIMITED: ("File
 @pytest.fixture(scope="module")
 def tries(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[Any]]:
     how = MOUNTED if _may_mount(tmp_path_factory.mktemp("mount")) else LIMITED
-    command = [sys.executable, "-m", "tests.support.full_filesystem", how, str(tmp_path_factory.mktemp("full"))]
+    command = [sys.executable, "-m", "tests.support.faults.full_filesystem", how, str(tmp_path_factory.mktemp("full"))]
     alone = NAMESPACE if how == MOUNTED else ()
     done = subprocess.run([*alone, *command], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

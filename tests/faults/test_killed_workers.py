@@ -15,12 +15,10 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io import PY_IO_IMPL
 
 import floeplan as fp
-from tests.services.test_core_on_services import DRIVER
-from tests.support import killing_io
-from tests.support.clients import Client, client
-from tests.support.commits import create_table, open_catalog, reachable, read_rows
-from tests.support.killed_workers import NEW, change, own_pid
-from tests.support.servers import spark_cluster
+from tests.support.faults import killed_workers as killing_io
+from tests.support.faults.killed_workers import NEW, change, own_pid
+from tests.support.servers import DRIVER, Client, client, spark_cluster
+from tests.support.tables.commits import create_table, open_catalog, reachable, read_rows
 
 pytestmark = pytest.mark.services
 

@@ -18,9 +18,18 @@ from floeplan.maintain.rewrite_manifests import rewrite_manifests
 from floeplan.metadata.manifests.manifest_list import MANIFEST_COUNT, read_manifest_list
 from floeplan.scan.plan import plan_scan
 from floeplan.transaction.commit import commit_change
-from tests.support.commits import NO_SCAN_EXTRAS, Rows, append, open_catalog, patient, rows_of
-from tests.support.moves import delete_first_rows, equality_delete, evolved_table
-from tests.support.mutation import block_ends
+from tests.support.fuzz.mutation import block_ends
+from tests.support.tables.commits import (
+    NO_SCAN_EXTRAS,
+    Rows,
+    append,
+    delete_first_rows,
+    equality_delete,
+    evolved_table,
+    open_catalog,
+    patient,
+    rows_of,
+)
 
 pytestmark = pytest.mark.property
 

@@ -29,7 +29,7 @@ from floeplan.predicate.compile import compile_predicate
 from floeplan.predicate.rows.evaluate import filter_rows
 from floeplan.scan.projection import arrow_schema
 from floeplan.sql_text.parse import parse_statement
-from tests.support import fuzzing
+from tests.support.fuzz import fuzzing
 
 pytestmark = pytest.mark.property
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import fuzzing
+from tests.support.fuzz import fuzzing
 
 pytestmark = pytest.mark.property
 
@@ -24,7 +24,7 @@ COUNT, SHARE = 80, 10
 def test_damaged_files_give_an_error_of_ours_or_an_answer() -> None:
     kept = sorted(map(str, CORPUS.glob("*.json")))
     assert kept
-    command = [sys.executable, "-m", "tests.support.hostile_tables", str(COUNT), str(SHARE), *kept]
+    command = [sys.executable, "-m", "tests.support.fuzz.hostile_tables", str(COUNT), str(SHARE), *kept]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600 + SHARE * fuzzing.SECONDS)
     assert not done.stdout, f"put what follows into {CORPUS.name} and mend it:\n{done.stdout}"
     assert done.returncode == 0, f"it died of the last of these:\n{done.stderr[-4000:]}"

@@ -22,8 +22,8 @@ from pyiceberg.table import Table
 
 import floeplan as fp
 from floeplan.errors import CommitConflictError
-from tests.support.commits import leftovers
-from tests.support.tables import catalog, two_spec_table
+from tests.support.tables.commits import leftovers
+from tests.support.tables.two_specs import catalog, two_spec_table
 
 pytestmark = pytest.mark.load
 

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.table import Table
 
-from tests.support.tables import catalog
+from tests.support.tables.two_specs import catalog
 
 pytestmark = pytest.mark.load
 
@@ -46,7 +46,7 @@ from floeplan.rewrite.plan.options import RewriteOptions
 from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
 from floeplan.rewrite.run.task import RewriteTask
 from floeplan.rewrite.run.work import group_works
-from tests.support.tables import catalog
+from tests.support.tables.two_specs import catalog
 
 strategy, memory = sys.argv[2], int(sys.argv[3])
 by = ("n",) if strategy == "sort" else ()

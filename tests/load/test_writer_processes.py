@@ -11,9 +11,9 @@ import pytest
 from pyiceberg.catalog import Catalog, load_catalog
 
 import floeplan as fp
-from tests.support.commits import leftovers
-from tests.support.places import postgres, rest_catalog
-from tests.support.writer_processes import Writers
+from tests.support.faults.writer_processes import Writers
+from tests.support.servers import postgres, rest_catalog
+from tests.support.tables.commits import leftovers
 
 pytestmark = pytest.mark.load
 

@@ -20,9 +20,8 @@ from floeplan.predicate.build import (
     without_opaque,
 )
 from floeplan.predicate.ir import And, IrExpr, Not, Opaque, Or
-from tests.support import oracle
-from tests.support.datasets import datasets, one_column
-from tests.support.predicates import every_leaf, literals, predicates
+from tests.support.oracles import rows as oracle
+from tests.support.oracles.datasets import datasets, every_leaf, literals, one_column, predicates
 
 pytestmark = pytest.mark.property
 

@@ -18,7 +18,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from floeplan.errors import CommitConflictError
 from floeplan.transaction.change import IsolationLevel
-from tests.support.commits import (
+from tests.support.tables.commits import (
     Planned,
     Write,
     appending,

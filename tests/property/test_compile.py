@@ -39,10 +39,9 @@ from floeplan.predicate.build import leaves
 from floeplan.predicate.compile import compile_predicate
 from floeplan.predicate.ir import BloomEq, BloomInList, InList, IrExpr
 from floeplan.predicate.rows.evaluate import evaluate_rows as evaluate_arrow
-from tests.support.datasets import datasets
-from tests.support.oracle import evaluate_row, evaluate_rows
-from tests.support.predicates import predicates
-from tests.support.values import decimal, values
+from tests.support.oracles.datasets import datasets, predicates
+from tests.support.oracles.rows import evaluate_row, evaluate_rows
+from tests.support.oracles.values import decimal, values
 
 pytestmark = pytest.mark.property
 

@@ -17,7 +17,7 @@ from floeplan.dml import planning
 from floeplan.predicate.compile import compile_predicate
 from floeplan.predicate.rows.evaluate import matching_mask
 from floeplan.scan.options import ScanOptions
-from tests.support.tables import REGIONS, two_spec_table
+from tests.support.tables.two_specs import REGIONS, two_spec_table
 
 pytestmark = pytest.mark.property
 

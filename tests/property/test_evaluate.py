@@ -10,10 +10,9 @@ from floeplan.predicate.build import push_not, with_bloom
 from floeplan.predicate.evaluate import evaluate
 from floeplan.predicate.ir import IrExpr
 from floeplan.predicate.stats import StatsTable
-from tests.support import oracle
-from tests.support.datasets import Dataset, datasets, one_column
-from tests.support.predicates import every_leaf, literals, predicates
-from tests.support.statistics import containers, exact_table, weakened_tables
+from tests.support.oracles import rows as oracle
+from tests.support.oracles.datasets import Dataset, datasets, every_leaf, literals, one_column, predicates
+from tests.support.oracles.statistics import containers, exact_table, weakened_tables
 
 pytestmark = pytest.mark.property
 

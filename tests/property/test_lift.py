@@ -17,11 +17,10 @@ from floeplan.predicate.build import negate
 from floeplan.predicate.evaluate import evaluate
 from floeplan.predicate.ir import TRUE, And, Column, IrExpr, IsNull, Not, Or
 from floeplan.predicate.stats import StatsTable
-from tests.support.oracle import evaluate_leaf, evaluate_row
-from tests.support.predicates import leaves
-from tests.support.statistics import Summary, column_stats
-from tests.support.values import edges, neighbours, values
-from tests.support.writers import CASES, awkward_values, written
+from tests.support.oracles.datasets import leaves
+from tests.support.oracles.rows import evaluate_leaf, evaluate_row
+from tests.support.oracles.statistics import Summary, column_stats
+from tests.support.oracles.values import CASES, awkward_values, edges, neighbours, values, written
 
 pytestmark = pytest.mark.property
 

@@ -26,7 +26,7 @@ from floeplan.metadata.manifests.manifest_list import parse_manifest_list
 from floeplan.metadata.manifests.reader import ManifestReader
 from floeplan.partition.fields import source_types
 from floeplan.partition.union import UnionPartitionType
-from tests.support.manifests import MAP_IDS, Writer, recode
+from tests.support.tables.manifests import MAP_IDS, Writer, recode
 
 pytestmark = pytest.mark.property
 

@@ -48,7 +48,7 @@ from floeplan.metadata.manifests.reader import read_entries
 from floeplan.metadata.manifests.stats import manifest_stats, partition_stats
 from floeplan.metadata.root.reader import RootManifest
 from floeplan.metadata.root.writer import write_manifests_from_root, write_root
-from tests.support.written_tables import SEQUENCE_NUMBER, SNAPSHOT_ID, Layout, rows_of
+from tests.support.tables.layouts import SEQUENCE_NUMBER, SNAPSHOT_ID, Layout, rows_of
 
 pytestmark = pytest.mark.property
 

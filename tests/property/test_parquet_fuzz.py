@@ -33,8 +33,8 @@ from floeplan.parquet.footer.thrift import BINARY, BOOL, I32, I64, LIST, STRUCT,
 from floeplan.parquet.source import BytesSource
 from floeplan.predicate.ir import Column
 from floeplan.predicate.stats import ColumnStats
-from tests.support import parquet_forge as forge
-from tests.support.containment import listed
+from tests.support.oracles.statistics import listed
+from tests.support.parquet import forge
 
 pytestmark = pytest.mark.property
 

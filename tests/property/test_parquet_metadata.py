@@ -18,8 +18,8 @@ from floeplan.parquet.footer.page_index import read_page_indexes
 from floeplan.parquet.footer.statistics import page_column_stats, row_group_stats
 from floeplan.parquet.source import BytesSource
 from floeplan.predicate.ir import Column
-from tests.support.containment import assert_admits
-from tests.support.datasets import Dataset, datasets, layouts, to_table
+from tests.support.oracles.datasets import Dataset, datasets, layouts, to_table
+from tests.support.oracles.statistics import assert_admits
 
 pytestmark = pytest.mark.property
 

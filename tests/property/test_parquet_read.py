@@ -18,10 +18,9 @@ from floeplan.parquet.prune.selection import RowSelection
 from floeplan.parquet.read.reader import read, read_selected
 from floeplan.parquet.source import BytesSource
 from floeplan.predicate.tristate import TriState
-from tests.support import oracle
-from tests.support.datasets import Dataset, datasets, to_table
-from tests.support.parquet_files import WriterOptions, shown, writer_options
-from tests.support.predicates import predicates
+from tests.support.oracles import rows as oracle
+from tests.support.oracles.datasets import Dataset, datasets, predicates, to_table
+from tests.support.parquet.files import WriterOptions, shown, writer_options
 
 pytestmark = pytest.mark.property
 

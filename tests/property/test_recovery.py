@@ -13,10 +13,9 @@ from pyiceberg.partitioning import PartitionField
 from floeplan.partition.fields import bind_field
 from floeplan.partition.recover import recover
 from floeplan.partition.transforms import from_physical
-from tests.support.oracle import order_key
-from tests.support.statistics import Summary, column_stats, weakened
-from tests.support.values import neighbours, values
-from tests.support.writers import CASES, awkward_values, specified
+from tests.support.oracles.rows import order_key
+from tests.support.oracles.statistics import Summary, column_stats, weakened
+from tests.support.oracles.values import CASES, awkward_values, neighbours, specified, values
 
 pytestmark = pytest.mark.property
 

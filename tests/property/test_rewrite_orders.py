@@ -26,8 +26,8 @@ from floeplan.rewrite.strategies.curves import (
     order_words,
 )
 from floeplan.rewrite.strategies.order_bytes import comparable, order_bytes
-from tests.support.datasets import to_arrow
-from tests.support.values import TYPES, values
+from tests.support.oracles.datasets import to_arrow
+from tests.support.oracles.values import TYPES, values
 
 pytestmark = pytest.mark.property
 

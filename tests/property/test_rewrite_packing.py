@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from floeplan.rewrite.plan.groups import next_fit
-from tests.support.java_vectors import pack
+from tests.support.spark.iceberg_java import pack
 
 pytestmark = pytest.mark.property
 

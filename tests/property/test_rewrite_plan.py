@@ -25,11 +25,11 @@ from floeplan.partition.union import UnionPartitionType
 from floeplan.rewrite.plan.model import RewriteDataFilesPlan, RewriteDataFilesPlanningResult, RewriteFileGroup
 from floeplan.rewrite.plan.options import KEEP, JobOrder, RewriteOptions
 from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
-from tests.support.histories import histories
-from tests.support.history_truth import File, History, moved_partition
-from tests.support.oracle import evaluate_row
-from tests.support.predicates import predicates
-from tests.support.written_tables import Layout
+from tests.support.oracles.datasets import predicates
+from tests.support.oracles.histories import histories
+from tests.support.oracles.history_files import File, History, moved_partition
+from tests.support.oracles.rows import evaluate_row
+from tests.support.tables.layouts import Layout
 
 pytestmark = pytest.mark.property
 

@@ -26,8 +26,8 @@ from floeplan.rewrite.run.work import GroupResult, group_works
 from floeplan.schemas import fields_by_id
 from floeplan.write.partitioning import partitions_of
 from floeplan.write.target import WriteTarget
-from tests.support.histories import ROW_ID, histories
-from tests.support.history_truth import History, moved_partition, row_partition
+from tests.support.oracles.histories import ROW_ID, histories
+from tests.support.oracles.history_files import History, moved_partition, row_partition
 
 pytestmark = pytest.mark.property
 

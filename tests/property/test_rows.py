@@ -10,9 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from floeplan.predicate.rows.evaluate import evaluate_rows, filter_rows, matching_mask
-from tests.support import oracle
-from tests.support.datasets import datasets, layouts, one_column, to_arrow, to_table
-from tests.support.predicates import every_leaf, literals, predicates
+from tests.support.oracles import rows as oracle
+from tests.support.oracles.datasets import (
+    datasets,
+    every_leaf,
+    layouts,
+    literals,
+    one_column,
+    predicates,
+    to_arrow,
+    to_table,
+)
 
 pytestmark = pytest.mark.property
 

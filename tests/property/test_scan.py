@@ -26,10 +26,10 @@ from floeplan.scan.model import FileScan
 from floeplan.scan.options import ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.scan.scan_plan import ScanPlan
-from tests.support.histories import ROW_ID, histories
-from tests.support.history_truth import History, Snapshot
-from tests.support.oracle import evaluate_row
-from tests.support.predicates import predicates
+from tests.support.oracles.datasets import predicates
+from tests.support.oracles.histories import ROW_ID, histories
+from tests.support.oracles.history_files import History, Snapshot
+from tests.support.oracles.rows import evaluate_row
 
 pytestmark = pytest.mark.property
 

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from floeplan.metadata.manifests.entries import Content, Status
 from floeplan.transaction.change import Operation, SnapshotChange
 from floeplan.transaction.producer import Produced, SnapshotProducer
-from tests.support.producing import Line, new_files
-from tests.unit.test_snapshot_producer import V1, V2, V3
+from tests.support.tables.producing import V1, V2, V3, Line, new_files
 
 pytestmark = pytest.mark.property
 

@@ -22,8 +22,17 @@ from floeplan.transaction.commit import commit_change
 from floeplan.transaction.metadata_json import writable_metadata
 from floeplan.write.data_files import write_data_files
 from floeplan.write.target import WriteTarget
-from tests.support.commits import Rows, arrow, open_catalog, patient, read_rows
-from tests.support.moves import delete_change, equality_delete, partition_by_part, unpartitioned_table
+from tests.support.tables.commits import (
+    Rows,
+    arrow,
+    delete_change,
+    equality_delete,
+    open_catalog,
+    partition_by_part,
+    patient,
+    read_rows,
+    unpartitioned_table,
+)
 
 pytestmark = pytest.mark.property
 

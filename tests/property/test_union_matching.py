@@ -18,7 +18,7 @@ from pyiceberg.types import DoubleType, LongType, NestedField, StringType
 from floeplan.metadata.root.writer import write_root
 from floeplan.scan.options import ScanOptions
 from floeplan.scan.plan import plan_scan
-from tests.support.written_tables import Layout
+from tests.support.tables.layouts import Layout
 
 pytestmark = pytest.mark.property
 

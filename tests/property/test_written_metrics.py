@@ -33,7 +33,7 @@ from pyiceberg.types import (
 
 from floeplan.metadata.manifests.entries import STAT_MAPS
 from floeplan.write.data_files import write_data_files
-from tests.unit.test_write_data_files import target
+from tests.support.tables.layouts import target
 
 pytestmark = pytest.mark.property
 

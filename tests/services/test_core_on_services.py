@@ -12,26 +12,22 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.clients import Client, client
-from tests.support.core_table import change_everything
-from tests.support.places import BUCKET, postgres, rest_catalog, s3_store
-from tests.support.reading import audit_reports, read_every_way
-from tests.support.servers import QUICK_JVM, spark_cluster, spark_connect
+from tests.support.servers import (
+    BUCKET,
+    DRIVER,
+    SETTINGS,
+    Client,
+    client,
+    postgres,
+    rest_catalog,
+    s3_store,
+    spark_cluster,
+    spark_connect,
+)
+from tests.support.spark.core_table import audit_reports, change_everything, read_every_way
 
 pytestmark = pytest.mark.services
 
-SETTINGS = {"spark.sql.shuffle.partitions": "2", "spark.sql.session.timeZone": "UTC"}
-DRIVER = {
-    **SETTINGS,
-    "spark.log.level": "ERROR",
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.memory": "768m",
-    "spark.driver.extraJavaOptions": QUICK_JVM,
-    "spark.executor.memory": "512m",
-    "spark.executor.extraJavaOptions": QUICK_JVM,
-}
 PLACES = {
     "local": (("postgres and files", (2, 3)), ("sqlite and s3", (2, 3))),
     "cluster": (("sqlite and files", (3,)), ("rest and s3", (2,))),

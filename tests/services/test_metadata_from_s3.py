@@ -15,7 +15,7 @@ from floeplan.errors import CorruptMetadataError
 from floeplan.metadata.manifests.manifest_list import read_manifest_list
 from floeplan.metadata.manifests.reader import read_entries
 from floeplan.partition.union import UnionPartitionType
-from tests.support.manifests import Writer
+from tests.support.tables.manifests import Writer
 
 pytestmark = pytest.mark.services
 

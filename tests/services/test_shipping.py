@@ -8,10 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tests.services.test_core_on_services import DRIVER
-from tests.support.clients import client
-from tests.support.servers import spark_cluster
-from tests.support.shipped import appended_in_tasks, failure, read_in_tasks, seen_by_tasks
+from tests.support.servers import DRIVER, client, spark_cluster
+from tests.support.spark.core_table import appended_in_tasks, failure, read_in_tasks, seen_by_tasks
 
 pytestmark = pytest.mark.services
 

@@ -21,7 +21,7 @@ from floeplan.scan.delete_files import decode_deletion_vector
 from floeplan.write.data_files import write_data_files
 from floeplan.write.position_deletes import write_deletion_vectors, write_position_deletes
 from floeplan.write.target import WriteTarget
-from tests.unit.test_write_data_files import EVENTS, events, target
+from tests.support.tables.layouts import EVENTS, events, target
 
 pytestmark = pytest.mark.services
 

@@ -13,7 +13,7 @@ from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns, Stat
 from floeplan.metadata.manifests.manifest_list import ManifestListTable, read_manifest_list
 from floeplan.metadata.manifests.reader import read_entries
 from floeplan.partition.union import UnionPartitionType
-from tests.support.archive import mission_names, write_artemis_archive, write_evolved_archive
+from tests.support.tables.archive import mission_names, write_artemis_archive, write_evolved_archive
 
 pytestmark = pytest.mark.unit
 

@@ -8,7 +8,7 @@ import pytest
 
 from floeplan.scan.options import ScanOptions
 from floeplan.scan.plan import plan_scan
-from tests.support.archive import write_artemis_archive
+from tests.support.tables.archive import write_artemis_archive
 
 pytestmark = pytest.mark.unit
 

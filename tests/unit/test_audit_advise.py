@@ -28,7 +28,7 @@ from floeplan.scan.report import JsonLinesReportStore, TableReportStore
 from floeplan.transaction.change import Operation, SnapshotChange
 from floeplan.transaction.commit import commit_change
 from tests.support.scan_reports import foreign_report, leaf, write_lines
-from tests.support.tables import catalog, two_spec_table
+from tests.support.tables.two_specs import catalog, two_spec_table
 
 pytestmark = pytest.mark.unit
 

@@ -18,7 +18,7 @@ from floeplan.cli.main import main
 from floeplan.errors import InvalidOptionError
 from floeplan.scan.plan import plan_scan
 from floeplan.scan.report import scan_report
-from tests.support.tables import catalog, events
+from tests.support.tables.two_specs import catalog, events
 
 pytestmark = pytest.mark.unit
 

@@ -24,7 +24,7 @@ from floeplan.metadata.avro.program import (
     Scalar,
     compile_program,
 )
-from tests.support.manifests import Writer, recode, varint
+from tests.support.tables.manifests import Writer, recode, varint
 
 pytestmark = pytest.mark.unit
 

@@ -18,7 +18,7 @@ from pyiceberg.table import Table
 from floeplan.catalog import open_catalog
 from floeplan.cli.main import main
 from floeplan.scan.plan import plan_scan
-from tests.support.tables import events
+from tests.support.tables.two_specs import events
 
 pytestmark = pytest.mark.unit
 

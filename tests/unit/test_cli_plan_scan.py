@@ -12,7 +12,7 @@ from pyiceberg.table import Table
 
 from floeplan.catalog import load_table
 from floeplan.cli.main import main
-from tests.support.tables import two_spec_table
+from tests.support.tables.two_specs import two_spec_table
 
 pytestmark = pytest.mark.unit
 

@@ -24,7 +24,7 @@ from floeplan.transaction.refs import (
     rollback_to,
     set_current,
 )
-from tests.support.commits import (
+from tests.support.tables.commits import (
     Planned,
     append,
     create_table,

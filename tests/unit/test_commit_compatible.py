@@ -25,7 +25,7 @@ from floeplan.errors import CommitConflictError
 from floeplan.transaction.change import IsolationLevel, Operation
 from floeplan.transaction.commit import commit_change
 from floeplan.transaction.metadata_json import writable_metadata
-from tests.support.commits import (
+from tests.support.tables.commits import (
     append,
     create_table,
     leftovers,

@@ -16,7 +16,7 @@ from floeplan.errors import BadInputError, CommitConflictError, CommitError, Com
 from floeplan.transaction.catalog_commit import CommitOptions, RetryPolicy
 from floeplan.transaction.change import IsolationLevel
 from floeplan.transaction.commit import CommitResult, commit_change
-from tests.support.commits import (
+from tests.support.tables.commits import (
     NO_WAITING,
     append,
     copy_on_write_delete,

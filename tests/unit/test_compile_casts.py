@@ -28,7 +28,7 @@ from floeplan.predicate.casts import NeedsRows, widened
 from floeplan.predicate.compile import compile_predicate
 from floeplan.predicate.ir import Between, Cmp, Column
 from floeplan.predicate.literals import NULL, Kind, Literal, literal_of
-from tests.unit.test_compile_sql import SCHEMA, compiled
+from tests.support.compiled import SCHEMA, compiled
 
 pytestmark = pytest.mark.unit
 

@@ -8,7 +8,7 @@ from pyiceberg.types import IntegerType, NestedField
 
 from floeplan.errors import BadInputError, PredicateSyntaxError, TypeMismatchError, UnknownColumnError
 from floeplan.predicate.compile import compile_predicate
-from tests.unit.test_compile_sql import SCHEMA
+from tests.support.compiled import SCHEMA
 
 pytestmark = pytest.mark.unit
 

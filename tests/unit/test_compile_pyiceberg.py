@@ -52,7 +52,7 @@ from pyiceberg.types import (
 from floeplan.errors import BadInputError, TypeMismatchError, UnknownColumnError
 from floeplan.predicate.compile import compile_predicate
 from floeplan.predicate.rows.evaluate import filter_rows
-from tests.unit.test_compile_sql import SCHEMA as WIDE
+from tests.support.compiled import SCHEMA as WIDE
 
 pytestmark = pytest.mark.unit
 

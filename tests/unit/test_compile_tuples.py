@@ -11,7 +11,7 @@ import pytest
 
 from floeplan.errors import BadInputError, TypeMismatchError, UnknownColumnError
 from floeplan.predicate.compile import compile_predicate
-from tests.unit.test_compile_sql import SCHEMA
+from tests.support.compiled import SCHEMA
 
 pytestmark = pytest.mark.unit
 

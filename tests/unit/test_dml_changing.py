@@ -33,7 +33,7 @@ from floeplan.transaction.change import Operation, SnapshotChange
 from floeplan.transaction.commit import commit_change
 from floeplan.write.data_files import write_data_files
 from floeplan.write.target import WriteTarget
-from tests.support.tables import catalog, events, two_spec_table
+from tests.support.tables.two_specs import catalog, events, two_spec_table
 
 pytestmark = pytest.mark.unit
 

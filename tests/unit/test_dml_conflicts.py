@@ -13,7 +13,7 @@ import floeplan as fp
 from floeplan.errors import CommitConflictError
 from floeplan.scan.options import ScanOptions
 from floeplan.transaction.catalog_commit import CommitOptions
-from tests.support.tables import events, two_spec_table
+from tests.support.tables.two_specs import events, two_spec_table
 
 pytestmark = pytest.mark.unit
 

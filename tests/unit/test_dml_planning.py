@@ -11,7 +11,7 @@ from pyiceberg.table import Table
 from floeplan.dml import planning
 from floeplan.dml.planning import OPENING_BYTES, plan_rows, weights, works
 from floeplan.dml.target import Command, resolve
-from tests.support.tables import two_spec_table
+from tests.support.tables.two_specs import two_spec_table
 
 pytestmark = pytest.mark.unit
 

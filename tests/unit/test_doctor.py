@@ -19,8 +19,19 @@ from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.rewrite.spec_upgrade.upgrade import UpgradeOptions, upgrade_spec
 from floeplan.transaction.change import Operation, SnapshotChange
 from floeplan.transaction.commit import commit_change
-from tests.support.commits import append, create_table, open_catalog, patient, read_rows, rows_of
-from tests.support.moves import delete_change, delete_first_rows, equality_delete, evolved_table, live_entries
+from tests.support.tables.commits import (
+    append,
+    create_table,
+    delete_change,
+    delete_first_rows,
+    equality_delete,
+    evolved_table,
+    live_entries,
+    open_catalog,
+    patient,
+    read_rows,
+    rows_of,
+)
 
 pytestmark = pytest.mark.unit
 

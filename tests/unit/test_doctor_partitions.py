@@ -25,7 +25,7 @@ from floeplan.metadata.manifests.manifest_list import ManifestListTable, read_ma
 from floeplan.scan.plan import plan_scan
 from floeplan.transaction.change import Operation, SnapshotChange
 from floeplan.transaction.commit import commit_change
-from tests.support.commits import NO_SCAN_EXTRAS, append, create_table, open_catalog, patient, read_rows, rows_of
+from tests.support.tables.commits import NO_SCAN_EXTRAS, append, create_table, open_catalog, patient, read_rows, rows_of
 
 pytestmark = pytest.mark.unit
 

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from pyiceberg.table import StaticTable, Table
 
-from tests.support.duckdb_reader import DuckDb, DuckDbError, key_columns
-from tests.support.tables import catalog
+from tests.support.oracles.duckdb_reader import DuckDb, DuckDbError, key_columns
+from tests.support.tables.two_specs import catalog
 
 pytestmark = pytest.mark.unit
 

@@ -27,7 +27,7 @@ from floeplan.metadata.manifests.manifest_list import ManifestListTable, read_ma
 from floeplan.metadata.manifests.reader import read_entries
 from floeplan.partition.fields import source_types
 from floeplan.partition.union import UnionPartitionType
-from tests.support.manifests import Writer, write_manifests
+from tests.support.tables.manifests import Writer, write_manifests
 
 pytestmark = pytest.mark.unit
 

@@ -44,7 +44,7 @@ from floeplan.predicate.ir import (
 )
 from floeplan.predicate.stats import Bound, ColumnStats, StatsTable
 from floeplan.predicate.tristate import Tri
-from tests.support.statistics import Probe, Summary, column_stats, pattern
+from tests.support.oracles.statistics import Probe, Summary, column_stats, pattern
 
 pytestmark = pytest.mark.unit
 

@@ -16,7 +16,7 @@ from floeplan.scan.explain import advice
 from floeplan.scan.options import ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.scan.scan_plan import ScanPlan
-from tests.support.metadata_writer import FileEntry, MetadataWriter
+from tests.support.tables.archive import FileEntry, MetadataWriter
 
 pytestmark = pytest.mark.unit
 

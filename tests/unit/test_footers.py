@@ -18,8 +18,7 @@ from floeplan.scan.footers import FooterCache, FooterRequest
 from floeplan.scan.options import ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.scan.scan_plan import ScanPlan
-from tests.support.real_files import Files
-from tests.support.written_tables import Layout
+from tests.support.tables.layouts import Files, Layout
 
 pytestmark = pytest.mark.unit
 

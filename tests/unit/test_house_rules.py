@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import fuzzing
+from tests.support.fuzz import fuzzing
 
 pytestmark = pytest.mark.unit
 

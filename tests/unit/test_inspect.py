@@ -10,8 +10,7 @@ import pytest
 from floeplan.cli.main import main
 from floeplan.maintain.inspect import inspect_table
 from floeplan.transaction.commit import commit_change
-from tests.support.commits import append, open_catalog, rows_of
-from tests.support.moves import delete_first_rows, evolved_table
+from tests.support.tables.commits import append, delete_first_rows, evolved_table, open_catalog, rows_of
 
 pytestmark = pytest.mark.unit
 

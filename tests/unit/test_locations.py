@@ -22,8 +22,16 @@ from floeplan.transaction.change import Operation, SnapshotChange
 from floeplan.transaction.commit import commit_change, remove_files
 from floeplan.write.entry_rows import discard_entries
 from floeplan.write.target import WriteTarget
-from tests.support.commits import append, create_table, files_under, open_catalog, patient, read_rows, rows_of
-from tests.support.moves import live_entries
+from tests.support.tables.commits import (
+    append,
+    create_table,
+    files_under,
+    live_entries,
+    open_catalog,
+    patient,
+    read_rows,
+    rows_of,
+)
 
 pytestmark = pytest.mark.unit
 

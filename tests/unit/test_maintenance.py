@@ -31,11 +31,13 @@ from floeplan.transaction.change import IsolationLevel
 from floeplan.transaction.commit import commit_change
 from floeplan.transaction.metadata_json import writable_metadata
 from floeplan.transaction.refs import Retention, create_branch, create_tag
-from tests.support.commits import (
+from tests.support.tables.commits import (
     NO_SCAN_EXTRAS,
     append,
     copy_on_write_delete,
     create_table,
+    delete_first_rows,
+    evolved_table,
     files_under,
     leftovers,
     no_retry,
@@ -44,9 +46,9 @@ from tests.support.commits import (
     reachable,
     read_rows,
     rows_of,
+    told,
     unreliable,
 )
-from tests.support.moves import delete_first_rows, evolved_table, told
 
 pytestmark = pytest.mark.unit
 

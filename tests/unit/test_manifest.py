@@ -30,7 +30,7 @@ from floeplan.metadata.manifests.manifest_list import inline_manifest_list, read
 from floeplan.metadata.manifests.reader import read_entries
 from floeplan.partition.fields import source_types
 from floeplan.partition.union import UnionPartitionType
-from tests.support.manifests import COMPRESS, Writer, recode, write_manifests
+from tests.support.tables.manifests import COMPRESS, Writer, recode, write_manifests
 
 pytestmark = pytest.mark.unit
 

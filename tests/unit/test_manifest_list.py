@@ -10,7 +10,7 @@ import pytest
 from floeplan.errors import CorruptMetadataError
 from floeplan.metadata.avro.decoder import load_decoder
 from floeplan.metadata.manifests.manifest_list import concat_manifest_lists, inline_manifest_list, parse_manifest_list
-from tests.support.manifests import Writer
+from tests.support.tables.manifests import Writer
 
 pytestmark = pytest.mark.unit
 

@@ -30,8 +30,8 @@ from floeplan.metadata.manifests.list_writer import ListedSnapshot, encode_manif
 from floeplan.metadata.manifests.manifest_list import DATA, UNKNOWN, concat_manifest_lists, parse_manifest_list
 from floeplan.metadata.manifests.reader import read_entries
 from floeplan.metadata.manifests.writer import write_manifest
-from tests.support.every_type import EVERY_TYPE, TYPES, VALUES, typed_row
-from tests.support.written_tables import SEQUENCE_NUMBER, SNAPSHOT_ID, Layout, rows_of
+from tests.support.tables.every_type import EVERY_TYPE, TYPES, VALUES, typed_row
+from tests.support.tables.layouts import SEQUENCE_NUMBER, SNAPSHOT_ID, Layout, rows_of
 
 pytestmark = pytest.mark.unit
 

@@ -15,8 +15,8 @@ from pyiceberg.table.update import SetPropertiesUpdate
 
 from floeplan.errors import UnsupportedError
 from floeplan.transaction.metadata_json import check_lossless, losses, writable_metadata
-from tests.support.tables import catalog as new_catalog
-from tests.unit.test_snapshot_producer import V1, V2, V3, data
+from tests.support.tables.producing import V1, V2, V3, data
+from tests.support.tables.two_specs import catalog as new_catalog
 
 pytestmark = pytest.mark.unit
 

@@ -21,7 +21,7 @@ from floeplan.partition.fields import source_types
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.ir import Column
 from floeplan.predicate.stats import ColumnStats
-from tests.support.manifests import Writer, write_manifests
+from tests.support.tables.manifests import Writer, write_manifests
 
 pytestmark = pytest.mark.unit
 

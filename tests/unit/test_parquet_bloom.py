@@ -50,7 +50,7 @@ from floeplan.predicate.build import and_, or_
 from floeplan.predicate.evaluate import evaluate
 from floeplan.predicate.ir import BloomEq, BloomInList, Cmp, CmpOp, Column, IrExpr, Not
 from floeplan.predicate.stats import StatsTable
-from tests.support import parquet_forge as forge
+from tests.support.parquet import forge
 
 pytestmark = pytest.mark.unit
 

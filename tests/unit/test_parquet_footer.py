@@ -17,7 +17,7 @@ from floeplan.parquet.footer.thrift import BINARY, I32, I64, LIST, STRUCT, encod
 from floeplan.parquet.prune.request import Pruner
 from floeplan.parquet.read.reader import read_selected
 from floeplan.parquet.source import BytesSource
-from tests.support import parquet_forge as forge
+from tests.support.parquet import forge
 
 pytestmark = pytest.mark.unit
 

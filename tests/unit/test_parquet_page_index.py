@@ -18,8 +18,8 @@ from floeplan.parquet.footer.statistics import page_column_stats
 from floeplan.parquet.footer.thrift import BINARY, BOOL, I32, I64, LIST, STRUCT, encode_struct
 from floeplan.parquet.source import BytesSource
 from floeplan.predicate.ir import Column
-from tests.support import parquet_forge as forge
-from tests.support.containment import listed
+from tests.support.oracles.statistics import listed
+from tests.support.parquet import forge
 
 pytestmark = pytest.mark.unit
 

@@ -36,8 +36,8 @@ from floeplan.parquet.footer.statistics import row_group_stats
 from floeplan.parquet.source import BytesSource
 from floeplan.predicate.ir import Column
 from floeplan.predicate.stats import ColumnStats
-from tests.support import parquet_forge as forge
-from tests.support.containment import listed
+from tests.support.oracles.statistics import listed
+from tests.support.parquet import forge
 
 pytestmark = pytest.mark.unit
 

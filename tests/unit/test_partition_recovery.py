@@ -28,8 +28,8 @@ from floeplan.partition.fields import BoundField, bind_field
 from floeplan.partition.recover import Obstacle, Recovered, recover, recover_tuples
 from floeplan.partition.transforms import from_physical
 from floeplan.predicate.stats import ColumnStats, StatsTable
-from tests.support.statistics import Summary, column_stats
-from tests.support.values import decimal
+from tests.support.oracles.statistics import Summary, column_stats
+from tests.support.oracles.values import decimal
 
 pytestmark = pytest.mark.unit
 

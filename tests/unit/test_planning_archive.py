@@ -10,7 +10,7 @@ from pyiceberg.table import StaticTable
 from floeplan.scan import plan as planning
 from floeplan.scan.options import ScanOptions
 from floeplan.scan.plan import plan_scan
-from tests.support.archive import write_evolved_archive
+from tests.support.tables.archive import write_evolved_archive
 
 pytestmark = pytest.mark.unit
 

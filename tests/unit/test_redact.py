@@ -18,7 +18,7 @@ from floeplan.errors import FloeplanError
 from floeplan.redact import document_text, redacted, without_secrets
 from floeplan.scan.options import ScanOptions
 from floeplan.scan.plan import plan_scan
-from tests.support.tables import events, two_spec_table
+from tests.support.tables.two_specs import events, two_spec_table
 
 pytestmark = pytest.mark.unit
 

@@ -19,7 +19,7 @@ from floeplan.rewrite.result import RewriteInterruptedError, RewriteResult
 from floeplan.rewrite.run.progress import Progress
 from floeplan.transaction.catalog_commit import CommitOptions
 from floeplan.transaction.metadata_json import writable_metadata
-from tests.support.tables import EVENTS, catalog, events, two_spec_table
+from tests.support.tables.two_specs import EVENTS, catalog, events, two_spec_table
 
 pytestmark = pytest.mark.unit
 

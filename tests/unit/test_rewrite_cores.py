@@ -27,7 +27,7 @@ from floeplan.rewrite.run.work import GroupResult, GroupWork, group_works, with_
 from floeplan.rewrite.strategies.orders import parse_order
 from floeplan.tasks.memory import Cores, cores_of
 from floeplan.tasks.threads import parallel_map
-from tests.support.tables import EVENTS, catalog, events
+from tests.support.tables.two_specs import EVENTS, catalog, events
 
 pytestmark = pytest.mark.unit
 

@@ -12,8 +12,7 @@ from floeplan.errors import CommitConflictError
 from floeplan.transaction.catalog_commit import CommitOptions
 from floeplan.transaction.change import SnapshotChange
 from floeplan.transaction.commit import commit_change
-from tests.support.commits import append, open_catalog, rows_of
-from tests.support.moves import equality_delete, evolved_table
+from tests.support.tables.commits import append, equality_delete, evolved_table, open_catalog, rows_of
 
 pytestmark = pytest.mark.unit
 

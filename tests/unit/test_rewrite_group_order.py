@@ -17,7 +17,7 @@ import floeplan as fp
 from floeplan.rewrite.run.group_order import GroupOrder, _codes
 from floeplan.rewrite.strategies.orders import parse_order
 from floeplan.tasks.memory import task_memory
-from tests.support.tables import EVENTS, catalog, events
+from tests.support.tables.two_specs import EVENTS, catalog, events
 
 pytestmark = pytest.mark.unit
 

@@ -25,9 +25,9 @@ from floeplan.rewrite.run.task import RewriteTask
 from floeplan.rewrite.run.work import GroupResult, group_works
 from floeplan.transaction.commit import commit_change
 from floeplan.transaction.metadata_json import writable_metadata
-from tests.support.moves import equality_delete
-from tests.support.stitching import columns_encoded, facts_of
-from tests.support.tables import catalog
+from tests.support.parquet.facts import columns_encoded, facts_of
+from tests.support.tables.commits import equality_delete
+from tests.support.tables.two_specs import catalog
 
 pytestmark = pytest.mark.unit
 

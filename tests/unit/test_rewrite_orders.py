@@ -15,7 +15,7 @@ from floeplan.errors import InvalidOptionError, TypeMismatchError, UnknownColumn
 from floeplan.rewrite.plan.options import RewriteOptions
 from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
 from floeplan.rewrite.strategies.orders import parse_order, rewrite_order
-from tests.support.tables import catalog
+from tests.support.tables.two_specs import catalog
 
 pytestmark = pytest.mark.unit
 

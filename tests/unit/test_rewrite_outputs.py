@@ -13,7 +13,7 @@ from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import LongType, NestedField, StringType
 
 import floeplan as fp
-from tests.support.tables import catalog
+from tests.support.tables.two_specs import catalog
 
 pytestmark = pytest.mark.unit
 

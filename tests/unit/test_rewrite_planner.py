@@ -27,8 +27,8 @@ from floeplan.rewrite.plan.filter import FilterStats
 from floeplan.rewrite.plan.model import RewriteDataFilesPlan, RewriteDataFilesPlanningResult
 from floeplan.rewrite.plan.options import RewriteOptions
 from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
-from tests.support.tables import catalog
-from tests.support.written_tables import Layout
+from tests.support.tables.layouts import Layout
+from tests.support.tables.two_specs import catalog
 
 pytestmark = pytest.mark.unit
 

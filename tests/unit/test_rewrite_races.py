@@ -16,7 +16,7 @@ import floeplan as fp
 from floeplan.errors import CommitConflictError
 from floeplan.transaction.catalog_commit import CommitOptions
 from floeplan.transaction.metadata_json import writable_metadata
-from tests.support.tables import EVENTS, catalog, events
+from tests.support.tables.two_specs import EVENTS, catalog, events
 
 pytestmark = pytest.mark.unit
 

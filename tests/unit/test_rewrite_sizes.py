@@ -9,7 +9,7 @@ from floeplan.errors import InvalidOptionError, UnknownOptionError
 from floeplan.rewrite.plan.candidates import FileSizes
 from floeplan.rewrite.plan.groups import next_fit
 from floeplan.rewrite.plan.options import JobOrder, RewriteOptions
-from tests.support.java_vectors import PackVector, SizeVector, pack, pack_vectors, size_vectors
+from tests.support.spark.iceberg_java import PackVector, SizeVector, pack, pack_vectors, size_vectors
 
 pytestmark = pytest.mark.unit
 

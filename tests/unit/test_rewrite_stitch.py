@@ -27,7 +27,7 @@ from floeplan.parquet.footer.thrift import (
 )
 from floeplan.prune import PruneRequest
 from floeplan.rewrite.pages.stitch import misfit, stitch
-from tests.support.stitching import IO, expected_facts, facts_of, opened, same_place
+from tests.support.parquet.facts import IO, expected_facts, facts_of, opened, same_place
 
 pytestmark = pytest.mark.unit
 

@@ -28,7 +28,7 @@ from floeplan.rewrite.run.work import GroupResult, group_works
 from floeplan.transaction.change import Operation, SnapshotChange
 from floeplan.transaction.commit import commit_change
 from floeplan.transaction.metadata_json import writable_metadata
-from tests.support.tables import EVENTS, catalog, events, two_spec_table
+from tests.support.tables.two_specs import EVENTS, catalog, events, two_spec_table
 
 pytestmark = pytest.mark.unit
 

@@ -34,7 +34,7 @@ from floeplan.partition.recover import Obstacle, recover_tuples
 from floeplan.predicate.ir import Column
 from floeplan.scan.options import ScanOptions
 from floeplan.scan.plan import plan_scan
-from tests.support.written_tables import SNAPSHOT_ID, Layout, rows_of
+from tests.support.tables.layouts import SNAPSHOT_ID, Layout, rows_of
 
 pytestmark = pytest.mark.unit
 

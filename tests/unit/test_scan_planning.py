@@ -16,7 +16,7 @@ from floeplan.errors import BadInputError, UnknownColumnError, UnknownSnapshotEr
 from floeplan.predicate.tristate import TriState
 from floeplan.scan.options import ScanOptions
 from floeplan.scan.plan import plan_scan
-from tests.support.tables import START, catalog, events, two_spec_table
+from tests.support.tables.two_specs import START, catalog, events, two_spec_table
 
 pytestmark = pytest.mark.unit
 

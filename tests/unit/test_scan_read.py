@@ -18,8 +18,7 @@ from floeplan.errors import CorruptFileError, CorruptMetadataError, UnsupportedE
 from floeplan.predicate.tristate import TriState
 from floeplan.scan.options import ScanOptions
 from floeplan.scan.plan import plan_scan
-from tests.support.real_files import Files
-from tests.support.written_tables import Layout
+from tests.support.tables.layouts import Files, Layout
 
 pytestmark = pytest.mark.unit
 

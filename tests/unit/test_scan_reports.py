@@ -18,9 +18,8 @@ from pyiceberg.types import LongType, NestedField, StringType
 from floeplan.scan.options import ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.scan.report import JsonLinesReportStore, TableReportStore, default_store, scan_report
-from tests.support.real_files import Files
-from tests.support.tables import catalog, events, two_spec_table
-from tests.support.written_tables import Layout
+from tests.support.tables.layouts import Files, Layout
+from tests.support.tables.two_specs import catalog, events, two_spec_table
 
 pytestmark = pytest.mark.unit
 

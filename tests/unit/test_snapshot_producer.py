@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from pyiceberg.partitioning import PartitionField, PartitionSpec
-from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadataUtil
-from pyiceberg.transforms import BucketTransform, IdentityTransform
-from pyiceberg.types import LongType, NestedField, StringType
+from pyiceberg.transforms import BucketTransform
 
 from floeplan.errors import BadInputError, CorruptMetadataError, FloeplanError, UnknownSpecError, UnsupportedError
 from floeplan.metadata.delete_index import DeleteFileId
@@ -21,50 +18,28 @@ from floeplan.metadata.manifests.list_writer import ListedSnapshot, write_manife
 from floeplan.metadata.manifests.manifest_list import DATA, DELETES, UNKNOWN
 from floeplan.transaction.change import Operation, SnapshotChange
 from floeplan.transaction.manifests import SnapshotManifests, TableShape
-from tests.support.producing import Line, new_files, superseded
-from tests.support.written_tables import Layout
+from tests.support.tables.layouts import Layout
+from tests.support.tables.producing import (
+    SCHEMA,
+    SPECS,
+    V1,
+    V2,
+    V3,
+    Line,
+    appending,
+    data,
+    deleting,
+    new_files,
+    positions,
+    removing,
+    superseded,
+    vector,
+)
 
 pytestmark = pytest.mark.unit
 
-SCHEMA = Schema(
-    NestedField(1, "id", LongType(), required=False),
-    NestedField(2, "region", StringType(), required=False),
-    schema_id=0,
-)
-SPECS = (
-    PartitionSpec(spec_id=0),
-    PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "region"), spec_id=1),
-    PartitionSpec(PartitionField(1, 1001, BucketTransform(8), "id_bucket"), spec_id=2),
-)
-V1, V2, V3 = (Layout(SCHEMA, SPECS, version) for version in (1, 2, 3))
 ALL = [V1, V2, V3]
 A, B, C, D = "a.parquet", "b.parquet", "c.parquet", "d.parquet"
-
-
-def data(path: str, spec_id: int = 0, **more: Any) -> dict[str, Any]:
-    where: dict[str, Any] = {1: {"partition.1000": "eu"}, 2: {"partition.1001": 3}}.get(spec_id, {})
-    return {"file_path": path, "spec_id": spec_id, **where, **more}
-
-
-def positions(path: str, target: str, spec_id: int = 0, **more: Any) -> dict[str, Any]:
-    return data(path, spec_id, content=1, record_count=2, referenced_data_file=target, **more)
-
-
-def vector(path: str, offset: int, target: str, spec_id: int = 0) -> dict[str, Any]:
-    more = {"file_format": "PUFFIN", "content_offset": offset, "content_size_in_bytes": 40}
-    return positions(path, target, spec_id, **more)
-
-
-def appending(layout: Layout, *rows: dict[str, Any], **more: Any) -> SnapshotChange:
-    return SnapshotChange(Operation.APPEND, added_data=new_files(layout, rows), **more)
-
-
-def removing(*paths: str, **more: Any) -> SnapshotChange:
-    return SnapshotChange(Operation.DELETE, removed_data=frozenset(paths), **more)
-
-
-def deleting(layout: Layout, *rows: dict[str, Any], **more: Any) -> SnapshotChange:
-    return SnapshotChange(Operation.DELETE, added_deletes=new_files(layout, rows), **more)
 
 
 def statuses(entries: EntriesTable) -> dict[str, tuple[str, int]]:

@@ -16,9 +16,20 @@ from floeplan.errors import InvalidOptionError
 from floeplan.metadata.manifests.entries import Status
 from floeplan.transaction.change import Operation, SnapshotChange
 from floeplan.transaction.merge_manifests import MergeOptions, due_bin, pack_from_the_end
-from tests.support.producing import Line, new_files, superseded
-from tests.support.written_tables import Layout
-from tests.unit.test_snapshot_producer import V1, V2, V3, appending, data, deleting, positions, removing
+from tests.support.tables.layouts import Layout
+from tests.support.tables.producing import (
+    V1,
+    V2,
+    V3,
+    Line,
+    appending,
+    data,
+    deleting,
+    new_files,
+    positions,
+    removing,
+    superseded,
+)
 
 pytestmark = pytest.mark.unit
 

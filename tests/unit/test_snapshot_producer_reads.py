@@ -32,8 +32,8 @@ from floeplan.metadata.manifests.manifest_list import DATA, ManifestListTable, S
 from floeplan.metadata.manifests.writer import write_manifest
 from floeplan.transaction.change import Operation, SnapshotChange
 from floeplan.transaction.producer import SnapshotProducer
-from tests.support.producing import Line, new_files, superseded
-from tests.support.written_tables import Layout
+from tests.support.tables.layouts import Layout
+from tests.support.tables.producing import Line, new_files, superseded
 
 pytestmark = pytest.mark.unit
 

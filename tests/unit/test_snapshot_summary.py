@@ -8,8 +8,7 @@ import pytest
 
 from floeplan.metadata.delete_index import DeleteFileId
 from floeplan.transaction import summary
-from tests.support.producing import Line
-from tests.unit.test_snapshot_producer import V2, V3, appending, data, deleting, positions, removing, vector
+from tests.support.tables.producing import V2, V3, Line, appending, data, deleting, positions, removing, vector
 
 pytestmark = pytest.mark.unit
 

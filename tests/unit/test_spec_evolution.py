@@ -19,7 +19,7 @@ from floeplan.partition.evolution import AddField, DropField, RenameField, SpecC
 from floeplan.sql_text.parse_alter import parse_term
 from floeplan.transaction.catalog_commit import CommitOptions, RetryPolicy, Timing
 from floeplan.transaction.evolve_spec import add_spec, evolve_spec
-from tests.support.tables import catalog
+from tests.support.tables.two_specs import catalog
 
 pytestmark = pytest.mark.unit
 

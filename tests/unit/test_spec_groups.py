@@ -20,7 +20,7 @@ from floeplan.transaction.manifests import (
     group_files_by_spec,
     validate_added_data_files,
 )
-from tests.support.written_tables import Layout
+from tests.support.tables.layouts import Layout
 
 pytestmark = pytest.mark.unit
 

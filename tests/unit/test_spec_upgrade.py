@@ -30,25 +30,23 @@ from floeplan.transaction.metadata_json import writable_metadata
 from floeplan.transaction.refs import create_branch
 from floeplan.write.data_files import write_data_files
 from floeplan.write.target import WriteTarget
-from tests.support.commits import (
+from tests.support.tables.commits import (
+    ROWS,
     append,
     arrow,
     create_table,
-    files_under,
-    leftovers,
-    open_catalog,
-    patient,
-    read_rows,
-    rows_of,
-)
-from tests.support.moves import (
-    ROWS,
     data_specs,
     delete_change,
     delete_first_rows,
     equality_delete,
     evolved_table,
+    files_under,
+    leftovers,
     live_entries,
+    open_catalog,
+    patient,
+    read_rows,
+    rows_of,
     told,
 )
 

@@ -15,16 +15,18 @@ from floeplan.maintain.rewrite_manifests import rewrite_manifests
 from floeplan.rewrite.spec_upgrade.upgrade import UpgradeOptions, upgrade_spec
 from floeplan.transaction.change import IsolationLevel
 from floeplan.transaction.commit import commit_change
-from tests.support.commits import (
+from tests.support.tables.commits import (
+    ROWS,
     append,
     copy_on_write_delete,
+    data_specs,
+    evolved_table,
     merge_on_read_delete,
     open_catalog,
     patient,
     read_rows,
     rows_of,
 )
-from tests.support.moves import ROWS, data_specs, evolved_table
 
 pytestmark = pytest.mark.unit
 

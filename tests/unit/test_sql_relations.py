@@ -15,7 +15,7 @@ from floeplan.spark import session
 from floeplan.spark.session import SparkOnDemand
 from floeplan.sql_text.relations import failures_of_spark, find_table, open_table, places
 from floeplan.sql_text.run import StatementOptions, run_text
-from tests.support.tables import catalog, two_spec_table
+from tests.support.tables.two_specs import catalog, two_spec_table
 
 pytestmark = pytest.mark.unit
 

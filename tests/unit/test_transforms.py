@@ -29,9 +29,17 @@ from pyiceberg.types import (
 
 from floeplan.errors import UnsupportedError
 from floeplan.partition.transforms import apply, apply_vector, can_apply, result_type
-from tests.support.statistics import bound
-from tests.support.values import decimal, edges, unscaled_of
-from tests.support.writers import CASES, awkward_values, iceberg_java, specified, toward_zero
+from tests.support.oracles.statistics import bound
+from tests.support.oracles.values import (
+    CASES,
+    awkward_values,
+    decimal,
+    edges,
+    iceberg_java,
+    specified,
+    toward_zero,
+    unscaled_of,
+)
 
 pytestmark = pytest.mark.unit
 

@@ -26,7 +26,7 @@ from floeplan.transaction.commit import commit_change
 from floeplan.transaction.metadata_json import writable_metadata
 from floeplan.transaction.refs import rollback_to
 from floeplan.transaction.validation import SHOWN_FILES, ValidationContext, validate
-from tests.support.commits import (
+from tests.support.tables.commits import (
     NO_SCAN_EXTRAS,
     append,
     copy_on_write_delete,

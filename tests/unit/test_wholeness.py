@@ -22,7 +22,8 @@ from floeplan.metadata.manifests.reader import read_entries
 from floeplan.partition.union import UnionPartitionType
 from floeplan.scan.plan import plan_scan
 from floeplan.transaction.commit import commit_change
-from tests.support.commits import (
+from tests.support.fuzz.mutation import block_ends
+from tests.support.tables.commits import (
     NO_SCAN_EXTRAS,
     SCHEMA,
     append,
@@ -33,8 +34,7 @@ from tests.support.commits import (
     read_rows,
     rows_of,
 )
-from tests.support.manifests import Writer, varint, write_manifests
-from tests.support.mutation import block_ends
+from tests.support.tables.manifests import Writer, varint, write_manifests
 
 pytestmark = pytest.mark.unit
 

@@ -34,7 +34,7 @@ from pyiceberg.types import (
 from floeplan.errors import BadInputError, TypeMismatchError, UnknownColumnError
 from floeplan.scan.projection import FIELD_ID, arrow_schema
 from floeplan.write.conform import conform
-from tests.support import every_column
+from tests.support.tables import every_type as every_column
 
 pytestmark = pytest.mark.unit
 

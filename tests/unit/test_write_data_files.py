@@ -25,12 +25,10 @@ from pyiceberg.transforms import (
 )
 from pyiceberg.types import (
     DecimalType,
-    DoubleType,
     IntegerType,
     LongType,
     NestedField,
     PrimitiveType,
-    StringType,
     StructType,
     TimestampType,
     UnknownType,
@@ -46,18 +44,11 @@ from floeplan.scan.plan import plan_scan
 from floeplan.write.data_files import WriterLimits, write_data_files
 from floeplan.write.parquet_file import hardly_repeating
 from floeplan.write.target import WriteTarget
-from tests.support import every_column
-from tests.support.written_tables import Layout
+from tests.support.tables import every_type as every_column
+from tests.support.tables.layouts import EVENTS, UNPARTITIONED, Layout, events, target
 
 pytestmark = pytest.mark.unit
 
-EVENTS = Schema(
-    NestedField(1, "id", LongType(), required=True),
-    NestedField(2, "region", StringType()),
-    NestedField(3, "ts", TimestampType()),
-    NestedField(4, "v", DoubleType()),
-)
-UNPARTITIONED = PartitionSpec(spec_id=0)
 EVOLVED = PartitionSpec(
     PartitionField(2, 1000, TruncateTransform(1), "r"),
     PartitionField(3, 1001, DayTransform(), "ts_day"),
@@ -66,26 +57,6 @@ EVOLVED = PartitionSpec(
     PartitionField(2, 1004, VoidTransform(), "gone"),
     spec_id=1,
 )
-DAY = 86_400_000_000
-
-
-def target(folder: Path, schema: Schema, *specs: PartitionSpec, version: int = 3, **properties: str) -> WriteTarget:
-    layout = Layout(schema, specs or (UNPARTITIONED,), version)
-    table = layout.write_table(folder / "table", layout.entries([]))
-    table.metadata.properties.update({name.replace("_", "-").replace("--", "."): v for name, v in properties.items()})
-    return WriteTarget.of(table)
-
-
-def events(count: int) -> pa.Table:
-    ids = list(range(count))
-    return pa.table(
-        {
-            "id": ids,
-            "region": pa.array([None if i % 7 == 0 else ("é", "xa", "xb", "")[i % 4] for i in ids], pa.string()),
-            "ts": pa.array([None if i % 11 == 0 else (i % 3 - 1) * DAY - 1 for i in ids], pa.timestamp("us")),
-            "v": pa.array([(None, float("nan"), 0.0, -0.0)[i % 4] for i in ids], pa.float64()),
-        }
-    )
 
 
 def read_back(entries: EntriesTable, place: WriteTarget, folder: Path, *specs: PartitionSpec) -> pa.Table:

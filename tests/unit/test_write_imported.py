@@ -33,7 +33,7 @@ from floeplan.scan.projection import arrow_schema
 from floeplan.write.data_files import write_data_files
 from floeplan.write.imported import import_files
 from floeplan.write.target import WriteTarget
-from tests.support.written_tables import Layout
+from tests.support.tables.layouts import Layout
 
 pytestmark = pytest.mark.unit
 

@@ -25,8 +25,7 @@ from floeplan.scan.plan import plan_scan
 from floeplan.write.data_files import write_data_files
 from floeplan.write.position_deletes import merge_positions, write_deletion_vectors, write_position_deletes
 from floeplan.write.target import WriteTarget
-from tests.support.written_tables import Layout
-from tests.unit.test_write_data_files import EVENTS, UNPARTITIONED, events
+from tests.support.tables.layouts import EVENTS, UNPARTITIONED, Layout, events
 
 pytestmark = pytest.mark.unit
 

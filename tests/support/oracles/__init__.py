@@ -1,0 +1,1 @@
+"""Random input for property tests, and the slow evaluation that results are compared with."""

@@ -1,0 +1,308 @@
+"""The peer matrix: evolved tables made by Spark with Iceberg's own jar, and what Spark says of them.
+
+Each table is built once, when it is first asked for, whichever process of a test run that is in; others register it in
+the catalog of theirs. ``fork`` gives a test its own table to change. Names read chain, format version, deletes:
+``voids_v1``, ``evolving_v2_position_file``.
+"""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.support.spark import iceberg_java
+from tests.support.spark import matrix_chains as chains
+from tests.support.spark import matrix_chains as deletes
+from tests.support.spark.matrix_chains import COLUMNS, batch
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+NAMESPACE = "matrix"
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How a table of the matrix comes about: a format version, a history, and how its rows are changed on the way."""
+
+    version: int
+    chain: Callable[[Builder], None]
+    change: Callable[[Builder], None] | None = None
+    upgrade: int | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+    branches: bool = False
+
+
+def _recipes() -> dict[str, Recipe]:
+    recipes = {}
+    for version in (1, 2, 3):
+        recipes[f"evolving_v{version}"] = Recipe(version, chains.evolving, deletes.rewritten, branches=True)
+        recipes[f"voids_v{version}"] = Recipe(version, chains.voids, deletes.rewritten)
+        recipes[f"dropped_sources_v{version}"] = Recipe(version, chains.dropped_sources)
+        recipes[f"truncations_v{version}"] = Recipe(version, chains.truncations)
+    for version in (2, 3):
+        recipes[f"gaps_v{version}"] = Recipe(version, chains.gaps)
+        recipes[f"evolving_v{version}_equality"] = Recipe(version, chains.evolving, deletes.by_equality)
+        recipes[f"voids_v1_to_v{version}_equality"] = Recipe(1, chains.voids, deletes.by_equality, upgrade=version)
+    for name in ("evolving", "dropped_sources", "truncations"):
+        chain = getattr(chains, name)
+        recipes[f"{name}_v2_position_file"] = Recipe(2, chain, deletes.by_position_in_file)
+        recipes[f"{name}_v2_position_partition"] = Recipe(2, chain, deletes.by_position_in_partition)
+        recipes[f"{name}_v3_vectors"] = Recipe(3, chain, deletes.by_position_in_file)
+    for version in (1, 2, 3):
+        recipes[f"imported_v{version}"] = Recipe(version, chains.imported)
+    recipes["imported_v2_position_file"] = Recipe(2, chains.imported, deletes.by_position_in_file)
+    recipes["defaults_v3"] = Recipe(3, chains.defaults)
+    recipes["defaults_v3_vectors"] = Recipe(3, chains.defaults, deletes.by_position_in_file)
+    recipes["voids_v1_to_v2_position_partition"] = Recipe(1, chains.voids, deletes.by_position_in_partition, upgrade=2)
+    recipes["voids_v1_to_v3_vectors"] = Recipe(1, chains.voids, deletes.by_position_in_file, upgrade=3)
+    recipes["evolving_v2_to_v3_vectors"] = Recipe(2, chains.evolving, deletes.upgraded_to_vectors)
+    recipes["evolving_v2_no_statistics"] = Recipe(
+        2, chains.evolving, properties={"write.metadata.metrics.default": "none"}
+    )
+    recipes["truncations_v2_full_statistics"] = Recipe(
+        2, chains.truncations, properties={"write.metadata.metrics.default": "full"}
+    )
+    return recipes
+
+
+RECIPES = _recipes()
+TABLES = tuple(RECIPES)
+BRANCH, TAG = "side", "start"
+
+
+class Builder:
+    """Carries out a recipe on one table."""
+
+    def __init__(self, spark: SparkSession, name: str, recipe: Recipe) -> None:
+        self.spark = spark
+        self.name = name
+        self.version = recipe.version
+        self._recipe = recipe
+        self._filled: dict[str, str] = {}
+
+    def build(self) -> None:
+        self._recipe.chain(self)
+        if self._recipe.branches:
+            self._branch()
+
+    def change_rows(self) -> None:
+        """Upgrade the format and delete rows, if that is in the recipe."""
+        if self._recipe.upgrade is not None:
+            self.set({"format-version": str(self._recipe.upgrade)})
+        if self._recipe.change is not None:
+            self._recipe.change(self)
+
+    def sql(self, statement: str) -> None:
+        self.spark.sql(statement.replace("{t}", self.name))
+
+    def create(self, columns: Mapping[str, str] = COLUMNS) -> None:
+        fields = ", ".join(f"{name} {type_}" for name, type_ in columns.items())
+        self.sql(f"CREATE TABLE {{t}} ({fields}) USING iceberg TBLPROPERTIES ('format-version' = '{self.version}')")
+        one_task_many_files = {
+            "write.distribution-mode": "none",
+            "write.spark.fanout.enabled": "true",
+            "read.split.adaptive-size.enabled": "false",
+        }
+        self.set(one_task_many_files | dict(self._recipe.properties))
+
+    def set(self, properties: Mapping[str, str]) -> None:
+        pairs = ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
+        self.sql(f"ALTER TABLE {{t}} SET TBLPROPERTIES ({pairs})")
+
+    def alter(self, *changes: str) -> None:
+        for change in changes:
+            self.sql(f"ALTER TABLE {{t}} {change}")
+
+    def fill(self, **expressions: str) -> None:
+        """From now on fill these columns with expressions over a batch, instead of with the column of the same name."""
+        self._filled |= expressions
+
+    def write(self, number: int, spec_id: int | None = None, branch: str | None = None) -> None:
+        """Append a batch under the current spec, or under another one."""
+        source = _view(self.spark, number)
+        columns = self.spark.table(self.name).columns
+        selected = ", ".join(f"{self._filled.get(column, column)} AS {column}" for column in columns)
+        target = self.name if branch is None else f"{self.name}.branch_{branch}"
+        writer = self.spark.sql(f"SELECT {selected} FROM {source}").writeTo(target)
+        if spec_id is not None:
+            writer = writer.option("output-spec-id", str(spec_id))
+        writer.append()
+
+    def add_files(self, number: int, partitioned_by: str) -> None:
+        """Let the table take in the files of a folder that Spark wrote without knowing of Iceberg."""
+        folder = f"{self._java().location()}/imported-{number}"
+        self.spark.table(_view(self.spark, number)).write.partitionBy(partitioned_by).parquet(folder)
+        self.sql(f"CALL local.system.add_files(table => '{{t}}', source_table => '`parquet`.`{folder}`')")
+
+    def add_columns(self, **defaults: int | str) -> None:
+        """Add columns with an initial default, which Spark SQL cannot."""
+        iceberg_java.add_columns(self.spark, self._java(), defaults)
+
+    def expire_and_clean(self) -> None:
+        self.sql(
+            f"CALL {self.name.split('.')[0]}.system.expire_snapshots(table => '{{t}}', older_than => now(), "
+            "retain_last => 1, clean_expired_metadata => true)"
+        )
+
+    def delete_equal(self, rows: Sequence[Mapping[str, object]], beside: str | None = None) -> None:
+        iceberg_java.delete_equal(self.spark, self._java(), rows, beside=beside)
+
+    def keys_of_one_file_per_spec(self) -> dict[str, list[int]]:
+        """For the first data file of each spec every third ``pk`` in it."""
+        rows = self.spark.sql(f"SELECT _spec_id, _file, pk FROM {self.name} ORDER BY ALL").collect()
+        first = {spec_id: file for spec_id, file, _ in reversed(rows)}
+        return {file: [pk for _, path, pk in rows if path == file][::3] for file in first.values()}
+
+    def _java(self) -> iceberg_java.JavaTable:
+        return iceberg_java.load_table(self.spark, self.name)
+
+    def _branch(self) -> None:
+        query = f"SELECT snapshot_id FROM {self.name}.snapshots ORDER BY committed_at"
+        snapshots = [row[0] for row in self.spark.sql(query).collect()]
+        self.alter(
+            f"CREATE TAG {TAG} AS OF VERSION {snapshots[1]}", f"CREATE BRANCH {BRANCH} AS OF VERSION {snapshots[3]}"
+        )
+        self.write(8, branch=BRANCH)
+
+
+@contextmanager
+def interpreted(spark: SparkSession) -> Iterator[None]:
+    """Without code generation: for a few hundred rows compiling costs more than it saves."""
+    settings = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+    before = {key: spark.conf.get(key) for key in settings}
+    try:
+        for key, value in settings.items():
+            spark.conf.set(key, value)
+        yield
+    finally:
+        for key, value in before.items():
+            spark.conf.set(key, value)
+
+
+@cache
+def _view(spark: SparkSession, number: int) -> str:
+    name = f"matrix_batch_{number}"
+    spark.createDataFrame(batch(number)).createOrReplaceTempView(name)
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixTable:
+    """A built table and Spark's truth about it."""
+
+    spark: SparkSession
+    name: str
+    recipe: Recipe
+
+    @property
+    def identifier(self) -> str:
+        """The table's name for PyIceberg: without the catalog."""
+        return self.name.split(".", 1)[1]
+
+    @property
+    def columns(self) -> list[str]:
+        return self.spark.table(self.name).columns
+
+    def java(self) -> iceberg_java.JavaTable:
+        return iceberg_java.load_table(self.spark, self.name)
+
+    def snapshots(self) -> list[int]:
+        """All snapshot ids, oldest first."""
+        query = f"SELECT snapshot_id FROM {self.name}.snapshots ORDER BY committed_at"
+        return [row[0] for row in self.spark.sql(query).collect()]
+
+    def metadata(self, table: str, snapshot_id: int | None = None) -> pa.Table:
+        """One of Iceberg's metadata tables: ``entries``, ``files``, ``manifests``, …"""
+        version = "" if snapshot_id is None else f" VERSION AS OF {snapshot_id}"
+        return self.spark.sql(f"SELECT * FROM {self.name}.{table}{version}").toArrow()
+
+    def rows(self, *, snapshot_id: int | None = None, ref: str | None = None) -> pa.Table:
+        """Every live row, ordered by ``pk``."""
+        return self._read(snapshot_id, ref).orderBy("pk").toArrow()
+
+    def matches(
+        self, predicates: Sequence[str], *, snapshot_id: int | None = None, ref: str | None = None
+    ) -> dict[str, list[int]]:
+        """The ``pk`` of the rows for which each predicate is TRUE.
+
+        The predicates are projected, not filtered by: nothing is pushed down, so no pruning fault of Spark's, of
+        Iceberg's or of the Parquet reader's can hide a row.
+        """
+        answers = [f"({text}) IS TRUE AS p{i}" for i, text in enumerate(predicates)]
+        with interpreted(self.spark):
+            answered = self._read(snapshot_id, ref).selectExpr("pk", *answers).toArrow()
+        keys = answered["pk"]
+        return {text: sorted(keys.filter(answered[f"p{i}"]).to_pylist()) for i, text in enumerate(predicates)}
+
+    def filtered(self, where: str) -> list[int]:
+        """The ``pk`` of the rows Spark returns when it filters, with all that Spark prunes wrongly."""
+        return sorted(self.spark.table(self.name).where(where).toArrow()["pk"].to_pylist())
+
+    def kept_files(self, where: str) -> set[str]:
+        """The data files that Iceberg Java's planning keeps."""
+        return iceberg_java.planned_files(self.spark, self.java(), iceberg_java.convert(self.spark, self.name, where))
+
+    def file_of_rows(self) -> dict[int, set[str]]:
+        """For each ``pk`` the data files its live rows are in."""
+        found: dict[int, set[str]] = {}
+        for pk, path in self.spark.table(self.name).selectExpr("pk", "_file").collect():
+            found.setdefault(pk, set()).add(path)
+        return found
+
+    def _read(self, snapshot_id: int | None, ref: str | None) -> DataFrame:
+        version = snapshot_id if ref is None else ref
+        return (self.spark.read if version is None else self.spark.read.option("versionAsOf", version)).table(self.name)
+
+
+class Matrix:
+    """The tables of one Spark session, built when first asked for unless another process of the run has."""
+
+    def __init__(self, spark: SparkSession, run: Path) -> None:
+        self.spark = spark
+        self._run = run
+        self._built: dict[str, MatrixTable] = {}
+        self._forks = 0
+
+    def table(self, name: str) -> MatrixTable:
+        """The shared table of this name; not to be changed."""
+        if name not in self._built:
+            self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS local.{NAMESPACE}")
+            self._built[name] = self._made(MatrixTable(self.spark, f"local.{NAMESPACE}.{name}", RECIPES[name]), name)
+        return self._built[name]
+
+    def _made(self, table: MatrixTable, note: str) -> MatrixTable:
+        """Build the table and note where its metadata is, or register what another process built; one at a time."""
+        with (self._run / note).open("a+") as noted:
+            fcntl.flock(noted, fcntl.LOCK_EX)
+            noted.seek(0)
+            if metadata := noted.read():
+                self._register(table.name, metadata)
+            else:
+                with interpreted(self.spark):
+                    Builder(self.spark, table.name, table.recipe).build()
+                noted.write(self._metadata_of(table))
+        return table
+
+    def _metadata_of(self, table: MatrixTable) -> str:
+        return str(table.java().operations().current().metadataFileLocation())
+
+    def _register(self, name: str, metadata: str) -> None:
+        self.spark.sql(f"CALL local.system.register_table(table => '{name}', metadata_file => '{metadata}')")
+
+    def fork(self, name: str) -> MatrixTable:
+        """A table with the same history for a test to change: registered from the same metadata file.
+
+        The fork shares the location and the files of the shared table: a test may commit to it, not remove its files.
+        """
+        shared = self.table(name)
+        self._forks += 1
+        forked = f"local.{NAMESPACE}.{name}_fork_{self._forks}"
+        self._register(forked, self._metadata_of(shared))
+        return MatrixTable(self.spark, forked, shared.recipe)

@@ -1,0 +1,1 @@
+"""Small tables: real ones with rows, and tables of metadata alone."""
