@@ -31,6 +31,7 @@ from pyiceberg.utils.config import Config, merge_config
 
 from floeplan.errors import CorruptMetadataError, FloeplanError, UnknownCatalogError, UnknownTableError
 from floeplan.redact import remember
+from floeplan.text import reason
 
 EMBEDDED = "local"
 METADATA_SUFFIX = ".metadata.json"
@@ -116,7 +117,7 @@ def connect(name: str, properties: Mapping[str, Any]) -> Catalog:
         message = f"cannot open catalog {name!r}: {error}; check its PyIceberg configuration"
         raise UnknownCatalogError(message, context=context) from error
     except Exception as error:
-        message = f"catalog {name!r} cannot be opened: {_reason(error)}"
+        message = f"catalog {name!r} cannot be opened: {reason(error, lines=2)}"
         raise FloeplanError(message, kind="unreachable", context=context, retryable=True, safe_to_clean=True) from error
 
 
@@ -179,16 +180,16 @@ def _asking(name: str, catalog: Catalog) -> Iterator[None]:
     try:
         yield
     except _MALFORMED as error:
-        message = f"the metadata of {name} in catalog {catalog.name!r} cannot be read: {_reason(error)}"
+        message = f"the metadata of {name} in catalog {catalog.name!r} cannot be read: {reason(error, lines=2)}"
         raise CorruptMetadataError(message, context=context) from error
     except NoSuchTableError as error:
         hint = _hint(catalog, name.rpartition(".")[0], name)
         raise UnknownTableError(f"no table {name!r} in catalog {catalog.name!r}{hint}", context=context) from error
     except (UnauthorizedError, ForbiddenError) as error:
-        message = f"catalog {catalog.name!r} does not show {name}: {_reason(error)}"
+        message = f"catalog {catalog.name!r} does not show {name}: {reason(error, lines=2)}"
         raise FloeplanError(message, kind="forbidden", context=context, safe_to_clean=True) from error
     except Exception as error:
-        message = f"catalog {catalog.name!r} cannot be asked for {name}: {_reason(error)}"
+        message = f"catalog {catalog.name!r} cannot be asked for {name}: {reason(error, lines=2)}"
         raise FloeplanError(message, kind="unreachable", context=context, retryable=True, safe_to_clean=True) from error
 
 
@@ -215,7 +216,7 @@ def _static_table(location: str, catalog: str | Catalog | None) -> Table:
         raise UnknownTableError(f"no metadata file {location}", context={"table": location}) from error
     except _MALFORMED as error:
         raise CorruptMetadataError(
-            f"{location} is not table metadata: {_reason(error)}", context={"file": location}
+            f"{location} is not table metadata: {reason(error, lines=2)}", context={"file": location}
         ) from error
 
 
@@ -224,8 +225,3 @@ def _checked(table: Table) -> Table:
     for check in (check_schemas, check_partition_specs, check_sort_orders):
         check(table.metadata)
     return table
-
-
-def _reason(error: Exception) -> str:
-    text = ": ".join(line.strip() for line in str(error).splitlines()[:2])
-    return f"{type(error).__name__} {text}" if isinstance(error, KeyError | AttributeError | TypeError) else text

@@ -1,10 +1,12 @@
-"""Counts that others wrote as text."""
+"""Counts parsed from text, and exceptions as one line."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from floeplan.text import parse_count
+from floeplan.text import parse_count, reason
 
 pytestmark = pytest.mark.unit
 
@@ -19,3 +21,16 @@ def test_plain_digits_are_a_count(text: str, count: int) -> None:
 )
 def test_whatever_else_is_none(text: object) -> None:
     assert parse_count(text) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "options", "text"),
+    [
+        (ValueError("two\n  lines"), {}, "ValueError: two lines"),
+        (ValueError(""), {"with_class": False}, "ValueError"),
+        (ValueError("\n\nfirst\nsecond"), {"lines": 1, "with_class": False}, "first"),
+        (KeyError("x"), {"lines": 2}, "KeyError: 'x'"),
+    ],
+)
+def test_the_reason_of_a_failure_is_one_line(error: Exception, options: dict[str, Any], text: str) -> None:
+    assert reason(error, **options) == text

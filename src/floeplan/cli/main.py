@@ -22,6 +22,7 @@ from typer.core import TyperGroup
 from floeplan.cli.common import print_json
 from floeplan.errors import BadInputError, FloeplanError, InvalidOptionError, UnknownOptionError
 from floeplan.redact import redacted
+from floeplan.text import one_line, reason
 
 COMMANDS: dict[str, str] = {
     "plan": "commands.plan",
@@ -156,16 +157,15 @@ def _usage_error(error: typer.TyperException) -> FloeplanError:
 
 def _unexpected(error: Exception) -> FloeplanError:
     """Name a failure nobody foresaw; its files are not cleaned and -v shows where it came from."""
-    name = type(error).__name__
-    said = " ".join(str(error).split())
-    return FloeplanError(f"{name}: {said} (-v shows the traceback)", kind="unexpected", context={"exception": name})
+    context = {"exception": type(error).__name__}
+    return FloeplanError(f"{reason(error)} (-v shows the traceback)", kind="unexpected", context=context)
 
 
 def _report(error: FloeplanError, *, as_json: bool) -> None:
     if as_json:
         print_json(error.to_dict())
     else:
-        print(f"floeplan: {' '.join(error.message.split())}", file=sys.stderr)  # noqa: T201
+        print(f"floeplan: {one_line(error.message)}", file=sys.stderr)  # noqa: T201
 
 
 def run() -> None:

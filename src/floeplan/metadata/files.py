@@ -19,6 +19,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
 from floeplan.errors import CorruptMetadataError, FloeplanError
+from floeplan.text import one_line
 
 MAX_WORKERS = 64
 """Requests in flight against a remote store unless the caller says otherwise."""
@@ -98,9 +99,8 @@ def writing(location: str) -> Iterator[None]:
     except FileExistsError as error:
         raise FloeplanError(f"{location} exists already", kind="exists", context={"file": location}) from error
     except OSError as error:
-        reason = " ".join((error.strerror or str(error)).split())
         raise FloeplanError(
-            f"{location} cannot be written: {reason}",
+            f"{location} cannot be written: {one_line(error.strerror or error)}",
             kind="unwritable",
             context={"file": location},
             retryable=True,

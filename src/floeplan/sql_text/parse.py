@@ -35,7 +35,7 @@ from floeplan.sql_text.statements import (
     UpdateRow,
 )
 from floeplan.sql_text.tokens import Cursor, Piece, is_name, is_word
-from floeplan.text import excerpt
+from floeplan.text import excerpt, one_line
 
 # INSERT INTO and INSERT OVERWRITE: PARTITION clause, column list or BY NAME, and the query.
 
@@ -314,7 +314,7 @@ def parse_statement(text: str) -> Statement:
         )
     raise BadInputError(
         f"{first} is not supported; INSERT, DELETE, UPDATE, MERGE and ALTER TABLE … PARTITION FIELD are: "
-        f"{excerpt(' '.join(text.split()))}",
+        f"{excerpt(one_line(text))}",
         context={"statement": first},
     )
 

@@ -28,7 +28,7 @@ from floeplan.partition.transforms import Transform
 from floeplan.sql_text.names import table_name
 from floeplan.sql_text.statements import AlterPartitioning
 from floeplan.sql_text.tokens import Cursor, Piece, whole_name
-from floeplan.text import excerpt
+from floeplan.text import excerpt, one_line
 
 _PLAIN: dict[str, Callable[[], Transform]] = {
     **dict.fromkeys(("identity",), IdentityTransform),
@@ -42,7 +42,7 @@ _SIZED: dict[str, Callable[[int], Transform]] = {"bucket": BucketTransform, "tru
 
 def parse_alter(cursor: Cursor) -> AlterPartitioning:
     """Parse from ALTER to the end."""
-    whole = " ".join(cursor.text.split())
+    whole = one_line(cursor.text)
     cursor.expect("ALTER")
     if not cursor.accept("TABLE"):
         raise _unsupported(whole)

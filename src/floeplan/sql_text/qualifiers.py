@@ -17,7 +17,7 @@ from sqlglot import Token, TokenType
 
 from floeplan.errors import BadInputError
 from floeplan.sql_text.tokens import Piece, is_name, is_word
-from floeplan.text import excerpt
+from floeplan.text import excerpt, one_line
 
 _QUERIES = ("SELECT", "VALUES", "WITH", "TABLE", "FROM")
 _PARAMETERS = frozenset((TokenType.PLACEHOLDER, TokenType.PARAMETER))
@@ -107,7 +107,7 @@ def _is_call(tokens: Sequence[Token], after: int) -> bool:
 
 
 def _shown(piece: Piece) -> str:
-    return excerpt(" ".join(piece.text.split()))
+    return excerpt(one_line(piece.text))
 
 
 def has_subquery(piece: Piece) -> bool:

@@ -24,6 +24,7 @@ from sqlglot import Token, TokenType
 from floeplan.catalog import EMBEDDED, load_table
 from floeplan.errors import BadInputError, FloeplanError, UnknownCatalogError, UnknownTableError
 from floeplan.sql_text.tokens import Cursor, is_name, is_word
+from floeplan.text import reason
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -133,10 +134,10 @@ def failures_of_spark() -> Iterator[None]:
         with _quiet_loggers():
             yield
     except (AnalysisException, ParseException) as error:
-        raise BadInputError(f"Spark cannot run the query: {_reason(error)}") from error
+        raise BadInputError(f"Spark cannot run the query: {reason(error, lines=1, with_class=False)}") from error
     except PySparkException as error:
         raise FloeplanError(
-            f"Spark failed, and nothing was committed: {_reason(error)}", kind="spark-failed"
+            f"Spark failed, and nothing was committed: {reason(error, lines=1, with_class=False)}", kind="spark-failed"
         ) from error
 
 
@@ -153,11 +154,6 @@ def _quiet_loggers() -> Iterator[None]:
     finally:
         for logger in loggers:
             logger.disabled = False
-
-
-def _reason(error: Exception) -> str:
-    lines = (" ".join(line.split()) for line in str(error).splitlines())
-    return next((line for line in lines if line), type(error).__name__)
 
 
 def quoted(name: str) -> str:

@@ -16,6 +16,7 @@ from sqlglot.dialects.spark import Spark
 from sqlglot.errors import TokenError
 
 from floeplan.errors import BadInputError
+from floeplan.text import one_line
 
 _OPEN = {
     TokenType.L_PAREN: TokenType.R_PAREN,
@@ -95,7 +96,7 @@ class Cursor:
         if index >= len(self.tokens):
             return BadInputError(f"cannot parse the statement at its end: {message}", context={"position": None})
         start = self.tokens[index].start
-        near = " ".join(self.text[start : start + 20].split())
+        near = one_line(self.text[start : start + 20])
         return BadInputError(
             f"cannot parse the statement at position {start + 1}, near {near!r}: {message}", context={"position": start}
         )

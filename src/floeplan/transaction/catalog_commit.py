@@ -42,7 +42,7 @@ from floeplan.errors import (
     InvalidOptionError,
     UnknownTableError,
 )
-from floeplan.text import parse_count
+from floeplan.text import parse_count, reason
 from floeplan.transaction.history import has_forgotten
 from floeplan.transaction.metadata_json import writable_metadata
 
@@ -296,8 +296,8 @@ class CatalogCommit:
             except Exception as failure:
                 if not asking.again():
                     raise CommitStateUnknownError(
-                        f"the answer to the commit was lost ({_reason(lost)}) and the table cannot be loaded "
-                        f"({_reason(failure)}): it may have been committed; look at the table before running it again",
+                        f"the answer to the commit was lost ({reason(lost)}) and the table cannot be loaded "
+                        f"({reason(failure)}): it may have been committed; look at the table before running it again",
                         context=self._context(),
                     ) from lost
 
@@ -309,7 +309,7 @@ class CatalogCommit:
             raise
         except Exception as failure:
             error = CommitError if self.settled else CommitStateUnknownError
-            message = f"cannot load table {self._name} to commit to it: {_reason(failure)}"
+            message = f"cannot load table {self._name} to commit to it: {reason(failure)}"
             raise error(message, context=self._context(), retryable=self.settled) from failure
 
     def _refresh(self) -> Table:
@@ -330,7 +330,7 @@ class CatalogCommit:
         )
 
     def _exhausted(self, failure: Exception) -> CommitError:
-        message = f"gave up the commit to {self._name} after {self.attempts} attempts: {_reason(failure)}"
+        message = f"gave up the commit to {self._name} after {self.attempts} attempts: {reason(failure)}"
         if isinstance(failure, CommitFailedException | CorruptMetadataError):
             return CommitConflictError(f"{message}; run the operation again", context=self._context())
         return CommitError(message, context=self._context(), retryable=True)
@@ -351,8 +351,3 @@ def _may_hold(proposal: Proposal, metadata: TableMetadata) -> bool:
     except CommitFailedException:
         return False
     return True
-
-
-def _reason(error: Exception) -> str:
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -27,6 +27,7 @@ from floeplan.metadata.manifests.new_entries import ENTRY_TYPES
 from floeplan.metadata.manifests.typed_values import to_physical
 from floeplan.metadata.root.layout import LEAF_OF_MAP, PLAIN, RootHeader, is_empty, pack_map
 from floeplan.partition.union import UnionPartitionType
+from floeplan.text import one_line
 from floeplan.vectors import Ints
 
 _KEYED = {
@@ -63,8 +64,7 @@ class RootManifest:
             )
 
     def _corrupt(self, what: str, error: Exception) -> CorruptMetadataError:
-        reason = " ".join(str(error).split())
-        return CorruptMetadataError(f"{self.location} {what}: {reason}", context={"file": self.location})
+        return CorruptMetadataError(f"{self.location} {what}: {one_line(error)}", context={"file": self.location})
 
     def check(self, metadata: TableMetadata, snapshot_id: int | None) -> None:
         """Refuse to stand for another snapshot than the one that was written."""

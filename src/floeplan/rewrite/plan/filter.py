@@ -31,6 +31,7 @@ from floeplan.predicate.evaluate import evaluate, physical
 from floeplan.predicate.ir import And, Column, FalseExpr, IrExpr, Not, NullExpr, Or, TrueExpr
 from floeplan.predicate.literals import Value
 from floeplan.predicate.stats import ColumnStats, StatsTable
+from floeplan.text import reason
 from floeplan.vectors import Mask
 
 
@@ -157,7 +158,7 @@ class MultiSpecPartitionFilter:
             for key in keys:
                 self._judge(evaluator, [key])
             return
-        self.errors[keys[0]] = " ".join(f"{type(error).__name__}: {error}".split())
+        self.errors[keys[0]] = reason(error)
         self._include(keys)
 
     def _include(self, keys: Iterable[PartitionKey]) -> None:

@@ -23,6 +23,7 @@ from floeplan.rewrite.run.task import RewriteTask
 from floeplan.rewrite.run.work import GroupResult, GroupWork
 from floeplan.tasks.memory import raised_gc_threshold
 from floeplan.tasks.runner import run_tasks
+from floeplan.text import reason
 from floeplan.write.entry_rows import discard_entries
 
 if TYPE_CHECKING:
@@ -134,7 +135,6 @@ def _jobs(works: Sequence[GroupWork]) -> Iterator[list[GroupWork]]:
 def _named(error: Exception) -> FloeplanError:
     """The error as one of Floeplan's, without frames and causes, which need not pickle."""
     if not isinstance(error, FloeplanError):
-        text = " ".join(str(error).split())
-        error = FloeplanError(f"{type(error).__name__}: {text}", kind="rewrite-failed", safe_to_clean=True)
+        error = FloeplanError(reason(error), kind="rewrite-failed", safe_to_clean=True)
     error.__cause__ = error.__context__ = None
     return error.with_traceback(None)
