@@ -12,8 +12,8 @@ from pyspark.logger import PySparkLogger
 import floeplan as fp
 from floeplan.errors import BadInputError, UnknownTableError
 from floeplan.spark import session
-from floeplan.spark.session import SparkOnDemand
-from floeplan.sql_text.relations import failures_of_spark, find_table, open_table, places
+from floeplan.spark.session import SparkOnDemand, spark_errors_translated
+from floeplan.sql_text.relations import find_table, open_table, places
 from floeplan.sql_text.run import StatementOptions, run_text
 from tests.support.tables.two_specs import catalog, two_spec_table
 
@@ -122,12 +122,12 @@ def test_spark_is_opened_only_for_what_arrow_cannot_do(tmp_path: Path) -> None:
 
 def test_what_spark_says_is_one_line_and_said_once() -> None:
     logger = PySparkLogger.getLogger("SQLQueryContextLogger")
-    with failures_of_spark():
+    with spark_errors_translated():
         assert logger.disabled
-    with pytest.raises(BadInputError) as refused, failures_of_spark():
+    with pytest.raises(BadInputError) as refused, spark_errors_translated():
         raise AnalysisException("\n[NO] no\nsuch thing\n at java")
     assert refused.value.message == "Spark cannot run the query: [NO] no"
-    with pytest.raises(fp.FloeplanError, match="nothing was committed: late") as failed, failures_of_spark():
+    with pytest.raises(fp.FloeplanError, match="nothing was committed: late") as failed, spark_errors_translated():
         raise PySparkException("late\n at java")
     assert (failed.value.exit_code, failed.value.kind, logger.disabled) == (1, "spark-failed", False)
 

@@ -1,8 +1,7 @@
 """Opening Spark sessions: local, on a cluster, or through Spark Connect.
 
-A failure is told once, by the error that is raised: Spark's own log stays off unless more logging is asked for.
-Workers must run the interpreter that runs the driver, or a task could not unpickle what it is sent; on this machine
-that is arranged here unless the environment already says otherwise.
+Spark's own log stays off unless -v is given: a failure is reported once, by the error that is raised. Workers must run
+the driver's Python interpreter, or they could not unpickle tasks: `open_session` sets `PYSPARK_PYTHON` if unset.
 """
 
 from __future__ import annotations
@@ -10,15 +9,21 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from floeplan.errors import BadInputError, InvalidOptionError, UnsupportedError
+from floeplan.errors import BadInputError, FloeplanError, InvalidOptionError, UnsupportedError
+from floeplan.text import reason
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+Result = TypeVar("Result")
+
 _CONNECT = "sc://"
+_ERROR_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 _MASTERS = ("local[", "spark://", "k8s://", _CONNECT)
 
 
@@ -58,19 +63,43 @@ def _logging() -> dict[str, str]:
     return {"spark.driver.defaultJavaOptions": options}
 
 
-# A Spark session that is opened only when something needs it.
-#
-# Rule: work that Arrow does in this process starts no JVM. Fail-safe: where only Spark can do it and there is no
-# way to a
-# session, that is said before anything is written.
+@contextmanager
+def spark_errors_translated() -> Iterator[None]:
+    """Raise Spark's errors as Floeplan's: analysis and parse errors are bad input, everything else is a failure."""
+    from pyspark.errors import AnalysisException, ParseException, PySparkException
+
+    try:
+        with _without_error_logs():
+            yield
+    except (AnalysisException, ParseException) as error:
+        raise BadInputError(f"Spark cannot run the query: {reason(error, lines=1, with_class=False)}") from error
+    except PySparkException as error:
+        raise FloeplanError(
+            f"Spark failed, and nothing was committed: {reason(error, lines=1, with_class=False)}", kind="spark-failed"
+        ) from error
+
+
+@contextmanager
+def _without_error_logs() -> Iterator[None]:
+    """Silence two loggers of PySpark, which log every error with its Java stack in addition to raising it."""
+    from pyspark.logger import PySparkLogger
+
+    loggers = [logger for name in _ERROR_LOGGERS if not (logger := PySparkLogger.getLogger(name)).disabled]
+    for logger in loggers:
+        logger.disabled = True
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.disabled = False
 
 
 class SparkOnDemand:
-    """A session that is there, or the URL of one that can be had.
+    """A Spark session that is opened when something needs it; what Arrow can evaluate starts no JVM.
 
     Args:
-        session: A session to use for everything.
-        url: What to open when a session is needed and none is there.
+        session: An open session to use for everything.
+        url: The session to open when one is needed and none was given.
     """
 
     def __init__(self, session: SparkSession | None = None, url: str | None = None) -> None:
@@ -79,13 +108,32 @@ class SparkOnDemand:
 
     @property
     def can_be_opened(self) -> bool:
-        """Whether there is a session, or a way to one."""
+        """Whether a session is open or can be opened."""
         return self.session is not None or self._url is not None
 
     def needed(self, what: str) -> SparkSession:
-        """The session, for something that only Spark can do."""
+        """The session, opened now, for ``what``, which only Spark can do.
+
+        Raises:
+            BadInputError: There is neither a session nor a URL; nothing was written.
+        """
         if self.session is None:
             if self._url is None:
                 raise BadInputError(f"{what} needs a Spark session; pass one", context={"needs": "spark"})
             self.session = open_session(self._url)
         return self.session
+
+    def run(self, change: Callable[[SparkSession | None], Result]) -> Result:
+        """Run a change on the open session; without one in this process, and on Spark if Arrow cannot evaluate it.
+
+        A change raises `UnsupportedError` before it writes anything, so running it a second time is safe.
+        """
+        if self.session is None:
+            try:
+                return change(None)
+            except UnsupportedError:
+                if not self.can_be_opened:
+                    raise
+        session = self.needed("this statement")
+        with spark_errors_translated():
+            return change(session)

@@ -22,9 +22,9 @@ from pyiceberg.utils.config import Config
 from sqlglot import Token, TokenType
 
 from floeplan.catalog import EMBEDDED, load_table
-from floeplan.errors import BadInputError, FloeplanError, UnknownCatalogError, UnknownTableError
+from floeplan.errors import BadInputError, UnknownCatalogError, UnknownTableError
+from floeplan.spark.session import spark_errors_translated
 from floeplan.sql_text.tokens import Cursor, is_name, is_word
-from floeplan.text import reason
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -57,7 +57,6 @@ def open_table(parts: Sequence[str], catalog: str | Catalog | None = None) -> Ta
 
 _BEFORE = ("FROM", "JOIN", "TABLE")
 _FILES = ("parquet", "orc", "json", "csv", "text", "avro", "delta")
-_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 _REFS = ("branch_", "tag_")
 _ENDS_FROM = (
     *("SELECT", "WHERE", "GROUP BY", "HAVING", "ORDER BY", "SORT BY", "CLUSTER BY", "DISTRIBUTE BY", "LIMIT", "WINDOW"),
@@ -108,7 +107,7 @@ def query_frame(text: str, made: Views, catalog: str | Catalog | None) -> DataFr
     Raises:
         BadInputError: Spark cannot make sense of it.
     """
-    with failures_of_spark():
+    with spark_errors_translated():
         frame = made.spark.sql(with_views(text, made, catalog))
         frame.schema  # noqa: B018 - Spark Connect looks at a query only now
         return frame
@@ -123,37 +122,6 @@ def with_views(text: str, made: Views, catalog: str | Catalog | None) -> str:
             alias = f" AS `{place.parts[-1]}`" if place.needs_alias else ""
             text = text[: place.start] + view + alias + text[place.end :]
     return text
-
-
-@contextmanager
-def failures_of_spark() -> Iterator[None]:
-    """What Spark refuses is bad input, and what fails while it runs is a failure; both in one line, and only once."""
-    from pyspark.errors import AnalysisException, ParseException, PySparkException
-
-    try:
-        with _quiet_loggers():
-            yield
-    except (AnalysisException, ParseException) as error:
-        raise BadInputError(f"Spark cannot run the query: {reason(error, lines=1, with_class=False)}") from error
-    except PySparkException as error:
-        raise FloeplanError(
-            f"Spark failed, and nothing was committed: {reason(error, lines=1, with_class=False)}", kind="spark-failed"
-        ) from error
-
-
-@contextmanager
-def _quiet_loggers() -> Iterator[None]:
-    """PySpark logs every error with its Java stack besides raising it."""
-    from pyspark.logger import PySparkLogger
-
-    loggers = [logger for name in _LOGGERS if not (logger := PySparkLogger.getLogger(name)).disabled]
-    for logger in loggers:
-        logger.disabled = True
-    try:
-        yield
-    finally:
-        for logger in loggers:
-            logger.disabled = False
 
 
 def quoted(name: str) -> str:

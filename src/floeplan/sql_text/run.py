@@ -32,11 +32,10 @@ from floeplan.predicate.rows.arrow_columns import typed_columns_of
 from floeplan.scan.options import ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.scan.projection import arrow_schema
-from floeplan.spark.session import SparkOnDemand
+from floeplan.spark.session import SparkOnDemand, spark_errors_translated
 from floeplan.sql_text.parse import parse_statement
 from floeplan.sql_text.relations import (
     Views,
-    failures_of_spark,
     find_table,
     open_table,
     query_frame,
@@ -335,23 +334,10 @@ def _changed(
     """Change the rows of a condition; the tables of its subqueries are views for as long as that takes."""
     where = statement.where or "TRUE"
     if isinstance(where, str):
-        return _with_session(lambda session: change(where, session), spark)
+        return spark.run(lambda session: change(where, session))
     session = spark.needed("a subquery")
-    with views(session) as made, failures_of_spark():
+    with views(session) as made, spark_errors_translated():
         return change(replace(where, text=with_views(where.text, made, options.catalog)), session)
-
-
-def _with_session(run: Callable[[SparkSession | None], DmlResult], spark: SparkOnDemand) -> DmlResult:
-    """Run with the session that is there, or in this process; what is not possible there is run again with Spark."""
-    if spark.session is None:
-        try:
-            return run(None)
-        except UnsupportedError:
-            if not spark.can_be_opened:
-                raise
-    session = spark.needed("this statement")
-    with failures_of_spark():
-        return run(session)
 
 
 def _insert(statement: Insert, table: Table, spark: SparkOnDemand, options: StatementOptions) -> DmlResult:
@@ -366,7 +352,7 @@ def _insert(statement: Insert, table: Table, spark: SparkOnDemand, options: Stat
     session = spark.needed("a query as the source of INSERT")
     with views(session) as made:
         frame = query_frame(statement.query.text, made, options.catalog)
-        with failures_of_spark():
+        with spark_errors_translated():
             return _store(statement, table, columns, _as_stored(frame, columns, table), spark, options)
 
 
@@ -392,18 +378,18 @@ def _store(
     if statement.overwrite and replaces_partitions(spark.session):
         return overwrite(table, rows, dynamic=True, spark=spark.session, **how)
     where = statement.replace_where or static_filter(columns)
-    return _with_session(lambda session: overwrite(table, rows, where, spark=session, **how), spark)
+    return spark.run(lambda session: overwrite(table, rows, where, spark=session, **how))
 
 
 def _merge(statement: Merge, table: Table, spark: SparkOnDemand, options: StatementOptions) -> DmlResult:
     found = local_source(statement.source, table, options.catalog) if spark.session is None else None
     if found is not None:
         rows = named(found, statement.source_columns)
-        return _with_session(lambda session: _merged(statement, table, rows, session, options), spark)
+        return spark.run(lambda session: _merged(statement, table, rows, session, options))
     session = spark.needed("a query or a table of Spark's as the source of MERGE")
     with views(session) as made:
         frame = source_frame(statement.source, made, options.catalog)
-        with failures_of_spark():
+        with spark_errors_translated():
             return _merged(statement, table, named(frame, statement.source_columns), session, options)
 
 

@@ -46,7 +46,7 @@ from floeplan.scan.plan import plan_scan
 from floeplan.scan.projection import arrow_schema
 from floeplan.scan.read import read_batches
 from floeplan.scan.scan_plan import ScanPlan
-from floeplan.sql_text.relations import failures_of_spark
+from floeplan.spark.session import spark_errors_translated
 from floeplan.text import human_count
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def _answer_of_spark(
     from floeplan.dml.spark_rows import in_utc
     from floeplan.spark.read.reader import read_plan_of
 
-    with failures_of_spark(), in_utc(spark):
+    with spark_errors_translated(), in_utc(spark):
         if count:
             asked = top_fields(plan.target.schema, field_ids(plan.compiled.predicate))
             return Answer(read_plan_of(spark, replace(plan, schema=asked)).dataframe().count())
