@@ -56,7 +56,7 @@ def test_what_a_file_tells_is_put_to_use(writer: str, tmp_path: Path) -> None:
     columns = [Column(leaf.field_id, leaf.type, leaf.path) for leaf in footer.leaves if leaf.type is not None]
     stats = row_group_stats(footer, columns).columns
     bounded = {str(column) for column in columns if stats[column.field_id].lower.valid.any()}
-    described = {name for name, index in pages.items() if index.located.all() and index.described.all()}
+    described = {name for name, index in pages.items() if index.has_offset_index.all() and index.has_column_index.all()}
     hashed = {str(leaf) for leaf in footer.leaves if (footer.chunks(leaf).bloom_length > 0).all()}
     without_bounds = {"nan", "nothing"} | ({"float", "double"} if writer == "duckdb" else set())
     assert bounded == set(pages) - without_bounds
@@ -88,4 +88,4 @@ def test_metadata_of_spark_is_true(settings: str, spark: SparkSession, tmp_path:
     footer, pages = assert_metadata_is_true(str(path))
     assert footer.num_row_groups == 3
     assert len(pages["sorted"].row_count) == 30
-    assert pages["sorted"].described.all()
+    assert pages["sorted"].has_column_index.all()

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from floeplan.write import row_order
-from floeplan.write.row_order import SortKey, sorted_numbers
+from floeplan.write.row_order import SortKey, sorted_row_numbers
 
 pytestmark = pytest.mark.property
 
@@ -58,7 +58,7 @@ def test_rows_are_in_the_order_of_all_keys_and_equal_ones_keep_theirs(
         )
         array = pa.concat_arrays([pa.array(columns[-1][:1], type_), pa.array(columns[-1], type_)]).slice(1)
         keys.append(SortKey(array, data.draw(st.booleans()), data.draw(st.booleans())))
-    assert sorted_numbers(keys).tolist() == in_order(columns, keys)
+    assert sorted_row_numbers(keys).tolist() == in_order(columns, keys)
 
 
 @pytest.mark.parametrize("descending", [False, True])
@@ -69,4 +69,4 @@ def test_texts_that_repeat_are_as_good_as_numbers(monkeypatch: pytest.MonkeyPatc
     numbers = rng.integers(0, 10**6, 20_000)
     keys = [SortKey(pa.array(texts), descending), SortKey(pa.array(numbers))]
     monkeypatch.delattr(row_order, "_tell_apart")
-    assert sorted_numbers(keys).tolist() == in_order([texts, numbers.tolist()], keys)
+    assert sorted_row_numbers(keys).tolist() == in_order([texts, numbers.tolist()], keys)

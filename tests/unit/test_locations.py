@@ -20,7 +20,7 @@ from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.partition.key import PartitionKey
 from floeplan.transaction.change import Operation, SnapshotChange
 from floeplan.transaction.commit import commit_change, remove_files
-from floeplan.write.entry_rows import discard_entries
+from floeplan.write.file_entries import remove_written_files
 from floeplan.write.target import WriteTarget
 from tests.support.tables.commits import (
     append,
@@ -173,7 +173,7 @@ def test_what_a_task_says_it_wrote_is_discarded_inside_the_table_only(tmp_path: 
     mine = foreign_file(tmp_path)
     own = foreign_file(Path(table.location().removeprefix("file://")), "own.parquet")
     for path in (mine, own):
-        discard_entries(entry_at(table, str(path)), WriteTarget.of(table).files)
+        remove_written_files(entry_at(table, str(path)), WriteTarget.of(table).files)
     assert mine.exists()
     assert not own.exists()
 

@@ -33,10 +33,10 @@ from pyiceberg.types import (
 )
 
 from floeplan.parquet.footer.bloom import (
-    BloomAnswers,
+    BloomResults,
     ChunkKey,
     SplitBlockFilter,
-    bloom_questions,
+    bloom_probes,
     header_sizes,
     plain_encoding,
     probe_file,
@@ -143,7 +143,7 @@ def test_the_evaluator_uses_the_answers(file: bytes) -> None:
 
 def test_questions_of_an_expression() -> None:
     expr: IrExpr = or_(and_(BloomEq(X, 1), Cmp(X, CmpOp.GT, 5)), Not(BloomInList(X, (7, 8))))
-    assert bloom_questions(expr) == [(X, (1,)), (X, (7, 8))]
+    assert bloom_probes(expr) == [(X, (1,)), (X, (7, 8))]
 
 
 # --- forged filters -------------------------------------------------------------------------------------------------
@@ -322,7 +322,7 @@ class SlowCache(Cache):
 def test_a_custom_provider_is_asked_once_for_all(file: bytes, awaited: bool) -> None:
     source, footer = opened(file)
     questions = [(X, (2,)), (X, (10, 11))]
-    answers: BloomAnswers
+    answers: BloomResults
     cache = SlowCache() if awaited else Cache()
     if isinstance(cache, SlowCache):
         answers = asyncio.run(probe_provider_async(cache, footer, questions, [0, 1, 2]))

@@ -117,7 +117,7 @@ def test_nested_fields_have_ids_by_position() -> None:
     inner = pa.struct([("b", pa.int32()), ("c", pa.list_(pa.string()))])
     table = pa.schema([("a", inner), ("m", pa.map_(pa.string(), pa.int64())), ("z", pa.int8())]).empty_table()
     footer = footer_of(written(table))
-    assert not footer.has_own_ids
+    assert not footer.has_field_ids
     assert {str(leaf): (leaf.field_id, leaf.max_def, leaf.max_rep) for leaf in footer.leaves} == {
         "a.b": (2, 2, 0),
         "a.c.list.element": (4, 4, 1),
@@ -139,7 +139,7 @@ def test_ids_of_the_file_are_used_when_all_fields_have_one() -> None:
 
     full = pa.schema([field("a", pa.struct([field("b", pa.int32(), 12)]), 30), field("c", pa.string(), 7)])
     footer = footer_of(written(full.empty_table()))
-    assert footer.has_own_ids
+    assert footer.has_field_ids
     assert {leaf.field_id: str(leaf) for leaf in footer.leaves} == {12: "a.b", 7: "c"}
     assert footer.field_ids == {30, 12, 7}
     partly = pa.schema([field("a", pa.int32(), 30), pa.field("c", pa.string())])

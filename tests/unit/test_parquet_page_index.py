@@ -45,8 +45,8 @@ def test_pages_of_all_columns_in_one_round_trip() -> None:
     table = pa.table({"x": pa.array(range(10), pa.int32()), "t": [str(i) * i for i in range(10)]})
     (numbers, texts), source = indexes_of(written(table, row_group_size=4, max_rows_per_page=2))
     assert source.counters.round_trips == 1
-    assert numbers.located.all()
-    assert numbers.described.all()
+    assert numbers.has_offset_index.all()
+    assert numbers.has_column_index.all()
     assert numbers.page_starts.tolist() == [0, 2, 4, 5]
     assert numbers.row_group.tolist() == [0, 0, 1, 1, 2]
     assert numbers.first_row.tolist() == [0, 2, 0, 2, 0]
@@ -83,8 +83,8 @@ def test_without_an_index_a_row_group_is_one_page_with_the_statistics_of_its_chu
     pq.write_table(pa.table({"x": pa.array([1, 2, None, None], pa.int32())}), out, row_group_size=2)
     (index,), source = indexes_of(out.getvalue())
     assert source.counters.round_trips == 0
-    assert not index.located.any()
-    assert not index.described.any()
+    assert not index.has_offset_index.any()
+    assert not index.has_column_index.any()
     assert index.offset.tolist() == [-1, -1]
     assert index.row_count.tolist() == [2, 2]
     stats = page_column_stats(index, X)
@@ -97,7 +97,7 @@ def test_without_an_index_a_row_group_is_one_page_with_the_statistics_of_its_chu
 def test_a_chunk_of_nan_has_pages_and_no_statistics() -> None:
     """An all-NaN chunk has an offset index but no column index."""
     (index,), _ = indexes_of(written(pa.table({"x": [math.nan] * 6}), max_rows_per_page=2))
-    assert index.located.all()
+    assert index.has_offset_index.all()
     assert len(index.row_count) == 3
     stats = page_column_stats(index, Column(1, DoubleType(), ("x",)))
     assert stats is not None
@@ -176,8 +176,8 @@ GOOD_COLUMNS = column_index([False, False], [number(1), number(5)], [number(4), 
 
 def test_a_good_forgery_is_read() -> None:
     index = forged(GOOD_OFFSETS, GOOD_COLUMNS)
-    assert index.located.all()
-    assert index.described.all()
+    assert index.has_offset_index.all()
+    assert index.has_column_index.all()
     assert index.row_count.tolist() == [6, 4]
     assert index.null_count.tolist() == [0, 1]
 
@@ -214,8 +214,8 @@ def test_a_good_forgery_is_read() -> None:
 )
 def test_an_offset_index_that_cannot_be_true_is_absent(offsets: bytes) -> None:
     index = forged(offsets, GOOD_COLUMNS)
-    assert not index.located.any()
-    assert not index.described.any()
+    assert not index.has_offset_index.any()
+    assert not index.has_column_index.any()
     assert index.row_count.tolist() == [10]
     stats = page_column_stats(index, X)
     assert stats is not None
@@ -236,8 +236,8 @@ def test_an_offset_index_that_cannot_be_true_is_absent(offsets: bytes) -> None:
 )
 def test_a_column_index_that_does_not_fit_its_pages_is_absent(columns: bytes) -> None:
     index = forged(GOOD_OFFSETS, columns)
-    assert index.located.all()
-    assert not index.described.any()
+    assert index.has_offset_index.all()
+    assert not index.has_column_index.any()
     stats = page_column_stats(index, X)
     assert stats is not None
     assert (listed(stats.lower), listed(stats.upper)) == ([0, 0], [99, 99])
@@ -259,7 +259,7 @@ def test_one_bad_row_group_does_not_spoil_the_others() -> None:
     start = int(chunks.offset_index_offset[1])
     data[start : start + 4] = b"\xff" * 4
     (index,), _ = indexes_of(bytes(data))
-    assert index.located.tolist() == [True, False, True]
+    assert index.has_offset_index.tolist() == [True, False, True]
     assert index.first_row.tolist() == [0, 5, 0, 0, 5]
     stats = page_column_stats(index, Column(1, LongType(), ("x",)))
     assert stats is not None

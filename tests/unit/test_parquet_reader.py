@@ -24,12 +24,12 @@ from floeplan.parquet.read import reader
 from floeplan.parquet.read.pages import plan_leaf, read_leaves
 from floeplan.parquet.read.projection import project
 from floeplan.parquet.read.reader import read, read_selected
-from floeplan.parquet.source import REMOTE_GAP, BytesSource, FileIOSource, Range, StoredBytes
+from floeplan.parquet.source import REMOTE_GAP, BaseSource, BytesSource, FileIOSource, Range
 
 pytestmark = pytest.mark.unit
 
 
-class RemoteBytes(StoredBytes):
+class RemoteBytes(BaseSource):
     """Bytes behind a store: every range that travels is written down."""
 
     def __init__(self, data: bytes) -> None:
@@ -188,7 +188,7 @@ def test_a_dictionary_that_the_wanted_pages_do_not_use_is_not_fetched() -> None:
     assert sum(length for _, length in early.fetched) > dictionary
 
 
-def decode_with(file: bytes, column: str, rows: RowSelection, **wrong: Any) -> tuple[list[Any], StoredBytes]:
+def decode_with(file: bytes, column: str, rows: RowSelection, **wrong: Any) -> tuple[list[Any], BaseSource]:
     """Decode a column of a file with something else than the truth in its page index or its chunks."""
     source = RemoteBytes(file)
     footer = read_footer(source)

@@ -16,11 +16,11 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from floeplan.errors import CorruptFileError, FloeplanError, UnknownFileError
 from floeplan.parquet.source import (
+    BaseSource,
     BytesSource,
     FileIOSource,
     IoCounters,
     LocalSource,
-    StoredBytes,
     _executor,
     coalesce,
     open_source,
@@ -82,7 +82,7 @@ def test_a_range_outside_the_file_is_the_fault_of_the_file(wrong: tuple[int, int
     assert source.counters.requests == 1
 
 
-class ShortStore(StoredBytes):
+class ShortStore(BaseSource):
     """A store whose answers are cut, but for a tail of one byte."""
 
     def _fetch_suffix(self, length: int) -> tuple[bytes, int]:

@@ -212,7 +212,7 @@ def test_pages_of_another_codec_or_too_small_are_written_anew(tmp_path: Path) ->
 @pytest.mark.parametrize("compiled", [True, False])
 def test_pages_are_made_without_deleted_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiled: bool) -> None:
     if not compiled:
-        monkeypatch.setattr("floeplan.rewrite.pages.thin_pages.kernel", None)
+        monkeypatch.setattr("floeplan.rewrite.pages.filtered_pages.kernel", None)
     table = table_of(tmp_path, rows(0), rows(ROWS), rows(2 * ROWS), **{"write.delete.mode": "merge-on-read"})
     fp.delete(table, where=f"n % 10 = 3 OR (id >= {PAGE} AND id < {2 * PAGE})")
     before = fp.plan_scan(table.refresh()).to_arrow().sort_by("id")

@@ -26,7 +26,7 @@ from floeplan.parquet.footer.thrift import (
     splice,
 )
 from floeplan.prune import PruneRequest
-from floeplan.rewrite.pages.stitch import misfit, stitch
+from floeplan.rewrite.pages.stitch import stitch_obstacle, stitch
 from tests.support.parquet.facts import IO, expected_facts, facts_of, opened, same_place
 
 pytestmark = pytest.mark.unit
@@ -127,10 +127,10 @@ class TestMisfits:
         return opened(file).footer.schema
 
     def test_files_that_fit(self, files: list[Path]) -> None:
-        assert misfit([opened(file) for file in files], self.schema(files[0]), min_row_group=0) == ""
+        assert stitch_obstacle([opened(file) for file in files], self.schema(files[0]), min_row_group=0) == ""
 
     def test_small_row_groups(self, files: list[Path]) -> None:
-        assert "better put together" in misfit([opened(file) for file in files], self.schema(files[0]))
+        assert "better put together" in stitch_obstacle([opened(file) for file in files], self.schema(files[0]))
 
     @pytest.mark.parametrize("change", ["added", "promoted", "another id", "dropped"])
     def test_a_schema_that_is_not_the_table_s(self, files: list[Path], tmp_path: Path, change: str) -> None:
@@ -142,7 +142,7 @@ class TestMisfits:
             "dropped": [id_, text],
         }[change]
         path = write(tmp_path / "other", pa.schema(other).empty_table())
-        assert "not those of the table" in misfit([opened(files[0])], self.schema(path), min_row_group=0)
+        assert "not those of the table" in stitch_obstacle([opened(files[0])], self.schema(path), min_row_group=0)
 
     def test_a_renamed_column_is_no_other_column(self, files: list[Path], tmp_path: Path) -> None:
         renamed = write(
@@ -152,13 +152,13 @@ class TestMisfits:
             .cast(pa.schema([numbered("key", pa.int64(), 1), *list(SCHEMA)[1:]])),
         )
         schema = self.schema(renamed)
-        assert misfit([opened(files[0])], schema, min_row_group=0) == ""
+        assert stitch_obstacle([opened(files[0])], schema, min_row_group=0) == ""
         both = [opened(files[0]), opened(renamed)]
-        assert misfit(both, schema, min_row_group=0) == "the files have different schemas or writers"
+        assert stitch_obstacle(both, schema, min_row_group=0) == "the files have different schemas or writers"
 
     def test_files_without_field_ids(self, tmp_path: Path) -> None:
         path = write(tmp_path / "plain", pa.table({"id": [1]}))
-        assert "not those of the table" in misfit([opened(path)], self.schema(path), min_row_group=0)
+        assert "not those of the table" in stitch_obstacle([opened(path)], self.schema(path), min_row_group=0)
 
 
 class TestSplice:

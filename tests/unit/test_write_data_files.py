@@ -42,7 +42,7 @@ from floeplan.partition.transforms import apply
 from floeplan.predicate.literals import Value
 from floeplan.scan.plan import plan_scan
 from floeplan.write.data_files import WriterLimits, write_data_files
-from floeplan.write.parquet_file import hardly_repeating
+from floeplan.write.parquet_file import high_cardinality_columns
 from floeplan.write.target import WriteTarget
 from tests.support.tables import every_type as every_column
 from tests.support.tables.layouts import EVENTS, UNPARTITIONED, Layout, events, target
@@ -384,7 +384,7 @@ def test_values_that_hardly_repeat_have_no_dictionary(tmp_path: Path) -> None:
 
 def test_values_that_repeat_among_neighbours_alone_have_no_dictionary() -> None:
     in_pairs, of_few = np.repeat(np.arange(100_000), 2), np.arange(200_000) % 50
-    assert hardly_repeating(pa.table({"sorted": in_pairs, "few": of_few})) == {"sorted"}
+    assert high_cardinality_columns(pa.table({"sorted": in_pairs, "few": of_few})) == {"sorted"}
 
 
 @pytest.mark.parametrize(

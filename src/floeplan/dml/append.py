@@ -25,8 +25,8 @@ from floeplan.parquet.source import open_source
 from floeplan.tasks.runner import new_attempt, run_tasks
 from floeplan.transaction.catalog_commit import CommitOptions
 from floeplan.write.data_files import write_data_files
-from floeplan.write.entry_rows import discard_entries
-from floeplan.write.imported import import_files
+from floeplan.write.existing_files import existing_file_entries
+from floeplan.write.file_entries import remove_written_files
 from floeplan.write.target import WriteTarget
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def write_rows(
     if paths is None:
         return [write_data_files(writer, arrow_batches(data), file_name_token=new_attempt(), sort=True)]
     sizes = [open_source(path, writer.io).size for path in paths]
-    discard = partial(discard_entries, files=writer.files)
+    discard = partial(remove_written_files, files=writer.files)
     return run_tasks(
         WriteParquetRows(writer), paths, spark, weights=sizes, description="floeplan append", discard=discard
     )
@@ -109,4 +109,4 @@ def _registered(target: DmlTarget, data: object, spec_id: int | None, hive_parti
     paths = parquet_paths(data)
     if paths is None:
         raise BadInputError("only Parquet files can be added as they are; give their paths")
-    return import_files(target.table, paths, spec_id=spec_id, hive_partitions=hive_partitions)
+    return existing_file_entries(target.table, paths, spec_id=spec_id, hive_partitions=hive_partitions)

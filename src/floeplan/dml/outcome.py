@@ -38,7 +38,7 @@ from floeplan.transaction.change import (
     required_checks,
 )
 from floeplan.transaction.commit import commit_change
-from floeplan.write.entry_rows import discard_entries
+from floeplan.write.file_entries import remove_written_files
 
 # What a change did, in numbers.
 
@@ -203,8 +203,8 @@ class Commit:
 
 def discard_result(result: RowTaskResult, files: TableFiles) -> None:
     """Remove what a task wrote."""
-    discard_entries(result.added_data, files)
-    discard_entries(result.added_deletes, files)
+    remove_written_files(result.added_data, files)
+    remove_written_files(result.added_deletes, files)
 
 
 @contextmanager
@@ -214,7 +214,7 @@ def discard_on_failure(outcome: Outcome, target: DmlTarget) -> Iterator[None]:
         yield
     except BaseException:
         for entries in (*outcome.data, *outcome.deletes):
-            discard_entries(entries, TableFiles.of(target.table))
+            remove_written_files(entries, TableFiles.of(target.table))
         raise
 
 

@@ -34,8 +34,8 @@ from floeplan.parquet.prune.selection import RowSelection
 from floeplan.scan.file_rows import FileRows, OpenFile, PlannedRows, TableRows
 from floeplan.scan.model import FileScan
 from floeplan.scan.projection import arrow_schema
-from floeplan.write.data_files import at_once, write_data_files
-from floeplan.write.position_deletes import NewDeletes, own_deletes
+from floeplan.write.data_files import coalesce_batches, write_data_files
+from floeplan.write.position_deletes import PositionDeleteCollector, file_scoped_deletes
 from floeplan.write.target import WriteTarget
 
 ROW_ID = NestedField(2147483540, "_row_id", LongType(), required=False)
@@ -111,14 +111,14 @@ class _Run:
         self.task, self.attempt = task, attempt
         self.files = FileRows(task.table)
         self.whole = WholeRows(task.target, self.files)
-        self.deletes = NewDeletes(task.target, self.files)
+        self.deletes = PositionDeleteCollector(task.target, self.files)
         self.columns = cache(partial(top_fields, task.table.schemas[0]))
         self.to_update = cache(self._without_replaced)
         self.result = RowTaskResult()
 
     def run(self, works: Sequence[FileTask]) -> RowTaskResult:
         self.files.expect(work.file for work in works)
-        rows = at_once(table for work in works for table in self._change(work))
+        rows = coalesce_batches(table for work in works for table in self._change(work))
         self.result.added_data = write_data_files(self.task.target, rows, file_name_token=self.attempt, sort=True)
         try:
             self.result.added_deletes = self.deletes.write(self.attempt)
@@ -161,7 +161,7 @@ class _Run:
 
     def _remove(self, file: FileScan) -> None:
         self.result.removed_data.append(file.path)
-        self.result.removed_deletes += own_deletes(file)
+        self.result.removed_deletes += file_scoped_deletes(file)
 
     def _survivors(self, work: FileTask, opened: OpenFile, gone: RowSelection) -> Iterator[pa.Table]:
         """All live rows but those, row group by row group."""

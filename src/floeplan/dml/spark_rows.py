@@ -39,7 +39,7 @@ from floeplan.tasks.runner import RESULT_SCHEMA, load_results, new_attempt, resu
 from floeplan.tasks.shipping import ensure_package
 from floeplan.tasks.worker import ArrowTask, report_errors, reraise_task_errors, reusable
 from floeplan.write.data_files import write_data_files
-from floeplan.write.entry_rows import discard_entries
+from floeplan.write.file_entries import remove_written_files
 from floeplan.write.position_deletes import merge_positions
 from floeplan.write.target import WriteTarget
 
@@ -109,7 +109,7 @@ def apply_clauses(
     chosen = frame.select(FILE, POSITION, clause.alias(CLAUSE), *values).where(functions.col(CLAUSE).isNotNull())
     with reraise_task_errors(), removed_on_failure(frame.sparkSession, target.files) as written:
         answers = chosen.mapInArrow(_sink(rows, target, tuple(clauses), written), RESULT_SCHEMA).toArrow()
-    parts: list[_SinkResult] = load_results(answers, lambda part: discard_entries(part.entries, target.files))
+    parts: list[_SinkResult] = load_results(answers, lambda part: remove_written_files(part.entries, target.files))
     found = FoundRows()
     for part in parts:
         found.entries += [] if part.entries is None else [part.entries]
@@ -152,7 +152,7 @@ def _check_single(parts: Sequence[_SinkResult], found: FoundRows, target: WriteT
     twice = sum(part.repeated for part in parts) + once - sum(map(len, found.positions.values()))
     if twice:
         for entries in found.entries:
-            discard_entries(entries, target.files)
+            remove_written_files(entries, target.files)
         raise BadInputError(
             f"several source rows match one target row ({twice} too many); make the source unique by its key",
             kind="ambiguous-merge",

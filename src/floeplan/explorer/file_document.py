@@ -232,7 +232,7 @@ def _row_groups(asked: _Asked) -> dict[str, Any]:
         footer = read_footer(source)
         options = ScanOptions(page_index=True, bloom_filter=True)
         footers = FooterPass(asked.compiled, view.target.schema, None, view.union, view.table.io, options)
-        if not footer.has_own_ids:
+        if not footer.has_field_ids:
             return {"unread": "its columns carry no field ids", "groups": []}
         pruner = footers.pruner(int(asked.entry.spec_id[0]))
         result = pruner.examine(source, footer, without_nan=_without_nan(asked)).result()

@@ -68,7 +68,7 @@ class ByteSource(Protocol):
         """The bytes of each range, in the order asked for, in as few round trips as the cap on requests allows."""
 
 
-class StoredBytes:
+class BaseSource:
     """A source over two primitives: fetching a suffix (which tells the size) and fetching one range.
 
     Args:
@@ -184,7 +184,7 @@ def _executor() -> ThreadPoolExecutor:
 os.register_at_fork(after_in_child=_executor.cache_clear)
 
 
-class BytesSource(StoredBytes):
+class BytesSource(BaseSource):
     """A file that is in memory."""
 
     def __init__(self, data: Buffer, name: str = "<memory>", *, gap: int = LOCAL_GAP) -> None:
@@ -196,7 +196,7 @@ class BytesSource(StoredBytes):
         return self._data[offset : offset + length]
 
 
-class LocalSource(StoredBytes):
+class LocalSource(BaseSource):
     """A file of this machine, opened once and read by position."""
 
     def __init__(self, path: str | os.PathLike[str], *, gap: int = LOCAL_GAP) -> None:
@@ -216,7 +216,7 @@ class LocalSource(StoredBytes):
         return data
 
 
-class FileIOSource(StoredBytes):
+class FileIOSource(BaseSource):
     """Any location a PyIceberg ``FileIO`` can open; a stream per request where one cannot be read by position."""
 
     def __init__(self, location: str, io: FileIO, *, gap: int = REMOTE_GAP) -> None:
@@ -236,7 +236,7 @@ class FileIOSource(StoredBytes):
             return stream.read(length)
 
 
-class ObjectStoreSource(StoredBytes):
+class ObjectStoreSource(BaseSource):
     """An object in a store that obstore speaks to: S3, HTTP, GCS, Azure."""
 
     def __init__(self, store: Any, path: str, name: str, *, gap: int = REMOTE_GAP) -> None:
@@ -363,7 +363,7 @@ def _open_url(location: str) -> ByteSource:
 # them with the filters than to wait for the store twice.
 
 
-class PiggybackSource:
+class PrefetchingSource:
     """A source over another one; ranges given to ``carry`` travel with the next ones that are read."""
 
     def __init__(self, source: ByteSource) -> None:

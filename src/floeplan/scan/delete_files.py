@@ -30,7 +30,7 @@ from floeplan.metadata.delete_index import DeleteKind
 from floeplan.parquet.footer.footer import ParquetFooter, read_footer
 from floeplan.parquet.prune.selection import RowSelection
 from floeplan.parquet.read.reader import read_selected
-from floeplan.parquet.read.whole import plain_numbers, read_dense
+from floeplan.parquet.read.row_groups import read_plain_int64, read_row_groups
 from floeplan.parquet.source import ByteSource, Range, open_source
 from floeplan.scan.model import DeleteScan
 from floeplan.scan.projection import field_id, project
@@ -202,7 +202,7 @@ class DeleteFileReader:
         """Positions by path. Where statistics prove that there is one path, the expected one, none is read."""
         source, footer = self._open(delete, (PATH_ID, POSITION_ID))
         if _proves_one_path(footer, expected):
-            positions = plain_numbers(source, footer, footer.leaf_by_id[POSITION_ID])
+            positions = read_plain_int64(source, footer, footer.leaf_by_id[POSITION_ID])
             if positions is None:
                 positions = np.asarray(_all_rows(source, footer, (POSITION_ID,)).column(0), dtype=np.int64)
             return {expected: positions if (positions[1:] > positions[:-1]).all() else np.sort(positions)}
@@ -259,7 +259,7 @@ def _first_of(asked: Range, expected: set[Range]) -> list[Range]:
 
 def _all_rows(source: ByteSource, footer: ParquetFooter, field_ids: tuple[int, ...]) -> pa.Table:
     rows = RowSelection.all_rows(footer.num_rows)
-    return (read_dense if rows else read_selected)(source, footer, field_ids, rows)
+    return (read_row_groups if rows else read_selected)(source, footer, field_ids, rows)
 
 
 def _proves_one_path(footer: ParquetFooter, path: str) -> bool:

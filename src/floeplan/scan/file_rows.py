@@ -23,7 +23,7 @@ from floeplan.metadata.delete_index import DeleteKind
 from floeplan.parquet.footer.footer import ParquetFooter, read_footer
 from floeplan.parquet.prune.selection import RowSelection
 from floeplan.parquet.read.reader import read_selected
-from floeplan.parquet.read.whole import is_dense, read_dense
+from floeplan.parquet.read.row_groups import read_row_groups, selects_every_page
 from floeplan.parquet.source import open_source
 from floeplan.scan.delete_files import DeleteFileReader, Positions, key_columns, matches_any
 from floeplan.scan.model import DeleteScan, FileScan
@@ -197,9 +197,9 @@ class OpenFile:
         return project(stored, schema, constants, path, rows), live
 
     def _stored(self, wanted: Sequence[Schema], selection: RowSelection) -> pa.Table:
-        if self.footer.has_own_ids:
+        if self.footer.has_field_ids:
             columns = _stored_columns(self.footer, wanted)
-            read = read_dense if columns and is_dense(self.footer, selection) else read_selected
+            read = read_row_groups if columns and selects_every_page(self.footer, selection) else read_selected
             return read(self.source, self.footer, columns, selection)
         stored = read_selected(self.source, self.footer, None, selection)
         return with_mapped_ids(stored, self._table.mapping, self.file.path)

@@ -113,7 +113,7 @@ class FooterPass:
         try:
             source = open_source(request.path, self._io)
             footer = _CACHE.get(request, source)
-            if not footer.has_own_ids:
+            if not footer.has_field_ids:
                 return _unopened(request, "its columns carry no field ids")
             pruner = self.pruner(request.spec_id)
             result = pruner.examine(source, footer, without_nan=request.without_nan).result()

@@ -25,9 +25,9 @@ from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.partition.key import PartitionKey
 from floeplan.scan.projection import project
 from floeplan.write.conform import Rows, conform
-from floeplan.write.entry_rows import FileEntry, entries_of
+from floeplan.write.file_entries import FileEntry, added_entries
 from floeplan.write.metrics import file_metrics
-from floeplan.write.parquet_file import ParquetFile, WrittenFile, hardly_repeating
+from floeplan.write.parquet_file import ParquetFile, WrittenFile, high_cardinality_columns
 from floeplan.write.partitioning import FilePartition, sort_rows, split
 from floeplan.write.target import WriteTarget
 
@@ -152,7 +152,7 @@ class DataFileWriter:
         self._close_all()
         order = self._target.sort_order.order_id if self._sort else 0
         entries = [data_entry(self._target, file, partition, order) for file, partition in self._finished]
-        return entries_of(entries, self._target.union)
+        return added_entries(entries, self._target.union)
 
     def abort(self) -> None:
         """Remove every file written."""
@@ -238,7 +238,7 @@ class DataFileWriter:
         self._begun += 1
         location = self._target.new_location(f"{self._name}-{self._begun:05d}.parquet", slot.partition.key)
         if self._plain is None:
-            self._plain = hardly_repeating(rows)
+            self._plain = high_cardinality_columns(rows)
         slot.file = ParquetFile(self._target.files, location, self._target.options, rows, self._plain)
         return slot.file
 
@@ -282,7 +282,7 @@ ROWS_AT_ONCE = 128 * 1024
 BYTES_AT_ONCE = 64 * 1024 * 1024
 
 
-def at_once(pieces: Iterable[Rows]) -> Iterator[pa.Table]:
+def coalesce_batches(pieces: Iterable[Rows]) -> Iterator[pa.Table]:
     """The same rows in fewer tables, none of which is empty."""
     waiting: list[pa.Table] = []
     rows = size = 0

@@ -24,12 +24,12 @@ from pyiceberg.types import BinaryType, DecimalType, DoubleType, FloatType, Prim
 
 from floeplan.parquet.footer.footer import ParquetFooter
 from floeplan.parquet.footer.schema import LeafColumn
-from floeplan.parquet.footer.values import Side, comparable, decode_bound, usable_claims
+from floeplan.parquet.footer.values import Side, comparable, decode_bound, usable_statistics
 from floeplan.partition.transforms import from_physical
 from floeplan.predicate.stats import Bound
 from floeplan.schemas import fields_by_id
 from floeplan.write.options import MetricsMode, MetricsModes
-from floeplan.write.parquet_file import GroupFacts
+from floeplan.write.parquet_file import RowGroupMetrics
 
 Counts: TypeAlias = npt.NDArray[np.int64]
 
@@ -57,7 +57,7 @@ def file_metrics(
     footer: ParquetFooter,
     schema: Schema,
     modes: MetricsModes,
-    groups: Sequence[GroupFacts] = (),
+    groups: Sequence[RowGroupMetrics] = (),
     leaves: Mapping[int, LeafColumn] | None = None,
 ) -> FileMetrics:
     """The statistics of a file.
@@ -82,7 +82,7 @@ class _Column:
     field_id: int
     type: PrimitiveType
     mode: MetricsMode
-    groups: Sequence[GroupFacts]
+    groups: Sequence[RowGroupMetrics]
 
     @property
     def is_float(self) -> bool:
@@ -109,7 +109,7 @@ def _add(metrics: FileMetrics, footer: ParquetFooter, leaf: LeafColumn, column: 
     metrics.column_sizes[key] = int(chunks.total_compressed_size.sum())
     if leaf.max_rep:
         return
-    claims = usable_claims(footer, chunks)
+    claims = usable_statistics(footer, chunks)
     nulls = column.nulls(np.zeros_like(chunks.num_values) if leaf.max_def == 0 else claims.null_count)
     nans = column.nans(footer.num_row_groups)
     metrics.value_counts[key] = int(chunks.num_values.sum())

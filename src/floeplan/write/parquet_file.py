@@ -29,7 +29,7 @@ _SAMPLE, _FEW, _MOSTLY = 1 << 15, 1 << 10, 0.9
 
 
 @dataclass(frozen=True, slots=True)
-class GroupFacts:
+class RowGroupMetrics:
     """What was seen of one row group by field id: nulls, NaN, and the bounds of columns with long values."""
 
     null_counts: Mapping[int, int]
@@ -37,7 +37,7 @@ class GroupFacts:
     long_bounds: Mapping[int, tuple[Any, Any]]
 
     @classmethod
-    def together(cls, parts: Iterable[GroupFacts]) -> GroupFacts:
+    def merged(cls, parts: Iterable[RowGroupMetrics]) -> RowGroupMetrics:
         """What was seen of columns of one row group, each part of others."""
         nulls, nans, bounds = dict[int, int](), dict[int, int](), dict[int, tuple[Any, Any]]()
         for part in parts:
@@ -54,7 +54,7 @@ class WrittenFile:
     path: str
     size: int
     footer: ParquetFooter
-    groups: tuple[GroupFacts, ...]
+    groups: tuple[RowGroupMetrics, ...]
 
 
 class ParquetFile:
@@ -74,7 +74,7 @@ class ParquetFile:
         """
         self.path = path
         self._files = files
-        self._groups: list[GroupFacts] = []
+        self._groups: list[RowGroupMetrics] = []
         self._metadata: list[Any] = []
         settings = _settings(options, first, plain)
         with writing(path):
@@ -92,7 +92,7 @@ class ParquetFile:
 
     def write(self, rows: pa.Table) -> None:
         """Write the rows as one row group."""
-        self._groups.append(group_facts(rows))
+        self._groups.append(row_group_metrics(rows))
         with writing(self.path):
             self._writer.write_table(rows, row_group_size=rows.num_rows)
 
@@ -125,7 +125,7 @@ def encoded_file(rows: pa.Table, options: WriteOptions, plain: frozenset[str] = 
     return memoryview(sink.getvalue())
 
 
-def hardly_repeating(rows: pa.Table) -> frozenset[str]:
+def high_cardinality_columns(rows: pa.Table) -> frozenset[str]:
     """Plain columns whose values are nearly all different, so that a dictionary would only add to them.
 
     Rows are looked at all over the table: among neighbours values repeat where the rows are sorted.
@@ -185,7 +185,7 @@ def _footer(metadata: Any, path: str, size: int) -> ParquetFooter:
     return decode_footer(sink.getvalue().to_pybytes()[4:-8], path, size)
 
 
-def group_facts(rows: pa.Table) -> GroupFacts:
+def row_group_metrics(rows: pa.Table) -> RowGroupMetrics:
     """What there is to know of the rows of one row group."""
     null_counts: dict[int, int] = {}
     nan_counts: dict[int, int] = {}
@@ -198,7 +198,7 @@ def group_facts(rows: pa.Table) -> GroupFacts:
             elif _has_long_values(values):
                 found = pc.min_max(values).as_py()
                 long_bounds[key] = found["min"], found["max"]
-    return GroupFacts(null_counts, nan_counts, long_bounds)
+    return RowGroupMetrics(null_counts, nan_counts, long_bounds)
 
 
 def _leaves(field: pa.Field, values: pa.ChunkedArray) -> Iterator[tuple[int, pa.ChunkedArray]]:

@@ -36,7 +36,7 @@ from floeplan.scan.delete_files import PATH_ID, POSITION_ID, encode_deletion_vec
 from floeplan.scan.file_rows import FileRows
 from floeplan.scan.model import FileScan
 from floeplan.scan.projection import FIELD_ID
-from floeplan.write.entry_rows import FileEntry, entries_of
+from floeplan.write.file_entries import FileEntry, added_entries
 from floeplan.write.metrics import FileMetrics
 from floeplan.write.parquet_file import ParquetFile, WrittenFile
 from floeplan.write.partitioning import FilePartition, partitions_of
@@ -161,7 +161,7 @@ def write_position_deletes(
 
     groups = list(_together(target, partitions, paths, sets, alone))
     entries = _all_or_none(target, [partial(write, at + 1, rows) for at, rows in enumerate(groups)])
-    return entries_of(entries, target.union, data.partition_types)
+    return added_entries(entries, target.union, data.partition_types)
 
 
 def _all_or_none(target: WriteTarget, jobs: Sequence[Callable[[], FileEntry]]) -> list[FileEntry]:
@@ -197,7 +197,7 @@ def write_deletion_vectors(
     sets = [merge_positions(found) for found in positions]
     rows = [row for row, found in enumerate(sets) if found]
     if not rows:
-        return entries_of([], target.union, data.partition_types)
+        return added_entries([], target.union, data.partition_types)
     for row in rows:
         sets[row].run_optimize()
     blobs = [deletion_vector_blob(encode_deletion_vector(sets[row]), paths[row], len(sets[row])) for row in rows]
@@ -218,7 +218,7 @@ def write_deletion_vectors(
         )
         for row, (offset, length) in zip(rows, places, strict=True)
     ]
-    return entries_of(entries, target.union, data.partition_types)
+    return added_entries(entries, target.union, data.partition_types)
 
 
 def _together(
@@ -291,12 +291,12 @@ def _entry(file: WrittenFile, partition: FilePartition, deletes: list[tuple[str,
 _OWN = (DeleteKind.VECTOR, DeleteKind.POSITION_FILE)
 
 
-def own_deletes(file: FileScan) -> list[DeleteFileId]:
+def file_scoped_deletes(file: FileScan) -> list[DeleteFileId]:
     """The delete files that serve this data file alone."""
     return [DeleteFileId(delete.path, delete.content_offset) for delete in file.deletes if delete.kind in _OWN]
 
 
-class NewDeletes:
+class PositionDeleteCollector:
     """The deletes of one task."""
 
     def __init__(self, target: WriteTarget, files: FileRows) -> None:
@@ -317,7 +317,7 @@ class NewDeletes:
             if delete.kind in kinds:
                 found |= merge_positions(self._files.positions(delete, file.path))
         if kinds:
-            self.replaced += own_deletes(file)
+            self.replaced += file_scoped_deletes(file)
         self._entries.append(entry)
         self._positions.append(found)
 

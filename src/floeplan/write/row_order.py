@@ -22,7 +22,7 @@ import pyarrow.types as pt
 
 from floeplan.vectors import valid_mask
 
-Numbers: TypeAlias = npt.NDArray[np.uint32]
+RowNumbers: TypeAlias = npt.NDArray[np.uint32]
 Words: TypeAlias = npt.NDArray[np.uint64]
 
 _WORD_BITS = 64
@@ -42,24 +42,24 @@ class SortKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Beginning:
-    """Numbers in the order of a key, below ``1 << bits``; ``whole`` when equal numbers mean equal keys."""
+class KeyPrefix:
+    """RowNumbers in the order of a key, below ``1 << bits``; ``exact`` when equal numbers mean equal keys."""
 
     words: Words
     bits: int
-    whole: bool
+    exact: bool
 
 
-def sorted_numbers(keys: Sequence[SortKey]) -> Numbers:
+def sorted_row_numbers(keys: Sequence[SortKey]) -> RowNumbers:
     """The numbers of the rows in the order of their keys; rows of equal keys keep theirs."""
-    numbers, whole, same = numbers_by(map(beginning, keys), len(keys[0].values))
-    if not whole and same.any():
+    numbers, exact, same = sort_by_prefixes(map(key_prefix, keys), len(keys[0].values))
+    if not exact and same.any():
         _tell_apart(numbers, same, keys)
     return numbers
 
 
-def numbers_by(beginnings: Iterable[Beginning], rows: int) -> tuple[Numbers, bool, npt.NDArray[np.bool_]]:
-    """The numbers of rows by the beginnings of their keys; what follows on one that is not whole tells nothing.
+def sort_by_prefixes(beginnings: Iterable[KeyPrefix], rows: int) -> tuple[RowNumbers, bool, npt.NDArray[np.bool_]]:
+    """The numbers of rows by the beginnings of their keys; what follows on one that is not exact tells nothing.
 
     Their words are used up. Memory is touched no more often than it must be, for that takes longer than the arithmetic.
 
@@ -68,7 +68,7 @@ def numbers_by(beginnings: Iterable[Beginning], rows: int) -> tuple[Numbers, boo
         place before.
     """
     low = max(1, rows - 1).bit_length()
-    packed, left, whole = np.zeros(0, dtype=np.uint64), _WORD_BITS - low, True
+    packed, left, exact = np.zeros(0, dtype=np.uint64), _WORD_BITS - low, True
     for one in beginnings:
         bits, words = min(left, one.bits), one.words
         if bits:
@@ -78,8 +78,8 @@ def numbers_by(beginnings: Iterable[Beginning], rows: int) -> tuple[Numbers, boo
             packed = words
         elif bits:
             packed |= words
-        left, whole = left - bits, one.whole and bits == one.bits
-        if not whole:
+        left, exact = left - bits, one.exact and bits == one.bits
+        if not exact:
             break
     for start in range(0, rows, _BLOCK):
         block = packed[start : start + _BLOCK]
@@ -89,10 +89,10 @@ def numbers_by(beginnings: Iterable[Beginning], rows: int) -> tuple[Numbers, boo
     numbers = np.empty(rows, dtype=np.uint32)
     np.bitwise_and(packed, np.uint64((1 << low) - 1), out=numbers, casting="unsafe")
     packed >>= np.uint64(low)
-    return numbers, whole, packed[1:] == packed[:-1]
+    return numbers, exact, packed[1:] == packed[:-1]
 
 
-def _tell_apart(numbers: Numbers, same: npt.NDArray[np.bool_], keys: Sequence[SortKey]) -> None:
+def _tell_apart(numbers: RowNumbers, same: npt.NDArray[np.bool_], keys: Sequence[SortKey]) -> None:
     """Put rows of the same beginning in the order of all their keys, in place."""
     there = np.flatnonzero(np.append(False, same) | np.append(same, False))
     run = np.cumsum(~np.append(False, same)[there])
@@ -109,7 +109,7 @@ def _tell_apart(numbers: Numbers, same: npt.NDArray[np.bool_], keys: Sequence[So
     numbers[there] = numbers[there][np.asarray(pc.sort_indices(pa.table(columns), sort_keys=wanted))]
 
 
-def beginning(key: SortKey) -> Beginning:
+def key_prefix(key: SortKey) -> KeyPrefix:
     """As much of a key as fits a word, nulls at their end."""
     values = key.values
     found = _ascending(values.drop_null() if values.null_count else values)
@@ -117,19 +117,19 @@ def beginning(key: SortKey) -> Beginning:
     if key.descending:
         words = np.uint64(most) - words
     if not values.null_count:
-        return Beginning(words, found.bits, found.whole)
+        return KeyPrefix(words, found.bits, found.exact)
     if found.bits == _WORD_BITS:  # one more number is needed than there are
-        words, most, found = words >> np.uint64(1), most >> 1, Beginning(words, _WORD_BITS - 1, False)
+        words, most, found = words >> np.uint64(1), most >> 1, KeyPrefix(words, _WORD_BITS - 1, False)
     valid = valid_mask(values)
     placed = np.full(len(values), 0 if key.nulls_first else most + 1, dtype=np.uint64)
     placed[valid] = words + np.uint64(key.nulls_first)
-    return Beginning(placed, found.bits + 1, found.whole)
+    return KeyPrefix(placed, found.bits + 1, found.exact)
 
 
-def _ascending(values: pa.Array) -> Beginning:
+def _ascending(values: pa.Array) -> KeyPrefix:
     """The same for values without nulls among them."""
     if not len(values):
-        return Beginning(np.zeros(0, dtype=np.uint64), 0, True)
+        return KeyPrefix(np.zeros(0, dtype=np.uint64), 0, True)
     if pt.is_boolean(values.type):
         values = values.cast(pa.int64())
     if pt.is_integer(values.type):
@@ -142,7 +142,7 @@ def _ascending(values: pa.Array) -> Beginning:
         return _of_texts(values.cast(pa.large_binary()))
     if pt.is_binary(values.type):
         return _of_texts(values.cast(pa.large_binary()))
-    return Beginning(np.zeros(len(values), dtype=np.uint64), 0, False)
+    return KeyPrefix(np.zeros(len(values), dtype=np.uint64), 0, False)
 
 
 def _signed(numbers: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.int64]:
@@ -152,24 +152,24 @@ def _signed(numbers: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.int64]:
     return numbers.astype(np.int64, copy=False)
 
 
-def _of_integers(numbers: npt.NDArray[np.int64], whole: bool = True) -> Beginning:
+def _of_integers(numbers: npt.NDArray[np.int64], exact: bool = True) -> KeyPrefix:
     """How far each is above the smallest."""
     smallest = numbers.min()
     span = int(numbers.max()) - int(smallest)
     words = numbers.view(np.uint64) - smallest.view(np.uint64)
-    return Beginning(np.asarray(words), span.bit_length(), whole)
+    return KeyPrefix(np.asarray(words), span.bit_length(), exact)
 
 
-def _of_decimals(values: pa.Array) -> Beginning:
+def _of_decimals(values: pa.Array) -> KeyPrefix:
     """Unscaled values, if they all have 64 bits; else what is above the lower ones."""
     halves = np.frombuffer(values.buffers()[1], dtype=np.int64)[2 * values.offset :][: 2 * len(values)]
     lower, upper = halves[::2], halves[1::2]
     if np.array_equal(lower >> 63, upper):
         return _of_integers(np.ascontiguousarray(lower))
-    return _of_integers(np.ascontiguousarray(upper), whole=False)
+    return _of_integers(np.ascontiguousarray(upper), exact=False)
 
 
-def _of_texts(values: pa.Array) -> Beginning:
+def _of_texts(values: pa.Array) -> KeyPrefix:
     """The rank of texts that repeat; else the bytes behind what all of them begin with."""
     sample = values.take(pa.array(np.arange(0, len(values), -(-len(values) // _SAMPLE))))
     if len(values) > _SAMPLE and pc.count_distinct(sample).as_py() <= _FEW:

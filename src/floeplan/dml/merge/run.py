@@ -48,7 +48,7 @@ from floeplan.predicate.rows.arrow_columns import typed_columns_of
 from floeplan.scan.projection import arrow_schema
 from floeplan.tasks.runner import run_tasks
 from floeplan.write.data_files import write_data_files
-from floeplan.write.entry_rows import discard_entries
+from floeplan.write.file_entries import remove_written_files
 from floeplan.write.target import WriteTarget
 
 if TYPE_CHECKING:
@@ -161,7 +161,9 @@ class Merging:
         parts = [new[at : at + INSERT_ROWS] for at in range(0, len(new), INSERT_ROWS)]
         task = InsertRows(WriteTarget.of(self.target.table), source.rows, source.schema, tuple(whens))
         spark = self.spark if len(parts) > 1 else None
-        return run_tasks(task, parts, spark, discard=partial(discard_entries, files=TableFiles.of(self.target.table)))
+        return run_tasks(
+            task, parts, spark, discard=partial(remove_written_files, files=TableFiles.of(self.target.table))
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,7 +153,7 @@ class AsyncBloomFilterProvider(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class BloomAnswers:
+class BloomResults:
     """Answers to questions asked beforehand: a ``BloomProbe`` over all row groups of the file."""
 
     answers: Mapping[tuple[int, tuple[Value, ...]], Mask]
@@ -176,14 +176,14 @@ def probe_blocks(blocks: npt.NDArray[np.uint32], hashes: Hashes) -> Mask:
     return np.asarray(((blocks & bits) == bits).all(axis=1))
 
 
-def bloom_questions(expr: IrExpr) -> list[Question]:
+def bloom_probes(expr: IrExpr) -> list[Question]:
     """The questions that the bloom leaves of an expression ask."""
     match expr:
         case BloomEq(column, value):
             return [(column, (value,))]
         case BloomInList(column, values):
             return [(column, values)]
-    return [question for child in expr.children for question in bloom_questions(child)]
+    return [question for child in expr.children for question in bloom_probes(child)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +231,7 @@ def probe_file(
     questions: Iterable[Question],
     row_groups: Sequence[int] | Ints,
     leaves: Mapping[int, LeafColumn] | None = None,
-) -> BloomAnswers:
+) -> BloomResults:
     """Ask the file's own filters about some row groups; all others answer "may be there".
 
     One round trip when the footer gives the lengths of the filters, else two.
@@ -329,7 +329,7 @@ def _probe(blocks: Sequence[bytes | memoryview], hashes: Hashes) -> Mask:
     return probe_blocks(np.frombuffer(b"".join(blocks), dtype="<u4").reshape(-1, 8), hashes)
 
 
-def _answers(footer: ParquetFooter, asked: list[_Asked], filters: _Filters, might: Mask) -> BloomAnswers:
+def _answers(footer: ParquetFooter, asked: list[_Asked], filters: _Filters, might: Mask) -> BloomResults:
     """One mask over all row groups per question: any of its values may be there."""
     answers = {}
     position = 0
@@ -341,7 +341,7 @@ def _answers(footer: ParquetFooter, asked: list[_Asked], filters: _Filters, migh
         mask[filters.row_group[own]] = part.any(axis=1)
         answers[one.key] = mask
         position += probes
-    return BloomAnswers(answers)
+    return BloomResults(answers)
 
 
 def probe_provider(
@@ -350,7 +350,7 @@ def probe_provider(
     questions: Iterable[Question],
     row_groups: Sequence[int] | Ints,
     leaves: Mapping[int, LeafColumn] | None = None,
-) -> BloomAnswers:
+) -> BloomResults:
     """Ask the filters of a custom provider, in one batch."""
     asked = _asked(footer, questions, leaves)
     requests = _requests(asked, row_groups)
@@ -363,7 +363,7 @@ async def probe_provider_async(
     questions: Iterable[Question],
     row_groups: Sequence[int] | Ints,
     leaves: Mapping[int, LeafColumn] | None = None,
-) -> BloomAnswers:
+) -> BloomResults:
     """Ask the filters of a custom provider, in one awaited batch."""
     asked = _asked(footer, questions, leaves)
     requests = _requests(asked, row_groups)
@@ -380,7 +380,7 @@ def _answers_of(
     asked: list[_Asked],
     requests: list[ChunkKey],
     filters: Mapping[ChunkKey, SplitBlockFilter],
-) -> BloomAnswers:
+) -> BloomResults:
     answers = {}
     for one in asked:
         mask = np.ones(footer.num_row_groups, dtype=np.bool_)
@@ -388,4 +388,4 @@ def _answers_of(
             if key[1] == one.leaf.index and key in filters:
                 mask[key[0]] = filters[key].might_contain(one.hashes).any()
         answers[one.key] = mask
-    return BloomAnswers(answers)
+    return BloomResults(answers)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from floeplan.parquet.footer.schema import Kind, LeafColumn, Repetition, SchemaNode, assign_ids, has_own_ids
+from floeplan.parquet.footer.schema import Kind, LeafColumn, Repetition, SchemaNode, assign_ids, has_field_ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +60,9 @@ class FileColumns:
     leaves: tuple[LeafColumn, ...]
 
     @cached_property
-    def has_own_ids(self) -> bool:
+    def has_field_ids(self) -> bool:
         """Whether the field ids are the file's own, and not assigned by position."""
-        return has_own_ids(self.root)
+        return has_field_ids(self.root)
 
     @cached_property
     def ids_of_nodes(self) -> Mapping[int, int]:

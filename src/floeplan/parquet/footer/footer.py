@@ -100,7 +100,7 @@ class ColumnChunks:
 
 
 @dataclass(frozen=True, slots=True)
-class ChunkPlace:
+class ChunkLocation:
     """Where the pages of one column of one row group are, and how they are stored.
 
     ``encodings`` is ``None`` when it names none.
@@ -146,9 +146,9 @@ class ParquetFooter:
         return self.columns.leaves
 
     @property
-    def has_own_ids(self) -> bool:
+    def has_field_ids(self) -> bool:
         """Whether the field ids are the file's own, and not assigned by position."""
-        return self.columns.has_own_ids
+        return self.columns.has_field_ids
 
     @cached_property
     def schema(self) -> Schema:
@@ -186,7 +186,7 @@ class ParquetFooter:
             self._chunks[index] = self._decode_chunks(self.leaves[index])
         return self._chunks[index]
 
-    def place(self, leaf: LeafColumn, row_group: int) -> ChunkPlace:
+    def chunk_location(self, leaf: LeafColumn, row_group: int) -> ChunkLocation:
         """Where a column of one row group is, without decoding what else is known of it."""
         at = int(self._chunk_starts[row_group, leaf.index])
         chunk, _ = read_struct(self._encoded, at, _PLACE_SHAPE, "column chunk", self.file)
@@ -197,7 +197,7 @@ class ParquetFooter:
                 raise ValueError("a chunk is stored as another type")
             data, dictionary = integer(chunk[3], 9), integer(chunk[3], 11, -1)
             named = chunk[3].get(2)
-            return ChunkPlace(
+            return ChunkLocation(
                 start=dictionary if 0 < dictionary < data else data,
                 size=integer(chunk[3], 7),
                 uncompressed_size=integer(chunk[3], 6),

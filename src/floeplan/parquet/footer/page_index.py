@@ -32,7 +32,7 @@ from floeplan.parquet.footer.thrift import (
     read_struct,
     splice,
 )
-from floeplan.parquet.footer.values import RawValues, believed_nulls, has_known_order, usable_claims
+from floeplan.parquet.footer.values import RawValues, has_known_order, reliable_null_counts, usable_statistics
 from floeplan.parquet.source import ByteSource
 from floeplan.vectors import Ints, Mask
 
@@ -50,7 +50,7 @@ class PageIndex:
 
     leaf: LeafColumn
     row_groups: Ints
-    located: Mask
+    has_offset_index: Mask
     """Per row group: whether its pages can be read one by one."""
     page_starts: Ints
     """Per row group, and once more at the end: its pages are ``page_starts[i]:page_starts[i + 1]``."""
@@ -62,7 +62,7 @@ class PageIndex:
     offset: Ints
     size: Ints
     """Per page: bytes in the file, page header included."""
-    described: Mask
+    has_column_index: Mask
     """Per row group: whether the column index tells its pages apart."""
     null_count: Ints
     """Per page; -1 when unknown."""
@@ -77,7 +77,7 @@ def read_page_indexes(
     leaves: Iterable[LeafColumn],
     row_groups: Sequence[int] | Ints,
     *,
-    described: Iterable[LeafColumn] | None = None,
+    with_statistics: Iterable[LeafColumn] | None = None,
 ) -> Mapping[int, PageIndex]:
     """The page indexes of the leaves over the row groups, by leaf index, fetched in one round trip.
 
@@ -86,12 +86,11 @@ def read_page_indexes(
         footer: Its footer.
         leaves: Columns whose pages are wanted.
         row_groups: Row groups, ascending.
-        described: The leaves whose statistics are wanted too; all when not given. The others' column indexes are not
-            fetched.
+        with_statistics: The leaves whose column index is fetched too; all of them by default.
     """
     leaves = tuple(leaves)
     groups = np.asarray(row_groups, dtype=np.int64)
-    stated = {leaf.index for leaf in (leaves if described is None else described)}
+    stated = {leaf.index for leaf in (leaves if with_statistics is None else with_statistics)}
     places: list[tuple[int, int]] = []
     for leaf in leaves:
         chunks = footer.chunks(leaf)
@@ -134,14 +133,14 @@ def _assemble(
     return PageIndex(
         leaf=chunks.leaf,
         row_groups=groups,
-        located=located,
+        has_offset_index=located,
         page_starts=page_starts,
         row_group=np.repeat(groups, counts),
         first_row=first_row,
         row_count=row_count,
         offset=offset,
         size=size,
-        described=np.array([one is not None for one in told], dtype=np.bool_),
+        has_column_index=np.array([one is not None for one in told], dtype=np.bool_),
         null_count=nulls,
         lower=lower,
         upper=upper,
@@ -209,7 +208,7 @@ def _describe(
 ) -> tuple[Ints, RawValues, RawValues]:
     """Null counts and raw bounds of all pages, from the column index or else from the statistics of the chunk."""
     leaf, created_by = chunks.leaf, footer.created_by
-    claims = usable_claims(footer, chunks)
+    claims = usable_statistics(footer, chunks)
     ordered = has_known_order(leaf, created_by)
     only_nulls, nulls = [_NO_NUMBERS], [_NO_NUMBERS]
     lower: list[bytes | None] = []
@@ -223,7 +222,7 @@ def _describe(
     full, known = np.concatenate(only_nulls).astype(np.bool_), np.concatenate(nulls)
     contradiction = full & (known >= 0) & (known != row_count)
     counted = np.where(contradiction, -1, np.where(full, row_count, known))
-    return believed_nulls(leaf, created_by, counted, row_count), lower, upper
+    return reliable_null_counts(leaf, created_by, counted, row_count), lower, upper
 
 
 _NO_NUMBERS = np.zeros(0, dtype=np.int64)
@@ -273,7 +272,7 @@ _PAGE = {1, 2, 3}
 _LIST_FIRST = 1 << 4 | LIST
 
 
-def encode_places(offsets: Ints, sizes: Ints, first_rows: Ints) -> bytes:
+def encode_page_locations(offsets: Ints, sizes: Ints, first_rows: Ints) -> bytes:
     """The list of pages as it stands in an offset index."""
     count = len(offsets)
     columns = []
@@ -286,12 +285,12 @@ def encode_places(offsets: Ints, sizes: Ints, first_rows: Ints) -> bytes:
     return encode_list_header(STRUCT, count) + pages
 
 
-def offset_index(offsets: Ints, sizes: Ints, first_rows: Ints) -> bytes:
+def encode_offset_index(offsets: Ints, sizes: Ints, first_rows: Ints) -> bytes:
     """An offset index that says this of the pages and nothing else."""
-    return bytes([_LIST_FIRST]) + encode_places(offsets, sizes, first_rows) + b"\0"
+    return bytes([_LIST_FIRST]) + encode_page_locations(offsets, sizes, first_rows) + b"\0"
 
 
-def move_places(encoded: bytes, distance: int, file: str) -> bytes:
+def shift_offset_index(encoded: bytes, distance: int, file: str) -> bytes:
     """An offset index whose pages lie ``distance`` further on; a page at 0 is nowhere and stays there."""
     places = _page_columns(encoded, file)
     if places is None:
@@ -300,7 +299,7 @@ def move_places(encoded: bytes, distance: int, file: str) -> bytes:
     offsets, sizes, first_rows = places
     behind = read_struct(encoded, 0, {1: ...}, "offset index", file)[0][1][-1]
     moved = np.where(offsets > 0, offsets + distance, offsets)
-    return encoded[:1] + encode_places(moved, sizes, first_rows) + encoded[behind:]
+    return encoded[:1] + encode_page_locations(moved, sizes, first_rows) + encoded[behind:]
 
 
 def _page_columns(encoded: bytes, file: str) -> Ints | None:

@@ -326,14 +326,14 @@ def _decimal_type(annotation: Annotation) -> PrimitiveType | None:
 
 def assign_ids(root: SchemaNode) -> dict[int, int]:
     """Field ids by the identity of the node: the file's own when all fields have distinct ones, else by position."""
-    own = has_own_ids(root)
+    own = has_field_ids(root)
     return {
         id(node): node.field_id if own and node.field_id is not None else position
         for position, node in enumerate(_fields(root), start=1)
     }
 
 
-def has_own_ids(root: SchemaNode) -> bool:
+def has_field_ids(root: SchemaNode) -> bool:
     """Whether every field of the file carries a field id, all of them different."""
     own = [node.field_id for node in _fields(root)]
     return None not in own and len(set(own)) == len(own)

@@ -15,7 +15,7 @@ from pyiceberg.types import PrimitiveType
 from floeplan.parquet.footer.footer import ParquetFooter
 from floeplan.parquet.footer.page_index import PageIndex
 from floeplan.parquet.footer.schema import LeafColumn
-from floeplan.parquet.footer.values import Family, RawValues, Side, comparable, decode_bound, family, usable_claims
+from floeplan.parquet.footer.values import Family, RawValues, Side, comparable, decode_bound, family, usable_statistics
 from floeplan.predicate.ir import Column
 from floeplan.predicate.stats import BloomProbe, ColumnStats, StatsTable
 from floeplan.vectors import Ints
@@ -54,7 +54,7 @@ def row_group_stats(
 def _chunk_stats(footer: ParquetFooter, leaf: LeafColumn, wanted: PrimitiveType) -> ColumnStats | None:
     if not comparable(leaf, wanted):
         return None
-    claims = usable_claims(footer, footer.chunks(leaf))
+    claims = usable_statistics(footer, footer.chunks(leaf))
     return _column_stats(leaf, wanted, footer.row_group_rows, claims.null_count, claims.lower, claims.upper)
 
 

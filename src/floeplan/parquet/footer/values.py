@@ -114,7 +114,7 @@ def comparable(leaf: LeafColumn, wanted: PrimitiveType) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class ChunkClaims:
+class ChunkStatistics:
     """What may be believed of the statistics of each chunk: null count (-1 unknown) and raw bounds of known order."""
 
     null_count: Ints
@@ -122,7 +122,7 @@ class ChunkClaims:
     upper: RawValues
 
 
-def usable_claims(footer: ParquetFooter, chunks: ColumnChunks) -> ChunkClaims:
+def usable_statistics(footer: ParquetFooter, chunks: ColumnChunks) -> ChunkStatistics:
     """The statistics of a column's chunks without those that cannot be used.
 
     Nothing is believed of a chunk that does not have one value, or null, per row.
@@ -139,11 +139,11 @@ def usable_claims(footer: ParquetFooter, chunks: ColumnChunks) -> ChunkClaims:
     if not consistent.all():
         lower = tuple(value if good else None for value, good in zip(lower, consistent, strict=True))
         upper = tuple(value if good else None for value, good in zip(upper, consistent, strict=True))
-    nulls = believed_nulls(leaf, footer.created_by, chunks.null_count, footer.row_group_rows)
-    return ChunkClaims(np.where(consistent, nulls, -1), lower, upper)
+    nulls = reliable_null_counts(leaf, footer.created_by, chunks.null_count, footer.row_group_rows)
+    return ChunkStatistics(np.where(consistent, nulls, -1), lower, upper)
 
 
-def believed_nulls(leaf: LeafColumn, created_by: str, nulls: Ints, rows: Ints) -> Ints:
+def reliable_null_counts(leaf: LeafColumn, created_by: str, nulls: Ints, rows: Ints) -> Ints:
     """Null counts without those that may be too low.
 
     ``parquet-cpp`` leaves the nulls of an enclosing struct out of the count of a dictionary-encoded column, so inside

@@ -3,9 +3,8 @@
 A page of a column that is not inside of a list is: definition levels, which say where it is null, and the values that
 are there. Both generations of pages are read, the first one is written: every reader knows it.
 
-Fail-safe: whatever is not exactly as it should be is a ``ValueError`` (``UNUSUAL`` names all that may be raised here),
-and the column is left to another way of reading it. Sizes and rows that a header claims are compared with what the
-footer says of the column before memory is taken for them.
+Fail-safe: a page with anything unexpected raises one of ``UNSUPPORTED_PAGE``, and the caller reads the column with the
+full decoder instead. Sizes and row counts in a header are checked against the footer before memory is allocated.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ PLAIN: Final = 0
 PLAIN_DICTIONARY: Final = 2
 RLE: Final = 3
 RLE_DICTIONARY: Final = 8
-UNUSUAL: Final = (ValueError, OSError, CorruptFileError, pa.ArrowException)
+UNSUPPORTED_PAGE: Final = (ValueError, OSError, CorruptFileError, pa.ArrowException)
 
 _HEADER_SHAPE: Any = {
     **dict.fromkeys((1, 2, 3), SCALAR),
@@ -66,7 +65,7 @@ class Page:
         return self.rows if self.present is None else int(np.count_nonzero(self.present))
 
 
-def first_kind(chunk: memoryview) -> int:
+def first_page_type(chunk: memoryview) -> int:
     """The kind of the first page of a column of one row group."""
     return integer(_header(chunk, 0)[0], 1)
 
@@ -140,7 +139,7 @@ def _second_generation(header: dict[int, Any], body: memoryview, codec: PageCode
 def _present(levels: Bytes, rows: int) -> Mask | None:
     if levels.tobytes() == _all_present(rows):
         return None
-    found = unpacked(levels, 1, rows) == 1
+    found = unpack_hybrid(levels, 1, rows) == 1
     return None if found.all() else found
 
 
@@ -153,7 +152,7 @@ def _all_present(rows: int) -> bytes:
     return bytes((*out, header, 1))
 
 
-def unpacked(data: Bytes, width: int, count: int) -> npt.NDArray[np.int32]:
+def unpack_hybrid(data: Bytes, width: int, count: int) -> npt.NDArray[np.int32]:
     """Ints of so many bits that were written as runs and packed groups."""
     if not 0 <= count < 1 << 31:
         raise ValueError(f"{count} numbers")
@@ -174,7 +173,7 @@ def page_content(
 
 
 @dataclass(frozen=True, slots=True)
-class MadePage:
+class EncodedPage:
     """A page as it will stand in a file, and what it takes when it is not compressed."""
 
     header: bytes
@@ -187,16 +186,16 @@ class MadePage:
         return len(self.header) + len(self.body)
 
 
-def data_page(content: PageContent, encoding: int, rows: int, codec: PageCodec) -> MadePage:
+def data_page(content: PageContent, encoding: int, rows: int, codec: PageCodec) -> EncodedPage:
     """A page of so many rows."""
     body = codec.compress(content)
     header = kernel.data_page_header(content.nbytes, len(body), rows, encoding, RLE)
-    return MadePage(header, body, len(header) + content.nbytes)
+    return EncodedPage(header, body, len(header) + content.nbytes)
 
 
-def dictionary_page(values: bytes, count: int, codec: PageCodec) -> MadePage:
+def dictionary_page(values: bytes, count: int, codec: PageCodec) -> EncodedPage:
     """A dictionary of so many entries."""
     body = codec.compress(PageContent(memoryview(values)))
     inner = encode_struct([(1, I32, count), (2, I32, PLAIN)])
     header = encode_struct([(1, I32, DICTIONARY_PAGE), (2, I32, len(values)), (3, I32, len(body)), (7, STRUCT, inner)])
-    return MadePage(header, body, len(header) + len(values))
+    return EncodedPage(header, body, len(header) + len(values))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from pyiceberg.schema import Schema
 
-from floeplan.parquet.footer.bloom import BloomAnswers, bloom_questions
+from floeplan.parquet.footer.bloom import BloomResults, bloom_probes
 from floeplan.parquet.footer.footer import ParquetFooter
 from floeplan.parquet.footer.page_index import PageIndex, read_page_indexes
 from floeplan.parquet.footer.schema import LeafColumn
@@ -26,7 +26,7 @@ from floeplan.parquet.prune.result import (
     row_group_segments,
 )
 from floeplan.parquet.read.projection import leaves_of_column
-from floeplan.parquet.source import ByteSource, IoCounters, PiggybackSource, Range
+from floeplan.parquet.source import ByteSource, IoCounters, PrefetchingSource, Range
 from floeplan.predicate.build import columns, with_bloom
 from floeplan.predicate.compile import CompileResult
 from floeplan.predicate.evaluate import evaluate
@@ -60,7 +60,7 @@ class Binding:
 
 def by_field_id(footer: ParquetFooter, schema: Schema) -> bool:
     """Whether columns of the schema are found in the file by field id; by name otherwise."""
-    return footer.has_own_ids or schema is footer.schema
+    return footer.has_field_ids or schema is footer.schema
 
 
 def is_null_in(footer: ParquetFooter, schema: Schema, column: Column) -> bool:
@@ -83,7 +83,7 @@ def bind(footer: ParquetFooter, schema: Schema, compiled: CompileResult) -> Bind
     return Binding(schema, compiled, found)
 
 
-class Examination:
+class FilePruning:
     """The state of one predicate on one file.
 
     Args:
@@ -107,7 +107,7 @@ class Examination:
         without_nan: frozenset[int] = frozenset(),
     ) -> None:
         self.binding, self.footer, self.options = binding, footer, options
-        self.source = None if source is None else PiggybackSource(source)
+        self.source = None if source is None else PrefetchingSource(source)
         self.indexes: Mapping[int, PageIndex] = {}
         self._projected = {leaf.index: leaf for leaf in projected}
         self._cost_before = cost_before
@@ -139,14 +139,14 @@ class Examination:
         """What bloom filters can be asked about the open row groups."""
         if not self.options.bloom_filter or len(self.open_groups) == 0:
             return []
-        return bloom_questions(with_bloom(self.binding.predicate))
+        return bloom_probes(with_bloom(self.binding.predicate))
 
     def has_filters(self, column: Column) -> bool:
         """Whether the file has a bloom filter of the column in an open row group."""
         leaf = self._leaves.get(column.field_id)
         return leaf is not None and bool((self.footer.chunks(leaf).bloom_offset[self.open_groups] >= 0).any())
 
-    def hear(self, answers: BloomAnswers) -> None:
+    def hear(self, answers: BloomResults) -> None:
         """Take the answers of bloom filters into account."""
         informed = replace(self._stats, bloom=answers)
         self._answer = self._answer.refine(evaluate(with_bloom(self.binding.predicate), informed))
@@ -180,12 +180,12 @@ class Examination:
         if not self.options.page_index or self.source is None or len(groups) == 0:
             return
         self.indexes = read_page_indexes(
-            self.source, self.footer, self._paged_leaves().values(), groups, described=self._leaves.values()
+            self.source, self.footer, self._paged_leaves().values(), groups, with_statistics=self._leaves.values()
         )
         pages = {
             field: (self._asked[field], self.indexes[leaf.index])
             for field, leaf in self._leaves.items()
-            if self.indexes[leaf.index].described.any()
+            if self.indexes[leaf.index].has_column_index.any()
         }
         self._note_missing("page index", self._leaves.keys() - pages.keys())
         if not pages:
@@ -230,7 +230,7 @@ def _count_pages(footer: ParquetFooter, segments: Segments, indexes: Sequence[Pa
     total = kept = 0
     for index in indexes:
         first_row = footer.first_rows[index.row_group] + index.first_row
-        told_apart = np.repeat(index.described, np.diff(index.page_starts))
+        told_apart = np.repeat(index.has_column_index, np.diff(index.page_starts))
         total += int(told_apart.sum())
         kept += int((selection.overlaps(first_row, index.row_count) & told_apart).sum())
     return total, kept

@@ -29,7 +29,7 @@ from floeplan.parquet.footer.bloom import (
 )
 from floeplan.parquet.footer.footer import ParquetFooter, read_footer
 from floeplan.parquet.footer.schema import LeafColumn
-from floeplan.parquet.prune.pruner import Binding, Examination, bind
+from floeplan.parquet.prune.pruner import Binding, FilePruning, bind
 from floeplan.parquet.prune.result import PruneOptions, PruneResult
 from floeplan.parquet.source import ByteSource, IoCounters, open_source
 from floeplan.predicate.compile import CompileResult, compile_predicate
@@ -110,7 +110,7 @@ class Pruner:
         projected: Sequence[LeafColumn] = (),
         cost_before: IoCounters | None = None,
         without_nan: frozenset[int] = frozenset(),
-    ) -> Examination:
+    ) -> FilePruning:
         """All steps on an opened file; the page indexes that were fetched, also of projected columns, stay at hand."""
         examination = self._begin(source, footer, cost_before or IoCounters(), projected, without_nan)
         self._ask_filters(examination)
@@ -124,10 +124,10 @@ class Pruner:
         before: IoCounters,
         projected: Sequence[LeafColumn] = (),
         without_nan: frozenset[int] = frozenset(),
-    ) -> Examination:
-        return Examination(self._bind(footer), footer, source, self.options, before, projected, without_nan)
+    ) -> FilePruning:
+        return FilePruning(self._bind(footer), footer, source, self.options, before, projected, without_nan)
 
-    def _ask_filters(self, examination: Examination) -> None:
+    def _ask_filters(self, examination: FilePruning) -> None:
         questions = examination.questions()
         if not questions:
             return

@@ -71,7 +71,7 @@ def plan_leaf(footer: ParquetFooter, leaf: LeafColumn, selection: RowSelection, 
     selected = selection.rank(footer.first_rows + footer.row_group_rows) - selection.rank(footer.first_rows)
     by_page = np.zeros(footer.num_row_groups, dtype=np.bool_)
     if index is not None:
-        by_page[index.row_groups[index.located]] = True
+        by_page[index.row_groups[index.has_offset_index]] = True
         by_page &= selected < footer.row_group_rows
     groups = np.flatnonzero((selected > 0) & ~by_page)
     pieces = np.stack(

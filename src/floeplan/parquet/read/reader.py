@@ -112,7 +112,7 @@ def read_selected(
     selected = rows.rank(footer.first_rows + footer.row_group_rows) - rows.rank(footer.first_rows)
     partial = np.flatnonzero((selected > 0) & (selected < footer.row_group_rows))
     leaves = [leaf for field in fields for leaf in field.leaves]
-    indexes = read_page_indexes(source, footer, leaves, partial, described=()) if len(partial) and leaves else {}
+    indexes = read_page_indexes(source, footer, leaves, partial, with_statistics=()) if len(partial) and leaves else {}
     return _Reading(source, footer, fields, indexes, None).matching(rows, rows, None)
 
 
@@ -199,7 +199,7 @@ class _Reading:
         assert self._binding is not None
         aligned = {leaf: take_rows(column, _within(doubtful, rows_of[leaf])) for leaf, column in data.items()}
         table = _assembled(self._asked, aligned, doubtful.row_count)
-        if not self._footer.has_own_ids:
+        if not self._footer.has_field_ids:
             table = without_field_ids(table)
         return doubtful.narrow(matching_mask(self._binding.predicate, table, self._binding.schema))
 

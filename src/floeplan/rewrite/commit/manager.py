@@ -52,7 +52,7 @@ from floeplan.transaction.history import has_forgotten
 from floeplan.transaction.refs import branch_head
 from floeplan.transaction.validation import SHOWN_FILES
 from floeplan.vectors import Ints
-from floeplan.write.entry_rows import discard_entries
+from floeplan.write.file_entries import remove_written_files
 from floeplan.write.target import WriteTarget
 
 # Delete files that apply to nothing any more once a rewrite is committed.
@@ -258,7 +258,7 @@ class CommitManager:
         except FloeplanError as error:
             again = isinstance(error, CommitConflictError) and "check" in error.context
             if error.safe_to_clean:
-                discard_entries(deletes, TableFiles.of(since.table))
+                remove_written_files(deletes, TableFiles.of(since.table))
                 self._discard(() if again else judged.groups)
             if again and error.safe_to_clean:
                 return None
@@ -327,7 +327,7 @@ class CommitManager:
 
     def _discard(self, groups: Sequence[GroupResult]) -> None:
         for group in groups:
-            discard_entries(group.added, TableFiles.of(self.plan.target.table))
+            remove_written_files(group.added, TableFiles.of(self.plan.target.table))
 
 
 def _newest(table: Table) -> Table:

@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from floeplan.parquet.footer.footer import ParquetFooter
-from floeplan.parquet.footer.page_index import PageIndex, offset_index, read_page_indexes
+from floeplan.parquet.footer.page_index import PageIndex, encode_offset_index, read_page_indexes
 from floeplan.parquet.footer.schema import LeafColumn
 from floeplan.parquet.footer.thrift import BINARY, BOOL, I32, I64, LIST, STRUCT, encode_struct
-from floeplan.parquet.footer.values import ChunkClaims, Family, Side, decode_bound, family, usable_claims
-from floeplan.parquet.pages.data_pages import DATA_PAGE, DICTIONARY_PAGE, PLAIN, RLE, RLE_DICTIONARY, MadePage
+from floeplan.parquet.footer.values import ChunkStatistics, Family, Side, decode_bound, family, usable_statistics
+from floeplan.parquet.pages.data_pages import DATA_PAGE, DICTIONARY_PAGE, PLAIN, RLE, RLE_DICTIONARY, EncodedPage
 from floeplan.rewrite.pages.joined_file import Piece
 from floeplan.scan.file_rows import OpenFile
 from floeplan.vectors import Ints
@@ -28,7 +28,7 @@ _UNORDERED = 0
 
 
 @dataclass(frozen=True, slots=True)
-class PagePart:
+class PageRun:
     """Some pages, one behind the other."""
 
     size: int
@@ -47,17 +47,17 @@ class PagePart:
 
 
 @dataclass(frozen=True, slots=True)
-class NewPage:
+class DescribedPage:
     """A page that was made, and what is known of it."""
 
-    page: MadePage
+    page: EncodedPage
     rows: int
     nulls: int
     lower: bytes | None
     upper: bytes | None
 
 
-def part_of(leaf: LeafColumn, encoding: int, pages: Sequence[NewPage]) -> PagePart:
+def page_run(leaf: LeafColumn, encoding: int, pages: Sequence[DescribedPage]) -> PageRun:
     """Pages that were made, as a part; bounds that cannot be compared are a ``ValueError``."""
     sizes = np.array([one.page.size for one in pages])
     rows, nulls = np.array([one.rows for one in pages]), np.array([one.nulls for one in pages])
@@ -66,7 +66,7 @@ def part_of(leaf: LeafColumn, encoding: int, pages: Sequence[NewPage]) -> PagePa
     lowest, highest = (_extreme(leaf, low, Side.LOWER), _extreme(leaf, high, Side.UPPER)) if low else (None, None)
     if low and (lowest is None or highest is None):
         raise ValueError("bounds that cannot be compared")
-    return PagePart(
+    return PageRun(
         size=int(sizes.sum()),
         rows=int(rows.sum()),
         nulls=int(nulls.sum()),
@@ -89,9 +89,9 @@ class PageChunk:
 
     leaf: LeafColumn
     codec: int
-    parts: Sequence[PagePart]
+    parts: Sequence[PageRun]
     pages: Sequence[Piece]
-    dictionary: MadePage | None = None
+    dictionary: EncodedPage | None = None
 
     @property
     def pieces(self) -> Sequence[Piece]:
@@ -126,7 +126,7 @@ class PageChunk:
     def offset_index(self, start: int) -> bytes:
         sizes, rows = _over_pages(self.parts, "page_sizes"), _over_pages(self.parts, "page_rows")
         offsets, firsts = start + self._before_data + np.cumsum(sizes) - sizes, np.cumsum(rows) - rows
-        return offset_index(offsets, sizes, firsts)
+        return encode_offset_index(offsets, sizes, firsts)
 
     def metadata(self, start: int) -> bytes:
         encodings = frozenset().union(*(part.encodings for part in self.parts))
@@ -159,7 +159,7 @@ class PageChunk:
         return [encode_struct([(1, I32, kind), (2, I32, encoding), (3, I32, n)]) for kind, encoding, n in counted]
 
 
-def statistics(leaf: LeafColumn, parts: Sequence[PagePart]) -> bytes | None:
+def statistics(leaf: LeafColumn, parts: Sequence[PageRun]) -> bytes | None:
     """The statistics of all parts together; nothing when their bounds cannot be compared."""
     fields: list[tuple[int, int, object]] = [(3, I64, sum(part.nulls for part in parts))]
     filled = [part for part in parts if part.nulls < part.rows]
@@ -184,7 +184,7 @@ def _extreme(leaf: LeafColumn, raw: Sequence[bytes | None], side: Side) -> int |
     return int(pc.sort_indices(values, sort_keys=[("", order)])[0].as_py())
 
 
-def _over_pages(parts: Sequence[PagePart], name: str) -> Ints:
+def _over_pages(parts: Sequence[PageRun], name: str) -> Ints:
     return np.concatenate([getattr(part, name) for part in parts])
 
 
@@ -209,7 +209,7 @@ _GOOD_SHARE = 4
 
 
 @dataclass(frozen=True, slots=True)
-class KeptPages:
+class CopyablePages:
     """Says of columns of a file whether their pages can be kept."""
 
     options: WriteOptions
@@ -217,21 +217,21 @@ class KeptPages:
     """The columns of the new file that may be, by field id: those outside of structs, lists and maps."""
 
     @staticmethod
-    def of(options: WriteOptions, blank: ParquetFooter, without: Iterable[int]) -> KeptPages:
+    def of(options: WriteOptions, blank: ParquetFooter, without: Iterable[int]) -> CopyablePages:
         """For new files with these columns, of which some are always encoded."""
         never = set(without)
         plain = (leaf for leaf in blank.leaves if len(leaf.path) == 1 and leaf.max_rep == 0)
-        return KeptPages(options, {leaf.field_id: leaf for leaf in plain if leaf.field_id not in never})
+        return CopyablePages(options, {leaf.field_id: leaf for leaf in plain if leaf.field_id not in never})
 
-    def found(self, opened: OpenFile, nan_counts: Mapping[int, int]) -> list[dict[int, PagePart]]:
+    def found(self, opened: OpenFile, nan_counts: Mapping[int, int]) -> list[dict[int, PageRun]]:
         """For each row group of a file the columns that can be kept, by field id."""
         footer = opened.footer
         groups = np.arange(footer.num_row_groups)
         leaves = [leaf for leaf in self.fitting(footer) if self._stands_alone(footer, leaf, nan_counts)]
         indexes = read_page_indexes(opened.source, footer, leaves, groups) if leaves else {}
-        kept: list[dict[int, PagePart]] = [{} for _ in groups]
+        kept: list[dict[int, PageRun]] = [{} for _ in groups]
         for leaf in leaves:
-            claims = usable_claims(footer, footer.chunks(leaf))
+            claims = usable_statistics(footer, footer.chunks(leaf))
             for group in groups.tolist():
                 part = _part(footer, indexes[leaf.index], claims, group)
                 if part is not None and self._good(part):
@@ -240,7 +240,7 @@ class KeptPages:
 
     def fitting(self, footer: ParquetFooter) -> list[LeafColumn]:
         """The columns of a file that are stored as the new file will store them."""
-        if not footer.has_own_ids:
+        if not footer.has_field_ids:
             return []
         wanted = ((leaf, self.leaves.get(leaf.field_id)) for leaf in footer.leaves)
         return [
@@ -255,7 +255,7 @@ class KeptPages:
         chunks = footer.chunks(leaf)
         return bool((chunks.codec == CODECS[self.options.codec]).all() and (chunks.dictionary_page_offset <= 0).all())
 
-    def _good(self, part: PagePart) -> bool:
+    def _good(self, part: PageRun) -> bool:
         rows, size = part.page_rows.mean(), part.page_sizes.mean()
         return bool(rows * _GOOD_SHARE >= self.options.page_rows or size * _GOOD_SHARE >= self.options.page_size)
 
@@ -264,13 +264,13 @@ def _stored(leaf: LeafColumn) -> tuple[object, ...]:
     return leaf.physical, leaf.type_length, leaf.type, leaf.annotation.unit, leaf.max_def, leaf.max_rep, len(leaf.path)
 
 
-def _part(footer: ParquetFooter, index: PageIndex, claims: ChunkClaims, group: int) -> PagePart | None:
+def _part(footer: ParquetFooter, index: PageIndex, claims: ChunkStatistics, group: int) -> PageRun | None:
     """What is known of a column of one row group; nothing unless all is."""
     chunks = footer.chunks(index.leaf)
     pages = slice(int(index.page_starts[group]), int(index.page_starts[group + 1]))
     place = int(chunks.start[group]), int(chunks.total_compressed_size[group])
     sizes, rows, nulls = index.size[pages], index.row_count[pages], index.null_count[pages]
-    if not (index.located[group] and index.described[group]):
+    if not (index.has_offset_index[group] and index.has_column_index[group]):
         return None
     if index.offset[pages][0] != place[0] or sizes.sum() != place[1]:
         return None
@@ -278,7 +278,7 @@ def _part(footer: ParquetFooter, index: PageIndex, claims: ChunkClaims, group: i
         nulls = np.zeros_like(nulls)
     total = int(footer.row_group_rows[group])
     missing = 0 if index.leaf.max_def == 0 else int(claims.null_count[group])
-    encodings = footer.place(index.leaf, group).encodings
+    encodings = footer.chunk_location(index.leaf, group).encodings
     if missing != nulls.sum() or (nulls < 0).any() or chunks.num_values[group] != total:
         return None
     if encodings is None or encodings & _DICTIONARIES:
@@ -288,7 +288,7 @@ def _part(footer: ParquetFooter, index: PageIndex, claims: ChunkClaims, group: i
     whole = claims.lower[group] is not None and claims.upper[group] is not None
     if not (np.array(bounded) | (nulls == rows)).all() or not (whole or missing == total):
         return None
-    return PagePart(
+    return PageRun(
         size=place[1],
         rows=total,
         nulls=missing,

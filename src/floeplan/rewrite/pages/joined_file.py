@@ -18,7 +18,7 @@ from typing import Protocol
 from pyiceberg.io import OutputStream
 
 from floeplan.parquet.footer.footer import ParquetFooter, decode_footer
-from floeplan.parquet.footer.page_index import move_places
+from floeplan.parquet.footer.page_index import shift_offset_index
 from floeplan.parquet.footer.thrift import (
     I16,
     I64,
@@ -89,7 +89,7 @@ class EncodedChunk:
     def offset_index(self, start: int) -> bytes:
         chunks = self.footer.chunks(self.leaf)
         encoded = self._part(int(chunks.offset_index_offset[0]), int(chunks.offset_index_length[0]))
-        return move_places(encoded, start - self._start, self.footer.file)
+        return shift_offset_index(encoded, start - self._start, self.footer.file)
 
     def metadata(self, start: int) -> bytes:
         shift = partial(_shifted, start - self._start)

@@ -9,7 +9,8 @@ changes is by how much they moved: the places in the footer and in the offset in
 in both is copied as it stands.
 
 Files fit together when their schemas are the same to the byte, field ids included, and the same program wrote them
-(readers work around faults of writers by its name); codecs and encodings may differ. ``misfit`` says why they do not.
+(readers work around faults of writers by its name); codecs and encodings may differ. ``stitch_obstacle`` gives the
+reason when they do not.
 Whoever stitches sees to it that no row would have to change on the way: no deletes, no ids counted from the start of a
 file.
 """
@@ -27,7 +28,7 @@ from pyiceberg.schema import Schema
 
 from floeplan.metadata.files import writing
 from floeplan.parquet.footer.footer import ParquetFooter, decode_footer
-from floeplan.parquet.footer.page_index import move_places
+from floeplan.parquet.footer.page_index import shift_offset_index
 from floeplan.parquet.footer.thrift import (
     BINARY,
     I64,
@@ -53,7 +54,7 @@ _MAGIC = b"PAR1"
 _PLACES: Any = {2: ..., 4: ..., 6: SCALAR, 7: ...}
 
 
-def misfit(files: Iterable[OpenFile], schema: Schema, min_row_group: int = MIN_ROW_GROUP_BYTES) -> str:
+def stitch_obstacle(files: Iterable[OpenFile], schema: Schema, min_row_group: int = MIN_ROW_GROUP_BYTES) -> str:
     """Why files cannot, or should not, be stitched; empty when they can. Files are looked at one by one.
 
     Args:
@@ -64,17 +65,17 @@ def misfit(files: Iterable[OpenFile], schema: Schema, min_row_group: int = MIN_R
     wanted, likeness = _types(schema), set()
     groups = size = 0
     for opened in files:
-        if not opened.footer.has_own_ids or _types(opened.footer.schema) != wanted:
+        if not opened.footer.has_field_ids or _types(opened.footer.schema) != wanted:
             return f"the columns of {opened.file.path} are not those of the table"
         likeness.add(_likeness(opened))
         if len(likeness) > 1:
             return "the files have different schemas or writers"
         groups += opened.footer.num_row_groups
         size += opened.file.file_size
-    return small_row_groups(size, groups, min_row_group)
+    return small_row_groups_reason(size, groups, min_row_group)
 
 
-def small_row_groups(size: int, groups: int, min_row_group: int) -> str:
+def small_row_groups_reason(size: int, groups: int, min_row_group: int) -> str:
     """Whether row groups are better put together, which takes decoding them: the reason, or nothing."""
     mean = size // max(1, groups)
     return f"row groups of {mean} bytes are better put together" if mean < min_row_group else ""
@@ -183,7 +184,8 @@ def _moved_places(opened: OpenFile, group: int, distance: int, places: _PagePlac
     there = [place for place in ranges if place[0] >= 0]
     read = iter(opened.source.read_ranges(there))
     return [
-        places.add(move_places(bytes(next(read)), distance, footer.file)) if at >= 0 else (0, 0) for at, _ in ranges
+        places.add(shift_offset_index(bytes(next(read)), distance, footer.file)) if at >= 0 else (0, 0)
+        for at, _ in ranges
     ]
 
 

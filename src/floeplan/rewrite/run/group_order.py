@@ -36,8 +36,8 @@ from floeplan.rewrite.strategies.order_bytes import comparable
 from floeplan.schemas import fields_by_id
 from floeplan.tasks.threads import parallel_map, prefetch
 from floeplan.vectors import valid_mask
-from floeplan.write.partitioning import sort_rows, sorted_rows, taken
-from floeplan.write.row_order import Numbers
+from floeplan.write.partitioning import sort_row_numbers, sort_rows, take_rows
+from floeplan.write.row_order import RowNumbers
 
 COPIES = 4
 """Rows, their sorted copy, what writing them takes, and the rows before, which may still be written."""
@@ -70,15 +70,15 @@ class GroupOrder:
         column = columns_of(rows, self.schema)
         return [decoded(column(field.source_id)) for field in self.order.fields]
 
-    def numbers(self, rows: pa.Table) -> Numbers:
+    def numbers(self, rows: pa.Table) -> RowNumbers:
         """The numbers of rows in order; of their columns those of ``key_schema`` are enough."""
         if self.clusters:
             return curve_rows(self.keys(rows), self.strategy)
-        return sorted_rows(rows, self.schema, self.order)
+        return sort_row_numbers(rows, self.schema, self.order)
 
     def ordered(self, rows: pa.Table) -> pa.Table:
         """Rows in order, in memory."""
-        return taken(rows, pa.array(self.numbers(rows)))
+        return take_rows(rows, pa.array(self.numbers(rows)))
 
     def ordered_on_disk(
         self, rows: Iterable[pa.Table], sample: pa.Table, ranges: int, total: int
@@ -169,7 +169,7 @@ class _CurveRanges:
         words = [np.asarray(rows.column(name)) for name in rows.schema.names if name.startswith(_WORD)]
         plain = self.plain(rows)
         leading = order_words(self.order.keys(plain)[0].combine_chunks())
-        return taken(plain, pa.array(along_curve(words, self.bits * len(self.levels), leading)))
+        return take_rows(plain, pa.array(along_curve(words, self.bits * len(self.levels), leading)))
 
     def plain(self, rows: pa.Table) -> pa.Table:
         return rows.drop_columns([name for name in rows.schema.names if name.startswith(_WORD)])
@@ -262,7 +262,7 @@ class HeldRows:
     """Rows as they were read, each column one piece if that can be, and their numbers in the order that is wanted."""
 
     rows: pa.Table
-    numbers: Numbers
+    numbers: RowNumbers
 
     @classmethod
     def of(cls, pieces: list[pa.Table], order: GroupOrder, threads: int) -> HeldRows:

@@ -23,12 +23,12 @@ from pyiceberg.schema import Schema
 from floeplan.dml.row_task import LAST_UPDATED, ROW_ID, FileTask, WholeRows
 from floeplan.metadata.files import writing
 from floeplan.metadata.manifests.entries import EntriesTable
-from floeplan.parquet.footer.footer import ChunkPlace, ParquetFooter, decode_footer
-from floeplan.parquet.pages.data_pages import UNUSUAL
+from floeplan.parquet.footer.footer import ChunkLocation, ParquetFooter, decode_footer
+from floeplan.parquet.pages.data_pages import UNSUPPORTED_PAGE
 from floeplan.parquet.prune.selection import RowSelection
-from floeplan.rewrite.pages.column_chunk import CODECS, KeptPages, PageChunk, PagePart
+from floeplan.rewrite.pages.column_chunk import CODECS, CopyablePages, PageChunk, PageRun
+from floeplan.rewrite.pages.filtered_pages import FilteredColumn, SourcePages, can_filter_pages
 from floeplan.rewrite.pages.joined_file import Chunk, JoinedFile, encoded_chunks, encoded_footer
-from floeplan.rewrite.pages.thin_pages import OldPages, ThinColumn, can_thin
 from floeplan.rewrite.plan.options import STITCHING
 from floeplan.rewrite.run.stitch_group import removing
 from floeplan.rewrite.run.work import GroupRun
@@ -38,8 +38,14 @@ from floeplan.tasks.threads import parallel_map
 from floeplan.vectors import Mask
 from floeplan.write.conform import conform
 from floeplan.write.data_files import data_entry
-from floeplan.write.entry_rows import entries_of
-from floeplan.write.parquet_file import GroupFacts, WrittenFile, encoded_file, group_facts, hardly_repeating
+from floeplan.write.file_entries import added_entries
+from floeplan.write.parquet_file import (
+    RowGroupMetrics,
+    WrittenFile,
+    encoded_file,
+    high_cardinality_columns,
+    row_group_metrics,
+)
 from floeplan.write.partitioning import FilePartition
 from floeplan.write.target import WriteTarget
 
@@ -61,7 +67,7 @@ class JoinLayout:
     schema: Schema
     blank: bytes
     paths: Sequence[tuple[str, ...]]
-    kept: KeptPages
+    kept: CopyablePages
     opened: dict[int, OpenFile] = field(default_factory=dict)
     """Files of the group that were opened to find this, by their place; whoever needs one takes it."""
 
@@ -76,7 +82,7 @@ class JoinLayout:
         schema = Schema(*fields, *lineage)
         blank = encoded_footer(encoded_file(_in_layout(arrow_schema(schema).empty_table(), schema), target.options))
         footer = decode_footer(blank, "the table", len(blank))
-        kept = KeptPages.of(target.options, footer, without=_LINEAGE)
+        kept = CopyablePages.of(target.options, footer, without=_LINEAGE)
         return cls(schema, blank, [leaf.path for leaf in footer.leaves], kept)
 
 
@@ -108,8 +114,8 @@ def _worth(layout: JoinLayout, opened: OpenFile, nan_counts: Mapping[int, int]) 
     made = 0
     for group in range(footer.num_row_groups):
         for leaf in layout.kept.fitting(footer):
-            place = footer.place(leaf, group)
-            if leaf.field_id in kept.get(group, ()) or can_thin(leaf, place):
+            place = footer.chunk_location(leaf, group)
+            if leaf.field_id in kept.get(group, ()) or can_filter_pages(leaf, place):
                 made += place.size
     return made >= _WORTH * footer.file_size
 
@@ -117,7 +123,9 @@ def _worth(layout: JoinLayout, opened: OpenFile, nan_counts: Mapping[int, int]) 
 def _required(opened: OpenFile) -> set[int]:
     """Plain columns without definition levels."""
     footer = opened.footer
-    return {leaf.field_id for leaf in footer.leaves if footer.has_own_ids and not leaf.max_def and len(leaf.path) == 1}
+    return {
+        leaf.field_id for leaf in footer.leaves if footer.has_field_ids and not leaf.max_def and len(leaf.path) == 1
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +147,8 @@ class _Piece:
     group: int
     size: int
     keep: Mask | None
-    kept: Mapping[int, PagePart]
-    paged: Mapping[int, ChunkPlace]
+    kept: Mapping[int, PageRun]
+    paged: Mapping[int, ChunkLocation]
 
     @property
     def all_rows(self) -> int:
@@ -158,12 +166,12 @@ class _Piece:
             return RowSelection.from_runs([first], [self.all_rows])
         return RowSelection.from_mask(self.keep, first)
 
-    def pages(self, columns: Sequence[int]) -> list[OldPages]:
+    def pages(self, columns: Sequence[int]) -> list[SourcePages]:
         """The pages of some columns, read at once."""
         places = [self.paged[i] for i in columns]
         read = self.opened.source.read_ranges([(place.start, place.size) for place in places])
         return [
-            OldPages(data, place, self.all_rows, self.keep, self.kept.get(i))
+            SourcePages(data, place, self.all_rows, self.keep, self.kept.get(i))
             for i, place, data in zip(columns, places, read, strict=True)
         ]
 
@@ -175,7 +183,7 @@ class _NewGroup:
     pieces: int
     rows: int
     chunks: Sequence[Chunk]
-    facts: GroupFacts
+    facts: RowGroupMetrics
 
 
 class GroupJoiner:
@@ -192,7 +200,7 @@ class GroupJoiner:
         groups = self._row_groups()
         group = next(groups, None)
         if group is None:  # all rows are deleted
-            return entries_of([], target.union)
+            return added_entries([], target.union)
         path = target.new_location(f"{target.file_name(self.run.token)}.parquet", self.partition.key)
         written.push(removing(target.files, path))
         with writing(path), target.io.new_output(path).create() as out:
@@ -205,7 +213,7 @@ class GroupJoiner:
             size, footer = file.finish()
         self.run.moved.wrote([path], [footer.num_rows], [(np.array([0]), np.array([self.run.moved.rows]))])
         made = WrittenFile(path, size, footer, tuple(facts))
-        return entries_of([data_entry(target, made, self.partition)], target.union)
+        return added_entries([data_entry(target, made, self.partition)], target.union)
 
     def _row_groups(self) -> Iterator[_NewGroup]:
         for pieces in self._good_sizes():
@@ -261,12 +269,12 @@ class GroupJoiner:
             if not keep.any():
                 continue
             parts = kept[group] if keep.all() else {}
-            places = [(leaf, footer.place(leaf, group)) for leaf in footer.leaves]
+            places = [(leaf, footer.chunk_location(leaf, group)) for leaf in footer.leaves]
             size = sum(at.uncompressed_size for _, at in places) * int(np.count_nonzero(keep)) // len(keep)
             paged = {
                 leaf.field_id: at
                 for leaf, at in places
-                if leaf.index in fitting and (leaf.field_id in parts or can_thin(leaf, at))
+                if leaf.index in fitting and (leaf.field_id in parts or can_filter_pages(leaf, at))
             }
             yield _Piece(work.files[place], opened, group, size, None if keep.all() else keep, parts, paged)
 
@@ -287,12 +295,12 @@ class GroupJoiner:
                 break
         return len(tables), _in_layout(pa.concat_tables(tables), schema)
 
-    def _columns(self, made: Sequence[PageChunk], rows: pa.Table | None) -> tuple[list[Chunk], GroupFacts]:
+    def _columns(self, made: Sequence[PageChunk], rows: pa.Table | None) -> tuple[list[Chunk], RowGroupMetrics]:
         """The columns of a row group, those that are made and those that are yet to be encoded."""
         chunks: dict[tuple[str, ...], Chunk] = {chunk.leaf.path: chunk for chunk in made}
         facts = _known(made)
         if rows is not None:
-            facts = _together(facts, group_facts(rows))
+            facts = _together(facts, row_group_metrics(rows))
             chunks |= encoded_chunks(encoded_file(rows, self.target.options, self._plain(rows)))
         return [chunks[path] for path in self.layout.paths], facts
 
@@ -302,12 +310,12 @@ class GroupJoiner:
         read = [piece.pages(columns) for piece in pieces] if columns else []
 
         def made(at: int) -> PageChunk | None:
-            column = ThinColumn(leaves[columns[at]], codec, self.target.options)
+            column = FilteredColumn(leaves[columns[at]], codec, self.target.options)
             try:
                 for pages in read:
                     column.add(pages[at])
                 return column.finish()
-            except UNUSUAL:
+            except UNSUPPORTED_PAGE:
                 return None
 
         found = list(parallel_map(made, range(len(columns)), self.run.threads))
@@ -318,7 +326,7 @@ class GroupJoiner:
         """Columns whose values hardly repeat, by the first row group."""
         for name, column in zip(rows.column_names, rows.columns, strict=True):
             if name not in self.repeating:
-                self.repeating[name] = not hardly_repeating(pa.table({name: column}))
+                self.repeating[name] = not high_cardinality_columns(pa.table({name: column}))
         return frozenset(name for name in rows.column_names if not self.repeating[name])
 
 
@@ -341,14 +349,14 @@ def _of_group(flags: Mask, footer: ParquetFooter, group: int) -> Mask:
     return flags[first : first + int(footer.row_group_rows[group])]
 
 
-def _known(kept: Sequence[PageChunk]) -> GroupFacts:
+def _known(kept: Sequence[PageChunk]) -> RowGroupMetrics:
     """What is known of columns made of pages; those that may have NaN are not."""
     nulls = {chunk.leaf.field_id: chunk.nulls for chunk in kept}
-    return GroupFacts(nulls, dict.fromkeys(nulls, 0), {})
+    return RowGroupMetrics(nulls, dict.fromkeys(nulls, 0), {})
 
 
-def _together(one: GroupFacts, other: GroupFacts) -> GroupFacts:
-    return GroupFacts(
+def _together(one: RowGroupMetrics, other: RowGroupMetrics) -> RowGroupMetrics:
+    return RowGroupMetrics(
         {**one.null_counts, **other.null_counts},
         {**one.nan_counts, **other.nan_counts},
         {**one.long_bounds, **other.long_bounds},

@@ -27,8 +27,14 @@ from floeplan.rewrite.run.stitch_group import removing
 from floeplan.rewrite.run.work import GroupRun
 from floeplan.tasks.threads import parallel_map
 from floeplan.write.data_files import data_entry
-from floeplan.write.entry_rows import FileEntry, entries_of
-from floeplan.write.parquet_file import GroupFacts, WrittenFile, encoded_file, group_facts, hardly_repeating
+from floeplan.write.file_entries import FileEntry, added_entries
+from floeplan.write.parquet_file import (
+    RowGroupMetrics,
+    WrittenFile,
+    encoded_file,
+    high_cardinality_columns,
+    row_group_metrics,
+)
 from floeplan.write.partitioning import FilePartition
 
 _FULL_ENOUGH = 0.9
@@ -50,7 +56,7 @@ class _RowGroup:
 
     span: _Span
     chunks: Sequence[Chunk]
-    facts: GroupFacts
+    facts: RowGroupMetrics
 
     @property
     def size(self) -> int:
@@ -66,7 +72,7 @@ class OrderedFiles:
         self.run, self.partition, self.held, self.target = run, partition, held, run.target
         self._blank = encoded_footer(encoded_file(held.rows.schema.empty_table(), run.target.options))
         self._paths = [leaf.path for leaf in decode_footer(self._blank, "the table", len(self._blank)).leaves]
-        self._plain = hardly_repeating(held.rows)
+        self._plain = high_cardinality_columns(held.rows)
 
     def write(self, written: ExitStack) -> EntriesTable:
         """The entries of the new files; ``written`` removes them when it is left by an exception."""
@@ -75,7 +81,7 @@ class OrderedFiles:
             groups = iter(of_file)
             for group in groups:  # as long as there are some: a file that is full takes no more of them
                 entries.append(self._file(written, len(entries), chain([group], groups)))
-        return entries_of(entries, self.target.union)
+        return added_entries(entries, self.target.union)
 
     def _row_groups(self) -> Iterator[_RowGroup]:
         """Row groups in order; those of the first file tell how many files there will be."""
@@ -104,12 +110,12 @@ class OrderedFiles:
 
     def _encode(self, span: _Span) -> _RowGroup:
         """Column by column: what was picked of one is encoded while it is still at hand."""
-        chunks, facts = dict[tuple[str, ...], Chunk](), list[GroupFacts]()
+        chunks, facts = dict[tuple[str, ...], Chunk](), list[RowGroupMetrics]()
         for column in self.held.rows.column_names:
             rows = self.held.picked(column, span.first, span.count)
             chunks |= encoded_chunks(encoded_file(rows, self.target.options, self._plain))
-            facts.append(group_facts(rows))
-        return _RowGroup(span, [chunks[path] for path in self._paths], GroupFacts.together(facts))
+            facts.append(row_group_metrics(rows))
+        return _RowGroup(span, [chunks[path] for path in self._paths], RowGroupMetrics.merged(facts))
 
     def _file(self, written: ExitStack, number: int, groups: Iterator[_RowGroup]) -> FileEntry:
         """Write a file of the next row groups, until it is full."""
@@ -117,7 +123,7 @@ class OrderedFiles:
         name = f"{target.file_name(f'{self.run.token}-{number}')}.parquet"
         path = target.new_location(name, self.partition.key)
         written.push(removing(target.files, path))
-        facts, first, size = list[GroupFacts](), 0, 0
+        facts, first, size = list[RowGroupMetrics](), 0, 0
         with writing(path), target.io.new_output(path).create() as out:
             file = JoinedFile(out, path, self._blank)
             for group in groups:

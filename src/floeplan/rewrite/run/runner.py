@@ -24,7 +24,7 @@ from floeplan.rewrite.run.work import GroupResult, GroupWork
 from floeplan.tasks.memory import raised_gc_threshold
 from floeplan.tasks.runner import run_tasks
 from floeplan.text import reason
-from floeplan.write.entry_rows import discard_entries
+from floeplan.write.file_entries import remove_written_files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -117,7 +117,7 @@ def discard_outcomes(outcomes: Sequence[GroupOutcome], task: RewriteTask) -> Non
     """Remove the files of results that will not be committed."""
     for outcome in outcomes:
         if isinstance(outcome, GroupResult):
-            discard_entries(outcome.added, task.target.files)
+            remove_written_files(outcome.added, task.target.files)
 
 
 def _jobs(works: Sequence[GroupWork]) -> Iterator[list[GroupWork]]:

@@ -10,11 +10,11 @@ import numpy as np
 
 from floeplan.metadata.files import TableFiles
 from floeplan.metadata.manifests.entries import EntriesTable
-from floeplan.rewrite.pages.stitch import MIN_ROW_GROUP_BYTES, misfit, small_row_groups, stitch
+from floeplan.rewrite.pages.stitch import MIN_ROW_GROUP_BYTES, small_row_groups_reason, stitch, stitch_obstacle
 from floeplan.rewrite.plan.options import STITCHING
 from floeplan.rewrite.run.work import GroupRun
 from floeplan.write.data_files import data_entry
-from floeplan.write.entry_rows import FileEntry, entries_of
+from floeplan.write.file_entries import FileEntry, added_entries
 from floeplan.write.parquet_file import WrittenFile
 from floeplan.write.partitioning import FilePartition
 
@@ -37,7 +37,9 @@ def not_stitchable(run: GroupRun) -> str:
     if any(file.deletes for file in files):
         return f"{next(file.path for file in files if file.deletes)} has deletes"
     opened = (run.files.open(file) for file in files)
-    return small_row_groups(work.bytes, len(files), smallest) or misfit(opened, run.target.stored_schema, smallest)
+    return small_row_groups_reason(work.bytes, len(files), smallest) or stitch_obstacle(
+        opened, run.target.stored_schema, smallest
+    )
 
 
 class GroupStitcher:
@@ -63,7 +65,7 @@ class GroupStitcher:
                 [path], [made.footer.num_rows], [(np.array([first]), np.array([made.footer.num_rows]))]
             )
             parts.append(self._entry(made, places))
-        return entries_of(parts, target.union)
+        return added_entries(parts, target.union)
 
     def _portions(self) -> list[list[int]]:
         """Neighbouring files, by the portion that the middle of each lies in."""

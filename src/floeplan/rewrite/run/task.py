@@ -28,7 +28,7 @@ from floeplan.rewrite.run.write_group import GroupWriter
 from floeplan.scan.file_rows import FileRows, TableRows
 from floeplan.tasks.memory import DEFAULT_MEMORY
 from floeplan.write.partitioning import FilePartition
-from floeplan.write.position_deletes import own_deletes
+from floeplan.write.position_deletes import file_scoped_deletes
 from floeplan.write.target import WriteTarget
 
 _FEW_DELETED = 0.1
@@ -105,7 +105,7 @@ def _rewritten(run: GroupRun) -> GroupResult:
             bytes=run.work.bytes,
             added=added,
             removed_data=tuple(file.path for file in files),
-            removed_deletes=tuple(dict.fromkeys(delete for file in files for delete in own_deletes(file))),
+            removed_deletes=tuple(dict.fromkeys(delete for file in files for delete in file_scoped_deletes(file))),
             moved=run.moved.finish(),
             not_stitched=not_stitched,
         )

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from floeplan.rewrite.strategies.order_bytes import comparable
-from floeplan.write.row_order import Beginning, Numbers, SortKey, beginning, numbers_by
+from floeplan.write.row_order import KeyPrefix, RowNumbers, SortKey, key_prefix, sort_by_prefixes
 
 Words: TypeAlias = npt.NDArray[np.uint64]
 
@@ -39,7 +39,7 @@ _TABLE_BITS = 20
 _ONE = np.uint64(1)
 
 
-def curve_rows(columns: Sequence[pa.ChunkedArray], curve: str) -> Numbers:
+def curve_rows(columns: Sequence[pa.ChunkedArray], curve: str) -> RowNumbers:
     """The numbers of the rows along a curve (``zorder`` or ``hilbert``), those of one cell by their first column."""
     bits = cell_bits(len(columns), len(columns[0]))
     leading = order_words(columns[0].combine_chunks())
@@ -48,10 +48,10 @@ def curve_rows(columns: Sequence[pa.ChunkedArray], curve: str) -> Numbers:
     return along_curve(curve_words(codes, bits, curve), bits * len(columns), leading)
 
 
-def along_curve(words: Sequence[Words], used: int, leading: Beginning) -> Numbers:
+def along_curve(words: Sequence[Words], used: int, leading: KeyPrefix) -> RowNumbers:
     """The numbers of rows by their words, of which so many bits are in use; where these are equal, by ``leading``."""
-    cells = Beginning(words[0] >> np.uint64(max(0, _WORD_BITS - used)), min(used, _WORD_BITS), whole=len(words) == 1)
-    return numbers_by([cells, leading], len(words[0]))[0]
+    cells = KeyPrefix(words[0] >> np.uint64(max(0, _WORD_BITS - used)), min(used, _WORD_BITS), exact=len(words) == 1)
+    return sort_by_prefixes([cells, leading], len(words[0]))[0]
 
 
 def curve_words(codes: Sequence[Words], bits: int, curve: str) -> list[Words]:
@@ -86,14 +86,14 @@ def cell_bits(columns: int, rows: int) -> int:
     return min(bits_per_column(columns), max(LEAST_BITS, wanted))
 
 
-def order_words(column: pa.Array) -> Beginning:
+def order_words(column: pa.Array) -> KeyPrefix:
     """Numbers in the order of the values, nulls largest: of few rows their ranks, of many what a number can hold."""
     plain = comparable(column)
     if len(plain) > SAMPLE_ROWS:
-        return beginning(SortKey(plain, nulls_first=False))
+        return key_prefix(SortKey(plain, nulls_first=False))
     ranks = pc.rank(plain, tiebreaker="dense")
     words = np.asarray(ranks.to_numpy(zero_copy_only=False).astype(np.uint64) - _ONE)
-    return Beginning(words, int(words.max(initial=0)).bit_length(), whole=True)
+    return KeyPrefix(words, int(words.max(initial=0)).bit_length(), exact=True)
 
 
 def cell_codes(words: Words, bits: int) -> Words:

@@ -189,7 +189,7 @@ def _without_ids(plan: ScanPlan) -> Mask:
         return np.zeros(len(plan.files), dtype=np.bool_)
 
     def carries_none(path: str) -> bool:
-        return not read_footer(open_source(path, table.io)).has_own_ids
+        return not read_footer(open_source(path, table.io)).has_field_ids
 
     with ThreadPoolExecutor(DEFAULT_CONCURRENCY, "floeplan-ids") as pool:
         return np.fromiter(pool.map(carries_none, plan.files.entries.path.to_pylist()), dtype=np.bool_)

@@ -24,7 +24,7 @@ from floeplan.scan.plan import plan_scan
 from floeplan.spark.read.arrow_path import FileReading, share_files
 from floeplan.tasks.runner import new_attempt
 from floeplan.write.data_files import write_data_files
-from floeplan.write.entry_rows import discard_entries
+from floeplan.write.file_entries import remove_written_files
 from floeplan.write.target import WriteTarget
 
 # The options of ``format("floeplan")``: which table is meant, and which of its rows.
@@ -165,7 +165,7 @@ class FloeplanWriter(DataSourceArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Remove the files of a job that failed."""
         for entries in written(messages):
-            discard_entries(entries, self._target.files)
+            remove_written_files(entries, self._target.files)
 
 
 def written(messages: list[WriterCommitMessage | None]) -> Iterator[EntriesTable]:

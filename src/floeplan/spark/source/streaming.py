@@ -35,7 +35,7 @@ from floeplan.spark.read.arrow_path import FileReading, share_files
 from floeplan.spark.source.batch import Share, SourceOptions, WrittenFiles, written
 from floeplan.tasks.runner import new_attempt
 from floeplan.write.data_files import write_data_files
-from floeplan.write.entry_rows import discard_entries
+from floeplan.write.file_entries import remove_written_files
 from floeplan.write.target import WriteTarget
 
 QUERY_ID, BATCH_ID = "floeplan.stream-query-id", "floeplan.stream-batch-id"
@@ -123,7 +123,7 @@ class StreamAppends(DataSourceStreamArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Remove the files of a batch that is not committed."""
         for entries in written(messages):
-            discard_entries(entries, self._target.files)
+            remove_written_files(entries, self._target.files)
 
 
 def _running_query() -> str | None:

@@ -26,8 +26,8 @@ from floeplan.tasks.runner import RESULT_SCHEMA, load_results, new_attempt, resu
 from floeplan.tasks.shipping import ensure_package, is_connect
 from floeplan.tasks.worker import ArrowTask, reusable
 from floeplan.write.conform import conform
-from floeplan.write.data_files import at_once, write_data_files
-from floeplan.write.entry_rows import discard_entries
+from floeplan.write.data_files import coalesce_batches, write_data_files
+from floeplan.write.file_entries import remove_written_files
 from floeplan.write.target import WriteTarget
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def write_frame(frame: DataFrame, target: WriteTarget) -> list[EntriesTable]:
     conform(to_arrow_schema(frame.schema).empty_table(), target.stored_schema)
     small = collected(frame, runner.LOCAL_BYTES // 2)
     if small is not None:
-        written = write_data_files(target, at_once(small.to_batches()), file_name_token=new_attempt(), sort=True)
+        written = write_data_files(target, coalesce_batches(small.to_batches()), file_name_token=new_attempt(), sort=True)
         return [written] if len(written) else []
     ensure_package(frame.sparkSession)
     marked_rows = marked(frame) if is_free(frame.sparkSession) else None
@@ -114,7 +114,7 @@ def _write_in_tasks(frame: DataFrame, target: WriteTarget, *, by_rows: bool) -> 
         task = _writer(target, narrow if by_rows else iter, written)
         query = distributed(frame, target).mapInArrow(task, RESULT_SCHEMA)
         answers = (in_batches_of_rows(query) if by_rows else query).toArrow()
-    found = load_results(answers, partial(discard_entries, files=target.files))
+    found = load_results(answers, partial(remove_written_files, files=target.files))
     return [entries for entries in found if len(entries)]
 
 
@@ -122,7 +122,7 @@ def _writer(
     target: WriteTarget, received: Callable[[_Batches], Iterator[pa.RecordBatch]], written: WrittenFiles
 ) -> ArrowTask:
     def write(batches: _Batches) -> EntriesTable:
-        rows = at_once(received(batches))
+        rows = coalesce_batches(received(batches))
         return written.told(write_data_files(target, rows, file_name_token=new_attempt(), sort=True))
 
     @reusable

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from floeplan.parquet.footer.schema import Kind, LeafColumn, Physical
-from floeplan.parquet.pages.data_pages import PLAIN, PLAIN_DICTIONARY, RLE_DICTIONARY, Page, kernel, unpacked
+from floeplan.parquet.pages.data_pages import PLAIN, PLAIN_DICTIONARY, RLE_DICTIONARY, Page, kernel, unpack_hybrid
 from floeplan.vectors import Bytes, Mask
 
 Values: TypeAlias = npt.NDArray[Any]
@@ -29,7 +29,7 @@ Bounds: TypeAlias = tuple[bytes, bytes] | None
 _NUMBERS = {Physical.INT32: "<i4", Physical.INT64: "<i8", Physical.FLOAT: "<f4", Physical.DOUBLE: "<f8"}
 
 
-class StoredValues(Protocol):
+class ValueEncoding(Protocol):
     """How the values of a column are stored."""
 
     encoding: int
@@ -46,7 +46,7 @@ class StoredValues(Protocol):
         """The values of some parts as they stand in one page, and their bounds."""
 
 
-def plain_values(leaf: LeafColumn) -> StoredValues:
+def plain_value_encoding(leaf: LeafColumn) -> ValueEncoding:
     """Plain values of a column."""
     if leaf.physical in _NUMBERS:
         return _Numbers(leaf)
@@ -186,7 +186,7 @@ class Dictionary:
     def thin(self, values: Bytes, count: int, keep: Mask | None) -> tuple[Values, Bounds]:
         if not count:
             return np.zeros(0, dtype=np.int32), None
-        numbers = unpacked(values[1:], int(values[0]) if len(values) else -1, count)
+        numbers = unpack_hybrid(values[1:], int(values[0]) if len(values) else -1, count)
         flags = np.ones(count, dtype=np.uint8) if keep is None else keep.view(np.uint8)
         return numbers[: kernel.renumber(numbers, flags, self._new)], None
 

@@ -31,7 +31,7 @@ from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.scan.plan import plan_scan
 from floeplan.scan.projection import arrow_schema
 from floeplan.write.data_files import write_data_files
-from floeplan.write.imported import import_files
+from floeplan.write.existing_files import existing_file_entries
 from floeplan.write.target import WriteTarget
 from tests.support.tables.layouts import Layout
 
@@ -103,7 +103,7 @@ def at(*text: str) -> list[datetime]:
 def test_a_partition_is_proven_by_the_statistics_of_the_file(
     tmp_path: Path, own: PartitionSpec, columns: dict[str, Any], values: list[Any]
 ) -> None:
-    entries = import_files(table_of(tmp_path, own), [file(tmp_path / "a.parquet", **columns)])
+    entries = existing_file_entries(table_of(tmp_path, own), [file(tmp_path / "a.parquet", **columns)])
     (row,) = entries.table.to_pylist()
     assert [row[f"partition.{field_id}"] for field_id in sorted(entries.partition_types)] == values
     assert (row["spec_id"], row["record_count"], row["status"], row["content"]) == (1, 2, 1, 0)
@@ -123,11 +123,11 @@ def test_what_is_not_proven_is_refused(tmp_path: Path, own: PartitionSpec, colum
     good = file(tmp_path / "good.parquet", id=[1, 1], region=["eu", "eu"], ts=at("2024-03-01", "2024-03-01"))
     bad = file(tmp_path / "bad.parquet", **columns)
     with pytest.raises(UnsupportedError, match=rf"bad\.parquet cannot be proven.*field region.*{why}"):
-        import_files(table_of(tmp_path, own), [good, bad])
+        existing_file_entries(table_of(tmp_path, own), [good, bad])
 
 
 def test_files_are_imported_under_an_old_spec_as_well(tmp_path: Path) -> None:
-    entries = import_files(
+    entries = existing_file_entries(
         table_of(tmp_path, spec((2, IdentityTransform(), "region"))), [file(tmp_path / "a.parquet")], spec_id=0
     )
     assert entries.spec_id.tolist() == [0]
@@ -136,7 +136,7 @@ def test_files_are_imported_under_an_old_spec_as_well(tmp_path: Path) -> None:
 def test_the_rows_of_imported_files_are_read(tmp_path: Path) -> None:
     own = spec((3, DayTransform(), "d"))
     path = file(tmp_path / "a.parquet", ts=at("2024-03-01", "2024-03-01T12:00"))
-    entries = import_files(table_of(tmp_path, own), [path])
+    entries = existing_file_entries(table_of(tmp_path, own), [path])
     read = Layout(SCHEMA, (PartitionSpec(spec_id=0), own)).write_table(tmp_path / "read", entries)
     found = plan_scan(read, "ts >= TIMESTAMP_NTZ '2024-03-01 12:00:00'").to_arrow()
     assert found.select(["id", "kind"]).to_pylist() == [{"id": 2, "kind": "plain"}]
@@ -157,7 +157,7 @@ def test_the_rows_of_imported_files_are_read(tmp_path: Path) -> None:
 )
 def test_folders_say_what_statistics_cannot(tmp_path: Path, own: PartitionSpec, folder: str, value: Any) -> None:
     path = file(tmp_path / folder / "a.parquet", ts=[datetime(2020, 1, 1), None])
-    entries = import_files(table_of(tmp_path, own), [path], hive_partitions=True)
+    entries = existing_file_entries(table_of(tmp_path, own), [path], hive_partitions=True)
     assert entries.array("partition.1000").to_pylist() == [value]
 
 
@@ -174,7 +174,7 @@ def test_folders_that_do_not_agree_or_cannot_be_read_are_refused(
 ) -> None:
     path = file(tmp_path / folder / "a.parquet", **columns)
     with pytest.raises(UnsupportedError, match=message):
-        import_files(table_of(tmp_path, own), [path], hive_partitions=True)
+        existing_file_entries(table_of(tmp_path, own), [path], hive_partitions=True)
 
 
 def plain(path: Path, **columns: Any) -> str:
@@ -187,8 +187,8 @@ def test_files_without_ids_need_a_name_mapping(tmp_path: Path) -> None:
     path = plain(tmp_path / "a.parquet", key=[1, 2], region=["eu", "eu"], other=[1, 2])
     own = spec((2, IdentityTransform(), "region"))
     with pytest.raises(UnsupportedError, match="carry no field ids and the table has no name mapping"):
-        import_files(table_of(tmp_path / "without", own), [path])
-    (row,) = import_files(table_of(tmp_path / "with", own, MAPPING), [path]).table.to_pylist()
+        existing_file_entries(table_of(tmp_path / "without", own), [path])
+    (row,) = existing_file_entries(table_of(tmp_path / "with", own, MAPPING), [path]).table.to_pylist()
     assert row["partition.1000"] == "eu"
     assert [pair["key"] for pair in row["lower_bounds"]] == [1, 2]
 
@@ -206,12 +206,12 @@ def test_columns_that_cannot_be_the_tables_are_refused(
     tmp_path: Path, columns: dict[str, Any], error: type[FloeplanError], message: str
 ) -> None:
     with pytest.raises(error, match=message):
-        import_files(table_of(tmp_path, spec(), MAPPING), [plain(tmp_path / "a.parquet", **columns)])
+        existing_file_entries(table_of(tmp_path, spec(), MAPPING), [plain(tmp_path / "a.parquet", **columns)])
 
 
 def test_narrower_columns_are_taken(tmp_path: Path) -> None:
     path = plain(tmp_path / "a.parquet", key=pa.array([1], pa.int32()))
-    assert len(import_files(table_of(tmp_path, spec(), MAPPING), [path])) == 1
+    assert len(existing_file_entries(table_of(tmp_path, spec(), MAPPING), [path])) == 1
 
 
 @pytest.mark.parametrize(("field_id", "known"), [("2", "region"), ("99", "no column")])
@@ -220,7 +220,7 @@ def test_ids_of_another_table_are_refused(tmp_path: Path, field_id: str, known: 
     theirs = pa.field("area", pa.string(), metadata={"PARQUET:field_id": field_id})
     pq.write_table(pa.table([[1], ["x"]], schema=pa.schema([ours, theirs])), tmp_path / "a.parquet")
     with pytest.raises(UnsupportedError, match=f"column area of .* has field id {field_id}, .* is {known}"):
-        import_files(table_of(tmp_path, spec()), [tmp_path / "a.parquet"])
+        existing_file_entries(table_of(tmp_path, spec()), [tmp_path / "a.parquet"])
 
 
 def test_a_file_is_imported_once(tmp_path: Path) -> None:
@@ -228,15 +228,15 @@ def test_a_file_is_imported_once(tmp_path: Path) -> None:
     empty = layout.write_table(tmp_path / "table", layout.entries([]))
     path = file(tmp_path / "a.parquet")
     with pytest.raises(BadInputError, match=re.escape("a.parquet is given twice")):
-        import_files(empty, [path, f"file://{path}"])
-    full = layout.write_table(tmp_path / "full", import_files(empty, [f"file:{path}"]))
+        existing_file_entries(empty, [path, f"file://{path}"])
+    full = layout.write_table(tmp_path / "full", existing_file_entries(empty, [f"file:{path}"]))
     with pytest.raises(BadInputError, match=re.escape(f"{path} is a file of the table already")):
-        import_files(full, [path])
+        existing_file_entries(full, [path])
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(FloeplanError, match=r"none\.parquet"):
-        import_files(table_of(tmp_path, spec()), [tmp_path / "none.parquet"])
+        existing_file_entries(table_of(tmp_path, spec()), [tmp_path / "none.parquet"])
 
 
 def test_files_floeplan_wrote_are_imported_as_they_were_written(tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ def test_files_floeplan_wrote_are_imported_as_they_were_written(tmp_path: Path) 
     table = table_of(tmp_path, own)
     rows = pa.table({"id": [1, 2, 3], "region": ["eu", "us", "eu"], "where": [{"zone": "a"}, None, {"zone": None}]})
     written = write_data_files(WriteTarget.of(table), [rows], file_name_token="t")
-    imported = import_files(table, written.path.to_pylist())
+    imported = existing_file_entries(table, written.path.to_pylist())
     names = ["file_path", "partition.1000", "record_count", "file_size_in_bytes", "split_offsets", "lower_bounds"]
     assert _columns(imported, names) == _columns(written, names)
 

@@ -15,7 +15,7 @@ from floeplan.parquet.footer.footer import read_footer
 from floeplan.parquet.prune.selection import RowSelection
 from floeplan.parquet.read import whole
 from floeplan.parquet.read.reader import read_selected
-from floeplan.parquet.read.whole import LONGEST_GAP, is_dense, read_dense
+from floeplan.parquet.read.row_groups import LONGEST_GAP, read_row_groups, selects_every_page
 from floeplan.parquet.source import BytesSource, LocalSource, Range
 
 pytestmark = pytest.mark.unit
@@ -56,7 +56,7 @@ SOME = RowSelection.from_mask(NUMBERS % 20 != 7)
 
 
 def kept(selection: RowSelection) -> bool:
-    return is_dense(read_footer(BytesSource(FILE)), selection)
+    return selects_every_page(read_footer(BytesSource(FILE)), selection)
 
 
 def test_row_groups_are_read_whole_when_no_page_could_be_left_out() -> None:
@@ -81,14 +81,14 @@ def test_rows_read_whole_are_the_rows_read_by_pages(rows: RowSelection, columns:
     source = BytesSource(FILE)
     footer = read_footer(source)
     paged = read_selected(source, footer, columns, rows)
-    dense = read_dense(source, footer, columns, rows)
+    dense = read_row_groups(source, footer, columns, rows)
     assert dense.select(paged.column_names).to_pylist() == paged.to_pylist()
 
 
 def test_the_wanted_columns_travel_together_and_once() -> None:
     source = CountedBytes(FILE)
     footer = read_footer(source)
-    table = read_dense(source, footer, ["id", "price"], RowSelection.all_rows(ROWS))
+    table = read_row_groups(source, footer, ["id", "price"], RowSelection.all_rows(ROWS))
     assert table.num_rows == ROWS
     chunks = [footer.chunks(0), footer.chunks(len(footer.leaves) - 1)]
     wanted = {(int(c.start[g]), int(c.total_compressed_size[g])) for c in chunks for g in range(4)}
@@ -100,7 +100,7 @@ def test_large_files_are_read_some_row_groups_at_a_time(monkeypatch: pytest.Monk
     source = CountedBytes(FILE)
     footer = read_footer(source)
     monkeypatch.setattr(whole, "WAVE_BYTES", int(footer.chunks(0).total_compressed_size.max()))
-    assert read_dense(source, footer, ["id"], SOME).column("id").to_pylist() == SOME.to_rows().tolist()
+    assert read_row_groups(source, footer, ["id"], SOME).column("id").to_pylist() == SOME.to_rows().tolist()
     assert len([asked for asked in source.asked if len(asked) == 1 and asked[0][1] > 10_000]) >= 4
 
 
@@ -110,7 +110,7 @@ def test_pages_that_cannot_be_decoded_are_named() -> None:
     start = int(footer.chunks(0).start[0])
     broken = FILE[:start] + b"\xff" * 64 + FILE[start + 64 :]
     with pytest.raises(CorruptFileError, match="cannot be decoded"):
-        read_dense(BytesSource(broken), footer, ["id"], RowSelection.all_rows(ROWS))
+        read_row_groups(BytesSource(broken), footer, ["id"], RowSelection.all_rows(ROWS))
 
 
 @pytest.mark.parametrize("rows", [RowSelection.all_rows(ROWS), SOME])
@@ -120,7 +120,7 @@ def test_a_file_of_this_machine_is_read_by_the_decoder_itself(rows: RowSelection
     source = LocalSource(path)
     footer = read_footer(source)
     fetched = source.counters.bytes
-    assert read_dense(source, footer, ["id", "place.x"], rows) == read_dense(
+    assert read_row_groups(source, footer, ["id", "place.x"], rows) == read_row_groups(
         BytesSource(FILE), footer, ["id", "place.x"], rows
     )
     assert source.counters.bytes == fetched
@@ -133,4 +133,4 @@ def test_a_file_of_this_machine_that_went_away_is_named(tmp_path: Path) -> None:
     footer = read_footer(source)
     path.unlink()
     with pytest.raises(UnknownFileError, match=r"gone\.parquet: no such file"):
-        read_dense(source, footer, ["id"], SOME)
+        read_row_groups(source, footer, ["id"], SOME)

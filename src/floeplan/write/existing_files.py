@@ -42,16 +42,16 @@ from floeplan.parquet.footer.schema import LeafColumn
 from floeplan.parquet.source import open_source
 from floeplan.partition.key import PartitionKey
 from floeplan.schemas import fields_by_id
-from floeplan.write.entry_rows import FileEntry, entries_of
-from floeplan.write.imported_partitions import SourceFile, with_proven_partitions
+from floeplan.write.file_entries import FileEntry, added_entries
 from floeplan.write.metrics import file_metrics
 from floeplan.write.partitioning import FilePartition
+from floeplan.write.proven_partitions import SourceFile, with_proven_partitions
 from floeplan.write.target import WriteTarget
 
 _THREADS = 16
 
 
-def import_files(
+def existing_file_entries(
     table: Table, paths: Iterable[str | os.PathLike[str]], *, spec_id: int | None = None, hive_partitions: bool = False
 ) -> EntriesTable:
     """Entries for Parquet files, in the order given.
@@ -70,7 +70,7 @@ def import_files(
     names = _names(table)
     with ThreadPoolExecutor(_THREADS, "floeplan-import") as pool:
         sources = list(pool.map(lambda path: _open(path, target, mapping, names, hive_partitions), locations))
-    entries = entries_of([_entry(source, target) for source in sources], target.union)
+    entries = added_entries([_entry(source, target) for source in sources], target.union)
     return with_proven_partitions(entries, sources, target, hive_partitions)
 
 
@@ -115,7 +115,7 @@ def _open(
     path: str, target: WriteTarget, mapping: NameMapping | None, names: Mapping[int, set[str]], hive: bool
 ) -> SourceFile:
     footer = read_footer(open_source(path, target.io))
-    leaves = _own_leaves(path, footer, names) if footer.has_own_ids else _mapped_leaves(path, footer, mapping)
+    leaves = _own_leaves(path, footer, names) if footer.has_field_ids else _mapped_leaves(path, footer, mapping)
     _check_required(path, leaves, target, hive)
     _check_types(path, leaves, target)
     return SourceFile(path, footer, leaves)

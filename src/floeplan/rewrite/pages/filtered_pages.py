@@ -8,7 +8,7 @@ Rule: a column is made this way if it is stored as the new file will store it, i
 dictionary, whatever its codec.
 
 Fail-safe: a column with a page of another kind, NaN, or a value too long for a bound is left to the encoder
-(``UNUSUAL`` of ``data_pages``).
+(``UNSUPPORTED_PAGE`` of ``data_pages``).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from functools import cache
 
 import numpy as np
 
-from floeplan.parquet.footer.footer import ChunkPlace
+from floeplan.parquet.footer.footer import ChunkLocation
 from floeplan.parquet.footer.schema import LeafColumn, Physical
 from floeplan.parquet.pages.codec import PageCodec
 from floeplan.parquet.pages.data_pages import (
@@ -31,13 +31,13 @@ from floeplan.parquet.pages.data_pages import (
     Page,
     data_page,
     dictionary_page,
-    first_kind,
+    first_page_type,
     kernel,
     page_content,
     read_pages,
 )
-from floeplan.parquet.pages.stored_values import Bounds, Dictionary, StoredValues, Values, plain_values
-from floeplan.rewrite.pages.column_chunk import NewPage, PageChunk, PagePart, part_of, statistics
+from floeplan.parquet.pages.value_encodings import Bounds, Dictionary, ValueEncoding, Values, plain_value_encoding
+from floeplan.rewrite.pages.column_chunk import DescribedPage, PageChunk, PageRun, page_run, statistics
 from floeplan.rewrite.pages.joined_file import Piece
 from floeplan.vectors import Mask
 from floeplan.write.options import WriteOptions
@@ -47,7 +47,7 @@ _KNOWN = frozenset({PLAIN, PLAIN_DICTIONARY, RLE, _BIT_PACKED, RLE_DICTIONARY})
 _LONGEST_BOUND = 4096
 
 
-def can_thin(leaf: LeafColumn, place: ChunkPlace) -> bool:
+def can_filter_pages(leaf: LeafColumn, place: ChunkLocation) -> bool:
     """Whether a column of a row group looks like one whose pages can be made without some rows."""
     if kernel is None or leaf.type is None or leaf.max_rep or leaf.max_def > 1 or leaf.physical is Physical.INT96:
         return False
@@ -55,7 +55,7 @@ def can_thin(leaf: LeafColumn, place: ChunkPlace) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class OldPages:
+class SourcePages:
     """The pages of a column of one row group.
 
     Attributes:
@@ -67,10 +67,10 @@ class OldPages:
     """
 
     data: memoryview
-    place: ChunkPlace
+    place: ChunkLocation
     rows: int
     keep: Mask | None
-    kept: PagePart | None
+    kept: PageRun | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,19 +83,19 @@ class _Thin:
     present: Mask | None
 
 
-class ThinColumn:
+class FilteredColumn:
     """A column of a new row group in the making: the rows of some old ones that stay."""
 
     def __init__(self, leaf: LeafColumn, codec: int, options: WriteOptions) -> None:
         self.leaf, self.options = leaf, options
         self._codec, self._old_codec = PageCodec(codec, options.level), cache(PageCodec)
-        self._form: StoredValues | None = None
-        self._parts: list[PagePart] = []
+        self._form: ValueEncoding | None = None
+        self._parts: list[PageRun] = []
         self._pages: list[Piece] = []
-        self._made: list[NewPage] = []
+        self._made: list[DescribedPage] = []
         self._waiting: list[_Thin] = []
 
-    def add(self, source: OldPages) -> None:
+    def add(self, source: SourcePages) -> None:
         """Take what stays of the pages of a row group."""
         form = self._form_of(source)
         if source.kept is not None and not isinstance(form, Dictionary):
@@ -120,16 +120,16 @@ class ThinColumn:
             raise ValueError("bounds that cannot be compared")
         return PageChunk(self.leaf, self._codec.number, self._parts, self._pages, dictionary)
 
-    def _form_of(self, source: OldPages) -> StoredValues:
+    def _form_of(self, source: SourcePages) -> ValueEncoding:
         """How values are stored, by the first row group; the others must be alike."""
-        with_dictionary = first_kind(source.data) == DICTIONARY_PAGE
+        with_dictionary = first_page_type(source.data) == DICTIONARY_PAGE
         if self._form is None:
-            self._form = Dictionary(self.leaf) if with_dictionary else plain_values(self.leaf)
+            self._form = Dictionary(self.leaf) if with_dictionary else plain_value_encoding(self.leaf)
         if isinstance(self._form, Dictionary) != with_dictionary:
             raise ValueError("a dictionary in some row groups only")
         return self._form
 
-    def _add_pages(self, form: StoredValues, source: OldPages) -> None:
+    def _add_pages(self, form: ValueEncoding, source: SourcePages) -> None:
         place, row = source.place, 0
         codec = self._old_codec(place.codec)
         for page in read_pages(source.data, codec, self.leaf.max_def, place.uncompressed_size, source.rows):
@@ -146,7 +146,7 @@ class ThinColumn:
         if row != source.rows:
             raise ValueError(f"{row} rows instead of {source.rows}")
 
-    def _add(self, form: StoredValues, some: _Thin) -> None:
+    def _add(self, form: ValueEncoding, some: _Thin) -> None:
         """Take what stays of a page; it shares a page with what waits if that is no larger than the table wants."""
         rows = some.rows + sum(one.rows for one in self._waiting)
         size = some.values.nbytes + sum(one.values.nbytes for one in self._waiting)
@@ -154,7 +154,7 @@ class ThinColumn:
             self._end_page(form)
         self._waiting.append(some)
 
-    def _end_page(self, form: StoredValues) -> None:
+    def _end_page(self, form: ValueEncoding) -> None:
         """Make a page of what waits."""
         if not self._waiting:
             return
@@ -168,18 +168,18 @@ class ThinColumn:
             self._codec.tune(content)
         page = data_page(content, form.encoding, rows, self._codec)
         nulls = 0 if present is None else rows - int(np.count_nonzero(present))
-        self._made.append(NewPage(page, rows, nulls, *(bounds or (None, None))))
+        self._made.append(DescribedPage(page, rows, nulls, *(bounds or (None, None))))
 
-    def _end_part(self, form: StoredValues) -> None:
+    def _end_part(self, form: ValueEncoding) -> None:
         """Make a part of the pages that were made."""
         self._end_page(form)
         if self._made:
-            self._parts.append(part_of(self.leaf, form.encoding, self._made))
+            self._parts.append(page_run(self.leaf, form.encoding, self._made))
             self._pages += [piece for one in self._made for piece in (one.page.header, one.page.body)]
             self._made = []
 
 
-def _thin(form: StoredValues, page: Page, keep: Mask | None) -> _Thin:
+def _thin(form: ValueEncoding, page: Page, keep: Mask | None) -> _Thin:
     """What stays of a page."""
     rows = page.rows if keep is None else int(np.count_nonzero(keep))
     if keep is None or rows == page.rows:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from floeplan.errors import CorruptFileError
-from floeplan.parquet.footer.page_index import encode_places, move_places
+from floeplan.parquet.footer.page_index import encode_page_locations, shift_offset_index
 from floeplan.parquet.footer.thrift import (
     BINARY,
     DOUBLE,
@@ -37,7 +37,7 @@ def page(offset: int, size: int, row: int) -> bytes:
 @given(st.lists(st.tuples(I64S, I64S, I64S), max_size=40))
 def test_columns_are_encoded_like_one_page_after_the_other(pages: list[tuple[int, int, int]]) -> None:
     columns = np.array(pages, dtype=np.int64).reshape(-1, 3).T
-    assert encode_places(*columns) == encode_value(LIST, (STRUCT, [page(*one) for one in pages]))
+    assert encode_page_locations(*columns) == encode_value(LIST, (STRUCT, [page(*one) for one in pages]))
 
 
 @given(PAGES, st.integers(-(2**40), 2**50), st.lists(I64S, max_size=3) | st.none())
@@ -49,7 +49,7 @@ def test_moving_raises_each_place_and_keeps_all_else(
     before, after = (
         encode_struct([(1, LIST, (STRUCT, some)), *more]) for some in ([page(*one) for one in pages], moved)
     )
-    assert move_places(before, distance, "a.parquet") == after
+    assert shift_offset_index(before, distance, "a.parquet") == after
 
 
 @given(st.lists(st.tuples(st.integers(1, 2**50), st.booleans()), max_size=20), st.integers(0, 2**50))
@@ -60,20 +60,20 @@ def test_pages_described_in_another_way_keep_their_description(pages: list[tuple
     ]
     encoded = encode_struct([(1, LIST, (STRUCT, described))])
     edited = splice(encoded, {1: Each(lambda _: {1: lambda at: at + distance})}, "offset index", "a.parquet")
-    assert move_places(encoded, distance, "a.parquet") == edited
+    assert shift_offset_index(encoded, distance, "a.parquet") == edited
 
 
 def test_an_index_of_something_else_first_is_moved_as_well() -> None:
     pages = (STRUCT, [page(4, 5, 6)])
     encoded = bytes([LIST]) + encode_value(I64, 1) + encode_value(LIST, pages) + b"\0"
     moved = bytes([LIST]) + encode_value(I64, 1) + encode_value(LIST, (STRUCT, [page(14, 5, 6)])) + b"\0"
-    assert move_places(encoded, 10, "a.parquet") == moved
+    assert shift_offset_index(encoded, 10, "a.parquet") == moved
 
 
 @pytest.mark.parametrize("data", [b"", b"\x19", b"\x19\x1c\x16", bytes([0x19, 0xFC, 0xFF, 0xFF, 0x03])])
 def test_an_index_that_ends_too_early_is_an_error_that_names_the_file(data: bytes) -> None:
     with pytest.raises(CorruptFileError, match=r"a\.parquet"):
-        move_places(data, 10, "a.parquet")
+        shift_offset_index(data, 10, "a.parquet")
 
 
 @given(st.lists(st.binary(max_size=9), min_size=1, max_size=4))
@@ -81,7 +81,7 @@ def test_a_text_for_a_place_is_no_crash(texts: list[bytes]) -> None:
     pages = [encode_struct([(1, BINARY, text), (2, I32, 1), (3, I64, 2)]) for text in texts]
     encoded = encode_struct([(1, LIST, (STRUCT, pages))])
     with suppress(CorruptFileError):
-        assert isinstance(move_places(encoded, 10, "a.parquet"), bytes)
+        assert isinstance(shift_offset_index(encoded, 10, "a.parquet"), bytes)
 
 
 INFINITE = bytes([1 << 4 | DOUBLE]) + struct.pack("<d", float("inf")) + encode_struct([(1, I32, 1), (2, I64, 2)])
@@ -98,4 +98,4 @@ INFINITE = bytes([1 << 4 | DOUBLE]) + struct.pack("<d", float("inf")) + encode_s
 )
 def test_places_that_are_no_numbers_are_no_crash(encoded: bytes) -> None:
     with suppress(CorruptFileError):
-        assert isinstance(move_places(encoded, 10, "a.parquet"), bytes)
+        assert isinstance(shift_offset_index(encoded, 10, "a.parquet"), bytes)

@@ -24,12 +24,12 @@ from floeplan.parquet.pages import _page_values as kernel
 from floeplan.parquet.pages import zstd as zstd_library
 from floeplan.parquet.pages._neighbours import neighbours
 from floeplan.parquet.pages.codec import PageCodec, PageContent
-from floeplan.parquet.pages.data_pages import DATA_PAGE, PLAIN, RLE, UNUSUAL, read_pages
+from floeplan.parquet.pages.data_pages import DATA_PAGE, PLAIN, RLE, UNSUPPORTED_PAGE, read_pages
 from floeplan.parquet.pages.zstd import Decompressor, NeighbourCompressor
-from floeplan.parquet.read.whole import plain_numbers
+from floeplan.parquet.read.row_groups import read_plain_int64
 from floeplan.parquet.source import BytesSource
+from floeplan.rewrite.pages.filtered_pages import FilteredColumn, SourcePages, can_filter_pages
 from floeplan.rewrite.pages.joined_file import JoinedFile, encoded_footer
-from floeplan.rewrite.pages.thin_pages import OldPages, ThinColumn, can_thin
 from floeplan.vectors import Mask
 from floeplan.write.options import WriteOptions
 from floeplan.write.parquet_file import encoded_file
@@ -88,12 +88,12 @@ def joined(files: list[bytes], keeps: list[Mask | None], options: WriteOptions, 
     footers = [read_footer(BytesSource(file)) for file in files]
     schema = pq.read_schema(io.BytesIO(files[0]))
     blank = encoded_footer(encoded_file(schema.empty_table(), options))
-    column = ThinColumn(decode_footer(blank, "blank", len(blank)).leaves[0], ZSTD, options)
+    column = FilteredColumn(decode_footer(blank, "blank", len(blank)).leaves[0], ZSTD, options)
     for file, footer, keep in zip(files, footers, keeps, strict=True):
-        place = footer.place(footer.leaves[0], 0)
-        assert can_thin(footer.leaves[0], place)
+        place = footer.chunk_location(footer.leaves[0], 0)
+        assert can_filter_pages(footer.leaves[0], place)
         data = memoryview(file)[place.start : place.start + place.size]
-        column.add(OldPages(data, place, footer.num_rows, keep, None))
+        column.add(SourcePages(data, place, footer.num_rows, keep, None))
     made = folder / "joined.parquet"
     with made.open("wb") as out:
         writer = JoinedFile(out, str(made), blank)  # type: ignore[arg-type]
@@ -154,8 +154,8 @@ def assert_bounds_hold(file: bytes, type_: pa.DataType, rows: list[Any]) -> None
     source = BytesSource(file)
     footer = read_footer(source)
     index = read_page_indexes(source, footer, footer.leaves, [0])[0]
-    assert index.located.all()
-    assert index.described.all()
+    assert index.has_offset_index.all()
+    assert index.has_column_index.all()
     assert int(index.row_count.sum()) == len(rows)
     starts = [*index.first_row.tolist(), len(rows)]
     for page, (first, last) in enumerate(itertools.pairwise(starts)):
@@ -171,7 +171,7 @@ def assert_bounds_hold(file: bytes, type_: pa.DataType, rows: list[Any]) -> None
 
 def first_column(file: bytes) -> tuple[ParquetFooter, memoryview]:
     footer = read_footer(BytesSource(file))
-    place = footer.place(footer.leaves[0], 0)
+    place = footer.chunk_location(footer.leaves[0], 0)
     return footer, memoryview(file)[place.start : place.start + place.size]
 
 
@@ -188,11 +188,11 @@ def test_damaged_pages_are_unusual_or_make_a_column(dictionary: bool, at: float,
     damaged = bytearray(chunk)
     damaged[int(at * len(damaged))] = byte
     keep = np.arange(200) % 3 != 0
-    column = ThinColumn(footer.leaves[0], ZSTD, WriteOptions())
+    column = FilteredColumn(footer.leaves[0], ZSTD, WriteOptions())
     try:
-        column.add(OldPages(memoryview(bytes(damaged)), footer.place(footer.leaves[0], 0), 200, keep, None))
+        column.add(SourcePages(memoryview(bytes(damaged)), footer.chunk_location(footer.leaves[0], 0), 200, keep, None))
         parts = column.finish().parts
-    except UNUSUAL:
+    except UNSUPPORTED_PAGE:
         return
     assert sum(part.rows for part in parts) == int(keep.sum())
 
@@ -243,7 +243,7 @@ def test_a_plain_column_is_read_from_its_pages(numbers: list[int], codec: str, d
     file = stored(pa.int64(), True, numbers, compression=codec, use_dictionary=dictionary, max_rows_per_page=40)
     source = BytesSource(file)
     footer = read_footer(source)
-    found = plain_numbers(source, footer, footer.leaves[0])
+    found = read_plain_int64(source, footer, footer.leaves[0])
     assert found is None if dictionary else found is not None and found.tolist() == numbers
 
 
@@ -326,7 +326,7 @@ def test_what_is_not_compressed_is_wrong(data: bytes, size: int, cut: bool) -> N
 
 def test_a_page_that_claims_more_than_its_column_is_unusual() -> None:
     footer, chunk = first_column(stored(pa.int64(), True, list(range(100)), compression="zstd", use_dictionary=False))
-    place = footer.place(footer.leaves[0], 0)
+    place = footer.chunk_location(footer.leaves[0], 0)
     with pytest.raises(ValueError, match="larger than its column"):
         list(read_pages(chunk, PageCodec(ZSTD), 1, place.uncompressed_size // 2, 100))
 
@@ -345,9 +345,9 @@ def test_a_page_with_more_rows_than_its_row_group_is_unusual(type_: pa.DataType,
     settings = {"compression": "none", "use_dictionary": False, "column_encoding": "PLAIN"}
     footer, chunk = first_column(stored(type_, None in values, values * 60, **settings))
     rows = footer.num_rows - 1
-    column = ThinColumn(footer.leaves[0], ZSTD, WriteOptions())
+    column = FilteredColumn(footer.leaves[0], ZSTD, WriteOptions())
     with pytest.raises(ValueError, match="more rows"):
-        column.add(OldPages(chunk, footer.place(footer.leaves[0], 0), rows, np.arange(rows) % 3 > 0, None))
+        column.add(SourcePages(chunk, footer.chunk_location(footer.leaves[0], 0), rows, np.arange(rows) % 3 > 0, None))
 
 
 @pytest.mark.parametrize("claimed", [20_000_000, -1])

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from floeplan.write import data_files as gather
-from floeplan.write.data_files import at_once
+from floeplan.write.data_files import coalesce_batches
 
 pytestmark = pytest.mark.unit
 
@@ -18,7 +18,7 @@ def numbers(first: int, count: int) -> pa.Table:
 def test_rows_stay_in_order_and_empty_pieces_vanish(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gather, "ROWS_AT_ONCE", 10)
     pieces = [numbers(0, 4), numbers(0, 0), numbers(4, 5), numbers(9, 30), numbers(39, 1)]
-    tables = list(at_once(pieces))
+    tables = list(coalesce_batches(pieces))
     assert [table.num_rows for table in tables] == [9, 30, 1]
     assert [n for table in tables for n in table["n"].to_pylist()] == list(range(40))
     assert all(table["n"].num_chunks == 1 for table in tables)
@@ -26,12 +26,12 @@ def test_rows_stay_in_order_and_empty_pieces_vanish(monkeypatch: pytest.MonkeyPa
 
 def test_no_more_bytes_wait_than_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gather, "BYTES_AT_ONCE", 8 * 5)
-    assert [table.num_rows for table in at_once([numbers(0, 3)] * 4)] == [3] * 4
-    assert [table.num_rows for table in at_once([numbers(0, 2)] * 4)] == [4, 4]
+    assert [table.num_rows for table in coalesce_batches([numbers(0, 3)] * 4)] == [3] * 4
+    assert [table.num_rows for table in coalesce_batches([numbers(0, 2)] * 4)] == [4, 4]
 
 
 def test_layouts_are_not_mixed() -> None:
     other = pa.table({"n": pa.array(["x"])})
-    tables = list(at_once([numbers(0, 1), other.to_batches()[0], other, numbers(1, 1)]))
+    tables = list(coalesce_batches([numbers(0, 1), other.to_batches()[0], other, numbers(1, 1)]))
     assert [table.schema.field("n").type for table in tables] == [pa.int64(), pa.string(), pa.int64()]
-    assert list(at_once([])) == []
+    assert list(coalesce_batches([])) == []

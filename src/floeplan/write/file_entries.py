@@ -37,7 +37,7 @@ class FileEntry:
     content_size: int | None = None
 
 
-def entries_of(
+def added_entries(
     files: Sequence[FileEntry],
     union: UnionPartitionType,
     partition_types: Mapping[int, PrimitiveType] | None = None,
@@ -84,7 +84,7 @@ def _pairs(metrics: FileMetrics | None, name: str) -> list[dict[str, Any]] | Non
     return [{"key": key, "value": value} for key, value in sorted(metrics.maps()[name].items())]
 
 
-def discard_entries(entries: EntriesTable | None, files: TableFiles) -> None:
+def remove_written_files(entries: EntriesTable | None, files: TableFiles) -> None:
     """Remove files that were written and will not be committed; one that cannot be removed stays as an orphan."""
     if entries is not None:
         files.remove(entries.path.to_pylist())

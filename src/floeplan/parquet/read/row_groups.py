@@ -20,7 +20,7 @@ from floeplan.parquet.footer.footer import ParquetFooter
 from floeplan.parquet.footer.schema import LeafColumn, Physical
 from floeplan.parquet.footer.thrift import corrupt
 from floeplan.parquet.pages.codec import PageCodec
-from floeplan.parquet.pages.data_pages import PLAIN, UNUSUAL, kernel, read_pages
+from floeplan.parquet.pages.data_pages import PLAIN, UNSUPPORTED_PAGE, kernel, read_pages
 from floeplan.parquet.prune.selection import RowSelection, distinct
 from floeplan.parquet.read.projection import leaves_of_column
 from floeplan.parquet.source import ByteSource, LocalSource, Range
@@ -33,7 +33,7 @@ _FEW_RUNS = 32
 _WORTH_THREADS = 4 * 1024 * 1024
 
 
-def is_dense(footer: ParquetFooter, selection: RowSelection) -> bool:
+def selects_every_page(footer: ParquetFooter, selection: RowSelection) -> bool:
     """Whether no page could be left out of the row groups that hold the selected rows."""
     if not selection or selection.row_count == footer.num_rows:
         return bool(selection)
@@ -41,7 +41,7 @@ def is_dense(footer: ParquetFooter, selection: RowSelection) -> bool:
     return int(gaps.counts.max(initial=0)) <= LONGEST_GAP
 
 
-def read_dense(
+def read_row_groups(
     source: ByteSource, footer: ParquetFooter, columns: Sequence[str | int], selection: RowSelection
 ) -> pa.Table:
     """The selected rows of some columns, which the file must have; fields stand in the order of the file."""
@@ -168,9 +168,9 @@ class _Pieces:
 _STORED = np.dtype("<i8")
 
 
-def plain_numbers(source: ByteSource, footer: ParquetFooter, leaf: LeafColumn) -> Ints | None:
+def read_plain_int64(source: ByteSource, footer: ParquetFooter, leaf: LeafColumn) -> Ints | None:
     """All values of a column, if they can be had so."""
-    places = [footer.place(leaf, group) for group in range(footer.num_row_groups)]
+    places = [footer.chunk_location(leaf, group) for group in range(footer.num_row_groups)]
     simple = leaf.physical is Physical.INT64 and not leaf.max_rep and leaf.max_def <= 1 and kernel is not None
     if not simple or not all(PageCodec.knows(place.codec) for place in places):
         return None
@@ -186,7 +186,7 @@ def plain_numbers(source: ByteSource, footer: ParquetFooter, leaf: LeafColumn) -
                 ):
                     return None
                 parts.append(page.values.view(_STORED))
-    except UNUSUAL:
+    except UNSUPPORTED_PAGE:
         return None
     numbers = np.concatenate([np.zeros(0, dtype=np.int64), *parts])
     return numbers if len(numbers) == footer.num_rows else None
