@@ -98,7 +98,9 @@ def write_frame(frame: DataFrame, target: WriteTarget) -> list[EntriesTable]:
     conform(to_arrow_schema(frame.schema).empty_table(), target.stored_schema)
     small = collected(frame, runner.LOCAL_BYTES // 2)
     if small is not None:
-        written = write_data_files(target, coalesce_batches(small.to_batches()), file_name_token=new_attempt(), sort=True)
+        written = write_data_files(
+            target, coalesce_batches(small.to_batches()), file_name_token=new_attempt(), sort=True
+        )
         return [written] if len(written) else []
     ensure_package(frame.sparkSession)
     marked_rows = marked(frame) if is_free(frame.sparkSession) else None
