@@ -48,12 +48,12 @@ from floeplan.maintain.orphans import remove_orphans
 from floeplan.metadata.files import Location, TableLocations
 from floeplan.metadata.root.writer import write_root
 from floeplan.parquet.footer.footer import ColumnChunks, read_footer
-from floeplan.parquet.pages.data_pages import UNUSUAL
+from floeplan.parquet.pages.data_pages import UNSUPPORTED_PAGE
 from floeplan.parquet.prune.request import PruneOptions, Pruner
 from floeplan.parquet.prune.selection import RowSelection
 from floeplan.parquet.read.reader import read, read_selected
 from floeplan.parquet.source import open_source
-from floeplan.rewrite.pages.thin_pages import OldPages, ThinColumn, can_thin
+from floeplan.rewrite.pages.filtered_pages import FilteredColumn, SourcePages, can_filter_pages
 from floeplan.rewrite.plan.options import RewriteOptions
 from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
 from floeplan.rewrite.spec_upgrade.upgrade import UpgradeOptions, upgrade_spec
@@ -185,12 +185,12 @@ def thin_columns(path: str) -> None:
     source = open_source(path)
     footer = read_footer(source)
     for leaf, group in product(footer.leaves, range(footer.num_row_groups)):
-        place, rows = footer.place(leaf, group), int(footer.row_group_rows[group])
-        if rows <= _MOST_ROWS and can_thin(leaf, place):
+        place, rows = footer.chunk_location(leaf, group), int(footer.row_group_rows[group])
+        if rows <= _MOST_ROWS and can_filter_pages(leaf, place):
             (data,) = source.read_ranges([(place.start, place.size)])
-            column = ThinColumn(leaf, ZSTD, WriteOptions())
-            with suppress(*UNUSUAL):
-                column.add(OldPages(data, place, rows, np.arange(rows) % 3 > 0, None))
+            column = FilteredColumn(leaf, ZSTD, WriteOptions())
+            with suppress(*UNSUPPORTED_PAGE):
+                column.add(SourcePages(data, place, rows, np.arange(rows) % 3 > 0, None))
                 column.finish()
 
 
