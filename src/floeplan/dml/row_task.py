@@ -90,7 +90,7 @@ class WholeRows:
 
     def read(self, work: FileTask, opened: OpenFile, selection: RowSelection) -> pa.Table:
         """Live rows at these positions."""
-        return self.has_offset_index(work, opened, selection)[0]
+        return self.located(work, opened, selection)[0]
 
     def located(self, work: FileTask, opened: OpenFile, selection: RowSelection) -> tuple[pa.Table, RowSelection]:
         """Live rows at these positions, and which of the positions those are."""

@@ -112,7 +112,7 @@ class GroupWriter:
                 yield _Piece(place, work, opened, part, count)
 
     def _read(self, piece: _Piece) -> tuple[_Piece, tuple[pa.Table, RowSelection]]:
-        rows, found = self.whole.has_offset_index(piece.work, piece.opened, piece.part)
+        rows, found = self.whole.located(piece.work, piece.opened, piece.part)
         return piece, (rows, found)
 
     def _fitting(self, batches: Iterator[_Batch]) -> tuple[list[pa.Table], float]:
