@@ -8,7 +8,7 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
 SIZE ?= small
 
-.PHONY: help setup demo test fuzz soak faults load lint format bench bench-check docs pictures profiles package lock audit-deps api-snapshot clean
+.PHONY: structure help setup demo test fuzz soak faults load lint format bench bench-check docs pictures profiles package lock audit-deps api-snapshot clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,6 +38,10 @@ lint: setup ## check style, formatting and types
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+structure: setup ## print how many modules, lines and package crossings the code has, and check the limits
+	@$(BIN)/python scripts/structure.py --check
 
 format: setup ## format the code and mend what can be mended
 	@$(BIN)/ruff check --fix-only .

@@ -1,0 +1,210 @@
+"""Print how the code is structured: modules, lines of code, small modules, and how many modules a command runs through.
+
+A line of code is a line that is not blank, a comment or a docstring. A command runs through a module when it calls one
+of its functions; imports do not count. `--check` exits with 1 when a number is above its limit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import inspect
+import io
+import os
+import sys
+import tempfile
+import threading
+import tokenize
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+SOURCE = Path(__file__).resolve().parents[1] / "src"
+SMALL = 60
+LIMITS = {
+    "modules": 280,
+    "lines of code": 33_000,
+    f"modules under {SMALL} lines with one importer": 10,
+    "modules in the largest folder": 16,
+    "modules that `delete` runs through": 80,
+    "modules that `rewrite --strategy zorder` runs through": 90,
+}
+_NOT_CODE = {
+    tokenize.COMMENT,
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENDMARKER,
+}
+
+
+def modules() -> dict[str, Path]:
+    """Every module of the package by its dotted name."""
+    found = {}
+    for path in sorted(SOURCE.rglob("*.py")):
+        parts = path.relative_to(SOURCE).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def lines_of_code(path: Path) -> int:
+    text = path.read_text()
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in _NOT_CODE:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            lines.difference_update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    return len(lines)
+
+
+def importers(known: dict[str, Path]) -> dict[str, set[str]]:
+    """Which modules import each module, lazily and for typing included."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for name, path in known.items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                for alias in node.names:
+                    inner = f"{node.module}.{alias.name}"
+                    found[inner if inner in known else node.module].add(name)
+    return found
+
+
+class Trace:
+    """Counts the modules of Floeplan whose functions run, and how often a call crosses from one package to another."""
+
+    def __init__(self) -> None:
+        self.modules: set[str] = set()
+        self.switches = 0
+        self._names: dict[CodeType, str | None] = {}
+        self._package = threading.local()
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        threading.setprofile(self._called)
+        sys.setprofile(self._called)
+        try:
+            yield
+        finally:
+            sys.setprofile(None)
+            threading.setprofile(None)
+
+    def _called(self, frame: FrameType, event: str, _: Any) -> None:
+        if event != "call":
+            return
+        code = frame.f_code
+        if code not in self._names:
+            self._names[code] = self._module(frame)
+        name = self._names[code]
+        if name is None:
+            return
+        self.modules.add(name)
+        package = name.split(".")[1]
+        if getattr(self._package, "name", package) != package:
+            self.switches += 1
+        self._package.name = package
+
+    @staticmethod
+    def _module(frame: FrameType) -> str | None:
+        """The module of a function; bodies of modules and classes run when they are imported and do not count."""
+        name = str(frame.f_globals.get("__name__", ""))
+        is_function = bool(frame.f_code.co_flags & inspect.CO_OPTIMIZED)
+        return name if is_function and name.startswith("floeplan.") else None
+
+
+def traced_commands() -> dict[str, Trace]:
+    """Run a delete and a Z-order rewrite on a small table whose spec has evolved."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        os.environ |= {"FLOEPLAN_HOME": folder, "FLOEPLAN_REPORTS": folder, "FLOEPLAN_CACHE": f"{folder}/cache"}
+        traces = {}
+        for arguments in (
+            ["delete", "db.{}", "--where", "id = 4 AND region = 'eu' AND ts < TIMESTAMP '2024-01-03 00:00:00'"],
+            ["rewrite", "db.{}", "--strategy", "zorder", "--by", "id,region", "--option", "rewrite-all=true"],
+        ):
+            for table in ("untraced", "traced"):  # the first run imports everything
+                name = f"{arguments[0]}_{table}"
+                _evolved_table(name)
+                trace = Trace()
+                with trace.running(), contextlib.redirect_stdout(io.StringIO()):
+                    _run([argument.format(name) for argument in arguments])
+                traces[arguments[0]] = trace
+        return traces
+
+
+def _run(arguments: list[str]) -> None:
+    from floeplan.cli.main import main
+
+    if code := main(arguments):
+        raise SystemExit(f"floeplan {' '.join(arguments)} ended with {code}")
+
+
+def _evolved_table(name: str) -> None:
+    """Two partition specs with a file or more each."""
+    from datetime import UTC, datetime, timedelta
+
+    import pyarrow as pa
+    from pyiceberg.transforms import DayTransform
+
+    import floeplan as fp
+    from floeplan.catalog import open_catalog
+
+    catalog = open_catalog(None)
+    catalog.create_namespace_if_not_exists("db")
+    start = datetime(2024, 1, 1, tzinfo=UTC)
+    columns = {
+        "id": pa.array(range(100), pa.int64()),
+        "region": pa.array(["eu", "us"] * 50),
+        "ts": pa.array([start + timedelta(hours=hour) for hour in range(100)], pa.timestamp("us", "UTC")),
+    }
+    rows = pa.table(columns)
+    modes = {"write.delete.mode": "merge-on-read", "write.update.mode": "merge-on-read"}
+    table = catalog.create_table(f"db.{name}", rows.schema, properties=modes)
+    fp.append(table, rows)
+    with table.update_spec() as update:
+        update.add_identity("region")
+        update.add_field("ts", DayTransform())
+    fp.append(table, rows)
+
+
+def numbers() -> dict[str, int]:
+    known = modules()
+    traces = traced_commands()
+    importing = importers(known)
+    small = [
+        name
+        for name, path in known.items()
+        if len(importing[name]) == 1 and lines_of_code(path) < SMALL and path.name != "__init__.py"
+    ]
+    folders = Counter(path.parent for path in known.values())
+    return {
+        "modules": len(known),
+        "lines of code": sum(map(lines_of_code, known.values())),
+        f"modules under {SMALL} lines with one importer": len(small),
+        "modules in the largest folder": max(folders.values()),
+        "modules that `delete` runs through": len(traces["delete"].modules),
+        "package switches of `delete`": traces["delete"].switches,
+        "modules that `rewrite --strategy zorder` runs through": len(traces["rewrite"].modules),
+        "package switches of `rewrite --strategy zorder`": traces["rewrite"].switches,
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--check", action="store_true", help="exit with 1 when a number is above its limit")
+    check = parser.parse_args().check
+    over = False
+    print("| | now | limit |\n|---|---|---|")
+    for name, number in numbers().items():
+        limit = LIMITS.get(name)
+        over |= limit is not None and number > limit
+        print(f"| {name} | {number:,} | {'' if limit is None else f'{limit:,}'} |")
+    return int(check and over)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
