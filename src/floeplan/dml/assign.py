@@ -25,8 +25,9 @@ from floeplan.predicate.ir import IrExpr, path_text
 from floeplan.predicate.names import Names
 from floeplan.predicate.rows.arrow_columns import Resolver
 from floeplan.predicate.rows.evaluate import evaluate_rows
-from floeplan.predicate.rows.expressions import ValueExpression, compile_value, stored
-from floeplan.predicate.sql.skeleton import tokens_of
+from floeplan.predicate.rows.expressions import ValueExpression, stored
+from floeplan.predicate.sql.compiler import compile_value
+from floeplan.predicate.sql.split import tokenize
 from floeplan.schemas import fields_by_id
 
 
@@ -119,7 +120,7 @@ def column_path(name: str, schema: Schema) -> tuple[str, ...]:
     """The parts of a column name: as it is when there is such a column, else as SQL reads it."""
     if any(field.name == name for field in schema.fields):
         return (name,)
-    return tuple(token.text for token in tokens_of(name) if token.text != ".")
+    return tuple(token.text for token in tokenize(name) if token.text != ".")
 
 
 def literal_text(value: object) -> str:

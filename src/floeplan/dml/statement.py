@@ -17,7 +17,7 @@ from sqlglot import Token, TokenType
 
 from floeplan.errors import PredicateSyntaxError
 from floeplan.predicate.compile import PredicateSource
-from floeplan.predicate.sql.skeleton import tokens_of
+from floeplan.predicate.sql.split import tokenize
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -49,7 +49,7 @@ def _written(text: str, moment: datetime) -> str:
     if _MENTIONED.search(text) is None:
         return text
     try:
-        tokens = tokens_of(text)
+        tokens = tokenize(text)
     except PredicateSyntaxError:
         return text
     parts, end = [], 0
@@ -102,7 +102,7 @@ class SubqueryCondition:
 
     def columns(self, schema: Schema) -> set[int]:
         """The columns that the condition may name; those of other tables with the same names among them."""
-        words = {token.text.lower() for token in tokens_of(self.text)}
+        words = {token.text.lower() for token in tokenize(self.text)}
         return {field.field_id for field in schema.fields if field.name.lower() in words}
 
     def matching(self, frame: DataFrame) -> DataFrame:

@@ -7,6 +7,7 @@ day without a date, which Spark completes with the current day, is refused: it w
 
 from __future__ import annotations
 
+import math
 import re
 from datetime import date, datetime, timedelta
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation, localcontext
@@ -14,6 +15,10 @@ from uuid import UUID
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from floeplan.errors import BadInputError
+from floeplan.text import excerpt
+
+MAX_PRECISION = 38
+"""The most digits of a decimal in Spark and Iceberg."""
 
 _TRUE, _FALSE = frozenset(("t", "true", "y", "yes", "1")), frozenset(("f", "false", "n", "no", "0"))
 _INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
@@ -63,6 +68,33 @@ def parse_double(text: str) -> float:
     if _DOUBLE.fullmatch(trimmed):
         return float(trimmed.rstrip("df"))
     raise _malformed(text, "number")
+
+
+def parse_number(digits: str) -> int | float | Decimal:
+    """A numeric SQL literal, with its sign: an ``int`` of 64 bits, a ``Decimal``, or a double if it has an exponent."""
+    if "e" in digits.lower():
+        try:
+            value = float(digits)
+        except ValueError:
+            raise BadInputError(f"{digits} is not a number: its exponent has no digits") from None
+        if not math.isfinite(value):
+            raise BadInputError(f"the number {digits} is beyond the range of a double")
+        return value
+    if len(digits) < 19 and "." not in digits:
+        return int(digits)
+    exact = Decimal(digits)
+    if decimal_precision(exact) > MAX_PRECISION:
+        raise BadInputError(
+            f"the number {excerpt(digits)} has more than {MAX_PRECISION} digits; "
+            "add an exponent or D to make it a double"
+        )
+    return int(exact) if "." not in digits and -(2**63) <= exact < 2**63 else exact
+
+
+def decimal_precision(value: Decimal) -> int:
+    """The precision of a decimal literal in Spark: its digits without leading zeros, at least those of its scale."""
+    _, digits, exponent = value.as_tuple()
+    return max(len(digits), -int(exponent))
 
 
 def parse_decimal(text: str) -> Decimal:

@@ -22,17 +22,13 @@ from floeplan.errors import (
     BadInputError,
     EvaluationError,
     FloeplanError,
-    PredicateSyntaxError,
     TypeMismatchError,
     UnsupportedError,
 )
-from floeplan.predicate.intervals import Interval
-from floeplan.predicate.names import Names
 from floeplan.predicate.rows.arrow_columns import Resolver
+from floeplan.predicate.rows.intervals import Interval
 from floeplan.predicate.rows.nodes import Resolve, Rows, evaluate
 from floeplan.predicate.rows.types import BOOLEAN, STRING, Vector, cast, entering, is_number
-from floeplan.predicate.sql.parse import parse_piece
-from floeplan.predicate.sql.skeleton import Piece, tokens_of
 from floeplan.text import excerpt
 
 
@@ -106,15 +102,6 @@ class ValueExpression:
         if isinstance(value, Interval):
             raise TypeMismatchError(f"{self.expression.text} is an interval and cannot be stored")
         return over.spread(value)
-
-
-def compile_value(sql: str, names: Names) -> ValueExpression:
-    """Compile the text of an expression of any type."""
-    tokens = tuple(tokens_of(sql))
-    if not tokens:
-        raise PredicateSyntaxError("an expression is empty; write NULL for no value")
-    piece = parse_piece(sql, Piece(tokens, tokens[0].start, tokens[-1].end + 1), names)
-    return ValueExpression(SqlExpression(piece.tree, piece.text), tuple(sorted(piece.references)))
 
 
 def stored(values: pa.Array, type_: pa.DataType, field: NestedField, text: str) -> pa.Array:

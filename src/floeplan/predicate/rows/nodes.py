@@ -8,20 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any, TypeAlias
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 from sqlglot import exp
 from sqlglot.errors import ErrorLevel
 
-from floeplan.errors import BadInputError, TypeMismatchError, UnsupportedError
-from floeplan.predicate.intervals import Interval, add_interval, parse_interval
+from floeplan.errors import TypeMismatchError, UnsupportedError
 from floeplan.predicate.literals import checked_text
 from floeplan.predicate.rows import functions as fn
+from floeplan.predicate.rows.intervals import Interval, add_interval, parse_interval
 from floeplan.predicate.rows.types import (
     BINARY,
     BOOLEAN,
@@ -35,8 +33,7 @@ from floeplan.predicate.rows.types import (
     entering,
     sql_type,
 )
-from floeplan.predicate.spark_text import parse_timestamp
-from floeplan.text import excerpt
+from floeplan.predicate.spark_text import decimal_precision, parse_number, parse_timestamp
 
 _CAST_FUNCTIONS = {
     "tinyint": pa.int8(),
@@ -114,38 +111,26 @@ def written(node: exp.Expr | None) -> str:
 
 
 def _literal(node: exp.Literal, rows: Rows) -> Vector:
-    if node.is_string:
-        return pa.scalar(checked_text(node.this), STRING)
-    return number(node.this)
+    return pa.scalar(checked_text(node.this), STRING) if node.is_string else _number(node.this)
 
 
-def number(digits: str) -> pa.Scalar:
+def _number(digits: str) -> pa.Scalar:
     """A numeric literal in Spark's type for it: int, bigint, decimal, or double with an exponent."""
-    if "e" in digits.lower():
-        try:
-            value = float(digits)
-        except ValueError:
-            raise BadInputError(f"{digits} is no number: its exponent has no digits") from None
-        if not np.isfinite(value):
-            raise BadInputError(f"the number {digits} is beyond the range of a double")
+    value = parse_number(digits)
+    if isinstance(value, float):
         return pa.scalar(value, DOUBLE)
-    whole_digits, _, fraction = digits.lstrip("+-").partition(".")
-    precision = max(len(whole_digits.lstrip("0")) + len(fraction), 1)
-    if precision > 38:
-        shown = excerpt(digits)
-        raise BadInputError(f"the number {shown} has more than 38 digits; add an exponent or D to make it a double")
-    if "." not in digits and -(2**63) <= (whole := int(Decimal(digits))) < 2**63:
-        return pa.scalar(whole, INT if -(2**31) <= whole < 2**31 else LONG)
-    return pa.scalar(digits, STRING).cast(pa.decimal128(precision, len(fraction)))
+    if isinstance(value, int):
+        return pa.scalar(value, INT if -(2**31) <= value < 2**31 else LONG)
+    return pa.scalar(value, pa.decimal128(decimal_precision(value), -int(value.as_tuple().exponent)))
 
 
 def _negation(node: exp.Neg, rows: Rows) -> Any:
     """Unary minus; a literal takes its sign before its type, so that the least integers can be written."""
     operand = node.this
     if isinstance(operand, exp.Literal) and not operand.is_string:
-        return number("-" + operand.this)
+        return _number("-" + operand.this)
     if isinstance(operand, exp.Cast) and isinstance(operand.this, exp.Literal) and not operand.this.is_string:
-        return cast(number("-" + operand.this.this), sql_type(operand.to))
+        return cast(_number("-" + operand.this.this), sql_type(operand.to))
     value = evaluate(operand, rows)
     return -value if isinstance(value, Interval) else fn.negate(value)
 

@@ -1,10 +1,12 @@
-"""From Spark-SQL text to the IR.
+"""Compile Spark-SQL text: predicates into the IR, value expressions into what the row evaluator runs.
 
-Rule: every piece between AND, OR and NOT either becomes IR with exactly Spark's rows, or stays ``Opaque`` with an entry
-in the errors saying why; nothing is dropped. ``LIKE 'a%b'`` becomes both: its prefix for statistics, all for rows.
+Rule: every piece between AND, OR and NOT either becomes IR that matches exactly Spark's rows, or stays ``Opaque`` with
+a ``CompileError`` that says why. Nothing is dropped. ``LIKE 'a%b'`` becomes both: its prefix for statistics, the whole
+for rows.
 
-Fail-safe: an unknown column, a literal that cannot be compared with its column and text that is no predicate are
-errors. Literals without a zone are in UTC, and so is the calendar: Spark's session zone is taken to be UTC.
+Fail-safe: an unknown column, a literal that cannot be compared with its column and text that is not a predicate are
+errors. Literals without a time zone are in UTC, and so are calendar functions: Spark's session time zone is assumed to
+be UTC.
 """
 
 from __future__ import annotations
@@ -18,11 +20,10 @@ import pyarrow.types as pt
 from pyiceberg.types import BooleanType, DecimalType, DoubleType, FloatType, IntegerType, LongType, StringType
 from sqlglot import exp
 
-from floeplan.errors import FloeplanError, TypeMismatchError, UnsupportedError
+from floeplan.errors import FloeplanError, PredicateSyntaxError, TypeMismatchError, UnsupportedError
 from floeplan.predicate import casts
 from floeplan.predicate.build import and_, negate, or_, parse_like
 from floeplan.predicate.casts import NeedsRows, Term
-from floeplan.predicate.intervals import Interval
 from floeplan.predicate.ir import (
     FALSE,
     NULL_PREDICATE,
@@ -38,26 +39,28 @@ from floeplan.predicate.ir import (
     Opaque,
     StartsWith,
 )
-from floeplan.predicate.literals import NULL, Kind, Literal
+from floeplan.predicate.literals import NULL, Kind, Literal, literal_of
 from floeplan.predicate.names import Names, Reference, not_comparable
-from floeplan.predicate.rows.expressions import SqlExpression, evaluate_sql
+from floeplan.predicate.rows.expressions import SqlExpression, ValueExpression, evaluate_sql
+from floeplan.predicate.rows.intervals import Interval
 from floeplan.predicate.rows.nodes import Rows, described
 from floeplan.predicate.rows.types import iceberg_type, sql_type
-from floeplan.predicate.sql.fast_path import WHOLE_NUMBER, plain_comparison, put_long_list
+from floeplan.predicate.sql.fast_path import compile_plain_piece
 from floeplan.predicate.sql.parse import COMPARISONS, BoundPiece, parse_piece
-from floeplan.predicate.sql.skeleton import Junction, Negation, Piece, Skeleton, skeleton_of
+from floeplan.predicate.sql.split import BooleanTree, Junction, Negation, Piece, split_predicate, tokenize
 
-# What a compilation could not turn into IR.
+_MIRRORED = {CmpOp.LT: CmpOp.GT, CmpOp.LE: CmpOp.GE, CmpOp.GT: CmpOp.LT, CmpOp.GE: CmpOp.LE}
+_NO_CONDITION = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod, exp.IntDiv, exp.Neg, exp.DPipe, exp.Concat, exp.Interval)
 
 
 @dataclass(frozen=True, slots=True)
 class CompileError:
-    """One piece of a predicate that only rows can answer.
+    """A piece of a predicate that statistics cannot answer; it is evaluated on rows.
 
     Args:
-        kind: Kebab-case name of the reason's kind.
+        kind: The kind of reason, in kebab case.
         message: Why statistics cannot answer the piece.
-        text: The piece as it was written.
+        text: The piece as written.
         start: Offset of its first character in the SQL text; ``None`` when the predicate was not text.
         end: Offset one past its last character.
     """
@@ -76,33 +79,35 @@ class CompileError:
         return {"kind": self.kind, "message": self.message, "text": self.text, "start": self.start, "end": self.end}
 
 
-# ---
-
-_MIRRORED = {CmpOp.LT: CmpOp.GT, CmpOp.LE: CmpOp.GE, CmpOp.GT: CmpOp.LT, CmpOp.GE: CmpOp.LE}
-_NO_CONDITION = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod, exp.IntDiv, exp.Neg, exp.DPipe, exp.Concat, exp.Interval)
-
-
 def compile_sql(sql: str, names: Names) -> tuple[IrExpr, tuple[CompileError, ...]]:
     """Compile the text of a predicate."""
     errors: list[CompileError] = []
-    return _compile(skeleton_of(sql), sql, names, errors), tuple(errors)
+    return _compile(split_predicate(sql), sql, names, errors), tuple(errors)
 
 
-def _compile(skeleton: Skeleton, sql: str, names: Names, errors: list[CompileError]) -> IrExpr:
-    match skeleton:
+def compile_value(sql: str, names: Names) -> ValueExpression:
+    """Compile the text of an expression of any type."""
+    tokens = tokenize(sql)
+    if not tokens:
+        raise PredicateSyntaxError("an expression is empty; write NULL for no value")
+    piece = parse_piece(sql, Piece(tuple(tokens), tokens[0].start, tokens[-1].end + 1), names)
+    return ValueExpression(SqlExpression(piece.tree, piece.text), tuple(sorted(piece.references)))
+
+
+def _compile(tree: BooleanTree, sql: str, names: Names, errors: list[CompileError]) -> IrExpr:
+    match tree:
         case Junction(every, operands):
             parts = [_compile(operand, sql, names, errors) for operand in operands]
             return and_(*parts) if every else or_(*parts)
         case Negation(operand):
             return negate(_compile(operand, sql, names, errors))
         case Piece(tokens):
-            plain = plain_comparison(tokens, names)
-            return _compile_piece(parse_piece(sql, skeleton, names), errors) if plain is None else plain
-
-
-def _compile_piece(piece: BoundPiece, errors: list[CompileError]) -> IrExpr:
-    compiler = _PieceCompiler(piece)
+            plain = compile_plain_piece(tokens, names)
+            if plain is not None:
+                return plain
+    piece = parse_piece(sql, tree, names)
     try:
+        compiler = _PieceCompiler(piece)
         expr = compiler.condition(piece.tree)
     except FloeplanError as error:
         error.context.setdefault("text", piece.text)
@@ -113,7 +118,7 @@ def _compile_piece(piece: BoundPiece, errors: list[CompileError]) -> IrExpr:
 
 
 class _PieceCompiler:
-    """Compiles one bound piece; collects at most one error, for what stays opaque."""
+    """Compiles one bound piece; records at most one ``CompileError``, when the piece stays opaque."""
 
     def __init__(self, piece: BoundPiece) -> None:
         self.piece = piece
@@ -121,7 +126,7 @@ class _PieceCompiler:
         self.negated = False
 
     def condition(self, node: exp.Expr) -> IrExpr:
-        """The IR of a boolean node, opaque where there is none."""
+        """The IR of a boolean node, or the whole piece as ``Opaque``."""
         try:
             return self._condition(node)
         except NeedsRows as reason:
@@ -136,42 +141,31 @@ class _PieceCompiler:
             positive = node.copy()
             positive.set("negate", None)
             return self._negation(positive)
+        # Without columns: a constant, which the row evaluator computes.
+        if not _has_columns(node):
+            literal = self._fold(node)
+            if literal.kind not in (Kind.BOOLEAN, Kind.NULL):
+                raise TypeMismatchError(f"{self.piece.text} is of type {literal.kind}, not a condition")
+            return {None: NULL_PREDICATE, True: TRUE, False: FALSE}[literal.value]  # type: ignore[index]
         if type(node) in COMPARISONS:
             return self._comparison(node, CmpOp(COMPARISONS[type(node)]))
-        handler = _HANDLERS.get(type(node))
-        if handler is not None:
+        if (handler := _HANDLERS.get(type(node))) is not None:
             return handler(self, node)
-        return self._other(node)
+        # sqlglot has no node for Spark's isnull() and isnotnull().
+        name = node.name.lower() if isinstance(node, exp.Anonymous) and len(node.expressions) == 1 else ""
+        if name in ("isnull", "isnotnull"):
+            test = self._null_test(node.expressions[0])
+            return test if name == "isnull" else negate(test)
+        if isinstance(node, _NO_CONDITION):
+            raise TypeMismatchError(f"{self.piece.text} is not a condition; compare it with something")
+        raise NeedsRows(f"statistics cannot answer {_describe(node)}")
 
     def _negation(self, positive: exp.Expr) -> IrExpr:
         self.negated = True
         return negate(self._condition(positive))
 
-    def _other(self, node: exp.Expr) -> IrExpr:
-        """Constants, and what no leaf of the IR stands for."""
-        if (
-            isinstance(node, exp.Anonymous)
-            and node.name.lower() in ("isnull", "isnotnull")
-            and len(node.expressions) == 1
-        ):
-            test = self._null_test(node.expressions[0])
-            return test if node.name.lower() == "isnull" else negate(test)
-        if not node.find(exp.Placeholder):
-            return self._constant(node)
-        if isinstance(node, _NO_CONDITION):
-            raise TypeMismatchError(f"{self.piece.text} is not a condition; compare it with something")
-        raise NeedsRows(f"statistics cannot answer {_describe(node)}")
-
-    def _constant(self, node: exp.Expr) -> IrExpr:
-        literal = self._fold(node)
-        if literal.kind not in (Kind.BOOLEAN, Kind.NULL):
-            raise TypeMismatchError(f"{self.piece.text} is of type {literal.kind}, not a condition")
-        return {None: NULL_PREDICATE, True: TRUE, False: FALSE}[literal.value]  # type: ignore[index]
-
     def _comparison(self, node: exp.Expr, op: CmpOp) -> IrExpr:
         left, right = node.this, node.expression
-        if not _has_columns(left) and not _has_columns(right):
-            return self._constant(node)
         if not _has_columns(left):
             left, right, op = right, left, _MIRRORED.get(op, op)
         if _has_columns(right):
@@ -179,7 +173,7 @@ class _PieceCompiler:
         return casts.compare(self._term(left), op, self._fold(right))
 
     def _term(self, node: exp.Expr) -> Term:
-        """A column, or a column under casts that lose nothing."""
+        """A column, or a column under casts that keep every value and its order."""
         while isinstance(node, exp.Paren):
             node = node.this
         if isinstance(node, exp.Placeholder):
@@ -203,12 +197,7 @@ class _PieceCompiler:
         return column
 
     def _fold(self, node: exp.Expr) -> Literal:
-        """The value of an expression without columns; one with columns has a value in every row.
-
-        Whole numbers, of which lists have thousands, are what their digits say.
-        """
-        if isinstance(node, exp.Literal) and not node.is_string and WHOLE_NUMBER.fullmatch(node.this):
-            return Literal(Kind.INTEGER, int(node.this))
+        """The value of an expression without columns."""
         if _has_columns(node):
             raise NeedsRows("statistics cannot compare a column with another")
         try:
@@ -220,8 +209,6 @@ class _PieceCompiler:
         return _literal_of(value if isinstance(value, pa.Scalar) else value[0])
 
     def _between(self, node: exp.Between) -> IrExpr:
-        if not _has_columns(node.this) and not _has_columns(node.args["low"]) and not _has_columns(node.args["high"]):
-            return self._constant(node)
         term = self._term(node.this)
         low = casts.compare(term, CmpOp.GE, self._fold(node.args["low"]))
         high = casts.compare(term, CmpOp.LE, self._fold(node.args["high"]))
@@ -231,34 +218,20 @@ class _PieceCompiler:
         return and_(low, high)
 
     def _in(self, node: exp.In) -> IrExpr:
-        numbers = self.piece.numbers
-        if not _has_columns(node):
-            return self._constant(put_long_list(node, numbers))
-        whole = [Literal(Kind.INTEGER, number) for number in numbers]
-        return casts.in_list(self._term(node.this), whole or [self._fold(item) for item in node.expressions])
+        return casts.in_list(self._term(node.this), [self._fold(item) for item in node.expressions])
 
     def _is(self, node: exp.Is) -> IrExpr:
         if isinstance(node.expression, exp.Null):
             return self._null_test(node.this)
-        if not _has_columns(node):
-            return self._constant(node)
-        literal = self._fold(node.expression)
-        return casts.compare(self._term(node.this), CmpOp.NULL_SAFE_EQ, literal)
+        return casts.compare(self._term(node.this), CmpOp.NULL_SAFE_EQ, self._fold(node.expression))
 
     def _null_test(self, node: exp.Expr) -> IrExpr:
-        if not _has_columns(node):
-            return TRUE if self._fold(node).kind is Kind.NULL else FALSE
         inner = node.unnest()
         if isinstance(inner, exp.Placeholder) and self._reference(inner).column is None:
             raise NeedsRows(f"there are no statistics of {self._reference(inner).name} as a whole")
         return IsNull(self._term(node).column)
 
-    def _distinct(self, node: exp.NullSafeNEQ) -> IrExpr:
-        return negate(self._comparison(node, CmpOp.NULL_SAFE_EQ))
-
     def _is_nan(self, node: exp.IsNan) -> IrExpr:
-        if not _has_columns(node):
-            return self._constant(node)
         term = self._term(node.this)
         match term.column.type:
             case FloatType() | DoubleType():
@@ -319,11 +292,10 @@ class _PieceCompiler:
         return term.column, None if literal.value is None else str(literal.value)
 
     def _opaque(self, reason: str) -> Opaque:
-        """The whole piece, for rows."""
+        """The whole piece, to be evaluated on rows."""
         piece = self.piece
         self.errors.append(CompileError("unsupported", reason, piece.text, piece.start, piece.end))
-        tree = put_long_list(piece.tree, piece.numbers)
-        return Opaque(piece.text, tuple(sorted(piece.references)), SqlExpression(tree, piece.text))
+        return Opaque(piece.text, tuple(sorted(piece.references)), SqlExpression(piece.tree, piece.text))
 
 
 def _has_columns(node: exp.Expr) -> bool:
@@ -345,7 +317,7 @@ def _describe(node: exp.Expr) -> str:
 
 
 def _literal_of(scalar: pa.Scalar) -> Literal:
-    """A literal from the evaluator's scalar."""
+    """The literal of a scalar; dates and times stay integers, because Python's types cover fewer years."""
     type_ = scalar.type
     if not scalar.is_valid:
         return NULL
@@ -356,27 +328,14 @@ def _literal_of(scalar: pa.Scalar) -> Literal:
         return Literal(Kind.DATE, scalar.value)
     if pt.is_time(type_):
         return Literal(Kind.TIME, scalar.value * 1000)
-    return Literal(_kind_of(type_), scalar.as_py())
-
-
-def _kind_of(type_: pa.DataType) -> Kind:
-    for fits, kind in (
-        (pt.is_boolean, Kind.BOOLEAN),
-        (pt.is_integer, Kind.INTEGER),
-        (pt.is_decimal, Kind.DECIMAL),
-        (pt.is_floating, Kind.DOUBLE),
-        (pt.is_large_string, Kind.STRING),
-    ):
-        if fits(type_):
-            return kind
-    return Kind.BINARY
+    return literal_of(scalar.as_py())
 
 
 _HANDLERS: dict[type[exp.Expr], Callable[[_PieceCompiler, Any], IrExpr]] = {
     exp.Between: _PieceCompiler._between,
     exp.In: _PieceCompiler._in,
     exp.Is: _PieceCompiler._is,
-    exp.NullSafeNEQ: _PieceCompiler._distinct,
+    exp.NullSafeNEQ: lambda self, node: negate(self._comparison(node, CmpOp.NULL_SAFE_EQ)),
     exp.IsNan: _PieceCompiler._is_nan,
     exp.Placeholder: _PieceCompiler._boolean_column,
     exp.StartsWith: _PieceCompiler._starts_with,

@@ -1,4 +1,4 @@
-"""Plain comparisons skip the SQL parser; whatever skips it must mean what it means to the parser."""
+"""The parser bypass for comparisons and IN lists: the same IR, errors and offsets as through sqlglot."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from pyiceberg.types import (
     NestedField,
     PrimitiveType,
     StringType,
+    StructType,
     TimestampNanoType,
     TimestampType,
     TimestamptzType,
@@ -30,8 +31,8 @@ from floeplan.errors import FloeplanError
 from floeplan.predicate.names import Names
 from floeplan.predicate.sql import compiler as sql
 from floeplan.predicate.sql.compiler import compile_sql
-from floeplan.predicate.sql.fast_path import plain_comparison
-from floeplan.predicate.sql.skeleton import tokens_of
+from floeplan.predicate.sql.fast_path import compile_plain_piece
+from floeplan.predicate.sql.split import tokenize
 
 pytestmark = pytest.mark.unit
 TYPES: dict[str, PrimitiveType] = {
@@ -66,24 +67,66 @@ PLAIN = (
     "TIMESTAMP '2024-01-01T10:00:00.123456789+02:00'",
     "TIMESTAMP_NTZ '2024-01-01 00:00:00 -05:00'",
     "TIMESTAMP_LTZ '1969-12-31 23:59:59.9999999'",
+    "-1",
+    "1.5",
+    "-007.50",
+    "1e3",
+    "9223372036854775807",
+    "-9223372036854775808",
+    "9223372036854775808",
+    "12345678901234567890.123",
+    "NULL",
+)
+LISTS = (
+    "1",
+    "1, 2, 3",
+    "-1, 2.5, NULL, 9223372036854775808",
+    "'a', 'it''s', NULL",
+    "'1', 2",
+    "DATE '2024-01-01', TIMESTAMP '2024-01-01 10:00:00', '2024-01-02'",
+    ", ".join(map(str, range(-300, 300))),
+)
+MIXED = (
+    "d IN ({}) AND dec IN ({})",
+    "NOT (l IN ({}) OR i = 3)",
+    "CAST(i AS BIGINT) IN ({})",
+    "l + 1 IN ({})",
+    "5 IN ({})",
+    "-9 NOT IN ({})",
+    "unknown IN ({})",
+    "CASE WHEN l IN ({}) THEN i > 1 ELSE i < 1 END",
+    "(l IN ({})) = (i = 1)",
+    "coalesce(l IN ({}), FALSE)",
+    "l IN ({}) IS NULL",
+    "l = i IN ({})",
+    "array_contains(array({}), l)",
+    "l IN ({}) AND i >",
+    "l IN ({}) AND s = 'open",
+    "l IN ({}) /* open",
+    "l IN ({})) AND i = 1",
 )
 LEFT_TO_THE_PARSER = (
     "s = i",
     "1 = i",
     "`i` = 1",
-    "t.i = 1",
-    "i = .5",
-    "i = 1.5",
-    "i = -1",
     "i = 1L",
-    "i = NULL",
     "i = TRUE",
-    "i = 1234567890123456789",
     "b = X'1F'",
     "i = INTERVAL '1' DAY",
     "i = 1 + 1",
     "i IS NULL",
-    "i IN (1)",
+    "i = .5",
+    "i IN ()",
+    "i IN (1, i)",
+    "i IN (1, 2L)",
+    "i IN (1, 1 + 1)",
+    "i IN (1,, 2)",
+    "i IN (1 2)",
+    "i IN (1) IS NULL",
+    "i NOT (1)",
+    "i + 1 IN (1)",
+    "t.i = 1",
+    "s IN (1)",
     "flag",
     "if = 1",
     "transform = 1",
@@ -113,22 +156,39 @@ def outcome(text: str, names: Names) -> str:
 
 
 @pytest.mark.parametrize("column", TYPES)
-def test_a_plain_comparison_means_what_it_means_to_the_parser(column: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bypass_and_the_parser_give_the_same_result(column: str, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = [f"{column}{op} {literal} -- why" for op in OPERATORS for literal in PLAIN]
+    texts += [f"{column} {word}({listed})" for word in ("IN", "not in ") for listed in LISTS]
     plain = [outcome(text, names_of(TYPES)) for text in texts]
-    monkeypatch.setattr(sql, "plain_comparison", lambda tokens, names: None)
+    monkeypatch.setattr(sql, "compile_plain_piece", lambda tokens, names: None)
     assert plain == [outcome(text, names_of(TYPES)) for text in texts]
+
+
+@pytest.mark.parametrize("text", MIXED)
+def test_a_list_inside_a_larger_predicate_keeps_its_meaning(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = outcome(text.replace("{}", LISTS[-1]), names_of(TYPES))
+    monkeypatch.setattr(sql, "compile_plain_piece", lambda tokens, names: None)
+    assert found == outcome(text.replace("{}", LISTS[-1]), names_of(TYPES))
+
+
+def test_a_column_inside_a_struct_needs_no_parser(monkeypatch: pytest.MonkeyPatch) -> None:
+    inner = StructType(NestedField(2, "b", LongType(), required=False))
+    names = Names(Schema(NestedField(1, "a", inner, required=False)))
+    assert compile_plain_piece(tokenize("a.b IN (1, 2)"), names) is not None
+    found = outcome("a.b IN (1, 2) AND a.b > 1", names)
+    monkeypatch.setattr(sql, "compile_plain_piece", lambda tokens, names: None)
+    assert found == outcome("a.b IN (1, 2) AND a.b > 1", names)
 
 
 @pytest.mark.parametrize("literal", PLAIN)
 def test_plain_literals_need_no_parser(literal: str) -> None:
     column = "tz" if "TIME" in literal else "day" if "date" in literal.lower() else "s" if literal[0] in "'\"" else "l"
-    assert plain_comparison(tokens_of(f"{column} >= {literal}"), names_of(TYPES)) is not None
+    assert compile_plain_piece(tokenize(f"{column} >= {literal}"), names_of(TYPES)) is not None
 
 
 @pytest.mark.parametrize("text", LEFT_TO_THE_PARSER)
 def test_anything_else_is_left_to_the_parser(text: str) -> None:
-    assert plain_comparison(tokens_of(text), names_of(TYPES)) is None
+    assert compile_plain_piece(tokenize(text), names_of(TYPES)) is None
 
 
 def test_a_name_that_means_something_to_the_parser_means_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,8 +197,8 @@ def test_a_name_that_means_something_to_the_parser_means_the_same(monkeypatch: p
     words |= {*SparkParser.QUERY_MODIFIER_PARSERS, *(kind.name for kind in TokenType)}
     columns = sorted({str(word).lower() for word in words if str(word).isidentifier()})
     named = [(f"{column} >= 'x'", names_of({column: StringType()})) for column in columns]
-    plain = [(text, names) for text, names in named if plain_comparison(tokens_of(text), names) is not None]
+    plain = [(text, names) for text, names in named if compile_plain_piece(tokenize(text), names) is not None]
     assert len(plain) > 100
     found = [outcome(*one) for one in plain]
-    monkeypatch.setattr(sql, "plain_comparison", lambda tokens, names: None)
+    monkeypatch.setattr(sql, "compile_plain_piece", lambda tokens, names: None)
     assert found == [outcome(*one) for one in plain]

@@ -1,12 +1,17 @@
-"""The boolean skeleton of a SQL predicate: AND, OR, NOT and parentheses, with the pieces between them as token runs.
+"""Split a SQL predicate at its ANDs, ORs, NOTs and grouping parentheses; the pieces between them stay token runs.
 
-Rule: a piece is a maximal run of tokens without an AND or OR of its own level, so it has an exact place in the text
-and thousands of them are as flat as they were written; only a piece is handed to the SQL parser. ``BETWEEN x AND y``
-and ``CASE … END`` keep their keywords, and a pair of parentheses is a group only when nothing but AND, OR or the end
-follows it.
+Only the pieces go to sqlglot. Splitting first is a matter of correctness, not speed:
 
-Fail-safe: parentheses that do not match, empty operands and nesting beyond ``MAX_DEPTH`` are refused here, before any
-recursion could grow with the input.
+* Each piece keeps its exact offsets in the text, which ``CompileError`` and syntax errors report. Only few of sqlglot's
+  nodes carry theirs.
+* sqlglot's tree of ``a OR b OR c …`` is one level deep per operand, and visiting a few hundred of them would exceed
+  Python's recursion limit. Here they become one flat ``Junction``.
+
+``BETWEEN x AND y`` and ``CASE … END`` keep their own AND and OR. Parentheses form a group only when an AND, an OR or
+the end follows; all others (function calls, IN lists, arithmetic) belong to their piece.
+
+Fail-safe: unbalanced parentheses, missing operands and nesting deeper than ``MAX_DEPTH`` raise an error before any
+recursion starts.
 """
 
 from __future__ import annotations
@@ -20,7 +25,6 @@ from sqlglot.dialects.spark import Spark
 from sqlglot.errors import TokenError
 
 from floeplan.errors import BadInputError, PredicateSyntaxError
-from floeplan.predicate.sql.fast_path import all_blanked, without_numbers
 
 MAX_DEPTH = 100
 _OPEN = {TokenType.L_PAREN: TokenType.R_PAREN, TokenType.L_BRACKET: TokenType.R_BRACKET}
@@ -41,21 +45,21 @@ class Junction:
     """Operands joined by AND (``every``) or OR."""
 
     every: bool
-    operands: tuple[Skeleton, ...]
+    operands: tuple[BooleanTree, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Negation:
     """NOT of an operand."""
 
-    operand: Skeleton
+    operand: BooleanTree
 
 
-Skeleton: TypeAlias = Piece | Junction | Negation
+BooleanTree: TypeAlias = Piece | Junction | Negation
 
 
 def syntax_error(sql: str, position: int, message: str) -> PredicateSyntaxError:
-    """An error with its place; the context holds the line with a caret under it."""
+    """A syntax error at an offset; its context holds the line with a caret under the offset."""
     line_start = sql.rfind("\n", 0, position) + 1
     line_end = sql.find("\n", position)
     line = sql[line_start : len(sql) if line_end < 0 else line_end]
@@ -68,80 +72,66 @@ def syntax_error(sql: str, position: int, message: str) -> PredicateSyntaxError:
     )
 
 
-def tokens_of(sql: str) -> list[Token]:
-    """The tokens of a text, strings as Spark reads them."""
+def tokenize(sql: str) -> list[Token]:
+    """Tokenize a text with Spark's rules for strings."""
     try:
-        return _with_doubled_quotes(sql, Spark().tokenize(sql))
+        tokens = Spark().tokenize(sql)
     except TokenError as error:
         raise syntax_error(sql, max(len(sql) - 1, 0), "unfinished string, name or comment") from error
-
-
-def skeleton_of(sql: str) -> Skeleton:
-    """Split the text of a predicate."""
-    tokens = _short_tokens_of(sql)
-    if not tokens:
-        raise PredicateSyntaxError("the predicate is empty; write TRUE to match every row")
-    return _Splitter(sql, tokens).split(0, len(tokens))
-
-
-def _short_tokens_of(sql: str) -> list[Token]:
-    """The tokens of a text, a long list of whole numbers as one of them where that is safe."""
-    text, lists = without_numbers(sql)
-    if lists:
-        try:
-            tokens = tokens_of(text)
-        except PredicateSyntaxError:
-            tokens = []
-        if all_blanked(tokens, lists):
-            return tokens
-    return tokens_of(sql)
-
-
-def _with_doubled_quotes(sql: str, tokens: Sequence[Token]) -> list[Token]:
-    """Two strings without a gap between them are one with a quote in it, as Spark reads ``'it''s'``."""
+    if "''" not in sql and '""' not in sql:
+        return list(tokens)
+    # Spark reads 'it''s' as one string with a quote in it, sqlglot's Spark dialect as two adjacent strings.
     merged: list[Token] = []
     for token in tokens:
-        before = merged[-1] if merged else None
-        both = before is not None and before.token_type is TokenType.STRING is token.token_type
-        if before is not None and both and before.end + 1 == token.start and sql[before.end] == sql[token.start]:
-            merged[-1] = Token(
-                TokenType.STRING, before.text + sql[token.start] + token.text, start=before.start, end=token.end
-            )
+        before = merged[-1] if merged else token
+        both_strings = before.token_type is TokenType.STRING is token.token_type
+        if both_strings and before.end + 1 == token.start and sql[before.end] == sql[token.start]:
+            text = before.text + sql[token.start] + token.text
+            merged[-1] = Token(TokenType.STRING, text, start=before.start, end=token.end)
         else:
             merged.append(token)
     return merged
 
 
+def split_predicate(sql: str) -> BooleanTree:
+    """Split the text of a predicate."""
+    tokens = tokenize(sql)
+    if not tokens:
+        raise PredicateSyntaxError("the predicate is empty; write TRUE to match every row")
+    return _Splitter(sql, tokens).split(0, len(tokens))
+
+
 class _Splitter:
-    """Splits token ranges; recursion goes one frame deeper per pair of grouping parentheses."""
+    """Splits token ranges; recurses once per pair of grouping parentheses."""
 
     def __init__(self, sql: str, tokens: Sequence[Token]) -> None:
         self.sql = sql
         self.tokens = tokens
-        self.partner = self._match_parentheses()
+        self.closing = self._match_parentheses()
 
     def _match_parentheses(self) -> dict[int, int]:
-        partner: dict[int, int] = {}
-        waiting: list[int] = []
+        """The index of the closing parenthesis for each opening one."""
+        closing: dict[int, int] = {}
+        open_: list[int] = []
         for index, token in enumerate(self.tokens):
             if token.token_type in _OPEN:
-                waiting.append(index)
-                if len(waiting) > MAX_DEPTH:
+                open_.append(index)
+                if len(open_) > MAX_DEPTH:
                     raise BadInputError(f"the predicate nests more than {MAX_DEPTH} parentheses deep; flatten it")
             elif token.token_type in _CLOSE:
-                if not waiting or _OPEN[self.tokens[waiting[-1]].token_type] is not token.token_type:
+                if not open_ or _OPEN[self.tokens[open_[-1]].token_type] is not token.token_type:
                     raise syntax_error(self.sql, token.start, f"unexpected {token.text!r}")
-                partner[waiting.pop()] = index
+                closing[open_.pop()] = index
             elif token.token_type is TokenType.SEMICOLON:
                 raise syntax_error(self.sql, token.start, "a predicate is one expression; unexpected ';'")
-        if waiting:
-            raise syntax_error(self.sql, self.tokens[waiting[-1]].start, "this parenthesis is never closed")
-        return partner
+        if open_:
+            raise syntax_error(self.sql, self.tokens[open_[-1]].start, "this parenthesis is never closed")
+        return closing
 
-    def split(self, first: int, stop: int) -> Skeleton:
-        """The skeleton of the tokens from ``first`` up to ``stop``: OR of ANDs of operands."""
-        alternatives: list[Skeleton] = []
-        conjunction: list[Skeleton] = []
+    def split(self, first: int, stop: int) -> BooleanTree:
+        """Split the tokens from ``first`` up to ``stop`` into an OR of ANDs of operands."""
+        alternatives: list[BooleanTree] = []
+        conjunction: list[BooleanTree] = []
         for start, end in self._operands(first, stop):
             conjunction.append(self._operand(start, end))
             if end == stop or self.tokens[end].token_type is TokenType.OR:
@@ -150,19 +140,19 @@ class _Splitter:
         return _join(alternatives, every=False)
 
     def _operands(self, first: int, stop: int) -> Iterator[tuple[int, int]]:
-        """Ranges between the ANDs and ORs of this level."""
+        """Token ranges between the ANDs and ORs of this level."""
         start = index = first
         cases = betweens = 0
         while index < stop:
             kind = self.tokens[index].token_type
             if kind in _OPEN:
-                index = self.partner[index]
+                index = self.closing[index]
             elif kind is TokenType.CASE:
                 cases += 1
             elif kind is TokenType.END and cases:
                 cases -= 1
             elif cases:
-                pass
+                pass  # an AND or OR inside CASE … END
             elif kind is TokenType.BETWEEN:
                 betweens += 1
             elif kind is TokenType.AND and betweens:
@@ -173,24 +163,22 @@ class _Splitter:
             index += 1
         yield start, stop
 
-    def _operand(self, start: int, end: int) -> Skeleton:
+    def _operand(self, start: int, end: int) -> BooleanTree:
+        """One operand: its NOTs, then a group in parentheses or a piece."""
         negations = 0
         while start < end and self.tokens[start].token_type is TokenType.NOT:
             negations += 1
             start += 1
         if start == end:
-            raise self._missing(start)
-        if self.tokens[start].token_type is TokenType.L_PAREN and self.partner[start] == end - 1 and end - start > 2:
+            position = self.tokens[start].start if start < len(self.tokens) else len(self.sql)
+            raise syntax_error(self.sql, position, "an operand of AND, OR or NOT is missing")
+        if self.tokens[start].token_type is TokenType.L_PAREN and self.closing[start] == end - 1 and end - start > 2:
             inner = self.split(start + 1, end - 1)
         else:
             run = tuple(self.tokens[start:end])
             inner = Piece(run, run[0].start, run[-1].end + 1)
         return Negation(inner) if negations % 2 else inner
 
-    def _missing(self, index: int) -> PredicateSyntaxError:
-        position = self.tokens[index].start if index < len(self.tokens) else len(self.sql)
-        return syntax_error(self.sql, position, "an operand of AND, OR or NOT is missing")
 
-
-def _join(operands: list[Skeleton], *, every: bool) -> Skeleton:
+def _join(operands: list[BooleanTree], *, every: bool) -> BooleanTree:
     return operands[0] if len(operands) == 1 else Junction(every, tuple(operands))
