@@ -16,16 +16,17 @@ from hypothesis import strategies as st
 
 from floeplan.rewrite.strategies.curves import (
     SAMPLE_ROWS,
+    Curve,
     bits_per_column,
     cell_bits,
     cell_codes,
+    comparable,
     curve_rows,
     curve_words,
-    hilbert_axes,
     interleave,
     order_words,
 )
-from floeplan.rewrite.strategies.order_bytes import comparable, order_bytes
+from floeplan.rewrite.strategies.hilbert import hilbert_position
 from tests.support.oracles.datasets import to_arrow
 from tests.support.oracles.values import TYPES, values
 
@@ -64,30 +65,7 @@ def python_order(listed: list[list[Any]], keys: list[SortKey]) -> list[int]:
     return rows
 
 
-sort_keys = st.builds(SortKey, st.booleans(), st.booleans())
-
-
-@given(st.data(), st.integers(1, 3), st.integers(1, 12))
-def test_bytes_order_rows_as_their_values_do(data: st.DataObject, width: int, rows: int) -> None:
-    """Of several columns joined, too; and equal bytes mean equal values."""
-    drawn = [data.draw(columns(rows)) for _ in range(width)]
-    keys = [data.draw(sort_keys) for _ in range(width)]
-    made = [
-        order_bytes(array, descending=key.descending, nulls_first=key.nulls_first)
-        for (_, array), key in zip(drawn, keys, strict=True)
-    ]
-    joined = [b"".join(parts) for parts in zip(*(part.to_pylist() for part in made), strict=True)]
-    listed = [values_ for values_, _ in drawn]
-    assert sorted(range(rows), key=joined.__getitem__) == python_order(listed, keys)
-    for left, right in itertools.combinations(range(rows), 2):
-        same = all(_same(column[left], column[right]) for column in listed)
-        assert (joined[left] == joined[right]) == same
-
-
-def _same(left: Any, right: Any) -> bool:
-    if left is None or right is None:
-        return left is right
-    return bool(standing(left) == standing(right))
+both_curves = pytest.mark.parametrize("curve", [interleave, hilbert_position])
 
 
 @given(st.data(), st.integers(1, 30), st.integers(1, 16))
@@ -105,14 +83,14 @@ def test_codes_of_a_curve_keep_the_order_of_every_column(data: st.DataObject, ro
 @pytest.mark.parametrize(("axes", "bits"), [(1, 4), (2, 1), (2, 2), (2, 5), (3, 3), (4, 2), (5, 2)])
 def test_the_hilbert_curve_visits_every_cell_once_and_never_jumps(axes: int, bits: int) -> None:
     cells = np.array(list(itertools.product(range(1 << bits), repeat=axes)), dtype=np.uint64)
-    (place,) = interleave(hilbert_axes([cells[:, axis] for axis in range(axes)], bits), bits)
+    (place,) = hilbert_position([cells[:, axis] for axis in range(axes)], bits)
     path = cells[np.argsort(place)].astype(np.int64)
     assert len(np.unique(place)) == len(cells)
     assert (np.abs(np.diff(path, axis=0)).sum(axis=1) == 1).all()
 
 
-@pytest.mark.parametrize("curve", ["zorder", "hilbert"])
-def test_a_place_looked_up_by_cell_is_the_place_of_the_row(curve: str) -> None:
+@both_curves
+def test_a_place_looked_up_by_cell_is_the_place_of_the_row(curve: Curve) -> None:
     rng = np.random.default_rng(4)
     codes = [rng.integers(0, 8, 5000).astype(np.uint64) for _ in range(3)]
     few = [code[:100] for code in codes]
@@ -146,16 +124,16 @@ def test_bits_are_interleaved_first_column_first(codes: list[int]) -> None:
 
 
 @pytest.mark.parametrize("columns_", [1, 2, 5, 33, 70])
-@pytest.mark.parametrize("curve", ["zorder", "hilbert"])
-def test_any_number_of_columns_makes_a_curve(columns_: int, curve: str) -> None:
+@both_curves
+def test_any_number_of_columns_makes_a_curve(columns_: int, curve: Curve) -> None:
     rng = np.random.default_rng(columns_)
     data = [pa.chunked_array([rng.integers(0, 9, 20)]) for _ in range(columns_)]
     assert sorted(curve_rows(data, curve).tolist()) == list(range(20))
     assert bits_per_column(columns_) >= 1
 
 
-@pytest.mark.parametrize("curve", ["zorder", "hilbert"])
-def test_rows_of_one_cell_are_sorted_by_the_first_column(curve: str) -> None:
+@both_curves
+def test_rows_of_one_cell_are_sorted_by_the_first_column(curve: Curve) -> None:
     rng = np.random.default_rng(3)
     x, y = rng.permutation(50_000), rng.permutation(50_000)
     rows = curve_rows([pa.chunked_array([pa.array(column)]) for column in (x, y)], curve)
@@ -167,8 +145,8 @@ def test_rows_of_one_cell_are_sorted_by_the_first_column(curve: str) -> None:
     assert all(np.all(np.diff(part) > 0) for part in np.split(x[rows], starts[1:]))
 
 
-@pytest.mark.parametrize("curve", ["zorder", "hilbert"])
-def test_a_curve_brings_rows_together_that_are_close_in_both_columns(curve: str) -> None:
+@both_curves
+def test_a_curve_brings_rows_together_that_are_close_in_both_columns(curve: Curve) -> None:
     """Files cut out of the curve are read by a filter on both columns far less often than files in order of arrival."""
     rng = np.random.default_rng(7)
     x, y = rng.normal(size=64_000), rng.integers(0, 10**6, 64_000)

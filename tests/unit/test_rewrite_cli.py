@@ -66,7 +66,7 @@ def test_the_plan_is_drawn_per_spec_and_partition(run: Any) -> None:
         (("--option", "rewrite-all"), 2, "write it as name=value"),
         (("--option", "min-input-files=0"), 2, "'min-input-files' is set to 0 but must be > 0"),
         (("--spec", "7"), 2, "no partition spec 7"),
-        (("--strategy", "magic"), 2, "no strategy 'magic'"),
+        (("--strategy", "magic"), 2, "unknown strategy 'magic'"),
         (("--where", "nope = 1"), 2, "no column nope"),
         (("--strict", "--partition-filter", "id > 5", "--option", "rewrite-all=true"), 4, "spec 1 (id > 5: no"),
     ],

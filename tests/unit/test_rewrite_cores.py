@@ -21,10 +21,10 @@ from floeplan.parquet.footer.footer import read_footer
 from floeplan.parquet.source import open_source
 from floeplan.rewrite.plan.options import RewriteOptions
 from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
-from floeplan.rewrite.run.group_order import GroupOrder, HeldRows
+from floeplan.rewrite.run.sorting import BufferedRows
 from floeplan.rewrite.run.task import RewriteTask
 from floeplan.rewrite.run.work import GroupResult, GroupWork, group_works, with_cores
-from floeplan.rewrite.strategies.orders import parse_order
+from floeplan.rewrite.strategies.base import RowOrder, parse_order
 from floeplan.tasks.memory import Cores, cores_of
 from floeplan.tasks.threads import parallel_map
 from tests.support.tables.two_specs import EVENTS, catalog, events
@@ -138,9 +138,9 @@ def test_results_come_in_order_and_errors_where_they_would_have_come(threads: in
 def test_a_column_of_a_group_is_one_piece_and_pieces_are_let_go(tmp_path: Path) -> None:
     schema = catalog(tmp_path).create_table("db.t", EVENTS).schema()
     pieces = [events(first, first + 10) for first in (20, 0, 10)]
-    held = HeldRows.of(pieces, GroupOrder(schema, parse_order(("id",), schema), "sort"), 2)
+    held = BufferedRows.of(pieces, RowOrder(schema, parse_order(("id",), schema)), 2)
     assert not pieces
     assert all(column.num_chunks == 1 for column in held.rows.columns)
-    assert held.in_order(5, 10)["id"].to_pylist() == list(range(5, 15))
-    assert held.picked("id", 7, 2).to_pydict() == {"id": [7, 8]}
-    assert np.array_equal(np.sort(held.numbers), np.arange(30))
+    assert held.sorted_rows(5, 10)["id"].to_pylist() == list(range(5, 15))
+    assert held.sorted_column("id", 7, 2).to_pydict() == {"id": [7, 8]}
+    assert np.array_equal(np.sort(held.permutation), np.arange(30))

@@ -14,9 +14,12 @@ from pyiceberg.table.sorting import SortOrder
 from pyiceberg.types import DecimalType, DoubleType, LongType, NestedField, StringType, StructType
 
 import floeplan as fp
-from floeplan.rewrite.run.group_order import GroupOrder, _codes
-from floeplan.rewrite.strategies.orders import parse_order
+from floeplan.rewrite.run.sorting import sort_on_disk
+from floeplan.rewrite.strategies.base import RowOrder, parse_order
+from floeplan.rewrite.strategies.curves import level_codes
+from floeplan.rewrite.strategies.registry import find_strategy
 from floeplan.tasks.memory import task_memory
+from floeplan.write.partitioning import take_rows
 from tests.support.tables.two_specs import EVENTS, catalog, events
 
 pytestmark = pytest.mark.unit
@@ -45,16 +48,20 @@ def made_rows(count: int, seed: int = 5) -> pa.Table:
     )
 
 
-def on_disk(order: GroupOrder, rows: pa.Table, ranges: int) -> list[pa.Table]:
+def on_disk(order: RowOrder, rows: pa.Table, ranges: int) -> list[pa.Table]:
     names = [field.name for field in order.key_schema.fields]
     sample = rows.select(names).take(pa.array(np.arange(0, rows.num_rows, 7)))
     pieces = (rows.slice(first, 300) for first in range(0, rows.num_rows, 300))
-    return list(order.ordered_on_disk(pieces, sample, ranges, rows.num_rows))
+    return list(sort_on_disk(order, pieces, sample, ranges, rows.num_rows))
 
 
-def order_of(strategy: str, *by: str) -> GroupOrder:
+def order_of(strategy: str, *by: str) -> RowOrder:
     parsed: SortOrder = parse_order(by, SCHEMA)
-    return GroupOrder(SCHEMA, parsed, strategy)
+    return find_strategy(strategy).row_order(SCHEMA, parsed)
+
+
+def sorted_rows(order: RowOrder, rows: pa.Table) -> pa.Table:
+    return take_rows(rows, pa.array(order.permutation(rows)))
 
 
 @pytest.mark.parametrize(
@@ -65,7 +72,7 @@ def test_a_sort_over_disk_is_the_sort_in_memory(by: tuple[str, ...]) -> None:
     order, rows = order_of("sort", *by), made_rows(2000)
     ranges = on_disk(order, rows, 6)
     assert len(ranges) >= 4
-    assert pa.concat_tables(ranges)["place"].to_pylist() == order.ordered(rows)["place"].to_pylist()
+    assert pa.concat_tables(ranges)["place"].to_pylist() == sorted_rows(order, rows)["place"].to_pylist()
 
 
 @pytest.mark.parametrize(("strategy", "by"), [("sort", "name"), ("zorder", "name"), ("hilbert", "name")])
@@ -82,9 +89,9 @@ def test_a_key_of_most_rows_does_not_make_the_ranges_beside_it_large() -> None:
     order, rows = order_of("sort", "name", "id"), made_rows(3000).set_column(1, "name", names)
     by_name = order_of("sort", "name")
     ranges = on_disk(by_name, rows, 10)
-    assert pa.concat_tables(ranges)["place"].to_pylist() == by_name.ordered(rows)["place"].to_pylist()
+    assert pa.concat_tables(ranges)["place"].to_pylist() == sorted_rows(by_name, rows)["place"].to_pylist()
     assert max(table.num_rows for table in ranges) <= 300
-    assert pa.concat_tables(on_disk(order, rows, 10))["id"].equals(order.ordered(rows)["id"])
+    assert pa.concat_tables(on_disk(order, rows, 10))["id"].equals(sorted_rows(order, rows)["id"])
 
 
 @pytest.mark.parametrize("strategy", ["sort", "zorder"])
@@ -92,7 +99,7 @@ def test_pieces_without_rows_do_no_harm(strategy: str) -> None:
     """All rows of a row group may be deleted."""
     order, rows = order_of(strategy, "id"), made_rows(1000)
     pieces = iter([rows.slice(0, 0), rows.slice(0, 600), rows.slice(600, 0), rows.slice(600)])
-    ranges = list(order.ordered_on_disk(pieces, rows.select(["id"]), 3, 1000))
+    ranges = list(sort_on_disk(order, pieces, rows.select(["id"]), 3, 1000))
     assert sorted(pa.concat_tables(ranges)["place"].to_pylist()) == list(range(1000))
 
 
@@ -119,7 +126,7 @@ def test_nothing_stays_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert len(on_disk(order, rows, 5)) >= 5
     assert not list(tmp_path.iterdir())
     names = [field.name for field in order.key_schema.fields]
-    broken = order.ordered_on_disk(iter([rows, pa.table({"other": [1]})]), rows.select(names), 3, 1001)
+    broken = sort_on_disk(order, iter([rows, pa.table({"other": [1]})]), rows.select(names), 3, 1001)
     with pytest.raises(KeyError):
         list(broken)
     assert not list(tmp_path.iterdir())
@@ -148,7 +155,7 @@ def test_numbers_have_the_codes_of_values_that_are_ranked() -> None:
     numbers = pa.array(rng.integers(-50, 50, 500), mask=rng.random(500) < 0.1)
     levels = pa.array(np.unique(rng.integers(-40, 40, 30)))
     ranked = [values.cast(pa.decimal128(20, 0)) for values in (levels, numbers)]
-    assert _codes(levels, numbers, 6).tolist() == _codes(*ranked, 6).tolist()
+    assert level_codes(levels, numbers, 6).tolist() == level_codes(*ranked, 6).tolist()
 
 
 @pytest.mark.parametrize(

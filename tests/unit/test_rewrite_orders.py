@@ -14,7 +14,8 @@ from pyiceberg.types import LongType, NestedField, StringType, StructType
 from floeplan.errors import InvalidOptionError, TypeMismatchError, UnknownColumnError
 from floeplan.rewrite.plan.options import RewriteOptions
 from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
-from floeplan.rewrite.strategies.orders import parse_order, rewrite_order
+from floeplan.rewrite.strategies.base import parse_order
+from floeplan.rewrite.strategies.registry import find_strategy
 from tests.support.tables.two_specs import catalog
 
 pytestmark = pytest.mark.unit
@@ -66,10 +67,11 @@ def sorted_table(folder: Path, *fields: SortField) -> Table:
 
 def test_a_sort_takes_the_order_of_the_table(tmp_path: Path) -> None:
     table = sorted_table(tmp_path, SortField(1, BucketTransform(4), SortDirection.DESC, NullOrder.NULLS_FIRST))
-    assert rewrite_order(RewriteOptions(strategy="sort"), table) == table.sort_order()
-    (chosen,) = rewrite_order(RewriteOptions(strategy="sort", by=("name.last",)), table).fields
+    sort = find_strategy("sort")
+    assert sort.sort_order((), table) == table.sort_order()
+    (chosen,) = sort.sort_order(("name.last",), table).fields
     assert chosen.source_id == 3
-    assert rewrite_order(RewriteOptions(), table).is_unsorted
+    assert find_strategy("binpack").sort_order((), table).is_unsorted
 
 
 def test_a_sort_without_an_order_is_refused_when_it_is_planned(tmp_path: Path) -> None:

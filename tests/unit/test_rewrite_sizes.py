@@ -108,7 +108,7 @@ def test_the_target_lies_between_the_smallest_and_the_largest_size(smallest: int
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"strategy": "shuffle"}, "no strategy 'shuffle'"),
+        ({"strategy": "shuffle"}, "unknown strategy 'shuffle'"),
         ({"strategy": "zorder"}, "needs the columns"),
         ({"strategy": "binpack", "by": ("a",)}, "takes no columns"),
         ({"spec": "newest"}, "must be keep, current or a spec id"),

@@ -25,6 +25,7 @@ from floeplan.rewrite.plan.options import RewriteOptions
 from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
 from floeplan.rewrite.run.task import RewriteTask
 from floeplan.rewrite.run.work import GroupResult, group_works
+from floeplan.rewrite.strategies.registry import find_strategy
 from floeplan.transaction.change import Operation, SnapshotChange
 from floeplan.transaction.commit import commit_change
 from floeplan.transaction.metadata_json import writable_metadata
@@ -232,7 +233,7 @@ def test_a_group_that_fails_leaves_no_file(tmp_path: Path) -> None:
     Path(local_path(works[0].files[-1].file.path)).unlink()
     before = set(tmp_path.rglob("*.parquet"))
     for strategy in ("binpack", "stitch"):
-        task = RewriteTask(RewriteTask.of(plan).table, RewriteTask.of(plan).target, strategy, plan.order)
+        task = RewriteTask(RewriteTask.of(plan).table, RewriteTask.of(plan).target, find_strategy(strategy), plan.order)
         with pytest.raises((UnknownFileError, FileNotFoundError)):
             task(works[:1], "attempt")
     assert set(tmp_path.rglob("*.parquet")) == before

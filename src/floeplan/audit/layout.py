@@ -25,7 +25,7 @@ from floeplan.predicate.evaluate import answer_leaf
 from floeplan.predicate.ir import Column, IrExpr
 from floeplan.predicate.stats import Bound, ColumnStats, StatsTable, Vector, take
 from floeplan.predicate.tristate import Tri, kleene
-from floeplan.rewrite.strategies.curves import bits_per_column, curve_words
+from floeplan.rewrite.strategies.curves import bits_per_column, curve_words, interleave
 from floeplan.scan.options import ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.scan.read import PlanReader
@@ -260,4 +260,4 @@ def curve_keys(columns: Sequence[CodedColumn]) -> list[npt.NDArray[np.uint64]]:
         (np.maximum(column.codes, 0).astype(np.uint64) * np.uint64(1 << bits)) // np.uint64(max(len(column.values), 1))
         for column in columns
     ]
-    return curve_words(scaled, bits, "zorder")
+    return curve_words(scaled, bits, interleave)

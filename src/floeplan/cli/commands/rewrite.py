@@ -41,6 +41,7 @@ from floeplan.rewrite.run.execute import run_rewrite
 from floeplan.rewrite.run.progress import NO_PROGRESS, BarProgress, JsonProgress, Progress
 from floeplan.rewrite.spec_upgrade.upgrade import CURRENT, SpecUpgradeResult, UpgradeOptions
 from floeplan.rewrite.spec_upgrade.upgrade import upgrade_spec as upgrade
+from floeplan.rewrite.strategies.registry import strategy_names
 from floeplan.spark.session import open_session
 from floeplan.sql_text.parse_alter import parse_term
 from floeplan.text import counted, human_bytes
@@ -54,7 +55,7 @@ PartitionFilterOption = Annotated[
     typer.Option("--partition-filter", metavar="EXPR", help="Rewrite whole partitions that may hold a matching row."),
 ]
 StrategyOption = Annotated[
-    str, typer.Option("--strategy", metavar="NAME", help="binpack, sort, zorder, hilbert or stitch.")
+    str, typer.Option("--strategy", metavar="NAME", help=f"One of {', '.join(strategy_names())}.")
 ]
 ByOption = Annotated[str | None, typer.Option("--by", metavar="a,b", help="Columns to sort or cluster by.")]
 SpecOption = Annotated[

@@ -16,12 +16,9 @@ from pyiceberg.table.metadata import TableMetadata
 
 from floeplan.errors import InvalidOptionError, UnknownOptionError, UnknownSpecError
 from floeplan.predicate.compile import PredicateSource
+from floeplan.rewrite.strategies.registry import find_strategy
 
 KEEP, CURRENT = "keep", "current"
-STRATEGIES = ("binpack", "sort", "zorder", "hilbert", "stitch")
-CLUSTERING = ("zorder", "hilbert")
-STITCHING = ("binpack", "stitch")
-"""Strategies that leave the order of rows alone, so that row groups may be copied as they are."""
 
 
 class JobOrder(StrEnum):
@@ -100,12 +97,7 @@ class RewriteOptions:
             object.__setattr__(self, "spec", self.target_spec_id)
         object.__setattr__(self, "spec", _spec(self.spec))
         object.__setattr__(self, "rewrite_job_order", _job_order(self.rewrite_job_order))
-        if self.strategy not in STRATEGIES:
-            raise InvalidOptionError(f"no strategy {self.strategy!r}; there are {', '.join(STRATEGIES)}")
-        if self.strategy in CLUSTERING and not self.by:
-            raise InvalidOptionError(f"strategy {self.strategy} needs the columns to cluster by")
-        if self.by and self.strategy not in (*CLUSTERING, "sort"):
-            raise InvalidOptionError(f"strategy {self.strategy} takes no columns; use sort, zorder or hilbert")
+        find_strategy(self.strategy).check(self.by)
         self._check_numbers()
 
     def _check_numbers(self) -> None:

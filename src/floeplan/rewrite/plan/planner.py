@@ -61,11 +61,11 @@ from floeplan.rewrite.plan.groups import (
     worth_rewriting,
 )
 from floeplan.rewrite.plan.model import RewriteDataFilesPlan, RewriteDataFilesPlanningResult, RewriteFileGroup
-from floeplan.rewrite.plan.options import STITCHING, RewriteOptions
+from floeplan.rewrite.plan.options import RewriteOptions
 from floeplan.rewrite.plan.output import OutputPartitions, check_writable, needed_stats, output_partitions
 from floeplan.rewrite.plan.resume import RewriteRun
 from floeplan.rewrite.plan.screening import Screened, Screening, Undecided, WarningLog
-from floeplan.rewrite.strategies.orders import rewrite_order
+from floeplan.rewrite.strategies.registry import find_strategy
 from floeplan.scan.model import PlannedFiles
 from floeplan.scan.projection import PartitionNames
 from floeplan.schemas import fields_by_id
@@ -172,7 +172,8 @@ class PlanBuilder:
 
     def _after(self, size: int) -> int:
         """Expected bytes of the new files: sorting and clustering may change them."""
-        factor = 1.0 if self.options.strategy in STITCHING else self.options.compression_factor
+        strategy = find_strategy(self.options.strategy)
+        factor = 1.0 if strategy.copies_bytes else self.options.compression_factor
         return max(1, int(size * factor)) if factor != 1.0 else size
 
 
@@ -224,7 +225,10 @@ class RewriteDataFilesPlanner:
         self.sizes = FileSizes.of(self.options, metadata.properties)
         self.output_spec_id = self.options.output_spec_id(metadata)
         check_writable(self.union, self.target.schema, self.output_spec_id)
-        self.order = rewrite_order(self.options, self.target.table)
+        self.strategy = find_strategy(self.options.strategy)
+        self.order = self.strategy.sort_order(
+            self.options.by, self.target.table, case_sensitive=self.options.case_sensitive
+        )
         self.run = RewriteRun.of(self.target, self.options)
         self._cache = cache
         self._leave_specs = leave_specs
@@ -287,7 +291,7 @@ class RewriteDataFilesPlanner:
         self, manifests: ManifestListTable, keep: Mask, screening: Screening, deletes: ScanDeletes
     ) -> EntriesTable:
         stats = screening.stat_columns | deletes.key_columns | needed_stats(self.union, self.output_spec_id)
-        if self.options.strategy in STITCHING:
+        if self.strategy.copies_bytes:
             stats |= _floats(self.target.schema)
         rows = np.flatnonzero(keep & ~is_delete_manifest(manifests))
         return self._entries(manifests, rows, EntryColumns(_DATA_NAMES, stats=stats)).live()

@@ -29,7 +29,6 @@ from floeplan.parquet.prune.selection import RowSelection
 from floeplan.rewrite.pages.column_chunk import CODECS, CopyablePages, PageChunk, PageRun
 from floeplan.rewrite.pages.filtered_pages import FilteredColumn, SourcePages, can_filter_pages
 from floeplan.rewrite.pages.joined_file import Chunk, JoinedFile, encoded_chunks, encoded_footer
-from floeplan.rewrite.plan.options import STITCHING
 from floeplan.rewrite.run.stitch_group import removing
 from floeplan.rewrite.run.work import GroupRun
 from floeplan.scan.file_rows import EQUALITY, FileRows, OpenFile
@@ -89,7 +88,7 @@ class JoinLayout:
 def join_layout(run: GroupRun) -> JoinLayout | None:
     """How the group becomes one file of which a good part is made of pages, if it can; the largest stands for all."""
     work, options = run.work, run.target.options
-    if run.strategy not in STITCHING or work.partition is None or work.outputs > 1:
+    if not run.strategy.copies_bytes or work.partition is None or work.outputs > 1:
         return None
     if options.bloom or options.level is not None:
         return None

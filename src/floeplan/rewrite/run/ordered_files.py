@@ -22,7 +22,7 @@ from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.parquet.footer.footer import decode_footer
 from floeplan.rewrite.commit.compaction_map import each_alone
 from floeplan.rewrite.pages.joined_file import Chunk, JoinedFile, encoded_chunks, encoded_footer
-from floeplan.rewrite.run.group_order import HeldRows
+from floeplan.rewrite.run.sorting import BufferedRows
 from floeplan.rewrite.run.stitch_group import removing
 from floeplan.rewrite.run.work import GroupRun
 from floeplan.tasks.threads import parallel_map
@@ -68,7 +68,7 @@ class _RowGroup:
 class OrderedFiles:
     """Writes held rows, all of one partition, as new files."""
 
-    def __init__(self, run: GroupRun, partition: FilePartition, held: HeldRows) -> None:
+    def __init__(self, run: GroupRun, partition: FilePartition, held: BufferedRows) -> None:
         self.run, self.partition, self.held, self.target = run, partition, held, run.target
         self._blank = encoded_footer(encoded_file(held.rows.schema.empty_table(), run.target.options))
         self._paths = [leaf.path for leaf in decode_footer(self._blank, "the table", len(self._blank)).leaves]
@@ -112,7 +112,7 @@ class OrderedFiles:
         """Column by column: what was picked of one is encoded while it is still at hand."""
         chunks, facts = dict[tuple[str, ...], Chunk](), list[RowGroupMetrics]()
         for column in self.held.rows.column_names:
-            rows = self.held.picked(column, span.first, span.count)
+            rows = self.held.sorted_column(column, span.first, span.count)
             chunks |= encoded_chunks(encoded_file(rows, self.target.options, self._plain))
             facts.append(row_group_metrics(rows))
         return _RowGroup(span, [chunks[path] for path in self._paths], RowGroupMetrics.merged(facts))
@@ -135,6 +135,6 @@ class OrderedFiles:
                     break
             size, footer = file.finish()
         self.run.moved.wrote(
-            [path], [footer.num_rows], [each_alone(self.held.numbers[first : first + footer.num_rows])]
+            [path], [footer.num_rows], [each_alone(self.held.permutation[first : first + footer.num_rows])]
         )
         return data_entry(target, WrittenFile(path, size, footer, tuple(facts)), self.partition)

@@ -11,7 +11,6 @@ import numpy as np
 from floeplan.metadata.files import TableFiles
 from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.rewrite.pages.stitch import MIN_ROW_GROUP_BYTES, small_row_groups_reason, stitch, stitch_obstacle
-from floeplan.rewrite.plan.options import STITCHING
 from floeplan.rewrite.run.work import GroupRun
 from floeplan.write.data_files import data_entry
 from floeplan.write.file_entries import FileEntry, added_entries
@@ -25,9 +24,9 @@ def not_stitchable(run: GroupRun) -> str:
     Files are opened only when all that is known without that speaks for it.
     """
     work, files = run.work, [one.file for one in run.work.files]
-    smallest = 0 if run.strategy == "stitch" else MIN_ROW_GROUP_BYTES
-    if run.strategy not in STITCHING:
-        return f"strategy {run.strategy} orders rows"
+    smallest = 0 if run.strategy.copies_small_row_groups else MIN_ROW_GROUP_BYTES
+    if not run.strategy.copies_bytes:
+        return f"strategy {run.strategy.name} orders rows"
     if work.partition is None:
         return "it takes the rows to tell their partitions"
     if any(one.first_row_id is not None for one in work.files):

@@ -25,6 +25,8 @@ from floeplan.rewrite.run.join_group import GroupJoiner, join_layout
 from floeplan.rewrite.run.stitch_group import GroupStitcher, not_stitchable
 from floeplan.rewrite.run.work import GroupResult, GroupRun, GroupWork
 from floeplan.rewrite.run.write_group import GroupWriter
+from floeplan.rewrite.strategies.base import Strategy
+from floeplan.rewrite.strategies.registry import find_strategy
 from floeplan.scan.file_rows import FileRows, TableRows
 from floeplan.tasks.memory import DEFAULT_MEMORY
 from floeplan.write.partitioning import FilePartition
@@ -41,7 +43,7 @@ class RewriteTask:
 
     table: TableRows
     target: WriteTarget
-    strategy: str
+    strategy: Strategy
     order: SortOrder
     memory: int | None = None
     core_memory: int = DEFAULT_MEMORY
@@ -57,7 +59,8 @@ class RewriteTask:
         """The task for the groups of a plan; putting rows in order may take ``memory``, or so much for each core."""
         table, schema = plan.target.table, plan.target.schema
         target = WriteTarget.of(table, schema=schema, operation_id=operation_id)
-        return cls(TableRows.of(table, schema), target, plan.options.strategy, plan.order, memory, core_memory)
+        strategy = find_strategy(plan.options.strategy)
+        return cls(TableRows.of(table, schema), target, strategy, plan.order, memory, core_memory)
 
     def __call__(self, works: Sequence[GroupWork], attempt: str) -> list[GroupResult]:
         """Rewrite some groups, one after the other."""

@@ -16,6 +16,7 @@ from floeplan.partition.key import PartitionKey
 from floeplan.rewrite.commit.compaction_map import CompactionMap, MapBuilder
 from floeplan.rewrite.plan.candidates import FileSizes
 from floeplan.rewrite.plan.model import RewriteDataFilesPlan
+from floeplan.rewrite.strategies.base import Strategy
 from floeplan.scan.file_rows import FileRows
 from floeplan.scan.model import PlannedFiles
 from floeplan.tasks.memory import Cores
@@ -163,7 +164,7 @@ class GroupRun:
 
     work: GroupWork
     target: WriteTarget
-    strategy: str
+    strategy: Strategy
     order: SortOrder
     token: str
     files: FileRows

@@ -6,7 +6,7 @@ they are shared out over fewer, so that the next rewrite finds no small files. S
 group, so that new files follow each other. Rows that go to many partitions are put in the order of these.
 
 Memory: without an order rows stream through, row group by row group; with one the group is held in memory if that fits
-the budget of the task (``held_rows``), and put in order over local disk if not (``group_order``).
+the budget of the task (``sorting.BufferedRows``), and put in order over local disk if not (``sorting.sort_on_disk``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from operator import itemgetter
 import numpy as np
 import pyarrow as pa
 from pyiceberg.schema import Schema
-from pyiceberg.table.sorting import SortField, SortOrder
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER_ID, SortField, SortOrder
 
 from floeplan.dml.row_task import FileTask, WholeRows
 from floeplan.metadata.manifests.entries import EntriesTable
@@ -29,12 +29,11 @@ from floeplan.metadata.manifests.new_entries import concat_entries
 from floeplan.parquet.prune.selection import RowSelection
 from floeplan.partition.key import PartitionKey
 from floeplan.rewrite.commit.compaction_map import Runs, runs_of
-from floeplan.rewrite.plan.options import CLUSTERING
-from floeplan.rewrite.run.group_order import COPIES, ORDER_BYTES, GroupOrder, HeldRows
 from floeplan.rewrite.run.ordered_files import OrderedFiles
+from floeplan.rewrite.run.sorting import COPIES, ORDER_BYTES, BufferedRows, sort_on_disk
 from floeplan.rewrite.run.work import GroupRun
+from floeplan.rewrite.strategies.base import RowOrder
 from floeplan.rewrite.strategies.curves import SAMPLE_ROWS
-from floeplan.rewrite.strategies.orders import NOT_OF_THE_TABLE
 from floeplan.scan.file_rows import OpenFile
 from floeplan.schemas import fields_by_id
 from floeplan.tasks.threads import parallel_map, prefetch
@@ -66,7 +65,7 @@ class GroupWriter:
         wanted = self._order()
         if wanted.is_unsorted:
             return self._streamed(self._rows(), written)
-        order = GroupOrder(self.whole.schema, wanted, self.run.strategy)
+        order = self.run.strategy.row_order(self.whole.schema, wanted)
         batches = self._rows(self.run.threads)
         pieces, share = self._fitting(batches)
         if share < 1.0 - _ROUNDING:
@@ -74,7 +73,7 @@ class GroupWriter:
             return self._stating_order(self._streamed(self._over_disk(order, tables, pieces, share), written))
         if not pieces:
             return self._streamed((), written)
-        held = HeldRows.of(pieces, order, self.run.threads)
+        held = BufferedRows.of(pieces, order, self.run.threads)
         if self.work.partition is None or self.target.options.bloom:
             return self._stating_order(self._streamed(self._picked(held), written))
         partition = FilePartition.of(self.target.union, self.work.partition)
@@ -82,7 +81,7 @@ class GroupWriter:
 
     def _order(self) -> SortOrder:
         """What rows are put in order by: where they go to many partitions first by these, so that each comes once."""
-        if self.work.partition is not None or self.run.strategy in CLUSTERING:
+        if self.work.partition is not None or not self.run.strategy.partition_first:
             return self.run.order
         fields = self.target.union.spec(self.work.output_spec_id).fields
         partition = [SortField(field.source_id, field.transform) for field in fields if not field.is_void]
@@ -143,16 +142,16 @@ class GroupWriter:
         """Rows as files hold them."""
         return conform(rows, self.target.stored_schema, lineage=self.target.format_version > 2)
 
-    def _picked(self, held: HeldRows) -> Iterator[_Batch]:
+    def _picked(self, held: BufferedRows) -> Iterator[_Batch]:
         """Held rows in order, a row group at a time."""
         step = max(1, int(len(held) * self.target.options.row_group_size / max(1, held.rows.nbytes)))
         for first in range(0, len(held), step):
-            rows = held.in_order(first, step)
-            numbers = held.numbers[first : first + step].astype(np.int64)
+            rows = held.sorted_rows(first, step)
+            numbers = held.permutation[first : first + step].astype(np.int64)
             yield _Batch(rows, numbers, rows.num_rows / len(held))
 
     def _over_disk(
-        self, order: GroupOrder, tables: Iterator[pa.Table], seen: Sequence[pa.Table], share: float
+        self, order: RowOrder, tables: Iterator[pa.Table], seen: Sequence[pa.Table], share: float
     ) -> Iterator[_Batch]:
         """All rows of the group in order, range by range."""
         size = sum(table.nbytes for table in seen) / share
@@ -160,10 +159,10 @@ class GroupWriter:
         memory = max(self.run.memory / 4, self.run.memory - PROCESS_BYTES - row_groups)
         ranges = math.ceil(size * COPIES / memory)
         total = max(1, sum(work.file.record_count for work in self.work.files))
-        for table in prefetch(order.ordered_on_disk(tables, self._sample(order), ranges, total)):
+        for table in prefetch(sort_on_disk(order, tables, self._sample(order), ranges, total)):
             yield _Batch.of(table, table.num_rows / total)
 
-    def _sample(self, order: GroupOrder) -> pa.Table:
+    def _sample(self, order: RowOrder) -> pa.Table:
         """Some rows of the key columns, evenly spread over all row groups; deleted ones do no harm."""
         schema, total = order.key_schema, sum(work.file.record_count for work in self.work.files)
         every, seen, parts = max(1, -(-total // SAMPLE_ROWS)), 0, []
@@ -218,7 +217,7 @@ class GroupWriter:
 
     def _stating_order(self, added: EntriesTable) -> EntriesTable:
         """Files in the table's own order say so."""
-        if self.run.strategy != "sort" or self.run.order.order_id == NOT_OF_THE_TABLE:
+        if self.run.order.order_id <= UNSORTED_SORT_ORDER_ID:
             return added
         at = added.table.schema.get_field_index("sort_order_id")
         column = pa.array([self.run.order.order_id] * len(added), added.table.schema.field(at).type)

@@ -1,93 +1,177 @@
-"""Space-filling curves: one number per row, close for rows that are close in several columns at once.
+"""What strategies along a space-filling curve share: one number per row, close for rows close in several columns.
 
-Every column becomes the rank of its values among the different ones of a sample of the rows at hand, scaled to a few
-bits: whatever its type and however its values are spread, all columns have the same part in the curve. Nulls are the
-highest rank. The numbers mean something only among the rows they were made of.
+Every column is mapped to the rank of its values among the distinct values of a sample, scaled to a few bits. All
+columns therefore weigh the same in the curve, whatever their types and distributions. Nulls rank highest. The numbers
+are comparable only among the rows they were computed from.
 
-The Z-order interleaves the bits of all columns, the first column leading. The Hilbert curve visits the same cells
-without jumps: neighbours on it are always neighbours in space, at the price of some arithmetic per bit and column.
-
-Cells are so large that a page has rows of a few of them. Finer ones would not let more be skipped; within a cell rows
-are sorted by the first column instead, which makes files smaller.
+Cells are about ``CELL_ROWS`` rows large, so a page holds rows of a few cells. Finer cells would not let a reader skip
+more; instead, rows within a cell are sorted by the first column, which makes files smaller.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import chain, pairwise
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyiceberg.schema import Schema
+from pyiceberg.table.sorting import SortOrder
 
-from floeplan.rewrite.strategies.order_bytes import comparable
+from floeplan.rewrite.strategies.base import ByColumns, RowOrder, Strategy, range_numbers
+from floeplan.vectors import Ints, valid_mask
+from floeplan.write.partitioning import take_rows
 from floeplan.write.row_order import KeyPrefix, RowNumbers, SortKey, key_prefix, sort_by_prefixes
 
 Words: TypeAlias = npt.NDArray[np.uint64]
+Curve: TypeAlias = Callable[[Sequence[Words], int], list[Words]]
+"""Maps cell coordinates (one array per column, that many bits each) to positions, in words of which the first leads."""
 
-MOST_BITS = 16
-"""Bits of a column at most: 65,536 stretches tell apart more than any number of files or row groups can use."""
-LEAST_BITS = 4
+MAX_BITS = 16
+"""Most bits per column: 65,536 steps distinguish more than any number of files or row groups can use."""
+MIN_BITS = 4
 SAMPLE_ROWS = 1 << 16
-"""Rows that tell how the values of a column are spread."""
+"""Rows that estimate the distribution of a column."""
 CELL_ROWS = 1024
-"""Rows of a cell, about; a page has up to 20,000."""
+"""Approximate rows per cell; a page has up to 20,000."""
 _WORD_BITS = 64
 _TABLE_BITS = 20
 _ONE = np.uint64(1)
+_SIGN = np.uint64(1 << 63)
+_WORD = "floeplan.curve"
 
 
-def curve_rows(columns: Sequence[pa.ChunkedArray], curve: str) -> RowNumbers:
-    """The numbers of the rows along a curve (``zorder`` or ``hilbert``), those of one cell by their first column."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurveStrategy(Strategy):
+    """Clusters rows along a curve; sorting them by partition first would break it."""
+
+    curve: Curve
+    by: ByColumns = ByColumns.REQUIRED
+    partition_first: bool = False
+
+    def row_order(self, schema: Schema, order: SortOrder) -> RowOrder:
+        return CurveOrder(schema, order, self.curve)
+
+
+@dataclass(frozen=True, slots=True)
+class CurveOrder(RowOrder):
+    """Orders rows along a curve through the columns of the sort order."""
+
+    curve: Curve
+
+    def permutation(self, rows: pa.Table) -> RowNumbers:
+        return curve_rows(self.keys(rows), self.curve)
+
+    def ranges(self, sample: pa.Table, count: int, total_rows: int) -> CurveRanges:
+        levels = tuple(_distinct(comparable(column.combine_chunks())) for column in self.keys(sample))
+        bits = cell_bits(len(levels), total_rows)
+        positions = np.sort(CurveRanges(self, levels, bits, np.zeros(0, dtype=np.uint64)).positions(sample)[0])
+        cuts = np.linspace(0, len(positions), count, endpoint=False).astype(np.int64)[1:]
+        return CurveRanges(self, levels, bits, np.unique(positions[cuts]))
+
+
+@dataclass(frozen=True, slots=True)
+class CurveRanges:
+    """Ranges of a curve whose cells come from a sample.
+
+    Attributes:
+        order: The order.
+        levels: The distinct values of each key column in the sample.
+        bits: Bits per column.
+        firsts: The first position of every range but the first.
+    """
+
+    order: CurveOrder
+    levels: tuple[pa.Array, ...]
+    bits: int
+    firsts: Words
+
+    def positions(self, rows: pa.Table) -> list[Words]:
+        """The position of every row on the curve, in words of which the first leads."""
+        pairs = zip(self.levels, self.order.keys(rows), strict=True)
+        codes = [level_codes(levels, comparable(column.combine_chunks()), self.bits) for levels, column in pairs]
+        return curve_words(codes, self.bits, self.order.curve)
+
+    def assign(self, rows: pa.Table) -> tuple[pa.Table, Ints]:
+        words = self.positions(rows)
+        for number, word in enumerate(words):
+            rows = rows.append_column(f"{_WORD}{number}", pa.array(word))
+        below, up_to = (np.searchsorted(self.firsts, words[0], side=side) for side in ("left", "right"))
+        return rows, range_numbers(below, up_to)
+
+    def sorted(self, rows: pa.Table) -> pa.Table:
+        words = [np.asarray(rows.column(name)) for name in rows.schema.names if name.startswith(_WORD)]
+        plain = self.plain(rows)
+        leading = order_words(self.order.keys(plain)[0].combine_chunks())
+        return take_rows(plain, pa.array(_by_position(words, self.bits * len(self.levels), leading)))
+
+    def plain(self, rows: pa.Table) -> pa.Table:
+        return rows.drop_columns([name for name in rows.schema.names if name.startswith(_WORD)])
+
+
+def curve_rows(columns: Sequence[pa.ChunkedArray], curve: Curve) -> RowNumbers:
+    """The row numbers along a curve; rows of one cell are sorted by their first column."""
     bits = cell_bits(len(columns), len(columns[0]))
     leading = order_words(columns[0].combine_chunks())
     others = (order_words(column.combine_chunks()).words for column in columns[1:])
     codes = [cell_codes(words, bits) for words in chain([leading.words], others)]
-    return along_curve(curve_words(codes, bits, curve), bits * len(columns), leading)
+    return _by_position(curve_words(codes, bits, curve), bits * len(columns), leading)
 
 
-def along_curve(words: Sequence[Words], used: int, leading: KeyPrefix) -> RowNumbers:
-    """The numbers of rows by their words, of which so many bits are in use; where these are equal, by ``leading``."""
-    cells = KeyPrefix(words[0] >> np.uint64(max(0, _WORD_BITS - used)), min(used, _WORD_BITS), exact=len(words) == 1)
+def _by_position(words: Sequence[Words], used_bits: int, leading: KeyPrefix) -> RowNumbers:
+    """The row numbers by position on the curve, of which ``used_bits`` bits are in use, then by ``leading``."""
+    shift = np.uint64(max(0, _WORD_BITS - used_bits))
+    cells = KeyPrefix(words[0] >> shift, min(used_bits, _WORD_BITS), exact=len(words) == 1)
     return sort_by_prefixes([cells, leading], len(words[0]))[0]
 
 
-def curve_words(codes: Sequence[Words], bits: int, curve: str) -> list[Words]:
-    """The place on a curve of cells with these codes, in words of which the first leads.
+def curve_words(codes: Sequence[Words], bits: int, curve: Curve) -> list[Words]:
+    """The position of cells on a curve, in words of which the first leads.
 
-    Where there are few cells, it is worked out for each cell instead of each row.
+    With few cells, it is computed once per cell and looked up per row.
     """
     total = bits * len(codes)
     if total > _TABLE_BITS or len(codes[0]) < 1 << total:
-        return _places(codes, bits, curve)
-    every = np.arange(1 << total, dtype=np.uint64)
+        return curve(codes, bits)
+    every_cell = np.arange(1 << total, dtype=np.uint64)
     shifts = [np.uint64(bits * number) for number in range(len(codes))]
-    (places,) = _places([every >> shift & np.uint64((1 << bits) - 1) for shift in shifts], bits, curve)
+    (positions,) = curve([every_cell >> shift & np.uint64((1 << bits) - 1) for shift in shifts], bits)
     cells = np.zeros(len(codes[0]), dtype=np.uint32)
     for code, shift in zip(codes, shifts, strict=True):
         cells |= (code << shift).astype(np.uint32)
-    return [places[cells]]
+    return [positions[cells]]
 
 
-def _places(codes: Sequence[Words], bits: int, curve: str) -> list[Words]:
-    return interleave(codes if curve == "zorder" else hilbert_axes(codes, bits), bits)
+def interleave(codes: Sequence[Words], bits: int) -> list[Words]:
+    """Interleave the bits of all codes, the highest bit of the first code first: the position on a Z-order curve."""
+    total = bits * len(codes)
+    words = [np.zeros(len(codes[0]), dtype=np.uint64) for _ in range(-(-total // _WORD_BITS))]
+    position = 0
+    for bit in range(bits - 1, -1, -1):
+        for code in codes:
+            word, offset = divmod(position, _WORD_BITS)
+            words[word] |= ((code >> np.uint64(bit)) & _ONE) << np.uint64(_WORD_BITS - 1 - offset)
+            position += 1
+    return words
 
 
 def bits_per_column(columns: int) -> int:
-    """So many bits that all columns together fill one word, if there are not too many of them."""
-    return max(1, min(MOST_BITS, _WORD_BITS // columns))
+    """Bits per column with which all columns together fill one word."""
+    return max(1, min(MAX_BITS, _WORD_BITS // columns))
 
 
 def cell_bits(columns: int, rows: int) -> int:
-    """So many bits of each column that a cell holds about ``CELL_ROWS`` of so many rows."""
-    wanted = -(-(rows // CELL_ROWS).bit_length() // columns)
-    return min(bits_per_column(columns), max(LEAST_BITS, wanted))
+    """Bits per column with which a cell holds about ``CELL_ROWS`` of the rows."""
+    needed = -(-(rows // CELL_ROWS).bit_length() // columns)
+    return min(bits_per_column(columns), max(MIN_BITS, needed))
 
 
 def order_words(column: pa.Array) -> KeyPrefix:
-    """Numbers in the order of the values, nulls largest: of few rows their ranks, of many what a number can hold."""
+    """Integers in the order of the values, nulls largest: ranks of few rows, the leading bits of many."""
     plain = comparable(column)
     if len(plain) > SAMPLE_ROWS:
         return key_prefix(SortKey(plain, nulls_first=False))
@@ -97,9 +181,9 @@ def order_words(column: pa.Array) -> KeyPrefix:
 
 
 def cell_codes(words: Words, bits: int) -> Words:
-    """Where each number lies among the different ones of a sample, in so many bits; a larger one has no smaller code.
+    """Scale integers to ``bits`` bits by their rank among the distinct ones of a sample; monotonic.
 
-    Of so many numbers as a sample has, different ones have different codes as long as there are enough of these.
+    Distinct integers of the sample get distinct codes as long as there are enough codes.
     """
     levels = np.unique(words[:: max(1, -(-len(words) // SAMPLE_ROWS))])
     codes = np.arange(len(levels), dtype=np.uint64) * np.uint64(1 << bits) // np.uint64(max(1, len(levels)))
@@ -108,40 +192,42 @@ def cell_codes(words: Words, bits: int) -> Words:
     return np.asarray(codes[np.append(0, firsts)][found]) if len(words) else words
 
 
-def interleave(codes: Sequence[Words], bits: int) -> list[Words]:
-    """The bits of all codes in turn, the highest of the first code first, in words of which the first leads."""
-    total = bits * len(codes)
-    words = [np.zeros(len(codes[0]), dtype=np.uint64) for _ in range(-(-total // _WORD_BITS))]
-    place = 0
-    for bit in range(bits - 1, -1, -1):
-        for code in codes:
-            word, inside = divmod(place, _WORD_BITS)
-            words[word] |= ((code >> np.uint64(bit)) & _ONE) << np.uint64(_WORD_BITS - 1 - inside)
-            place += 1
-    return words
+def level_codes(levels: pa.Array, values: pa.Array, bits: int) -> Words:
+    """Scale the rank of values among sorted distinct levels to ``bits`` bits; nulls rank last."""
+    if pa.types.is_integer(levels.type):
+        found = np.searchsorted(np.asarray(levels), np.asarray(values.fill_null(0)), side="right")
+        below = np.where(valid_mask(values), found, len(levels))
+    else:
+        both = pa.concat_arrays([levels, values.cast(levels.type)])
+        ranks = pc.rank(both, tiebreaker="dense").to_numpy(zero_copy_only=False).astype(np.int64)
+        below = np.searchsorted(ranks[: len(levels)], ranks[len(levels) :], side="right")
+    return np.asarray(below.astype(np.uint64) * np.uint64((1 << bits) - 1) // np.uint64(len(levels) + 1))
 
 
-def hilbert_axes(codes: Sequence[Words], bits: int) -> list[Words]:
-    """Coordinates turned so that their interleaved bits are the place on the Hilbert curve.
+def _distinct(values: pa.Array) -> pa.Array:
+    distinct = pc.unique(values).drop_null()
+    return distinct.take(pc.sort_indices(distinct))
 
-    From the highest bit down, the half that a coordinate lies in mirrors or exchanges the lower bits of the axes, which
-    undoes the turns of the sub-cubes; a Gray code over the axes then orders the sub-cubes themselves.
+
+def comparable(column: pa.Array) -> pa.Array:
+    """Convert a column to a type that Arrow sorts and ranks as Spark does; nulls stay null.
+
+    Spark has one NaN, larger than all numbers, and one zero. Doubles become unsigned integers in that order; times and
+    booleans become integers, strings and everything else binary.
     """
-    axes = [code.copy() for code in codes]
-    first = axes[0]
-    for bit in range(bits - 1, 0, -1):
-        below = np.uint64((1 << bit) - 1)
-        for axis in axes:
-            upper = (axis >> np.uint64(bit)) & _ONE == _ONE
-            swapped = np.where(upper, np.uint64(0), (first ^ axis) & below)
-            first ^= np.where(upper, below, swapped)
-            if axis is not first:
-                axis ^= swapped
-    for previous, axis in pairwise(axes):
-        axis ^= previous
-    turn = np.zeros_like(first)
-    for bit in range(bits - 1, 0, -1):
-        turn ^= np.where((axes[-1] >> np.uint64(bit)) & _ONE == _ONE, np.uint64((1 << bit) - 1), np.uint64(0))
-    for axis in axes:
-        axis ^= turn
-    return axes
+    if isinstance(column.type, pa.BaseExtensionType):
+        column = column.storage
+    type_ = column.type
+    if pa.types.is_dictionary(type_):
+        return comparable(column.dictionary_decode())
+    if pa.types.is_decimal(type_):
+        return column.cast(pa.decimal128(38, type_.scale))
+    if pa.types.is_floating(type_):
+        values = column.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False) + 0.0
+        bits = np.where(np.isnan(values), np.nan, values).view(np.uint64)
+        return pa.array(np.where(bits & _SIGN, ~bits, bits | _SIGN), mask=~valid_mask(column))
+    if pa.types.is_temporal(type_):
+        return column.view(pa.int32() if type_.bit_width == 32 else pa.int64()).cast(pa.int64())
+    if pa.types.is_boolean(type_) or pa.types.is_integer(type_):
+        return column.cast(pa.int64())
+    return column.cast(pa.large_binary())
