@@ -28,8 +28,8 @@ from floeplan.cli.common import (
     SparkOption,
     TableArgument,
     show,
-    sign_of_life,
     spark_for,
+    spinner,
     writable_table,
 )
 from floeplan.errors import BadInputError, InvalidOptionError
@@ -111,7 +111,7 @@ def audit(
     place = reports or default_reports()
     if not are_files(place):
         load_table(place, catalog)
-    with sign_of_life("auditing"):
+    with spinner("auditing"):
         result = audit_reports(spark_for(spark).needed("the audit"), place, options, catalog=catalog)
         if findings is not None:
             store_findings(result, findings, catalog)
@@ -222,13 +222,13 @@ def advise(
         raise InvalidOptionError(f"--kind {kind!r} is none of {', '.join(KINDS)}", context={"option": "--kind"})
     chosen = writable_table(table, catalog) if apply else load_table(table, catalog)
     options = AdviseOptions(since=since_time(since, datetime.now(UTC)), sample=sample, kind=kind, most=most)
-    with sign_of_life("trying layouts"):
+    with spinner("trying layouts"):
         result = advise_table(chosen, reports or default_reports(), options, catalog=catalog)
     advice = Advice(result)
     if apply:
         if not result.candidates:
             raise BadInputError(f"there is nothing to apply to {result.table}: no candidate saves anything")
-        with sign_of_life("applying"):
+        with spinner("applying"):
             advice = replace(advice, applied=apply_candidate(chosen, result.candidates[0], spark_for(spark).session))
     show(advice, draw_candidates, as_json=json)
 

@@ -1,63 +1,71 @@
-"""`floeplan append`: the rows of Parquet files become rows of a table, or the files become files of it."""
+"""``floeplan append``, ``delete``, ``update``, ``merge`` and ``sql``.
+
+The first four call the functions of `floeplan.dml`; only ``sql`` parses a statement. A change runs in this process and,
+if Arrow cannot evaluate an expression, again on Spark.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
-from pyiceberg.table import Table
+from rich.console import Group, RenderableType
+from rich.text import Text
 
 from floeplan.cli.common import (
     BranchOption,
     CaseOption,
     CatalogOption,
     ChangedTableArgument,
-    DryRun,
-    DryRunOption,
-    IsolationOption,
     JsonOption,
-    ModeOption,
     SparkOption,
-    draw_result,
+    key_value_table,
     show,
-    sign_of_life,
     spark_for,
-    statement_options,
+    spinner,
     writable_table,
 )
 from floeplan.dml.append import append as append_rows
 from floeplan.dml.assign import compile_assignments
-from floeplan.dml.outcome import Outcome
+from floeplan.dml.delete_update import delete as delete_rows
+from floeplan.dml.delete_update import update as update_rows
+from floeplan.dml.merge.builder import merge as merge_rows
+from floeplan.dml.outcome import DmlResult, Outcome
 from floeplan.dml.planning import drop_proven, plan_rows
-from floeplan.dml.statement import planned
 from floeplan.dml.target import Command, DmlTarget, resolve
 from floeplan.errors import InvalidOptionError
 from floeplan.predicate.names import Names
+from floeplan.scan.options import ScanOptions
+from floeplan.scan.plan import plan_scan
 from floeplan.scan.scan_plan import ScanPlan
+from floeplan.spark.session import SparkOnDemand, spark_errors_translated
 from floeplan.sql_text.names import parse_assignments
-from floeplan.sql_text.run import StatementOptions, assigned_texts, run_statement, run_text
-from floeplan.sql_text.statements import (
-    Assignment,
-    Clause,
-    Delete,
-    DeleteRow,
-    InsertRow,
-    Merge,
-    Relation,
-    TableName,
-    Update,
-    UpdateRow,
-)
+from floeplan.sql_text.relations import find_table, read_table
+from floeplan.sql_text.run import StatementOptions, StatementResult, assigned_texts, run_text
+from floeplan.text import counted, human_bytes
+from floeplan.transaction.evolve_spec import EvolveResult
 from floeplan.vectors import Mask
 
+ModeOption = Annotated[
+    str | None,
+    typer.Option("--mode", metavar="MODE", help="copy-on-write or merge-on-read; by default the table property."),
+]
+IsolationOption = Annotated[
+    str | None,
+    typer.Option("--isolation", metavar="LEVEL", help="serializable or snapshot; by default the table property."),
+]
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="Show which files would be dropped or read; change nothing.")
+]
 FilesArgument = Annotated[list[str], typer.Argument(metavar="FILE…", help="Parquet files, or folders of them.")]
 AddFilesOption = Annotated[
-    bool, typer.Option("--add-files", help="Register the files where they are instead of writing their rows again.")
+    bool, typer.Option("--add-files", help="Register the files in place instead of rewriting their rows.")
 ]
 SpecOption = Annotated[
-    int | None, typer.Option("--spec", metavar="ID", help="The spec of the new files; the default spec if not given.")
+    int | None, typer.Option("--spec", metavar="ID", help="Partition spec of the new files; by default the current.")
 ]
 
 
@@ -71,55 +79,127 @@ def append(
     catalog: CatalogOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Append Parquet files.
+    """Append the rows of Parquet files.
 
     floeplan append db.events new/*.parquet
     """
     target = writable_table(table, catalog)
-    with sign_of_life("appending"):
+    with spinner("appending"):
         session = spark_for(spark).session
         result = append_rows(target, files, spark=session, branch=branch, add_files=add_files, spec_id=spec)
-    show(result, draw_result, as_json=json)
+    show(result, draw_change, as_json=json)
 
 
-# `floeplan merge`: rows of a file or table are joined with the table, and update, delete or become rows of it.
+DeletedWhereOption = Annotated[
+    str, typer.Option("--where", metavar="EXPR", help="A Spark-SQL boolean expression; TRUE deletes all rows.")
+]
+
+
+def delete(
+    table: ChangedTableArgument,
+    where: DeletedWhereOption,
+    branch: BranchOption = None,
+    mode: ModeOption = None,
+    isolation: IsolationOption = None,
+    dry_run: DryRunOption = False,
+    case_insensitive: CaseOption = False,
+    spark: SparkOption = None,
+    catalog: CatalogOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Delete matching rows.
+
+    floeplan delete db.events --where "ts < TIMESTAMP '2024-01-01'" --dry-run
+    """
+    target = writable_table(table, catalog)
+    options: dict[str, Any] = {"branch": branch, "mode": mode, "isolation": isolation}
+    case_sensitive = not case_insensitive
+    if dry_run:
+        show(dry_delete(resolve(target, Command.DELETE, **options), where, case_sensitive), draw_dry_run, as_json=json)
+        return
+    with spinner("deleting"):
+        result = spark_for(spark).run(
+            lambda session: delete_rows(target, where, spark=session, case_sensitive=case_sensitive, **options)
+        )
+    show(result, draw_change, as_json=json)
+
+
+SetOption = Annotated[
+    list[str],
+    typer.Option("--set", metavar="COLUMN=EXPR", help="A column and its new value; repeatable."),
+]
+UpdatedWhereOption = Annotated[
+    str, typer.Option("--where", metavar="EXPR", help="A Spark-SQL boolean expression; TRUE updates all rows.")
+]
+
+
+def update(
+    table: ChangedTableArgument,
+    set_: SetOption,
+    where: UpdatedWhereOption,
+    branch: BranchOption = None,
+    mode: ModeOption = None,
+    isolation: IsolationOption = None,
+    dry_run: DryRunOption = False,
+    case_insensitive: CaseOption = False,
+    spark: SparkOption = None,
+    catalog: CatalogOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Update matching rows.
+
+    floeplan update db.events --set "v = v * 2" --set "region = 'eu'" --where "id = 7"
+    """
+    assigned = assigned_texts(parse_assignments(", ".join(set_), "--set"))
+    target = writable_table(table, catalog)
+    options: dict[str, Any] = {"branch": branch, "mode": mode, "isolation": isolation}
+    case_sensitive = not case_insensitive
+    if dry_run:
+        planned = dry_update(resolve(target, Command.UPDATE, **options), assigned, where, case_sensitive)
+        show(planned, draw_dry_run, as_json=json)
+        return
+    with spinner("updating"):
+        result = spark_for(spark).run(
+            lambda session: update_rows(
+                target, assigned, where, spark=session, case_sensitive=case_sensitive, **options
+            )
+        )
+    show(result, draw_change, as_json=json)
 
 
 SourceOption = Annotated[
-    str, typer.Option("--source", metavar="PATH|TABLE", help="Parquet files, a folder of them, or namespace.name.")
+    str, typer.Option("--source", metavar="PATH|TABLE", help="A Parquet file, a folder of them, or namespace.name.")
 ]
 OnOption = Annotated[
     str,
-    typer.Option("--on", metavar="EXPR", help="A condition over target.… and source.… columns, or one column of both."),
+    typer.Option("--on", metavar="EXPR", help="A condition over target.… and source.… columns, or a common column."),
 ]
 MatchedUpdateOption = Annotated[
     str | None,
-    typer.Option("--when-matched-update", metavar="c=expr,…|*", help="New values for rows that met a source row."),
+    typer.Option("--when-matched-update", metavar="c=expr,…|*", help="Update matched rows."),
 ]
 MatchedDeleteOption = Annotated[
     str | None,
     typer.Option(
         "--when-matched-delete",
         metavar="COND",
-        help="Delete rows that met a source row and satisfy this; TRUE for all.",
+        help="Delete matched rows that satisfy a condition; TRUE for all.",
     ),
 ]
 InsertOption = Annotated[
     str | None,
-    typer.Option("--when-not-matched-insert", metavar="c=expr,…|*", help="Insert source rows that met no row."),
+    typer.Option("--when-not-matched-insert", metavar="c=expr,…|*", help="Insert source rows without a match."),
 ]
 BySourceUpdateOption = Annotated[
     str | None,
-    typer.Option(
-        "--when-not-matched-by-source-update", metavar="c=expr,…", help="New values for rows that met no source row."
-    ),
+    typer.Option("--when-not-matched-by-source-update", metavar="c=expr,…", help="Update rows without a match."),
 ]
 BySourceDeleteOption = Annotated[
     str | None,
     typer.Option(
         "--when-not-matched-by-source-delete",
         metavar="COND",
-        help="Delete rows that met no source row and satisfy this; TRUE for all.",
+        help="Delete rows without a match that satisfy a condition; TRUE for all.",
     ),
 ]
 
@@ -141,45 +221,72 @@ def merge(
     catalog: CatalogOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Merge files or another table into the table; a row that fits a delete condition is deleted, not updated.
+    """Merge Parquet files or another table into a table. Delete clauses are evaluated before update clauses.
 
     floeplan merge db.events --source new.parquet --on id --when-matched-update "*" --when-not-matched-insert "*"
     """
     target = writable_table(table, catalog)
-    inserts = [] if when_not_matched_insert is None else [Clause(InsertRow(_values(when_not_matched_insert, "insert")))]
-    statement = Merge(
-        TableName(target.name()),
-        _relation(source),
-        on,
-        _clauses(when_matched_delete, when_matched_update),
-        tuple(inserts),
-        _clauses(when_not_matched_by_source_delete, when_not_matched_by_source_update),
-    )
-    if not (statement.matched or statement.not_matched or statement.not_matched_by_source):
+    set_matched = _values(when_matched_update, "update")
+    set_by_source = _values(when_not_matched_by_source_update, "update")
+    inserted = _values(when_not_matched_insert, "insert")
+    clauses = (when_matched_update, when_matched_delete, when_not_matched_insert)
+    by_source = (when_not_matched_by_source_update, when_not_matched_by_source_delete)
+    if all(clause is None for clause in (*clauses, *by_source)):
         raise InvalidOptionError("merge needs at least one --when-… option; see 'floeplan merge --help'")
-    options = statement_options(catalog, branch, mode, isolation, case_sensitive=not case_insensitive)
-    with sign_of_life("merging"):
-        result = run_statement(statement, target, spark_for(spark), options)
-    show(result, draw_result, as_json=json)
+    opened = spark_for(spark)
+    with spinner("merging"):
+        rows = _merge_source(source, opened, catalog)
+
+        def run(session: Any) -> DmlResult:
+            change = merge_rows(
+                target,
+                rows,
+                on,
+                spark=session,
+                branch=branch,
+                mode=mode,
+                isolation=isolation,
+                case_sensitive=not case_insensitive,
+                target_alias="target",
+                source_alias="source",
+            )
+            if when_matched_delete is not None:
+                change = change.when_matched_delete(when_matched_delete)
+            if when_matched_update is not None:
+                change = change.when_matched_update(set_matched)
+            if when_not_matched_insert is not None:
+                change = change.when_not_matched_insert(inserted)
+            if when_not_matched_by_source_delete is not None:
+                change = change.when_not_matched_by_source_delete(when_not_matched_by_source_delete)
+            if when_not_matched_by_source_update is not None:
+                change = change.when_not_matched_by_source_update(set_by_source or {})
+            return change.execute()
+
+        result = opened.run(run)
+    show(result, draw_change, as_json=json)
 
 
-def _clauses(delete: str | None, update: str | None) -> tuple[Clause, ...]:
-    deletes = [] if delete is None else [Clause(DeleteRow(), delete)]
-    return (*deletes, *([] if update is None else [Clause(UpdateRow(_values(update, "update")))]))
+def _values(text: str | None, what: str) -> dict[str, object] | None:
+    """Parse ``c = expr, …``; ``None`` stands for ``*``, every column from the source column of its name."""
+    return None if text is None or text.strip() == "*" else assigned_texts(parse_assignments(text, what))
 
 
-def _values(text: str, what: str) -> tuple[Assignment, ...] | None:
-    """Assignments, or ``None`` for ``*``."""
-    return None if text.strip() == "*" else parse_assignments(text, what)
-
-
-def _relation(source: str) -> Relation:
-    if "/" in source or source.endswith(".parquet") or Path(source).exists():
-        return Relation(("parquet", source))
-    return Relation(tuple(source.split(".")))
-
-
-# `floeplan sql`: one statement that changes a table, in Spark's dialect.
+def _merge_source(source: str, spark: SparkOnDemand, catalog: str | None) -> object:
+    """The rows of ``--source``: a DataFrame if a session is open or the table is one of Spark's, otherwise Arrow."""
+    is_path = "/" in source or source.endswith(".parquet") or Path(source).exists()
+    if is_path and spark.session is None:
+        return source
+    found = None if is_path else find_table(source.split("."), catalog)
+    if found is not None:
+        table, ref = found
+        if spark.session is None:
+            return plan_scan(table, ref=ref, options=ScanOptions(report=False)).to_arrow()
+        return read_table(spark.session, table, ref)
+    session = spark.needed("a table of Spark as the source of MERGE")
+    with spark_errors_translated():
+        frame = session.read.parquet(source) if is_path else session.table(source)
+        frame.schema  # noqa: B018 - Spark Connect analyzes a plan only when something asks for its schema
+    return frame
 
 
 StatementArgument = Annotated[
@@ -200,45 +307,61 @@ def sql(
     catalog: CatalogOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Run one statement.
+    """Run one SQL statement that changes a table, in Spark's dialect.
 
     floeplan sql "ALTER TABLE db.events REPLACE PARTITION FIELD ts_day WITH hours(ts)"
     """
-    options = statement_options(catalog, branch, mode, isolation)
-    with sign_of_life("running"):
-        result = run_text(statement, spark_for(spark), options)
-    show(result, draw_result, as_json=json)
+    with spinner("running"):
+        result = run_text(statement, spark_for(spark), StatementOptions(catalog, branch, mode, isolation))
+    show(result, draw_statement, as_json=json)
 
 
-# What a delete or update would do, from the same plan that it would be made with.
-#
-# Fail-safe: options, columns and types are checked as they would be, so a dry run refuses what the change would refuse;
-# rows that must be read are counted as such, and never guessed at.
+# Dry runs of delete and update: the same checks and the same plan as the change itself. Rows of files that must be read
+# are reported as such, not estimated.
 
 
-def dry_delete(table: Table, where: str, options: StatementOptions) -> DryRun:
-    """What deleting would do."""
-    target = _target(table, Command.DELETE, options)
-    plan = plan_rows(target, where, None, options.case_sensitive)
+@dataclass(frozen=True, slots=True)
+class DryRun:
+    """What a change would do according to metadata.
+
+    Attributes:
+        operation: The command.
+        mode: ``copy-on-write`` or ``merge-on-read``.
+        files_total: Data files of the branch.
+        files_by_metadata: Files that would be dropped without being read.
+        rows_by_metadata: Rows in those files.
+        files_to_read: Files that may contain matching rows.
+        rows_to_read: Rows in those files.
+        bytes_to_read: Bytes of those files.
+    """
+
+    operation: str
+    mode: str
+    files_total: int | None
+    files_by_metadata: int
+    rows_by_metadata: int
+    files_to_read: int
+    rows_to_read: int
+    bytes_to_read: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON document."""
+        return {"dry_run": True} | {name: getattr(self, name) for name in self.__slots__}
+
+
+def dry_delete(target: DmlTarget, where: str, case_sensitive: bool) -> DryRun:
+    """Plan a delete."""
+    plan = plan_rows(target, where, None, case_sensitive)
     outcome = Outcome()
     proven = drop_proven(plan.files, outcome)
     return _dry_run(target, plan, proven, outcome.rows_deleted)
 
 
-def dry_update(statement: Update, table: Table, options: StatementOptions) -> DryRun:
-    """What updating would do; a file of which every row changes must be read all the same."""
-    target = _target(table, Command.UPDATE, options)
-    compile_assignments(
-        assigned_texts(statement.assignments), target.schema, Names(target.schema, options.case_sensitive)
-    )
-    plan = plan_rows(
-        target, None if statement.where is None else planned(statement.where), None, options.case_sensitive
-    )
+def dry_update(target: DmlTarget, assigned: dict[str, object], where: str, case_sensitive: bool) -> DryRun:
+    """Plan an update; files of which all rows match are read too, because their rows get new values."""
+    compile_assignments(assigned, target.schema, Names(target.schema, case_sensitive))
+    plan = plan_rows(target, where, None, case_sensitive)
     return _dry_run(target, plan, np.zeros(len(plan.files), dtype=np.bool_), 0)
-
-
-def _target(table: Table, command: Command, options: StatementOptions) -> DmlTarget:
-    return resolve(table, command, branch=options.branch, mode=options.mode, isolation=options.isolation)
 
 
 def _dry_run(target: DmlTarget, plan: ScanPlan, proven: Mask, rows: int) -> DryRun:
@@ -255,77 +378,47 @@ def _dry_run(target: DmlTarget, plan: ScanPlan, proven: Mask, rows: int) -> DryR
     )
 
 
-# `floeplan delete`: rows that match go, whole files by metadata alone.
+# Text output.
 
 
-DeletedWhereOption = Annotated[
-    str, typer.Option("--where", metavar="EXPR", help="A Spark-SQL boolean expression; TRUE deletes every row.")
-]
+def draw_statement(result: StatementResult) -> RenderableType:
+    """Render what a SQL statement changed: rows, or the partition spec."""
+    return _draw_spec(result) if isinstance(result, EvolveResult) else draw_change(result)
 
 
-def delete(
-    table: ChangedTableArgument,
-    where: DeletedWhereOption,
-    branch: BranchOption = None,
-    mode: ModeOption = None,
-    isolation: IsolationOption = None,
-    dry_run: DryRunOption = False,
-    case_insensitive: CaseOption = False,
-    spark: SparkOption = None,
-    catalog: CatalogOption = None,
-    json: JsonOption = False,
-) -> None:
-    """Delete the rows that match.
-
-    floeplan delete db.events --where "ts < TIMESTAMP '2024-01-01'" --dry-run
-    """
-    target = writable_table(table, catalog)
-    options = statement_options(catalog, branch, mode, isolation, case_sensitive=not case_insensitive)
-    if dry_run:
-        show(dry_delete(target, where, options), draw_result, as_json=json)
-        return
-    statement = Delete(TableName(target.name()), where)
-    with sign_of_life("deleting"):
-        result = run_statement(statement, target, spark_for(spark), options)
-    show(result, draw_result, as_json=json)
+def draw_change(result: DmlResult) -> RenderableType:
+    """Render the rows, files and manifests of a change."""
+    if not result.committed:
+        return Text(f"{result.operation}: no rows matched; nothing was committed")
+    drawn = key_value_table()
+    rows = {"deleted": result.rows_deleted, "updated": result.rows_updated, "inserted": result.rows_inserted}
+    drawn.add_row("rows", ", ".join(f"{number:,} {what}" for what, number in rows.items() if number) or "none")
+    drawn.add_row("data files", f"{result.data_files_added:,} added, {result.data_files_removed:,} removed")
+    drawn.add_row("delete files", f"{result.delete_files_added:,} added, {result.delete_files_removed:,} removed")
+    for manifest in result.manifests_written:
+        written = f"spec {manifest.spec_id}, {manifest.content}, {counted(manifest.entries, 'file')}"
+        drawn.add_row("manifest", written)
+    drawn.add_row("snapshot", f"{result.snapshot_id}, after {counted(result.attempts, 'attempt')}")
+    mode = "" if result.operation == "append" else f" ({result.mode})"
+    return Group(Text(f"{result.operation}{mode}", style="bold"), drawn)
 
 
-# `floeplan update`: rows that match get new values.
+def draw_dry_run(result: DryRun) -> RenderableType:
+    """Render a dry run."""
+    drawn = key_value_table()
+    dropped = f"{counted(result.files_by_metadata, 'file')}, {counted(result.rows_by_metadata, 'row')}"
+    drawn.add_row("drop by metadata", dropped)
+    read = f"{counted(result.files_to_read, 'file')}, {counted(result.rows_to_read, 'row')}"
+    drawn.add_row("read", f"{read}, {human_bytes(result.bytes_to_read)}")
+    drawn.add_row("of", "unknown" if result.files_total is None else counted(result.files_total, "file"))
+    return Group(Text(f"{result.operation} ({result.mode}), dry run: nothing was changed", style="bold"), drawn)
 
 
-SetOption = Annotated[
-    list[str],
-    typer.Option("--set", metavar="COLUMN=EXPR", help="A column and its new value; may be repeated."),
-]
-UpdatedWhereOption = Annotated[
-    str, typer.Option("--where", metavar="EXPR", help="A Spark-SQL boolean expression; TRUE changes every row.")
-]
-
-
-def update(
-    table: ChangedTableArgument,
-    set_: SetOption,
-    where: UpdatedWhereOption,
-    branch: BranchOption = None,
-    mode: ModeOption = None,
-    isolation: IsolationOption = None,
-    dry_run: DryRunOption = False,
-    case_insensitive: CaseOption = False,
-    spark: SparkOption = None,
-    catalog: CatalogOption = None,
-    json: JsonOption = False,
-) -> None:
-    """Give the rows that match new values.
-
-    floeplan update db.events --set "v = v * 2" --set "region = 'eu'" --where "id = 7"
-    """
-    assignments = parse_assignments(", ".join(set_), "--set")
-    target = writable_table(table, catalog)
-    options = statement_options(catalog, branch, mode, isolation, case_sensitive=not case_insensitive)
-    statement = Update(TableName(target.name()), assignments, where)
-    if dry_run:
-        show(dry_update(statement, target, options), draw_result, as_json=json)
-        return
-    with sign_of_life("updating"):
-        result = run_statement(statement, target, spark_for(spark), options)
-    show(result, draw_result, as_json=json)
+def _draw_spec(result: EvolveResult) -> RenderableType:
+    drawn = key_value_table()
+    for field in result.spec.fields:
+        source = result.table.schema().find_column_name(field.source_id) or f"dropped column {field.source_id}"
+        drawn.add_row(field.name, f"{field.transform} of {source} (field {field.field_id})")
+    what = "new" if result.is_new else "already existed"
+    title = f"spec {result.spec.spec_id} ({what}{', default' if result.is_default else ''})"
+    return Group(Text(title, style="bold"), drawn if result.spec.fields else Text("unpartitioned"))

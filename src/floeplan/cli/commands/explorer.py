@@ -20,7 +20,7 @@ from floeplan.cli.common import (
     TableArgument,
     print_json,
     show,
-    sign_of_life,
+    spinner,
     text_console,
     writable_table,
 )
@@ -54,7 +54,7 @@ def report(
     floeplan report db.events -o site --where "region = 'eu'" --where "ts >= '2024-03-01'"
     """
     loaded = load_table(table, catalog)
-    with sign_of_life("writing the report"):
+    with spinner("writing the report"):
         audit = None if reports is None else audit_reports(reports, spark, catalog)
         result = write_report(loaded, output, where or (), audit=audit)
     show(result, draw_report, as_json=json)

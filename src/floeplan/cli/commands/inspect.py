@@ -19,9 +19,9 @@ from floeplan.cli.common import (
     RefOption,
     SnapshotOption,
     TableArgument,
-    pairs,
+    key_value_table,
     show,
-    sign_of_life,
+    spinner,
 )
 from floeplan.maintain.inspect import Inspection, inspect_table
 from floeplan.metadata.root.writer import RootSummary, write_root
@@ -42,7 +42,7 @@ def inspect(
 
     floeplan inspect db.events
     """
-    with sign_of_life("reading manifests"):
+    with spinner("reading manifests"):
         result = inspect_table(load_table(table, catalog), branch=branch or "main")
     show(result, draw_inspection, as_json=json)
 
@@ -81,7 +81,7 @@ def draw_specs(result: Inspection) -> RenderableType:
 
 
 def _sizes(result: Inspection) -> RenderableType:
-    drawn = pairs()
+    drawn = key_value_table()
     sizes, deletes = result.sizes, result.delete_files
     middle = ", ".join(f"{name} {human_bytes(sizes[name])}" for name in ("smallest", "median", "largest"))
     drawn.add_row("data", f"{human_bytes(sizes['data_bytes'])}; {middle}")

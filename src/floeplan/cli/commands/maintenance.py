@@ -25,9 +25,9 @@ from floeplan.cli.common import (
     TableArgument,
     TrustListsOption,
     YesOption,
-    pairs,
+    key_value_table,
     show,
-    sign_of_life,
+    spinner,
     writable_table,
 )
 from floeplan.maintain.doctor import SAMPLED_FILES, DoctorResult, Finding, Severity
@@ -61,7 +61,7 @@ def expire(
     floeplan expire db.events --older-than 7 --retain-last 10 --yes
     """
     limit = None if older_than is None else int(time.time() * 1000 - older_than * _DAY_MS)
-    with sign_of_life("expiring snapshots"):
+    with spinner("expiring snapshots"):
         loaded = writable_table(table, catalog)
         result = expire_snapshots(
             loaded, older_than_ms=limit, retain_last=retain_last, dry_run=not yes, trust_lists=trust_lists
@@ -71,7 +71,7 @@ def expire(
 
 def draw_expired(result: ExpireResult) -> RenderableType:
     """What is gone, or would be."""
-    drawn = pairs()
+    drawn = key_value_table()
     drawn.add_row("snapshots", f"{result.snapshots_before:,} → {result.snapshots_after:,}")
     for name in result.refs_removed:
         drawn.add_row("ref", name)
@@ -103,7 +103,7 @@ def remove_orphans(
 
     floeplan remove-orphans db.events --yes
     """
-    with sign_of_life("looking for orphans"):
+    with spinner("looking for orphans"):
         loaded = writable_table(table, catalog)
         found = remove(loaded, older_than=timedelta(days=older_than), dry_run=not yes, trust_lists=trust_lists)
     show(found, draw_orphans, as_json=json)
@@ -140,7 +140,7 @@ def rewrite_manifests(
     floeplan rewrite-manifests db.events
     """
     loaded = load_table(table, catalog) if dry_run else writable_table(table, catalog)
-    with sign_of_life("clustering manifests"):
+    with spinner("clustering manifests"):
         result = rewrite(loaded, spec_ids=spec, dry_run=dry_run, branch=branch or "main")
     show(result, draw_manifests, as_json=json)
 
@@ -191,7 +191,7 @@ def doctor(
     floeplan doctor db.events --sample 100
     """
     loaded = writable_table(table, catalog) if repair else load_table(table, catalog)
-    with sign_of_life("looking at the table"):
+    with spinner("looking at the table"):
         filtered = () if reports is None else filtered_columns(loaded, reports, catalog)
         result = examine(loaded, repair=repair, branch=branch or "main", sample=sample, filtered=filtered)
     show(result, draw_findings, as_json=json)

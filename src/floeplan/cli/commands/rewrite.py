@@ -26,9 +26,9 @@ from floeplan.cli.common import (
     TableArgument,
     WhereOption,
     column_names,
-    pairs,
+    key_value_table,
     show,
-    sign_of_life,
+    spinner,
     writable_table,
 )
 from floeplan.errors import BadInputError, InvalidOptionError
@@ -273,7 +273,7 @@ def upgrade_spec(
         _spec_id(loaded, to, dry_run=dry_run), allow_coarser, files_per_commit, grace, dry_run, metadata_only, where
     )
     session = None if spark is None else open_session(spark)
-    with sign_of_life("moving files"):
+    with spinner("moving files"):
         result = upgrade(loaded, spark=session, branch=branch or "main", options=options)
     show(result, draw_upgrade, as_json=json)
 
@@ -299,7 +299,7 @@ def _spec_id(table: IcebergTable, text: str, *, dry_run: bool) -> str | int:
 def draw_upgrade(result: SpecUpgradeResult) -> RenderableType:
     """What moved, what stayed and why, and what that means."""
     done = "would move" if result.dry_run else "moved"
-    drawn = pairs()
+    drawn = key_value_table()
     drawn.add_row(done, f"{counted(result.files_by_metadata, 'file')} by metadata alone, of {result.files_total:,}")
     drawn.add_row("deletes", f"{counted(result.deletes_carried, 'delete file')} with them")
     drawn.add_row("would rewrite" if result.dry_run else "rewrote", counted(result.files_by_rewrite, "file"))

@@ -17,7 +17,7 @@ from rich.console import Console, Group
 from rich.text import Text
 
 from floeplan.catalog import embedded_home, open_catalog
-from floeplan.cli.common import CatalogOption, JsonOption, print_json, sign_of_life, text_console
+from floeplan.cli.common import CatalogOption, JsonOption, print_json, spinner, text_console
 from floeplan.cli.demo.archive import SIZES, Archive, remove_archive
 from floeplan.cli.demo.chapters import CHAPTERS, Chapter, Stage
 
@@ -59,7 +59,7 @@ def _tell(stage: Stage, console: Console | None) -> list[Chapter]:
     """Go through the chapters; each is shown as soon as it is done."""
     told: list[Chapter] = []
     for number, play in enumerate(CHAPTERS, start=1):
-        with sign_of_life(f"{number} of {len(CHAPTERS)}"):
+        with spinner(f"{number} of {len(CHAPTERS)}"):
             chapter = play(stage)
         told.append(chapter)
         if console is not None:
