@@ -18,7 +18,7 @@ from tests.support.documents import ROOT
 pytestmark = pytest.mark.unit
 
 ROW = re.compile(r"^\| `([^|]+?)`[^|]* \| ([^|]+?) \|", re.MULTILINE)
-PLAIN = {"partition_filter", "where", "case_sensitive", "strict", "strategy", "by", "spec"}
+PLAIN = {"partition_filter", "where", "case_sensitive", "strict", "trust_lists", "strategy", "by", "spec"}
 SPOKEN: tuple[tuple[object, str], ...] = (
     (True, "true"),
     (False, "false"),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from floeplan.maintain.doctor import Severity, doctor
-from floeplan.metadata.manifests.completeness import shortfall
+from floeplan.metadata.manifests.completeness import find_truncation
 from floeplan.metadata.manifests.manifest_list import read_manifest_list
 from tests.support.spark.matrix import TABLES, Matrix
 
@@ -23,4 +23,4 @@ def test_a_table_of_spark_is_healthy(name: str, matrix: Matrix, local_catalog: S
     found = doctor(table, sample=200).findings
     assert [finding for finding in found if finding.severity is Severity.ERROR] == []
     listed = [(one, read_manifest_list(one.manifest_list, table.io)) for one in table.metadata.snapshots]
-    assert [short for one, manifests in listed if (short := shortfall(one, manifests)) is not None] == []
+    assert [short for one, manifests in listed if (short := find_truncation(one, manifests)) is not None] == []

@@ -24,8 +24,7 @@ from floeplan.audit.workload import Workload, read_workload
 from floeplan.catalog import load_table
 from floeplan.maintain.rewrite_manifests import LEAST_ENTRIES, rewrite_manifests
 from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns
-from floeplan.metadata.manifests.manifest_list import ManifestListTable, inline_manifest_list, read_manifest_list
-from floeplan.metadata.manifests.reader import read_entries
+from floeplan.metadata.manifests.manifest_list import DATA, ManifestListTable
 from floeplan.metadata.manifests.stats import file_stats, partition_stats
 from floeplan.partition.evolution import AddField, SpecChange, Term, drop_all
 from floeplan.partition.projection import partition_answer
@@ -38,6 +37,7 @@ from floeplan.rewrite.plan.options import CURRENT
 from floeplan.rewrite.run.execute import rewrite_data_files
 from floeplan.rewrite.spec_upgrade.upgrade import upgrade_spec
 from floeplan.snapshot.passes import Predicate, is_delete_manifest, judge_entries, judge_manifests
+from floeplan.snapshot.reader import SnapshotReader
 from floeplan.snapshot.target import ScanTarget, resolve_target
 from floeplan.transaction.evolve_spec import evolve_spec
 from floeplan.vectors import Mask
@@ -198,9 +198,9 @@ class _Advisor:
     def __init__(self, target: ScanTarget, workload: Workload, options: AdviseOptions) -> None:
         self.target, self.workload, self.options = target, workload, options
         self.asked = asked_columns(workload)
-        self.union = UnionPartitionType.of_table(target.metadata)
-        self.manifests = _manifests(target)
-        self.entries = _data_entries(target, self.manifests, self.union, self.asked)
+        reader = SnapshotReader.open(target.table, target.snapshot)
+        self.union, self.manifests = reader.union, reader.manifests
+        self.entries = _data_entries(reader, self.asked)
         self.sizes = self.entries.ints("file_size_in_bytes")
 
     def advise(self) -> AdviceResult:
@@ -321,19 +321,10 @@ def _source(part: Part) -> Column:
     return Column(part.field.source_id, part.field.source_type, part.term.column)
 
 
-def _manifests(target: ScanTarget) -> ManifestListTable:
-    if target.snapshot is None:
-        return inline_manifest_list(())
-    return read_manifest_list(target.snapshot.manifest_list, target.table.io)
-
-
-def _data_entries(
-    target: ScanTarget, manifests: ManifestListTable, union: UnionPartitionType, asked: list[Column]
-) -> EntriesTable:
-    stats = {column.field_id for column in asked} | {field.bound.source_id for field in union.fields}
-    rows = np.flatnonzero(~is_delete_manifest(manifests))
+def _data_entries(reader: SnapshotReader, asked: list[Column]) -> EntriesTable:
+    stats = {column.field_id for column in asked} | {field.bound.source_id for field in reader.union.fields}
     columns = EntryColumns(frozenset(), stats=frozenset(stats))
-    return read_entries(manifests, union, columns, rows=rows, io=target.table.io, live=True)
+    return reader.entries(reader.manifest_rows(DATA), columns)
 
 
 # Doing what advice says: handing a candidate over to the command that does it.

@@ -34,8 +34,6 @@ from floeplan.scan.plan import plan_scan
 from floeplan.scan.scan_plan import ScanPlan
 from floeplan.schemas import fields_by_id
 from floeplan.text import parse_count
-from floeplan.transaction.manifests import TableShape
-from floeplan.transaction.move_entries import Head
 
 MOST_SNAPSHOTS = 1000
 MOST_GROUPS = 200
@@ -60,8 +58,7 @@ _SUMMARY = (
 
 def overview_document(view: TableView) -> dict[str, Any]:
     """What the table is made of, its specs with the time in which they were written, and its snapshots."""
-    head = Head(TableShape.of(view.target.metadata), view.manifests, view.table.io)
-    found = inspect_files(view.table, head, view.files, view.deletes).to_dict()
+    found = inspect_files(view.table, view.reader, view.files, view.deletes).to_dict()
     return {
         "table": view.name,
         "read_only": isinstance(view.table, StaticTable),

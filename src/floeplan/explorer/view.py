@@ -17,15 +17,14 @@ from pyiceberg.table import Table
 
 from floeplan.errors import UnknownFileError
 from floeplan.explorer.table_map import TableMap, axis_of, draw_map, time_column
-from floeplan.metadata.cache.store import EntriesCache
 from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns
-from floeplan.metadata.manifests.manifest_list import ManifestListTable, inline_manifest_list, read_manifest_list
+from floeplan.metadata.manifests.manifest_list import DATA, ManifestListTable
 from floeplan.partition.fields import SourceTypes, source_types
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.ir import Column
 from floeplan.scan.projection import PartitionNames
-from floeplan.snapshot.deletes import ScanDeletes, match, read_deletes
-from floeplan.snapshot.passes import is_delete_manifest
+from floeplan.snapshot.deletes import ScanDeletes, match
+from floeplan.snapshot.reader import SnapshotReader
 from floeplan.snapshot.target import ScanTarget, resolve_target
 from floeplan.vectors import Ints
 
@@ -38,8 +37,7 @@ class TableView:
     """The files of a table's current snapshot, and the map of them."""
 
     target: ScanTarget
-    manifests: ManifestListTable
-    union: UnionPartitionType
+    reader: SnapshotReader
     sources: SourceTypes
     time: Column | None
     deletes: ScanDeletes
@@ -50,18 +48,24 @@ class TableView:
     def of(cls, table: Table) -> TableView:
         """Read the metadata of a table."""
         target = resolve_target(table)
-        listed = inline_manifest_list(())
-        if target.snapshot is not None:
-            listed = read_manifest_list(target.snapshot.manifest_list, table.io)
-        union = UnionPartitionType.of_table(target.metadata)
+        reader = SnapshotReader.open(table, target.snapshot, cache=True)
         sources = source_types(target.schema, target.metadata.schemas)
         time = time_column(target.metadata, target.schema)
-        deletes = _deletes(table, listed, union)
+        deletes = reader.deletes()
         stats = deletes.key_columns | (frozenset() if time is None else {time.field_id})
-        rows = np.flatnonzero(~is_delete_manifest(listed))
-        files = _read(table, listed, union, EntryColumns(_NAMES, stats=stats), rows).live()
-        counts = match(files, deletes, union, sources).counts
-        return cls(target, listed, union, sources, time, deletes, files, counts)
+        files = reader.entries(reader.manifest_rows(DATA), EntryColumns(_NAMES, stats=stats))
+        counts = match(files, deletes, reader.union, sources).counts
+        return cls(target, reader, sources, time, deletes, files, counts)
+
+    @property
+    def manifests(self) -> ManifestListTable:
+        """The manifest list."""
+        return self.reader.manifests
+
+    @property
+    def union(self) -> UnionPartitionType:
+        """The union of the partition fields of all specs."""
+        return self.reader.union
 
     @property
     def name(self) -> str:
@@ -116,7 +120,7 @@ class TableView:
         """One file with the statistics of some columns, read from its manifest alone."""
         manifest, ordinal = int(self.files.ints("manifest")[row]), int(self.files.ints("ordinal")[row])
         columns = EntryColumns(_NAMES, stats=field_ids)
-        entries = _read(self.table, self.manifests, self.union, columns, np.array([manifest]))
+        entries = self.reader.entries(np.array([manifest]), columns)
         return entries.filter(entries.ints("ordinal") == ordinal)
 
 
@@ -127,16 +131,3 @@ def place_keys(entries: EntriesTable) -> Ints:
 
 def _facts(entry: Mapping[str, Any]) -> dict[str, Any]:
     return {name: entry[name] for name in _FILE}
-
-
-def _deletes(table: Table, listed: ManifestListTable, union: UnionPartitionType) -> ScanDeletes:
-    rows = np.flatnonzero(is_delete_manifest(listed))
-    if not len(rows):
-        return ScanDeletes.none(union)
-    return read_deletes(lambda columns: _read(table, listed, union, columns, rows), union)
-
-
-def _read(
-    table: Table, listed: ManifestListTable, union: UnionPartitionType, columns: EntryColumns, rows: Ints
-) -> EntriesTable:
-    return EntriesCache().read_entries(listed, union, columns, rows=rows, io=table.io)

@@ -44,7 +44,7 @@ from pyiceberg.table.snapshots import ancestors_of
 from floeplan.catalog import load_table
 from floeplan.maintain.partition_check import denied_by_file, denied_by_list, denied_by_rows, repair_summaries
 from floeplan.metadata.delete_index import DeleteKind
-from floeplan.metadata.manifests.completeness import Shortfall, shortfall
+from floeplan.metadata.manifests.completeness import TruncatedList
 from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns
 from floeplan.metadata.manifests.manifest_list import DATA, DELETES, ManifestListTable
 from floeplan.partition.key import partition_codes
@@ -53,11 +53,11 @@ from floeplan.predicate.stats import to_mask
 from floeplan.rewrite.plan.candidates import FileSizes
 from floeplan.rewrite.plan.options import RewriteOptions
 from floeplan.rewrite.spec_upgrade.delete_repair import DeleteCheck, RepairResult, repair_deletes
+from floeplan.snapshot.reader import SnapshotReader
+from floeplan.snapshot.target import branch_head
 from floeplan.text import counted
 from floeplan.transaction.catalog_commit import CommitOptions
 from floeplan.transaction.merge_manifests import MergeOptions
-from floeplan.transaction.move_entries import Head
-from floeplan.transaction.refs import branch_head
 from floeplan.vectors import Mask
 
 MANY_SNAPSHOTS = 100
@@ -185,23 +185,20 @@ class _Examination:
     branch: str
     sample: int
     filtered: tuple[str, ...]
-    head: Head
+    head: SnapshotReader
     unknown: ManifestListTable
-    short: Shortfall | None
+    truncated: TruncatedList | None
     data: EntriesTable
     check: DeleteCheck
 
     @classmethod
     def of(cls, table: Table, branch: str, sample: int, filtered: tuple[str, ...]) -> _Examination:
-        whole = Head.of(table, branch)
+        whole = SnapshotReader.of_branch(table, branch)
         known = np.isin(whole.manifests.spec_id, list(table.metadata.specs()))
         head = replace(whole, manifests=whole.manifests.take(np.flatnonzero(known)))
-        data = head.entries(head.rows(DATA), EntryColumns(frozenset({"lower_bounds"})))
+        data = head.entries(head.manifest_rows(DATA), EntryColumns(frozenset({"lower_bounds"})))
         unknown = whole.manifests.take(np.flatnonzero(~known))
-        at = branch_head(table.metadata, branch)
-        snapshot = None if at is None else table.metadata.snapshot_by_id(at)
-        short = None if snapshot is None else shortfall(snapshot, whole.manifests)
-        return cls(table, branch, sample, filtered, head, unknown, short, data, DeleteCheck.of(head))
+        return cls(table, branch, sample, filtered, head, unknown, whole.truncation(), data, DeleteCheck.of(head))
 
     def findings(self) -> Iterator[Finding]:
         yield from self._listing()
@@ -214,10 +211,10 @@ class _Examination:
 
     def _listing(self) -> Iterator[Finding]:
         """What the manifests list that cannot be."""
-        if self.short is not None:
-            text = f"{self.short.message}; if rows are missing, restore it or roll back"
-            missing = self.short.total - self.short.listed
-            yield Finding(Severity.WARNING, "short-manifest-list", text, None, missing, (self.short.manifest_list,))
+        if self.truncated is not None:
+            text = f"{self.truncated.message}; if rows are missing, restore it or roll back"
+            missing, location = self.truncated.total - self.truncated.listed, self.truncated.manifest_list
+            yield Finding(Severity.WARNING, "short-manifest-list", text, None, missing, (location,))
         for spec_id in np.unique(self.unknown.spec_id).tolist():
             paths = self.unknown.path.filter(pa.array(self.unknown.spec_id == spec_id)).to_pylist()
             text = (
@@ -236,11 +233,11 @@ class _Examination:
     def _partitions(self) -> Iterator[Finding]:
         """Partition values that cannot be true."""
         text = "left out of plans by a wrong summary of their manifest: run doctor with --repair"
-        deletes = self.head.entries(self.head.rows(DELETES), EntryColumns(frozenset()))
+        deletes = self.head.entries(self.head.manifest_rows(DELETES), EntryColumns(frozenset()))
         for entries, noun in ((self.data, "file"), (deletes, "delete file")):
             lost = denied_by_list(self.head, entries)
             yield from _per_spec(Severity.ERROR, "wrong-summaries", entries, lost, (noun, text))
-        entries, denied = denied_by_file(self.head, self.head.rows(DATA))
+        entries, denied = denied_by_file(self.head, self.head.manifest_rows(DATA))
         sampled = denied_by_rows(self.table, self.branch, self.sample)
         denied |= _among(entries, sampled.denied)
         yield from _per_spec(
@@ -258,7 +255,9 @@ class _Examination:
         names = Names(self.head.metadata.schema(), False)
         for name in self.filtered:
             key = names.find_dotted(name).field_id
-            entries = self.head.entries(self.head.rows(DATA), EntryColumns(frozenset(), stats=frozenset({key})))
+            entries = self.head.entries(
+                self.head.manifest_rows(DATA), EntryColumns(frozenset(), stats=frozenset({key}))
+            )
             nulls = entries.ints(f"null_count.{key}") == entries.record_count
             bare = ~entries.valid(f"lower.{key}") & ~nulls
             text = (
@@ -324,7 +323,7 @@ class _Examination:
         yield from self._of_data(Severity.INFO, "old-specs", old, "under an old spec: run upgrade-spec")
 
     def _manifests(self) -> Iterator[Finding]:
-        rows = self.head.rows(DATA)
+        rows = self.head.manifest_rows(DATA)
         options = MergeOptions.of(self.head.metadata.properties)
         small = int(np.count_nonzero(self.head.manifests.length[rows] < options.target_bytes // 4))
         codes = partition_codes(self.head.union, self.data.spec_id, self.data.partition_columns())

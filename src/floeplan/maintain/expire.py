@@ -113,7 +113,7 @@ def expire_snapshots(
         files = _Files.of(loaded, loaded.metadata, expiry, kept, trust_lists=trust_lists)
         return files.result(loaded, expiry, len(kept), dry_run=True)
     if expiry.snapshot_ids and not trust_lists:
-        SnapshotFiles.of(kept, loaded.io, trust_lists=False)  # refuses lists that may have been cut
+        SnapshotFiles.of(kept, loaded.io, trust_lists=False)  # refuses lists that may be truncated
     intent = _ExpireIntent(rule)
     committed = CatalogCommit(loaded, intent, commit or CommitOptions()).run()
     before, expiry = intent.proposed[-1]

@@ -21,10 +21,9 @@ from floeplan.metadata.delete_index import DeleteKind
 from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns
 from floeplan.metadata.manifests.manifest_list import DATA, DELETES
 from floeplan.partition.key import partition_codes
-from floeplan.rewrite.spec_upgrade.delete_repair import read_head_deletes
 from floeplan.snapshot.deletes import ScanDeletes
-from floeplan.transaction.move_entries import Head
-from floeplan.transaction.refs import branch_head
+from floeplan.snapshot.reader import SnapshotReader
+from floeplan.snapshot.target import branch_head
 from floeplan.vectors import Ints
 
 STEPS = tuple(2**power for power in range(10, 35, 2))
@@ -89,13 +88,13 @@ class Inspection:
 def inspect_table(table: Table | str, *, branch: str = MAIN_BRANCH) -> Inspection:
     """Look at a table and the head of one of its branches."""
     loaded = load_table(table)
-    head = Head.of(loaded, branch)
-    data = head.entries(head.rows(DATA), EntryColumns(frozenset()))
-    return inspect_files(loaded, head, data, read_head_deletes(head), branch=branch)
+    head = SnapshotReader.of_branch(loaded, branch)
+    data = head.entries(head.manifest_rows(DATA), EntryColumns(frozenset()))
+    return inspect_files(loaded, head, data, head.deletes(), branch=branch)
 
 
 def inspect_files(
-    loaded: Table, head: Head, data: EntriesTable, deletes: ScanDeletes, *, branch: str = MAIN_BRANCH
+    loaded: Table, head: SnapshotReader, data: EntriesTable, deletes: ScanDeletes, *, branch: str = MAIN_BRANCH
 ) -> Inspection:
     """The same for who has read the live files of the head already."""
     metadata = loaded.metadata
@@ -160,7 +159,7 @@ def _snapshot(snapshot: Snapshot, head: int | None) -> dict[str, Any]:
     }
 
 
-def _files(head: Head, data: EntriesTable, spec_id: int) -> SpecFiles:
+def _files(head: SnapshotReader, data: EntriesTable, spec_id: int) -> SpecFiles:
     own = data.filter(data.spec_id == spec_id)
     return SpecFiles(
         spec_id=spec_id,
@@ -182,9 +181,9 @@ def _delete_counts(deletes: ScanDeletes) -> dict[str, int]:
     return counts | {"rows": int(deletes.entries.record_count.sum())}
 
 
-def _sizes(head: Head, data: EntriesTable, deletes: ScanDeletes) -> dict[str, Any]:
+def _sizes(head: SnapshotReader, data: EntriesTable, deletes: ScanDeletes) -> dict[str, Any]:
     sizes = data.ints("file_size_in_bytes")
-    manifests = np.concatenate([head.rows(DATA), head.rows(DELETES)])
+    manifests = np.concatenate([head.manifest_rows(DATA), head.manifest_rows(DELETES)])
     return {
         "data_bytes": int(sizes.sum()),
         "delete_bytes": int(deletes.entries.ints("file_size_in_bytes").sum()),

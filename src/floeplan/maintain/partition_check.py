@@ -38,9 +38,10 @@ from floeplan.scan.model import FileScan
 from floeplan.scan.options import ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.schemas import fields_by_id
+from floeplan.snapshot.reader import SnapshotReader
+from floeplan.snapshot.target import branch_head
 from floeplan.transaction.catalog_commit import CommitOptions
-from floeplan.transaction.move_entries import EntryMove, Head, move_entries
-from floeplan.transaction.refs import branch_head
+from floeplan.transaction.move_entries import EntryMove, move_entries
 from floeplan.vectors import Ints, Mask
 from floeplan.write.partitioning import partition_values
 
@@ -48,7 +49,7 @@ _SAMPLED_ROWS = 20_000
 _NOTHING_MORE = EntryColumns(frozenset())
 
 
-def denied_by_list(head: Head, entries: EntriesTable) -> Mask:
+def denied_by_list(head: SnapshotReader, entries: EntriesTable) -> Mask:
     """Entries whose partition the summary of their manifest excludes."""
     fields = head.union.fields
     listed, told = manifest_stats(head.manifests, fields).columns, partition_stats(entries, fields).columns
@@ -79,7 +80,7 @@ def repair_summaries(table: Table, *, branch: str, options: CommitOptions | None
     """Write manifests whose summaries are wrong anew, entries as they are; how many that were."""
     found = [0]
 
-    def decide(head: Head) -> EntryMove | None:
+    def decide(head: SnapshotReader) -> EntryMove | None:
         wrong = np.concatenate([_wrong_manifests(head, content) for content in (DATA, DELETES)])
         found.append(len(wrong))
         if not len(wrong):
@@ -92,12 +93,12 @@ def repair_summaries(table: Table, *, branch: str, options: CommitOptions | None
     return found[-1]
 
 
-def _wrong_manifests(head: Head, content: int) -> Ints:
-    entries = head.entries(head.rows(content), _NOTHING_MORE)
+def _wrong_manifests(head: SnapshotReader, content: int) -> Ints:
+    entries = head.entries(head.manifest_rows(content), _NOTHING_MORE)
     return np.unique(entries.ints("manifest")[denied_by_list(head, entries)])
 
 
-def denied_by_file(head: Head, rows: Ints) -> tuple[EntriesTable, Mask]:
+def denied_by_file(head: SnapshotReader, rows: Ints) -> tuple[EntriesTable, Mask]:
     """The entries of data manifests, and those among them whose bounds prove another partition."""
     columns = _sources(head.union, head.metadata.schema())
     entries = head.entries(rows, EntryColumns(frozenset(), stats=frozenset(columns)))

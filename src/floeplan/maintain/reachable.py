@@ -19,18 +19,15 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
-from floeplan.errors import CorruptMetadataError
-from floeplan.metadata.files import read_files
-from floeplan.metadata.manifests.completeness import shortfall
 from floeplan.metadata.manifests.entries import EntryColumns
 from floeplan.metadata.manifests.manifest_list import (
     ManifestListTable,
     concat_manifest_lists,
     inline_manifest_list,
-    parse_manifest_list,
 )
 from floeplan.metadata.manifests.reader import read_entries
 from floeplan.partition.union import UnionPartitionType
+from floeplan.snapshot.reader import read_manifest_lists
 
 _PATHS = EntryColumns(frozenset(), partition=False)
 
@@ -56,11 +53,8 @@ class SnapshotFiles:
         """
         by_location = {snapshot.manifest_list: snapshot for snapshot in snapshots}
         locations = sorted(by_location)
-        lists = []
-        for data, location in zip(read_files(locations, io), locations, strict=True):
-            lists.append(parse_manifest_list(data, location))
-            if not trust_lists:
-                _refuse_short(by_location[location], lists[-1])
+        risk = None if trust_lists else "files that it does not list would be deleted"
+        lists = read_manifest_lists([by_location[location] for location in locations], io, risk=risk)
         listed = concat_manifest_lists(lists) if lists else inline_manifest_list(())
         first = np.unique(listed.path.dictionary_encode().indices.to_numpy(), return_index=True)[1]
         return cls(frozenset(locations), listed.take(np.sort(first)))
@@ -95,12 +89,3 @@ def reachable_files(table: Table, *, trust_lists: bool) -> pa.Array:
     named = metadata_files(table) | files.lists | files.manifest_paths
     content = files.content(table.metadata, table.io, live=False)
     return pa.concat_arrays([content, pa.array(sorted(named), content.type)]).unique()
-
-
-def _refuse_short(snapshot: Snapshot, listed: ManifestListTable) -> None:
-    short = shortfall(snapshot, listed)
-    if short is not None:
-        raise CorruptMetadataError(
-            f"{short.message}; files that it lost would be removed: restore it, or trust the lists (--trust-lists)",
-            context=short.to_dict(),
-        )

@@ -24,9 +24,10 @@ from floeplan.metadata.manifests.new_entries import concat_entries
 from floeplan.partition.key import partition_codes
 from floeplan.partition.union import UnionPartitionType
 from floeplan.rewrite.spec_upgrade.placement import MOST_MANIFESTS, Clustering
+from floeplan.snapshot.reader import SnapshotReader
 from floeplan.transaction.catalog_commit import CommitOptions
 from floeplan.transaction.merge_manifests import MergeOptions
-from floeplan.transaction.move_entries import EntryMove, Head, move_entries
+from floeplan.transaction.move_entries import EntryMove, move_entries
 from floeplan.vectors import Ints
 
 LEAST_ENTRIES = 50
@@ -103,12 +104,12 @@ def rewrite_manifests(
         UnionPartitionType.of_table(loaded.metadata).spec(spec_id)
     planned: list[_Plan] = []
 
-    def decide(head: Head) -> EntryMove | None:
+    def decide(head: SnapshotReader) -> EntryMove | None:
         planned.append(_plan(head, spec_ids, least_entries))
         return planned[-1].refiling()
 
     if dry_run:
-        decide(Head.of(loaded, branch))
+        decide(SnapshotReader.of_branch(loaded, branch))
         return planned[-1].result(None, dry_run=True)
     summary = {"floeplan.operation": "rewrite-manifests"}
     done = move_entries(loaded, decide, branch=branch, summary=summary, options=commit)
@@ -135,7 +136,7 @@ class _Group:
 class _Plan:
     """What would be done on one head."""
 
-    head: Head
+    head: SnapshotReader
     groups: list[_Group]
 
     @property
@@ -152,7 +153,7 @@ class _Plan:
         )
 
     def result(self, snapshot_id: int | None, *, dry_run: bool) -> RewriteManifestsResult:
-        before = len(self.head.rows(DATA)) + len(self.head.rows(DELETES))
+        before = len(self.head.manifest_rows(DATA)) + len(self.head.manifest_rows(DELETES))
         gone, come = (sum(n) for n in zip((0, 0), *((len(g.rows), len(g.parts)) for g in self.chosen), strict=True))
         return RewriteManifestsResult(
             manifests_before=before,
@@ -164,17 +165,17 @@ class _Plan:
         )
 
 
-def _plan(head: Head, spec_ids: Sequence[int] | None, least_entries: int) -> _Plan:
+def _plan(head: SnapshotReader, spec_ids: Sequence[int] | None, least_entries: int) -> _Plan:
     groups = []
     for content in (DATA, DELETES):
-        rows = head.rows(content)
+        rows = head.manifest_rows(content)
         specs = np.unique(head.manifests.spec_id[rows]).tolist()
         asked = specs if spec_ids is None else sorted(set(specs) & set(spec_ids))
         groups += [_group(head, rows[head.manifests.spec_id[rows] == spec_id], least_entries) for spec_id in asked]
     return _Plan(head, groups)
 
 
-def _group(head: Head, rows: Ints, least_entries: int) -> _Group:
+def _group(head: SnapshotReader, rows: Ints, least_entries: int) -> _Group:
     entries = head.entries(rows, EntryColumns(WHOLE))
     each = max(1, int(head.manifests.length[rows].sum()) // max(1, len(entries)))
     target = MergeOptions.of(head.metadata.properties).target_bytes
@@ -193,7 +194,7 @@ def _group(head: Head, rows: Ints, least_entries: int) -> _Group:
     return _Group(rows, entries, parts, report)
 
 
-def _overlap(head: Head, entries: EntriesTable, manifest: Ints) -> float:
+def _overlap(head: SnapshotReader, entries: EntriesTable, manifest: Ints) -> float:
     """In how many manifests a partition lies, on average."""
     codes = partition_codes(head.union, entries.spec_id, entries.partition_columns())
     if not len(codes):

@@ -30,7 +30,6 @@ from floeplan.metadata.manifests.manifest_list import (
     ManifestListTable,
     concat_manifest_lists,
     inline_manifest_list,
-    read_manifest_list,
 )
 from floeplan.partition.fields import source_types
 from floeplan.partition.union import UnionPartitionType
@@ -44,8 +43,9 @@ from floeplan.scan.plan import plan_scan
 from floeplan.scan.projection import PartitionNames
 from floeplan.scan.scan_plan import ScanPlan
 from floeplan.scan.totals import Totals, summarise
-from floeplan.snapshot.deletes import match, read_deletes
+from floeplan.snapshot.deletes import ScanDeletes, match
 from floeplan.snapshot.passes import Predicate, judge_files, judge_manifests
+from floeplan.snapshot.reader import read_manifest_lists
 from floeplan.snapshot.target import ScanTarget, resolve_target, select
 from floeplan.vectors import Mask
 
@@ -97,8 +97,7 @@ def plan_appends(
     read = EntriesCache().read_entries(manifests, union, wanted, rows=np.flatnonzero(keep), io=table.io)
     judged = judge_files(predicate, read.filter(read.status == Status.ADDED))
     residuals, codes = judged.residuals(compiled.predicate)
-    nothing = np.zeros(0, dtype=np.int64)
-    deletes = read_deletes(lambda few: EntriesCache().read_entries(manifests, union, few, rows=nothing), union)
+    deletes = ScanDeletes.none(union)
     files = PlannedFiles(
         entries=judged.entries,
         states=judged.states,
@@ -122,8 +121,7 @@ def _is_append(snapshot: Snapshot) -> bool:
 def _added_manifests(table: Table, snapshots: Sequence[Snapshot]) -> ManifestListTable:
     """The data manifests that each snapshot wrote itself."""
     found = [inline_manifest_list(())]
-    for snapshot in snapshots:
-        listed = read_manifest_list(snapshot.manifest_list, table.io)
+    for snapshot, listed in zip(snapshots, read_manifest_lists(snapshots, table.io), strict=True):
         found.append(
             listed.take(np.flatnonzero((listed.content == DATA) & (listed.added_snapshot_id == snapshot.snapshot_id)))
         )

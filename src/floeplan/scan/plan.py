@@ -24,15 +24,10 @@ from pyiceberg.table import Table
 from pyiceberg.types import DoubleType, FloatType
 
 from floeplan.catalog import load_table
-from floeplan.metadata.cache.store import EntriesCache
-from floeplan.metadata.manifests.completeness import shortfall
 from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns
-from floeplan.metadata.manifests.manifest_list import ManifestListTable, inline_manifest_list, read_manifest_list
-from floeplan.metadata.manifests.reader import read_entries
+from floeplan.metadata.manifests.manifest_list import DATA, ManifestListTable
 from floeplan.metadata.manifests.stats import file_stats
-from floeplan.metadata.root.reader import RootManifest
 from floeplan.partition.fields import source_types
-from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.build import columns as predicate_columns
 from floeplan.predicate.compile import CompileResult, PredicateSource, compile_predicate
 from floeplan.predicate.ir import TRUE, Column
@@ -46,7 +41,7 @@ from floeplan.scan.scan_plan import ScanPlan
 from floeplan.scan.summary import PassSummary, PlanWarning
 from floeplan.scan.totals import Totals, summarise
 from floeplan.schemas import fields_by_id
-from floeplan.snapshot.deletes import ScanDeletes, match, read_deletes
+from floeplan.snapshot.deletes import ScanDeletes, match
 from floeplan.snapshot.passes import (
     ConjunctEffect,
     JudgedFiles,
@@ -56,6 +51,7 @@ from floeplan.snapshot.passes import (
     judge_files,
     judge_manifests,
 )
+from floeplan.snapshot.reader import SnapshotReader
 from floeplan.snapshot.target import ScanTarget, resolve_target, select
 from floeplan.vectors import Ints, Mask
 
@@ -113,18 +109,20 @@ class _Planner:
         self.options = options
         self.projected = frozenset(fields_by_id(shown)) if projected else None
         self.sources = source_types(target.schema, target.metadata.schemas)
-        self.union = UnionPartitionType.of_table(target.metadata)
-        self.root = _root(options.root, target)
+        self.reader = SnapshotReader.open(
+            target.table, target.snapshot, cache=options.cache, root=options.root, max_workers=options.concurrency
+        )
+        self.union = self.reader.union
         self.predicate = Predicate(compiled.predicate, predicate_columns(compiled.predicate), self.union)
-        self.cache = EntriesCache()
         self.passes: list[PassSummary] = []
         self.warnings = [PlanWarning("not-compiled", e.message, e.to_dict()) for e in compiled.errors]
 
     def plan(self) -> ScanPlan:
         started = time.perf_counter()
-        manifests = self._manifests()
+        self._warn_of_truncation()
+        manifests = self.reader.manifests
         keep = self._pass_manifests(manifests)
-        deletes = self._read_deletes(manifests, keep)
+        deletes = self.reader.deletes(keep)
         kept = self._pass_entries(manifests, keep, deletes)
         opened: dict[int, RowGroups] = {}
         if self.options.footers and self.compiled.predicate != TRUE:
@@ -150,17 +148,11 @@ class _Planner:
         warning = None if store is None else store_report(store, lambda: scan_report(plan))
         return plan if warning is None else replace(plan, warnings=(*plan.warnings, warning))
 
-    def _manifests(self) -> ManifestListTable:
-        if self.root is not None:
-            return self.root.manifests
-        if self.target.snapshot is None:
-            return inline_manifest_list(())
-        listed = read_manifest_list(self.target.snapshot.manifest_list, self.target.table.io)
-        short = shortfall(self.target.snapshot, listed)
-        if short is not None:  # rows may be missing: said to who never looks at a plan, too
-            _log.warning("%s", short.message)
-            self.warnings.append(PlanWarning("short-manifest-list", short.message, short.to_dict()))
-        return listed
+    def _warn_of_truncation(self) -> None:
+        truncated = None if self.reader.root is not None else self.reader.truncation()
+        if truncated is not None:  # rows may be missing: logged too, for callers that never look at the plan
+            _log.warning("%s", truncated.message)
+            self.warnings.append(PlanWarning("short-manifest-list", truncated.message, truncated.to_dict()))
 
     def _pass_manifests(self, manifests: ManifestListTable) -> Mask:
         clock = time.perf_counter()
@@ -171,34 +163,22 @@ class _Planner:
         self._record("manifest list", "manifests", int(data.sum()), kept, proven, effects, clock)
         return keep
 
-    def _read_deletes(self, manifests: ManifestListTable, keep: Mask) -> ScanDeletes:
-        rows = np.flatnonzero(keep & is_delete_manifest(manifests))
-        if not len(rows):
-            return ScanDeletes.none(self.union)
-        return read_deletes(lambda columns: self._entries(manifests, rows, columns), self.union)
-
-    def _entries(self, manifests: ManifestListTable, rows: Any, columns: EntryColumns) -> EntriesTable:
-        read = self.cache.read_entries if self.options.cache else partial(read_entries, live=True)
-        if self.root is not None:
-            read = self.root.read_entries
-        io, workers = self.target.table.io, self.options.concurrency
-        return read(manifests, self.union, columns, rows=rows, io=io, max_workers=workers)
-
     def _pass_entries(self, manifests: ManifestListTable, keep: Mask, deletes: ScanDeletes) -> JudgedFiles:
         clock = time.perf_counter()
         stats = frozenset(self.predicate.columns) | deletes.key_columns
         if self.options.recover:
             stats |= {field.bound.source_id for field in self.union.fields}
         columns = EntryColumns(_DATA_NAMES, stats=stats, sizes=self.projected or frozenset())
-        rows = np.flatnonzero(keep & ~is_delete_manifest(manifests))
+        rows = self.reader.manifest_rows(DATA, keep)
         elsewhere = self.options.planning
         if elsewhere is not None and len(rows) >= elsewhere.threshold:
             judged = elsewhere.judge(self.predicate, manifests, rows, columns, self.target.table.io)
         else:
+            # Decoding drops DELETED entries for free; dropping cached ones would copy every column, and evaluation
+            # leaves them out anyway.
+            read = partial(self.reader.entries, columns=columns, live=self.reader.cache is None)
             parts = self._slices(manifests, rows)
-            judged = concat_judged(
-                [judge_files(self.predicate, self._entries(manifests, part, columns)) for part in parts]
-            )
+            judged = concat_judged([judge_files(self.predicate, read(part)) for part in parts])
         proven = int((judged.states == TriState.TRUE).sum())
         self._record("manifest entries", "files", judged.total, len(judged.entries), proven, judged.effects, clock)
         return judged
@@ -209,7 +189,7 @@ class _Planner:
         Fresh memory costs more than deciding about the entries in it. Where all are kept, or come from a file of
         columns, one turn is best.
         """
-        if self.options.cache or self.root is not None or self.compiled.predicate == TRUE:
+        if self.options.cache or self.reader.root is not None or self.compiled.predicate == TRUE:
             return [rows]
         turn = np.cumsum(manifests.length[rows]) // _BYTES_A_TURN
         return np.split(rows, np.flatnonzero(np.diff(turn)) + 1) if len(turn) and turn[-1] > turn[0] else [rows]
@@ -263,14 +243,6 @@ class _Planner:
     ) -> None:
         elapsed = round((time.perf_counter() - clock) * 1000, 3)
         self.passes.append(PassSummary(name, unit, total, kept, proven, effects, elapsed))
-
-
-def _root(location: str | None, target: ScanTarget) -> RootManifest | None:
-    if location is None:
-        return None
-    root = RootManifest(location, target.table.io)
-    root.check(target.metadata, None if target.snapshot is None else target.snapshot.snapshot_id)
-    return root
 
 
 def _requests(entries: EntriesTable, rows: Any, asked: Iterable[Column]) -> list[FooterRequest]:

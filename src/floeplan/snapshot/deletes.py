@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -22,14 +20,16 @@ from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.ir import Column
 from floeplan.predicate.stats import to_mask
 
-ReadEntries: TypeAlias = Callable[[EntryColumns], EntriesTable]
-
-_NAMES = frozenset({"equality_ids", "referenced_data_file", "content_offset", "content_size_in_bytes", "key_metadata"})
+DELETE_COLUMNS = EntryColumns(
+    frozenset({"equality_ids", "referenced_data_file", "content_offset", "content_size_in_bytes", "key_metadata"}),
+    stats=frozenset({POSITION_DELETE_PATH}),
+)
+"""What is read of a delete entry. The bounds of ``file_path`` tell whether a position delete names a single file."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScanDeletes:
-    """Live delete files with how each finds its data files."""
+    """Live delete files with the kind and the equality keys of each."""
 
     entries: EntriesTable
     kinds: npt.NDArray[np.int8]
@@ -38,22 +38,18 @@ class ScanDeletes:
     @classmethod
     def none(cls, union: UnionPartitionType) -> ScanDeletes:
         """No delete files."""
-        return cls(no_entries(union, EntryColumns(_NAMES)), np.zeros(0, dtype=np.int8), ())
+        return cls(no_entries(union, EntryColumns(DELETE_COLUMNS.names)), np.zeros(0, dtype=np.int8), ())
+
+    @classmethod
+    def of(cls, entries: EntriesTable, union: UnionPartitionType) -> ScanDeletes:
+        """Classify delete entries that were read; DELETED ones are left out."""
+        live = entries.live()
+        return cls(live, _kinds(live, union), _equality_ids(live))
 
     @property
     def key_columns(self) -> frozenset[int]:
-        """Field ids of all equality keys: their statistics decide which data files a delete may meet."""
+        """Field ids of all equality keys: their bounds decide which data files an equality delete may apply to."""
         return frozenset(field_id for keys in set(self.equality_ids) for field_id in keys)
-
-
-def read_deletes(read: ReadEntries, union: UnionPartitionType) -> ScanDeletes:
-    """Read live delete entries; the statistics of equality keys are read once it is known which columns they are."""
-    entries = read(EntryColumns(_NAMES, stats=frozenset({POSITION_DELETE_PATH}))).live()
-    deletes = ScanDeletes(entries, _kinds(entries, union), _equality_ids(entries))
-    if not deletes.key_columns:
-        return deletes
-    stats = deletes.key_columns | {POSITION_DELETE_PATH}
-    return ScanDeletes(read(EntryColumns(_NAMES, stats=stats)).live(), deletes.kinds, deletes.equality_ids)
 
 
 def match(data: EntriesTable, deletes: ScanDeletes, union: UnionPartitionType, sources: SourceTypes) -> DeleteMatches:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pyiceberg.schema import Schema
 from pyiceberg.table import StaticTable, Table
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.refs import SnapshotRefType
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.types import NestedField
 
@@ -90,6 +90,23 @@ def _at(table: Table, snapshot: Snapshot) -> ScanTarget:
     schemas = {schema.schema_id: schema for schema in table.metadata.schemas}
     schema = table.schema() if snapshot.schema_id is None else schemas.get(snapshot.schema_id, table.schema())
     return ScanTarget(table, snapshot, schema)
+
+
+def branch_head(metadata: TableMetadata, branch: str) -> int | None:
+    """The id of the newest snapshot of a branch; ``None`` when there is no such branch yet.
+
+    Raises:
+        BadInputError: The name is a tag's.
+    """
+    ref = metadata.refs.get(branch)
+    if ref is None:
+        return metadata.current_snapshot_id if branch == MAIN_BRANCH else None
+    if ref.snapshot_ref_type is not SnapshotRefType.BRANCH:
+        raise BadInputError(
+            f"{branch} is a tag, and tags do not move: write to a branch, or create one from it",
+            context={"ref": branch},
+        )
+    return ref.snapshot_id
 
 
 def select(schema: Schema, columns: Sequence[str], case_sensitive: bool = True) -> Schema:

@@ -17,12 +17,12 @@ from pyiceberg.table import Table
 
 from floeplan.catalog import load_table
 from floeplan.errors import UnknownOptionError
-from floeplan.metadata.cache.store import EntriesCache
 from floeplan.metadata.manifests.entries import STAT_MAPS, WHOLE, Content, EntriesTable, EntryColumns, partition_column
-from floeplan.metadata.manifests.manifest_list import DATA, ManifestListTable, inline_manifest_list, read_manifest_list
+from floeplan.metadata.manifests.manifest_list import DATA
 from floeplan.metadata.manifests.typed_values import to_logical
 from floeplan.partition.key import partition_codes
 from floeplan.partition.union import UnionPartitionType
+from floeplan.snapshot.reader import SnapshotReader
 from floeplan.snapshot.target import ScanTarget, resolve_target
 from floeplan.vectors import Ints
 
@@ -124,7 +124,7 @@ def _refs(target: ScanTarget) -> pa.Table:
 
 
 def _manifests(target: ScanTarget) -> pa.Table:
-    listed = manifest_list(target)
+    listed = SnapshotReader.open(target.table, target.snapshot).manifests
     is_data = listed.content == DATA
     columns = {
         "content": pa.array(listed.content, pa.int32()),
@@ -212,18 +212,11 @@ def _last_updated(target: ScanTarget, entries: EntriesTable, group: Ints, groups
     }
 
 
-def manifest_list(target: ScanTarget) -> ManifestListTable:
-    """The manifests of the snapshot; none for a table without data."""
-    if target.snapshot is None:
-        return inline_manifest_list(())
-    return read_manifest_list(target.snapshot.manifest_list, target.table.io)
-
-
 def read_whole_entries(target: ScanTarget) -> tuple[EntriesTable, UnionPartitionType]:
     """All entries of the snapshot with all there is to know of them."""
-    union = UnionPartitionType.of_table(target.metadata)
-    entries = EntriesCache().read_entries(manifest_list(target), union, EntryColumns(WHOLE), io=target.table.io)
-    return entries, union
+    reader = SnapshotReader.open(target.table, target.snapshot, cache=True)
+    entries = reader.entries(None, EntryColumns(WHOLE), live=False)
+    return entries, reader.union
 
 
 def partition_struct(entries: EntriesTable, union: UnionPartitionType) -> pa.Array:

@@ -19,17 +19,16 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
 from floeplan.errors import CommitConflictError
-from floeplan.metadata.files import read_files
 from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns
 from floeplan.metadata.manifests.manifest_list import (
     UNKNOWN,
     ManifestListTable,
     concat_manifest_lists,
     inline_manifest_list,
-    parse_manifest_list,
 )
 from floeplan.metadata.manifests.reader import read_entries
 from floeplan.partition.union import UnionPartitionType
+from floeplan.snapshot.reader import read_manifest_lists
 from floeplan.transaction.change import Operation
 from floeplan.vectors import Ints, Mask
 
@@ -101,10 +100,8 @@ def committed_entries(
 
 def _own_manifests(snapshots: Sequence[Snapshot], content: int, io: FileIO) -> list[ManifestListTable]:
     """For each snapshot the manifests it wrote, or may have written."""
-    locations = [snapshot.manifest_list for snapshot in snapshots]
     own = []
-    for snapshot, data in zip(snapshots, read_files(locations, io), strict=True):
-        listed = parse_manifest_list(data, snapshot.manifest_list)
+    for snapshot, listed in zip(snapshots, read_manifest_lists(snapshots, io), strict=True):
         written = np.isin(listed.added_snapshot_id, [snapshot.snapshot_id, UNKNOWN])
         own.append(listed.take(np.flatnonzero(written & (listed.content == content))))
     return own

@@ -17,67 +17,26 @@ from typing import TypeAlias
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.io import FileIO
 from pyiceberg.table import Table
-from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
 
 from floeplan.errors import CorruptMetadataError, FloeplanError
-from floeplan.metadata.manifests.entries import Content, EntriesTable, EntryColumns, Status
+from floeplan.metadata.manifests.entries import Content, EntriesTable, Status
 from floeplan.metadata.manifests.manifest_list import (
     DATA,
     DELETES,
     ManifestListTable,
-    inline_manifest_list,
-    read_manifest_list,
 )
 from floeplan.metadata.manifests.new_entries import with_status
-from floeplan.metadata.manifests.reader import read_entries
-from floeplan.partition.union import UnionPartitionType
+from floeplan.snapshot.reader import SnapshotReader
 from floeplan.transaction.catalog_commit import CommitOptions
 from floeplan.transaction.change import Operation, SnapshotChange
 from floeplan.transaction.commit import CommitResult, commit_change
-from floeplan.transaction.filter_manifests import Filtered, entry_keys, live_manifests
+from floeplan.transaction.filter_manifests import Filtered, entry_keys
 from floeplan.transaction.manifests import TableShape
 from floeplan.transaction.producer import SnapshotProducer
-from floeplan.transaction.refs import branch_head
 from floeplan.vectors import Ints
-
-
-@dataclass(frozen=True, slots=True)
-class Head:
-    """The newest snapshot of a branch, as its manifest list tells it."""
-
-    shape: TableShape
-    manifests: ManifestListTable
-    io: FileIO | None
-
-    @classmethod
-    def of(cls, table: Table, branch: str = MAIN_BRANCH) -> Head:
-        """The head of a branch of a table as it was loaded."""
-        at = branch_head(table.metadata, branch)
-        snapshot = None if at is None else table.metadata.snapshot_by_id(at)
-        listed = inline_manifest_list(()) if snapshot is None else read_manifest_list(snapshot.manifest_list, table.io)
-        return cls(TableShape.of(table.metadata), listed, table.io)
-
-    @property
-    def metadata(self) -> TableMetadata:
-        """The table's metadata."""
-        return self.shape.metadata
-
-    @property
-    def union(self) -> UnionPartitionType:
-        """The partition fields of all specs."""
-        return self.shape.union
-
-    def rows(self, content: int) -> Ints:
-        """The manifests of data or of deletes that have live files."""
-        return np.flatnonzero((self.manifests.content == content) & live_manifests(self.manifests))
-
-    def entries(self, rows: Ints, columns: EntryColumns) -> EntriesTable:
-        """Live entries of some manifests, in the order of the list."""
-        return read_entries(self.manifests, self.union, columns, rows=rows, io=self.io, live=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +54,7 @@ class EntryMove:
     after: Sequence[EntriesTable]
 
 
-Decide: TypeAlias = Callable[[Head], EntryMove | None]
+Decide: TypeAlias = Callable[[SnapshotReader], EntryMove | None]
 """What to do on a head; ``None`` when there is nothing to do."""
 
 
@@ -133,7 +92,7 @@ def move_entries(
         return None
 
 
-def _nothing(_: Head) -> EntryMove | None:
+def _nothing(_: SnapshotReader) -> EntryMove | None:
     return None
 
 
@@ -151,7 +110,7 @@ class MoveProducer(SnapshotProducer):
         head: Snapshot | None,
     ) -> tuple[Filtered, Filtered]:
         """The manifests that stay; those that come are added to ``new``."""
-        refiling = self.decide(Head(shape, listed, self.io))
+        refiling = self.decide(SnapshotReader(shape.metadata, head, listed, shape.union, self.io))
         if refiling is None:
             raise NothingToMoveError("no entry is to be filed elsewhere")
         _check(refiling)

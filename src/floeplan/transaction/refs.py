@@ -26,6 +26,7 @@ from pyiceberg.table.update import (
 )
 
 from floeplan.errors import BadInputError, UnknownSnapshotError
+from floeplan.snapshot.target import branch_head
 from floeplan.transaction.catalog_commit import CatalogCommit, CommitOptions, Proposal
 
 _Decide: TypeAlias = Callable[[TableMetadata], SnapshotRef | None]
@@ -38,23 +39,6 @@ class Retention:
     max_ref_age_ms: int | None = None
     max_snapshot_age_ms: int | None = None
     min_snapshots_to_keep: int | None = None
-
-
-def branch_head(metadata: TableMetadata, branch: str) -> int | None:
-    """The newest snapshot of a branch; ``None`` when there is no such branch yet.
-
-    Raises:
-        BadInputError: The name is a tag's.
-    """
-    ref = metadata.refs.get(branch)
-    if ref is None:
-        return metadata.current_snapshot_id if branch == MAIN_BRANCH else None
-    if ref.snapshot_ref_type is not SnapshotRefType.BRANCH:
-        raise BadInputError(
-            f"{branch} is a tag, and tags do not move: write to a branch, or create one from it",
-            context={"ref": branch},
-        )
-    return ref.snapshot_id
 
 
 def table_and_ref(

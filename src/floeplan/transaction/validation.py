@@ -36,13 +36,13 @@ from pyiceberg.table.metadata import TableMetadata
 from floeplan.errors import BadInputError, CommitConflictError
 from floeplan.metadata.manifests.entries import POSITION_DELETE_PATH, Content, EntriesTable, EntryColumns, Status
 from floeplan.metadata.manifests.manifest_list import DATA, DELETES, read_manifest_list
-from floeplan.metadata.manifests.reader import read_entries
 from floeplan.partition.fields import source_types
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.build import columns as predicate_columns
 from floeplan.predicate.stats import to_mask
-from floeplan.snapshot.deletes import joint_partition_codes, match, read_deletes
+from floeplan.snapshot.deletes import ScanDeletes, joint_partition_codes, match
 from floeplan.snapshot.passes import Predicate, judge_entries
+from floeplan.snapshot.reader import SnapshotReader
 from floeplan.transaction.change import Check, ConflictValidation, Operation, SnapshotChange
 from floeplan.transaction.filter_manifests import entry_keys, wanted_keys
 from floeplan.transaction.history import Committed, committed_entries, operation_of, snapshots_since, with_operations
@@ -140,7 +140,7 @@ def deletes_meeting(situation: ValidationContext, deletes: EntriesTable) -> Mask
 def _meet(situation: ValidationContext, deletes: EntriesTable, data: EntriesTable | None) -> Mask:
     found = np.full(len(deletes), data is None)
     if data is not None:
-        classified = read_deletes(lambda _: deletes, situation.union)
+        classified = ScanDeletes.of(deletes, situation.union)
         sources = source_types(situation.metadata.schema(), situation.metadata.schemas)
         found[match(data, classified, situation.union, sources).deletes] = True
     return found
@@ -156,9 +156,8 @@ def _removed_entries(situation: ValidationContext) -> EntriesTable | None:
     if snapshot is None:
         return None
     manifests = read_manifest_list(snapshot.manifest_list, situation.io)
-    rows = np.flatnonzero(manifests.content == DATA)
-    columns = EntryColumns(frozenset())
-    entries = read_entries(manifests, situation.union, columns, rows=rows, io=situation.io).live()
+    reader = SnapshotReader(situation.metadata, snapshot, manifests, situation.union, situation.io)
+    entries = reader.entries(reader.manifest_rows(DATA), EntryColumns(frozenset()))
     return entries.filter(among(entries.path, paths))
 
 

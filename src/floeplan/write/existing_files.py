@@ -35,13 +35,12 @@ from pyiceberg.types import (
 from floeplan.errors import BadInputError, TypeMismatchError, UnsupportedError
 from floeplan.metadata.files import local_path
 from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns
-from floeplan.metadata.manifests.manifest_list import read_manifest_list
-from floeplan.metadata.manifests.reader import read_entries
 from floeplan.parquet.footer.footer import ParquetFooter, read_footer
 from floeplan.parquet.footer.schema import LeafColumn
 from floeplan.parquet.source import open_source
 from floeplan.partition.key import PartitionKey
 from floeplan.schemas import fields_by_id
+from floeplan.snapshot.reader import SnapshotReader
 from floeplan.write.file_entries import FileEntry, added_entries
 from floeplan.write.metrics import file_metrics
 from floeplan.write.partitioning import FilePartition
@@ -88,9 +87,9 @@ def _refuse_duplicates(table: Table, locations: Sequence[str]) -> None:
     snapshot = table.current_snapshot()
     if snapshot is None or not locations:
         return
-    target = WriteTarget.of(table)
+    reader = SnapshotReader.open(table, snapshot)
     columns = EntryColumns(frozenset({"file_path"}), partition=False)
-    live = read_entries(read_manifest_list(snapshot.manifest_list, table.io), target.union, columns, io=table.io).live()
+    live = reader.entries(None, columns)
     known = live.path.filter(pc.is_in(live.path, pa.array(list(spellings), live.path.type)))
     if len(known):
         found = spellings[known[0].as_py()]

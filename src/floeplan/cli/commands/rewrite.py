@@ -24,6 +24,7 @@ from floeplan.cli.common import (
     NoCacheOption,
     SparkOption,
     TableArgument,
+    TrustListsOption,
     WhereOption,
     column_names,
     key_value_table,
@@ -100,6 +101,7 @@ def rewrite(
     spark: SparkOption = None,
     case_insensitive: CaseOption = False,
     no_cache: NoCacheOption = False,
+    trust_lists: TrustListsOption = False,
     catalog: CatalogOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -112,6 +114,7 @@ def rewrite(
         where=where,
         case_sensitive=not case_insensitive,
         strict=strict,
+        trust_lists=trust_lists,
         strategy=strategy,
         by=tuple(column_names(by) or ()),
         spec=spec,
@@ -259,6 +262,7 @@ def upgrade_spec(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be moved; change nothing.")] = False,
     branch: BranchOption = None,
     spark: SparkOption = None,
+    trust_lists: TrustListsOption = False,
     catalog: CatalogOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -270,7 +274,14 @@ def upgrade_spec(
     """
     loaded = load_table(table, catalog) if dry_run else writable_table(table, catalog)
     options = UpgradeOptions(
-        _spec_id(loaded, to, dry_run=dry_run), allow_coarser, files_per_commit, grace, dry_run, metadata_only, where
+        to=_spec_id(loaded, to, dry_run=dry_run),
+        allow_coarser=allow_coarser,
+        files_per_commit=files_per_commit,
+        grace_seconds=grace,
+        dry_run=dry_run,
+        metadata_only=metadata_only,
+        where=where,
+        trust_lists=trust_lists,
     )
     session = None if spark is None else open_session(spark)
     with spinner("moving files"):

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 from pyiceberg.table.snapshots import Snapshot
 
+from floeplan.errors import CorruptMetadataError
 from floeplan.metadata.avro.container import corrupt
 from floeplan.metadata.avro.decoder import RawColumn
 from floeplan.metadata.manifests.entries import Status
@@ -86,8 +87,8 @@ class ReadManifests:
 
 
 @dataclass(frozen=True, slots=True)
-class Shortfall:
-    """A manifest list with fewer files than the summary of its snapshot counts."""
+class TruncatedList:
+    """A manifest list with fewer files than the summary of its snapshot counts: it is probably truncated."""
 
     manifest_list: str
     noun: str
@@ -96,10 +97,17 @@ class Shortfall:
 
     @property
     def message(self) -> str:
-        """What it means."""
+        """What is missing and what the cause may be."""
         return (
-            f"{self.manifest_list} has {self.listed:,} of the {counted(self.total, self.noun)} that the summary of its "
-            "snapshot counts: it was cut, or a writer counted wrong"
+            f"{self.manifest_list} has {self.listed:,} of the {counted(self.total, self.noun)} that the snapshot "
+            "summary counts: the file is truncated, or a writer recorded a wrong total"
+        )
+
+    def error(self, risk: str) -> CorruptMetadataError:
+        """The refusal to go on with this list; ``risk`` names what going on could do."""
+        return CorruptMetadataError(
+            f"{self.message}; {risk}: restore the manifest list, or pass --trust-lists to go on with it",
+            context=self.to_dict(),
         )
 
     def to_dict(self) -> dict[str, str | int]:
@@ -107,8 +115,8 @@ class Shortfall:
         return {"file": self.manifest_list, "what": f"{self.noun}s", "listed": self.listed, "total": self.total}
 
 
-def shortfall(snapshot: Snapshot, manifests: ManifestListTable) -> Shortfall | None:
-    """What the manifest list of a snapshot lacks by the snapshot's own totals; nothing where one of them is silent."""
+def find_truncation(snapshot: Snapshot, manifests: ManifestListTable) -> TruncatedList | None:
+    """Compare the files of a manifest list with the totals of the snapshot summary, where both are written."""
     summary = {} if snapshot.summary is None else snapshot.summary.additional_properties
     for content, name, noun in _TOTALS:
         total = parse_count(summary.get(name))
@@ -120,5 +128,5 @@ def shortfall(snapshot: Snapshot, manifests: ManifestListTable) -> Shortfall | N
             continue
         listed = int(added.sum()) + int(existing.sum())
         if listed < total:
-            return Shortfall(snapshot.manifest_list, noun, listed, total)
+            return TruncatedList(snapshot.manifest_list, noun, listed, total)
     return None

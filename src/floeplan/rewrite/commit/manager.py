@@ -31,9 +31,8 @@ from floeplan.errors import CommitConflictError, CommitError, CorruptMetadataErr
 from floeplan.metadata.delete_index import DeleteFileId, DeleteKind
 from floeplan.metadata.files import TableFiles
 from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns
-from floeplan.metadata.manifests.manifest_list import DATA, read_manifest_list
+from floeplan.metadata.manifests.manifest_list import DATA
 from floeplan.metadata.manifests.new_entries import concat_entries
-from floeplan.metadata.manifests.reader import read_entries
 from floeplan.partition.fields import source_types
 from floeplan.partition.union import UnionPartitionType
 from floeplan.rewrite.commit.remap import Carried, DeleteCarrier, Since, is_among
@@ -41,7 +40,9 @@ from floeplan.rewrite.plan.model import RewriteDataFilesPlan
 from floeplan.rewrite.result import GroupFailure
 from floeplan.rewrite.run.work import GroupResult
 from floeplan.scan.model import PlannedFiles
-from floeplan.snapshot.deletes import ScanDeletes, match, read_deletes
+from floeplan.snapshot.deletes import ScanDeletes, match
+from floeplan.snapshot.reader import SnapshotReader
+from floeplan.snapshot.target import branch_head
 from floeplan.tasks.runner import new_attempt
 from floeplan.text import counted
 from floeplan.transaction.catalog_commit import CommitOptions, Repetition, RetryPolicy
@@ -49,7 +50,6 @@ from floeplan.transaction.change import Check, ConflictValidation, Operation, Sn
 from floeplan.transaction.commit import CommitResult, commit_change
 from floeplan.transaction.filter_manifests import may_hold
 from floeplan.transaction.history import has_forgotten
-from floeplan.transaction.refs import branch_head
 from floeplan.transaction.validation import SHOWN_FILES
 from floeplan.vectors import Ints
 from floeplan.write.file_entries import remove_written_files
@@ -84,7 +84,7 @@ def dangling_deletes(
     asked = _applied(planned, since, removed)
     if not len(asked) or since.head is None:
         return frozenset()
-    deletes = read_deletes(lambda _: planned.deletes.take(asked), union)
+    deletes = ScanDeletes.of(planned.deletes.take(asked), union)
     staying = _live_data(since.table, since.head, deletes, union)
     gone = pa.concat_arrays([removed, pa.array(sorted(added_before), removed.type)])
     data = staying.filter(~is_among(staying.path, gone))
@@ -113,12 +113,13 @@ def _live_data(table: Table, head: int, deletes: ScanDeletes, union: UnionPartit
     """Data files that some of the deletes may apply to."""
     snapshot = table.metadata.snapshot_by_id(head)
     assert snapshot is not None, "the head of a branch is there"
-    manifests = read_manifest_list(snapshot.manifest_list, table.io)
+    reader = SnapshotReader.open(table, snapshot)
+    manifests = reader.manifests
     asked = (manifests.content == DATA) & (manifests.min_sequence_number <= deletes.entries.sequence_number.max())
     if not (deletes.kinds == DeleteKind.EQUALITY_GLOBAL).any():
         asked &= may_hold(manifests, union, deletes.entries)
     columns = EntryColumns(frozenset(), stats=deletes.key_columns)
-    return read_entries(manifests, union, columns, rows=np.flatnonzero(asked), io=table.io).live()
+    return reader.entries(np.flatnonzero(asked), columns)
 
 
 # ---

@@ -40,7 +40,7 @@ from floeplan.predicate.stats import to_mask
 from floeplan.rewrite.run.work import GroupResult
 from floeplan.scan.delete_files import DeleteFileReader
 from floeplan.scan.model import PlannedFiles
-from floeplan.snapshot.deletes import ScanDeletes, match, read_deletes
+from floeplan.snapshot.deletes import ScanDeletes, match
 from floeplan.transaction.filter_manifests import entry_keys
 from floeplan.transaction.history import Committed, committed_entries, snapshots_since
 from floeplan.transaction.producer import delete_file_id
@@ -107,7 +107,7 @@ class Since:
             head=head,
             removed_data=data.path.filter(pa.array(data.status == Status.DELETED)),
             removed_deletes=frozenset(map(delete_file_id, left.to_pylist())),
-            deletes=read_deletes(lambda _: came, union),
+            deletes=ScanDeletes.of(came, union),
         )
 
 

@@ -43,6 +43,8 @@ class RewriteOptions:
     """Whether column names in the filters must match exactly."""
     strict: bool = False
     """Refuse the plan when a candidate is in it only because nothing could decide the filter for it."""
+    trust_lists: bool = False
+    """Plan from a manifest list even when it has fewer files than the snapshot summary counts."""
     strategy: str = "binpack"
     """How files are made: ``binpack``, ``sort``, ``zorder``, ``hilbert`` or ``stitch``."""
     by: tuple[str, ...] = ()
@@ -183,7 +185,7 @@ def _flag(text: str) -> bool:
 
 
 _PARSERS: Mapping[str, Callable[[str], Any]] = {"bool": _flag, "float": float, "JobOrder": str}
-_PLAIN = ("partition_filter", "where", "case_sensitive", "strict", "strategy", "by", "spec")
+_PLAIN = ("partition_filter", "where", "case_sensitive", "strict", "trust_lists", "strategy", "by", "spec")
 _FROM_TEXT: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     _kebab(field.name): (field.name, _PARSERS.get(str(field.type), int))
     for field in fields(RewriteOptions)

@@ -31,10 +31,8 @@ from pyiceberg.types import DoubleType, FloatType
 
 from floeplan.catalog import load_table
 from floeplan.errors import StrictModeError
-from floeplan.metadata.cache.store import EntriesCache
 from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns, partition_column
-from floeplan.metadata.manifests.manifest_list import ManifestListTable, inline_manifest_list, read_manifest_list
-from floeplan.metadata.manifests.reader import read_entries
+from floeplan.metadata.manifests.manifest_list import DATA, ManifestListTable
 from floeplan.partition.fields import source_types
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.ir import TRUE
@@ -69,8 +67,9 @@ from floeplan.rewrite.strategies.registry import find_strategy
 from floeplan.scan.model import PlannedFiles
 from floeplan.scan.projection import PartitionNames
 from floeplan.schemas import fields_by_id
-from floeplan.snapshot.deletes import ScanDeletes, match, read_deletes
+from floeplan.snapshot.deletes import ScanDeletes, match
 from floeplan.snapshot.passes import is_delete_manifest
+from floeplan.snapshot.reader import SnapshotReader
 from floeplan.snapshot.target import ScanTarget, resolve_target
 from floeplan.text import counted
 from floeplan.vectors import Mask
@@ -243,7 +242,8 @@ class RewriteDataFilesPlanner:
         Raises:
             BadInputError: An invalid filter, option or spec id.
             StrictModeError: ``strict`` was asked for, and a candidate could not be decided.
-            CorruptMetadataError: Metadata that contradicts itself or cannot be read.
+            CorruptMetadataError: Metadata that contradicts itself or cannot be read, or a manifest list that may be
+                truncated and is not trusted.
         """
         started = time.perf_counter()
         screening = Screening.bind(self.options, self.target.schema, self.union)
@@ -251,10 +251,13 @@ class RewriteDataFilesPlanner:
         for item in screening.filters:
             for problem in item.partitions.compiled.errors:
                 warnings.add("not-compiled", problem.message, problem.message, problem.to_dict())
-        manifests = self._manifests()
+        reader = SnapshotReader.open(self.target.table, self.target.snapshot, cache=self._cache)
+        if not self.options.trust_lists:
+            reader.check_complete("rows whose delete files it does not list would be written back")
+        manifests = reader.manifests
         keep = screening.keep_manifests(manifests)
-        deletes = self._read_deletes(manifests, keep)
-        entries = self._read_data(manifests, keep, screening, deletes)
+        deletes = reader.deletes(keep)
+        entries = self._read_data(reader, keep, screening, deletes)
         screened = screening.screen(entries)
         selection = self._select(entries, screened, deletes)
         self._report_undecided(screening.undecided(entries, screened, selection.candidates), warnings)
@@ -271,30 +274,13 @@ class RewriteDataFilesPlanner:
             planning_ms=round((time.perf_counter() - started) * 1000, 3),
         )
 
-    def _manifests(self) -> ManifestListTable:
-        snapshot = self.target.snapshot
-        if snapshot is None:
-            return inline_manifest_list(())
-        return read_manifest_list(snapshot.manifest_list, self.target.table.io)
-
-    def _entries(
-        self, manifests: ManifestListTable, rows: npt.NDArray[np.int64], columns: EntryColumns
-    ) -> EntriesTable:
-        read = EntriesCache().read_entries if self._cache else read_entries
-        return read(manifests, self.union, columns, rows=rows, io=self.target.table.io)
-
-    def _read_deletes(self, manifests: ManifestListTable, keep: Mask) -> ScanDeletes:
-        rows = np.flatnonzero(keep & is_delete_manifest(manifests))
-        return read_deletes(lambda columns: self._entries(manifests, rows, columns), self.union)
-
     def _read_data(
-        self, manifests: ManifestListTable, keep: Mask, screening: Screening, deletes: ScanDeletes
+        self, reader: SnapshotReader, keep: Mask, screening: Screening, deletes: ScanDeletes
     ) -> EntriesTable:
         stats = screening.stat_columns | deletes.key_columns | needed_stats(self.union, self.output_spec_id)
         if self.strategy.copies_bytes:
             stats |= _floats(self.target.schema)
-        rows = np.flatnonzero(keep & ~is_delete_manifest(manifests))
-        return self._entries(manifests, rows, EntryColumns(_DATA_NAMES, stats=stats)).live()
+        return reader.entries(reader.manifest_rows(DATA, keep), EntryColumns(_DATA_NAMES, stats=stats))
 
     def _select(self, entries: EntriesTable, screened: Screened, deletes: ScanDeletes) -> Selection:
         """Steps 3 and 4: deletes are matched once, counted for the candidates, and kept for the groups."""

@@ -28,6 +28,7 @@ _REQUEST, _RUN, _LEFT = (f"floeplan.rewrite-{name}" for name in ("request", "run
 _DEFAULTS = RewriteOptions()
 _HOW = (
     "strict",
+    "trust_lists",
     "max_files_to_rewrite",
     "rewrite_job_order",
     "partial_progress_enabled",

@@ -52,6 +52,7 @@ def rewrite_data_files(
     spec: str | int = KEEP,
     strict: bool = False,
     case_sensitive: bool = True,
+    trust_lists: bool = False,
     options: Mapping[str, str] | None = None,
     spark: SparkSession | None = None,
     branch: str | None = None,
@@ -69,6 +70,7 @@ def rewrite_data_files(
         spec: The spec of the new files: ``keep``, ``current`` or an id.
         strict: Refuse when a filter cannot decide about a candidate.
         case_sensitive: Whether column names must match exactly.
+        trust_lists: Rewrite even when the manifest list has fewer files than the snapshot summary counts.
         options: Further options under Iceberg's names.
         spark: A session that rewrites; without one this process does.
         branch: The branch to rewrite instead of ``main``.
@@ -83,6 +85,7 @@ def rewrite_data_files(
         where=where,
         case_sensitive=case_sensitive,
         strict=strict,
+        trust_lists=trust_lists,
         strategy=strategy,
         by=tuple(by),
         spec=spec,

@@ -27,7 +27,7 @@ from pyiceberg.table.refs import MAIN_BRANCH
 
 from floeplan.metadata.delete_index import DeleteKind
 from floeplan.metadata.manifests.entries import POSITION_DELETE_PATH, EntriesTable, EntryColumns
-from floeplan.metadata.manifests.manifest_list import DATA, DELETES
+from floeplan.metadata.manifests.manifest_list import DATA
 from floeplan.parquet.footer.footer import read_footer
 from floeplan.parquet.read.reader import read_selected
 from floeplan.parquet.source import open_source
@@ -35,9 +35,10 @@ from floeplan.partition.key import partition_codes
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.stats import to_mask
 from floeplan.rewrite.spec_upgrade.placement import Move, Places, refiling_of
-from floeplan.snapshot.deletes import ScanDeletes, read_deletes
+from floeplan.snapshot.deletes import ScanDeletes
+from floeplan.snapshot.reader import SnapshotReader
 from floeplan.transaction.catalog_commit import CommitOptions
-from floeplan.transaction.move_entries import EntryMove, Head, move_entries
+from floeplan.transaction.move_entries import EntryMove, move_entries
 from floeplan.vectors import Ints, Mask
 
 _NO_COLUMNS = EntryColumns(frozenset())
@@ -97,16 +98,6 @@ def _stacked(columns: list[pa.Array | None], lengths: list[int]) -> pa.Array:
     )
 
 
-def read_head_deletes(head: Head) -> ScanDeletes:
-    """All live delete files of a head."""
-    rows = head.rows(DELETES)
-    return (
-        read_deletes(lambda columns: head.entries(rows, columns), head.union)
-        if len(rows)
-        else ScanDeletes.none(head.union)
-    )
-
-
 def find_strays(union: UnionPartitionType, paths: pa.Array, places: Places, deletes: ScanDeletes) -> Strays:
     """The deletes that are not filed where their data files are, or are going to be."""
     targets = deletes.entries.delete_targets()
@@ -136,7 +127,7 @@ def repair_deletes(table: Table, *, branch: str = MAIN_BRANCH, options: CommitOp
     """File stray deletes where their data files are."""
     filed = [0]
 
-    def decide(head: Head) -> EntryMove | None:
+    def decide(head: SnapshotReader) -> EntryMove | None:
         check = DeleteCheck.of(head)
         filed.append(check.faults)
         return refiling_of(head, [check.strays.move(check.places, check.copies)])
@@ -164,10 +155,10 @@ class DeleteCheck:
     copies: Pairs
 
     @classmethod
-    def of(cls, head: Head) -> DeleteCheck:
+    def of(cls, head: SnapshotReader) -> DeleteCheck:
         """Look at all deletes; delete files of several data files are opened where those may be elsewhere."""
-        data = head.entries(head.rows(DATA), _NO_COLUMNS)
-        places, deletes = Places.of(data), read_head_deletes(head)
+        data = head.entries(head.manifest_rows(DATA), _NO_COLUMNS)
+        places, deletes = Places.of(data), head.deletes()
         strays = find_strays(head.union, data.path, places, deletes)
         return cls(data, places, strays, _unreached(head, data, deletes))
 
@@ -177,7 +168,7 @@ class DeleteCheck:
         return int(np.count_nonzero(self.strays.stray)) + len(np.unique(self.copies.delete_rows))
 
 
-def _unreached(head: Head, data: EntriesTable, deletes: ScanDeletes) -> Pairs:
+def _unreached(head: SnapshotReader, data: EntriesTable, deletes: ScanDeletes) -> Pairs:
     """Pairs of a delete of several files and a data file it names that is in a partition it is not filed under."""
     rows = np.flatnonzero(deletes.kinds == DeleteKind.POSITION_PARTITION)
     if not len(rows):

@@ -36,11 +36,12 @@ from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.build import columns
 from floeplan.predicate.ir import TRUE, IrExpr
 from floeplan.rewrite.plan.output import OutputPartitions, needed_stats, output_partitions
-from floeplan.rewrite.spec_upgrade.delete_repair import Strays, find_strays, joint_codes, read_head_deletes
+from floeplan.rewrite.spec_upgrade.delete_repair import Strays, find_strays, joint_codes
 from floeplan.rewrite.spec_upgrade.placement import Move, Places, refiling_of
 from floeplan.snapshot.deletes import ScanDeletes
 from floeplan.snapshot.passes import Predicate, judge_entries
-from floeplan.transaction.move_entries import EntryMove, Head
+from floeplan.snapshot.reader import SnapshotReader
+from floeplan.transaction.move_entries import EntryMove
 from floeplan.vectors import Ints, Mask
 
 
@@ -96,7 +97,7 @@ class SpecMove:
         strays: Deletes that have to be filed anew: those of moved files, and those that were stray before.
     """
 
-    head: Head
+    head: SnapshotReader
     data: EntriesTable
     fates: npt.NDArray[np.int8]
     places: Places
@@ -125,7 +126,7 @@ class SpecMove:
 
 
 def plan_move(
-    head: Head,
+    head: SnapshotReader,
     target_spec_id: int,
     *,
     allow_coarser: bool = False,
@@ -145,8 +146,8 @@ def plan_move(
     asked = Predicate(where, columns(where), head.union)
     constants = _constants(head.union, target_spec_id)
     stats = needed_stats(head.union, target_spec_id) | asked.columns.keys() | constants.keys()
-    data = head.entries(head.rows(DATA), EntryColumns(frozenset(), stats=stats))
-    deletes = read_head_deletes(head)
+    data = head.entries(head.manifest_rows(DATA), EntryColumns(frozenset(), stats=stats))
+    deletes = head.deletes()
     outputs = output_partitions(data, head.union, target_spec_id)
     fates = _provable(data, target_spec_id, outputs)
     for source_id, spec_ids in constants.items():
@@ -215,7 +216,11 @@ def _provable(data: EntriesTable, target_spec_id: int, outputs: OutputPartitions
 
 
 def _keep_for_deletes(
-    head: Head, data: EntriesTable, outputs: OutputPartitions, deletes: ScanDeletes, fates: npt.NDArray[np.int8]
+    head: SnapshotReader,
+    data: EntriesTable,
+    outputs: OutputPartitions,
+    deletes: ScanDeletes,
+    fates: npt.NDArray[np.int8],
 ) -> None:
     """Let the files stay whose deletes would change."""
     new = Places(outputs.spec_id, outputs.columns)

@@ -17,9 +17,10 @@ from floeplan.metadata.manifests.entries import WHOLE, Content, EntriesTable, En
 from floeplan.metadata.manifests.new_entries import concat_entries
 from floeplan.partition.key import partition_codes
 from floeplan.partition.union import UnionPartitionType
+from floeplan.snapshot.reader import SnapshotReader
 from floeplan.transaction.manifests import group_entries_by_spec
 from floeplan.transaction.merge_manifests import MergeOptions
-from floeplan.transaction.move_entries import EntryMove, Head
+from floeplan.transaction.move_entries import EntryMove
 from floeplan.vectors import Ints, Mask
 
 # Entries shared out over manifests so that a partition is in as few of them as can be.
@@ -138,7 +139,7 @@ class Move:
         return not self.moves.any() and not len(self.copies)
 
 
-def refiling_of(head: Head, moves: Sequence[Move]) -> EntryMove | None:
+def refiling_of(head: SnapshotReader, moves: Sequence[Move]) -> EntryMove | None:
     """The manifests to replace so that entries are filed as asked; ``None`` when all stay."""
     found = [_refiled(head, move) for move in moves if not move.nothing]
     if not found:
@@ -150,7 +151,7 @@ def refiling_of(head: Head, moves: Sequence[Move]) -> EntryMove | None:
     )
 
 
-def _refiled(head: Head, move: Move) -> EntryMove:
+def _refiled(head: SnapshotReader, move: Move) -> EntryMove:
     manifest = move.entries.ints("manifest")
     concerned = move.moves.copy()
     concerned[move.copies] = True
@@ -175,7 +176,7 @@ def _per_manifest(entries: EntriesTable) -> list[EntriesTable]:
     )
 
 
-def _clustering(head: Head, rows: Ints, entries: EntriesTable) -> Clustering:
+def _clustering(head: SnapshotReader, rows: Ints, entries: EntriesTable) -> Clustering:
     """Manifests of about the size the table asks for, judged by what entries take now."""
     each = max(1, int(head.manifests.length[rows].sum()) // max(1, len(entries)))
     return Clustering(head.union, MergeOptions.of(head.metadata.properties).target_bytes // each)

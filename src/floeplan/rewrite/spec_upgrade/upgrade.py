@@ -28,9 +28,10 @@ from floeplan.rewrite.plan.options import RewriteOptions
 from floeplan.rewrite.run.execute import run_rewrite
 from floeplan.rewrite.spec_upgrade.delete_repair import repair_deletes
 from floeplan.rewrite.spec_upgrade.move import Fate, SpecMove, plan_move
+from floeplan.snapshot.reader import SnapshotReader
 from floeplan.text import counted
 from floeplan.transaction.catalog_commit import CommitOptions
-from floeplan.transaction.move_entries import EntryMove, Head, move_entries
+from floeplan.transaction.move_entries import EntryMove, move_entries
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,6 +56,7 @@ class UpgradeOptions:
         dry_run: Whether only to say what would be done.
         metadata_only: Whether files that cannot be moved are left, instead of being rewritten.
         where: Move only files of which every row is proven to match; nothing is rewritten then.
+        trust_lists: Whether to go on when a manifest list has fewer files than the snapshot summary counts.
     """
 
     to: int | str = CURRENT
@@ -64,6 +66,7 @@ class UpgradeOptions:
     dry_run: bool = False
     metadata_only: bool = False
     where: PredicateSource | None = None
+    trust_lists: bool = False
 
     def __post_init__(self) -> None:
         if self.files_per_commit is not None and self.files_per_commit < 1:
@@ -155,7 +158,7 @@ class _Upgrade:
     def run(self) -> SpecUpgradeResult:
         spec_id = target_spec_id(self.table, self.options.to)
         if self.options.dry_run:
-            return self._dry_result(self._plan(Head.of(self.table, self.branch), spec_id))
+            return self._dry_result(self._plan(SnapshotReader.of_branch(self.table, self.branch), spec_id))
         while self._move(spec_id):
             pass
         assert self.left is not None, "the last look found nothing to move"
@@ -165,7 +168,9 @@ class _Upgrade:
         self._bring_strays()
         return self._result(left)
 
-    def _plan(self, head: Head, spec_id: int) -> SpecMove:
+    def _plan(self, head: SnapshotReader, spec_id: int) -> SpecMove:
+        if not self.options.trust_lists:
+            head.check_complete("deletes it does not list would no longer apply to moved or rewritten files")
         most = None if self.options.dry_run else self.options.files_per_commit
         where: IrExpr = TRUE
         if self.options.where is not None:
@@ -175,7 +180,7 @@ class _Upgrade:
     def _move(self, spec_id: int) -> bool:
         """Move what can be moved now, at most as much as goes into one commit; false when there was nothing."""
 
-        def decide(head: Head) -> EntryMove | None:
+        def decide(head: SnapshotReader) -> EntryMove | None:
             self.left = self._plan(head, spec_id)
             return self.left.refiling()
 
@@ -196,7 +201,9 @@ class _Upgrade:
         return sum(files for reason, files in left.reasons().items() if reason != Fate.COARSER_TARGET.label)
 
     def _rewrite(self, spec_id: int, leave_specs: frozenset[int]) -> None:
-        options = RewriteOptions(spec=spec_id, min_file_size_bytes=0, delete_ratio_threshold=1.0)
+        options = RewriteOptions(
+            spec=spec_id, min_file_size_bytes=0, delete_ratio_threshold=1.0, trust_lists=self.options.trust_lists
+        )
         done = run_rewrite(
             self.table,
             options,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from pyiceberg.table import Table
 
+from floeplan.cli.main import main
 from floeplan.errors import CorruptMetadataError
 from floeplan.maintain.doctor import doctor
 from floeplan.maintain.expire import expire_snapshots
@@ -20,6 +22,10 @@ from floeplan.metadata.manifests.list_writer import ListedSnapshot, encode_manif
 from floeplan.metadata.manifests.manifest_list import MANIFEST_COUNT, parse_manifest_list, read_manifest_list
 from floeplan.metadata.manifests.reader import read_entries
 from floeplan.partition.union import UnionPartitionType
+from floeplan.rewrite.plan.options import RewriteOptions
+from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
+from floeplan.rewrite.run.execute import rewrite_data_files
+from floeplan.rewrite.spec_upgrade.upgrade import UpgradeOptions, upgrade_spec
 from floeplan.scan.plan import plan_scan
 from floeplan.transaction.commit import commit_change
 from tests.support.fuzz.mutation import block_ends
@@ -172,14 +178,42 @@ def test_what_removes_files_refuses_a_list_that_lacks_files(tmp_path: Path) -> N
     there = files_under(table)
     cut_to_the_header(path)
     for dry_run in (True, False):
-        with pytest.raises(CorruptMetadataError, match=r"0 of the 3 data files .* trust the lists"):
+        with pytest.raises(CorruptMetadataError, match=r"0 of the 3 data files .* --trust-lists"):
             remove_orphans(table, dry_run=dry_run, now_s=2.0**40)
-        with pytest.raises(CorruptMetadataError, match="trust the lists"):
+        with pytest.raises(CorruptMetadataError, match="--trust-lists"):
             expire_snapshots(table, older_than_ms=LATER, dry_run=dry_run)
     assert files_under(table) == there
     assert len(remove_orphans(table, trust_lists=True, now_s=2.0**40).orphans) == 2
     path.write_bytes(intact)
     assert len(read_rows(table)) == 30
+
+
+def test_a_rewrite_refuses_a_list_that_lacks_files(tmp_path: Path) -> None:
+    """It could write rows back that a delete file removed which the list does not name any more."""
+    table = create_table(open_catalog(tmp_path))
+    cut_to_the_header(by_another_writer(table))
+    refused = r"0 of the 3 data files .* would be written back: restore the manifest list, or pass --trust-lists"
+    with pytest.raises(CorruptMetadataError, match=refused):
+        RewriteDataFilesPlanner(table).plan_with_stats()
+    with pytest.raises(CorruptMetadataError, match=refused):
+        rewrite_data_files(table)
+    assert RewriteDataFilesPlanner(table, RewriteOptions(trust_lists=True)).plan().groups == ()
+    assert rewrite_data_files(table, trust_lists=True).snapshot_ids == ()
+    for dry_run in (True, False):
+        with pytest.raises(CorruptMetadataError, match=r"0 of the 3 data files .* --trust-lists"):
+            upgrade_spec(table, options=UpgradeOptions(dry_run=dry_run))
+    assert upgrade_spec(table, options=UpgradeOptions(trust_lists=True)).files_total == 0
+
+
+def test_the_command_line_trusts_a_list_when_told_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = create_table(open_catalog(tmp_path))
+    cut_to_the_header(by_another_writer(table))
+    for command in (["rewrite"], ["upgrade-spec"]):
+        arguments = [*command, table.metadata_location, "--dry-run", "--json"]
+        assert main(arguments) == 1
+        assert json.loads(capsys.readouterr().out)["error"]["kind"] == "corrupt-metadata"
+        assert main([*arguments, "--trust-lists"]) == 0
+        capsys.readouterr()
 
 
 def test_totals_that_make_no_sense_are_passed_over(tmp_path: Path) -> None:
