@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Make ./.venv: system packages that are missing, Python packages of requirements.lock by hash, Floeplan itself with its
-# compiled kernels, and the jars the tests need. Each step leaves a stamp of what it was made from and is left out while
-# that is unchanged.
+# Create ./.venv: missing system packages, the Python packages of requirements.lock by hash, Floeplan itself with its
+# compiled kernels, and the jars that the tests need. Each step records the hash of its inputs and is skipped while they
+# are unchanged.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+export FLOEPLAN_REQUIRE_KERNELS=1  # a kernel that does not compile fails the set-up
 
 INSTALLER=${INSTALLER:-uv}
 VENV=.venv
@@ -12,7 +13,7 @@ STAMPS=$VENV/.stamps
 say() { printf 'setup: %s\n' "$*"; }
 die() { printf 'setup: %s\n' "$*" >&2; exit 1; }
 
-# --- what the system has to offer -------------------------------------------------------------------------------------
+# --- system packages --------------------------------------------------------------------------------------------------
 
 find_python() {
     local name
@@ -33,10 +34,10 @@ has_java() {
 has_postgres() { command -v postgres >/dev/null || compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null; }
 has_services() { has_postgres && command -v mvn >/dev/null; }
 
-# What only tests of services need: a database, and Maven for the REST catalog server.
+# PostgreSQL, and Maven for the REST catalog server: only tests/services and tests/faults need them.
 service_packages() {
-    has_postgres || apt_install postgresql || say "no PostgreSQL, and it could not be installed: tests of services will fail"
-    command -v mvn >/dev/null || apt_install maven || say "no Maven, and it could not be installed: tests of services will fail"
+    has_postgres || apt_install postgresql || say "PostgreSQL is missing and cannot be installed: tests/services and tests/faults will fail"
+    command -v mvn >/dev/null || apt_install maven || say "Maven is missing and cannot be installed: tests/services and tests/faults will fail"
 }
 
 compiler() { command -v cc || command -v gcc; }
@@ -70,19 +71,19 @@ system_packages() {
     if [ -z "$python" ]; then
         apt_install python3.11 python3.11-venv python3.11-dev || true
         python=$(find_python)
-        [ -n "$python" ] || die "Python 3.11 or newer is needed: install it, or set PYTHON to it, and run again"
+        [ -n "$python" ] || die "Floeplan needs Python 3.11 or newer: install it, or set PYTHON to it, and run again"
     fi
     local packaged=python3
     [[ $python =~ python3\.[0-9]+$ ]] && packaged=${python##*/}
-    has_venv "$python" || apt_install "$packaged-venv" || die "$python cannot make environments: install $packaged-venv and run again"
-    compiler >/dev/null || apt_install gcc libc6-dev || say "no C compiler, and none could be installed"
-    has_headers "$python" || apt_install "$packaged-dev" || say "no Python headers, and none could be installed"
+    has_venv "$python" || apt_install "$packaged-venv" || die "$python cannot create virtual environments: install $packaged-venv and run again"
+    compiler >/dev/null || apt_install gcc libc6-dev || die "the kernels need a C compiler: install gcc and run again"
+    has_headers "$python" || apt_install "$packaged-dev" || die "the kernels need Python's headers: install $packaged-dev and run again"
 }
 
-# The explorer is tested in a browser; fonts make its pictures readable.
+# The explorer is tested in a browser; its screenshots need a font.
 ensure_chromium() {
     command -v chromium >/dev/null || apt_install chromium fonts-dejavu-core ||
-        say "no chromium, and it could not be installed: the tests in tests/explorer need it"
+        say "Chromium is missing and cannot be installed: tests/explorer will fail"
 }
 
 # --- the environment --------------------------------------------------------------------------------------------------
@@ -95,10 +96,10 @@ ensure_pip() { "$VENV/bin/python" -m pip --version >/dev/null 2>&1 || "$VENV/bin
 pip_install() { "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --use-pep517 "$@"; }
 uv_pip() { VIRTUAL_ENV=$PWD/$VENV "$VENV/bin/uv" pip "$@" --quiet; }
 
-# Like pip, uv shall trust whom the system trusts (a company's proxy, say), where the system has its list.
+# uv uses the certificates of the system, like pip: a proxy may have one of its own.
 [ ! -s /etc/ssl/certs/ca-certificates.crt ] || export UV_SYSTEM_CERTS=${UV_SYSTEM_CERTS:-1}
 
-# uv itself comes by the version and the hashes of the lock file.
+# uv itself is installed by the version and the hashes in the lock file.
 ensure_uv() {
     [ -x "$VENV/bin/uv" ] && return
     ensure_pip
@@ -130,7 +131,7 @@ floeplan() {
     if [ "$INSTALLER" = uv ]; then uv_pip install "${editable[@]}"; else pip_install "${editable[@]}"; fi
     local kernel
     for kernel in $(kernels); do
-        compgen -G "${kernel%.pyx}.*.so" >/dev/null || say "$kernel was not compiled; a slower way is used instead"
+        compgen -G "${kernel%.pyx}.*.so" >/dev/null || die "$kernel was not compiled"
     done
     mark_done floeplan "$stamp"
 }
@@ -139,7 +140,7 @@ if [ ! -e "$VENV/bin/python" ] || ! has_java; then
     system_packages
 fi
 if [ ! -e "$VENV/bin/python" ]; then
-    say "making $VENV with $($python --version)"
+    say "creating $VENV with $($python --version)"
     "$python" -m venv "$VENV"
 fi
 has_services || service_packages
