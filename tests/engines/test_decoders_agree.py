@@ -17,7 +17,7 @@ from floeplan.metadata.manifests.manifest_list import read_manifest_list
 from floeplan.metadata.manifests.reader import read_entries
 from floeplan.partition.union import UnionPartitionType
 from floeplan.schemas import fields_by_id
-from tests.support.spark.matrix import TABLES, Matrix
+from tests.support.spark.matrix import Matrix, parametrized
 
 pytestmark = pytest.mark.engines
 
@@ -34,7 +34,7 @@ def assert_same(left: pa.Table, right: pa.Table) -> None:
     assert repr(left.to_pylist()) == repr(right.to_pylist())
 
 
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("name", parametrized())
 def test_every_snapshot_reads_the_same(name: str, matrix: Matrix, local_catalog: SqlCatalog, tmp_path: Path) -> None:
     table = local_catalog.load_table(matrix.table(name).identifier)
     union, columns = UnionPartitionType.of_table(table.metadata), everything(table)
@@ -49,7 +49,7 @@ def test_every_snapshot_reads_the_same(name: str, matrix: Matrix, local_catalog:
         assert_same(cached.select(entries.table.column_names), entries.table)
 
 
-@pytest.mark.parametrize("name", ["evolving_v1", "evolving_v2_position_file", "voids_v1_to_v2_equality"])
+@pytest.mark.parametrize("name", parametrized(["evolving_v1", "evolving_v2_position_file", "voids_v1_to_v2_equality"]))
 def test_entries_are_those_pyiceberg_reads(name: str, matrix: Matrix, local_catalog: SqlCatalog) -> None:
     table = local_catalog.load_table(matrix.table(name).identifier)
     snapshot = table.current_snapshot()

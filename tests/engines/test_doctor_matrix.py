@@ -9,7 +9,7 @@ import pytest
 from floeplan.maintain.doctor import Severity, doctor
 from floeplan.metadata.manifests.completeness import find_truncation
 from floeplan.metadata.manifests.manifest_list import read_manifest_list
-from tests.support.spark.matrix import TABLES, Matrix
+from tests.support.spark.matrix import Matrix, parametrized
 
 if TYPE_CHECKING:
     from pyiceberg.catalog.sql import SqlCatalog
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.engines
 
 
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("name", parametrized())
 def test_a_table_of_spark_is_healthy(name: str, matrix: Matrix, local_catalog: SqlCatalog) -> None:
     table = local_catalog.load_table(matrix.table(name).identifier)
     found = doctor(table, sample=200).findings

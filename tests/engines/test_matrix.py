@@ -8,7 +8,7 @@ import pytest
 from pyiceberg.transforms import VoidTransform
 
 from tests.support.spark.iceberg_java import planned_tasks, spec_texts
-from tests.support.spark.matrix import Matrix
+from tests.support.spark.matrix import Matrix, parametrized
 
 if TYPE_CHECKING:
     from pyiceberg.catalog.sql import SqlCatalog
@@ -34,7 +34,7 @@ def test_a_renamed_partition_field_keeps_its_id(matrix: Matrix, local_catalog: S
     assert list(names.values()) == [{"ts_month", "when_month"}]
 
 
-@pytest.mark.parametrize("name", ["evolving_v1", "evolving_v2", "evolving_v3"])
+@pytest.mark.parametrize("name", parametrized(["evolving_v1", "evolving_v2", "evolving_v3"]))
 def test_evolved_tables_have_live_files_of_five_specs(name: str, matrix: Matrix) -> None:
     assert len(set(matrix.table(name).metadata("data_files")["spec_id"].to_pylist())) == 5
 

@@ -31,7 +31,7 @@ from floeplan.transaction.metadata_json import writable_metadata
 from floeplan.write.data_files import write_data_files
 from floeplan.write.position_deletes import write_deletion_vectors, write_position_deletes
 from floeplan.write.target import WriteTarget
-from tests.support.spark.matrix import Matrix, MatrixTable, interpreted
+from tests.support.spark.matrix import Matrix, MatrixTable, interpreted, parametrized
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -172,7 +172,7 @@ def check_metadata_tables(course: Course) -> None:
             assert seen[path][f"{status}_{kind}_files_count"] == getattr(listed, f"{status}_files")[row]
 
 
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("name", parametrized(TABLES))
 def test_spark_reads_what_was_committed_and_goes_on(name: str, matrix: Matrix, local_catalog: SqlCatalog) -> None:
     course = Course.of(matrix.fork(name), local_catalog)
     append(course)

@@ -27,7 +27,7 @@ from floeplan.metadata.manifests.reader import read_entries
 from floeplan.partition.union import UnionPartitionType
 from floeplan.transaction.change import Operation, SnapshotChange
 from floeplan.transaction.producer import Produced, SnapshotProducer
-from tests.support.spark.matrix import Matrix
+from tests.support.spark.matrix import Matrix, parametrized
 from tests.support.tables.layouts import rows_of
 
 pytestmark = pytest.mark.engines
@@ -137,7 +137,7 @@ def replayed(
         yield metadata, snapshot, SnapshotProducer(change, snapshot.snapshot_id).produce(elsewhere, head)
 
 
-@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("table", parametrized(TABLES))
 def test_a_replayed_snapshot_has_the_same_files_and_says_the_same(
     table: str, matrix: Matrix, local_catalog: SqlCatalog, tmp_path: Path
 ) -> None:
@@ -186,7 +186,9 @@ def check_manifests(produced: Produced, union: UnionPartitionType) -> None:
     assert len(produced.manifests_written) == len(new)
 
 
-@pytest.mark.parametrize("table", ["evolving_v3", "dropped_sources_v3_vectors", "evolving_v2_to_v3_vectors"])
+@pytest.mark.parametrize(
+    "table", parametrized(["evolving_v3", "dropped_sources_v3_vectors", "evolving_v2_to_v3_vectors"])
+)
 def test_row_ids_never_change_and_never_meet(
     table: str, matrix: Matrix, local_catalog: SqlCatalog, tmp_path: Path
 ) -> None:

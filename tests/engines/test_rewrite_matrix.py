@@ -16,7 +16,7 @@ import floeplan as fp
 from floeplan.scan.options import ScanOptions
 from tests.support.fuzz import fuzzing
 from tests.support.oracles.duckdb_reader import DuckDb, key_columns, left_out
-from tests.support.spark.matrix import TABLES, Matrix, MatrixTable, interpreted
+from tests.support.spark.matrix import TABLES, Matrix, MatrixTable, interpreted, parametrized
 
 if TYPE_CHECKING:
     from pyiceberg.catalog.sql import SqlCatalog
@@ -87,7 +87,7 @@ class Forks:
         return [texts(rows) for rows in found]
 
 
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("name", parametrized())
 def test_rows_files_and_ages_after_every_way(
     name: str, matrix: Matrix, local_catalog: SqlCatalog, spark: SparkSession, duckdb: DuckDb
 ) -> None:

@@ -14,7 +14,7 @@ import pytest
 from floeplan.scan.options import ScanOptions
 from floeplan.scan.plan import plan_scan
 from tests.support.spark.iceberg_java import planned_tasks
-from tests.support.spark.matrix import BRANCH, RECIPES, TABLES, TAG, Matrix, MatrixTable
+from tests.support.spark.matrix import BRANCH, RECIPES, TABLES, TAG, Matrix, MatrixTable, parametrized
 from tests.support.spark.matrix_predicates import (
     PLANNED_WITH_EVERY_PREDICATE,
     MatrixPredicate,
@@ -40,7 +40,7 @@ def keys(table: Table, where: str, options: ScanOptions = OPTIONS) -> list[int]:
     return sorted(found)
 
 
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("name", parametrized())
 def test_all_rows_and_columns_equal_spark(name: str, matrix: Matrix, local_catalog: SqlCatalog) -> None:
     made = matrix.table(name)
     plan = plan_scan(load(made, local_catalog), options=OPTIONS)
@@ -48,14 +48,14 @@ def test_all_rows_and_columns_equal_spark(name: str, matrix: Matrix, local_catal
     assert plan.count() == len(true_rows(made))
 
 
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("name", parametrized())
 def test_every_predicate_selects_the_rows_of_spark(name: str, matrix: Matrix, local_catalog: SqlCatalog) -> None:
     made = matrix.table(name)
     table = load(made, local_catalog)
     assert {where: keys(table, where) for where in true_matches(made)} == true_matches(made)
 
 
-@pytest.mark.parametrize("name", ["evolving_v3_vectors", "truncations_v2_position_partition"])
+@pytest.mark.parametrize("name", parametrized(["evolving_v3_vectors", "truncations_v2_position_partition"]))
 def test_counts_equal_spark(name: str, matrix: Matrix, local_catalog: SqlCatalog) -> None:
     made = matrix.table(name)
     table = load(made, local_catalog)
@@ -78,7 +78,7 @@ def test_what_planning_may_use_does_not_change_the_rows(
     assert {where: keys(table, where, options) for where in true_matches(made)} == true_matches(made)
 
 
-@pytest.mark.parametrize("name", [name for name in TABLES if RECIPES[name].branches])
+@pytest.mark.parametrize("name", parametrized([name for name in TABLES if RECIPES[name].branches]))
 def test_past_snapshots_branches_and_tags_equal_spark(name: str, matrix: Matrix, local_catalog: SqlCatalog) -> None:
     made = matrix.table(name)
     table = load(made, local_catalog)
@@ -89,7 +89,7 @@ def test_past_snapshots_branches_and_tags_equal_spark(name: str, matrix: Matrix,
         assert canonical(plan_scan(table, ref=ref, options=OPTIONS).to_arrow()) == canonical(made.rows(ref=ref))
 
 
-@pytest.mark.parametrize("name", PLANNED_WITH_EVERY_PREDICATE)
+@pytest.mark.parametrize("name", parametrized(PLANNED_WITH_EVERY_PREDICATE))
 def test_no_file_is_kept_that_java_drops_rightly(name: str, matrix: Matrix, local_catalog: SqlCatalog) -> None:
     made = matrix.table(name)
     table = load(made, local_catalog)

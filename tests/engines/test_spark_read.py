@@ -13,7 +13,7 @@ from floeplan.scan.options import ScanOptions
 from floeplan.spark.read import deletes
 from floeplan.spark.read.reader import ReadOptions, read
 from tests.support.fuzz import fuzzing
-from tests.support.spark.matrix import BRANCH, TABLES, TAG, Matrix, MatrixTable, interpreted
+from tests.support.spark.matrix import BRANCH, TABLES, TAG, Matrix, MatrixTable, interpreted, parametrized
 from tests.support.spark.matrix_predicates import canonical, chosen_predicates, load, true_matches, true_rows
 
 if TYPE_CHECKING:
@@ -42,17 +42,24 @@ def options(path: str) -> ReadOptions:
     return ReadOptions(path=path, scan=ScanOptions(footers=path == "arrow", report=False))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("name", "path"), [*((name, "auto") for name in TABLES), *((name, "arrow") for name in few_tables())]
-)
-def test_all_rows_and_columns_equal_iceberg(name: str, path: str, matrix: Matrix, local_catalog: SqlCatalog) -> None:
+@pytest.mark.parametrize("name", parametrized())
+def test_all_rows_and_columns_equal_iceberg(name: str, matrix: Matrix, local_catalog: SqlCatalog) -> None:
+    assert_all_rows_equal_iceberg(name, "auto", matrix, local_catalog)
+
+
+@pytest.mark.parametrize("name", parametrized(few_tables()))
+def test_all_rows_read_in_tasks_equal_iceberg(name: str, matrix: Matrix, local_catalog: SqlCatalog) -> None:
+    assert_all_rows_equal_iceberg(name, "arrow", matrix, local_catalog)
+
+
+def assert_all_rows_equal_iceberg(name: str, path: str, matrix: Matrix, local_catalog: SqlCatalog) -> None:
     made = matrix.table(name)
     with interpreted(matrix.spark):
         shown = read(matrix.spark, load(made, local_catalog), options=options(path)).toArrow()
     assert canonical(shown) == true_rows(made)
 
 
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("name", parametrized())
 def test_every_predicate_selects_the_rows_of_iceberg(name: str, matrix: Matrix, local_catalog: SqlCatalog) -> None:
     made = matrix.table(name)
     table = load(made, local_catalog)

@@ -10,7 +10,7 @@ import pytest
 from floeplan.errors import BadInputError, UnknownOptionError, UnknownSnapshotError
 from floeplan.spark.incremental import incremental
 from floeplan.spark.metadata_tables import metadata_rows, metadata_table
-from tests.support.spark.matrix import Matrix, MatrixTable, interpreted
+from tests.support.spark.matrix import Matrix, MatrixTable, interpreted, parametrized
 from tests.support.spark.matrix_predicates import canonical, load
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ COMPARED = {
 }
 
 
-@pytest.mark.parametrize("name", ["evolving_v2_position_file", "evolving_v3_equality", "voids_v1"])
+@pytest.mark.parametrize("name", parametrized(["evolving_v2_position_file", "evolving_v3_equality", "voids_v1"]))
 def test_metadata_tables_equal_those_of_iceberg(name: str, matrix: Matrix, local_catalog: SqlCatalog) -> None:
     made = matrix.table(name)
     table = load(made, local_catalog)
@@ -75,7 +75,7 @@ def values(rows: pa.Table) -> list[str]:
     )
 
 
-@pytest.mark.parametrize("name", ["evolving_v2_position_file", "evolving_v3_equality", "voids_v1"])
+@pytest.mark.parametrize("name", parametrized(["evolving_v2_position_file", "evolving_v3_equality", "voids_v1"]))
 def test_partitions_sum_up_the_files_of_each_spec_apart(name: str, matrix: Matrix, local_catalog: SqlCatalog) -> None:
     made = matrix.table(name)
     expected: dict[tuple[int, str], Counter[str]] = {}
@@ -108,7 +108,7 @@ def test_unknown_names_are_one_clear_line(matrix: Matrix, local_catalog: SqlCata
         incremental(matrix.spark, table, 1)
 
 
-@pytest.mark.parametrize("name", ["evolving_v2", "evolving_v3_vectors"])
+@pytest.mark.parametrize("name", parametrized(["evolving_v2", "evolving_v3_vectors"]))
 def test_appended_rows_equal_those_of_iceberg(name: str, matrix: Matrix, local_catalog: SqlCatalog) -> None:
     made = matrix.table(name)
     table, history = load(made, local_catalog), main_line(made, local_catalog)
@@ -157,7 +157,8 @@ def net_changes(rows: pa.Table) -> dict[str, int]:
 
 
 @pytest.mark.parametrize(
-    "name", ["evolving_v2_position_file", "evolving_v3_equality", "evolving_v2_to_v3_vectors", "voids_v1"]
+    "name",
+    parametrized(["evolving_v2_position_file", "evolving_v3_equality", "evolving_v2_to_v3_vectors", "voids_v1"]),
 )
 def test_the_changelog_is_the_difference_of_the_rows(name: str, matrix: Matrix, local_catalog: SqlCatalog) -> None:
     made = matrix.table(name)

@@ -12,7 +12,7 @@ from floeplan.maintain.doctor import doctor
 from floeplan.maintain.rewrite_manifests import rewrite_manifests
 from floeplan.rewrite.spec_upgrade.upgrade import UpgradeOptions, upgrade_spec
 from floeplan.transaction.commit import commit_change
-from tests.support.spark.matrix import Matrix, MatrixTable, interpreted
+from tests.support.spark.matrix import Matrix, MatrixTable, interpreted, parametrized
 from tests.support.tables.commits import delete_change
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def contents(table: MatrixTable) -> list[str]:
         return sorted(map(repr, table.rows().to_pylist()))
 
 
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("name", parametrized(TABLES))
 def test_spark_reads_the_same_rows_after_every_move(matrix: Matrix, local_catalog: SqlCatalog, name: str) -> None:
     """To every spec of the table in turn, then with manifests clustered."""
     table = matrix.fork(name)
@@ -54,7 +54,9 @@ def test_spark_reads_the_same_rows_after_every_move(matrix: Matrix, local_catalo
     assert moved or name == "evolving_v2_equality"
 
 
-@pytest.mark.parametrize("name", ["evolving_v1", "evolving_v2_position_partition", "evolving_v2_to_v3_vectors"])
+@pytest.mark.parametrize(
+    "name", parametrized(["evolving_v1", "evolving_v2_position_partition", "evolving_v2_to_v3_vectors"])
+)
 def test_all_files_end_under_the_current_spec(matrix: Matrix, local_catalog: SqlCatalog, name: str) -> None:
     table = matrix.fork(name)
     rows = contents(table)

@@ -11,7 +11,7 @@ from floeplan.explorer.documents import Footers, doctor_document, overview_docum
 from floeplan.explorer.file_document import file_document
 from floeplan.explorer.site import to_json
 from floeplan.explorer.view import TableView
-from tests.support.spark.matrix import TABLES, Matrix
+from tests.support.spark.matrix import TABLES, Matrix, parametrized
 from tests.support.spark.matrix_predicates import predicates
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ FILES, PREDICATES = 3, 24
 """Files of a table that are looked into for each predicate, and one in how many predicates each table is asked."""
 
 
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("name", parametrized())
 def test_a_table_is_drawn_and_its_files_are_judged_as_planned(
     name: str, matrix: Matrix, local_catalog: SqlCatalog
 ) -> None:

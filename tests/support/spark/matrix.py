@@ -1,8 +1,8 @@
-"""The peer matrix: evolved tables made by Spark with Iceberg's own jar, and what Spark says of them.
+"""The matrix: evolved tables written by Spark with Iceberg's own jar, and what Spark reads from them.
 
-Each table is built once, when it is first asked for, whichever process of a test run that is in; others register it in
-the catalog of theirs. ``fork`` gives a test its own table to change. Names read chain, format version, deletes:
-``voids_v1``, ``evolving_v2_position_file``.
+Each table is built once per test run, by the first process that needs it; other processes register it in their
+catalogs. ``fork`` gives a test its own table to change. Names read chain, format version, deletes: ``voids_v1``,
+``evolving_v2_position_file``. ``make test`` uses the representative tables alone (``parametrized``).
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.support.spark import iceberg_java
 from tests.support.spark import matrix_chains as chains
 from tests.support.spark import matrix_chains as deletes
@@ -22,6 +24,7 @@ from tests.support.spark.matrix_chains import COLUMNS, batch
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from _pytest.mark.structures import ParameterSet
     from pyspark.sql import DataFrame, SparkSession
 
 NAMESPACE = "matrix"
@@ -74,7 +77,31 @@ def _recipes() -> dict[str, Recipe]:
 
 RECIPES = _recipes()
 TABLES = tuple(RECIPES)
+REPRESENTATIVES = frozenset(
+    {
+        "evolving_v1",
+        "evolving_v2",
+        "evolving_v2_position_file",
+        "evolving_v2_position_partition",
+        "evolving_v2_equality",
+        "evolving_v2_to_v3_vectors",
+        "evolving_v3_vectors",
+        "voids_v1",
+        "voids_v1_to_v2_equality",
+        "dropped_sources_v1",
+        "truncations_v2",
+        "gaps_v3",
+        "imported_v2_position_file",
+        "defaults_v3_vectors",
+    }
+)
+"""Every chain, every format version and every kind of delete at least once."""
 BRANCH, TAG = "side", "start"
+
+
+def parametrized(names: Sequence[str] = TABLES) -> list[ParameterSet]:
+    """Parameters for tests of these tables: all but the representatives run only in ``make test-all``."""
+    return [pytest.param(name, marks=() if name in REPRESENTATIVES else pytest.mark.matrix) for name in names]
 
 
 class Builder:
