@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from floeplan.parquet.prune.request import (
-    AsyncBloomFilterProvider,
-    BloomFilterProvider,
-    PruneOptions,
-    Pruner,
-    PruneRequest,
-    PruneResult,
-)
+from floeplan.parquet.prune.options import PruneOptions
+from floeplan.parquet.prune.provider import AsyncBloomFilterProvider, BloomFilterProvider
+from floeplan.parquet.prune.pruner import Pruner
+from floeplan.parquet.prune.request import PruneRequest
+from floeplan.parquet.prune.result import PruneResult
 from floeplan.parquet.prune.selection import RowSelection
 
 __all__ = [

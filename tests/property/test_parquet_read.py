@@ -13,7 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from floeplan.parquet.footer.footer import read_footer
-from floeplan.parquet.prune.request import PruneOptions, PruneRequest, PruneResult
+from floeplan.parquet.prune.options import PruneOptions
+from floeplan.parquet.prune.request import PruneRequest
+from floeplan.parquet.prune.result import PruneResult
 from floeplan.parquet.prune.selection import RowSelection
 from floeplan.parquet.read.reader import read, read_selected
 from floeplan.parquet.source import BytesSource

@@ -152,7 +152,7 @@ def test_rows_of_every_type_become_json() -> None:
 @pytest.mark.parametrize(
     ("location", "exit_code", "message"),
     [
-        ("foo://bucket/x.parquet", 2, "no location that can be opened"),
+        ("foo://bucket/x.parquet", 2, "cannot be opened"),
         ("missing.parquet", 2, "missing.parquet: no such file"),
         (".", 1, "Is a directory"),
     ],

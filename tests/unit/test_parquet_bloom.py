@@ -37,14 +37,14 @@ from floeplan.parquet.footer.bloom import (
     ChunkKey,
     SplitBlockFilter,
     bloom_probes,
+    hash_probes,
     header_sizes,
     plain_encoding,
     probe_file,
-    probe_provider,
-    probe_provider_async,
 )
 from floeplan.parquet.footer.footer import ParquetFooter, read_footer
 from floeplan.parquet.footer.thrift import BINARY, EMPTY_STRUCT, I32, I64, STRUCT, encode_struct
+from floeplan.parquet.prune.provider import filter_requests, probe_filters
 from floeplan.parquet.source import BytesSource
 from floeplan.predicate.build import and_, or_
 from floeplan.predicate.evaluate import evaluate
@@ -111,7 +111,7 @@ def test_no_value_of_the_file_is_denied(file: bytes) -> None:
     source, footer = opened(file)
     for group, values in enumerate(numbers_of(file)):
         answers = probe_file(source, footer, [(X, (value,)) for value in values[::10]], [group])
-        assert all(mask[group] for mask in answers.answers.values())
+        assert all(mask[group] for mask in answers.masks.values())
 
 
 def test_row_groups_that_were_not_asked_may_hold_anything(file: bytes) -> None:
@@ -324,10 +324,12 @@ def test_a_custom_provider_is_asked_once_for_all(file: bytes, awaited: bool) -> 
     questions = [(X, (2,)), (X, (10, 11))]
     answers: BloomResults
     cache = SlowCache() if awaited else Cache()
+    probes = hash_probes(questions, footer.leaf_by_id)
+    requests = filter_requests(probes, np.arange(3))
     if isinstance(cache, SlowCache):
-        answers = asyncio.run(probe_provider_async(cache, footer, questions, [0, 1, 2]))
+        answers = probe_filters(footer, probes, asyncio.run(cache.bloom_filters_batch(requests)))
     else:
-        answers = probe_provider(cache, footer, questions, [0, 1, 2])
+        answers = probe_filters(footer, probes, cache.bloom_filters_batch(requests))
     found = [answers.might_contain(*question) for question in questions]
     assert [mask.tolist() for mask in found if mask is not None] == [
         [True, False, True, True],

@@ -14,7 +14,7 @@ import pytest
 from floeplan.errors import CorruptFileError, UnsupportedError
 from floeplan.parquet.footer.footer import ParquetFooter, read_footer
 from floeplan.parquet.footer.thrift import BINARY, I32, I64, LIST, STRUCT, encode_struct
-from floeplan.parquet.prune.request import Pruner
+from floeplan.parquet.prune.pruner import Pruner
 from floeplan.parquet.read.reader import read_selected
 from floeplan.parquet.source import BytesSource
 from tests.support.parquet import forge

@@ -17,8 +17,11 @@ import floeplan.prune
 from floeplan.errors import InvalidOptionError, UnknownColumnError, UnknownFileError
 from floeplan.parquet.footer.bloom import SplitBlockFilter
 from floeplan.parquet.footer.footer import ParquetFooter, read_footer
-from floeplan.parquet.prune.request import PruneOptions, Pruner, PruneRequest, PruneResult
-from floeplan.parquet.prune.result import Segments, build_result
+from floeplan.parquet.prune.options import PruneOptions
+from floeplan.parquet.prune.pruner import Pruner
+from floeplan.parquet.prune.request import PruneRequest
+from floeplan.parquet.prune.result import PruneResult, build_result
+from floeplan.parquet.prune.segments import Segments
 from floeplan.parquet.source import BytesSource, IoCounters
 from floeplan.predicate.compile import compile_predicate
 from floeplan.predicate.tristate import TriState
@@ -242,13 +245,13 @@ def test_a_file_with_more_rows_than_32_bits_has_no_bitmap_and_says_so() -> None:
 
 def test_a_pruner_compiles_once_for_all_files_of_a_schema(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[object] = []
-    original = floeplan.parquet.prune.request.compile_predicate
+    original = floeplan.parquet.prune.pruner.compile_predicate
 
     def counting(*arguments: object, **options: object) -> object:
         compiled.append(arguments)
         return original(*arguments, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(floeplan.parquet.prune.request, "compile_predicate", counting)
+    monkeypatch.setattr(floeplan.parquet.prune.pruner, "compile_predicate", counting)
     pruner = Pruner("id = 610")
     other = written(numbers().slice(600, 20))
     assert [pruner.prune(file).rows_selected for file in (FILE, other, FILE)] == [50, 20, 50]

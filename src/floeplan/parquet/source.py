@@ -1,11 +1,11 @@
-"""Where the bytes of a Parquet file come from, and what fetching them cost.
+"""Byte sources: random access to a Parquet file in memory, on disk or in an object store, with I/O counters.
 
-``open_source`` takes a path, a URI or bytes. Every source answers two questions: the last bytes of the file, and many
-ranges at once. Ranges near each other travel in one request, requests travel together up to a cap, and the tail that
-was fetched first is not fetched again. ``counters`` holds what that cost; a round trip is one wait for the store.
+``open_source`` takes a path, a URI or bytes. Every source reads a suffix of the file, or many ranges at once: ranges
+near each other are coalesced into one request, requests run concurrently up to a limit, and a tail that was fetched
+before is not fetched again. ``counters`` holds the cost; a round trip is one wait for the store.
 
-A range outside the file is the file's fault (``CorruptFileError``, before anything is fetched); an answer shorter than
-what was asked for is the store's (a retryable error). Neither is ever taken for data.
+Fail-safe: a byte range outside the file is a ``CorruptFileError`` before anything is fetched; a response shorter than
+the requested range is a retryable error. Neither is ever taken for data.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LOCAL_GAP = 4 * 1024
 
 @dataclass(slots=True)
 class IoCounters:
-    """What reading a source has cost so far."""
+    """Cost of reading a source so far."""
 
     requests: int = 0
     bytes: int = 0
@@ -55,7 +55,7 @@ class ByteSource(Protocol):
 
     @property
     def size(self) -> int:
-        """Length of the file; known for free once the tail was read."""
+        """Length of the file; needs no request once a suffix was read."""
 
     @property
     def counters(self) -> IoCounters:
@@ -65,16 +65,16 @@ class ByteSource(Protocol):
         """The last ``length`` bytes, or the whole file when it is shorter."""
 
     def read_ranges(self, ranges: Sequence[Range]) -> list[memoryview]:
-        """The bytes of each range, in the order asked for, in as few round trips as the cap on requests allows."""
+        """The bytes of each range, in the given order, in as few round trips as the limit on requests allows."""
 
 
 class BaseSource:
-    """A source over two primitives: fetching a suffix (which tells the size) and fetching one range.
+    """Base of all sources: a subclass fetches a suffix (which gives the file size) and single ranges.
 
     Args:
         name: The file, for messages.
         gap: Ranges no further apart than this are fetched together.
-        concurrency: Requests in flight at once; 1 fetches in turn on the calling thread.
+        concurrency: Requests in flight at once; 1 fetches sequentially on the calling thread.
     """
 
     def __init__(self, name: str, *, gap: int, concurrency: int = 1) -> None:
@@ -88,7 +88,7 @@ class BaseSource:
 
     @property
     def size(self) -> int:
-        """Length of the file; known for free once the tail was read."""
+        """Length of the file; needs no request once a suffix was read."""
         if self._size is None:
             self.read_suffix(8)
         assert self._size is not None
@@ -105,36 +105,37 @@ class BaseSource:
         return self._tail[max(0, len(self._tail) - length) :]
 
     def read_ranges(self, ranges: Sequence[Range]) -> list[memoryview]:
-        """The bytes of each range, in the order asked for."""
+        """The bytes of each range, in the given order."""
         spans = np.array(ranges, dtype=np.int64).reshape(-1, 2)
         offsets, lengths = spans[:, 0], spans[:, 1]
         outside = (offsets < 0) | (lengths < 0) | (offsets > self.size - lengths)
         if outside.any():
             at, length = ranges[int(np.argmax(outside))]
-            raise corrupt(self.name, f"{length} bytes are said to be where the file has none", at)
+            raise corrupt(self.name, f"the byte range of {length} bytes lies outside the file", at)
+        # Ranges that begin in the tail are served from it; the others are coalesced and fetched.
         tail_start = self.size - len(self._tail)
         missing = (offsets < tail_start) & (lengths > 0)
         starts, ends = coalesce(offsets[missing], lengths[missing], self._gap)
         blocks = self._fetch_all(list(zip(starts.tolist(), (ends - starts).tolist(), strict=True)))
         which = np.searchsorted(starts, offsets, side="right") - 1
-        answers = []
+        found = []
         for (offset, length), block, fetched in zip(ranges, which.tolist(), missing.tolist(), strict=True):
             base, data = (int(starts[block]), blocks[block]) if fetched else (tail_start, self._tail)
-            answers.append(data[offset - base : offset - base + length] if length else memoryview(b""))
-        return answers
+            found.append(data[offset - base : offset - base + length] if length else memoryview(b""))
+        return found
 
     def _fetch_all(self, ranges: list[Range]) -> list[memoryview]:
         if len(ranges) > 1 and self._concurrency > 1:
             data = list(_executor().map(lambda one: self._guarded(self._fetch, *one), ranges))
         else:
             data = [self._guarded(self._fetch, *one) for one in ranges]
-        for (_, length), answer in zip(ranges, data, strict=True):
-            self._expect(len(answer), length)
+        for (_, length), response in zip(ranges, data, strict=True):
+            self._expect(len(response), length)
         self._count([length for _, length in ranges])
-        return [memoryview(answer) for answer in data]
+        return [memoryview(response) for response in data]
 
     def _guarded(self, fetch: Callable[..., T], *request: int) -> T:
-        """The answer of the store; what it complains about is an error of ours that names the file."""
+        """Fetch, and turn errors of the store into errors that name the file."""
         try:
             return fetch(*request)
         except FileNotFoundError:
@@ -147,10 +148,10 @@ class BaseSource:
         self.counters.bytes += sum(lengths)
         self.counters.round_trips += -(-len(lengths) // MAX_CONCURRENT_REQUESTS)
 
-    def _expect(self, got: int, wanted: int) -> None:
-        if got != wanted:
+    def _expect(self, got: int, expected: int) -> None:
+        if got != expected:
             raise FloeplanError(
-                f"{self.name}: the store answered with {got} bytes instead of {wanted}; run again",
+                f"{self.name}: the store returned {got} bytes instead of {expected}; run again",
                 kind="short-read",
                 context={"file": self.name},
                 retryable=True,
@@ -158,7 +159,7 @@ class BaseSource:
             )
 
     def _fetch_suffix(self, length: int) -> tuple[Buffer, int]:
-        """The last bytes and the size of the file; overridden where the size is not known beforehand."""
+        """The last bytes and the size of the file; overridden where the size is not known in advance."""
         assert self._size is not None
         return self._fetch(max(0, self._size - length), min(length, self._size)), self._size
 
@@ -167,7 +168,7 @@ class BaseSource:
 
 
 def coalesce(offsets: Any, lengths: Any, gap: int) -> tuple[Any, Any]:
-    """Starts and ends of the fewest ranges that cover all given ones, joining those no further apart than the gap."""
+    """Starts and ends of the fewest ranges that cover the given ones, joining those no further apart than the gap."""
     order = np.argsort(offsets, kind="stable")
     starts = offsets[order]
     reach = np.maximum.accumulate(starts + lengths[order]) if len(starts) else starts
@@ -181,11 +182,11 @@ def _executor() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(MAX_CONCURRENT_REQUESTS, thread_name_prefix="floeplan-io")
 
 
-os.register_at_fork(after_in_child=_executor.cache_clear)
+os.register_at_fork(after_in_child=_executor.cache_clear)  # threads do not survive a fork
 
 
 class BytesSource(BaseSource):
-    """A file that is in memory."""
+    """A file in memory."""
 
     def __init__(self, data: Buffer, name: str = "<memory>", *, gap: int = LOCAL_GAP) -> None:
         super().__init__(name, gap=gap)
@@ -197,7 +198,7 @@ class BytesSource(BaseSource):
 
 
 class LocalSource(BaseSource):
-    """A file of this machine, opened once and read by position."""
+    """A local file, opened once and read by position."""
 
     def __init__(self, path: str | os.PathLike[str], *, gap: int = LOCAL_GAP) -> None:
         super().__init__(os.fspath(path), gap=gap)
@@ -210,14 +211,14 @@ class LocalSource(BaseSource):
             os.close(descriptor)
 
     def _fetch(self, offset: int, length: int) -> Buffer:
-        data = os.pread(self._descriptor, length, offset)
+        data = os.pread(self._descriptor, length, offset)  # may return fewer bytes than requested
         while len(data) < length and (more := os.pread(self._descriptor, length - len(data), offset + len(data))):
             data += more
         return data
 
 
 class FileIOSource(BaseSource):
-    """Any location a PyIceberg ``FileIO`` can open; a stream per request where one cannot be read by position."""
+    """Any location a PyIceberg ``FileIO`` can open; one stream per request if streams cannot be read by position."""
 
     def __init__(self, location: str, io: FileIO, *, gap: int = REMOTE_GAP) -> None:
         super().__init__(location, gap=gap, concurrency=MAX_CONCURRENT_REQUESTS)
@@ -237,7 +238,7 @@ class FileIOSource(BaseSource):
 
 
 class ObjectStoreSource(BaseSource):
-    """An object in a store that obstore speaks to: S3, HTTP, GCS, Azure."""
+    """An object in a store that obstore supports: S3, HTTP, GCS, Azure."""
 
     def __init__(self, store: Any, path: str, name: str, *, gap: int = REMOTE_GAP) -> None:
         from obstore.exceptions import BaseError
@@ -250,8 +251,8 @@ class ObjectStoreSource(BaseSource):
     def _fetch_suffix(self, length: int) -> tuple[Buffer, int]:
         import obstore
 
-        answer = obstore.get(self._store, self._path, options={"range": {"suffix": length}})
-        return memoryview(answer.bytes()), answer.meta["size"]
+        response = obstore.get(self._store, self._path, options={"range": {"suffix": length}})
+        return memoryview(response.bytes()), response.meta["size"]
 
     def _fetch(self, offset: int, length: int) -> Buffer:
         import obstore
@@ -260,10 +261,10 @@ class ObjectStoreSource(BaseSource):
 
 
 def open_source(file: str | os.PathLike[str] | Buffer | ByteSource, io: FileIO | None = None) -> ByteSource:
-    """A source for a path, a URI, bytes, or a source that is one already.
+    """Open a path, a URI or bytes; a source is returned as it is.
 
-    S3 and HTTP locations are read through obstore, S3 with the credentials and the endpoint of ``io`` when one is
-    given; other URIs through ``io``, or obstore where there is none.
+    S3 and HTTP locations are read through obstore, S3 with the credentials and the endpoint of ``io`` if given; other
+    URIs through ``io`` if given, else through obstore.
     """
     if isinstance(file, bytes | memoryview):
         return BytesSource(file)
@@ -277,7 +278,7 @@ def open_source(file: str | os.PathLike[str] | Buffer | ByteSource, io: FileIO |
     except OSError as error:
         raise _read_failed(location, error) from error
     except Exception as error:
-        message = f"{location} is no location that can be opened: {_first_line(error)}"
+        message = f"{location} cannot be opened: {_first_line(error)}"
         raise UnknownFileError(message, context={"file": location}) from error
 
 
@@ -300,14 +301,14 @@ def _read_failed(file: str, error: Exception) -> FloeplanError:
 
 
 def _first_line(error: Exception) -> str:
-    """What an error says; stores follow that with pages about themselves."""
+    """The first line of an error; obstore appends a dump of its internals."""
     return str(error).partition("\n")[0]
 
 
 def _local_path(location: str) -> str:
-    """The path of a ``file:`` location: literally, as Iceberg writes it (``%``, ``#`` and ``?`` are of the name).
+    """The path of a ``file:`` location, literal as Iceberg writes it: ``%``, ``#`` and ``?`` belong to the name.
 
-    Only where there is no such file, it may be a URI in which those characters are escaped.
+    If no such file exists, the location may be a URI in which those characters are escaped.
     """
     literal = location.removeprefix("file:").removeprefix("//")
     escaped = unquote(urlsplit(location).path)
@@ -324,7 +325,7 @@ _S3_OPTIONS = {
 
 
 def _open_s3(location: str, io: FileIO | None) -> ByteSource:
-    """An object of S3, with what the properties of ``io`` say of it, else the environment's ``AWS_`` variables."""
+    """Open an S3 object with the properties of ``io``, else with the environment's ``AWS_`` variables."""
     properties = {} if io is None else io.properties
     options: dict[str, Any] = {}
     for option, names in _S3_OPTIONS.items():
@@ -341,7 +342,7 @@ def _open_s3(location: str, io: FileIO | None) -> ByteSource:
 
 @lru_cache(maxsize=64)
 def _s3_store(bucket: str, options: frozenset[tuple[str, Any]]) -> Any:
-    """One store, and so one pool of connections, per bucket and way to get at it."""
+    """One store, and so one connection pool, per bucket and set of options."""
     from obstore.store import S3Store
 
     chosen = dict(options)
@@ -357,19 +358,17 @@ def _open_url(location: str) -> ByteSource:
     return ObjectStoreSource(store, path, location)
 
 
-# A source whose next round trip carries along what will be wanted after it.
-#
-# Bloom filters and page indexes are asked one after the other, but where the indexes are small it is cheaper to fetch
-# them with the filters than to wait for the store twice.
-
-
 class PrefetchingSource:
-    """A source over another one; ranges given to ``carry`` travel with the next ones that are read."""
+    """A source that fetches announced ranges together with the next read, which saves a round trip.
+
+    Pruning reads Bloom filters first and page indexes after; small indexes are cheaper to fetch with the filters than
+    in a second round trip.
+    """
 
     def __init__(self, source: ByteSource) -> None:
         self._source = source
-        self._waiting: list[Range] = []
-        self._carried: dict[Range, memoryview] = {}
+        self._pending: list[Range] = []
+        self._prefetched: dict[Range, memoryview] = {}
 
     @property
     def name(self) -> str:
@@ -383,22 +382,22 @@ class PrefetchingSource:
 
     @property
     def counters(self) -> IoCounters:
-        """What the source underneath was asked so far."""
+        """Cost of the underlying source so far."""
         return self._source.counters
 
     def read_suffix(self, length: int) -> Buffer:
-        """The last bytes, from the source underneath."""
+        """The last bytes, from the underlying source."""
         return self._source.read_suffix(length)
 
-    def carry(self, ranges: Iterable[Range]) -> None:
-        """Fetch these ranges with the next ones, to have them when they are asked for."""
-        self._waiting += ranges
+    def prefetch(self, ranges: Iterable[Range]) -> None:
+        """Fetch these ranges with the next read."""
+        self._pending += ranges
 
     def read_ranges(self, ranges: Sequence[Range]) -> list[memoryview]:
-        """The bytes of each range; what was carried along before costs nothing."""
-        missing = [span for span in ranges if span not in self._carried]
-        fetched = self._source.read_ranges([*missing, *self._waiting])
+        """The bytes of each range; prefetched ranges need no request."""
+        missing = [span for span in ranges if span not in self._prefetched]
+        fetched = self._source.read_ranges([*missing, *self._pending])
         fresh = dict(zip(missing, fetched, strict=False))
-        self._carried |= zip(self._waiting, fetched[len(missing) :], strict=True)
-        self._waiting = []
-        return [self._carried[span] if span in self._carried else fresh[span] for span in ranges]
+        self._prefetched |= zip(self._pending, fetched[len(missing) :], strict=True)
+        self._pending = []
+        return [self._prefetched[span] if span in self._prefetched else fresh[span] for span in ranges]

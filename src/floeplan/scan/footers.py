@@ -24,8 +24,9 @@ from pyiceberg.transforms import IdentityTransform
 
 from floeplan.errors import FloeplanError
 from floeplan.parquet.footer.footer import ParquetFooter, read_footer
-from floeplan.parquet.prune.request import Pruner
-from floeplan.parquet.prune.result import PruneOptions, PruneResult
+from floeplan.parquet.prune.options import PruneOptions
+from floeplan.parquet.prune.pruner import Pruner
+from floeplan.parquet.prune.result import PruneResult
 from floeplan.parquet.source import ByteSource, open_source
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.build import column_of, map_leaves

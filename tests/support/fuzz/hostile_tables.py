@@ -49,7 +49,8 @@ from floeplan.metadata.files import Location, TableLocations
 from floeplan.metadata.root.writer import write_root
 from floeplan.parquet.footer.footer import ColumnChunks, read_footer
 from floeplan.parquet.pages.data_pages import UNSUPPORTED_PAGE
-from floeplan.parquet.prune.request import PruneOptions, Pruner
+from floeplan.parquet.prune.options import PruneOptions
+from floeplan.parquet.prune.pruner import Pruner
 from floeplan.parquet.prune.selection import RowSelection
 from floeplan.parquet.read.reader import read, read_selected
 from floeplan.parquet.source import open_source

@@ -13,8 +13,9 @@ from rich.text import Text
 
 from floeplan.cli.common import CaseOption, JsonOption, column_names, json_rows, rows_table, show, text_console
 from floeplan.errors import InvalidOptionError
+from floeplan.parquet.prune.options import PruneOptions
 from floeplan.parquet.prune.request import PruneRequest
-from floeplan.parquet.prune.result import PruneOptions, PruneResult
+from floeplan.parquet.prune.result import PruneResult
 from floeplan.parquet.prune.selection import Rows
 from floeplan.parquet.read.reader import ReadResult, read
 from floeplan.parquet.source import open_source

@@ -179,6 +179,11 @@ class ParquetFooter:
         """Leaves by field id."""
         return self.columns.leaf_by_id
 
+    def leaves_of_column(self, column: str | int) -> list[int]:
+        """Leaf indexes of a column given by name, path or field id; empty unless the file has exactly one such."""
+        matches = self.fields.find(column, case_sensitive=True)
+        return matches[0].node.leaf_indexes if len(matches) == 1 else []
+
     def chunks(self, leaf: LeafColumn | int) -> ColumnChunks:
         """The chunks of a column, decoded when first asked for."""
         index = leaf if isinstance(leaf, int) else leaf.index

@@ -146,6 +146,11 @@ class SchemaNode:
         for child in self.children:
             yield from child.walk()
 
+    @property
+    def leaf_indexes(self) -> list[int]:
+        """Indexes of the leaf columns at or below this node."""
+        return [node.leaf for node in self.walk() if node.leaf is not None]
+
 
 _DETAILS_SHAPE = {1: SCALAR, 2: dict.fromkeys((1, 2, 3), SCALAR)}
 ELEMENT_SHAPE = dict.fromkeys(range(1, 10), SCALAR) | {10: dict.fromkeys(range(1, 32), _DETAILS_SHAPE)}

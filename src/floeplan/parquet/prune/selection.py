@@ -1,11 +1,10 @@
-"""Which rows of a file to read: sorted, disjoint runs of row numbers, and the same as a Roaring bitmap.
+"""Which rows of a file to read: sorted, disjoint runs of row numbers, convertible to a Roaring bitmap.
 
-A ``RowSelection`` never names a row twice and never touches the rows themselves: every operation costs time by the
-number of runs. Row numbers are positions in the file; ``relative_to`` renumbers them over the row groups that are
-kept, which is what a reader that is given a list of row groups expects.
+Operations take time proportional to the number of runs, not of rows. Row numbers are positions in the file;
+``relative_to`` renumbers them over the kept row groups, which is what a reader that is given a list of row groups
+expects.
 
-Roaring bitmaps hold 32-bit numbers. A file with more rows than that has no bitmap, and nothing is lost: the runs say
-the same.
+Roaring bitmaps hold 32-bit numbers. A file with more rows has no bitmap; the runs hold the same information.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class RowSelection:
 
     @classmethod
     def from_runs(cls, starts: npt.ArrayLike, counts: npt.ArrayLike) -> RowSelection:
-        """Any runs, in any order and overlapping as they like."""
+        """From runs in any order, overlapping or not."""
         first, size = np.asarray(starts, dtype=np.int64), np.asarray(counts, dtype=np.int64)
         first, size = first[size > 0], size[size > 0]
         if len(first) == 0:
@@ -48,7 +47,7 @@ class RowSelection:
 
     @classmethod
     def from_mask(cls, mask: Mask, first_row: int = 0) -> RowSelection:
-        """One flag per row, the first of them standing for ``first_row``."""
+        """From one flag per row, the first of them for ``first_row``."""
         if not len(mask):
             return cls.none()
         changes = np.flatnonzero(mask[1:] != mask[:-1]) + 1
@@ -57,7 +56,7 @@ class RowSelection:
 
     @classmethod
     def from_rows(cls, rows: Rows) -> RowSelection:
-        """Row numbers in ascending order, some of them perhaps more than once."""
+        """From ascending row numbers, duplicates allowed."""
         if not len(rows):
             return cls.none()
         opens = np.flatnonzero(np.diff(rows) > 1) + 1
@@ -66,13 +65,13 @@ class RowSelection:
 
     @classmethod
     def from_pages(cls, first_rows: Rows, row_counts: Rows, keep: Mask) -> RowSelection:
-        """The rows of the pages, or of any other row ranges, that are kept."""
+        """From the kept ones among pages or other row ranges."""
         return cls.from_runs(first_rows[keep], row_counts[keep])
 
     @classmethod
     def from_bitmap(cls, bitmap: BitMap) -> RowSelection:
-        """The runs of a bitmap, without listing its rows: a run ends where the bitmap, moved by one, sticks out."""
-        moved = bitmap.shift(1)
+        """From a bitmap, without listing its rows."""
+        moved = bitmap.shift(1)  # a row in the bitmap but not in the shifted one starts a run, the reverse ends one
         starts = np.asarray((bitmap - moved).to_array(), dtype=np.int64)
         ends = np.asarray((moved - bitmap).to_array(), dtype=np.int64)
         if len(ends) < len(starts):
@@ -91,7 +90,7 @@ class RowSelection:
 
     @property
     def row_count(self) -> int:
-        """How many rows are selected."""
+        """Number of selected rows."""
         return int(self.counts.sum())
 
     @property
@@ -128,7 +127,7 @@ class RowSelection:
         return np.asarray((row_counts > 0) & (starts[run] < first_rows + row_counts))
 
     def rank(self, rows: npt.ArrayLike) -> Rows:
-        """For each row number, how many selected rows come before it."""
+        """For each row number, the number of selected rows before it."""
         wanted = np.asarray(rows, dtype=np.int64)
         if not self:
             return np.zeros_like(wanted)
@@ -137,7 +136,7 @@ class RowSelection:
         return np.where(run < 0, 0, before)
 
     def at(self, ranks: Rows) -> Rows:
-        """Row numbers by their places among the selected rows; the other way of ``rank``."""
+        """Row numbers by their rank among the selected rows: the inverse of ``rank``."""
         if len(self) == 1:
             return np.asarray(ranks + self.starts[0])
         before = np.cumsum(self.counts) - self.counts
@@ -145,17 +144,17 @@ class RowSelection:
         return np.asarray(ranks + (self.starts - before)[run])
 
     def intersect(self, other: RowSelection) -> RowSelection:
-        """Rows that both select."""
+        """Rows in both selections."""
         if other is self:
             return self
         return self._combine(other, np.logical_and)
 
     def union(self, other: RowSelection) -> RowSelection:
-        """Rows that either selects."""
+        """Rows in either selection."""
         return self._combine(other, np.logical_or)
 
     def difference(self, other: RowSelection) -> RowSelection:
-        """Rows that this one selects and the other does not."""
+        """Rows in this selection but not in the other."""
         if other is self or not other:
             return self if not other else RowSelection.none()
         return self._combine(other, lambda mine, theirs: mine & ~theirs)
@@ -170,7 +169,7 @@ class RowSelection:
         return RowSelection.from_pages(first, size, keep(self.contains(first), other.contains(first)))
 
     def slice(self, offset: int = 0, limit: int | None = None) -> RowSelection:
-        """Without the first ``offset`` selected rows, and at most ``limit`` of the rest."""
+        """Skip the first ``offset`` selected rows and take at most ``limit`` of the rest."""
         total = self.row_count
         first, last = min(offset, total), total if limit is None else min(offset + limit, total)
         ranks = np.cumsum(self.counts) - self.counts
@@ -178,12 +177,12 @@ class RowSelection:
         return RowSelection.from_runs(self.starts + low, high - low)
 
     def narrow(self, mask: Mask) -> RowSelection:
-        """Keep those selected rows whose flag is set: one flag per *selected* row."""
+        """Keep the selected rows whose flag is set; the mask has one flag per *selected* row."""
         ranks = RowSelection.from_mask(mask)
         return ranks._moved(np.cumsum(self.counts) - self.counts, self.starts)
 
     def relative_to(self, first_rows: Rows, row_counts: Rows) -> RowSelection:
-        """Renumber over the given row groups laid end to end (ascending); rows outside of them are dropped."""
+        """Renumber over the given ascending row groups, concatenated; rows outside of them are dropped."""
         ends = first_rows + row_counts
         seamless = len(ends) > 0 and bool((first_rows[1:] == ends[:-1]).all())
         if seamless and self and self.starts[0] >= first_rows[0] and self.ends[-1] <= ends[-1]:
@@ -196,22 +195,22 @@ class RowSelection:
         return self._moved(np.cumsum(row_counts) - row_counts, first_rows)
 
     def _moved(self, old: Rows, new: Rows) -> RowSelection:
-        """Move every row by the distance between the last of ``old`` at or before it and its ``new``."""
+        """Shift every row by ``new - old`` of the last ``old`` at or before it."""
         if not self:
             return self
         first = distinct(np.concatenate((self.starts, old[self.contains(old)])))
         run = np.searchsorted(self.starts, first, side="right") - 1
         size = np.minimum(self.ends[run], np.append(first[1:], np.iinfo(np.int64).max)) - first
-        place = np.searchsorted(old, first, side="right") - 1
-        return RowSelection.from_runs(first + (new - old)[place], size)
+        interval = np.searchsorted(old, first, side="right") - 1
+        return RowSelection.from_runs(first + (new - old)[interval], size)
 
     def to_rows(self) -> Rows:
-        """Every selected row number; costs memory by the number of rows."""
+        """Every selected row number; takes memory proportional to the rows."""
         ranks = np.cumsum(self.counts) - self.counts
         return np.asarray(np.arange(self.row_count) + np.repeat(self.starts - ranks, self.counts))
 
     def to_mask(self, total: int) -> Mask:
-        """One flag for each of ``total`` rows, none of which the selection goes beyond."""
+        """One flag for each of ``total`` rows; the selection must lie within them."""
         mask = np.zeros(total, dtype=np.bool_)
         mask[self.to_rows()] = True
         return mask
@@ -233,6 +232,7 @@ class RowSelection:
 
 
 def distinct(numbers: Rows) -> Rows:
-    """The different numbers, ascending; NumPy's own way imports its masked arrays, which costs more than a lookup."""
+    """The distinct numbers, ascending."""
+    # np.unique imports numpy.ma, which takes longer than a point lookup.
     ordered = np.sort(numbers, kind="stable")
     return np.asarray(ordered[np.diff(ordered, prepend=ordered[:1] - 1) != 0])

@@ -16,7 +16,7 @@ import pyarrow as pa
 from floeplan.errors import UnknownColumnError
 from floeplan.parquet.footer.field_index import IndexedField
 from floeplan.parquet.footer.footer import ParquetFooter
-from floeplan.parquet.footer.schema import LeafColumn, SchemaNode
+from floeplan.parquet.footer.schema import LeafColumn
 from floeplan.parquet.read.assemble import FieldLayout, LeafLayout, arrow_field, merge
 
 
@@ -56,7 +56,7 @@ def project(
 ) -> tuple[ProjectedField, ...]:
     """The wanted fields in the order asked for; all fields of the file when no columns are named."""
     if columns is None:
-        return _fields(footer, {position: _leaves_of(top) for position, top in enumerate(footer.root.children)})
+        return _fields(footer, {position: top.leaf_indexes for position, top in enumerate(footer.root.children)})
     wanted: dict[int, set[int]] = {}
     for column in columns:
         position, leaves = _find(footer, column, case_sensitive)
@@ -67,14 +67,8 @@ def project(
 def project_leaves(footer: ParquetFooter, leaves: Iterable[int]) -> tuple[ProjectedField, ...]:
     """The fields that hold the given leaves, with nothing else inside."""
     chosen = set(leaves)
-    held = {position: chosen & set(_leaves_of(node)) for position, node in enumerate(footer.root.children)}
+    held = {position: chosen & set(node.leaf_indexes) for position, node in enumerate(footer.root.children)}
     return _fields(footer, {position: inside for position, inside in held.items() if inside})
-
-
-def leaves_of_column(footer: ParquetFooter, column: str | int) -> list[int]:
-    """The leaves of a column, none when the file does not have it."""
-    matches = footer.fields.find(column, case_sensitive=True)
-    return _leaves_of(matches[0].node) if len(matches) == 1 else []
 
 
 def without_field_ids(table: pa.Table) -> pa.Table:
@@ -100,7 +94,7 @@ def _fields(footer: ParquetFooter, wanted: Mapping[int, Iterable[int]]) -> tuple
 
 def _field(footer: ParquetFooter, position: int, leaves: Iterable[int], written: pa.Schema | None) -> ProjectedField:
     node = footer.root.children[position]
-    inside = [footer.leaves[leaf] for leaf in _leaves_of(node)]
+    inside = [footer.leaves[leaf] for leaf in node.leaf_indexes]
     layout = FieldLayout(
         tuple(part.encoded for part in node.walk()),
         inside[0].index,
@@ -111,16 +105,12 @@ def _field(footer: ParquetFooter, position: int, leaves: Iterable[int], written:
     return ProjectedField(layout, tuple(footer.leaves[leaf] for leaf in sorted(leaves)))
 
 
-def _leaves_of(node: SchemaNode) -> list[int]:
-    return [part.leaf for part in node.walk() if part.leaf is not None]
-
-
 def _find(footer: ParquetFooter, column: str | int, case_sensitive: bool) -> tuple[int, list[int]]:
     """Position of the top-level field and the leaves inside it that a name, a path or a field id stands for."""
     matches = footer.fields.find(column, case_sensitive=case_sensitive)
     if len(matches) != 1:
         raise _not_one(footer, column, matches)
-    return matches[0].position, _leaves_of(matches[0].node)
+    return matches[0].position, matches[0].node.leaf_indexes
 
 
 def _not_one(footer: ParquetFooter, column: str | int, matches: list[IndexedField]) -> UnknownColumnError:

@@ -21,14 +21,13 @@ from pyiceberg.schema import Schema
 
 from floeplan.parquet.footer.footer import ParquetFooter, read_footer
 from floeplan.parquet.footer.page_index import PageIndex, read_page_indexes
-from floeplan.parquet.prune.pruner import Binding, by_field_id, spent
-from floeplan.parquet.prune.request import Pruner
-from floeplan.parquet.prune.result import PruneOptions, PruneResult
+from floeplan.parquet.prune.options import PruneOptions
+from floeplan.parquet.prune.pruner import Binding, Pruner, cost_since, resolves_by_field_id
+from floeplan.parquet.prune.result import PruneResult
 from floeplan.parquet.prune.selection import RowSelection, distinct
 from floeplan.parquet.read.pages import LeafPlan, plan_leaf, read_leaves, take_rows
 from floeplan.parquet.read.projection import (
     ProjectedField,
-    leaves_of_column,
     project,
     project_leaves,
     without_field_ids,
@@ -96,7 +95,7 @@ def read(
     pruned = examination.result()
     reading = _Reading(source, footer, fields, examination.indexes, examination.binding)
     table = reading.matching(pruned.file_selection, pruned.proven, limit)
-    cost = spent(source, before)
+    cost = cost_since(source, before)
     return ReadResult(table, pruned, cost.bytes, cost.requests, cost.round_trips)
 
 
@@ -227,7 +226,7 @@ def _within(rows: RowSelection, larger: RowSelection) -> RowSelection:
 def _leaves_asked(footer: ParquetFooter, binding: Binding) -> set[int]:
     """Everything the predicate reads, opaque pieces and whole structs included; what the file lacks is left out."""
     wanted = field_ids(binding.predicate)
-    if by_field_id(footer, binding.schema):
-        return {leaf for field in wanted for leaf in leaves_of_column(footer, field)}
+    if resolves_by_field_id(footer, binding.schema):
+        return {leaf for field in wanted for leaf in footer.leaves_of_column(field)}
     names = (binding.schema.find_column_name(field) for field in wanted)
-    return {leaf for name in names if name is not None for leaf in leaves_of_column(footer, name)}
+    return {leaf for name in names if name is not None for leaf in footer.leaves_of_column(name)}

@@ -22,7 +22,6 @@ from floeplan.parquet.footer.thrift import corrupt
 from floeplan.parquet.pages.codec import PageCodec
 from floeplan.parquet.pages.data_pages import PLAIN, UNSUPPORTED_PAGE, kernel, read_pages
 from floeplan.parquet.prune.selection import RowSelection, distinct
-from floeplan.parquet.read.projection import leaves_of_column
 from floeplan.parquet.source import ByteSource, LocalSource, Range
 from floeplan.vectors import Ints
 
@@ -45,7 +44,7 @@ def read_row_groups(
     source: ByteSource, footer: ParquetFooter, columns: Sequence[str | int], selection: RowSelection
 ) -> pa.Table:
     """The selected rows of some columns, which the file must have; fields stand in the order of the file."""
-    leaves = sorted({leaf for column in columns for leaf in leaves_of_column(footer, column)})
+    leaves = sorted({leaf for column in columns for leaf in footer.leaves_of_column(column)})
     everything = selection.row_count == footer.num_rows
     tables = []
     for groups in _waves(footer, leaves, _touched(footer, selection)):
