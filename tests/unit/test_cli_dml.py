@@ -263,7 +263,7 @@ def test_a_branch_is_changed_alone(shell: Shell) -> None:
     assert shell.ids("audit") == [0, *range(3, 130)]
     assert shell.ids() == [*range(130)]
     code, error = shell.error("sql", "DELETE FROM db.events.branch_audit WHERE id = 2", "--branch", "other")
-    assert (code, "branch other is asked for" in error["message"]) == (2, True)
+    assert (code, "branch other is requested" in error["message"]) == (2, True)
 
 
 def test_results_for_people(shell: Shell) -> None:

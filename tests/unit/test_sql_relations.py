@@ -13,7 +13,7 @@ import floeplan as fp
 from floeplan.errors import BadInputError, UnknownTableError
 from floeplan.spark import session
 from floeplan.spark.session import SparkOnDemand, spark_errors_translated
-from floeplan.sql_text.relations import find_table, open_table, places
+from floeplan.sql_text.relations import find_table, open_table, table_references
 from floeplan.sql_text.run import StatementOptions, run_text
 from tests.support.tables.two_specs import catalog, two_spec_table
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.unit
 
 def replaced(text: str) -> str:
     """The query with each name in angle brackets, and with a star where it needs an alias."""
-    for place in reversed(list(places(text))):
+    for place in reversed(list(table_references(text))):
         name = text[place.start : place.end]
         text = f"{text[: place.start]}<{name}>{'*' if place.needs_alias else ''}{text[place.end :]}"
     return text
@@ -55,7 +55,7 @@ def test_names_where_a_table_is_expected(marked: str) -> None:
 
 def test_a_snapshot_of_a_source_is_refused() -> None:
     with pytest.raises(BadInputError, match="VERSION AS OF is not supported"):
-        list(places("SELECT * FROM db.t VERSION AS OF 5"))
+        list(table_references("SELECT * FROM db.t VERSION AS OF 5"))
 
 
 def test_names_are_looked_up_with_catalog_and_branch(tmp_path: Path) -> None:

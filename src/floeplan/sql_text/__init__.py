@@ -1,1 +1,27 @@
-"""Statements that change tables, as SQL text in Spark's dialect."""
+"""SQL statements that change a table, in Spark's dialect.
+
+The package is not called ``sql`` because ``floeplan.sql`` is the public function.
+
+``fp.sql`` and ``floeplan sql`` take INSERT, DELETE, UPDATE, MERGE and ALTER TABLE … ADD/DROP/REPLACE PARTITION FIELD as
+text. This package parses a statement, resolves its tables, and calls the functions of ``dml`` and ``transaction`` that
+make the change; it changes nothing itself.
+
+Rule: sqlglot decides which clauses a statement has; expressions and queries keep their exact source text, because they
+are evaluated later, by Arrow or by Spark.
+
+Fail-safe: a clause that is not understood is refused, and nothing is read or written before the whole statement is
+parsed.
+
+Modules in reading order:
+
+- ``statements``: the parsed statements, as frozen dataclasses.
+- ``tokens``: the tokens of a statement and the text between them.
+- ``outline``: a statement with each expression as one token, parsed by sqlglot.
+- ``qualifiers``: removes or replaces table qualifiers in expressions.
+- ``parse``: sqlglot's AST to ``statements``.
+- ``alter``: ALTER TABLE … PARTITION FIELD, which sqlglot does not parse.
+- ``relations``: tables of the catalog in queries, as temporary views of Spark.
+- ``run``: runs a statement; ``sql`` is the public function.
+
+Imported by ``audit``, ``explorer`` and ``cli``.
+"""

@@ -1,25 +1,29 @@
-"""Statements from text: INSERT, DELETE, UPDATE, MERGE in Spark's dialect and Iceberg's ALTER TABLE … PARTITION FIELD.
+"""INSERT, DELETE, UPDATE and MERGE in Spark's dialect, and Iceberg's ALTER TABLE … PARTITION FIELD, from text.
 
-Fail-safe: what is not one of these, or says more than is understood here, is refused in one line that names it; nothing
-of a statement is passed over.
+sqlglot parses the outline of a statement (see ``outline``); this module turns its AST into ``statements``. Written by
+hand is what sqlglot does not parse: ALTER TABLE … PARTITION FIELD, of which sqlglot makes an opaque ``Command``, and
+``WITH SCHEMA EVOLUTION``, which it rejects.
+
+Fail-safe: a clause that is not understood here is refused in one line that names it; nothing of a statement is ignored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from sqlglot import TokenType
+from sqlglot import exp
 
 from floeplan.dml.statement import SubqueryCondition
 from floeplan.errors import BadInputError
-from floeplan.sql_text.names import alias_of, assignments_of, table_name
-from floeplan.sql_text.parse_alter import parse_alter
+from floeplan.sql_text.alter import parse_alter
+from floeplan.sql_text.outline import Outline, outline_of
 from floeplan.sql_text.qualifiers import Qualifiers, has_subquery, refuse_parameters
 from floeplan.sql_text.statements import (
     SOURCE,
     TARGET,
     Assignment,
     Clause,
+    ColumnPath,
     Delete,
     DeleteRow,
     Insert,
@@ -33,280 +37,36 @@ from floeplan.sql_text.statements import (
     TableName,
     Update,
     UpdateRow,
+    target_name,
 )
-from floeplan.sql_text.tokens import Cursor, Piece, is_name, is_word
+from floeplan.sql_text.tokens import Cursor, Piece
 from floeplan.text import excerpt, one_line
 
-# INSERT INTO and INSERT OVERWRITE: PARTITION clause, column list or BY NAME, and the query.
-
-
-_QUERY_WORDS = ("SELECT", "VALUES", "WITH", "TABLE", "FROM")
-
-
-def parse_insert(cursor: Cursor) -> Insert:
-    """Parse ``[WITH …] INSERT …`` to the end; common table expressions become part of the query."""
-    shared = _common_tables(cursor)
-    cursor.expect("INSERT")
-    overwrite = cursor.accept("OVERWRITE")
-    if not overwrite:
-        if cursor.sees("WITH", "SCHEMA", "EVOLUTION"):
-            raise BadInputError("INSERT WITH SCHEMA EVOLUTION is not supported; add the columns first")
-        cursor.expect("INTO")
-    if cursor.sees("DIRECTORY") or cursor.sees("LOCAL", "DIRECTORY"):
-        raise BadInputError("INSERT OVERWRITE DIRECTORY writes no table; use 'floeplan scan TABLE -o FILE.parquet'")
-    cursor.accept("TABLE")
-    table = table_name(cursor)
-    partition = _partition(cursor)
-    replace_where = _replace_where(cursor, Qualifiers.of((table.parts, None, ""))) if not overwrite else None
-    by_name = cursor.accept("BY", "NAME")
-    columns = None if by_name else _columns(cursor)
-    query = shared + _query(cursor)
-    return Insert(table, Query(query), overwrite, columns, by_name, partition, replace_where)
-
-
-def _common_tables(cursor: Cursor) -> str:
-    if not cursor.sees("WITH"):
-        return ""
-    text = cursor.until(lambda c: c.sees("INSERT") or c.sees("SELECT")).text
-    if not cursor.sees("INSERT"):
-        raise BadInputError(
-            "WITH … SELECT reads, and only statements that change a table are run here; use fp.read(spark, table)",
-            context={"statement": "WITH"},
-        )
-    return text + " "
-
-
-def _partition(cursor: Cursor) -> tuple[PartitionValue, ...]:
-    if not cursor.accept("PARTITION"):
-        return ()
-    found = tuple(_partition_value(piece) for piece in cursor.items())
-    if cursor.sees("IF", "NOT", "EXISTS"):
-        raise BadInputError("IF NOT EXISTS is not supported in a PARTITION clause")
-    if not found:
-        raise BadInputError("the PARTITION clause is empty")
-    return found
-
-
-def _partition_value(piece: Piece) -> PartitionValue:
-    name, *rest = piece.tokens
-    if not is_name(name) or (rest and (len(rest) < 2 or rest[0].token_type is not TokenType.EQ)):
-        raise BadInputError(f"PARTITION takes column or column = value, not {piece.text!r}")
-    value = piece.text[rest[0].end + 1 - piece.start :].strip() if rest else None
-    return PartitionValue(str(name.text), value)
-
-
-def _replace_where(cursor: Cursor, names: Qualifiers) -> str | None:
-    """``REPLACE WHERE condition``: rows that match are replaced by those of the query."""
-    if not cursor.accept("REPLACE", "WHERE"):
-        return None
-    return names.expression(cursor.until(_at_query), "REPLACE WHERE")
-
-
-def _at_query(cursor: Cursor) -> bool:
-    return not cursor.done and is_word(cursor.tokens[cursor.at], *_QUERY_WORDS)
-
-
-def _columns(cursor: Cursor) -> tuple[str, ...] | None:
-    """A column list, unless the parenthesis begins a query."""
-    if not cursor.sees_symbol(TokenType.L_PAREN):
-        return None
-    inside = cursor.tokens[cursor.at + 1]
-    after = cursor.partner[cursor.at] + 1
-    followed = after < len(cursor.tokens) and (
-        is_word(cursor.tokens[after], *_QUERY_WORDS) or cursor.tokens[after].token_type is TokenType.L_PAREN
-    )
-    if not followed or is_word(inside, "SELECT") or inside.token_type is TokenType.L_PAREN:
-        return None
-    names = cursor.names()
-    for position, parts in enumerate(names):
-        if len(parts) > 1:
-            raise BadInputError(f"INSERT takes top-level columns, not {'.'.join(parts)}")
-        if parts in names[:position]:
-            raise BadInputError(f"INSERT names {parts[0]} twice", context={"column": parts[0]})
-    return tuple(parts[0] for parts in names)
-
-
-def _query(cursor: Cursor) -> str:
-    if not (_at_query(cursor) or cursor.sees_symbol(TokenType.L_PAREN)):
-        raise cursor.error("a query is expected: SELECT …, VALUES … or TABLE …")
-    return cursor.rest().text
-
-
-# MERGE INTO target USING source ON condition WHEN … THEN ….
-
-
-def parse_merge(cursor: Cursor) -> Merge:
-    """Parse from MERGE to the end."""
-    cursor.expect("MERGE")
-    if cursor.sees("WITH", "SCHEMA", "EVOLUTION"):
-        raise BadInputError("MERGE WITH SCHEMA EVOLUTION is not supported; add the columns first")
-    cursor.expect("INTO")
-    table = table_name(cursor)
-    target_alias = alias_of(cursor, "USING")
-    cursor.expect("USING")
-    source = _source(cursor)
-    source_alias = alias_of(cursor, "ON")
-    columns = tuple(parts[0] for parts in cursor.names()) if cursor.sees_symbol(TokenType.L_PAREN) else None
-    source_name = source.parts if isinstance(source, Relation) else ()
-    target = (table.parts, target_alias, TARGET)
-    both = Qualifiers.of(target, (source_name, source_alias, SOURCE))
-    cursor.expect("ON")
-    on = _condition(both.expression(cursor.until(_at_when), "the condition of MERGE"))
-    clauses = _Clauses(cursor, Qualifiers.of(target), both)
-    clauses.parse()
-    return Merge(
-        table, source, on, tuple(clauses.matched), tuple(clauses.not_matched), tuple(clauses.by_source), columns
-    )
-
-
-def _condition(text: str) -> str:
-    """A bare name is a boolean column, as in SQL, and not the name of a key."""
-    return f"({text})" if text.isidentifier() else text
-
-
-def _source(cursor: Cursor) -> Source:
-    if not cursor.sees_symbol(TokenType.L_PAREN):
-        return Relation(cursor.name())
-    first, stop = cursor.parenthesised()
-    if first == stop:
-        raise cursor.error("a query is expected between the parentheses", first)
-    return Query(cursor.piece(first, stop).text)
-
-
-def _at_when(cursor: Cursor) -> bool:
-    return cursor.sees("WHEN", "MATCHED") or cursor.sees("WHEN", "NOT", "MATCHED")
-
-
-class _Clauses:
-    """The WHEN clauses, by kind and in their order."""
-
-    def __init__(self, cursor: Cursor, target: Qualifiers, both: Qualifiers) -> None:
-        self.cursor, self.target, self.both = cursor, target, both
-        self.matched: list[Clause] = []
-        self.not_matched: list[Clause] = []
-        self.by_source: list[Clause] = []
-
-    def parse(self) -> None:
-        if self.cursor.done:
-            raise self.cursor.error("MERGE needs at least one WHEN clause")
-        while not self.cursor.done:
-            if self.cursor.accept("WHEN", "MATCHED"):
-                self._clause(self.matched, "WHEN MATCHED")
-            elif self.cursor.accept("WHEN", "NOT", "MATCHED", "BY", "SOURCE"):
-                self._clause(self.by_source, "WHEN NOT MATCHED BY SOURCE")
-            elif self.cursor.accept("WHEN", "NOT", "MATCHED"):
-                self.cursor.accept("BY", "TARGET")
-                self._clause(self.not_matched, "WHEN NOT MATCHED")
-            else:
-                raise self.cursor.error("WHEN [NOT] MATCHED is expected")
-
-    def _clause(self, kind: list[Clause], what: str) -> None:
-        if kind and kind[-1].condition is None:
-            raise BadInputError(f"{what}: only the last clause of a kind may be without a condition")
-        condition = None
-        if self.cursor.accept("AND"):
-            condition = self.both.expression(self.cursor.until(lambda c: c.sees("THEN")), f"the condition of {what}")
-        self.cursor.expect("THEN")
-        kind.append(Clause(self._action(kind, what), condition))
-
-    def _action(self, kind: list[Clause], what: str) -> DeleteRow | UpdateRow | InsertRow:
-        inserts = kind is self.not_matched
-        if inserts and self.cursor.accept("INSERT"):
-            return InsertRow(None if self._star() else self._inserted(what))
-        if not inserts and self.cursor.accept("DELETE"):
-            return DeleteRow()
-        if not inserts and self.cursor.accept("UPDATE", "SET"):
-            if kind is self.matched and self._star():
-                return UpdateRow(None)
-            return UpdateRow(assignments_of(self.cursor, self.target, self.both, _at_when, f"{what}: UPDATE SET"))
-        raise self.cursor.error(f"{what} takes {'INSERT' if inserts else 'UPDATE SET or DELETE'}")
-
-    def _star(self) -> bool:
-        star = self.cursor.sees_symbol(TokenType.STAR)
-        self.cursor.at += star
-        return star
-
-    def _inserted(self, what: str) -> tuple[Assignment, ...]:
-        columns = [self.target.column(parts) for parts in self.cursor.names()]
-        self.cursor.expect("VALUES")
-        values = self.cursor.items()
-        if len(columns) != len(values):
-            raise BadInputError(f"{what}: INSERT names {len(columns)} columns and has {len(values)} values")
-        for position, column in enumerate(columns):
-            if column in columns[:position]:
-                raise BadInputError(f"{what}: INSERT names {'.'.join(column)} twice")
-        return tuple(
-            Assignment(column, self.both.expression(value, f"{what}: INSERT {'.'.join(column)}"))
-            for column, value in zip(columns, values, strict=True)
-        )
-
-
-# Subqueries in the condition of a DELETE or UPDATE: ``id IN (SELECT …)``, ``EXISTS (…)``, ``ts < (SELECT …)``.
-#
-# Rule: names inside a subquery are resolved by Spark, the subquery's own tables first and the changed table after them;
-# nothing in such a condition is rewritten but names of the catalog's tables, which become views.
-#
-# Fail-safe: for planning only those parts count that stand beside subqueries under AND; where there is an OR, none
-# does.
-
-
-def subquery_condition(piece: Piece, names: Qualifiers, alias: str, what: str) -> SubqueryCondition:
-    """A condition in which ``has_subquery`` found one."""
-    plain = [names.expression(part, what) for part in _conjuncts(piece.text) if not has_subquery(part)]
-    return SubqueryCondition(piece.text, " AND ".join(plain) or "TRUE", alias)
-
-
-def _conjuncts(text: str) -> Iterator[Piece]:
-    """The parts of a condition that all must hold; a condition with OR is one part."""
-    cursor = Cursor(text)
-    whole = cursor.rest()
-    cursor.at, waiting = 0, 0
-
-    def ends(at: Cursor) -> bool:
-        nonlocal waiting
-        if at.sees("BETWEEN"):
-            waiting += 1
-        elif at.sees("AND") and waiting:
-            waiting -= 1
-        else:
-            return at.sees("AND") or at.sees("OR")
-        return False
-
-    parts = []
-    while not cursor.done:
-        parts.append(cursor.until(ends))
-        if cursor.sees("OR"):
-            yield whole
-            return
-        cursor.at += 1
-    yield from parts
-
-
-# ---
-
-_READS = ("SELECT", "FROM", "VALUES", "TABLE", "SHOW", "DESCRIBE", "DESC", "EXPLAIN")
+_MATCHED, _NOT_MATCHED = "WHEN MATCHED", "WHEN NOT MATCHED"
+_NOT_MATCHED_BY_SOURCE = "WHEN NOT MATCHED BY SOURCE"
+_READS = ("SELECT", "FROM", "VALUES", "TABLE", "SHOW", "DESCRIBE", "DESC", "EXPLAIN", "(")
 
 
 def parse_statement(text: str) -> Statement:
-    """The statement a text says.
+    """Parse one statement that changes a table.
 
     Raises:
-        BadInputError: It is no statement Floeplan runs, or cannot be parsed.
+        BadInputError: The statement is of another kind, or cannot be parsed.
     """
     cursor = Cursor(text)
     first = cursor.tokens[0].text.upper()
     match first:
         case "INSERT" | "WITH":
-            return parse_insert(cursor)
+            return _insert(cursor)
         case "DELETE":
             return _delete(cursor)
         case "UPDATE":
-            return _update(cursor)
+            return _update(outline_of(cursor))
         case "MERGE":
-            return parse_merge(cursor)
+            return _merge(cursor)
         case "ALTER":
             return parse_alter(cursor)
-    if first in _READS or cursor.sees_symbol(TokenType.L_PAREN):
+    if first in _READS:
         raise BadInputError(
             f"{first} reads, and only statements that change a table are run here; "
             "use 'floeplan scan TABLE --where …', or fp.read(spark, table) and Spark's own SQL",
@@ -319,37 +79,264 @@ def parse_statement(text: str) -> Statement:
     )
 
 
+def parse_assignments(text: str, what: str) -> tuple[Assignment, ...]:
+    """Parse ``column = expression, …``; ``what`` names the option it comes from."""
+    outline = outline_of(Cursor(f"UPDATE t SET {text}"))
+    _refuse_other_clauses(outline.tree, what, "this", "expressions")
+    return _assignments(outline, _set_pairs(outline.tree), Qualifiers({}), Qualifiers({}), what)
+
+
+def _insert(cursor: Cursor) -> Insert:
+    """``[WITH …] INSERT …``: common table expressions before INSERT become part of the query."""
+    common_tables = ""
+    if cursor.sees("WITH"):
+        common_tables = cursor.until(lambda c: c.sees("INSERT") or c.sees("SELECT")).text + " "
+        if not cursor.sees("INSERT"):
+            raise BadInputError(
+                "WITH … SELECT reads, and only statements that change a table are run here; use fp.read(spark, table)",
+                context={"statement": "WITH"},
+            )
+    if cursor.sees("INSERT", "WITH", "SCHEMA", "EVOLUTION"):
+        raise BadInputError("INSERT WITH SCHEMA EVOLUTION is not supported; add the columns first")
+    outline = outline_of(cursor)
+    tree = outline.tree
+    _refuse_other_clauses(tree, "INSERT", "this", "overwrite", "by_name", "where", "expression")
+    if isinstance(tree.this, exp.Directory):
+        raise BadInputError("INSERT OVERWRITE DIRECTORY writes no table; use 'floeplan scan TABLE -o FILE.parquet'")
+
+    listed = tree.this.expressions if isinstance(tree.this, exp.Schema) else None
+    table_node = tree.this.this if isinstance(tree.this, exp.Schema) else tree.this
+    table, alias = _target(table_node, "INSERT", "partition")
+    if alias is not None:
+        raise BadInputError(f"INSERT takes no alias: {alias}")
+    overwrite = bool(tree.args.get("overwrite"))
+    where = outline.piece(tree.args.get("where"))
+    if where is not None and overwrite:
+        raise BadInputError("INSERT OVERWRITE takes no REPLACE WHERE; use INSERT INTO … REPLACE WHERE")
+    query = outline.piece(tree.expression.expressions[0])
+    if query is None:
+        raise BadInputError("INSERT needs a query: SELECT …, VALUES … or TABLE …")
+    return Insert(
+        table,
+        Query(common_tables + query.text),
+        overwrite,
+        None if listed is None else _listed_columns(listed),
+        bool(tree.args.get("by_name")),
+        _partition(outline, table_node.args.get("partition")),
+        None if where is None else _qualifiers(table, None).expression(where, "REPLACE WHERE"),
+    )
+
+
+def _listed_columns(nodes: Sequence[exp.Expr]) -> tuple[str, ...]:
+    names: list[str] = []
+    for node in nodes:
+        if not isinstance(node, exp.Identifier):
+            raise BadInputError(f"INSERT takes names of top-level columns, not {node.sql('spark')}")
+        if node.name in names:
+            raise BadInputError(f"INSERT names {node.name} twice", context={"column": node.name})
+        names.append(node.name)
+    return tuple(names)
+
+
+def _partition(outline: Outline, clause: exp.Expr | None) -> tuple[PartitionValue, ...]:
+    if clause is None:
+        return ()
+    found = []
+    for node in clause.expressions:
+        column, value = (node.this, outline.piece(node.expression)) if isinstance(node, exp.EQ) else (node, None)
+        path = _path(column)
+        if path is None or len(path) > 1 or (isinstance(node, exp.EQ) and value is None):
+            raise BadInputError(f"PARTITION takes column or column = value, not {node.sql('spark')}")
+        found.append(PartitionValue(path[0], value.text if value else None))
+    return tuple(found)
+
+
 def _delete(cursor: Cursor) -> Delete:
-    cursor.expect("DELETE", "FROM")
-    table = table_name(cursor)
-    alias = alias_of(cursor, "WHERE")
-    where = _rows(cursor, table, alias, "the condition of DELETE")
-    cursor.expect_end()
-    return Delete(table, where)
+    if not cursor.sees("DELETE", "FROM"):  # optional for sqlglot, required by Spark
+        raise cursor.error("DELETE FROM is expected")
+    outline = outline_of(cursor)
+    _refuse_other_clauses(outline.tree, "DELETE", "this", "where")
+    table, alias = _target(outline.tree.this, "DELETE")
+    return Delete(table, _condition(outline, table, alias, "DELETE"))
 
 
-def _update(cursor: Cursor) -> Update:
-    cursor.expect("UPDATE")
-    table = table_name(cursor)
-    alias = alias_of(cursor, "SET")
-    names = _names(table, alias)
-    cursor.expect("SET")
-    assignments = assignments_of(cursor, names, names, lambda c: c.sees("WHERE"), "UPDATE SET")
-    where = _rows(cursor, table, alias, "the condition of UPDATE")
-    cursor.expect_end()
-    return Update(table, assignments, where)
+def _update(outline: Outline) -> Update:
+    _refuse_other_clauses(outline.tree, "UPDATE", "this", "expressions", "where")
+    table, alias = _target(outline.tree.this, "UPDATE")
+    names = _qualifiers(table, alias)
+    assignments = _assignments(outline, _set_pairs(outline.tree), names, names, "UPDATE SET")
+    return Update(table, assignments, _condition(outline, table, alias, "UPDATE"))
 
 
-def _names(table: TableName, alias: str | None) -> Qualifiers:
+def _merge(cursor: Cursor) -> Merge:
+    if cursor.sees("MERGE", "WITH", "SCHEMA", "EVOLUTION"):
+        raise BadInputError("MERGE WITH SCHEMA EVOLUTION is not supported; add the columns first")
+    outline = outline_of(cursor)
+    tree = outline.tree
+    _refuse_other_clauses(tree, "MERGE", "this", "using", "on", "whens")
+    table, alias = _target(tree.this, "MERGE")
+    source: Source
+    if (query := outline.piece(tree.args["using"])) is not None:
+        source = Query(query.text)
+    else:
+        source = Relation(_table_parts(tree.args["using"], "MERGE"))
+    source_alias = tree.args["using"].args.get("alias")
+    source_parts = source.parts if isinstance(source, Relation) else ()
+    target = (table.parts, alias, TARGET)
+    both = Qualifiers.of(target, (source_parts, source_alias.name if source_alias else None, SOURCE))
+
+    condition = outline.piece(tree.args.get("on"))
+    if condition is None:
+        raise BadInputError("MERGE needs a condition: MERGE INTO … USING … ON condition")
+    on = both.expression(condition, "the condition of MERGE")
+    clauses: dict[str, list[Clause]] = {_MATCHED: [], _NOT_MATCHED: [], _NOT_MATCHED_BY_SOURCE: []}
+    for node in tree.args["whens"].expressions:
+        _refuse_other_clauses(node, "WHEN", "matched", "source", "condition", "then")
+        not_matched = _NOT_MATCHED_BY_SOURCE if node.args.get("source") else _NOT_MATCHED
+        kind = _MATCHED if node.args.get("matched") else not_matched
+        if clauses[kind] and clauses[kind][-1].condition is None:
+            raise BadInputError(f"{kind}: only the last clause of a kind may be without a condition")
+        piece = outline.piece(node.args.get("condition"))
+        also = None if piece is None else both.expression(piece, f"the condition of {kind}")
+        clauses[kind].append(Clause(_action(outline, kind, node.args["then"], Qualifiers.of(target), both), also))
+    return Merge(
+        table,
+        source,
+        f"({on})" if on.isidentifier() else on,  # a bare name is a boolean column; unquoted it would name a join key
+        tuple(clauses[_MATCHED]),
+        tuple(clauses[_NOT_MATCHED]),
+        tuple(clauses[_NOT_MATCHED_BY_SOURCE]),
+        tuple(column.name for column in source_alias.columns) or None if source_alias else None,
+    )
+
+
+def _action(
+    outline: Outline, kind: str, node: exp.Expr, target: Qualifiers, both: Qualifiers
+) -> DeleteRow | UpdateRow | InsertRow:
+    """What a WHEN clause does, after THEN."""
+    if kind == _NOT_MATCHED:
+        if not isinstance(node, exp.Insert):
+            raise BadInputError(f"{kind} takes INSERT")
+        if isinstance(node.this, exp.Star):
+            return InsertRow(None)
+        columns, values = (part.expressions if part else [] for part in (node.this, node.expression))
+        if len(columns) != len(values):
+            raise BadInputError(f"{kind}: INSERT names {len(columns)} columns and has {len(values)} values")
+        pairs = list(zip(columns, values, strict=True))
+        return InsertRow(_assignments(outline, pairs, target, both, f"{kind}: INSERT"))
+    if isinstance(node, exp.Var) and node.name.upper() == "DELETE":
+        return DeleteRow()
+    if not isinstance(node, exp.Update):
+        raise BadInputError(f"{kind} takes UPDATE SET or DELETE")
+    if kind == _MATCHED and [type(one) for one in node.expressions] == [exp.Star]:
+        return UpdateRow(None)
+    return UpdateRow(_assignments(outline, _set_pairs(node), target, both, f"{kind}: UPDATE SET"))
+
+
+# What statements have in common: the target, assignments, and the condition after WHERE.
+
+
+def _refuse_other_clauses(node: exp.Expr, what: str, *understood: str) -> None:
+    """Refuse clauses of other dialects that sqlglot accepts, such as RETURNING or LIMIT."""
+    for clause, value in node.args.items():
+        if value and clause not in understood:
+            raise BadInputError(f"{what} with {clause.strip('_').upper()} is not supported", context={"clause": clause})
+
+
+def _target(node: exp.Expr, what: str, *understood: str) -> tuple[TableName, str | None]:
+    """The table that a statement changes, and its alias."""
+    parts = _table_parts(node, what, *understood)
+    alias = node.args.get("alias")
+    if alias is not None and alias.columns:
+        raise BadInputError(f"{what} takes no column names after the alias of its table")
+    return target_name(parts), alias.name if alias else None
+
+
+def _table_parts(node: exp.Expr, what: str, *understood: str) -> tuple[str, ...]:
+    if not isinstance(node, exp.Table) or not all(isinstance(part, exp.Identifier) for part in node.parts):
+        raise BadInputError(f"{what} needs the name of a table, not {node.sql('spark')}")
+    _refuse_other_clauses(node, f"{what}: a table", "this", "db", "catalog", "alias", *understood)
+    return tuple(part.name for part in node.parts)
+
+
+def _path(node: exp.Expr) -> ColumnPath | None:
+    """The parts of a column's name; ``None`` for any other node."""
+    parts = node.parts if isinstance(node, exp.Column | exp.Dot) else []
+    if not parts or not all(isinstance(part, exp.Identifier) for part in parts):
+        return None
+    return tuple(part.name for part in parts)
+
+
+def _set_pairs(update: exp.Expr) -> list[tuple[exp.Expr, exp.Expr | None]]:
+    """Column and value of each assignment after SET."""
+    return [(node.this, node.expression) if isinstance(node, exp.EQ) else (node, None) for node in update.expressions]
+
+
+def _assignments(
+    outline: Outline,
+    pairs: Sequence[tuple[exp.Expr, exp.Expr | None]],
+    target: Qualifiers,
+    values: Qualifiers,
+    what: str,
+) -> tuple[Assignment, ...]:
+    found: dict[ColumnPath, Assignment] = {}
+    for left, right in pairs:
+        path, piece = _path(left), outline.piece(right)
+        if path is None or piece is None:
+            raise BadInputError(f"{what} takes column = expression, not {left.sql('spark')}")
+        column = target.column(path)
+        name = ".".join(column)
+        if column in found:
+            raise BadInputError(f"{what} assigns {name} twice", context={"column": name})
+        found[column] = Assignment(column, values.expression(piece, f"{what} {name}"))
+    if not found:
+        raise BadInputError(f"{what} needs at least one column = expression")
+    return tuple(found.values())
+
+
+def _qualifiers(table: TableName, alias: str | None) -> Qualifiers:
     return Qualifiers.of((table.parts, alias, ""))
 
 
-def _rows(cursor: Cursor, table: TableName, alias: str | None, what: str) -> str | SubqueryCondition | None:
-    """The condition after WHERE, which may have subqueries, if there is one."""
-    if not cursor.accept("WHERE"):
+def _condition(outline: Outline, table: TableName, alias: str | None, what: str) -> str | SubqueryCondition | None:
+    """The condition after WHERE, which may have subqueries; ``None`` without one.
+
+    Spark resolves the names inside a subquery, its own tables first and the changed table after them, so the text of
+    such a condition stays as it is. Fail-safe: files are planned only with the conjuncts that have no subquery.
+    """
+    where = outline.tree.args.get("where")
+    if where is None:
         return None
-    piece, names = cursor.rest(), _names(table, alias)
+    piece, names, what = outline.piece(where.this), _qualifiers(table, alias), f"the condition of {what}"
+    if piece is None:
+        raise BadInputError(f"{what} cannot be parsed")
     if not has_subquery(piece):
         return names.expression(piece, what)
     refuse_parameters(piece, what)
-    return subquery_condition(piece, names, alias or table.parts[-1], what)
+    plain = [names.expression(part, what) for part in _conjuncts(piece.text) if not has_subquery(part)]
+    return SubqueryCondition(piece.text, " AND ".join(plain) or "TRUE", alias or table.parts[-1])
+
+
+def _conjuncts(text: str) -> Iterator[Piece]:
+    """The conjuncts of a condition as written; a condition with OR at its top is one conjunct."""
+    cursor = Cursor(text)
+    open_betweens = 0
+
+    def ends(at: Cursor) -> bool:
+        nonlocal open_betweens
+        if at.sees("BETWEEN"):
+            open_betweens += 1
+        elif at.sees("AND") and open_betweens:  # the AND of BETWEEN … AND …
+            open_betweens -= 1
+        else:
+            return at.sees("AND") or at.sees("OR")
+        return False
+
+    parts = []
+    while not cursor.done:
+        parts.append(cursor.until(ends))
+        if cursor.sees("OR"):
+            yield cursor.piece(0, len(cursor.tokens))
+            return
+        cursor.at += 1
+    yield from parts

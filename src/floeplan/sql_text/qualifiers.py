@@ -1,11 +1,10 @@
-"""Whose column a name is: qualifiers in expressions are taken away or replaced, at their place in the text.
+"""Qualifiers of columns in expressions: removed or replaced in the text of the expression.
 
-Rule: ``t.v`` is column ``v`` of the table called ``t`` here; a table with an alias has only that, one without is also
-known by the last parts of its name (``t``, ``db.t``). As in Spark, a qualifier wins over a struct of the same name, and
-capitals do not matter.
+Rule: a table with an alias is qualified by the alias alone; one without by the last parts of its name (``t``,
+``db.t``). As in Spark, a qualifier takes precedence over a struct of the same name, and case does not matter.
 
-Fail-safe: an expression that a qualifier could not be read in with certainty (a lambda variable of the same name, a
-subquery with names of its own) is refused.
+Fail-safe: an expression in which a qualifier is ambiguous (a lambda variable of the same name, a subquery with names of
+its own) is refused.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 from sqlglot import Token, TokenType
 
 from floeplan.errors import BadInputError
-from floeplan.sql_text.tokens import Piece, is_name, is_word
+from floeplan.sql_text.tokens import Piece, is_name, is_word, name_chain
 from floeplan.text import excerpt, one_line
 
 _QUERIES = ("SELECT", "VALUES", "WITH", "TABLE", "FROM")
@@ -25,13 +24,13 @@ _PARAMETERS = frozenset((TokenType.PLACEHOLDER, TokenType.PARAMETER))
 
 @dataclass(frozen=True, slots=True)
 class Qualifiers:
-    """What stands in the place of each qualifier; the empty text takes it away."""
+    """The replacement of each qualifier; the empty string removes it."""
 
     replacements: Mapping[tuple[str, ...], str]
 
     @classmethod
     def of(cls, *tables: tuple[Sequence[str], str | None, str]) -> Qualifiers:
-        """For tables given by the parts of their name, their alias and what replaces it."""
+        """Qualifiers of tables, each given by the parts of its name, its alias and the replacement."""
         found: dict[tuple[str, ...], str] = {}
         for parts, alias, replacement in tables:
             names = [(alias,)] if alias is not None else [tuple(parts[i:]) for i in range(len(parts))]
@@ -39,26 +38,34 @@ class Qualifiers:
         return cls(found)
 
     def expression(self, piece: Piece, what: str) -> str:
-        """The text of an expression with its qualifiers replaced; ``what`` says where it stands, for errors."""
-        _refuse(piece, what)
+        """The text of an expression with its qualifiers replaced; ``what`` names the clause in errors."""
+        if has_subquery(piece):
+            raise BadInputError(
+                f"{what} has a subquery, which is not supported; use MERGE with the subquery as its source: "
+                f"{_excerpt(piece)}",
+                context={"text": piece.text},
+            )
+        refuse_parameters(piece, what)
         self._refuse_lambda(piece, what)
         edits: list[tuple[int, int, str]] = []
         tokens = piece.tokens
         for index, token in enumerate(tokens):
             if is_name(token) and not (index and tokens[index - 1].token_type is TokenType.DOT):
-                chain = _chain(tokens, index)
-                edits.extend(self._edits(chain, is_call=_is_call(tokens, index + 2 * len(chain) - 1)))
+                chain = name_chain(tokens, index)
+                after = index + 2 * len(chain) - 1
+                is_call = after < len(tokens) and tokens[after].token_type is TokenType.L_PAREN
+                edits.extend(self._edits(chain, is_call=is_call))
         text = piece.text
         for start, end, replacement in reversed(edits):
             text = text[: start - piece.start] + replacement + text[end - piece.start :]
         return text
 
     def column(self, parts: tuple[str, ...]) -> tuple[str, ...]:
-        """The path of a column that is assigned to, without its qualifier."""
+        """The path of an assigned column without its qualifier."""
         return parts[self._length(parts) :]
 
     def _length(self, parts: Sequence[str]) -> int:
-        """How many leading parts are a qualifier; a column must be left."""
+        """The number of leading parts that are a qualifier; at least one part is the column."""
         folded = tuple(part.lower() for part in parts)
         return max((n for n in range(1, len(parts)) if folded[:n] in self.replacements), default=0)
 
@@ -70,6 +77,7 @@ class Qualifiers:
         replacement = self.replacements[tuple(part.lower() for part in parts[:length])]
         column = chain[length]
         plain = column.token_type in (TokenType.VAR, TokenType.IDENTIFIER)
+        # Without its qualifier a column named like a keyword (t.date) would be read as the keyword.
         quoted = [] if plain else [(column.start, column.end + 1, f"`{column.text}`")]
         return [(chain[0].start, column.start, f"{replacement}." if replacement else ""), *quoted]
 
@@ -77,13 +85,13 @@ class Qualifiers:
         for variable in _lambda_variables(piece.tokens):
             if (variable.lower(),) in self.replacements:
                 raise BadInputError(
-                    f"{what}: {variable} is a table and the variable of a lambda; rename one: {_shown(piece)}",
+                    f"{what}: {variable} is a table and the variable of a lambda; rename one: {_excerpt(piece)}",
                     context={"text": piece.text},
                 )
 
 
 def _lambda_variables(tokens: Sequence[Token]) -> Iterator[str]:
-    """What stands before ``->``: a name, or names in parentheses."""
+    """The names before ``->``: one, or several in parentheses."""
     for arrow, token in enumerate(tokens):
         if token.token_type is TokenType.ARROW and arrow:
             first = last = arrow - 1
@@ -93,25 +101,12 @@ def _lambda_variables(tokens: Sequence[Token]) -> Iterator[str]:
             yield from (str(one.text) for one in tokens[first : last + 1] if is_name(one))
 
 
-def _chain(tokens: Sequence[Token], index: int) -> list[Token]:
-    """The parts of the name that begins at a token."""
-    parts = [tokens[index]]
-    while index + 2 < len(tokens) and tokens[index + 1].token_type is TokenType.DOT and is_name(tokens[index + 2]):
-        index += 2
-        parts.append(tokens[index])
-    return parts
-
-
-def _is_call(tokens: Sequence[Token], after: int) -> bool:
-    return after < len(tokens) and tokens[after].token_type is TokenType.L_PAREN
-
-
-def _shown(piece: Piece) -> str:
+def _excerpt(piece: Piece) -> str:
     return excerpt(one_line(piece.text))
 
 
 def has_subquery(piece: Piece) -> bool:
-    """Whether there is a query inside an expression."""
+    """Whether an expression contains a query."""
     for index, token in enumerate(piece.tokens):
         opened = index > 0 and piece.tokens[index - 1].token_type is TokenType.L_PAREN
         if is_word(token, "SELECT") or (opened and is_word(token, *_QUERIES)):
@@ -120,16 +115,6 @@ def has_subquery(piece: Piece) -> bool:
 
 
 def refuse_parameters(piece: Piece, what: str) -> None:
-    """A statement is run as it is written, so there is nobody to give a value."""
+    """Raise if an expression has a parameter marker: a statement has no arguments."""
     if any(token.token_type in _PARAMETERS for token in piece.tokens):
-        raise BadInputError(f"{what} has a parameter; write its value: {_shown(piece)}")
-
-
-def _refuse(piece: Piece, what: str) -> None:
-    if has_subquery(piece):
-        raise BadInputError(
-            f"{what} has a subquery, which is not supported; use MERGE with the subquery as its source: "
-            f"{_shown(piece)}",
-            context={"text": piece.text},
-        )
-    refuse_parameters(piece, what)
+        raise BadInputError(f"{what} has a parameter; write its value instead: {_excerpt(piece)}")

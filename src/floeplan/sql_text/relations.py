@@ -1,18 +1,21 @@
-"""Queries over tables of a catalog, run by Spark: their names become views of what Floeplan reads.
+"""Queries over tables of a catalog, run by Spark: each table's name is replaced by a temporary view of ``fp.read``.
 
-Rule: in FROM, JOIN and TABLE a name of several parts that the catalog has is read by Floeplan, deletes and specs of
-every kind included; everything else in the query is Spark's: its own tables and views, files (``parquet.`path```),
-functions. A branch or tag is named by the last part (``db.t.branch_b``).
+Rule: after FROM, JOIN and TABLE a name of several parts that the catalog has is read by Floeplan, with deletes and
+partition specs of every kind; everything else in the query is Spark's: its own tables and views, files
+(``parquet.`path```), functions. The last part of a name may be a branch or tag (``db.t.branch_b``).
 
-Fail-safe: a name the catalog does not have is left for Spark to find or to refuse. Views have names of their own and
-are dropped when the statement is done.
+References are found in the tokens, not in sqlglot's AST: sqlglot rejects ``TABLE db.t`` as a query, and the query must
+stay as written for Spark.
+
+Fail-safe: a name the catalog does not have is left for Spark to resolve or to refuse. Views have unique names and are
+dropped when the statement ends.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -24,36 +27,31 @@ from sqlglot import Token, TokenType
 from floeplan.catalog import EMBEDDED, load_table
 from floeplan.errors import BadInputError, UnknownCatalogError, UnknownTableError
 from floeplan.spark.session import spark_errors_translated
-from floeplan.sql_text.tokens import Cursor, is_name, is_word
+from floeplan.sql_text.tokens import Cursor, is_name, is_word, name_chain
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-# The tables that names in a statement mean.
-#
-# Rule: of three or more parts the first may be a catalog: the one that was asked for, a configured one, or the embedded
-# default. Everything else is ``namespace.name`` in the catalog that was asked for.
-
-
 def open_table(parts: Sequence[str], catalog: str | Catalog | None = None) -> Table:
-    """The table of a name.
+    """Load the table of a name.
+
+    The first of three or more parts may be a catalog: the given one, a configured one, or the embedded default. Any
+    other name is ``namespace.name`` in the given catalog.
 
     Raises:
         UnknownTableError: There is no such table.
     """
     for part in parts:
         if "." in part:
-            raise BadInputError(f"the name {part!r} has a dot in it, which no catalog here can look up")
-    asked = catalog.name if isinstance(catalog, Catalog) else catalog
-    if len(parts) > 2 and parts[0] == asked:
+            raise BadInputError(f"the name {part!r} contains a dot, which PyIceberg catalogs cannot look up")
+    requested = catalog.name if isinstance(catalog, Catalog) else catalog
+    if len(parts) > 2 and parts[0] == requested:
         return load_table(".".join(parts[1:]), catalog)
     if len(parts) > 2 and parts[0] in {EMBEDDED, *Config().get_known_catalogs()}:
         return load_table(".".join(parts[1:]), parts[0])
     return load_table(".".join(parts), catalog)
 
-
-# ---
 
 _BEFORE = ("FROM", "JOIN", "TABLE")
 _FILES = ("parquet", "orc", "json", "csv", "text", "avro", "delta")
@@ -62,12 +60,12 @@ _ENDS_FROM = (
     *("SELECT", "WHERE", "GROUP BY", "HAVING", "ORDER BY", "SORT BY", "CLUSTER BY", "DISTRIBUTE BY", "LIMIT", "WINDOW"),
     *("GROUP", "ORDER", "SORT", "CLUSTER", "DISTRIBUTE", "UNION", "EXCEPT", "INTERSECT", "MINUS"),
 )
-"""Words after which commas separate no tables; the tokenizer takes some of them in pairs."""
+"""Words that end a FROM clause, after which a comma separates no tables; sqlglot joins some to one token."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A name where a table is expected; ``end`` is exclusive."""
+class TableReference:
+    """The name of a table in a query and its offsets (``end`` exclusive); ``needs_alias`` when it has none."""
 
     parts: tuple[str, ...]
     start: int
@@ -77,13 +75,13 @@ class Place:
 
 @dataclass(slots=True)
 class Views:
-    """Views made for one statement."""
+    """The temporary views of one statement."""
 
     spark: SparkSession
     names: list[str] = field(default_factory=list)
 
     def make(self, frame: DataFrame) -> str:
-        """A view of a DataFrame; its name."""
+        """Create a view of a DataFrame and return its name."""
         name = f"floeplan_{uuid.uuid4().hex}"
         frame.createOrReplaceTempView(name)
         self.names.append(name)
@@ -92,7 +90,7 @@ class Views:
 
 @contextmanager
 def views(spark: SparkSession) -> Iterator[Views]:
-    """Views that are dropped at the end."""
+    """Temporary views that are dropped at the end."""
     made = Views(spark)
     try:
         yield made
@@ -105,63 +103,55 @@ def query_frame(text: str, made: Views, catalog: str | Catalog | None) -> DataFr
     """The rows of a query.
 
     Raises:
-        BadInputError: Spark cannot make sense of it.
+        BadInputError: Spark cannot parse or analyse the query.
     """
     with spark_errors_translated():
         frame = made.spark.sql(with_views(text, made, catalog))
-        frame.schema  # noqa: B018 - Spark Connect looks at a query only now
+        frame.schema  # noqa: B018 - Spark Connect analyses a query only when its schema is needed
         return frame
 
 
 def with_views(text: str, made: Views, catalog: str | Catalog | None) -> str:
-    """A text with views in the place of the catalog's tables."""
-    for place in reversed(list(places(text))):
-        found = find_table(place.parts, catalog)
+    """The text with the catalog's tables replaced by views."""
+    for reference in reversed(list(table_references(text))):
+        found = find_table(reference.parts, catalog)
         if found is not None:
             view = made.make(read_table(made.spark, *found))
-            alias = f" AS `{place.parts[-1]}`" if place.needs_alias else ""
-            text = text[: place.start] + view + alias + text[place.end :]
+            alias = f" AS `{reference.parts[-1]}`" if reference.needs_alias else ""
+            text = text[: reference.start] + view + alias + text[reference.end :]
     return text
 
 
 def quoted(name: str) -> str:
-    """A part of a name that is taken literally."""
+    """A part of a name in backquotes."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def read_table(spark: SparkSession, table: Table, ref: str | None) -> DataFrame:
-    """A table as a DataFrame."""
+    """Read a table, or a branch or tag of it, as a DataFrame."""
     from floeplan.spark.read.reader import read
 
     return read(spark, table, ref=ref)
 
 
 def find_table(parts: Sequence[str], catalog: str | Catalog | None) -> tuple[Table, str | None] | None:
-    """The table of the catalog that a name means, and the branch or tag; ``None`` when it is something else."""
+    """The table of the catalog that a name refers to, with its branch or tag; ``None`` when there is none."""
     if len(parts) < 2 or parts[0].lower() in _FILES or any("." in part for part in parts):
         return None
-    last = parts[-1]
-    prefix = next((prefix for prefix in _REFS if len(parts) > 2 and last.startswith(prefix)), None)
+    candidates: list[tuple[Sequence[str], str | None]] = [(parts, None)]
+    prefix = next((prefix for prefix in _REFS if len(parts) > 2 and parts[-1].startswith(prefix)), None)
     if prefix is not None:
-        table = _table(parts[:-1], catalog)
-        if table is not None:
-            return table, last.removeprefix(prefix)
-    table = _table(parts, catalog)
-    return None if table is None else (table, None)
+        candidates.insert(0, (parts[:-1], parts[-1].removeprefix(prefix)))
+    for name, ref in candidates:
+        with suppress(UnknownTableError, UnknownCatalogError):
+            return open_table(name, catalog), ref
+    return None
 
 
-def _table(parts: Sequence[str], catalog: str | Catalog | None) -> Table | None:
-    try:
-        return open_table(parts, catalog)
-    except (UnknownTableError, UnknownCatalogError):
-        return None
-
-
-def places(text: str) -> Iterator[Place]:
-    """Names of several parts that stand where a table is expected."""
-    cursor = Cursor(text)
-    tokens = cursor.tokens
-    in_from = [False]
+def table_references(text: str) -> Iterator[TableReference]:
+    """The names of several parts after FROM, JOIN and TABLE, and after a comma in a FROM clause."""
+    tokens = Cursor(text).tokens
+    in_from = [False]  # per level of parentheses
     for index, token in enumerate(tokens):
         if token.token_type is TokenType.L_PAREN:
             in_from.append(False)
@@ -174,27 +164,25 @@ def places(text: str) -> Iterator[Place]:
         before = tokens[index - 1] if index else None
         after_comma = before is not None and before.token_type is TokenType.COMMA and in_from[-1]
         if before is not None and is_name(token) and (is_word(before, *_BEFORE) or after_comma):
-            yield from _place(cursor, index, is_word(before, "TABLE"))
+            reference = _reference(tokens, index, is_word(before, "TABLE"))
+            if reference is not None:
+                yield reference
 
 
-def _place(cursor: Cursor, index: int, after_table: bool) -> Iterator[Place]:
-    tokens = cursor.tokens
-    last = index
-    while last + 2 < len(tokens) and tokens[last + 1].token_type is TokenType.DOT and is_name(tokens[last + 2]):
-        last += 2
-    parts = tuple(str(token.text) for token in tokens[index : last + 1 : 2])
-    following = tokens[last + 1] if last + 1 < len(tokens) else None
+def _reference(tokens: Sequence[Token], index: int, after_table: bool) -> TableReference | None:
+    """The reference that begins at a token; ``None`` for names of one part and for functions."""
+    chain = name_chain(tokens, index)
+    parts = tuple(str(token.text) for token in chain)
+    after = index + 2 * len(chain) - 1
+    following = tokens[after] if after < len(tokens) else None
     if len(parts) < 2 or (following is not None and following.token_type is TokenType.L_PAREN):
-        return
+        return None
     if following is not None and is_word(following, "VERSION", "TIMESTAMP"):
         raise BadInputError(
             f"{'.'.join(parts)} {following.text} AS OF is not supported; name a branch or tag as the last part of the "
             "table's name, or read the snapshot with fp.read(spark, table, snapshot_id=…) as a view"
         )
-    yield Place(parts, tokens[index].start, tokens[last].end + 1, not after_table and not _is_alias(following))
-
-
-def _is_alias(token: Token | None) -> bool:
-    if token is None:
-        return False
-    return token.token_type in (TokenType.VAR, TokenType.IDENTIFIER) or is_word(token, "AS")
+    has_alias = following is not None and (
+        following.token_type in (TokenType.VAR, TokenType.IDENTIFIER) or is_word(following, "AS")
+    )
+    return TableReference(parts, chain[0].start, chain[-1].end + 1, not after_table and not has_alias)

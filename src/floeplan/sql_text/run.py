@@ -1,14 +1,14 @@
-"""Running a statement: names become tables, queries become rows, and the change is made by the function that makes it.
+"""Run a statement: resolve its tables, evaluate its query, and call the function of ``dml`` that makes the change.
 
-In SQL text names of columns match whatever their capitals are, as in Spark. Nothing is read or written before the whole
-statement has been understood, and Spark is asked only for what Arrow cannot do.
+Column names match case-insensitively, as in Spark. Nothing is read or written before the whole statement is parsed. A
+statement runs in this process where Arrow can evaluate it, and on Spark otherwise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
@@ -35,7 +35,6 @@ from floeplan.scan.projection import arrow_schema
 from floeplan.spark.session import SparkOnDemand, spark_errors_translated
 from floeplan.sql_text.parse import parse_statement
 from floeplan.sql_text.relations import (
-    Views,
     find_table,
     open_table,
     query_frame,
@@ -55,210 +54,55 @@ from floeplan.sql_text.statements import (
     Merge,
     Relation,
     Source,
-    Statement,
     TableName,
     Update,
 )
 from floeplan.sql_text.tokens import Cursor
-from floeplan.transaction.catalog_commit import CommitOptions
 from floeplan.transaction.evolve_spec import EvolveResult, evolve_spec
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    Rows = TypeVar("Rows", pa.Table, DataFrame)
-    from pyspark.sql import DataFrame
-
-
-# INSERT: the rows of a query under the names of the table's columns, and what they replace.
-#
-# Rule: without a column list the query gives every column in the table's order, static partition columns left out; with
-# one it gives those; BY NAME it says itself. Columns that are not given take their default. INSERT OVERWRITE
-# replaces all
-# rows, or those of the static partitions, or with Spark's ``partitionOverwriteMode=dynamic`` the partitions that
-# the new
-# rows fall in; INSERT INTO … REPLACE WHERE those that match.
-#
-# Fail-safe: the number of columns must agree, and only identity partition columns stand in a PARTITION clause.
-
+    from pyspark.sql import SparkSession
 
 _OVERWRITE_MODE = "spark.sql.sources.partitionOverwriteMode"
-
-
-@dataclass(frozen=True, slots=True)
-class Columns:
-    """Where the columns of the query go; ``names`` is ``None`` when the query names them. Constants are SQL text."""
-
-    names: tuple[str, ...] | None
-    constants: dict[str, str]
-
-    def for_query(self, given: Sequence[str], names: Names) -> tuple[str, ...]:
-        """The table's columns for the columns of a query."""
-        if self.names is None:
-            return tuple(names.find((name,)).field.name for name in given)
-        if len(given) != len(self.names):
-            raise BadInputError(
-                f"INSERT gives {len(given)} columns, but {len(self.names)} are asked for: {', '.join(self.names)}",
-                context={"given": len(given), "expected": list(self.names)},
-            )
-        return self.names
-
-
-def columns_of(statement: Insert, table: Table) -> Columns:
-    """The columns an INSERT gives."""
-    names = Names(table.schema(), case_sensitive=False)
-    partition = [(names.find((item.column,)).field, item.value) for item in statement.partition]
-    identities = {f.source_id for f in table.spec().fields if isinstance(f.transform, IdentityTransform)}
-    for partition_field, _ in partition:
-        if partition_field.field_id not in identities:
-            raise BadInputError(
-                f"PARTITION names {partition_field.name}, which is no identity partition column of the current spec",
-                context={"column": partition_field.name},
-            )
-    constants = {partition_field.name: value for partition_field, value in partition if value is not None}
-    if statement.by_name:
-        return Columns(None, constants)
-    if statement.columns is None:
-        return Columns(tuple(f.name for f in table.schema().fields if f.name not in constants), constants)
-    listed = tuple(names.find((name,)).field.name for name in statement.columns)
-    for name in listed:
-        if name in constants:
-            raise BadInputError(f"{name} is given by the PARTITION clause and by the column list")
-    return Columns(listed, constants)
-
-
-def replaces_partitions(spark: SparkSession | None) -> bool:
-    """Whether INSERT OVERWRITE replaces the partitions of the new rows, as the session says; by default it does not."""
-    return spark is not None and str(spark.conf.get(_OVERWRITE_MODE, "static")).lower() == "dynamic"
-
-
-def static_filter(columns: Columns) -> str:
-    """The rows that INSERT OVERWRITE replaces: those of the static partitions, or all."""
-    return " AND ".join(f"`{name}` <=> {value}" for name, value in columns.constants.items()) or "TRUE"
-
-
-def value_rows(statement: Insert, columns: Columns, schema: Schema) -> pa.Table | None:
-    """The rows of a VALUES list, evaluated here; ``None`` when the query is something else.
-
-    Raises:
-        UnsupportedError: An expression is for Spark to evaluate.
-    """
-    rows = _insert_values(statement.query.text)
-    if rows is None or columns.names is None:
-        return None
-    whole = arrow_schema(schema)
-    made = [_row(texts, columns, schema, whole) for texts in rows]
-    return pa.concat_tables(made)
-
-
-def _row(texts: list[str], columns: Columns, schema: Schema, whole: pa.Schema) -> pa.Table:
-    nothing = Names(Schema())
-    given = dict(zip(columns.for_query(texts, nothing), texts, strict=True)) | columns.constants
-    no_columns = typed_columns_of(pa.table({"row": pa.nulls(1)}), Schema())
-    return compile_assignments(given, schema, nothing).insert(1, no_columns, whole)
-
-
-def _insert_values(text: str) -> list[list[str]] | None:
-    cursor = Cursor(text)
-    if not cursor.accept("VALUES"):
-        return None
-    rows: list[list[str]] = []
-    while True:
-        if cursor.sees_symbol(TokenType.L_PAREN):
-            rows.append([piece.text for piece in cursor.items()])
-        else:
-            rows.append([cursor.until(lambda c: c.sees_symbol(TokenType.COMMA)).text])
-        if cursor.done:
-            return rows
-        if not cursor.sees_symbol(TokenType.COMMA):
-            return None
-        cursor.at += 1
-
-
-# The source of a MERGE: in this process where it can be had there, otherwise as a DataFrame.
-#
-# Rule: a table of the catalog is read by Floeplan, Parquet files by Arrow. Queries, views and everything else are
-# Spark's.
-
-
-_PARQUET = "parquet"
-
-
-def local_source(source: Source, target: Table, catalog: str | Catalog | None) -> pa.Table | None:
-    """The rows of a table of the catalog or of Parquet files; ``None`` when they are not to be had without Spark."""
-    if not isinstance(source, Relation):
-        return None
-    if len(source.parts) == 2 and source.parts[0].lower() == _PARQUET:
-        return arrow_table([source.parts[1]], target.io)
-    found = find_table(source.parts, catalog)
-    if found is None:
-        return None
-    table, ref = found
-    return plan_scan(table, ref=ref, options=ScanOptions(report=False)).to_arrow()
-
-
-def source_frame(source: Source, made: Views, catalog: str | Catalog | None) -> DataFrame:
-    """The rows of any source, from Spark."""
-    if isinstance(source, Relation):
-        return query_frame(f"SELECT * FROM {'.'.join(map(quoted, source.parts))}", made, catalog)
-    return query_frame(source.text, made, catalog)
-
-
-def named(rows: Rows, columns: tuple[str, ...] | None) -> Rows:
-    """The rows with their columns called as the alias of the source says."""
-    if columns is None:
-        return rows
-    given = rows.column_names if isinstance(rows, pa.Table) else rows.columns
-    if len(given) != len(columns):
-        raise BadInputError(f"the source has {len(given)} columns, and its alias names {len(columns)}")
-    return rows.rename_columns(columns) if isinstance(rows, pa.Table) else rows.toDF(*columns)
-
-
-# ---
 
 StatementResult: TypeAlias = DmlResult | EvolveResult
 
 
 @dataclass(frozen=True, slots=True)
 class StatementOptions:
-    """What a statement itself does not say.
+    """Options of running a statement.
 
     Attributes:
-        catalog: The catalog in which names without one are looked up.
+        catalog: The catalog of table names without one.
         branch: The branch to change, unless the name of the table ends with one.
-        mode: ``copy-on-write`` or ``merge-on-read`` instead of what the table's properties say.
-        isolation: ``serializable`` or ``snapshot`` instead of what the table's properties say.
-        case_sensitive: Whether names of columns must match exactly.
-        commit: How the commit is made.
+        mode: ``copy-on-write`` or ``merge-on-read``; overrides the table's properties.
+        isolation: ``serializable`` or ``snapshot``; overrides the table's properties.
     """
 
     catalog: str | Catalog | None = None
     branch: str | None = None
     mode: str | None = None
     isolation: str | None = None
-    case_sensitive: bool = False
-    commit: CommitOptions = field(default_factory=CommitOptions)
 
     def branch_of(self, name: TableName) -> str | None:
-        """The branch a statement changes."""
+        """The branch that a statement changes."""
         if self.branch is not None and name.branch is not None and self.branch != name.branch:
-            raise BadInputError(f"the statement changes branch {name.branch}, and branch {self.branch} is asked for")
+            raise BadInputError(f"the statement changes branch {name.branch}, but branch {self.branch} is requested")
         return name.branch or self.branch
 
     def refuse(self, statement: str, *names: str) -> None:
-        """Options that mean nothing to a statement are an error."""
+        """Raise if an option is set that a statement does not have."""
         for name in names:
             if getattr(self, name) is not None:
-                raise BadInputError(f"{statement} knows no {name}; leave it out", context={"option": name})
+                raise BadInputError(f"{statement} does not take {name}; omit it", context={"option": name})
 
-    def for_rows(self, name: TableName) -> dict[str, Any]:
-        """The arguments of a row-level change."""
+    def dml_arguments(self, name: TableName) -> dict[str, Any]:
+        """The keyword arguments of the functions of ``dml``."""
         return {
             "branch": self.branch_of(name),
             "mode": self.mode,
             "isolation": self.isolation,
-            "case_sensitive": self.case_sensitive,
-            "options": self.commit,
+            "case_sensitive": False,
         }
 
 
@@ -274,160 +118,234 @@ def sql(
     """Run one INSERT, DELETE, UPDATE, MERGE or ALTER TABLE … PARTITION FIELD in Spark's dialect.
 
     Args:
-        spark: A session for the work, and for queries; ``None`` runs what Arrow can do in this process.
-        statement: The text.
-        catalog: The catalog in which names without one are looked up.
+        spark: A session for queries and distributed work; ``None`` runs what Arrow can evaluate in this process.
+        statement: The text of the statement.
+        catalog: The catalog of table names without one.
         branch: The branch to change, unless the name of the table ends with one (``db.t.branch_b``).
-        mode: ``copy-on-write`` or ``merge-on-read``; as the table's properties say when not given.
-        isolation: ``serializable`` or ``snapshot``; as the table's properties say when not given.
+        mode: ``copy-on-write`` or ``merge-on-read``; by default from the table's properties.
+        isolation: ``serializable`` or ``snapshot``; by default from the table's properties.
 
     Raises:
-        BadInputError: The statement is not one of these, or cannot be parsed.
+        BadInputError: The statement is of another kind, or cannot be parsed.
     """
     options = StatementOptions(catalog, branch, mode, isolation)
     return run_text(statement, SparkOnDemand(spark), options)
 
 
 def run_text(text: str, spark: SparkOnDemand, options: StatementOptions) -> StatementResult:
-    """Run the text of a statement."""
+    """Parse and run a statement."""
     statement = parse_statement(text)
-    return run_statement(statement, open_table(statement.table.parts, options.catalog), spark, options)
-
-
-def run_statement(
-    statement: Statement, table: Table, spark: SparkOnDemand, options: StatementOptions
-) -> StatementResult:
-    """Run a parsed statement on its table."""
+    table = open_table(statement.table.parts, options.catalog)
     match statement:
         case AlterPartitioning():
             options.refuse("ALTER TABLE", "branch", "mode", "isolation")
-            changes = [_as_written(change, table.schema()) for change in statement.changes]
-            return evolve_spec(table, changes, options=options.commit)
-        case Delete():
-            return _delete(statement, table, spark, options)
-        case Update():
-            return _update(statement, table, spark, options)
+            changes = [_spec_change(change, table.schema()) for change in statement.changes]
+            return evolve_spec(table, changes)
+        case Delete() | Update():
+            return _delete_or_update(statement, table, spark, options)
         case Insert():
             return _insert(statement, table, spark, options)
         case Merge():
             return _merge(statement, table, spark, options)
 
 
-def _delete(statement: Delete, table: Table, spark: SparkOnDemand, options: StatementOptions) -> DmlResult:
-    how = options.for_rows(statement.table)
-    return _changed(lambda where, session: delete(table, where, spark=session, **how), statement, spark, options)
+def assigned_texts(assignments: tuple[Assignment, ...]) -> dict[str, object]:
+    """Assignments as ``dml`` takes them: expressions by the quoted name of their column."""
+    return {".".join(map(quoted, one.column)): one.value for one in assignments}
 
 
-def _update(statement: Update, table: Table, spark: SparkOnDemand, options: StatementOptions) -> DmlResult:
-    how, assigned = options.for_rows(statement.table), assigned_texts(statement.assignments)
-    return _changed(
-        lambda where, session: update(table, assigned, where, spark=session, **how), statement, spark, options
-    )
+def _spec_change(change: SpecChange, schema: Schema) -> SpecChange:
+    """In DROP PARTITION FIELD a plain name that is not a column names a partition field, as in Iceberg's extensions."""
+    match change:
+        case DropField(Term((name,), IdentityTransform())) if name not in schema.column_names:
+            return DropField(name)
+    return change
 
 
-def _changed(
-    change: Callable[[str | SubqueryCondition, SparkSession | None], DmlResult],
-    statement: Delete | Update,
-    spark: SparkOnDemand,
-    options: StatementOptions,
+def _delete_or_update(
+    statement: Delete | Update, table: Table, spark: SparkOnDemand, options: StatementOptions
 ) -> DmlResult:
-    """Change the rows of a condition; the tables of its subqueries are views for as long as that takes."""
+    arguments = options.dml_arguments(statement.table)
+
+    def change(where: str | SubqueryCondition, session: SparkSession | None) -> DmlResult:
+        if isinstance(statement, Delete):
+            return delete(table, where, spark=session, **arguments)
+        return update(table, assigned_texts(statement.assignments), where, spark=session, **arguments)
+
     where = statement.where or "TRUE"
     if isinstance(where, str):
         return spark.run(lambda session: change(where, session))
+    # The catalog's tables in subqueries are temporary views while the statement runs.
     session = spark.needed("a subquery")
     with views(session) as made, spark_errors_translated():
         return change(replace(where, text=with_views(where.text, made, options.catalog)), session)
 
 
+# INSERT. Without a column list the query gives every column in the table's order, except static partition columns; with
+# a list it gives those; BY NAME matches by the query's own names. Columns that are not given take their default.
+# INSERT OVERWRITE replaces all rows, or those of the static partitions, or with partitionOverwriteMode=dynamic the
+# partitions of the new rows; INSERT INTO … REPLACE WHERE replaces the rows that match.
+
+
+@dataclass(frozen=True, slots=True)
+class _InsertColumns:
+    """The table's columns that the query gives (``None``: matched by name) and static partition values as SQL text."""
+
+    names: tuple[str, ...] | None
+    static: dict[str, str]
+
+    def for_query(self, given: Sequence[str], names: Names) -> tuple[str, ...]:
+        """The table's column of each column of the query."""
+        if self.names is None:
+            return tuple(names.find((name,)).field.name for name in given)
+        if len(given) != len(self.names):
+            raise BadInputError(
+                f"INSERT has {len(given)} columns, but {len(self.names)} are expected: {', '.join(self.names)}",
+                context={"given": len(given), "expected": list(self.names)},
+            )
+        return self.names
+
+
+def _insert_columns(statement: Insert, table: Table) -> _InsertColumns:
+    names = Names(table.schema(), case_sensitive=False)
+    identities = {f.source_id for f in table.spec().fields if isinstance(f.transform, IdentityTransform)}
+    static: dict[str, str] = {}
+    for item in statement.partition:
+        column = names.find((item.column,)).field
+        if column.field_id not in identities:
+            raise BadInputError(
+                f"PARTITION names {column.name}, which is not an identity partition column of the current spec",
+                context={"column": column.name},
+            )
+        if item.value is not None:
+            static[column.name] = item.value
+    if statement.by_name:
+        return _InsertColumns(None, static)
+    if statement.columns is None:
+        return _InsertColumns(tuple(f.name for f in table.schema().fields if f.name not in static), static)
+    listed = tuple(names.find((name,)).field.name for name in statement.columns)
+    for name in listed:
+        if name in static:
+            raise BadInputError(f"{name} is in the PARTITION clause and in the column list")
+    return _InsertColumns(listed, static)
+
+
 def _insert(statement: Insert, table: Table, spark: SparkOnDemand, options: StatementOptions) -> DmlResult:
-    columns = columns_of(statement, table)
-    if spark.session is None:
+    columns = _insert_columns(statement, table)
+    arguments = options.dml_arguments(statement.table)
+
+    def store(rows: object) -> DmlResult:
+        if not statement.overwrite and statement.replace_where is None:
+            options.refuse("INSERT INTO", "mode", "isolation")
+            return append(table, rows, spark=spark.session, branch=arguments["branch"])
+        mode = spark.session.conf.get(_OVERWRITE_MODE, "static") if spark.session is not None else "static"
+        if statement.overwrite and str(mode).lower() == "dynamic":
+            return overwrite(table, rows, dynamic=True, spark=spark.session, **arguments)
+        static = " AND ".join(f"`{name}` <=> {value}" for name, value in columns.static.items())
+        where = statement.replace_where or static or "TRUE"
+        return spark.run(lambda session: overwrite(table, rows, where, spark=session, **arguments))
+
+    if spark.session is None and columns.names is not None:
         try:
-            rows = value_rows(statement, columns, table.schema())
-        except UnsupportedError:
-            rows = None
-        if rows is not None:
-            return _store(statement, table, columns, rows, spark, options)
+            local_rows = _values_rows(statement.query.text, columns, table.schema())
+        except UnsupportedError:  # an expression that only Spark evaluates
+            local_rows = None
+        if local_rows is not None:
+            return store(local_rows)
     session = spark.needed("a query as the source of INSERT")
     with views(session) as made:
         frame = query_frame(statement.query.text, made, options.catalog)
         with spark_errors_translated():
-            return _store(statement, table, columns, _as_stored(frame, columns, table), spark, options)
+            from floeplan.spark.write.storing import stored_frame
+
+            names = columns.for_query(frame.columns, Names(table.schema(), case_sensitive=False))
+            return store(stored_frame(frame, names, columns.static, table.schema()))
 
 
-def _as_stored(frame: DataFrame, columns: Columns, table: Table) -> DataFrame:
-    from floeplan.spark.write.storing import stored_frame
+def _values_rows(query: str, columns: _InsertColumns, schema: Schema) -> pa.Table | None:
+    """The rows of a VALUES list, evaluated by Arrow; ``None`` when the query is anything else."""
+    cursor = Cursor(query)
+    if not cursor.accept("VALUES"):
+        return None
+    no_names, arrow = Names(Schema()), arrow_schema(schema)
+    no_columns = typed_columns_of(pa.table({"row": pa.nulls(1)}), Schema())
+    rows: list[pa.Table] = []
+    while True:
+        if cursor.sees_symbol(TokenType.L_PAREN):
+            values = [piece.text for piece in cursor.items()]
+        else:
+            values = [cursor.until(lambda c: c.sees_symbol(TokenType.COMMA)).text]
+        assigned = dict(zip(columns.for_query(values, no_names), values, strict=True)) | columns.static
+        rows.append(compile_assignments(assigned, schema, no_names).insert(1, no_columns, arrow))
+        if cursor.done:
+            return pa.concat_tables(rows)
+        if not cursor.sees_symbol(TokenType.COMMA):  # an alias, or anything else that is Spark's
+            return None
+        cursor.at += 1
 
-    names = columns.for_query(frame.columns, Names(table.schema(), case_sensitive=False))
-    return stored_frame(frame, names, columns.constants, table.schema())
 
-
-def _store(
-    statement: Insert,
-    table: Table,
-    columns: Columns,
-    rows: object,
-    spark: SparkOnDemand,
-    options: StatementOptions,
-) -> DmlResult:
-    how = options.for_rows(statement.table)
-    if not statement.overwrite and statement.replace_where is None:
-        options.refuse("INSERT INTO", "mode", "isolation")
-        return append(table, rows, spark=spark.session, branch=how["branch"], options=options.commit)
-    if statement.overwrite and replaces_partitions(spark.session):
-        return overwrite(table, rows, dynamic=True, spark=spark.session, **how)
-    where = statement.replace_where or static_filter(columns)
-    return spark.run(lambda session: overwrite(table, rows, where, spark=session, **how))
+# MERGE: the source is read in this process where possible, and is a DataFrame otherwise.
 
 
 def _merge(statement: Merge, table: Table, spark: SparkOnDemand, options: StatementOptions) -> DmlResult:
-    found = local_source(statement.source, table, options.catalog) if spark.session is None else None
-    if found is not None:
-        rows = named(found, statement.source_columns)
-        return spark.run(lambda session: _merged(statement, table, rows, session, options))
+    source, columns = statement.source, statement.source_columns
+    local_rows = _local_source(source, table, options.catalog) if spark.session is None else None
+    if local_rows is not None:
+        _check_source_columns(local_rows.column_names, columns)
+        rows = local_rows if columns is None else local_rows.rename_columns(columns)
+        return spark.run(lambda session: _run_merge(statement, table, rows, session, options))
     session = spark.needed("a query or a table of Spark's as the source of MERGE")
+    if isinstance(source, Relation):
+        query = f"SELECT * FROM {'.'.join(map(quoted, source.parts))}"
+    else:
+        query = source.text
     with views(session) as made:
-        frame = source_frame(statement.source, made, options.catalog)
+        frame = query_frame(query, made, options.catalog)
         with spark_errors_translated():
-            return _merged(statement, table, named(frame, statement.source_columns), session, options)
+            _check_source_columns(frame.columns, columns)
+            frame = frame if columns is None else frame.toDF(*columns)
+            return _run_merge(statement, table, frame, session, options)
 
 
-def _merged(
+def _local_source(source: Source, target: Table, catalog: str | Catalog | None) -> pa.Table | None:
+    """The rows of a table of the catalog or of Parquet files; ``None`` for what only Spark can read."""
+    if not isinstance(source, Relation):
+        return None
+    if len(source.parts) == 2 and source.parts[0].lower() == "parquet":
+        return arrow_table([source.parts[1]], target.io)
+    found = find_table(source.parts, catalog)
+    if found is None:
+        return None
+    table, ref = found
+    return plan_scan(table, ref=ref, options=ScanOptions(report=False)).to_arrow()
+
+
+def _check_source_columns(given: Sequence[str], columns: tuple[str, ...] | None) -> None:
+    if columns is not None and len(given) != len(columns):
+        raise BadInputError(f"the source has {len(given)} columns, and its alias names {len(columns)}")
+
+
+def _run_merge(
     statement: Merge, table: Table, rows: object, session: SparkSession | None, options: StatementOptions
 ) -> DmlResult:
-    how = options.for_rows(statement.table)
-    begun = merge(table, rows, statement.on, spark=session, target_alias=TARGET, source_alias=SOURCE, **how)
+    def values(clause: Clause) -> dict[str, object] | None:
+        """What a clause assigns; ``None`` for all columns."""
+        if isinstance(clause.action, DeleteRow) or clause.action.assignments is None:
+            return None
+        return assigned_texts(clause.action.assignments)
+
+    arguments = options.dml_arguments(statement.table)
+    builder = merge(table, rows, statement.on, spark=session, target_alias=TARGET, source_alias=SOURCE, **arguments)
     for clause in statement.matched:
         if isinstance(clause.action, DeleteRow):
-            begun = begun.when_matched_delete(clause.condition)
+            builder = builder.when_matched_delete(clause.condition)
         else:
-            begun = begun.when_matched_update(_values(clause), clause.condition)
+            builder = builder.when_matched_update(values(clause), clause.condition)
     for clause in statement.not_matched:
-        begun = begun.when_not_matched_insert(_values(clause), clause.condition)
+        builder = builder.when_not_matched_insert(values(clause), clause.condition)
     for clause in statement.not_matched_by_source:
         if isinstance(clause.action, DeleteRow):
-            begun = begun.when_not_matched_by_source_delete(clause.condition)
+            builder = builder.when_not_matched_by_source_delete(clause.condition)
         else:
-            begun = begun.when_not_matched_by_source_update(_values(clause) or {}, clause.condition)
-    return begun.execute()
-
-
-def _values(clause: Clause) -> dict[str, object] | None:
-    """What a clause assigns; ``None`` for all columns."""
-    if isinstance(clause.action, DeleteRow) or clause.action.assignments is None:
-        return None
-    return assigned_texts(clause.action.assignments)
-
-
-def assigned_texts(assignments: tuple[Assignment, ...]) -> dict[str, object]:
-    """Assignments by the SQL name of their column."""
-    return {".".join(map(quoted, one.column)): one.value for one in assignments}
-
-
-def _as_written(change: SpecChange, schema: Schema) -> SpecChange:
-    """A plain name that is no column is the name of a partition field, as Spark has it."""
-    match change:
-        case DropField(Term((name,), IdentityTransform())) if name not in schema.column_names:
-            return DropField(name)
-    return change
+            builder = builder.when_not_matched_by_source_update(values(clause) or {}, clause.condition)
+    return builder.execute()

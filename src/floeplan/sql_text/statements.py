@@ -1,8 +1,8 @@
-"""What a statement says, before anything is looked up: names, expressions as text, clauses in their order.
+"""Parsed statements, before any name is resolved: table names, clauses in their order, expressions as text.
 
-Expressions keep the text they were written with, except that the name of the target is taken away: ``t.v + 1`` of
-``UPDATE db.t AS t`` is ``v + 1``. In MERGE two tables are there, so columns are qualified with ``target.`` and
-``source.`` whatever the aliases were; a column without a qualifier stays without.
+An expression keeps its source text except for its qualifiers: ``t.v + 1`` of ``UPDATE db.t AS t`` is ``v + 1``. The
+expressions of a MERGE are over two tables, so the aliases are replaced by ``target.`` and ``source.``; a column without
+a qualifier stays without one.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from floeplan.dml.statement import SubqueryCondition
+from floeplan.errors import BadInputError
 from floeplan.partition.evolution import SpecChange
 
 TARGET, SOURCE = "target", "source"
@@ -21,7 +22,7 @@ ColumnPath: TypeAlias = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class TableName:
-    """A table by its parts, catalog first if it is there, and the branch that its name may end with."""
+    """A table by the parts of its name, with or without a catalog, and the branch to change."""
 
     parts: tuple[str, ...]
     branch: str | None = None
@@ -30,16 +31,31 @@ class TableName:
         return ".".join(self.parts)
 
 
+def target_name(parts: tuple[str, ...]) -> TableName:
+    """The table a statement changes: ``[catalog.]namespace.name[.branch_b]``."""
+    last = parts[-1]
+    if len(parts) > 2 and last.startswith("branch_"):
+        return TableName(parts[:-1], last.removeprefix("branch_"))
+    if len(parts) > 2 and last.startswith(("snapshot_id_", "at_timestamp_", "tag_")):
+        raise BadInputError(
+            f"{'.'.join(parts)} is a snapshot or tag and cannot be changed; name the table or a branch",
+            context={"table": ".".join(parts)},
+        )
+    if len(parts) < 2:
+        raise BadInputError(f"{parts[0]!r} does not name a table; write namespace.name", context={"table": parts[0]})
+    return TableName(parts)
+
+
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Text that yields rows: SELECT, VALUES, WITH …, TABLE …."""
+    """The text of a query: SELECT, VALUES, WITH …, TABLE …."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A table, a view, or files (``parquet.`folder```), by its parts as written."""
+    """A table, a view, or files (``parquet.`folder```), by the parts of its name."""
 
     parts: tuple[str, ...]
 
@@ -49,7 +65,7 @@ Source: TypeAlias = Query | Relation
 
 @dataclass(frozen=True, slots=True)
 class PartitionValue:
-    """One item of a PARTITION clause; without a value the partition is taken from the rows."""
+    """One item of a PARTITION clause; without a value the partition is dynamic."""
 
     column: str
     value: str | None = None
@@ -70,7 +86,7 @@ class Insert:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """DELETE FROM; without a condition every row goes."""
+    """DELETE FROM; without a condition, of every row."""
 
     table: TableName
     where: str | SubqueryCondition | None = None
@@ -86,7 +102,7 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """UPDATE; without a condition every row is changed."""
+    """UPDATE; without a condition, of every row."""
 
     table: TableName
     assignments: tuple[Assignment, ...]
@@ -100,21 +116,21 @@ class DeleteRow:
 
 @dataclass(frozen=True, slots=True)
 class UpdateRow:
-    """THEN UPDATE SET …; no assignments stand for ``*``: every column from the source column of its name."""
+    """THEN UPDATE SET …; ``None`` stands for ``*``: every column from the source column of its name."""
 
     assignments: tuple[Assignment, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
 class InsertRow:
-    """THEN INSERT (columns) VALUES (…); no assignments stand for ``*``."""
+    """THEN INSERT (columns) VALUES (…); ``None`` stands for ``*``."""
 
     assignments: tuple[Assignment, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """One WHEN of a MERGE: the condition beyond the match, and what is done with the row."""
+    """One WHEN clause of a MERGE: its action, and the condition after AND."""
 
     action: DeleteRow | UpdateRow | InsertRow
     condition: str | None = None
@@ -122,7 +138,10 @@ class Clause:
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """MERGE INTO; of each kind the first clause whose condition holds acts. ``source_columns`` renames the source's."""
+    """MERGE INTO; of each kind the first clause whose condition holds applies.
+
+    ``source_columns`` renames the columns of the source.
+    """
 
     table: TableName
     source: Source

@@ -1,14 +1,14 @@
-"""The tokens of a statement, read from left to right, with the text between any two of them exactly as written.
+"""Tokens of a statement, with the exact source text of any run of them.
 
-Rule: only the words of the statement itself are interpreted; an expression or a query is found by where it ends (a
-keyword or comma outside all parentheses and outside CASE … END) and is kept as text, so nothing in it is changed.
+``Cursor`` steps over the tokens of sqlglot's Spark tokenizer. An expression or query ends at a keyword or comma outside
+all parentheses and outside ``CASE … END``; it is kept as text, so nothing in it changes.
 
-Fail-safe: parentheses must match, a second statement after ``;`` is refused, and every error names the place.
+Fail-safe: parentheses must match, a second statement after ``;`` is refused, and every error names its position.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sqlglot import Token, TokenType
@@ -24,12 +24,12 @@ _OPEN = {
     TokenType.L_BRACE: TokenType.R_BRACE,
 }
 _CLOSE = frozenset(_OPEN.values())
-_NO_WORDS = frozenset((TokenType.STRING, TokenType.IDENTIFIER, TokenType.NUMBER))
+_LITERALS = frozenset((TokenType.STRING, TokenType.IDENTIFIER, TokenType.NUMBER))
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A run of tokens with its text."""
+    """A run of tokens with its source text; ``start`` is the offset of that text in the statement."""
 
     tokens: tuple[Token, ...]
     text: str
@@ -38,57 +38,57 @@ class Piece:
 
 def is_word(token: Token, *words: str) -> bool:
     """Whether a token is one of these keywords, unquoted."""
-    return token.token_type not in _NO_WORDS and token.text.upper() in words
+    return token.token_type not in _LITERALS and token.text.upper() in words
 
 
 def is_name(token: Token) -> bool:
-    """Whether a token can be a part of a name: a word, quoted or not, also one that is a keyword elsewhere."""
+    """Whether a token can be a part of a name: an identifier, or any word, since Spark reserves no keywords."""
     if token.token_type is TokenType.IDENTIFIER:
         return True
-    return token.token_type not in _NO_WORDS and token.text.replace("_", "a").isalnum()
+    return token.token_type not in _LITERALS and token.text.replace("_", "a").isalnum()
 
 
-def whole_name(piece: Piece) -> tuple[str, ...]:
-    """The parts of a name that is all there is."""
-    parts, dots = piece.tokens[::2], piece.tokens[1::2]
-    joined = len(parts) == len(dots) + 1 and all(dot.token_type is TokenType.DOT for dot in dots)
-    if not joined or not all(map(is_name, parts)):
-        raise BadInputError(f"{piece.text!r} is not a name", context={"position": piece.start})
-    return tuple(str(part.text) for part in parts)
+def name_chain(tokens: Sequence[Token], index: int) -> list[Token]:
+    """The parts of the dotted name that begins at a token."""
+    parts = [tokens[index]]
+    while index + 2 < len(tokens) and tokens[index + 1].token_type is TokenType.DOT and is_name(tokens[index + 2]):
+        index += 2
+        parts.append(tokens[index])
+    return parts
 
 
 class Cursor:
-    """A place in the statement."""
+    """A position in the tokens of one statement."""
 
     def __init__(self, text: str) -> None:
         self.text = text
         try:
             self.tokens = tuple(Spark().tokenize(text))
         except TokenError as error:
-            raise BadInputError("cannot parse the statement: a string, name or comment is not finished") from error
+            raise BadInputError("cannot parse the statement: unterminated string, quoted name or comment") from error
         while self.tokens and self.tokens[-1].token_type is TokenType.SEMICOLON:
             self.tokens = self.tokens[:-1]
         if not self.tokens:
             raise BadInputError("the statement is empty")
-        self.partner = self._partners()
+        self.closing = self._match_parentheses()
         self.at = 0
 
-    def _partners(self) -> dict[int, int]:
-        """The closing parenthesis of every opening one."""
-        partner: dict[int, int] = {}
-        waiting: list[int] = []
+    def _match_parentheses(self) -> dict[int, int]:
+        """The index of the closing parenthesis of every opening one."""
+        closing: dict[int, int] = {}
+        unclosed: list[int] = []
         for index, token in enumerate(self.tokens):
             if token.token_type in _OPEN:
-                waiting.append(index)
+                unclosed.append(index)
             elif token.token_type in _CLOSE:
-                if not waiting or _OPEN[self.tokens[waiting[-1]].token_type] is not token.token_type:
+                if not unclosed or _OPEN[self.tokens[unclosed[-1]].token_type] is not token.token_type:
                     raise self.error(f"unexpected {token.text!r}", index)
-                partner[waiting.pop()] = index
+                closing[unclosed.pop()] = index
             elif token.token_type is TokenType.SEMICOLON:
-                raise BadInputError("one statement at a time; there is more text after ';'")
-        if waiting:
-            raise self.error("this parenthesis is never closed", waiting[-1])
-        return partner
+                raise BadInputError("only one statement at a time; there is more text after ';'")
+        if unclosed:
+            raise self.error("this parenthesis is never closed", unclosed[-1])
+        return closing
 
     def error(self, message: str, index: int | None = None) -> BadInputError:
         """An error at a token, by default the next one."""
@@ -110,9 +110,9 @@ class Cursor:
         ahead = self.tokens[self.at : self.at + len(words)]
         return len(ahead) == len(words) and all(is_word(token, word) for token, word in zip(ahead, words, strict=True))
 
-    def sees_symbol(self, *kinds: TokenType) -> bool:
-        """Whether a token of one of these kinds comes next."""
-        return not self.done and self.tokens[self.at].token_type in kinds
+    def sees_symbol(self, kind: TokenType) -> bool:
+        """Whether a token of this kind comes next."""
+        return not self.done and self.tokens[self.at].token_type is kind
 
     def accept(self, *words: str) -> bool:
         """Step over these words if they come next."""
@@ -121,18 +121,8 @@ class Cursor:
         self.at += len(words)
         return True
 
-    def expect(self, *words: str) -> None:
-        """Step over these words, which must come next."""
-        if not self.accept(*words):
-            raise self.error(f"{' '.join(words)} is expected")
-
-    def expect_end(self) -> None:
-        """Nothing may follow."""
-        if not self.done:
-            raise self.error("the statement should end here")
-
     def name(self) -> tuple[str, ...]:
-        """A name with its parts, joined by dots."""
+        """Step over a name; its parts."""
         parts = [self.word()]
         while self.sees_symbol(TokenType.DOT):
             self.at += 1
@@ -140,56 +130,43 @@ class Cursor:
         return tuple(parts)
 
     def word(self) -> str:
-        """A name of one part."""
+        """Step over a name of one part."""
         if self.done or not is_name(self.tokens[self.at]):
             raise self.error("a name is expected")
         self.at += 1
         return str(self.tokens[self.at - 1].text)
 
-    def until(self, ends: Callable[[Cursor], bool]) -> Piece:
-        """Everything up to where ``ends`` says so, parentheses and CASE … END taken whole; at least one token."""
-        first, cases = self.at, 0
-        while not self.done and (cases or not ends(self)):
+    def until(self, ends: Callable[[Cursor], bool] = lambda _: False) -> Piece:
+        """Step over an expression: at least one token, up to where ``ends`` holds or to the end of the statement.
+
+        Parentheses and ``CASE … END`` are stepped over whole, so ``ends`` never sees the keywords inside them.
+        """
+        first, open_cases = self.at, 0
+        while not self.done and (open_cases or not ends(self)):
             token = self.tokens[self.at]
             if token.token_type in _OPEN:
-                self.at = self.partner[self.at]
+                self.at = self.closing[self.at]
             elif is_word(token, "CASE"):
-                cases += 1
-            elif is_word(token, "END") and cases:
-                cases -= 1
+                open_cases += 1
+            elif is_word(token, "END") and open_cases:
+                open_cases -= 1
             self.at += 1
         if self.at == first:
             raise self.error("an expression is expected")
         return self.piece(first, self.at)
 
-    def rest(self) -> Piece:
-        """Everything that follows."""
-        return self.until(lambda _: False)
-
-    def parenthesised(self) -> tuple[int, int]:
-        """Step over a pair of parentheses, which must come next; returns the range of tokens between them."""
+    def items(self) -> list[Piece]:
+        """Step over a parenthesised, comma-separated list, which must come next; its items."""
         if not self.sees_symbol(TokenType.L_PAREN):
             raise self.error("'(' is expected")
-        first, self.at = self.at + 1, self.partner[self.at] + 1
-        return first, self.at - 1
-
-    def items(self) -> list[Piece]:
-        """The items of a parenthesised, comma-separated list."""
-        first, stop = self.parenthesised()
-        after, self.at = self.at, first
+        stop = self.closing[self.at]
         found: list[Piece] = []
         while self.at < stop:
-            found.append(self.until(lambda cursor: cursor.at >= stop or cursor.sees_symbol(TokenType.COMMA)))
-            if self.at < stop:
-                self.at += 1
-                if self.at == stop:
-                    raise self.error("an item is expected after the comma")
-        self.at = after
+            self.at += 1  # over the opening parenthesis or a comma
+            if self.at < stop or found:
+                found.append(self.until(lambda cursor: cursor.at >= stop or cursor.sees_symbol(TokenType.COMMA)))
+        self.at = stop + 1
         return found
-
-    def names(self) -> tuple[tuple[str, ...], ...]:
-        """The names in a parenthesised, comma-separated list."""
-        return tuple(map(whole_name, self.items()))
 
     def piece(self, first: int, stop: int) -> Piece:
         """The tokens of a range with their text."""

@@ -42,7 +42,7 @@ from floeplan.scan.options import ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.scan.scan_plan import ScanPlan
 from floeplan.spark.session import SparkOnDemand, spark_errors_translated
-from floeplan.sql_text.names import parse_assignments
+from floeplan.sql_text.parse import parse_assignments
 from floeplan.sql_text.relations import find_table, read_table
 from floeplan.sql_text.run import StatementOptions, StatementResult, assigned_texts, run_text
 from floeplan.text import counted, human_bytes
