@@ -21,6 +21,7 @@ from tests.support.tables.commits import (
     copy_on_write_delete,
     data_specs,
     evolved_table,
+    leftovers,
     merge_on_read_delete,
     open_catalog,
     patient,
@@ -74,6 +75,23 @@ def test_a_run_that_dies_leaves_a_whole_table_and_is_taken_up(catalog: SqlCatalo
     upgrade_spec(reloaded(table), options=ALONE, commit=patient())
     assert data_specs(reloaded(table)) == [0, 1, 1, 1]
     assert read_rows(table) == ALL_ROWS
+
+
+def test_a_run_that_finds_nothing_left_to_move_removes_the_manifests_it_wrote(catalog: SqlCatalog) -> None:
+    table = evolved_table(catalog, 2)
+    already_there = leftovers(table)
+    steps: list[str] = []
+    first = at("before-commit", lambda: upgrade_spec(reloaded(table), options=ALONE, commit=patient()))
+
+    def watch(step: str) -> None:
+        steps.append(step)
+        first(step)
+
+    result = upgrade_spec(table, options=ALONE, commit=patient(on_step=watch))
+    assert "list-written" in steps
+    assert result.snapshot_ids == ()
+    assert data_specs(reloaded(table)) == [0, 1, 1, 1]
+    assert leftovers(reloaded(table)) == already_there
 
 
 def _append(table: Table) -> None:

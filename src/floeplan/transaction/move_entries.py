@@ -1,8 +1,8 @@
-"""Entries filed elsewhere: a ``replace`` snapshot whose manifests change and whose files do not.
+"""Moving manifest entries: a ``replace`` snapshot that changes manifests and leaves every file in place.
 
-Rule: which manifests go, and which come in their place, is decided on the head of the branch, and again on every newer
-head. Each file is carried over as EXISTING with the snapshot id, the sequence numbers and, in format 3, the first row
-id it had: engines that later expire snapshots see no file removed.
+Rule: which manifests are replaced, and by which entries, is decided on the newest head of the branch, again for every
+attempt. Each entry stays EXISTING with its snapshot id, its sequence numbers and, in format 3, its first row id, so
+that an engine that later expires snapshots sees no file removed.
 
 Fail-safe: a decision that would lose a file, or list a data file twice, is refused before anything is written.
 """
@@ -41,12 +41,12 @@ from floeplan.vectors import Ints
 
 @dataclass(frozen=True, slots=True)
 class EntryMove:
-    """Manifests that go, and what comes in their place.
+    """Manifests to replace, and the entries of the new ones.
 
     Attributes:
         replaced: Rows of the manifest list.
-        before: The live entries of those manifests, whole.
-        after: The entries of each new manifest, all of one spec and one kind.
+        before: The live entries of those manifests, with all columns.
+        after: The entries of each new manifest, all of one spec and one content.
     """
 
     replaced: Ints
@@ -54,53 +54,44 @@ class EntryMove:
     after: Sequence[EntriesTable]
 
 
-Decide: TypeAlias = Callable[[SnapshotReader], EntryMove | None]
-"""What to do on a head; ``None`` when there is nothing to do."""
+DecideMove: TypeAlias = Callable[[SnapshotReader], EntryMove | None]
+"""Chooses what to move on a head; ``None`` when nothing has to move."""
 
 
-class NothingToMoveError(FloeplanError):
-    """The newest head is as it should be."""
+class _NothingToMoveError(FloeplanError):
+    """The head needs no move (any more): earlier attempts wrote manifests that no snapshot refers to."""
 
-    kind = "nothing-to-do"
-    safe_to_clean = True
+    default_kind = "nothing-to-do"
+    default_safe_to_clean = True
 
 
 def move_entries(
     table: Table,
-    decide: Decide,
+    decide: DecideMove,
     *,
     branch: str = MAIN_BRANCH,
     summary: Mapping[str, str] | None = None,
     options: CommitOptions | None = None,
 ) -> CommitResult | None:
-    """Commit what is decided on the newest head of a branch; ``None`` when that is nothing.
+    """Commit the move that ``decide`` chooses on the newest head of a branch; ``None`` when there is none.
 
     Raises:
-        CommitConflictError: Other writers were faster every time.
-        CommitStateUnknownError: It may have been committed.
+        CommitConflictError: Other writers committed first at every attempt.
+        CommitStateUnknownError: The move may have been committed.
     """
     change = SnapshotChange(Operation.REPLACE, merge_manifests=False, summary=summary or {})
+    producer = partial(_MoveProducer, decide=decide)
     try:
-        return commit_change(
-            table,
-            change,
-            branch=branch,
-            options=options or CommitOptions(),
-            producer=partial(MoveProducer, decide=decide),
-        )
-    except NothingToMoveError:
+        return commit_change(table, change, branch=branch, options=options or CommitOptions(), producer=producer)
+    except _NothingToMoveError:
         return None
 
 
-def _nothing(_: SnapshotReader) -> EntryMove | None:
-    return None
-
-
 @dataclass(slots=True)
-class MoveProducer(SnapshotProducer):
-    """Produces the snapshot of a refiling."""
+class _MoveProducer(SnapshotProducer):
+    """Produces a snapshot with moved entries; the change itself neither adds nor removes files."""
 
-    decide: Decide = _nothing
+    decide: DecideMove = lambda _: None
 
     def _filtered(
         self,
@@ -109,19 +100,19 @@ class MoveProducer(SnapshotProducer):
         shape: TableShape,
         head: Snapshot | None,
     ) -> tuple[Filtered, Filtered]:
-        """The manifests that stay; those that come are added to ``new``."""
-        refiling = self.decide(SnapshotReader(shape.metadata, head, listed, shape.union, self.io))
-        if refiling is None:
-            raise NothingToMoveError("no entry is to be filed elsewhere")
-        _check(refiling)
+        """Write the new manifests into ``new`` and return those that stay."""
+        move = self.decide(SnapshotReader(shape.metadata, head, listed, shape.union, self.io))
+        if move is None:
+            raise _NothingToMoveError("no manifest entry has to move")
+        _check_same_files(move)
         for content in (DATA, DELETES):
-            after = [_as_existing(entries) for entries in refiling.after if _kind(entries) == content]
+            after = [_as_existing(entries) for entries in move.after if _content(entries) == content]
             new[content] = self._writer.write_existing_data_manifest(after, shape, content)
-        staying = listed.take(np.setdiff1d(np.arange(len(listed)), refiling.replaced))
+        staying = listed.take(np.setdiff1d(np.arange(len(listed)), move.replaced))
         return SnapshotProducer._filtered(self, staying, new, shape, head)
 
 
-def _kind(entries: EntriesTable) -> int:
+def _content(entries: EntriesTable) -> int:
     return DATA if entries.content[0] == Content.DATA else DELETES
 
 
@@ -129,19 +120,19 @@ def _as_existing(entries: EntriesTable) -> EntriesTable:
     return with_status(entries, np.full(len(entries), Status.EXISTING), entries.ints("snapshot_id"))
 
 
-def _check(refiling: EntryMove) -> None:
-    """The same files before and after; only delete files may be listed under several partitions."""
-    after = [entry_keys(entries) for entries in refiling.after]
+def _check_same_files(move: EntryMove) -> None:
+    """Refuse a move that loses or invents files; only delete files may be listed under several partitions."""
+    after = [entry_keys(entries) for entries in move.after]
     found = pa.concat_arrays(after) if after else pa.array([], pa.large_string())
-    before = entry_keys(refiling.before)
+    before = entry_keys(move.before)
     lost = before.filter(pc.invert(pc.is_in(before, value_set=found)))
-    strange = found.filter(pc.invert(pc.is_in(found, value_set=before)))
-    data = sum(int(np.count_nonzero(entries.content == Content.DATA)) for entries in refiling.after)
-    expected = int(np.count_nonzero(refiling.before.content == Content.DATA))
-    if len(lost) or len(strange) or data != expected:
-        example = next((key for keys in (lost, strange) for key in keys.to_pylist()), "").partition("\0")[0]
+    unknown = found.filter(pc.invert(pc.is_in(found, value_set=before)))
+    data = sum(int(np.count_nonzero(entries.content == Content.DATA)) for entries in move.after)
+    expected = int(np.count_nonzero(move.before.content == Content.DATA))
+    if len(lost) or len(unknown) or data != expected:
+        example = next((key for keys in (lost, unknown) for key in keys.to_pylist()), "").partition("\0")[0]
         raise CorruptMetadataError(
-            f"refiling would lose {len(lost)} files, invent {len(strange)} and turn {expected} data files into {data}; "
-            f"nothing was changed {example}".rstrip(),
-            context={"file": example, "lost": len(lost), "invented": len(strange)},
+            f"moving entries would lose {len(lost)} files, add {len(unknown)} unknown files and list {data} data files "
+            f"instead of {expected}; nothing was changed {example}".rstrip(),
+            context={"file": example, "lost": len(lost), "invented": len(unknown)},
         )
