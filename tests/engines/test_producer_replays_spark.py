@@ -26,7 +26,7 @@ from floeplan.metadata.manifests.new_entries import ENTRY_TYPES
 from floeplan.metadata.manifests.reader import read_entries
 from floeplan.partition.union import UnionPartitionType
 from floeplan.transaction.change import Operation, SnapshotChange
-from floeplan.transaction.producer import Produced, SnapshotProducer
+from floeplan.transaction.producer import ProducedSnapshot, SnapshotProducer
 from tests.support.spark.matrix import Matrix, parametrized
 from tests.support.tables.layouts import rows_of
 
@@ -126,7 +126,7 @@ def manifest_counts(snapshot: Snapshot) -> dict[str, str]:
 
 def replayed(
     table: str, matrix: Matrix, catalog: SqlCatalog, folder: Path
-) -> Iterator[tuple[TableMetadata, Snapshot, Produced]]:
+) -> Iterator[tuple[TableMetadata, Snapshot, ProducedSnapshot]]:
     """Spark's snapshots and Floeplan's, whose files go to the folder."""
     latest = catalog.load_table(matrix.table(table).identifier).metadata_location
     for metadata, snapshot in commits(latest):
@@ -146,7 +146,7 @@ def test_a_replayed_snapshot_has_the_same_files_and_says_the_same(
         seen += 1
         union = UnionPartitionType.of_table(metadata)
         listed = read_manifest_list(theirs.manifest_list)
-        again = read_manifest_list(ours.manifest_list)
+        again = read_manifest_list(ours.snapshot.manifest_list)
         expected, found = live(entries_of(listed, union)), live(entries_of(again, union))
         if metadata.format_version > 2:
             expected, found = without_row_ids(expected), without_row_ids(found)
@@ -171,7 +171,7 @@ def without_row_ids(rows: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]
     return {path: {name: value for name, value in row.items() if name != "first_row_id"} for path, row in rows.items()}
 
 
-def check_manifests(produced: Produced, union: UnionPartitionType) -> None:
+def check_manifests(produced: ProducedSnapshot, union: UnionPartitionType) -> None:
     """Each manifest has the entries of one spec, and the list counts them right."""
     manifests = produced.manifests
     entries = entries_of(manifests, union)
@@ -197,7 +197,7 @@ def test_row_ids_never_change_and_never_meet(
             continue
         union = UnionPartitionType.of_table(metadata)
         assert ours.snapshot.parent_snapshot_id is not None or ours.snapshot.first_row_id == 0
-        entries = entries_of(read_manifest_list(ours.manifest_list), union).live()
+        entries = entries_of(read_manifest_list(ours.snapshot.manifest_list), union).live()
         data = entries.filter(entries.content == Content.DATA)
         first = data.ints("first_row_id")
         order = np.argsort(first)

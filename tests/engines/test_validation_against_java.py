@@ -74,7 +74,7 @@ def refuses(planned_on: Table, now: Table, checks: Iterable[Check], where: str, 
     expr = compile_predicate(where, now.schema()).predicate
     validation = ConflictValidation(start, frozenset(checks), expr, **more)
     try:
-        validate(ValidationContext.of(now.metadata, now.metadata.current_snapshot_id, removed, validation, now.io))
+        validate(ValidationContext(now.metadata, now.metadata.current_snapshot_id, removed, validation, now.io))
     except CommitConflictError:
         return True
     return False

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from floeplan.metadata.manifests.entries import Content, Status
 from floeplan.transaction.change import Operation, SnapshotChange
-from floeplan.transaction.producer import Produced, SnapshotProducer
+from floeplan.transaction.producer import ProducedSnapshot, SnapshotProducer
 from tests.support.tables.producing import V1, V2, V3, Line, new_files
 
 pytestmark = pytest.mark.property
@@ -73,7 +73,7 @@ class History:
             merge_manifests=merge,
         )
 
-    def committed(self, produced: Produced, rows: list[dict[str, Any]], removed: list[str]) -> None:
+    def committed(self, produced: ProducedSnapshot, rows: list[dict[str, Any]], removed: list[str]) -> None:
         self.line.accept(produced)
         for path in removed:
             self.files.pop(path, None)
@@ -98,7 +98,7 @@ class History:
         self.committed(produced, rows, removed)
         self.check(produced)
 
-    def check(self, produced: Produced) -> None:
+    def check(self, produced: ProducedSnapshot) -> None:
         line = self.line
         assert line.told("sequence_number") == {path: self.sequence[path] for path in self.files}
         entries, listed = line.entries(), line.manifests()

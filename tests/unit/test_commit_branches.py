@@ -171,7 +171,7 @@ def test_a_branch_is_rolled_back_to_an_ancestor_only(table: Table) -> None:
     elsewhere = add(create_branch(newer, "audit"), 200, "audit").metadata.refs["audit"].snapshot_id
     rollback_to(newer, old)
     assert read_rows(table) == BEFORE
-    with pytest.raises(BadInputError, match="it is no ancestor"):
+    with pytest.raises(BadInputError, match="it is not an ancestor"):
         rollback_to(newer, elsewhere)
     set_current(newer, elsewhere)
     assert read_rows(table) == BEFORE + rows_of(100, 102) + rows_of(200, 202)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from floeplan.errors import InvalidOptionError
-from floeplan.transaction.catalog_commit import Repetition, RetryPolicy, Timing
+from floeplan.transaction.catalog_commit import Retries, RetryPolicy, Timing
 
 pytestmark = pytest.mark.unit
 
@@ -25,10 +25,10 @@ class Time:
 
 def waits(policy: RetryPolicy, chance: float = 1.0) -> list[float]:
     time = Time(chance)
-    repetition = Repetition(policy, time.timing)
-    while repetition.again():
+    retries = Retries(policy, time.timing)
+    while retries.again():
         pass
-    assert repetition.tries == len(time.waits) + 1
+    assert retries.attempts == len(time.waits) + 1
     return time.waits
 
 

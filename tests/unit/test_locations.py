@@ -15,11 +15,11 @@ from pyiceberg.table import Table
 import floeplan
 from floeplan.maintain.expire import expire_snapshots
 from floeplan.maintain.orphans import remove_orphans
-from floeplan.metadata.files import Location, TableLocations
+from floeplan.metadata.files import Location, TableFiles, TableLocations
 from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.partition.key import PartitionKey
 from floeplan.transaction.change import Operation, SnapshotChange
-from floeplan.transaction.commit import commit_change, remove_files
+from floeplan.transaction.commit import commit_change
 from floeplan.write.file_entries import remove_written_files
 from floeplan.write.target import WriteTarget
 from tests.support.tables.commits import (
@@ -163,7 +163,7 @@ def test_cleaning_never_leaves_the_table(tmp_path: Path, catalog: SqlCatalog) ->
     (home / "out").symlink_to(mine.parent)
     theirs = sorted(files_under(neighbour))
     wanted = [str(mine), mine.as_uri(), f"{home}/out/{mine.name}", f"{home}/../t2/metadata/x", "s3://bucket/x", *theirs]
-    assert remove_files(wanted, table) == ()
+    assert TableFiles.of(table).remove(wanted) == ()
     assert mine.exists()
     assert sorted(files_under(neighbour)) == theirs
 

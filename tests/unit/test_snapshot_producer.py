@@ -235,7 +235,7 @@ def test_many_added_files_are_spread_over_manifests_of_the_target_size(tmp_path:
 
 def test_files_are_named_after_the_commit_and_the_snapshot(tmp_path: Path) -> None:
     produced = Line.start(V2, tmp_path).produce(appending(V2, data(A)))
-    uuid = Path(produced.manifest_list).stem.removeprefix("snap-100-0-")
+    uuid = Path(produced.snapshot.manifest_list).stem.removeprefix("snap-100-0-")
     assert produced.written == (f"{tmp_path}/metadata/{uuid}-m0.avro", f"{tmp_path}/metadata/snap-100-0-{uuid}.avro")
 
 

@@ -129,7 +129,7 @@ def test_a_merge_is_written_once_for_all_attempts(tmp_path: Path) -> None:
     first = producer.produce(line.metadata, line.head)
     line.commit(SnapshotChange(Operation.APPEND, added_data=new_files(V2, [data("theirs.parquet", 1)])))
     second = producer.produce(line.metadata, line.head)
-    assert set(second.written) - set(first.written) == {second.manifest_list}
+    assert set(second.written) - set(first.written) == {second.snapshot.manifest_list}
     line.accept(second)
     assert line.live() == {"0-0.parquet", "0-1.parquet", "n.parquet", "theirs.parquet"}
 

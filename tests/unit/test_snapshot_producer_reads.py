@@ -178,7 +178,7 @@ def test_a_second_attempt_writes_only_what_differs(tmp_path: Path) -> None:
     line.commit(SnapshotChange(Operation.APPEND, added_data=new_files(LAYOUT, [day("theirs.parquet", 7)])))
     second = producer.produce(line.metadata, line.head)
     assert len(second.written) == 5, "one manifest list more"
-    assert superseded(second) == {first.manifest_list}
+    assert superseded(second) == {first.snapshot.manifest_list}
     assert {m.path for m in second.manifests_written} == {m.path for m in first.manifests_written}
     line.accept(second)
     expected = {f"{kind}{number}.parquet" for kind in ("day", "region") for number in range(4)}
@@ -199,7 +199,7 @@ def test_a_manifest_that_another_writer_rewrote_is_filtered_anew(tmp_path: Path)
     assert first.missing_data == set()
     line.accept(second)
     assert line.live() == {"c.parquet"}
-    assert superseded(second) > {first.manifest_list}
+    assert superseded(second) > {first.snapshot.manifest_list}
 
 
 def test_files_are_written_again_after_the_format_was_upgraded(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from floeplan.transaction.change import Check, ConflictValidation, IsolationLeve
 from floeplan.transaction.commit import commit_change
 from floeplan.transaction.metadata_json import writable_metadata
 from floeplan.transaction.refs import rollback_to
-from floeplan.transaction.validation import SHOWN_FILES, ValidationContext, validate
+from floeplan.transaction.validation import MAX_NAMED_FILES, ValidationContext, validate
 from tests.support.tables.commits import (
     NO_SCAN_EXTRAS,
     append,
@@ -78,7 +78,7 @@ def judge(
     expr = compile_predicate(where, now.schema()).predicate
     start = planned_on.metadata.current_snapshot_id
     validation = replace(ConflictValidation(start, frozenset({check}), expr), **more)  # type: ignore[arg-type]
-    validate(ValidationContext.of(now.metadata, now.metadata.current_snapshot_id, change, validation, now.io))
+    validate(ValidationContext(now.metadata, now.metadata.current_snapshot_id, change, validation, now.io))
 
 
 def conflicts(planned_on: Table, check: Check, change: SnapshotChange = OVERWRITE, **more: object) -> bool:
@@ -346,7 +346,7 @@ def test_what_an_earlier_attempt_judged_is_not_read_again(table: Table) -> None:
         expr = compile_predicate(where, now.schema()).predicate
         validation = ConflictValidation(table.metadata.current_snapshot_id, check, expr)
         head = now.metadata.current_snapshot_id
-        return ValidationContext.of(now.metadata, head, OVERWRITE, validation, now.io, up_to)
+        return ValidationContext(now.metadata, head, OVERWRITE, validation, now.io, up_to)
 
     validate(situation("id = 102", judged.metadata.current_snapshot_id))
     for where, up_to in [("id = 102", None), ("id = 202", judged.metadata.current_snapshot_id), ("id = 102", 7)]:
@@ -369,7 +369,7 @@ def test_a_snapshot_that_does_not_say_what_it_did_may_have_done_anything(table: 
     metadata = now.metadata.model_copy(update={"snapshots": silent})
     validation = ConflictValidation(table.metadata.current_snapshot_id, frozenset({Check.NO_NEW_DATA}))
     with pytest.raises(CommitConflictError, match="operation unknown"):
-        validate(ValidationContext.of(metadata, head, OVERWRITE, validation, now.io))
+        validate(ValidationContext(metadata, head, OVERWRITE, validation, now.io))
 
 
 # --------------------------------------------------------------------------------------------------------- messages
@@ -385,7 +385,7 @@ def test_a_conflict_says_what_conflicted(table: Table) -> None:
     assert context["snapshot_id"] == head
     assert (context["operation"], context["snapshot_operation"]) == ("overwrite", "append")
     assert context["file_count"] == 8
-    assert len(context["files"]) == SHOWN_FILES  # type: ignore[arg-type]
+    assert len(context["files"]) == MAX_NAMED_FILES  # type: ignore[arg-type]
     assert set(context["files"]) <= set(paths(after, "id >= 100"))  # type: ignore[call-overload]
     assert f"snapshot {head} (append) added" in error.value.message
     assert "and 3 more" in error.value.message

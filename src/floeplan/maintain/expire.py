@@ -33,10 +33,9 @@ from pyiceberg.table.update import (
 from floeplan.catalog import load_table
 from floeplan.errors import FloeplanError, InvalidOptionError, UnsupportedError
 from floeplan.maintain.reachable import SnapshotFiles
-from floeplan.metadata.files import TableLocations
+from floeplan.metadata.files import TableFiles, TableLocations
 from floeplan.text import counted, parse_count
-from floeplan.transaction.catalog_commit import CatalogCommit, CommitOptions, Proposal
-from floeplan.transaction.commit import remove_files
+from floeplan.transaction.catalog_commit import CatalogCommit, CommitOptions, UpdatesAndRequirements
 from floeplan.transaction.refs import table_and_ref
 
 _MAX_AGE, _MIN_KEPT, _MAX_REF_AGE = (
@@ -114,9 +113,9 @@ def expire_snapshots(
         return files.result(loaded, expiry, len(kept), dry_run=True)
     if expiry.snapshot_ids and not trust_lists:
         SnapshotFiles.of(kept, loaded.io, trust_lists=False)  # refuses lists that may be truncated
-    intent = _ExpireIntent(rule)
-    committed = CatalogCommit(loaded, intent, commit or CommitOptions()).run()
-    before, expiry = intent.proposed[-1]
+    update = _ExpireUpdate(rule)
+    committed = CatalogCommit(loaded, update, commit or CommitOptions()).run()
+    before, expiry = update.proposed[-1]
     try:
         files = _Files.of(committed, before, expiry, committed.metadata.snapshots, trust_lists=trust_lists)
     except FloeplanError as error:
@@ -210,13 +209,13 @@ def _number(metadata: TableMetadata, name: str, default: int) -> int:
 
 
 @dataclass(slots=True)
-class _ExpireIntent:
+class _ExpireUpdate:
     """Snapshots forgotten by the newest table; ``proposed`` has the metadata each proposal was made on."""
 
     rule: _Rule
     proposed: list[tuple[TableMetadata, _Expiry]] = field(default_factory=list)
 
-    def propose(self, table: Table) -> Proposal:
+    def build(self, table: Table) -> UpdatesAndRequirements:
         metadata = table.metadata
         expiry = self.rule.apply(metadata)
         self.proposed.append((metadata, expiry))
@@ -230,7 +229,7 @@ class _ExpireIntent:
         if expiry.snapshot_ids:
             ids = {"snapshot-ids": sorted(expiry.snapshot_ids)}
             updates.append(RemoveSnapshotsUpdate.model_validate(ids))
-        return Proposal(tuple(requirements), tuple(updates))
+        return tuple(updates), tuple(requirements)
 
     def is_committed(self, metadata: TableMetadata) -> bool:
         expiry = self.proposed[-1][1] if self.proposed else self.rule.apply(metadata)
@@ -288,7 +287,7 @@ class _Files:
         """Remove the files, unless it is a dry run."""
         wanted = (*self.content, *self.statistics, *self.manifests, *self.lists)
         locations = TableLocations.of(table.metadata)
-        removed = tuple(filter(locations.hold, wanted)) if dry_run else remove_files(wanted, table)
+        removed = tuple(filter(locations.hold, wanted)) if dry_run else TableFiles.of(table).remove(wanted)
         gone = set(removed)
         return ExpireResult(
             snapshots_before=after + len(expiry.snapshot_ids),

@@ -29,8 +29,7 @@ from floeplan.catalog import load_table
 from floeplan.errors import CorruptMetadataError, InvalidOptionError, UnsupportedError
 from floeplan.maintain.expire import refuse_shared_files
 from floeplan.maintain.reachable import reachable_files
-from floeplan.metadata.files import Location, TableLocations, writing
-from floeplan.transaction.commit import remove_files
+from floeplan.metadata.files import Location, TableFiles, TableLocations, writing
 
 AGE_GUARD = timedelta(days=3)
 LEAST_AGE = timedelta(days=1)
@@ -111,7 +110,7 @@ def remove_orphans(
         files_too_young=len(unknown) - len(old),
         orphans=paths,
         bytes=sum(file.bytes for file in old),
-        removed=() if dry_run else remove_files(paths, newest),
+        removed=() if dry_run else TableFiles.of(newest).remove(paths),
         dry_run=dry_run,
     )
 

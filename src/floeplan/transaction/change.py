@@ -18,7 +18,7 @@ from floeplan.predicate.ir import TRUE, IrExpr
 
 
 class Operation(StrEnum):
-    """The operation a snapshot summary states."""
+    """The operation of a snapshot summary."""
 
     APPEND = "append"
     REPLACE = "replace"
@@ -27,7 +27,7 @@ class Operation(StrEnum):
 
 
 class IsolationLevel(StrEnum):
-    """How much of what others commit meanwhile a row-level change must take notice of."""
+    """Which concurrent commits conflict with a row-level change."""
 
     SERIALIZABLE = "serializable"
     SNAPSHOT = "snapshot"
@@ -38,16 +38,16 @@ class SnapshotChange:
     """Files added and removed by one snapshot.
 
     Attributes:
-        operation: As the snapshot summary states it.
-        added_data: Whole entries of data files (``new_entries``), status ADDED, of any specs. A null sequence number
-            is inherited; a replace keeps the data sequence number it was planned with.
+        operation: The operation of the snapshot summary.
+        added_data: Whole entries of data files (``new_entries``), status ADDED, of any specs. A null data sequence
+            number is inherited from the snapshot; a replace keeps the number it was planned with.
         added_deletes: Whole entries of delete files, of any specs.
         removed_data: Paths of data files.
-        removed_deletes: Delete files that go with them, or are replaced.
-        removed_entries: What is known of the removed files, data and deletes: entries as a scan plan has them. Only
-            says where to look for them; without it they are found by path, at the cost of reading more manifests.
+        removed_deletes: Delete files that are replaced or removed with their data file.
+        removed_entries: What a scan plan knows of the removed files, data and deletes. A hint where to look for them;
+            without it they are found by path, which reads more manifests.
         planned_on: The snapshot whose manifests the ``manifest`` column of ``removed_entries`` counts.
-        merge_manifests: Whether small manifests may be merged on the way; a fast append leaves them alone.
+        merge_manifests: Whether small manifests may be merged; a fast append leaves them alone.
         summary: Further properties of the snapshot summary.
     """
 
@@ -63,15 +63,15 @@ class SnapshotChange:
 
 
 class Check(Enum):
-    """What must not have happened since the starting snapshot."""
+    """A conflict check: what must not have happened since the starting snapshot."""
 
     NO_NEW_DATA = "no data file that may hold matching rows was added"
     NO_NEW_DELETES = "no delete file that may delete matching rows was added"
     NO_NEW_DELETES_FOR_REMOVED = "no delete was added for a data file that is removed"
     NO_REMOVED_DATA = "no data file that may hold matching rows was removed"
-    REFERENCED_FILES_EXIST = "every data file the new deletes refer to is still there"
-    REFERENCED_FILES_NOT_DELETED = "as before, and deletes by others count as well"
-    REMOVED_FILES_EXIST = "every file to be removed is still there"
+    REFERENCED_FILES_EXIST = "every data file the new deletes refer to still exists"
+    REFERENCED_FILES_NOT_DELETED = "every data file the new deletes refer to still exists and was not deleted"
+    REMOVED_FILES_EXIST = "every file to be removed still exists"
     NO_NEW_DVS = "no deletion vector was added for a data file that gets one"
 
 
@@ -82,9 +82,9 @@ class ConflictValidation:
     Attributes:
         starting_snapshot_id: The snapshot the change was planned on; ``None`` for an empty table or branch.
         checks: What must not have happened.
-        conflict_filter: Rows the change depends on; TRUE means all.
+        conflict_filter: The rows the change depends on; TRUE means all.
         referenced_data_files: Data files the added deletes refer to.
-        partitions: Entries whose (spec, tuple)s are all the change depends on; files of other specs may lie in them.
+        partitions: Entries whose partitions are all the change depends on; files of other specs may lie in them.
     """
 
     starting_snapshot_id: int | None = None
@@ -92,26 +92,6 @@ class ConflictValidation:
     conflict_filter: IrExpr = TRUE
     referenced_data_files: frozenset[str] = frozenset()
     partitions: EntriesTable | None = None
-
-
-# Which checks a command needs, by its mode and isolation level.
-#
-# The checks are those Iceberg's Spark commands make. Always added is that files to be removed are still there: a change
-# names the files it removes, and rows that were rewritten elsewhere meanwhile must be neither lost nor doubled.
-#
-# =====================  ==========================================================  =========================
-# command                snapshot isolation                                          serializable adds
-# =====================  ==========================================================  =========================
-# append                 nothing                                                     nothing
-# rewrite                no deletes for the files it replaces                        nothing
-# copy-on-write          no deletes for the files it replaces                        no new data that may match
-# merge-on-read delete   files it refers to exist (whole deletion by others is fine)  no new data that may match
-# merge-on-read other    files it refers to exist, no new deletes that may match     no new data that may match
-# overwrite              no new deletes and no removed data that may match           no new data that may match
-# =====================  ==========================================================  =========================
-#
-# An overwrite without isolation level takes no notice of rows others add or delete, as in Spark; it may however rewrite
-# files that match in part, so deletes for those remain a conflict.
 
 
 Command: TypeAlias = Literal["append", "delete", "update", "merge", "overwrite", "replace_partitions", "rewrite"]
@@ -124,12 +104,28 @@ _NEW_DELETES = frozenset({Check.REMOVED_FILES_EXIST, Check.NO_NEW_DVS})
 def required_checks(
     command: Command, mode: Mode = "copy-on-write", isolation: IsolationLevel | None = IsolationLevel.SERIALIZABLE
 ) -> frozenset[Check]:
-    """The checks of a command.
+    """The checks of a command, as Iceberg's Spark commands make them.
+
+    =====================  ===========================================================  ==========================
+    command                snapshot isolation                                           serializable adds
+    =====================  ===========================================================  ==========================
+    append                 nothing                                                      nothing
+    rewrite                no deletes for the files it replaces                         nothing
+    copy-on-write          no deletes for the files it replaces                         no new data that may match
+    merge-on-read delete   referenced files exist (a whole file deleted by others is    no new data that may match
+                           no conflict)
+    merge-on-read other    referenced files exist, no new deletes that may match        no new data that may match
+    overwrite              no new deletes and no removed data that may match            no new data that may match
+    =====================  ===========================================================  ==========================
+
+    Every command but append also requires that the files it removes still exist: rows that were rewritten elsewhere
+    meanwhile must be neither lost nor duplicated.
 
     Args:
         command: What is done to the table.
-        mode: How rows are changed; of importance to delete, update and merge.
-        isolation: ``None`` is possible for overwrites only and means that no rows of others are looked at.
+        mode: How delete, update and merge change rows.
+        isolation: ``None`` is possible for overwrites only: as in Spark, concurrent changes of matching rows are no
+            conflict. Deletes for partly matching files still are, because the overwrite rewrites those files.
     """
     match command:
         case "append":
@@ -137,20 +133,15 @@ def required_checks(
         case "rewrite":
             return _REWRITE
         case "overwrite" | "replace_partitions":
-            return _overwrite(isolation)
+            checks = _REWRITE | _NEW_DELETES | {Check.REFERENCED_FILES_EXIST}
+            if isolation is not None:
+                checks |= {Check.NO_NEW_DELETES, Check.NO_REMOVED_DATA}
+            return checks | {Check.NO_NEW_DATA} if isolation is IsolationLevel.SERIALIZABLE else checks
         case "delete" | "update" | "merge":
-            checks = _REWRITE if mode == "copy-on-write" else _merge_on_read(command)
+            if mode == "copy-on-write":
+                checks = _REWRITE
+            elif command == "delete":
+                checks = _NEW_DELETES | {Check.REFERENCED_FILES_EXIST}
+            else:
+                checks = _NEW_DELETES | {Check.REFERENCED_FILES_NOT_DELETED, Check.NO_NEW_DELETES}
             return checks if isolation is IsolationLevel.SNAPSHOT else checks | {Check.NO_NEW_DATA}
-
-
-def _merge_on_read(command: Command) -> frozenset[Check]:
-    if command == "delete":
-        return _NEW_DELETES | {Check.REFERENCED_FILES_EXIST}
-    return _NEW_DELETES | {Check.REFERENCED_FILES_NOT_DELETED, Check.NO_NEW_DELETES}
-
-
-def _overwrite(isolation: IsolationLevel | None) -> frozenset[Check]:
-    checks = _REWRITE | _NEW_DELETES | {Check.REFERENCED_FILES_EXIST}
-    if isolation is not None:
-        checks |= {Check.NO_NEW_DELETES, Check.NO_REMOVED_DATA}
-    return checks | {Check.NO_NEW_DATA} if isolation is IsolationLevel.SERIALIZABLE else checks

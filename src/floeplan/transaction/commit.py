@@ -4,26 +4,25 @@
 
     refreshed ─► validated ─► manifests-written ─► list-written ─► before-commit ─► committed ─► cleaned
         ▲                                                               │
-        └───────────────── another writer was faster ◄─────────────────┘
+        └───────────── another writer committed first ◄────────────────┘
 
-Rule: the snapshot id is chosen once, so that every attempt is the same commit, and finding the id in the table means
-that it succeeded. Each attempt is validated against, and derived from, the newest head of the branch.
+Rule: the snapshot id is chosen once, so every attempt is the same commit, and finding the id in the table means that it
+succeeded. Each attempt is validated against, and based on, the newest head of the branch.
 
-Fail-safe: files are removed only when it is certain that nobody refers to them: after success those of earlier
-attempts, after a definite failure all that were written for the commit. After a lost answer everything stays.
+Fail-safe: a file is deleted only when it is certain that no snapshot refers to it: after success the files of earlier
+attempts, after a definite failure everything written for the commit. When the commit state is unknown, all files stay.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal
 
 from pyiceberg.catalog import MetastoreCatalog
 from pyiceberg.exceptions import CommitFailedException
-from pyiceberg.io import FileIO
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH
@@ -48,61 +47,28 @@ from floeplan.metadata.manifests.entries import EntryColumns
 from floeplan.metadata.manifests.manifest_list import DATA, DELETES
 from floeplan.partition.union import UnionPartitionType
 from floeplan.snapshot.target import branch_head
-from floeplan.transaction.catalog_commit import CatalogCommit, CommitOptions, Proposal
+from floeplan.transaction.catalog_commit import CatalogCommit, CommitOptions, UpdatesAndRequirements
 from floeplan.transaction.change import Check, ConflictValidation, Operation, SnapshotChange
 from floeplan.transaction.history import committed_entries
 from floeplan.transaction.manifests import ManifestWritten
 from floeplan.transaction.preconditions import check_compatible
-from floeplan.transaction.producer import Produced, SnapshotProducer
+from floeplan.transaction.producer import ProducedSnapshot, SnapshotProducer
 from floeplan.transaction.refs import moved_branch, set_ref_update, table_and_ref
-from floeplan.transaction.validation import SHOWN_FILES, ValidationContext, validate
-
-# Removing files that nobody refers to.
-#
-# Fail-safe: a file that lies outside the table's locations or cannot be removed is left; an orphan costs storage,
-# and the
-# outcome of the commit is certain by then.
-
+from floeplan.transaction.validation import MAX_NAMED_FILES, ValidationContext, validate
 
 _PATHS = EntryColumns(frozenset({"snapshot_id"}), partition=False)
-
-
-def remove_files(paths: Iterable[str], table: Table) -> tuple[str, ...]:
-    """Remove files of a table as far as possible; returns those that are gone."""
-    return TableFiles.of(table).remove(paths)
-
-
-def unused_files(change: SnapshotChange, metadata: TableMetadata, start: int | None, io: FileIO) -> set[str]:
-    """The data and delete files a change adds, without those that a snapshot has.
-
-    They can be in use although the change failed: it may have been committed before, when the answer was lost. They
-    were written after the change was planned, so no snapshot up to the starting one has them.
-    """
-    added = [files for files in (change.added_data, change.added_deletes) if files is not None]
-    paths = {path for files in added for path in files.path.to_pylist()}
-    first = None if start is None else metadata.snapshot_by_id(start)
-    older = {snapshot.snapshot_id for snapshot in ancestors_of(first, metadata)}
-    newer = [snapshot for snapshot in metadata.snapshots if snapshot.snapshot_id not in older]
-    union = UnionPartitionType.of_table(metadata)
-    for content in (DATA, DELETES):
-        paths -= set(committed_entries(newer, content, union, _PATHS, io).entries.path.to_pylist())
-    return paths
-
-
-# ---
-
 _NO_CHECKS = ConflictValidation()
 _DEFAULTS = CommitOptions()
 
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
-    """What a commit did.
+    """A committed snapshot.
 
     Attributes:
         snapshot_id: The new snapshot.
-        attempts: How many times the catalog was asked.
-        summary: The summary of the snapshot, its operation included.
+        attempts: Commit attempts.
+        summary: The snapshot summary, including its operation.
         manifests_written: Manifests the snapshot added; none if an earlier call had committed it.
         table: The table with the snapshot.
     """
@@ -130,47 +96,48 @@ def commit_change(
     Args:
         table: The table as the change was planned on.
         change: Files to add and to remove.
-        branch: Where to commit.
+        branch: The branch to commit to.
         validation: What must not have happened since the change was planned.
-        options: How to commit.
-        extra_updates: Changes of the table's metadata that are made in the same commit, before the snapshot.
+        options: Retries and cleaning.
+        extra_updates: Metadata updates of the same commit, applied before the snapshot.
         extra_requirements: What must hold for those.
-        producer: What makes the snapshot of the change.
+        producer: Makes the snapshot of the change.
 
     Raises:
-        CommitConflictError: Another writer's commit stands against the change, or won every race.
-        CommitStateUnknownError: The change may have been committed; nothing was removed.
-        CommitError: The catalog refused the commit.
-        BadInputError: The branch is a tag, or is not there.
+        CommitConflictError: A concurrent commit conflicts with the change, or other writers were faster every time.
+        CommitStateUnknownError: The change may have been committed; no file was deleted.
+        CommitError: The catalog rejected the commit.
+        BadInputError: The branch is a tag, or does not exist.
     """
-    intent = _SnapshotIntent(table, change, branch, validation, options, extra_updates, extra_requirements, producer)
-    exchange = CatalogCommit(table, intent, options)
+    update = _SnapshotUpdate(table, change, branch, validation, options, extra_updates, extra_requirements, producer)
+    commit = CatalogCommit(table, update, options)
     try:
-        committed = exchange.run()
+        committed = commit.run()
     except Exception as error:
-        _clean_after_failure(error, exchange, intent)
+        _clean_after_failure(error, commit, update)
         raise
     options.step("committed")
-    snapshot = committed.metadata.snapshot_by_id(intent.snapshot_id)
+    snapshot = committed.metadata.snapshot_by_id(update.snapshot_id)
     assert snapshot is not None, "the table has the snapshot"
-    produced = intent.produced.get(snapshot.manifest_list)
+    produced = update.produced.get(snapshot.manifest_list)
     written = () if produced is None else produced.manifests_written
     if options.clean:
         needed = {snapshot.manifest_list, *(manifest.path for manifest in written)}
-        remove_files(set(intent.producer.written) - needed, table)
+        TableFiles.of(table).remove(set(update.producer.written) - needed)
         options.step("cleaned")
+    stated = snapshot.summary
     return CommitResult(
-        snapshot_id=intent.snapshot_id,
-        attempts=exchange.attempts,
-        summary=_summary(snapshot),
+        snapshot_id=update.snapshot_id,
+        attempts=commit.attempts,
+        summary={} if stated is None else {"operation": stated.operation.value, **stated.additional_properties},
         manifests_written=written,
         table=committed,
     )
 
 
 @dataclass(slots=True)
-class _SnapshotIntent:
-    """The snapshot of one change on one branch."""
+class _SnapshotUpdate:
+    """The pending update that adds the snapshot of one change to one branch."""
 
     table: Table
     change: SnapshotChange
@@ -179,14 +146,14 @@ class _SnapshotIntent:
     options: CommitOptions
     extra_updates: tuple[TableUpdate, ...]
     extra_requirements: tuple[ValidatableTableRequirement, ...]
-    make: Callable[..., SnapshotProducer]
-    produced: dict[str, Produced] = field(default_factory=dict)
+    make_producer: Callable[..., SnapshotProducer]
+    produced: dict[str, ProducedSnapshot] = field(default_factory=dict)
     validated_until: int | None = None
     producer: SnapshotProducer = field(init=False)
 
     def __post_init__(self) -> None:
         snapshot_id = self.options.snapshot_id or _new_snapshot_id(self.table.metadata)
-        self.producer = self.make(self.change, snapshot_id, self.table.io, on_step=self.options.step)
+        self.producer = self.make_producer(self.change, snapshot_id, self.table.io, on_step=self.options.step)
 
     @property
     def snapshot_id(self) -> int:
@@ -195,23 +162,35 @@ class _SnapshotIntent:
     def is_committed(self, metadata: TableMetadata) -> bool:
         return metadata.snapshot_by_id(self.snapshot_id) is not None
 
-    def propose(self, table: Table) -> Proposal:
+    def build(self, table: Table) -> UpdatesAndRequirements:
+        """Validate the change against the newest head, and write the manifests and the list of its snapshot."""
         metadata = table.metadata
         at = branch_head(metadata, self.branch)
-        head = self._head(metadata, at)
+        parent = self._parent(metadata, at)
+        parent_id = None if parent is None else parent.snapshot_id
         check_compatible(self.change, self.table.metadata, metadata)
-        head_id = None if head is None else head.snapshot_id
-        validate(ValidationContext.of(metadata, head_id, self.change, self.validation, table.io, self.validated_until))
-        self.validated_until = head_id
+        validate(ValidationContext(metadata, parent_id, self.change, self.validation, table.io, self.validated_until))
+        # Snapshots up to here need no second look when another writer commits first.
+        self.validated_until = parent_id
         self.options.step("validated")
-        produced = self.producer.produce(_with_updates(metadata, self.extra_updates), head)
-        self.produced[produced.manifest_list] = produced
+
+        base = update_table_metadata(metadata, self.extra_updates) if self.extra_updates else metadata
+        produced = self.producer.produce(base, parent)
+        self.produced[produced.snapshot.manifest_list] = produced
         if Check.REMOVED_FILES_EXIST in self.validation.checks or self.change.operation is Operation.REPLACE:
             _check_nothing_missing(self.change, produced)
-        return self._proposal(table, at, produced.snapshot)
 
-    def _head(self, metadata: TableMetadata, at: int | None) -> Snapshot | None:
-        """The snapshot to follow: the branch's newest, or main's for a branch that is to be created."""
+        requirements = [*table_and_ref(metadata, self.branch, at), *self.extra_requirements]
+        if self.change.added_data is not None:
+            schema_id = {"current-schema-id": metadata.current_schema_id}
+            requirements.append(AssertCurrentSchemaId.model_validate(schema_id))
+        if isinstance(table.catalog, MetastoreCatalog):
+            requirements.append(_AssertNextSequenceNumber(sequence_number=metadata.next_sequence_number()))
+        move = set_ref_update(self.branch, moved_branch(metadata, self.branch, self.snapshot_id))
+        return (*self.extra_updates, AddSnapshotUpdate(snapshot=produced.snapshot), move), tuple(requirements)
+
+    def _parent(self, metadata: TableMetadata, at: int | None) -> Snapshot | None:
+        """The newest snapshot of the branch, or of main for a branch that is created."""
         if at is None and self.branch != MAIN_BRANCH:
             if not self.options.create_branch:
                 known = ", ".join(sorted(metadata.refs)) or "none"
@@ -226,24 +205,12 @@ class _SnapshotIntent:
                 )
         return None if at is None else metadata.snapshot_by_id(at)
 
-    def _proposal(self, table: Table, at: int | None, snapshot: Snapshot) -> Proposal:
-        metadata = table.metadata
-        requirements: list[ValidatableTableRequirement] = [*table_and_ref(metadata, self.branch, at)]
-        requirements += self.extra_requirements
-        if self.change.added_data is not None:
-            schema_id = {"current-schema-id": metadata.current_schema_id}
-            requirements.append(AssertCurrentSchemaId.model_validate(schema_id))
-        if isinstance(table.catalog, MetastoreCatalog):
-            requirements.append(_AssertNextSequenceNumber(sequence_number=metadata.next_sequence_number()))
-        move = set_ref_update(self.branch, moved_branch(metadata, self.branch, snapshot.snapshot_id))
-        return Proposal(tuple(requirements), (*self.extra_updates, AddSnapshotUpdate(snapshot=snapshot), move))
-
 
 class _AssertNextSequenceNumber(ValidatableTableRequirement):
-    """No snapshot was added, to whatever branch, since the table was refreshed.
+    """No snapshot was added to any branch since the table was refreshed.
 
-    Catalogs that apply updates in this process ask for it: they do not all refuse a sequence number that was given away
-    to another branch meanwhile, and two snapshots with one number make deletes miss their data.
+    Catalogs that apply updates in this process need it: not all of them reject a sequence number that another branch
+    has taken meanwhile, and with two snapshots of one number deletes would not apply to their data.
     """
 
     type: Literal["assert-next-sequence-number"] = "assert-next-sequence-number"
@@ -255,51 +222,55 @@ class _AssertNextSequenceNumber(ValidatableTableRequirement):
 
 
 def _new_snapshot_id(metadata: TableMetadata) -> int:
-    """A random positive number no snapshot of the table has."""
+    """A random positive id that no snapshot of the table has."""
     while True:
         snapshot_id = uuid.uuid4().int & ((1 << 63) - 1)
         if metadata.snapshot_by_id(snapshot_id) is None:
             return snapshot_id
 
 
-def _with_updates(metadata: TableMetadata, updates: tuple[TableUpdate, ...]) -> TableMetadata:
-    return update_table_metadata(metadata, updates) if updates else metadata
-
-
-def _check_nothing_missing(change: SnapshotChange, produced: Produced) -> None:
-    """Files the table never had, or that went without leaving a trace in its history."""
+def _check_nothing_missing(change: SnapshotChange, produced: ProducedSnapshot) -> None:
+    """Refuse to remove files the table never had, or that disappeared without a trace in its history."""
     missing = sorted({*produced.missing_data, *(file.path for file in produced.missing_deletes)})
     if missing:
         raise CommitConflictError(
             f"this {change.operation} removes {len(missing)} files that the table does not have, such as {missing[0]}; "
             "run the operation again",
-            context={"check": Check.REMOVED_FILES_EXIST.name, "files": missing[:SHOWN_FILES]},
+            context={"check": Check.REMOVED_FILES_EXIST.name, "files": missing[:MAX_NAMED_FILES]},
         )
 
 
-def _clean_after_failure(error: Exception, exchange: CatalogCommit, intent: _SnapshotIntent) -> None:
-    """Remove what was written if nobody can refer to it; otherwise the error says that it must stay, and why."""
+def _clean_after_failure(error: Exception, commit: CatalogCommit, update: _SnapshotUpdate) -> None:
+    """Delete the written files if no snapshot can refer to them; otherwise the error says that they must stay."""
     if isinstance(error, CommitStateUnknownError):
-        error.context["snapshot_id"] = intent.snapshot_id
-    refused = not isinstance(error, FloeplanError) or error.safe_to_clean
-    if not (refused and exchange.settled):
+        error.context["snapshot_id"] = update.snapshot_id
+    rejected = not isinstance(error, FloeplanError) or error.safe_to_clean
+    if not (rejected and commit.is_settled):
         if isinstance(error, FloeplanError):
             error.safe_to_clean = False
         return
-    if intent.options.clean:
-        remove_files(intent.producer.written, intent.table)
-        if intent.options.owns_files:
-            _remove_own_files(exchange.newest, intent)
+    if update.options.clean:
+        TableFiles.of(update.table).remove(update.producer.written)
+        if update.options.owns_files:
+            # The caller must see the failure itself, not that the table cannot be read to clean up.
+            with suppress(Exception):
+                start = update.validation.starting_snapshot_id
+                TableFiles.of(commit.newest).remove(_unreferenced(update.change, commit.newest, start))
 
 
-def _remove_own_files(newest: Table, intent: _SnapshotIntent) -> None:
-    """As far as the table can be asked whether it has them; the failure itself is what the caller is to hear of."""
-    with suppress(Exception):
-        start = intent.validation.starting_snapshot_id
-        remove_files(unused_files(intent.change, newest.metadata, start, newest.io), newest)
+def _unreferenced(change: SnapshotChange, table: Table, start: int | None) -> set[str]:
+    """The data and delete files a change adds, without those that a snapshot refers to.
 
-
-def _summary(snapshot: Snapshot) -> dict[str, str]:
-    if snapshot.summary is None:
-        return {}
-    return {"operation": snapshot.summary.operation.value, **snapshot.summary.additional_properties}
+    A failed change may still have been committed by an earlier call whose response was lost. Its files were written
+    after planning, so only snapshots newer than the starting one can refer to them.
+    """
+    metadata = table.metadata
+    added = [files for files in (change.added_data, change.added_deletes) if files is not None]
+    paths = {path for files in added for path in files.path.to_pylist()}
+    first = None if start is None else metadata.snapshot_by_id(start)
+    older = {snapshot.snapshot_id for snapshot in ancestors_of(first, metadata)}
+    newer = [snapshot for snapshot in metadata.snapshots if snapshot.snapshot_id not in older]
+    union = UnionPartitionType.of_table(metadata)
+    for content in (DATA, DELETES):
+        paths -= set(committed_entries(newer, content, union, _PATHS, table.io).entries.path.to_pylist())
+    return paths

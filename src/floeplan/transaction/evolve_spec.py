@@ -1,9 +1,10 @@
-"""Committing another partitioning: the changed spec is derived from the table as it is at each try.
+"""Partition evolution: add, drop, replace and rename partition fields.
 
-Rule: the commit demands that nobody else changed the default spec or assigned a field id meanwhile; if somebody did,
-the same changes are made to what the table is then. A spec the table already has is made the default, or simply left.
+Rule: each attempt derives the new spec from the newest table and requires that no other writer has changed the default
+spec or assigned a partition field id since; otherwise the same changes are applied to the newer table. A spec that the
+table already has is reused.
 
-Fail-safe: a change that no longer fits the newer table is refused as it would have been at first.
+Fail-safe: a change that no longer fits the newer table is refused.
 """
 
 from __future__ import annotations
@@ -27,21 +28,21 @@ from pyiceberg.table.update import (
 from floeplan.catalog import refreshed
 from floeplan.errors import BadInputError, UnsupportedError
 from floeplan.partition.evolution import AddField, SpecChange, drop_all, evolved_spec
-from floeplan.transaction.catalog_commit import CatalogCommit, CommitOptions, Proposal
+from floeplan.transaction.catalog_commit import CatalogCommit, CommitOptions, UpdatesAndRequirements
 
 
 @dataclass(frozen=True, slots=True)
 class EvolveResult:
-    """What became of the partitioning.
+    """The result of a partition evolution.
 
     Attributes:
-        spec: The spec the changes led to.
+        spec: The spec with the changes.
         previous_spec_id: The default spec before.
-        is_default: Whether new data is written with it.
+        is_default: Whether it is the default spec now.
         is_new: Whether the table did not have it before.
-        snapshot_id: The current snapshot, which a change of the partitioning does not touch.
-        attempts: How often committing was tried; 0 when there was nothing to commit.
-        table: The table as it is now.
+        snapshot_id: The current snapshot; partition evolution adds none.
+        attempts: Commit attempts; 0 when there was nothing to commit.
+        table: The table with the spec.
     """
 
     spec: PartitionSpec
@@ -53,7 +54,7 @@ class EvolveResult:
     table: Table
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON document: the keys every changing statement has, and the spec."""
+        """The JSON document: the keys of every DML result, and the spec."""
         nothing = ("rows_deleted", "rows_inserted", "rows_updated", "data_files_added", "data_files_removed")
         return {
             "operation": "alter",
@@ -80,13 +81,13 @@ def evolve_spec(
 
     Args:
         table: A table of a catalog.
-        changes: Made in their order, all or none.
-        default: Whether the result becomes the default spec; otherwise the table only knows it.
-        options: How the commit is made.
+        changes: Applied in this order, all or none.
+        default: Whether the result becomes the default spec; otherwise it is only added to the table.
+        options: How to commit.
 
     Raises:
         BadInputError: The changes do not fit the table.
-        CommitConflictError: Others kept changing the partitioning until the tries were used up.
+        CommitConflictError: Other writers changed the partitioning at every attempt.
     """
     if isinstance(table, StaticTable):
         raise BadInputError(
@@ -94,33 +95,34 @@ def evolve_spec(
             context={"table": table.metadata_location},
         )
     table = refreshed(table)
-    intent = _Evolve(tuple(changes), default)
-    if not intent.propose(table).updates:
-        return intent.result(table, attempts=0)
-    exchange = CatalogCommit(table, intent, options or CommitOptions())
-    return intent.result(exchange.run(), attempts=exchange.attempts)
+    update = _SpecUpdate(tuple(changes), default)
+    updates, _ = update.build(table)
+    if not updates:
+        return update.result(table, attempts=0)
+    commit = CatalogCommit(table, update, options or CommitOptions())
+    return update.result(commit.run(), attempts=commit.attempts)
 
 
 def add_spec(table: Table, fields: Iterable[AddField], *, options: CommitOptions | None = None) -> EvolveResult:
-    """Let the table know a spec of these fields without making it the default.
+    """Add a spec of these fields to the table without making it the default.
 
-    Fields the default spec has as well keep their place in it; the others follow in the order given.
+    Fields that the default spec also has keep their position in it; the others follow in the order given.
 
     Raises:
-        UnsupportedError: The table has format 1, where a spec beside the default would block the next change of it.
+        UnsupportedError: The table has format 1, where a spec beside the default would block its next change.
     """
     changes: tuple[SpecChange, ...] = (*drop_all(table.metadata), *fields)
     if table.metadata.format_version < 2 and evolved_spec(table.metadata, changes).spec_id not in table.specs():
         raise UnsupportedError(
-            "format 1 numbers the partition fields of all specs in one row, so a spec that is not the default would "
+            "format 1 numbers the partition fields of all specs consecutively, so a spec that is not the default would "
             "block every later change of the default; upgrade the table to format 2",
             context={"table": ".".join(table.name())},
         )
     return evolve_spec(table, changes, default=False, options=options)
 
 
-class _Evolve:
-    """The changes, and what they led to when they were last proposed."""
+class _SpecUpdate:
+    """The changes, and the spec that the last attempt derived from them."""
 
     def __init__(self, changes: tuple[SpecChange, ...], default: bool) -> None:
         self._changes = changes
@@ -128,7 +130,7 @@ class _Evolve:
         self._before: TableMetadata | None = None
         self._spec: PartitionSpec | None = None
 
-    def propose(self, table: Table) -> Proposal:
+    def build(self, table: Table) -> UpdatesAndRequirements:
         before = self._before = table.metadata
         spec = self._spec = evolved_spec(before, self._changes)
         updates: tuple[TableUpdate, ...] = ()
@@ -141,7 +143,7 @@ class _Evolve:
             AssertLastAssignedPartitionId.model_validate({"last-assigned-partition-id": before.last_partition_id}),
             AssertDefaultSpecId.model_validate({"default-spec-id": before.default_spec_id}),
         )
-        return Proposal(requirements, updates)
+        return updates, requirements
 
     def is_committed(self, metadata: TableMetadata) -> bool:
         spec = self._spec

@@ -98,7 +98,7 @@ class Wanted:
         return may_hold(manifests, union, sought) | may_hold(manifests, union, self.vectors_of)
 
 
-def wanted_keys(change: SnapshotChange) -> tuple[pa.Array, pa.Array]:
+def removed_keys(change: SnapshotChange) -> tuple[pa.Array, pa.Array]:
     """The keys of the data files and of the delete files that a change removes."""
     deletes = list(change.removed_deletes)
     offsets = pa.array([file.content_offset for file in deletes], pa.int64())

@@ -54,7 +54,7 @@ def snapshots_since(metadata: TableMetadata, head: int | None, start: int | None
     return tuple(found)
 
 
-def has_forgotten(now: TableMetadata, then: TableMetadata) -> bool:
+def has_expired_snapshots(now: TableMetadata, then: TableMetadata) -> bool:
     """Whether snapshots were expired since: files that only they had may be gone, and rightly."""
     known = {snapshot.snapshot_id for snapshot in now.snapshots}
     return any(snapshot.snapshot_id not in known for snapshot in then.snapshots)

@@ -48,7 +48,7 @@ from floeplan.transaction.filter_manifests import (
     Wanted,
     hinted_manifests,
     live_manifests,
-    wanted_keys,
+    removed_keys,
 )
 from floeplan.transaction.manifests import ManifestWritten, SnapshotManifests, TableShape, with_spec_ids
 from floeplan.transaction.merge_manifests import ManifestMerger, MergeOptions
@@ -56,22 +56,20 @@ from floeplan.transaction.preconditions import validate_change, validate_replace
 
 
 @dataclass(frozen=True, slots=True)
-class Produced:
-    """A snapshot ready to be committed.
+class ProducedSnapshot:
+    """A snapshot ready to commit.
 
     Attributes:
-        snapshot: As the catalog is to be told.
-        manifest_list: Where its manifest list is.
-        manifests: Its manifests, as the list names them.
-        manifests_written: Those of them that this snapshot added.
-        written: Every file written so far for the change, other attempts included.
-        removed: Entries of the files that were removed, those implied by the change included.
-        missing_data: Data files to be removed that the head does not have.
-        missing_deletes: Likewise delete files.
+        snapshot: The snapshot for the catalog.
+        manifests: Its manifest list.
+        manifests_written: The manifests this snapshot added.
+        written: Every file written so far for the change, by all attempts.
+        removed: Entries of the removed files, including those the change implies.
+        missing_data: Data files to remove that the head does not have.
+        missing_deletes: Delete files to remove that the head does not have.
     """
 
     snapshot: Snapshot
-    manifest_list: str
     manifests: ManifestListTable
     manifests_written: tuple[ManifestWritten, ...]
     written: tuple[str, ...]
@@ -115,7 +113,7 @@ class SnapshotProducer:
         """Every file written so far, by all attempts."""
         return *self._writer.written, *self._lists
 
-    def produce(self, metadata: TableMetadata, head: Snapshot | None) -> Produced:
+    def produce(self, metadata: TableMetadata, head: Snapshot | None) -> ProducedSnapshot:
         """The snapshot that follows ``head``, the newest of its branch; ``None`` for a table or branch without one."""
         shape, options = TableShape.of(metadata), MergeOptions.of(metadata.properties)
         added = self._added_entries(shape)
@@ -137,9 +135,8 @@ class SnapshotProducer:
         self.on_step("list-written")
         counts = summary.manifest_counts(*_manifest_counts(listed, encoded.manifests, self.snapshot_id))
         changed = summary.changes(added, removed, shape.union)
-        return Produced(
+        return ProducedSnapshot(
             snapshot=self._snapshot(metadata, head, listing, location, encoded, changed | counts),
-            manifest_list=location,
             manifests=encoded.manifests,
             manifests_written=self._manifests_written(encoded.manifests),
             written=self.written,
@@ -178,7 +175,7 @@ class SnapshotProducer:
         nothing = no_entries(shape.union)
         hints = _usable(self.change.removed_entries, shape) or nothing
         is_data = hints.content == 0
-        keys = wanted_keys(self.change)
+        keys = removed_keys(self.change)
         planned = self._planned_on(listed, shape.metadata, head)
         of_data, of_deletes = (listed.take(np.flatnonzero(listed.content == kind)) for kind in (DATA, DELETES))
         wanted = Wanted(keys[0], hints.filter(is_data), nothing)

@@ -1,11 +1,10 @@
-"""Branches and tags: made, moved and dropped.
+"""Creating, moving and dropping branches and tags.
 
-Rule: a branch is a name that moves with what is committed to it, a tag is one that does not; ``main`` always is a
-branch and cannot be dropped. What a ref is to become is decided on the newest table, and the commit holds only if the
-ref is still what it was then.
+Rule: commits move a branch and never a tag; ``main`` is always a branch and cannot be dropped. The new state of a ref
+is decided on the newest table, and the commit requires that the ref has not changed since.
 
-Fail-safe: rolling back goes to an ancestor, and fast-forwarding goes to a descendant; everything else takes
-``set_current`` or ``replace=True``, which say that they leave snapshots behind.
+Fail-safe: a rollback goes to an ancestor and a fast-forward to a descendant; everything else needs ``set_current`` or
+``replace=True``, which may leave snapshots unreferenced.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ from pyiceberg.table.update import (
 
 from floeplan.errors import BadInputError, UnknownSnapshotError
 from floeplan.snapshot.target import branch_head
-from floeplan.transaction.catalog_commit import CatalogCommit, CommitOptions, Proposal
+from floeplan.transaction.catalog_commit import CatalogCommit, CommitOptions, UpdatesAndRequirements
 
 _Decide: TypeAlias = Callable[[TableMetadata], SnapshotRef | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How long a ref, and the snapshots of a branch, are kept; ``None`` is the table's default."""
+    """How long to keep a ref and the snapshots of a branch; ``None`` is the table's default."""
 
     max_ref_age_ms: int | None = None
     max_snapshot_age_ms: int | None = None
@@ -44,18 +43,18 @@ class Retention:
 def table_and_ref(
     metadata: TableMetadata, name: str, snapshot_id: int | None
 ) -> tuple[AssertTableUUID, AssertRefSnapshotId]:
-    """Require that the table is the same one, and the ref where it was; ``None`` means that there is none."""
+    """Require that the table is the same and the ref unchanged; ``None`` means that the ref does not exist."""
     is_at = AssertRefSnapshotId.model_validate({"ref": name, "snapshot-id": snapshot_id})
     return AssertTableUUID(uuid=metadata.table_uuid), is_at
 
 
 def set_ref_update(name: str, ref: SnapshotRef) -> SetSnapshotRefUpdate:
-    """The update that makes a ref what is given."""
+    """The update that creates or replaces a ref."""
     return SetSnapshotRefUpdate.model_validate({"ref-name": name, **ref.model_dump(by_alias=True)})
 
 
 def moved_branch(metadata: TableMetadata, branch: str, snapshot_id: int) -> SnapshotRef:
-    """A branch moved to a snapshot, with the retention it had."""
+    """A branch moved to a snapshot, keeping its retention."""
     ref = metadata.refs.get(branch)
     if ref is None:
         return SnapshotRef.model_validate({"snapshot-id": snapshot_id, "type": SnapshotRefType.BRANCH})
@@ -71,7 +70,7 @@ def create_branch(
     retention: Retention | None = None,
     options: CommitOptions | None = None,
 ) -> Table:
-    """Create a branch at a snapshot, at the current one when none is given."""
+    """Create a branch at a snapshot, by default the current one."""
     kind = SnapshotRefType.BRANCH
     return _set(table, name, lambda now: _new_ref(now, name, kind, snapshot_id, replace, retention), options)
 
@@ -85,13 +84,13 @@ def create_tag(
     retention: Retention | None = None,
     options: CommitOptions | None = None,
 ) -> Table:
-    """Tag a snapshot, the current one when none is given."""
+    """Tag a snapshot, by default the current one."""
     kind = SnapshotRefType.TAG
     return _set(table, name, lambda now: _new_ref(now, name, kind, snapshot_id, replace, retention), options)
 
 
 def drop_branch(table: Table, name: str, *, options: CommitOptions | None = None) -> Table:
-    """Drop a branch; its snapshots stay until they are expired."""
+    """Drop a branch; its snapshots stay until they expire."""
     return _set(table, name, lambda now: _dropped(now, name, SnapshotRefType.BRANCH), options)
 
 
@@ -101,13 +100,13 @@ def drop_tag(table: Table, name: str, *, options: CommitOptions | None = None) -
 
 
 def fast_forward(table: Table, branch: str, to: str, *, options: CommitOptions | None = None) -> Table:
-    """Move a branch forward to where another ref is, of which it must be an ancestor."""
+    """Move a branch forward to the snapshot of another ref, of which its head must be an ancestor."""
 
     def decide(now: TableMetadata) -> SnapshotRef:
         target, head = _existing(now, to).snapshot_id, branch_head(now, branch)
         if head is not None and head not in _lineage(now, target):
             raise BadInputError(
-                f"cannot fast-forward {branch} to {to}: snapshot {head} is no ancestor of {target}",
+                f"cannot fast-forward {branch} to {to}: snapshot {head} is not an ancestor of {target}",
                 context={"branch": branch, "to": to},
             )
         return moved_branch(now, branch, target)
@@ -124,7 +123,7 @@ def rollback_to(
         head = branch_head(now, branch)
         if head is None or snapshot_id not in _lineage(now, head):
             raise BadInputError(
-                f"cannot roll back {branch} to snapshot {snapshot_id}: it is no ancestor of {head}",
+                f"cannot roll back {branch} to snapshot {snapshot_id}: it is not an ancestor of {head}",
                 context={"branch": branch, "snapshot_id": snapshot_id},
             )
         return moved_branch(now, branch, snapshot_id)
@@ -145,25 +144,25 @@ def set_current(
 
 
 def _set(table: Table, name: str, decide: _Decide, options: CommitOptions | None) -> Table:
-    return CatalogCommit(table, _RefIntent(name, decide), options or CommitOptions()).run()
+    return CatalogCommit(table, _RefUpdate(name, decide), options or CommitOptions()).run()
 
 
 @dataclass(slots=True)
-class _RefIntent:
-    """A ref that is to become what ``decide`` says of the newest table; ``None`` drops it."""
+class _RefUpdate:
+    """Sets a ref to what ``decide`` returns for the newest table; ``None`` drops it."""
 
     name: str
     decide: _Decide
     proposed: list[SnapshotRef | None] = field(default_factory=list)
 
-    def propose(self, table: Table) -> Proposal:
+    def build(self, table: Table) -> UpdatesAndRequirements:
         metadata = table.metadata
-        wanted = self.decide(metadata)
-        self.proposed.append(wanted)
-        is_now = metadata.refs.get(self.name)
-        requirements = table_and_ref(metadata, self.name, None if is_now is None else is_now.snapshot_id)
+        target = self.decide(metadata)
+        self.proposed.append(target)
+        current = metadata.refs.get(self.name)
+        requirements = table_and_ref(metadata, self.name, None if current is None else current.snapshot_id)
         drop = RemoveSnapshotRefUpdate.model_validate({"ref-name": self.name})
-        return Proposal(requirements, (drop if wanted is None else set_ref_update(self.name, wanted),))
+        return (drop if target is None else set_ref_update(self.name, target),), requirements
 
     def is_committed(self, metadata: TableMetadata) -> bool:
         return bool(self.proposed) and metadata.refs.get(self.name) == self.proposed[-1]

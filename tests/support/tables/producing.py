@@ -23,7 +23,7 @@ from floeplan.metadata.manifests.manifest_list import (
 )
 from floeplan.metadata.manifests.reader import read_entries
 from floeplan.transaction.change import Operation, SnapshotChange
-from floeplan.transaction.producer import Produced, SnapshotProducer
+from floeplan.transaction.producer import ProducedSnapshot, SnapshotProducer
 from tests.support.tables.layouts import Layout
 
 FIRST_ID = 100
@@ -51,15 +51,15 @@ class Line:
     def producer(self, change: SnapshotChange) -> SnapshotProducer:
         return SnapshotProducer(change, FIRST_ID + len(self.metadata.snapshots), now_ms=lambda: 1_800_000_000_000)
 
-    def produce(self, change: SnapshotChange) -> Produced:
+    def produce(self, change: SnapshotChange) -> ProducedSnapshot:
         return self.producer(change).produce(self.metadata, self.head)
 
-    def commit(self, change: SnapshotChange) -> Produced:
+    def commit(self, change: SnapshotChange) -> ProducedSnapshot:
         produced = self.produce(change)
         self.accept(produced)
         return produced
 
-    def accept(self, produced: Produced) -> None:
+    def accept(self, produced: ProducedSnapshot) -> None:
         """What a catalog does with a snapshot."""
         ref: dict[str, Any] = {"ref-name": "main", "type": "branch", "snapshot-id": produced.snapshot.snapshot_id}
         updates = (AddSnapshotUpdate(snapshot=produced.snapshot), SetSnapshotRefUpdate(**ref))
@@ -83,9 +83,9 @@ class Line:
         return set(self.entries().live().path.to_pylist())
 
 
-def superseded(produced: Produced) -> set[str]:
+def superseded(produced: ProducedSnapshot) -> set[str]:
     """Written files that the snapshot does not need: left by other attempts or merged into other manifests."""
-    return set(produced.written) - {produced.manifest_list, *(m.path for m in produced.manifests_written)}
+    return set(produced.written) - {produced.snapshot.manifest_list, *(m.path for m in produced.manifests_written)}
 
 
 def new_files(layout: Layout, rows: Sequence[dict[str, Any]]) -> EntriesTable:

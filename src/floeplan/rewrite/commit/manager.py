@@ -45,12 +45,12 @@ from floeplan.snapshot.reader import SnapshotReader
 from floeplan.snapshot.target import branch_head
 from floeplan.tasks.runner import new_attempt
 from floeplan.text import counted
-from floeplan.transaction.catalog_commit import CommitOptions, Repetition, RetryPolicy
+from floeplan.transaction.catalog_commit import CommitOptions, Retries, RetryPolicy
 from floeplan.transaction.change import Check, ConflictValidation, Operation, SnapshotChange
 from floeplan.transaction.commit import CommitResult, commit_change
 from floeplan.transaction.filter_manifests import may_hold
-from floeplan.transaction.history import has_forgotten
-from floeplan.transaction.validation import SHOWN_FILES
+from floeplan.transaction.history import has_expired_snapshots
+from floeplan.transaction.validation import MAX_NAMED_FILES
 from floeplan.vectors import Ints
 from floeplan.write.file_entries import remove_written_files
 from floeplan.write.target import WriteTarget
@@ -189,7 +189,7 @@ class CommitManager:
         pending, failures = tuple(results), list[GroupFailure]()
         table = self.plan.target.table
         policy = self.options.retry or RetryPolicy.for_commits(table.metadata.properties)
-        rounds = Repetition(policy, self.options.timing)
+        rounds = Retries(policy, self.options.timing)
         while pending:
             judged = self._judge(pending, table)
             failures += judged.failures
@@ -201,9 +201,9 @@ class CommitManager:
                 self._discard(pending)
                 raise CommitConflictError(
                     f"gave up committing {counted(len(pending), 'rewritten group')} after "
-                    f"{counted(rounds.tries, 'round')}: other writers changed the same files each time; "
+                    f"{counted(rounds.attempts, 'round')}: other writers changed the same files each time; "
                     "run the rewrite again",
-                    context={"table": self.plan.target.name, "attempts": rounds.tries},
+                    context={"table": self.plan.target.name, "attempts": rounds.attempts},
                 )
         return CommittedGroups(failures=tuple(failures))
 
@@ -221,7 +221,7 @@ class CommitManager:
         try:
             since = Since.of(now, branch_head(now.metadata, self.branch), None if start is None else start.snapshot_id)
         except CorruptMetadataError as missing:
-            if has_forgotten(_newest(table).metadata, now.metadata):
+            if has_expired_snapshots(_newest(table).metadata, now.metadata):
                 raise _expired_meanwhile(self.plan.target.name) from missing
             raise
         carrier = DeleteCarrier.of(self.plan.files, since, keeps_age=self._keeps_age)
@@ -357,5 +357,5 @@ def _refuse_removed(group: GroupResult, gone: frozenset[str]) -> None:
         raise CommitConflictError(
             f"another writer removed {missing[0]} while group {group.group_id} was being rewritten; "
             "run the rewrite again",
-            context={"group_id": group.group_id, "files": missing[:SHOWN_FILES], "file_count": len(missing)},
+            context={"group_id": group.group_id, "files": missing[:MAX_NAMED_FILES], "file_count": len(missing)},
         )
