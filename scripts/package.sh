@@ -10,7 +10,7 @@ UV=$PWD/.venv/bin/uv
 [ -x "$UV" ] || UV=uv
 CLEAN=build/clean
 TESTS=(tests/packaging/test_without_spark.py)
-for name in prune scan_planning scan_read dml_changing rewrite_planner avro_decoder doctor spec_upgrade sql_parse lift evaluate; do
+for name in prune scan_planning scan_read dml_delete_update rewrite_planner avro_decoder doctor spec_upgrade sql_parse lift evaluate; do
     TESTS+=("tests/unit/test_$name.py")
 done
 

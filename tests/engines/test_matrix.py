@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyiceberg.catalog.sql import SqlCatalog
     from pyiceberg.table import Table
 
-pytestmark = pytest.mark.engines
+pytestmark = [pytest.mark.engines, pytest.mark.matrix]
 
 
 def delete_files(matrix: Matrix, name: str) -> list[dict[str, Any]]:
