@@ -160,8 +160,8 @@ def test_bad_news_can_be_a_result(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "kind", "message"),
     [
-        (["count-row"], "unknown-option", "no command 'count-row'; did you mean count-rows?"),
-        (["qqq"], "unknown-option", "no command 'qqq'; see 'floeplan --help'"),
+        (["count-row"], "unknown-option", "unknown command 'count-row'; did you mean count-rows?"),
+        (["qqq"], "unknown-option", "unknown command 'qqq'; see 'floeplan --help'"),
         (["--wat"], "unknown-option", "no such option: --wat; see 'floeplan --help'"),
         (["count-rows", "t", "--wat"], "unknown-option", "no such option: --wat; see 'floeplan count-rows --help'"),
         (["count-rows"], "invalid-option", "missing argument 'TABLE'; see 'floeplan count-rows --help'"),

@@ -107,7 +107,7 @@ def test_bad_input_is_one_line_and_exit_2(file: str, capsys: pytest.CaptureFixtu
         (("prune", file, "--where", "idd = 1"), "did you mean id?"),
         (("prune", file, "--where", "id ="), "floeplan: "),
         (("prune", file + "x", "--where", "id = 1"), "no such file"),
-        (("prune", file, "--where", "id = 1", "--limit", "3"), "add --read"),
+        (("prune", file, "--where", "id = 1", "--limit", "3"), "need --read"),
         (("prune", file, "--where", "id = 1", "--read", "--columns", "nam"), "did you mean name?"),
         (("prune", file), "--where"),
     ]:

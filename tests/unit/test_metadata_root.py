@@ -349,7 +349,7 @@ def test_the_command_writes_the_file_and_says_what_is_in_it(tmp_path: Path, caps
     }
     assert main(["entries", table, "-o", target, "--snapshot-id", str(SNAPSHOT_ID)]) == 0
     out = capsys.readouterr().out
-    assert "85 data files, 1 delete files" in out
+    assert "85 data files, 1 delete file" in out
     assert "ts_day, id_bucket, prefix, ts_month" in out
     assert main(["entries", table, "-o", target, "--snapshot-id", "1"]) == 2
     assert "no snapshot 1" in capsys.readouterr().err

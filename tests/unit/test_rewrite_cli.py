@@ -53,17 +53,17 @@ def test_the_plan_is_drawn_per_spec_and_partition(run: Any) -> None:
     code, out, _ = run("--spec", "1", "--where", "id < 200 AND id + 1 > 5")
     assert code == 0
     assert "0 → 1" in out
-    assert "by its rows" in out
+    assert "from its rows" in out
     assert "1 group: 2 files" in out
     assert "into about 1" in out
-    assert "left: 3 files no-matching-rows" in out
+    assert "skipped: 3 files no-matching-rows" in out
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
         (("--option", "min-input=3"), 2, "no rewrite option 'min-input'"),
-        (("--option", "rewrite-all"), 2, "write it as name=value"),
+        (("--option", "rewrite-all"), 2, "write name=value"),
         (("--option", "min-input-files=0"), 2, "'min-input-files' is set to 0 but must be > 0"),
         (("--spec", "7"), 2, "no partition spec 7"),
         (("--strategy", "magic"), 2, "unknown strategy 'magic'"),

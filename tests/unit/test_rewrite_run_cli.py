@@ -86,7 +86,7 @@ def test_what_was_done_is_drawn(run: Any) -> None:
     assert "into 1 (" in out
     code, out, _ = run("--option", "min-input-files=2", "--where", "region = 'eu'")
     assert code == 0
-    assert "nothing to rewrite, so nothing was committed" in out
+    assert "nothing to rewrite; nothing was committed" in out
 
 
 def test_a_group_that_fails_is_named_and_the_exit_code_says_so(run: Any, table: Table) -> None:

@@ -1,8 +1,14 @@
-"""The command line: `main` runs it, `common` is what commands share, and each command has a module of its own.
+"""The command line.
 
-A command is a function named like its module, whose result knows its JSON and whose text is drawn only when asked for:
+- `main`: the entry point: finds the command, runs it, reports errors and sets the exit code.
+- `common`: options, table loading and output that commands share.
+- `commands`: one module per group of commands.
+- `demo`: ``floeplan demo``.
 
-    # floeplan/cli/inspect.py
+A command is a function with the name of the command. It calls one function of the library and shows the result as JSON
+(`to_dict`) or as text:
+
+    # floeplan/cli/commands/inspect.py
     def inspect(table: TableArgument, catalog: CatalogOption = None, json: JsonOption = False) -> None:
         '''Show the specs, schemas and snapshots of a table.'''
         show(inspect_table(load_table(table, catalog)), render, as_json=json)
@@ -10,6 +16,8 @@ A command is a function named like its module, whose result knows its JSON and w
     def render(result: InspectResult) -> RenderableType:
         return f"{len(result.specs)} specs"
 
-Its name goes into `COMMANDS` in `main` (dashes there are underscores in Python). A command raises `FloeplanError` and
-never prints an error or exits by itself, except `typer.Exit(1)` for a result that is bad news.
+Add its name to `COMMANDS` in `main` (a dash there is an underscore in Python). A command raises `FloeplanError` and
+never prints an error or exits by itself, except `typer.Exit(1)` when the result is a failure.
+
+No other package imports this one.
 """

@@ -1,8 +1,8 @@
-"""The entry point: finds the command, runs it, and turns a failure into one line or one JSON document and an exit code.
+"""The entry point: runs a command and reports a failure as one line or one JSON document, with an exit code.
 
     0  done      1  failed      2  bad input      3  commit conflict      4  strict mode refused      130  interrupted
 
-Commands are imported when they are asked for, so that none pays for the imports of another.
+The module of a command is imported when the command is run, so that no command pays for the imports of another.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ COMMANDS: dict[str, str] = {
 
 
 class _Redacting(logging.Formatter):
-    """Log lines without secrets, whoever logs them."""
+    """Masks secrets in log lines, including those of other libraries."""
 
     def format(self, record: logging.LogRecord) -> str:
         return redacted(super().format(record))
@@ -59,24 +59,24 @@ class _Redacting(logging.Formatter):
 
 @dataclass(slots=True)
 class Invocation:
-    """What the options before the command said."""
+    """The options before the command."""
 
     verbose: bool = False
 
 
 class LazyCommands(TyperGroup):
-    """A group that imports a command's module only when the command is asked for."""
+    """Imports the module of a command when the command is looked up."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in COMMANDS:
-            if ctx.resilient_parsing:  # a shell asks how a line may go on
+            if ctx.resilient_parsing:  # shell completion
                 return None
             close = difflib.get_close_matches(cmd_name, COMMANDS)
             hint = f"did you mean {' or '.join(close)}?" if close else "see 'floeplan --help'"
-            raise UnknownOptionError(f"no command {cmd_name!r}; {hint}", context={"command": cmd_name})
+            raise UnknownOptionError(f"unknown command {cmd_name!r}; {hint}", context={"command": cmd_name})
         python_name = cmd_name.replace("-", "_")
         function = getattr(import_module(f"floeplan.cli.{COMMANDS[cmd_name]}"), python_name)
         command = typer.Typer(add_completion=False)
@@ -88,23 +88,25 @@ app = typer.Typer(
     cls=LazyCommands,
     add_completion=True,
     invoke_without_command=True,
-    help="Plan, prune and rewrite Iceberg tables that have changed their mind about partitioning.",
+    help="Plan, prune, change and rewrite Iceberg tables whose partition spec has evolved.",
 )
 
 
 @app.callback()
 def options(
     ctx: typer.Context,
-    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Log more, and show tracebacks.")] = False,
-    version: Annotated[bool, typer.Option("--version", help="Show the versions that matter and exit.")] = False,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Log at INFO level and show tracebacks.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the versions of Floeplan, PyIceberg, pyarrow and Spark.")
+    ] = False,
 ) -> None:
-    """Handle the options that stand before the command."""
+    """Handle the options before the command."""
     ctx.ensure_object(Invocation).verbose = verbose
     level = logging.INFO if verbose else logging.WARNING
     handler = logging.StreamHandler()
     handler.setFormatter(_Redacting("%(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=level, handlers=[handler])
-    logging.getLogger("sqlglot").setLevel(logging.NOTSET if verbose else logging.CRITICAL)  # bad SQL is said by errors
+    logging.getLogger("sqlglot").setLevel(logging.NOTSET if verbose else logging.CRITICAL)  # our errors report bad SQL
     if version:
         typer.echo(versions())
         raise typer.Exit
@@ -113,16 +115,15 @@ def options(
 
 
 def versions() -> str:
-    """Return the versions of Floeplan and of what it stands on, importing none of it."""
+    """The versions of Floeplan and its main dependencies, from package metadata."""
     parts = {"floeplan": "floeplan", "PyIceberg": "pyiceberg", "pyarrow": "pyarrow", "Spark": "pyspark"}
-    return "\n".join(f"{label} {_version_of(package)}" for label, package in parts.items())
-
-
-def _version_of(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "not installed"
+    lines = []
+    for label, package in parts.items():
+        try:
+            lines.append(f"{label} {metadata.version(package)}")
+        except metadata.PackageNotFoundError:
+            lines.append(f"{label} not installed")
+    return "\n".join(lines)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -135,7 +136,10 @@ def main(arguments: Sequence[str]) -> int:
         if invocation.verbose:
             sys.stderr.write(redacted(traceback.format_exc()))
         failure = _failure(error)
-        _report(failure, as_json="--json" in arguments)
+        if "--json" in arguments:
+            print_json(failure.to_dict())
+        else:
+            print(f"floeplan: {one_line(failure.message)}", file=sys.stderr)  # noqa: T201
         return failure.exit_code
 
 
@@ -144,7 +148,9 @@ def _failure(error: Exception) -> FloeplanError:
         return error
     if isinstance(error, typer.TyperException):
         return _usage_error(error)
-    return _unexpected(error)
+    # Unexpected: the base class is not safe_to_clean, so no file is deleted because of it.
+    context = {"exception": type(error).__name__}
+    return FloeplanError(f"{reason(error)} (-v shows the traceback)", kind="unexpected", context=context)
 
 
 def _usage_error(error: typer.TyperException) -> FloeplanError:
@@ -153,19 +159,6 @@ def _usage_error(error: typer.TyperException) -> FloeplanError:
     path = context.command_path if context else "floeplan"
     kind: type[BadInputError] = UnknownOptionError if message.startswith("No such") else InvalidOptionError
     return kind(f"{message[:1].lower()}{message[1:]}; see '{path} --help'", context={"command": path})
-
-
-def _unexpected(error: Exception) -> FloeplanError:
-    """Name a failure nobody foresaw; its files are not cleaned and -v shows where it came from."""
-    context = {"exception": type(error).__name__}
-    return FloeplanError(f"{reason(error)} (-v shows the traceback)", kind="unexpected", context=context)
-
-
-def _report(error: FloeplanError, *, as_json: bool) -> None:
-    if as_json:
-        print_json(error.to_dict())
-    else:
-        print(f"floeplan: {one_line(error.message)}", file=sys.stderr)  # noqa: T201
 
 
 def run() -> None:

@@ -1,1 +1,1 @@
-"""The commands package."""
+"""The commands, grouped as in the documentation: planning, changes, rewriting, maintenance, auditing, explorer."""

@@ -1,4 +1,4 @@
-"""`floeplan audit`: which queries read more than they should, why, and what to do about it."""
+"""``floeplan audit`` finds queries that read too much; ``floeplan advise`` estimates layouts that would help."""
 
 from __future__ import annotations
 
@@ -45,32 +45,37 @@ ReportsOption = Annotated[
     typer.Option(
         "--reports",
         metavar="DIR|TABLE",
-        help="A folder of reports (JSON lines, or logs with reports in them) or a table of them; by default "
-        "$FLOEPLAN_REPORTS, else the folder beside the embedded catalog.",
+        help="Scan reports: a folder of JSON lines or logs, or a table. By default $FLOEPLAN_REPORTS, or the reports "
+        "folder of the embedded catalog.",
     ),
 ]
 SinceOption = Annotated[
-    str | None, typer.Option("--since", metavar="TIME", help="2024-03-01, a time, or an age such as 7d, 12h, 30m.")
+    str | None,
+    typer.Option("--since", metavar="TIME", help="Only reports since a time or an age, e.g. 2024-03-01, 7d, 12h, 30m."),
 ]
 FindingsOption = Annotated[
-    str | None, typer.Option("--findings", metavar="TABLE", help="Append the findings to this Iceberg table too.")
+    str | None, typer.Option("--findings", metavar="TABLE", help="Also append the findings to this Iceberg table.")
 ]
-MinRatioOption = Annotated[float, typer.Option("--min-ratio", help="Share of files below which a query is fine.")]
+MinRatioOption = Annotated[
+    float, typer.Option("--min-ratio", help="Do not flag queries that keep a smaller fraction of the files.")
+]
 MinFactorOption = Annotated[
-    float, typer.Option("--min-factor", help="Times the expected share of rows a query may read before it is flagged.")
+    float, typer.Option("--min-factor", help="Flag queries that read this many times the expected rows.")
 ]
-MinFilesOption = Annotated[int, typer.Option("--min-files", help="Files per run below which a query is fine.")]
-MinBytesOption = Annotated[int, typer.Option("--min-bytes", help="Bytes per run below which a query is fine.")]
-MinRunsOption = Annotated[int, typer.Option("--min-runs", help="Runs below which a query is left alone.")]
-AlertOption = Annotated[int, typer.Option("--alert-bytes", help="Bytes per run that are an alert by themselves.")]
+MinFilesOption = Annotated[int, typer.Option("--min-files", help="Do not flag queries that read fewer files per run.")]
+MinBytesOption = Annotated[int, typer.Option("--min-bytes", help="Do not flag queries that read fewer bytes per run.")]
+MinRunsOption = Annotated[int, typer.Option("--min-runs", help="Do not flag queries with fewer runs.")]
+AlertOption = Annotated[
+    int, typer.Option("--alert-bytes", help="Always flag queries that read this many bytes per run.")
+]
 DeletesOption = Annotated[
-    float, typer.Option("--deletes-per-file", help="Delete files per data file from which on they are a reason.")
+    float, typer.Option("--deletes-per-file", help="Delete files per data file that count as a cause.")
 ]
 ManifestsOption = Annotated[
-    int, typer.Option("--min-manifests", help="Manifests per run from which on small ones are a reason.")
+    int, typer.Option("--min-manifests", help="Manifests per run that count as a cause if they are small.")
 ]
-PerManifestOption = Annotated[float, typer.Option("--files-per-manifest", help="Manifests with fewer files are small.")]
-MostOption = Annotated[int, typer.Option("--most", metavar="N", help="Show so many findings, the largest first.")]
+PerManifestOption = Annotated[float, typer.Option("--files-per-manifest", help="A manifest with fewer files is small.")]
+MostOption = Annotated[int, typer.Option("--most", metavar="N", help="Show at most N findings, largest first.")]
 
 
 def audit(
@@ -91,7 +96,7 @@ def audit(
     catalog: CatalogOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Find the queries that read much more than they want, over all scan reports.
+    """Find queries that read much more than they need, from scan reports.
 
     floeplan audit --since 7d
     """
@@ -108,34 +113,34 @@ def audit(
         files_per_manifest=files_per_manifest,
         most=most,
     )
-    place = reports or default_reports()
-    if not are_files(place):
-        load_table(place, catalog)
+    location = reports or default_reports()
+    if not are_files(location):
+        load_table(location, catalog)  # fails before Spark is started if there is no such table
     with spinner("auditing"):
-        result = audit_reports(spark_for(spark).needed("the audit"), place, options, catalog=catalog)
+        result = audit_reports(spark_for(spark).needed("the audit"), location, options, catalog=catalog)
         if findings is not None:
             store_findings(result, findings, catalog)
     show(result, draw, as_json=json)
 
 
 def since_time(text: str | None, now: datetime) -> datetime | None:
-    """A time, or an age counted back from now."""
+    """Parse ``--since``: a time, or an age before ``now``."""
     if text is None:
         return None
     if age := _SPAN.fullmatch(text):
         return now - timedelta(**{_UNITS[age[2]]: int(age[1])})
     try:
-        moment = datetime.fromisoformat(text)
+        parsed = datetime.fromisoformat(text)
     except ValueError as error:
         raise InvalidOptionError(
             f"--since {text!r} is neither a time such as 2024-03-01 nor an age such as 7d",
             context={"option": "--since"},
         ) from error
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
 
 
 def draw(result: AuditResult) -> RenderableType:
-    """One line about the whole, then each finding with its bars."""
+    """Render a summary line, then each finding with its kept fractions."""
     head = (
         f"{counted(result.queries, 'query').replace('querys', 'queries')} in {counted(result.runs, 'run')}, "
         f"{human_bytes(result.bytes_kept)} read; {result.flagged_total:,} flagged"
@@ -148,9 +153,9 @@ def draw(result: AuditResult) -> RenderableType:
 
 def _finding(finding: Finding) -> RenderableType:
     title = Text(f"\n{finding.table}  where {finding.filter}", style="bold")
-    size = f"{human_bytes(round(finding.bytes_per_run))} a run, {human_bytes(finding.bytes_kept)} in all"
-    wanted = "" if finding.selectivity is None else f", about {finding.selectivity:.2%} of the rows wanted"
-    numbers = Text(f"{finding.fingerprint}  {counted(finding.runs, 'run')}, {size}{wanted}{_trend(finding.trend)}")
+    size = f"{human_bytes(round(finding.bytes_per_run))} per run, {human_bytes(finding.bytes_kept)} in total"
+    needed = "" if finding.selectivity is None else f", needs about {finding.selectivity:.2%} of the rows"
+    numbers = Text(f"{finding.fingerprint}  {counted(finding.runs, 'run')}, {size}{needed}{_trend(finding.trend)}")
     cause = Text(f"{finding.reason}", style="yellow") + Text(f" → {finding.advice}", style="cyan")
     return Group(title, numbers, _bars(finding), cause)
 
@@ -162,7 +167,7 @@ def _trend(trend: float | None) -> str:
 
 
 def _bars(finding: Finding) -> Table:
-    """Kept shares, from the manifests down to the bytes."""
+    """Kept fractions, from manifests down to bytes."""
     table = Table(box=box.MINIMAL, show_header=True, pad_edge=False)
     known = {level: share for level in RATIOS if (share := finding.ratios[level]) is not None}
     for level in known:
@@ -177,22 +182,19 @@ def _bar(share: float) -> Text:
     return bar + Text(f" {share:.0%}")
 
 
-# `floeplan advise`: which partitioning, order or clustering would let the logged queries read less.
-
-
 SampleOption = Annotated[
-    int | None, typer.Option("--sample", metavar="ROWS", min=1, help="Read so many rows instead of trusting bounds.")
+    int | None, typer.Option("--sample", metavar="N", min=1, help="Sample N rows instead of using column bounds.")
 ]
 KindOption = Annotated[
-    str | None, typer.Option("--kind", metavar="KIND", help=f"Only candidates of: {', '.join(KINDS)}.")
+    str | None, typer.Option("--kind", metavar="KIND", help=f"Only candidates of this kind: {', '.join(KINDS)}.")
 ]
-ApplyOption = Annotated[bool, typer.Option("--apply", help="Do what the first candidate says.")]
-CandidatesOption = Annotated[int, typer.Option("--most", metavar="N", min=1, help="Show so many candidates.")]
+ApplyOption = Annotated[bool, typer.Option("--apply", help="Apply the first candidate.")]
+CandidatesOption = Annotated[int, typer.Option("--most", metavar="N", min=1, help="Show at most N candidates.")]
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """The candidates and, when the first was applied, what came of it."""
+    """The candidates, and the result of applying the first one."""
 
     result: AdviceResult
     applied: Mapping[str, Any] | None = None
@@ -214,35 +216,38 @@ def advise(
     catalog: CatalogOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Estimate what other layouts would save the queries that were logged.
+    """Estimate how much other partition specs and sort orders would save, from scan reports.
 
     floeplan advise db.events --since 30d
     """
     if kind is not None and kind not in KINDS:
-        raise InvalidOptionError(f"--kind {kind!r} is none of {', '.join(KINDS)}", context={"option": "--kind"})
+        raise InvalidOptionError(
+            f"--kind is {kind!r} but must be one of {', '.join(KINDS)}", context={"option": "--kind"}
+        )
     chosen = writable_table(table, catalog) if apply else load_table(table, catalog)
     options = AdviseOptions(since=since_time(since, datetime.now(UTC)), sample=sample, kind=kind, most=most)
-    with spinner("trying layouts"):
+    with spinner("estimating layouts"):
         result = advise_table(chosen, reports or default_reports(), options, catalog=catalog)
     advice = Advice(result)
     if apply:
         if not result.candidates:
-            raise BadInputError(f"there is nothing to apply to {result.table}: no candidate saves anything")
+            raise BadInputError(f"nothing to apply to {result.table}: no candidate reduces the bytes read")
         with spinner("applying"):
             advice = replace(advice, applied=apply_candidate(chosen, result.candidates[0], spark_for(spark).session))
     show(advice, draw_candidates, as_json=json)
 
 
 def draw_candidates(advice: Advice) -> RenderableType:
-    """The candidates as a table, best first."""
+    """Render the candidates as a table, best first."""
     result = advice.result
-    asked = f"{counted(result.predicates, 'predicate')} in {counted(result.runs, 'run')}"
-    head = Text(f"{result.table}  {counted(result.files, 'file')}, {human_bytes(result.bytes)}; {asked}", style="bold")
+    workload = f"{counted(result.predicates, 'predicate')} in {counted(result.runs, 'run')}"
+    size = f"{counted(result.files, 'file')}, {human_bytes(result.bytes)}"
+    head = Text(f"{result.table}  {size}; {workload}", style="bold")
     parts: list[RenderableType] = [head]
     if result.unusable:
-        parts.append(Text(f"! {counted(result.unusable, 'run')} whose literals are not known were left out", "yellow"))
+        parts.append(Text(f"! {counted(result.unusable, 'run')} without known literals ignored", "yellow"))
     if not result.candidates:
-        return Group(*parts, Text("no candidate saves anything worth naming"))
+        return Group(*parts, Text("no candidate reduces the bytes read"))
     parts += [_table(result), Text(f"→ {result.candidates[0].command}", style="cyan")]
     if advice.applied is not None:
         parts.append(Text(f"applied: {result.candidates[0].kind} by {', '.join(result.candidates[0].columns)}"))
@@ -253,7 +258,7 @@ def _table(result: AdviceResult) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("kind", "by"):
         table.add_column(name)
-    for name in ("read now", "then", "", "to rewrite"):
+    for name in ("reads now", "would read", "", "to rewrite"):
         table.add_column(name, justify="right")
     table.add_column("estimated from")
     for candidate in result.candidates:

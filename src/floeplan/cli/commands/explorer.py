@@ -1,4 +1,4 @@
-"""`floeplan report`: the explorer of a table as files that open without a server."""
+"""``floeplan report`` writes the explorer as static files; ``floeplan serve`` serves it on 127.0.0.1."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from floeplan.explorer.service import ExplorerService, audit_reports, check_repo
 from floeplan.explorer.site import SiteReport, write_report
 from floeplan.text import counted, human_bytes
 
-OutputOption = Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="The folder to write into.")]
+OutputOption = Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="The folder to write to.")]
 WheresOption = Annotated[
-    list[str] | None, typer.Option("--where", metavar="EXPR", help="A predicate to plan; may be given several times.")
+    list[str] | None, typer.Option("--where", metavar="EXPR", help="A predicate to plan; repeatable.")
 ]
 ReportsOption = Annotated[
     str | None,
-    typer.Option("--reports", metavar="DIR|TABLE", help="Audit these scan reports, on Spark, and show what it finds."),
+    typer.Option("--reports", metavar="DIR|TABLE", help="Also audit these scan reports, on Spark."),
 ]
 
 
@@ -49,7 +49,7 @@ def report(
     catalog: CatalogOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Write a site about a table: its map, its history, plans of predicates, a rewrite's preview and its health.
+    """Write a static site with the map, history, plans, rewrite preview and health of a table.
 
     floeplan report db.events -o site --where "region = 'eu'" --where "ts >= '2024-03-01'"
     """
@@ -61,12 +61,9 @@ def report(
 
 
 def draw_report(result: SiteReport) -> RenderableType:
-    """Where the report is."""
+    """Render the location of the report."""
     what = f"{counted(result.files, 'file')}, {counted(result.plans, 'plan')}, {human_bytes(result.bytes)} of data"
     return Group(Text(result.path, style="bold"), Text(f"{result.table}: {what}; open it in a browser"))
-
-
-# `floeplan serve`: the explorer on this machine, planning as one types.
 
 
 DEFAULT_PORT = 8765
@@ -74,18 +71,21 @@ DEFAULT_PORT = 8765
 
 def serve(
     table: Annotated[
-        str | None, typer.Argument(metavar="TABLE", help="The table to serve; all of the catalog's by default.")
+        str | None, typer.Argument(metavar="TABLE", help="The table to serve; by default all tables of the catalog.")
     ] = None,
-    port: Annotated[int, typer.Option("--port", metavar="N", help="The port on 127.0.0.1; 0 for any.")] = DEFAULT_PORT,
+    port: Annotated[
+        int, typer.Option("--port", metavar="N", help="The port on 127.0.0.1; 0 picks a free one.")
+    ] = DEFAULT_PORT,
     allow_writes: Annotated[
-        bool, typer.Option("--allow-writes", help="Let pages rewrite files and upgrade specs, after a confirmation.")
+        bool,
+        typer.Option("--allow-writes", help="Allow rewrites and spec upgrades from the pages, after a confirmation."),
     ] = False,
     reports: ReportsOption = None,
     spark: SparkOption = None,
     catalog: CatalogOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Serve the explorer on 127.0.0.1 until it is interrupted.
+    """Serve the explorer on 127.0.0.1 until interrupted.
 
     floeplan serve db.events --port 8765
     """
@@ -114,6 +114,6 @@ def _listening(service: ExplorerService, port: int) -> ExplorerServer:
         return ExplorerServer(service, port)
     except OSError as error:
         raise InvalidOptionError(
-            f"port {port} cannot be used: {error.strerror}; choose another with --port, or 0 for any",
+            f"cannot listen on port {port}: {error.strerror}; choose another with --port, or 0 for a free one",
             context={"option": "--port"},
         ) from error

@@ -1,4 +1,4 @@
-"""`floeplan inspect`: what a table is made of."""
+"""``floeplan inspect`` summarizes a table; ``floeplan entries`` writes its manifest entries to one Parquet file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from floeplan.cli.common import (
 from floeplan.maintain.inspect import Inspection, inspect_table
 from floeplan.metadata.root.writer import RootSummary, write_root
 from floeplan.snapshot.target import resolve_target
-from floeplan.text import counted, human_bytes, human_count, percent
+from floeplan.text import counted, human_bytes, percent
 
 BAR = 24
 MOST_SNAPSHOTS = 8
@@ -38,7 +38,7 @@ def inspect(
     catalog: CatalogOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show specs, schemas, snapshots, files by spec, deletes and sizes.
+    """Show partition specs, schemas, snapshots, files by spec, delete files and sizes.
 
     floeplan inspect db.events
     """
@@ -48,7 +48,7 @@ def inspect(
 
 
 def draw_inspection(result: Inspection) -> RenderableType:
-    """The table from its partitioning down to the sizes of its files."""
+    """Render a table from its specs down to file sizes."""
     parts: list[RenderableType] = [
         Text(f"{result.table}  format {result.format_version}", style="bold"),
         Text(result.location, style="dim"),
@@ -60,11 +60,11 @@ def draw_inspection(result: Inspection) -> RenderableType:
 
 
 def draw_specs(result: Inspection) -> RenderableType:
-    """Files, rows and bytes of each spec."""
+    """Render the files, rows and bytes of each spec."""
     drawn = _table("spec", "partitioned by")
     for name in ("files", "partitions", "manifests", "rows", "bytes"):
         drawn.add_column(name, justify="right")
-    drawn.add_column("share of bytes")
+    drawn.add_column("of bytes")
     found = {files.spec_id: files for files in result.files_by_spec}
     whole = sum(files.bytes for files in result.files_by_spec)
     for spec in result.specs:
@@ -90,8 +90,8 @@ def _sizes(result: Inspection) -> RenderableType:
         bar = Text(_bar(one["files"], most), style="cyan")
         drawn.add_row(f"≤ {human_bytes(one['up_to_bytes'])}", bar.append(f" {one['files']:,}", style="dim"))
     kinds = ", ".join(f"{deletes[kind]:,} {kind}" for kind in ("position", "vectors", "equality") if deletes[kind])
-    shown = f"{kinds} ({human_bytes(sizes['delete_bytes'])}, {counted(deletes['rows'], 'row')})" if kinds else "none"
-    drawn.add_row("deletes", shown)
+    size = f"({human_bytes(sizes['delete_bytes'])}, {counted(deletes['rows'], 'row')})"
+    drawn.add_row("deletes", f"{kinds} {size}" if kinds else "none")
     drawn.add_row("manifests", f"{sizes['manifests']:,}, {human_bytes(sizes['manifest_bytes'])}")
     columns = next(len(schema["columns"]) for schema in result.schemas if schema["current"])
     drawn.add_row("schemas", f"{len(result.schemas):,}; the current one has {counted(columns, 'column')}")
@@ -99,20 +99,20 @@ def _sizes(result: Inspection) -> RenderableType:
 
 
 def _snapshots(result: Inspection) -> RenderableType:
-    drawn = _table("snapshot", "made", "operation", "what")
+    drawn = _table("snapshot", "committed", "operation", "changes")
     names = {ref["snapshot_id"]: name for name, ref in result.refs.items()}
     for snapshot in result.snapshots[:MOST_SNAPSHOTS]:
-        made = datetime.fromtimestamp(snapshot["timestamp_ms"] / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+        committed = datetime.fromtimestamp(snapshot["timestamp_ms"] / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
         label = Text(str(snapshot["snapshot_id"]))
         label.append(f" {names.get(snapshot['snapshot_id'], '')}".rstrip(), style="green")
-        drawn.add_row(label, made, snapshot["operation"] or "–", _what(snapshot["summary"]))
+        drawn.add_row(label, committed, snapshot["operation"] or "–", _changes(snapshot["summary"]))
     more = len(result.snapshots) - MOST_SNAPSHOTS
     return drawn if more <= 0 else Group(drawn, Text(f"and {counted(more, 'older snapshot')}", style="dim"))
 
 
-def _what(summary: dict[str, str]) -> str:
-    shown = {"added-data-files": "+{} files", "deleted-data-files": "-{} files", "added-delete-files": "+{} deletes"}
-    return ", ".join(text.format(summary[name]) for name, text in shown.items() if name in summary)
+def _changes(summary: dict[str, str]) -> str:
+    texts = {"added-data-files": "+{} files", "deleted-data-files": "-{} files", "added-delete-files": "+{} deletes"}
+    return ", ".join(text.format(summary[name]) for name, text in texts.items() if name in summary)
 
 
 def _table(*names: str) -> Table:
@@ -123,18 +123,15 @@ def _table(*names: str) -> Table:
 
 
 def _bar(part: int, whole: int) -> str:
-    """A bar that is never empty for something, and never full for less than all."""
+    """A bar that is empty only for zero and full only for the whole."""
     if not part or not whole:
         return ""
     return "█" * min(BAR if part == whole else BAR - 1, max(1, round(BAR * part / whole)))
 
 
-# `floeplan entries`: a whole snapshot, data and delete files of all specs, as one columnar root manifest.
-
-
 OutputOption = Annotated[
     str,
-    typer.Option("-o", "--output", metavar="FILE.parquet", help="Where to write; a file that is there is replaced."),
+    typer.Option("-o", "--output", metavar="FILE.parquet", help="The file to write; an existing one is replaced."),
 ]
 
 
@@ -146,22 +143,22 @@ def entries(
     catalog: CatalogOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Write the entries of all manifests of a snapshot, whatever their spec, into one Parquet file.
+    """Write the manifest entries of a snapshot, of all partition specs, to one Parquet file.
 
     floeplan entries db.events -o root.parquet
     """
     target = resolve_target(load_table(table, catalog), snapshot_id=snapshot_id, ref=ref)
-    show(write_root(target.table, output, target.snapshot, io=target.table.io), render, as_json=json)
+    show(write_root(target.table, output, target.snapshot, io=target.table.io), draw_root, as_json=json)
 
 
-def render(summary: RootSummary) -> RenderableType:
-    """What the file holds, line by line."""
+def draw_root(summary: RootSummary) -> RenderableType:
+    """Render what the file contains."""
     lines = {
         "snapshot": "none, the table is empty" if summary.snapshot_id is None else str(summary.snapshot_id),
-        "entries": f"{human_count(summary.data_files)} data files, {human_count(summary.delete_files)} delete files",
+        "entries": f"{counted(summary.data_files, 'data file')}, {counted(summary.delete_files, 'delete file')}",
         "specs": ", ".join(map(str, summary.specs)) or "none",
         "partition": ", ".join(summary.partition_fields) or "none",
-        "row groups": f"{human_count(summary.row_groups)}, each of one spec",
+        "row groups": f"{summary.row_groups:,}, each of one spec",
     }
     title = Text(f"{summary.location}  {human_bytes(summary.bytes)}", style="bold")
     return Group(title, *(Text(f"  {label:<11}{value}") for label, value in lines.items()))

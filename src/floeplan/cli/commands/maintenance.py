@@ -1,9 +1,10 @@
-"""`floeplan expire`: old snapshots forgotten, and the files that only they had removed."""
+"""``floeplan expire``, ``remove-orphans``, ``rewrite-manifests`` and ``doctor``."""
 
 from __future__ import annotations
 
 import time
 from datetime import timedelta
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -39,24 +40,31 @@ from floeplan.maintain.rewrite_manifests import RewriteManifestsResult
 from floeplan.maintain.rewrite_manifests import rewrite_manifests as rewrite
 from floeplan.text import counted, human_bytes
 
+MOST_PATHS = 20
 _DAY_MS = 24 * 3600 * 1000
+_STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
 
 
 def expire(
     table: ChangedTableArgument,
     older_than: Annotated[
         float | None,
-        typer.Option("--older-than", metavar="DAYS", min=0, help="Age of old snapshots; as the table says by default."),
+        typer.Option(
+            "--older-than",
+            metavar="DAYS",
+            min=0,
+            help="Expire snapshots older than this; by default the table property.",
+        ),
     ] = None,
     retain_last: Annotated[
-        int | None, typer.Option("--retain-last", metavar="N", min=1, help="Newest snapshots of a branch to keep.")
+        int | None, typer.Option("--retain-last", metavar="N", min=1, help="Snapshots of each branch to keep.")
     ] = None,
     yes: YesOption = False,
     trust_lists: TrustListsOption = False,
     catalog: CatalogOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Forget old snapshots and remove the files that no other snapshot has; only says so without --yes.
+    """Expire old snapshots and delete unreferenced files (dry run unless --yes).
 
     floeplan expire db.events --older-than 7 --retain-last 10 --yes
     """
@@ -70,72 +78,64 @@ def expire(
 
 
 def draw_expired(result: ExpireResult) -> RenderableType:
-    """What is gone, or would be."""
+    """Render what was, or would be, removed."""
     drawn = key_value_table()
     drawn.add_row("snapshots", f"{result.snapshots_before:,} → {result.snapshots_after:,}")
     for name in result.refs_removed:
         drawn.add_row("ref", name)
-    drawn.add_row("files", f"{counted(result.data_files, 'data or delete file')}")
+    drawn.add_row("files", counted(result.data_files, "data or delete file"))
     drawn.add_row("metadata", f"{counted(result.manifests, 'manifest')}, {counted(result.manifest_lists, 'list')}")
     if result.not_removed:
-        drawn.add_row("not removed", f"{counted(len(result.not_removed), 'file')}; remove-orphans will find them")
-    title = "would be removed (add --yes)" if result.dry_run else "removed"
+        drawn.add_row("not removed", f"{counted(len(result.not_removed), 'file')}; run remove-orphans later")
+    title = "dry run, would remove (add --yes to apply)" if result.dry_run else "removed"
     return Group(Text(title, style="bold"), drawn)
-
-
-# `floeplan remove-orphans`: files at the location of a table that nothing refers to.
-
-
-MOST_SHOWN = 20
 
 
 def remove_orphans(
     table: ChangedTableArgument,
     older_than: Annotated[
-        float, typer.Option("--older-than", metavar="DAYS", help="Files younger than this are left; at least 1.")
+        float, typer.Option("--older-than", metavar="DAYS", help="Keep files newer than this; at least 1.")
     ] = AGE_GUARD / timedelta(days=1),
     yes: YesOption = False,
     trust_lists: TrustListsOption = False,
     catalog: CatalogOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Remove files that neither a snapshot nor the metadata refer to; only lists them without --yes.
+    """Delete files that the table metadata does not reference (dry run unless --yes).
 
     floeplan remove-orphans db.events --yes
     """
-    with spinner("looking for orphans"):
+    with spinner("listing files"):
         loaded = writable_table(table, catalog)
         found = remove(loaded, older_than=timedelta(days=older_than), dry_run=not yes, trust_lists=trust_lists)
-    show(found, draw_orphans, as_json=json)
+    show(found, partial(draw_orphans, older_than=older_than), as_json=json)
 
 
-def draw_orphans(result: OrphansResult) -> RenderableType:
-    """The files, and how many were looked at."""
-    shown = [Text(f"  {path}") for path in result.orphans[:MOST_SHOWN]]
-    if len(result.orphans) > MOST_SHOWN:
-        shown.append(Text(f"  and {len(result.orphans) - MOST_SHOWN:,} more"))
-    title = f"{counted(len(result.orphans), 'orphan')}, {human_bytes(result.bytes)}"
+def draw_orphans(result: OrphansResult, older_than: float) -> RenderableType:
+    """Render the unreferenced files."""
+    paths = [Text(f"  {path}") for path in result.orphans[:MOST_PATHS]]
+    if len(result.orphans) > MOST_PATHS:
+        paths.append(Text(f"  and {len(result.orphans) - MOST_PATHS:,} more"))
+    title = f"{counted(len(result.orphans), 'unreferenced file')}, {human_bytes(result.bytes)}"
     left = len(result.orphans) - len(result.removed)
-    removed = f"{len(result.removed):,} removed" + (f", {left:,} cannot be removed now" if left else "")
-    done = "nothing was removed (add --yes)" if result.dry_run else removed
-    seen = f"{counted(result.files_listed, 'file')} listed, {result.files_too_young:,} unknown ones too young"
-    return Group(Text(f"{title}: {done}", style="bold"), *shown, Text(seen, style="dim"))
-
-
-# `floeplan rewrite-manifests`: manifests clustered by partition.
+    removed = f"{len(result.removed):,} removed" + (f", {left:,} could not be removed" if left else "")
+    done = "dry run, nothing was removed (add --yes to apply)" if result.dry_run else removed
+    kept = f"{counted(result.files_too_young, 'unreferenced file')} newer than {older_than:g} days (kept)"
+    listed = Text(f"{counted(result.files_listed, 'file')} listed, {kept}", style="dim")
+    return Group(Text(f"{title}: {done}", style="bold"), *paths, listed)
 
 
 def rewrite_manifests(
     table: ChangedTableArgument,
     spec: Annotated[
-        list[int] | None, typer.Option("--spec", metavar="ID", help="Only manifests of this spec; may be repeated.")
+        list[int] | None, typer.Option("--spec", metavar="ID", help="Only manifests of this spec; repeatable.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done; change nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change; change nothing.")] = False,
     branch: BranchOption = None,
     catalog: CatalogOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Cluster manifests by partition, so that a plan leaves most of them unread.
+    """Cluster manifest entries by partition, so that planning can skip manifests.
 
     floeplan rewrite-manifests db.events
     """
@@ -146,13 +146,13 @@ def rewrite_manifests(
 
 
 def draw_manifests(result: RewriteManifestsResult) -> RenderableType:
-    """Manifests before and after, per spec."""
+    """Render the manifests before and after, per spec."""
     if not result.specs:
-        return Text("the manifests are clustered as well as can be; nothing was changed")
+        return Text("manifests are already clustered; nothing was changed")
     drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("spec", "of"):
+    for name in ("spec", "content"):
         drawn.add_column(name)
-    for name in ("entries", "manifests", "manifests a partition is in"):
+    for name in ("entries", "manifests", "manifests per partition"):
         drawn.add_column(name, justify="right")
     for one in result.specs:
         drawn.add_row(
@@ -166,32 +166,28 @@ def draw_manifests(result: RewriteManifestsResult) -> RenderableType:
     return Group(drawn, Text(f"{result.manifests_before:,} → {result.manifests_after:,} manifests; {end}"))
 
 
-# `floeplan doctor`: what is wrong with a table, and mending it.
-
-
-_STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
-
-
 def doctor(
     table: TableArgument,
     repair: Annotated[
-        bool, typer.Option("--repair", help="Mend what metadata alone can mend: stray deletes and wrong summaries.")
+        bool, typer.Option("--repair", help="Repair misplaced delete files and wrong manifest summaries.")
     ] = False,
     sample: Annotated[
         int,
-        typer.Option("--sample", metavar="N", min=0, help="Compare rows of so many files with their partition."),
+        typer.Option(
+            "--sample", metavar="N", min=0, help="Compare the rows of at most N files with their partition values."
+        ),
     ] = SAMPLED_FILES,
     reports: ReportsOption = None,
     branch: BranchOption = None,
     catalog: CatalogOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Look for faults of a table, each with what helps; exit 1 when one of them is an error.
+    """Check a table for problems and suggest fixes. Exits with 1 if a finding is an error.
 
     floeplan doctor db.events --sample 100
     """
     loaded = writable_table(table, catalog) if repair else load_table(table, catalog)
-    with spinner("looking at the table"):
+    with spinner("checking the table"):
         filtered = () if reports is None else filtered_columns(loaded, reports, catalog)
         result = examine(loaded, repair=repair, branch=branch or "main", sample=sample, filtered=filtered)
     show(result, draw_findings, as_json=json)
@@ -200,23 +196,23 @@ def doctor(
 
 
 def filtered_columns(table: IcebergTable, reports: str, catalog: str | None) -> list[str]:
-    """The columns that logged queries filter by."""
+    """The columns that queries in the scan reports filter by."""
     name, schema = ".".join(table.name()), table.metadata.schema()
-    asked = asked_columns(read_workload(reports, name, schema, catalog=catalog))
-    return [".".join(column.path) for column in asked]
+    columns = asked_columns(read_workload(reports, name, schema, catalog=catalog))
+    return [".".join(column.path) for column in columns]
 
 
 def draw_findings(result: DoctorResult) -> RenderableType:
-    """The findings, worst first."""
+    """Render the findings, errors first."""
     parts: list[RenderableType] = []
     if result.repaired is not None:
-        done = f"snapshot {result.repaired.snapshot_id}" if result.repaired.snapshot_id else "nothing to mend"
-        parts.append(Text(f"{counted(result.repaired.delete_files, 'delete file')} filed anew: {done}", style="bold"))
+        done = f"snapshot {result.repaired.snapshot_id}" if result.repaired.snapshot_id else "nothing to repair"
+        parts.append(Text(f"{counted(result.repaired.delete_files, 'delete file')} moved: {done}", style="bold"))
         if result.manifests_repaired:
-            parts.append(Text(f"{counted(result.manifests_repaired, 'manifest')} written anew", style="bold"))
+            parts.append(Text(f"{counted(result.manifests_repaired, 'manifest')} rewritten", style="bold"))
     worst_first = sorted(result.findings, key=lambda finding: list(Severity).index(finding.severity))
     parts += [_line(finding) for finding in worst_first]
-    return Group(*parts) if result.findings else Group(*parts, Text("nothing is wrong with it", style="green"))
+    return Group(*parts) if result.findings else Group(*parts, Text("No problems found.", style="green"))
 
 
 def _line(finding: Finding) -> Text:

@@ -1,4 +1,4 @@
-"""`floeplan plan`: which manifests, files and row groups a scan reads, and why."""
+"""``floeplan plan``: the manifests, files and row groups that a scan reads, and why."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from floeplan.scan.options import DistributedPlanning, ScanOptions
 from floeplan.scan.plan import plan_scan
 
 ExplainOption = Annotated[
-    bool, typer.Option("--explain", help="Say what pruned, per spec and conjunct, and what to do.")
+    bool, typer.Option("--explain", help="Show what each spec and each condition pruned, with advice.")
 ]
-NoFootersOption = Annotated[bool, typer.Option("--no-footers", help="Stop after the manifests; open no data file.")]
-PageIndexOption = Annotated[bool, typer.Option("--page-index", help="Prune pages within row groups too.")]
-BloomOption = Annotated[bool, typer.Option("--bloom", help="Ask bloom filters too.")]
+NoFootersOption = Annotated[bool, typer.Option("--no-footers", help="Plan from manifests only; open no data file.")]
+PageIndexOption = Annotated[bool, typer.Option("--page-index", help="Also prune pages within row groups.")]
+BloomOption = Annotated[bool, typer.Option("--bloom", help="Also use bloom filters.")]
 RootOption = Annotated[
     str | None,
-    typer.Option("--root", metavar="FILE", help="Plan from the root manifest that 'floeplan entries' wrote."),
+    typer.Option("--root", metavar="FILE", help="Plan from a root manifest written by 'floeplan entries'."),
 ]
 SparkOption = Annotated[
     str | None,
-    typer.Option("--spark", metavar="URL", help="Judge the files of very many manifests on this Spark session."),
+    typer.Option("--spark", metavar="URL", help="Evaluate manifests on this Spark session."),
 ]
 
 
@@ -62,7 +62,7 @@ def plan(
     catalog: CatalogOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Plan a scan in three passes and show what it would read.
+    """Plan a scan and show what it would read.
 
     floeplan plan db.events --where "region = 'eu' AND ts >= '2024-03-01'" --explain
     """
@@ -91,7 +91,7 @@ def plan(
 
 
 def _distributed(url: str) -> DistributedPlanning:
-    """Planning on Spark; imported here, so that a plan without it starts no JVM."""
+    """Plan on Spark; imported here because planning without Spark must not import pyspark."""
     from floeplan.spark.planning import SparkPlanning
     from floeplan.spark.session import open_session
 

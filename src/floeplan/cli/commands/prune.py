@@ -1,4 +1,4 @@
-"""`floeplan prune`: which row groups, pages and rows of a Parquet file can match, and with `--read` which do."""
+"""``floeplan prune``: the row groups, pages and rows of a Parquet file that may match; ``--read`` evaluates them."""
 
 from __future__ import annotations
 
@@ -24,14 +24,6 @@ from floeplan.text import counted, human_bytes
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
 
-
-# A picture in text of which rows of a file are read: row groups as blocks, pages as the cells inside them.
-#
-# One cell stands for the same share of its row group everywhere; with more row groups than there is room for, one cell
-# stands for several. Rule: a cell looks dropped only when every row in it is, so a single kept row among millions
-# shows.
-
-
 LINES = 4
 MOST_CELLS = 48
 CELLS = {
@@ -44,77 +36,79 @@ _DROPPED, _IN_PART, _READ, _PROVEN = CELLS.values()
 
 
 def draw(result: PruneResult, width: int) -> list[Text]:
-    """At most ``LINES`` lines of cells, no wider than asked for."""
+    """Draw row groups as blocks of cells, at most ``LINES`` lines of ``width`` cells.
+
+    A cell is the same fraction of every row group, or several row groups if there are too many. It is drawn as dropped
+    only if all its rows are, so that one kept row among millions is visible.
+    """
     groups = result.row_groups_total
     cells = min(width * LINES // max(groups, 1) - 1, width, MOST_CELLS, _finest(result))
     if cells < 1:
         return _many_groups(result, width)
-    looks = _looks(result, _edges(_group_rows(result), cells)).reshape(groups, cells)
+    states = _states(result, _edges(_group_rows(result), cells)).reshape(groups, cells)
     per_line = (width + 1) // (cells + 1)
     return [
-        Text(" ").join(_cells(group) for group in looks[first : first + per_line])
+        Text(" ").join(_cells(group) for group in states[first : first + per_line])
         for first in range(0, groups, per_line)
     ]
 
 
 def legend() -> Text:
-    """What the cells mean."""
+    """The meaning of the cells."""
     return Text("   ").join(Text.assemble((glyph, style), f" {meaning}") for meaning, (glyph, style) in CELLS.items())
 
 
 def _finest(result: PruneResult) -> int:
-    """The most segments that any row group was judged by."""
+    """The largest number of segments (pages) in a row group."""
     return int(np.bincount(result.segments.row_group).max(initial=1))
 
 
 def _group_rows(result: PruneResult) -> Rows:
-    """First row of each row group, and the number of rows at the end."""
+    """First row of each row group, then the total number of rows."""
     rows = np.bincount(result.segments.row_group, result.segments.row_count, minlength=result.row_groups_total)
     return np.concatenate(([0], np.cumsum(rows))).astype(np.int64)
 
 
 def _edges(group_rows: Rows, cells: int) -> Rows:
-    """Rows at which cells begin, each row group cut into so many, and the last end."""
+    """First row of each of the ``cells`` cells per row group, then the total number of rows."""
     share = np.arange(cells) * np.diff(group_rows)[:, None] // cells
     return np.append((group_rows[:-1, None] + share).ravel(), group_rows[-1])
 
 
 def _many_groups(result: PruneResult, width: int) -> list[Text]:
     cut = np.linspace(0, result.row_groups_total, width * LINES + 1).astype(np.int64)
-    looks = _looks(result, _group_rows(result)[cut])
-    return [_cells(looks[first : first + width]) for first in range(0, len(looks), width)]
+    states = _states(result, _group_rows(result)[cut])
+    return [_cells(states[first : first + width]) for first in range(0, len(states), width)]
 
 
-def _looks(result: PruneResult, edges: Rows) -> Rows:
-    """Per cell the position of its look in ``CELLS``."""
+def _states(result: PruneResult, edges: Rows) -> Rows:
+    """The index in ``CELLS`` of each cell."""
     total = np.diff(edges)
     read, proven = np.diff(result.file_selection.rank(edges)), np.diff(result.proven.rank(edges))
     return np.select([read == 0, proven == total, read == total], [0, 3, 2], default=1)
 
 
-def _cells(looks: Rows) -> Text:
+def _cells(states: Rows) -> Text:
     text = Text()
-    for look in looks.tolist():
-        text.append(*(_DROPPED, _IN_PART, _READ, _PROVEN)[look])
+    for state in states.tolist():
+        text.append(*(_DROPPED, _IN_PART, _READ, _PROVEN)[state])
     return text
 
-
-# ---
 
 FileArgument = Annotated[str, typer.Argument(metavar="FILE", help="Path or URI of a Parquet file.")]
 PredicateOption = Annotated[str, typer.Option("--where", metavar="EXPR", help="A Spark-SQL boolean expression.")]
 ColumnsOption = Annotated[
-    str | None, typer.Option("--columns", metavar="a,b", help="With --read: the columns to read; all by default.")
+    str | None, typer.Option("--columns", metavar="a,b", help="With --read: columns to read; all by default.")
 ]
-NoPageIndexOption = Annotated[bool, typer.Option("--no-page-index", help="Judge row groups only, not pages.")]
-NoBloomOption = Annotated[bool, typer.Option("--no-bloom", help="Do not ask bloom filters.")]
-ReadOption = Annotated[bool, typer.Option("--read", help="Read the rows that match, and show the first of them.")]
+NoPageIndexOption = Annotated[bool, typer.Option("--no-page-index", help="Prune row groups only, not pages.")]
+NoBloomOption = Annotated[bool, typer.Option("--no-bloom", help="Do not use bloom filters.")]
+ReadOption = Annotated[bool, typer.Option("--read", help="Read matching rows and show the first ones.")]
 CredentialsOption = Annotated[
     str | None,
-    typer.Option("--catalog", metavar="NAME", help="The catalog of PyIceberg's configuration whose store FILE is in."),
+    typer.Option("--catalog", metavar="NAME", help="The PyIceberg catalog whose storage properties open FILE."),
 ]
 LimitOption = Annotated[
-    int | None, typer.Option("--limit", metavar="N", min=0, help="With --read: how many rows to show (10).")
+    int | None, typer.Option("--limit", metavar="N", min=0, help="With --read: rows to show (10 by default).")
 ]
 _SHOWN_ROWS = 10
 _PICTURE_WIDTH = 100
@@ -122,7 +116,7 @@ _PICTURE_WIDTH = 100
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the command shows."""
+    """The result of the command."""
 
     where: str
     file_bytes: int
@@ -149,12 +143,12 @@ def prune(
     catalog: CredentialsOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show what of a Parquet file a predicate leaves to read, decided from metadata alone.
+    """Show the row groups and pages of a Parquet file that may match a predicate, from metadata alone.
 
     floeplan prune file.parquet --where "id = 42" --read --limit 5
     """
     if not read_rows and (columns is not None or limit is not None):
-        raise InvalidOptionError("--columns and --limit say which rows to show; add --read")
+        raise InvalidOptionError("--columns and --limit need --read")
     options = PruneOptions(page_index=not no_page_index, bloom_filter=not no_bloom, case_sensitive=not case_insensitive)
     source = open_source(file, None if catalog is None else _file_io(catalog, file))
     if read_rows:
@@ -175,7 +169,7 @@ def _file_io(catalog: str, location: str) -> FileIO:
 
 
 def render(answer: Answer) -> RenderableType:
-    """The whole answer: what was asked, the picture, the pyramid of counts, what could not be used, the rows."""
+    """Render the predicate, the picture, the counts, what could not be used, and the rows."""
     pruned = answer.prune
     width = min(text_console().width - 2, _PICTURE_WIDTH)
     parts: list[RenderableType] = [
@@ -197,11 +191,11 @@ def render(answer: Answer) -> RenderableType:
 
 
 def _pyramid(answer: Answer) -> Iterator[Text]:
-    """Row groups, pages and rows that are left, and the bytes that were fetched."""
+    """Render kept row groups, pages and rows, and the bytes fetched."""
     pruned = answer.prune
     yield _count_line("row groups", len(pruned.row_groups), pruned.row_groups_total)
     if pruned.pages_total:
-        yield _count_line("pages", pruned.pages_kept, pruned.pages_total, "of those whose index was read")
+        yield _count_line("pages", pruned.pages_kept, pruned.pages_total, "of those with an index")
     proven = pruned.proven.row_count
     yield _count_line("rows", pruned.rows_selected, pruned.rows_total, f"{proven:,} proven to match" if proven else "")
     if answer.read is not None:
@@ -221,9 +215,9 @@ def _count_line(what: str, kept: int, total: int, remark: str = "") -> Text:
 
 
 def _diagnostics(answer: Answer) -> Iterator[Text]:
-    """Each piece that statistics cannot answer, marked in the predicate."""
+    """Render each condition that statistics cannot evaluate, marked in the predicate."""
     for error in answer.prune.compile_result.errors:
-        yield Text(f"  only rows can answer {error.text}: {error.message}", style="yellow")
+        yield Text(f"  not evaluated from statistics: {error.text}: {error.message}", style="yellow")
         if error.start is not None and error.end is not None and "\n" not in answer.where:
             yield Text(f"    {answer.where}")
             yield Text(f"    {' ' * error.start}{'^' * max(1, error.end - error.start)}", style="yellow")

@@ -1,4 +1,4 @@
-"""`floeplan rewrite`: which data files are rewritten, into what, and why."""
+"""``floeplan rewrite`` compacts and clusters data files; ``floeplan upgrade-spec`` moves files to another spec."""
 
 from __future__ import annotations
 
@@ -49,31 +49,30 @@ from floeplan.text import counted, human_bytes
 from floeplan.transaction.evolve_spec import add_spec
 
 MOST_GROUPS = 60
-"""Groups that are drawn one by one."""
+"""Groups listed individually."""
 
 PartitionFilterOption = Annotated[
     str | None,
-    typer.Option("--partition-filter", metavar="EXPR", help="Rewrite whole partitions that may hold a matching row."),
+    typer.Option("--partition-filter", metavar="EXPR", help="Only partitions that may contain matching rows."),
 ]
 StrategyOption = Annotated[
     str, typer.Option("--strategy", metavar="NAME", help=f"One of {', '.join(strategy_names())}.")
 ]
 ByOption = Annotated[str | None, typer.Option("--by", metavar="a,b", help="Columns to sort or cluster by.")]
 SpecOption = Annotated[
-    str, typer.Option("--spec", metavar="SPEC", help="Spec of the new files: keep, current or a spec id.")
+    str, typer.Option("--spec", metavar="SPEC", help="Partition spec of the new files: keep, current or a spec id.")
 ]
 StrictOption = Annotated[
-    bool, typer.Option("--strict", help="Refuse (exit 4) when a filter cannot decide about a candidate file.")
+    bool, typer.Option("--strict", help="Fail (exit 4) if a filter cannot be evaluated for a candidate file.")
 ]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show the plan and change nothing.")]
 OptionOption = Annotated[
     list[str] | None,
-    typer.Option("--option", metavar="k=v", help="An option of Iceberg's rewrite_data_files; may be repeated."),
+    typer.Option("--option", metavar="k=v", help="An option of Iceberg's rewrite_data_files; repeatable."),
 ]
-RewriteBranchOption = Annotated[str | None, typer.Option("--branch", metavar="NAME", help="The branch to rewrite.")]
 ProgressOption = Annotated[
     str,
-    typer.Option("--progress", metavar="HOW", help="auto: a bar on a terminal; bar, json (lines on stderr) or none."),
+    typer.Option("--progress", metavar="HOW", help="auto (a bar on a terminal), bar, json (lines on stderr) or none."),
 ]
 RewriteSparkOption = Annotated[
     str | None,
@@ -81,7 +80,7 @@ RewriteSparkOption = Annotated[
         "--spark",
         metavar="URL",
         envvar="FLOEPLAN_SPARK",
-        help="Rewrite on this Spark session; by default in this process, on all its cores.",
+        help="Run on this Spark session; by default in this process, on all cores.",
     ),
 ]
 
@@ -98,14 +97,14 @@ def rewrite(
     option: OptionOption = None,
     branch: BranchOption = None,
     progress: ProgressOption = "auto",
-    spark: SparkOption = None,
+    spark: RewriteSparkOption = None,
     case_insensitive: CaseOption = False,
     no_cache: NoCacheOption = False,
     trust_lists: TrustListsOption = False,
     catalog: CatalogOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Rewrite small, large, deleted-from and old-spec files, partition by partition.
+    """Rewrite data files that are too small or too large, have deletes, or have an old partition spec.
 
     floeplan rewrite db.events --partition-filter "region = 'eu'" --spec current --dry-run
     """
@@ -118,7 +117,7 @@ def rewrite(
         strategy=strategy,
         by=tuple(column_names(by) or ()),
         spec=spec,
-    ).with_options(_pairs(option or ()))
+    ).with_options(_parse_options(option or ()))
     if dry_run:
         planner = RewriteDataFilesPlanner(load_table(table, catalog), options, ref=branch, cache=not no_cache)
         show(planner.plan_with_stats(), draw_plan, as_json=json)
@@ -131,13 +130,13 @@ def rewrite(
         cache=not no_cache,
         progress=_progress(progress),
     )
-    show(result, draw_result, as_json=json)
+    show(result, draw_rewrite, as_json=json)
     if result.failures:
         raise typer.Exit(1)
 
 
 def draw_plan(result: RewriteDataFilesPlanningResult, most: int = MOST_GROUPS) -> RenderableType:
-    """The groups per spec and partition, what is left and why, and what to know about it."""
+    """Render the file groups, the skipped files with their reasons, and warnings."""
     plan = result.plan
     parts: list[RenderableType] = [Text(plan.target.name, style="bold"), _groups(plan.groups[:most])]
     if len(plan.groups) > most:
@@ -145,25 +144,24 @@ def draw_plan(result: RewriteDataFilesPlanningResult, most: int = MOST_GROUPS) -
     outputs = sum(group.expected_outputs for group in plan.groups)
     size = human_bytes(sum(group.bytes for group in plan.groups))
     files = counted(sum(len(group.rows) for group in plan.groups), "file")
-    parts.append(Text(f"{counted(len(plan.groups), 'group')}: {files} ({size}) into about {outputs}"))
-    parts += [Text(f"left: {counted(count, 'file')} {reason}") for reason, count in plan.skipped.items()]
+    parts.append(Text(f"{counted(len(plan.groups), 'group')}: {files} ({size}) into about {outputs:,}"))
+    parts += [Text(f"skipped: {counted(count, 'file')} {reason}") for reason, count in plan.skipped.items()]
     parts += [Text(f"! {warning.message}", style="yellow") for warning in result.warnings]
     return Group(*parts)
 
 
-def draw_result(result: RewriteResult) -> RenderableType:
-    """What was done, as a small table, and what was left undone."""
+def draw_rewrite(result: RewriteResult) -> RenderableType:
+    """Render what was rewritten, and the groups that failed."""
     if not result.snapshot_ids and not result.failures:
-        return Group(draw_plan(result.planning), Text("nothing to rewrite, so nothing was committed"))
-    drawn = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    drawn.add_column(style="dim")
-    drawn.add_column()
+        return Group(draw_plan(result.planning), Text("nothing to rewrite; nothing was committed"))
+    drawn = key_value_table()
     rewritten, added = human_bytes(result.bytes_rewritten), human_bytes(result.bytes_added)
     drawn.add_row("files", f"{result.files_rewritten:,} ({rewritten}) into {result.files_added:,} ({added})")
     drawn.add_row("delete files", f"{result.delete_files_removed:,} removed")
     if result.deletes_carried:
-        drawn.add_row("carried over", f"{counted(result.deletes_carried, 'row')} deleted by others meanwhile")
-    drawn.add_row("stitched", f"{counted(result.groups_stitched, 'group')} of {len(result.planning.plan.groups):,}")
+        drawn.add_row("concurrent deletes", f"{counted(result.deletes_carried, 'row')} deleted again in the new files")
+    if result.groups_stitched:
+        drawn.add_row("copied", f"{counted(result.groups_stitched, 'group')} copied without decoding")
     drawn.add_row("snapshots", ", ".join(map(str, result.snapshot_ids)))
     failures = [Text(f"! group {one.group_id}: {one.error.message}", style="yellow") for one in result.failures]
     warnings = [Text(f"! {warning.message}", style="yellow") for warning in result.planning.warnings]
@@ -191,7 +189,7 @@ def _groups(groups: Sequence[RewriteFileGroup]) -> Table:
         table.add_column(name)
     for name in ("files", "bytes", "deletes", "outputs"):
         table.add_column(name, justify="right")
-    table.add_column("why")
+    table.add_column("reasons")
     for group in groups:
         table.add_row(
             str(group.group_id),
@@ -213,22 +211,18 @@ def _specs(group: RewriteFileGroup) -> str:
 
 def _partition(group: RewriteFileGroup) -> str:
     text = ", ".join(f"{name}={value}" for name, value in group.partition.items()) or "–"
-    return text if group.proven else f"{text} (by its rows)"
+    return text if group.proven else f"{text} (from its rows)"
 
 
-def _pairs(options: Sequence[str]) -> dict[str, str]:
-    pairs = {}
+def _parse_options(options: Sequence[str]) -> dict[str, str]:
+    """Parse ``name=value`` options."""
+    parsed = {}
     for text in options:
         name, equals, value = text.partition("=")
         if not equals:
-            raise InvalidOptionError(
-                f"--option {text!r} has no value; write it as name=value", context={"option": text}
-            )
-        pairs[name.strip()] = value.strip()
-    return pairs
-
-
-# `floeplan upgrade-spec`: old files brought under another partition spec.
+            raise InvalidOptionError(f"--option {text!r} has no value; write name=value", context={"option": text})
+        parsed[name.strip()] = value.strip()
+    return parsed
 
 
 _TOP_LEVEL_COMMA = re.compile(r",\s*(?![^()]*\))")
@@ -242,33 +236,33 @@ def upgrade_spec(
             "--to",
             "--spec",
             metavar="SPEC",
-            help="current, the id of a partition spec, or a spec written out, such as 'month(ts), bucket(8, id)', "
-            "which the table gets to know without writing new data under it.",
+            help="current, a spec id, or a new spec such as 'month(ts), bucket(8, id)', added to the table but not "
+            "made the default.",
         ),
     ] = CURRENT,
     metadata_only: Annotated[
-        bool, typer.Option("--metadata-only", help="Leave what cannot be moved; rewrite no file.")
+        bool, typer.Option("--metadata-only", help="Move files by metadata only; rewrite none.")
     ] = False,
     where: WhereOption = None,
     allow_coarser: Annotated[
-        bool, typer.Option("--allow-coarser", help="Move files even where that drops partition information.")
+        bool, typer.Option("--allow-coarser", help="Also move files to a coarser partition.")
     ] = False,
     files_per_commit: Annotated[
         int | None, typer.Option("--files-per-commit", metavar="N", help="Commit after every N files.")
     ] = None,
     grace: Annotated[
-        float, typer.Option("--grace", metavar="SECONDS", help="Look for deletes of writers in flight for so long.")
+        float, typer.Option("--grace", metavar="SECONDS", help="Watch for deletes of concurrent writers this long.")
     ] = 0.0,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be moved; change nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be moved; change nothing.")] = False,
     branch: BranchOption = None,
     spark: SparkOption = None,
     trust_lists: TrustListsOption = False,
     catalog: CatalogOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Bring files under another partition spec: by metadata alone where their partition is proven, else rewritten.
+    """Move files to another partition spec, by metadata alone where bounds prove their partition, else by a rewrite.
 
-    With --where only files move of which every row is proven to match, such as cold days that are folded into months.
+    With --where, only files whose rows all match are moved, e.g. old days that are folded into months.
 
     floeplan upgrade-spec db.events --dry-run
     """
@@ -290,7 +284,7 @@ def upgrade_spec(
 
 
 def _spec_id(table: IcebergTable, text: str, *, dry_run: bool) -> str | int:
-    """The spec that is meant; one that is written out is added to the table, unless nothing is to be changed."""
+    """The target of the upgrade; a new spec is added to the table first."""
     if text == CURRENT or text.strip().isdecimal():
         return text.strip()
     fields = [AddField(parse_term(term)) for term in _TOP_LEVEL_COMMA.split(text)]
@@ -301,18 +295,18 @@ def _spec_id(table: IcebergTable, text: str, *, dry_run: bool) -> str | int:
     spec_id = evolved_spec(table.metadata, (*drop_all(table.metadata), *fields)).spec_id
     if spec_id not in table.specs():
         raise BadInputError(
-            f"the table does not know the spec {text} yet, and a dry run adds none: give one of its specs",
+            f"the table has no spec {text}, and a dry run does not add one; use an existing spec",
             context={"spec": text},
         )
     return spec_id
 
 
 def draw_upgrade(result: SpecUpgradeResult) -> RenderableType:
-    """What moved, what stayed and why, and what that means."""
+    """Render which files were moved, rewritten or left, and why."""
     done = "would move" if result.dry_run else "moved"
     drawn = key_value_table()
     drawn.add_row(done, f"{counted(result.files_by_metadata, 'file')} by metadata alone, of {result.files_total:,}")
-    drawn.add_row("deletes", f"{counted(result.deletes_carried, 'delete file')} with them")
+    drawn.add_row("deletes", f"{counted(result.deletes_carried, 'delete file')} moved with them")
     drawn.add_row("would rewrite" if result.dry_run else "rewrote", counted(result.files_by_rewrite, "file"))
     drawn.add_row("left", counted(result.files_left, "file"))
     for reason, files in result.reasons.items():

@@ -1,4 +1,4 @@
-"""`floeplan scan`: the rows of a table that match, with deletes of every kind applied."""
+"""``floeplan scan``: matching rows of a table, with deletes applied."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ from floeplan.scan.projection import arrow_schema
 from floeplan.scan.read import read_batches
 from floeplan.scan.scan_plan import ScanPlan
 from floeplan.spark.session import spark_errors_translated
-from floeplan.text import human_count
+from floeplan.text import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-LimitOption = Annotated[int | None, typer.Option("--limit", metavar="N", min=0, help="Stop after so many rows.")]
-CountOption = Annotated[bool, typer.Option("--count", help="Count the rows, from metadata where it can be.")]
+LimitOption = Annotated[int | None, typer.Option("--limit", metavar="N", min=0, help="Return at most N rows.")]
+CountOption = Annotated[bool, typer.Option("--count", help="Count matching rows, from metadata where possible.")]
 OutputOption = Annotated[
     Path | None, typer.Option("-o", "--output", metavar="FILE.parquet", help="Write the rows to a Parquet file.")
 ]
@@ -62,7 +62,7 @@ _SHOWN_ROWS = 20
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the command shows: the number of rows and, unless they went to a file or were only counted, the rows."""
+    """The number of rows and, unless they were written to a file or only counted, the rows."""
 
     rows: int
     table: pa.Table | None = None
@@ -94,16 +94,14 @@ def scan(
     catalog: CatalogOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Read the rows that match.
+    """Read matching rows.
 
     floeplan scan db.events --where "region = 'eu'" --columns id,ts --limit 10
     """
     if count and (output is not None or limit is not None):
         raise InvalidOptionError("--count returns a number; drop --limit and --output")
     if output is not None and not output.parent.is_dir():
-        raise InvalidOptionError(
-            f"--output: there is no folder {output.parent}", context={"folder": str(output.parent)}
-        )
+        raise InvalidOptionError(f"--output: no such folder: {output.parent}", context={"folder": str(output.parent)})
     planned = plan_scan(
         load_table(table, catalog),
         where,
@@ -124,10 +122,10 @@ def scan(
 
 
 def render(answer: Answer) -> RenderableType:
-    """The rows as a table, or one line about them."""
+    """Render the rows as a table, or one line."""
     if answer.output is not None:
-        return Text(f"{human_count(answer.rows)} rows written to {answer.output}")
-    return Text(human_count(answer.rows)) if answer.table is None else rows_table(answer.table, _SHOWN_ROWS)
+        return Text(f"{counted(answer.rows, 'row')} written to {answer.output}")
+    return Text(f"{answer.rows:,}") if answer.table is None else rows_table(answer.table, _SHOWN_ROWS)
 
 
 def _answer(plan: ScanPlan, limit: int | None, count: bool, output: Path | None, as_json: bool) -> Answer:
@@ -142,14 +140,14 @@ def _answer(plan: ScanPlan, limit: int | None, count: bool, output: Path | None,
 def _answer_of_spark(
     plan: ScanPlan, spark: SparkSession, limit: int | None, count: bool, output: Path | None, as_json: bool
 ) -> Answer:
-    """The same for a predicate that only Spark can evaluate, which reads what the plan kept."""
+    """Read the planned files with Spark, for a predicate that Arrow cannot evaluate."""
     from floeplan.dml.spark_rows import in_utc
     from floeplan.spark.read.reader import read_plan_of
 
     with spark_errors_translated(), in_utc(spark):
         if count:
-            asked = top_fields(plan.target.schema, field_ids(plan.compiled.predicate))
-            return Answer(read_plan_of(spark, replace(plan, schema=asked)).dataframe().count())
+            used = top_fields(plan.target.schema, field_ids(plan.compiled.predicate))
+            return Answer(read_plan_of(spark, replace(plan, schema=used)).dataframe().count())
         frame = read_plan_of(spark, plan).dataframe()
         most = limit if output is not None else _shown(limit, as_json)
         table = (frame if most is None else frame.limit(most)).toArrow()
@@ -163,7 +161,7 @@ def _shown(limit: int | None, as_json: bool) -> int | None:
 
 
 def _write(batches: Iterable[pa.Table], schema: pa.Schema, limit: int | None, output: Path) -> int:
-    """Write batch by batch beside the file and rename at the end, so that a failure leaves nothing half-done."""
+    """Write to a temporary file and rename it at the end, so that a failure leaves no partial output."""
     partial = output.with_name(f".{output.name}.{os.getpid()}.partial")
     rows = 0
     try:
@@ -190,6 +188,6 @@ def _limited(batches: Iterable[pa.Table], limit: int | None) -> Iterator[pa.Tabl
 
 
 def _with_progress(plan: ScanPlan) -> Iterator[pa.Table]:
-    """The batches of a plan, with a bar on a terminal's stderr."""
+    """Read the batches of a plan, with a progress bar if stderr is a terminal."""
     with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty()) as progress:
         yield from progress.track(read_batches(plan, plan.schema), total=len(plan.files), description="reading")

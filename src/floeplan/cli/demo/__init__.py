@@ -1,1 +1,1 @@
-"""The demo package."""
+"""``floeplan demo``: builds a table of three partition specs and runs the main commands on it."""

@@ -28,7 +28,7 @@ from floeplan.cli.commands.audit import Advice
 from floeplan.cli.commands.audit import draw as draw_audit
 from floeplan.cli.commands.audit import draw_candidates as draw_advice
 from floeplan.cli.commands.inspect import draw_specs
-from floeplan.cli.commands.rewrite import draw_plan, draw_result, draw_upgrade
+from floeplan.cli.commands.rewrite import draw_plan, draw_rewrite, draw_upgrade
 from floeplan.cli.demo.archive import NAME, TIME, WEEK, Archive, lose_rows
 from floeplan.explorer.site import write_report
 from floeplan.maintain.inspect import inspect_table
@@ -245,7 +245,7 @@ def rewrite_along_a_curve(stage: Stage) -> Chapter:
         "same_rows": before.count() == after.count(),
     }
     look = ("The same rows, without delete files; partitions and specs are what they were.",)
-    drawing = Group(draw_result(done), Text(), side_by_side(before, after))
+    drawing = Group(draw_rewrite(done), Text(), side_by_side(before, after))
     return Chapter("The rewrite, along a Z-order curve", (_rewrite_command(stage),), drawing, look, facts)
 
 
