@@ -35,7 +35,7 @@ from bench.results import markdown
 from bench.rewrite_memory import PeakMemory
 from bench.spark_session import start_session
 from floeplan.metadata.files import local_path
-from floeplan.rewrite.commit.compaction_map import MapBuilder
+from floeplan.rewrite.run.position_map import PositionMapBuilder
 from tests.support.spark.lake import NAME, Lake
 
 if TYPE_CHECKING:
@@ -239,7 +239,7 @@ class _Bench:
 def _carried_over() -> dict[str, Any]:
     """Deletes of another writer, carried from two old files to new ones that have their runs of rows in any order."""
     half, size, rng = 5_000, 2_000, np.random.default_rng(11)
-    builder = MapBuilder(["a", "b"])
+    builder = PositionMapBuilder(["a", "b"])
     for source in (0, 1):
         builder.note_read(source, np.arange(half) * size, np.full(half, size))
     firsts = rng.permutation(2 * half) * size

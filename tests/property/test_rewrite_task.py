@@ -17,12 +17,12 @@ from pyiceberg.types import PrimitiveType
 from floeplan.errors import UnsupportedError
 from floeplan.metadata.files import local_path
 from floeplan.partition.key import PartitionKey
-from floeplan.rewrite.commit.compaction_map import MapBuilder, runs_of
 from floeplan.rewrite.plan.model import RewriteDataFilesPlan
 from floeplan.rewrite.plan.options import KEEP, RewriteOptions
 from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
-from floeplan.rewrite.run.task import RewriteTask
-from floeplan.rewrite.run.work import GroupResult, group_works
+from floeplan.rewrite.run.group_task import GroupResult, group_tasks
+from floeplan.rewrite.run.position_map import PositionMapBuilder, runs_of
+from floeplan.rewrite.run.rewriter import GroupRewriter
 from floeplan.schemas import fields_by_id
 from floeplan.write.partitioning import partitions_of
 from floeplan.write.target import WriteTarget
@@ -64,7 +64,7 @@ def test_rewritten_groups_hold_every_live_row_once(root: Path, data: st.DataObje
     options = data.draw(rewrite_options(history))
     plan = RewriteDataFilesPlanner(table, options, cache=False).plan()
     try:
-        results = RewriteTask.of(plan)(group_works(plan), "try")
+        results = GroupRewriter.of(plan)(group_tasks(plan), "try")
     except UnsupportedError as error:
         assume("beyond that type" not in str(error))  # a decimal that no partition value can stand for
         raise
@@ -104,7 +104,7 @@ def check_rows(history: History, results: list[GroupResult]) -> None:
 
 def check_map(history: History, result: GroupResult) -> None:
     """Each row that the map names is the row it names: found by the number the table gives its rows."""
-    moved = result.moved
+    moved = result.position_map
     sources = {file.path: file for file in history.snapshots[-1].files(0)}
     new = {path: [row[ROW_ID] for row in rows_of(path)] for path in moved.targets}
     assert set(moved.targets) == set(result.added.path.to_pylist())
@@ -134,21 +134,21 @@ def check_partitions(history: History, plan: RewriteDataFilesPlan, result: Group
     partition_of = moved_partition if group.proven else row_partition
     sources = {file.path: file for file in history.snapshots[-1].files(0)}
     partitions = dict(zip(result.added.path.to_pylist(), partitions_of(result.added, union), strict=True))
-    for path in result.moved.sources:
+    for path in result.position_map.sources:
         for at, row in enumerate(sources[path].rows):
             values = partition_of(history, sources[path], row, group.output_spec_id)
             expected = PartitionKey.from_tuple(union.spec(group.output_spec_id), values)
-            assert all(partitions[target].key == expected for target in result.moved.remap(path, [at]))
+            assert all(partitions[target].key == expected for target in result.position_map.remap(path, [at]))
 
 
 @given(st.data())
 def test_maps_of_any_way_rows_take(data: st.DataObject) -> None:
     """Rows read in runs from several files, shuffled, and written to several others."""
     counts = data.draw(st.lists(st.lists(st.integers(1, 4), max_size=4), min_size=1, max_size=3))
-    builder, where = MapBuilder([f"s{i}" for i in range(len(counts))]), []
+    builder, where = PositionMapBuilder([f"s{i}" for i in range(len(counts))]), []
     for source, sizes in enumerate(counts):
         starts = np.cumsum([0, *(2 * size for size in sizes)])[:-1]
-        builder.read(source, np.asarray(starts, dtype=np.int64), np.asarray(sizes, dtype=np.int64))
+        builder.add_read(source, np.asarray(starts, dtype=np.int64), np.asarray(sizes, dtype=np.int64))
         where += [(source, int(s) + i) for s, n in zip(starts, sizes, strict=True) for i in range(n)]
     order = data.draw(st.permutations(range(len(where))))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(order)), max_size=3)))
@@ -158,7 +158,7 @@ def test_maps_of_any_way_rows_take(data: st.DataObject) -> None:
         sizes = [n for n in (middle, len(portion) - middle) if n]
         names = [f"t{number}.{i}" for i in range(len(sizes))]
         numbers = np.array(portion, dtype=np.int64)
-        builder.wrote(names, sizes, [runs_of(numbers[:1]), runs_of(numbers[1:])])
+        builder.add_written(names, sizes, [runs_of(numbers[:1]), runs_of(numbers[1:])])
     made = builder.finish()
     expected = {}
     for number, portion in enumerate(portions):

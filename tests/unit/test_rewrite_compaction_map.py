@@ -7,23 +7,25 @@ import pickle
 import numpy as np
 import pytest
 
-from floeplan.rewrite.commit.compaction_map import CompactionMap, MapBuilder, runs_of
+from floeplan.rewrite.run.position_map import PositionMap, PositionMapBuilder, runs_of
 
 pytestmark = pytest.mark.unit
 
 
-def many_runs(runs: int, rows: int) -> CompactionMap:
+def many_runs(runs: int, rows: int) -> PositionMap:
     """Two old files of equal length, cut into runs by deleted rows, whose runs are shuffled over three new files."""
     rng = np.random.default_rng(11)
     size = rows // runs
-    builder = MapBuilder(["a", "b"])
+    builder = PositionMapBuilder(["a", "b"])
     numbers = [
-        builder.read(source, np.arange(runs // 2) * size, np.full(runs // 2, size - 1)).reshape(runs // 2, size - 1)
+        np.array(builder.add_read(source, np.arange(runs // 2) * size, np.full(runs // 2, size - 1))).reshape(
+            -1, size - 1
+        )
         for source in (0, 1)
     ]
     shuffled = np.concatenate(numbers)[rng.permutation(runs // 2 * 2)].ravel()
     third = len(shuffled) // 3
-    builder.wrote(["x", "y", "z"], [third, third, len(shuffled) - 2 * third], [runs_of(shuffled)])
+    builder.add_written(["x", "y", "z"], [third, third, len(shuffled) - 2 * third], [runs_of(shuffled)])
     return builder.finish()
 
 

@@ -21,8 +21,8 @@ from floeplan.metadata.files import local_path
 from floeplan.prune import PruneRequest
 from floeplan.rewrite.plan.options import RewriteOptions
 from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
-from floeplan.rewrite.run.task import RewriteTask
-from floeplan.rewrite.run.work import GroupResult, group_works
+from floeplan.rewrite.run.group_task import GroupResult, group_tasks
+from floeplan.rewrite.run.rewriter import GroupRewriter
 from floeplan.transaction.commit import commit_change
 from floeplan.transaction.metadata_json import writable_metadata
 from tests.support.parquet.facts import columns_encoded, facts_of
@@ -103,7 +103,7 @@ def append(table: Table, part: pa.Table) -> None:
 def rewritten(table: Table) -> GroupResult:
     options = RewriteOptions(rewrite_all=True)
     plan = RewriteDataFilesPlanner(table, options, cache=False).plan()
-    (result,) = RewriteTask.of(plan)(group_works(plan), "attempt")
+    (result,) = GroupRewriter.of(plan)(group_tasks(plan), "attempt")
     return result
 
 
@@ -173,7 +173,7 @@ def test_every_row_is_found_through_page_index_and_map(tmp_path: Path) -> None:
     ids = pq.read_table(path)["id"]
     for source in result.removed_data:
         old = pq.read_table(local_path(source))["id"].to_pylist()
-        (places,) = result.moved.remap(source, np.arange(len(old))).values()
+        (places,) = result.position_map.remap(source, np.arange(len(old))).values()
         assert ids.take(pa.array(places)).to_pylist() == old
 
 
@@ -223,7 +223,7 @@ def test_pages_are_made_without_deleted_rows(tmp_path: Path, monkeypatch: pytest
     assert made.to_pylist() == before.to_pylist()
     for source in result.removed_data:
         old = pq.read_table(local_path(source))["id"].to_pylist()
-        places = result.moved.remap(source, np.arange(len(old))).values()
+        places = result.position_map.remap(source, np.arange(len(old))).values()
         ids = pq.read_table(only_file(result))["id"].take(pa.array(np.concatenate(list(places)))).to_pylist()
         assert ids == [i for i in old if i in set(before["id"].to_pylist())]
 

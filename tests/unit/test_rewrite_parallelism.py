@@ -21,9 +21,9 @@ from floeplan.parquet.footer.footer import read_footer
 from floeplan.parquet.source import open_source
 from floeplan.rewrite.plan.options import RewriteOptions
 from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
+from floeplan.rewrite.run.group_task import GroupResult, GroupTask, assign_cores, group_tasks
+from floeplan.rewrite.run.rewriter import GroupRewriter
 from floeplan.rewrite.run.sorting import BufferedRows
-from floeplan.rewrite.run.task import RewriteTask
-from floeplan.rewrite.run.work import GroupResult, GroupWork, group_works, with_cores
 from floeplan.rewrite.strategies.base import RowOrder, parse_order
 from floeplan.tasks.memory import Cores, cores_of
 from floeplan.tasks.threads import parallel_map
@@ -42,9 +42,9 @@ def made(folder: Path, properties: dict[str, str]) -> Table:
     return table
 
 
-def works_of(table: Table, **options: Any) -> tuple[RewriteTask, list[GroupWork]]:
+def works_of(table: Table, **options: Any) -> tuple[GroupRewriter, list[GroupTask]]:
     plan = RewriteDataFilesPlanner(table, RewriteOptions(rewrite_all=True, **options), cache=False).plan()
-    return RewriteTask.of(plan), group_works(plan)
+    return GroupRewriter.of(plan), group_tasks(plan)
 
 
 def rows_of(result: GroupResult) -> pa.Table:
@@ -61,7 +61,7 @@ def test_any_number_of_cores_writes_the_same_files(tmp_path: Path, cores: int) -
     assert rows_of(one)["v"].to_pylist() == rows_of(one).sort_by([("v", "descending")])["v"].to_pylist()
     assert len(one.added) > 1
     assert one.added.record_count.tolist() == other.added.record_count.tolist()
-    assert one.moved.place.tolist() == other.moved.place.tolist()
+    assert one.position_map.offset.tolist() == other.position_map.offset.tolist()
     footer = read_footer(open_source(other.added.path[0].as_py(), table.io))
     assert footer.num_row_groups > 1
     assert all((footer.chunks(leaf).column_index_offset > 0).all() for leaf in footer.leaves)
@@ -76,7 +76,7 @@ def test_rows_are_found_where_the_map_says(tmp_path: Path, properties: dict[str,
     source = works[0].files[1].file.path
     ids = pq.read_table(source.removeprefix("file://"))["id"]
     positions = [number for number, value in enumerate(ids.to_pylist()) if value % 10 != 3][::7]
-    found = result.moved.remap(source, positions)
+    found = result.position_map.remap(source, positions)
     moved = [
         value
         for path, places in found.items()
@@ -90,7 +90,7 @@ def test_cores_are_shared_out_by_bytes(tmp_path: Path) -> None:
 
     def shared(sizes: list[int], cores: Cores) -> list[int]:
         files = [(replace(work.files[0], file=replace(work.files[0].file, file_size=size)),) for size in sizes]
-        return [one.cores for one in with_cores([replace(work, files=some) for some in files], cores)]
+        return [one.cores for one in assign_cores([replace(work, files=some) for some in files], cores)]
 
     assert shared([100], Cores(2, 2)) == [2]
     assert shared([100, 100], Cores(2, 2)) == [1, 1]

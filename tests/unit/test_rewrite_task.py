@@ -23,8 +23,8 @@ from floeplan.partition.union import UnionPartitionType
 from floeplan.rewrite.plan.model import RewriteDataFilesPlan
 from floeplan.rewrite.plan.options import RewriteOptions
 from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
-from floeplan.rewrite.run.task import RewriteTask
-from floeplan.rewrite.run.work import GroupResult, group_works
+from floeplan.rewrite.run.group_task import GroupResult, group_tasks
+from floeplan.rewrite.run.rewriter import GroupRewriter
 from floeplan.rewrite.strategies.registry import find_strategy
 from floeplan.transaction.change import Operation, SnapshotChange
 from floeplan.transaction.commit import commit_change
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.unit
 def rewritten(table: Table, **options: Any) -> tuple[RewriteDataFilesPlan, list[GroupResult]]:
     """The plan, and what became of its groups; the task travels as it would to another machine."""
     plan = RewriteDataFilesPlanner(table, RewriteOptions(**({"rewrite_all": True} | options)), cache=False).plan()
-    task, works = pickle.loads(pickle.dumps((RewriteTask.of(plan), group_works(plan))))
+    task, works = pickle.loads(pickle.dumps((GroupRewriter.of(plan), group_tasks(plan))))
     results = task(works, "attempt")
     return plan, pickle.loads(pickle.dumps(results))
 
@@ -150,7 +150,7 @@ def test_the_map_finds_every_row(tmp_path: Path) -> None:
             new = dict(zip(result.added.path.to_pylist(), stored(result), strict=True))
             for path in result.removed_data:
                 old = pq.read_table(local_path(path))["id"].to_pylist()
-                found = {at: result.moved.remap(path, [at]) for at in range(len(old))}
+                found = {at: result.position_map.remap(path, [at]) for at in range(len(old))}
                 assert [new[t]["id"][int(p[0])].as_py() for at in found for t, p in found[at].items()] == old
 
 
@@ -160,9 +160,9 @@ class TestStitching:
     def test_small_row_groups_are_put_together_unless_stitching_is_asked_for(self, tmp_path: Path) -> None:
         table = two_spec_table(tmp_path)
         _, by_itself = rewritten(table)
-        assert all("better put together" in result.not_stitched for result in by_itself)
+        assert all("better put together" in result.decoded_because for result in by_itself)
         _, asked = rewritten(table, strategy="stitch")
-        assert [result.not_stitched for result in asked] == [""] * len(asked)
+        assert [result.decoded_because for result in asked] == [""] * len(asked)
         (two_files, *_) = asked
         assert pq.read_metadata(local_path(two_files.added.path[0].as_py())).num_row_groups == 2
 
@@ -191,7 +191,7 @@ class TestStitching:
         fp.delete(table, where="id = 7")
         before = rows(table)
         _, results = rewritten(table, strategy="stitch")
-        assert ["has deletes" in result.not_stitched for result in results].count(True) == 1
+        assert ["has deletes" in result.decoded_because for result in results].count(True) == 1
         commit(table, results)
         assert rows(table).equals(before)
         assert not any(file.deletes for file in fp.plan_scan(table).files)
@@ -202,11 +202,11 @@ class TestStitching:
         with table.update_schema() as update:
             update.rename_column("v", "w")
         _, (renamed,) = rewritten(table, strategy="stitch")
-        assert renamed.not_stitched == "", "a name changes no file"
+        assert renamed.decoded_because == "", "a name changes no file"
         with table.update_schema() as update:
             update.delete_column("w")
         _, (dropped,) = rewritten(table, strategy="stitch")
-        assert "not those of the table" in dropped.not_stitched
+        assert "not those of the table" in dropped.decoded_because
         assert stored(dropped)[0].column_names == ["id", "region", "ts"]
 
 
@@ -223,17 +223,19 @@ def test_rows_keep_their_identity_in_format_3(tmp_path: Path) -> None:
     assert by_id["_row_id"].to_pylist() == list(range(200))
     assert by_id["_last_updated_sequence_number"].to_pylist() == [1] * 100 + [2] * 100
     _, (other,) = rewritten(table, strategy="stitch")
-    assert "ids" in other.not_stitched
+    assert "ids" in other.decoded_because
 
 
 def test_a_group_that_fails_leaves_no_file(tmp_path: Path) -> None:
     table = two_spec_table(tmp_path)
     plan = RewriteDataFilesPlanner(table, RewriteOptions(rewrite_all=True), cache=False).plan()
-    works = group_works(plan)
+    works = group_tasks(plan)
     Path(local_path(works[0].files[-1].file.path)).unlink()
     before = set(tmp_path.rglob("*.parquet"))
     for strategy in ("binpack", "stitch"):
-        task = RewriteTask(RewriteTask.of(plan).table, RewriteTask.of(plan).target, find_strategy(strategy), plan.order)
+        task = GroupRewriter(
+            GroupRewriter.of(plan).table, GroupRewriter.of(plan).target, find_strategy(strategy), plan.order
+        )
         with pytest.raises((UnknownFileError, FileNotFoundError)):
             task(works[:1], "attempt")
     assert set(tmp_path.rglob("*.parquet")) == before

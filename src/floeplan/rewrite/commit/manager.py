@@ -38,7 +38,7 @@ from floeplan.partition.union import UnionPartitionType
 from floeplan.rewrite.commit.remap import Carried, DeleteCarrier, Since, is_among
 from floeplan.rewrite.plan.model import RewriteDataFilesPlan
 from floeplan.rewrite.result import GroupFailure
-from floeplan.rewrite.run.work import GroupResult
+from floeplan.rewrite.run.group_task import GroupResult
 from floeplan.scan.model import PlannedFiles
 from floeplan.snapshot.deletes import ScanDeletes, match
 from floeplan.snapshot.reader import SnapshotReader

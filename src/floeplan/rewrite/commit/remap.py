@@ -37,7 +37,7 @@ from floeplan.metadata.manifests.manifest_list import DATA, DELETES
 from floeplan.partition.fields import source_types
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.stats import to_mask
-from floeplan.rewrite.run.work import GroupResult
+from floeplan.rewrite.run.group_task import GroupResult
 from floeplan.scan.delete_files import DeleteFileReader
 from floeplan.scan.model import PlannedFiles
 from floeplan.snapshot.deletes import ScanDeletes, match
@@ -219,7 +219,7 @@ class DeleteCarrier:
                     continue
                 if delete.kind in _OF_ONE_FILE:
                     found.replaced.add(DeleteFileId(delete.path, delete.content_offset))
-                for target, moved in group.moved.remap(file.path, reader.positions(delete, file.path)).items():
+                for target, moved in group.position_map.remap(file.path, reader.positions(delete, file.path)).items():
                     found.positions[target].append(moved)
         return found
 

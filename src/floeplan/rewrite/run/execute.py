@@ -31,10 +31,10 @@ from floeplan.rewrite.plan.model import RewriteDataFilesPlanningResult
 from floeplan.rewrite.plan.options import KEEP, RewriteOptions
 from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
 from floeplan.rewrite.result import GroupFailure, RewriteInterruptedError, RewriteResult
+from floeplan.rewrite.run.group_task import GroupResult, GroupTask, assign_cores, group_tasks, split_task
 from floeplan.rewrite.run.progress import NO_PROGRESS, Progress
+from floeplan.rewrite.run.rewriter import GroupRewriter
 from floeplan.rewrite.run.runner import GroupOutcome, GroupRunner, discard_outcomes
-from floeplan.rewrite.run.task import RewriteTask
-from floeplan.rewrite.run.work import GroupResult, GroupWork, group_works, portions, with_cores
 from floeplan.tasks.memory import cores_of, task_memory
 from floeplan.transaction.catalog_commit import CommitOptions
 
@@ -137,13 +137,13 @@ class _Run:
     def run(self) -> RewriteResult:
         """Rewrite all groups and commit them in portions."""
         plan, options = self.planned.plan, self.planned.plan.options
-        task = RewriteTask.of(plan, memory=options.task_memory_bytes, core_memory=task_memory(self.spark))
+        task = GroupRewriter.of(plan, memory=options.task_memory_bytes, core_memory=task_memory(self.spark))
         works = [
             part
-            for work in group_works(plan)
-            for part in (portions(work, plan.order) if task.keeps_sizes(work) else [work])
+            for work in group_tasks(plan)
+            for part in (split_task(work, plan.order) if task.keeps_sizes(work) else [work])
         ]
-        works = with_cores(works, cores_of(self.spark))
+        works = assign_cores(works, cores_of(self.spark))
         self.manager.parts = len(works)
         runner = GroupRunner(task, self.spark, options.max_concurrent_file_group_rewrites, plan.target.name)
         commits = options.partial_progress_max_commits if options.partial_progress_enabled else 1
@@ -209,7 +209,7 @@ class _Run:
             bytes_added=sum(int(group.added.ints("file_size_in_bytes").sum()) for group in groups),
             delete_files_removed=sum(done.delete_files_removed for done in self.committed),
             deletes_carried=sum(done.deletes_carried for done in self.committed),
-            groups_stitched=len({group.group_id for group in groups if not group.not_stitched}),
+            groups_stitched=len({group.group_id for group in groups if not group.decoded_because}),
             failures=tuple(self.failures),
         )
 
@@ -217,7 +217,7 @@ class _Run:
 class _Meter:
     """Counts groups and bytes as outcomes come; a group counts when all its parts are done."""
 
-    def __init__(self, works: Sequence[GroupWork], progress: Progress) -> None:
+    def __init__(self, works: Sequence[GroupTask], progress: Progress) -> None:
         self._left = Counter(work.group_id for work in works)
         self._groups = len(self._left)
         self._progress = progress

@@ -1,11 +1,11 @@
-"""Running the groups of a plan: jobs of one large group or several small ones, some at a time, each group on its own.
+"""Running the groups of a plan in jobs of one large group or several small ones.
 
-Rule: a group that fails leaves the others alone; its failure is a result like any other. Results come as jobs end, so
-that they can be committed while others run. With a Spark session a job is a Spark job; without one, jobs run in this
-process one after the other, with a thread per core inside each.
+Rule: a group that fails does not fail the others; its failure is an outcome like any other. Outcomes are yielded as
+jobs finish, so they can be committed while others run. With a Spark session a job is a Spark job, and several run
+concurrently; without one, jobs run in this process one after the other, with a thread per core inside each.
 
-Fail-safe: when the caller stops listening, whatever the reason, running jobs are stopped or waited for, and all files
-of results that were not handed over are removed.
+Fail-safe: when the caller stops iterating, for whatever reason, running jobs are interrupted or awaited, and the files
+of outcomes that were not handed over are removed.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from floeplan.errors import FloeplanError
 from floeplan.rewrite.result import GroupFailure
-from floeplan.rewrite.run.task import RewriteTask
-from floeplan.rewrite.run.work import GroupResult, GroupWork
+from floeplan.rewrite.run.group_task import GroupResult, GroupTask
+from floeplan.rewrite.run.rewriter import GroupRewriter
 from floeplan.tasks.memory import raised_gc_threshold
 from floeplan.tasks.runner import run_tasks
 from floeplan.text import reason
@@ -32,99 +32,92 @@ if TYPE_CHECKING:
 GroupOutcome: TypeAlias = GroupResult | GroupFailure
 
 JOB_BYTES = 256 * 1024 * 1024
-"""Groups are put together into jobs of about this size."""
+"""Small groups are combined into jobs of about this size."""
 
 
 @dataclass(frozen=True, slots=True)
-class EachGroup:
-    """A task that answers for every group what became of it."""
+class _IsolatedRewriter:
+    """Rewrites groups one after the other; a group that fails yields its failure."""
 
-    task: RewriteTask
+    rewriter: GroupRewriter
 
-    def __call__(self, works: Sequence[GroupWork], attempt: str) -> list[GroupOutcome]:
-        """Rewrite some groups, one after the other."""
+    def __call__(self, tasks: Sequence[GroupTask], attempt: str) -> list[GroupOutcome]:
+        outcomes: list[GroupOutcome] = []
         with raised_gc_threshold():
-            return [self._outcome(work, attempt) for work in works]
-
-    def _outcome(self, work: GroupWork, attempt: str) -> GroupOutcome:
-        try:
-            (result,) = self.task([work], attempt)
-        except Exception as error:
-            return GroupFailure(work.group_id, _named(error), work.bytes)
-        return result
+            for task in tasks:
+                try:
+                    outcomes += self.rewriter([task], attempt)
+                except Exception as error:
+                    outcomes.append(GroupFailure(task.group_id, _picklable(error), task.bytes))
+        return outcomes
 
 
 @dataclass(frozen=True, slots=True)
 class GroupRunner:
-    """Runs groups.
+    """Runs group tasks.
 
     Attributes:
-        task: What is done with a group.
+        rewriter: Rewrites a group.
         spark: A session; ``None`` runs in this process.
-        at_a_time: Spark jobs under way at most.
-        name: What the table is called in the user interface of Spark.
+        max_jobs: Concurrent Spark jobs.
+        name: The table's name in the Spark UI.
     """
 
-    task: RewriteTask
+    rewriter: GroupRewriter
     spark: SparkSession | None
-    at_a_time: int
+    max_jobs: int
     name: str
 
-    def run(self, works: Sequence[GroupWork]) -> Generator[list[GroupOutcome]]:
-        """What became of the groups of each job, in the order in which jobs end; the caller owns what it was given."""
+    def run(self, tasks: Sequence[GroupTask]) -> Generator[list[GroupOutcome]]:
+        """Yield the outcomes of each job as jobs finish; the caller owns the files of what it was given."""
         tag = f"floeplan-rewrite-{uuid.uuid4().hex[:12]}"
-        with ThreadPoolExecutor(1 if self.spark is None else self.at_a_time, "floeplan-rewrite") as pool:
-            running = [pool.submit(self._run_job, job, tag) for job in _jobs(works)]
-            taken: set[Future[list[GroupOutcome]]] = set()
+        with ThreadPoolExecutor(1 if self.spark is None else self.max_jobs, "floeplan-rewrite") as pool:
+            running = [pool.submit(self._run_job, job, tag) for job in _jobs(tasks)]
+            handed_over: set[Future[list[GroupOutcome]]] = set()
             try:
                 for future in as_completed(running):
-                    taken.add(future)
+                    handed_over.add(future)
                     yield future.result()
             except BaseException:
-                self._stop(running, taken, tag)
+                for future in running:
+                    future.cancel()
+                if self.spark is not None:
+                    with suppress(Exception):
+                        self.spark.interruptTag(tag)
+                for future in running:
+                    if not future.cancelled() and future not in handed_over:
+                        discard_outcomes(future.result(), self.rewriter)
                 raise
 
-    def _run_job(self, works: Sequence[GroupWork], tag: str) -> list[GroupOutcome]:
-        groups = ", ".join(str(number) for number in sorted({work.group_id for work in works})[:5])
+    def _run_job(self, tasks: Sequence[GroupTask], tag: str) -> list[GroupOutcome]:
+        groups = ", ".join(str(number) for number in sorted({task.group_id for task in tasks})[:5])
         try:
             if self.spark is not None:
                 self.spark.addTag(tag)
             results = run_tasks(
-                EachGroup(self.task),
-                works,
+                _IsolatedRewriter(self.rewriter),
+                tasks,
                 self.spark,
-                weights=[work.bytes for work in works],
+                weights=[task.bytes for task in tasks],
                 description=f"floeplan rewrite {self.name}: groups {groups}",
             )
         except Exception as error:
-            return [GroupFailure(work.group_id, _named(error), work.bytes) for work in works]
+            return [GroupFailure(task.group_id, _picklable(error), task.bytes) for task in tasks]
         return [outcome for pack in results for outcome in pack]
 
-    def _stop(
-        self, running: list[Future[list[GroupOutcome]]], taken: set[Future[list[GroupOutcome]]], tag: str
-    ) -> None:
-        for future in running:
-            future.cancel()
-        if self.spark is not None:
-            with suppress(Exception):
-                self.spark.interruptTag(tag)
-        for future in running:
-            if not future.cancelled() and future not in taken:
-                discard_outcomes(future.result(), self.task)
 
-
-def discard_outcomes(outcomes: Sequence[GroupOutcome], task: RewriteTask) -> None:
+def discard_outcomes(outcomes: Sequence[GroupOutcome], rewriter: GroupRewriter) -> None:
     """Remove the files of results that will not be committed."""
     for outcome in outcomes:
         if isinstance(outcome, GroupResult):
-            remove_written_files(outcome.added, task.target.files)
+            remove_written_files(outcome.added, rewriter.target.files)
 
 
-def _jobs(works: Sequence[GroupWork]) -> Iterator[list[GroupWork]]:
-    """Consecutive groups, so many that a job is worth its start."""
-    job: list[GroupWork] = []
-    for work in works:
-        job.append(work)
+def _jobs(tasks: Sequence[GroupTask]) -> Iterator[list[GroupTask]]:
+    """Combine consecutive groups until a job is worth its start-up."""
+    job: list[GroupTask] = []
+    for task in tasks:
+        job.append(task)
         if sum(one.bytes for one in job) >= JOB_BYTES:
             yield job
             job = []
@@ -132,8 +125,8 @@ def _jobs(works: Sequence[GroupWork]) -> Iterator[list[GroupWork]]:
         yield job
 
 
-def _named(error: Exception) -> FloeplanError:
-    """The error as one of Floeplan's, without frames and causes, which need not pickle."""
+def _picklable(error: Exception) -> FloeplanError:
+    """The error as a ``FloeplanError`` without traceback and cause, which may not pickle."""
     if not isinstance(error, FloeplanError):
         error = FloeplanError(reason(error), kind="rewrite-failed", safe_to_clean=True)
     error.__cause__ = error.__context__ = None

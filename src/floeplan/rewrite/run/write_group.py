@@ -1,18 +1,18 @@
-"""Writing the rows of one group anew: read, deletes applied, put in order if there is one, and shared out over files.
+"""Writing the rows of one group: decode, apply deletes, sort if the strategy says so, and split into files.
 
-The bytes of the old files are shared out evenly over the expected number of new ones. What the first of them comes to
-tells how large the others will be: where rows take less room than before, because of a better codec or many deletes,
-they are shared out over fewer, so that the next rewrite finds no small files. Sorting and clustering order the whole
-group, so that new files follow each other. Rows that go to many partitions are put in the order of these.
+The bytes of the old files are divided evenly over the expected number of new ones. The size of the first new file
+corrects that number: where rows take less space than before, because of a better codec or many deletes, they go to
+fewer files, so that the next rewrite finds no small ones. Sorting and clustering order the whole group, so new files
+do not overlap. Rows that go to several partitions are sorted by partition first.
 
-Memory: without an order rows stream through, row group by row group; with one the group is held in memory if that fits
-the budget of the task (``sorting.BufferedRows``), and put in order over local disk if not (``sorting.sort_on_disk``).
+Memory: unsorted rows are streamed row group by row group. To be sorted, a group is buffered if it fits the memory of
+the task (``sorting.BufferedRows``), and spills to disk if not (``sorting.sort_on_disk``).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import chain, groupby
@@ -28,10 +28,10 @@ from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.metadata.manifests.new_entries import concat_entries
 from floeplan.parquet.prune.selection import RowSelection
 from floeplan.partition.key import PartitionKey
-from floeplan.rewrite.commit.compaction_map import Runs, runs_of
-from floeplan.rewrite.run.ordered_files import OrderedFiles
+from floeplan.rewrite.run.group_task import GroupAttempt
+from floeplan.rewrite.run.position_map import Runs, runs_of
 from floeplan.rewrite.run.sorting import COPIES, ORDER_BYTES, BufferedRows, sort_on_disk
-from floeplan.rewrite.run.work import GroupRun
+from floeplan.rewrite.run.write_sorted import SortedFileWriter
 from floeplan.rewrite.strategies.base import RowOrder
 from floeplan.rewrite.strategies.curves import SAMPLE_ROWS
 from floeplan.scan.file_rows import OpenFile
@@ -43,131 +43,163 @@ from floeplan.write.data_files import DataFileWriter
 from floeplan.write.partitioning import FilePartition, partitions_of, split
 
 PROCESS_BYTES = 150 * 1024 * 1024
-"""What a task takes before it has read a row: the interpreter and the libraries."""
+"""Memory of a task before it has read a row: the interpreter and the libraries."""
 SLACK = 1.15
-"""What memory that was let go and not given back adds."""
+"""Factor for memory that was freed but not returned to the system."""
 
 _NUMBER = "floeplan.row-number"
 _ROUNDING = 1e-6
 
 
-class GroupWriter:
-    """Writes the live rows of a group as new files."""
+@dataclass(frozen=True, slots=True)
+class _RowGroup:
+    """A row group of a source file: the index of the file in the group, the live rows to read, and all its rows."""
 
-    def __init__(self, run: GroupRun) -> None:
-        self.run = run
-        self.work, self.target, self.moved = run.work, run.target, run.moved
-        self.whole = WholeRows(run.target, run.files)
+    source: int
+    task: FileTask
+    opened: OpenFile
+    live: RowSelection
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """Rows, their row numbers in reading order, and the fraction of the group's bytes that they are."""
+
+    rows: pa.Table
+    numbers: Ints
+    share: float
+
+    def slice(self, first: int, count: int) -> _Batch:
+        """Some of the rows."""
+        return _Batch(self.rows.slice(first, count), self.numbers[first : first + count], 0.0)
+
+
+class GroupWriter:
+    """Writes the live rows of a group to new files."""
+
+    def __init__(self, attempt: GroupAttempt) -> None:
+        self.attempt = attempt
+        self.task, self.target = attempt.task, attempt.target
+        self.whole = WholeRows(attempt.target, attempt.files)
         self._writer: DataFileWriter | None = None
 
     def write(self, written: ExitStack) -> EntriesTable:
-        """The entries of the new files; ``written`` removes them when it is left by an exception."""
-        wanted = self._order()
-        if wanted.is_unsorted:
-            return self._streamed(self._rows(), written)
-        order = self.run.strategy.row_order(self.whole.schema, wanted)
-        batches = self._rows(self.run.threads)
-        pieces, share = self._fitting(batches)
+        """Write the group; return the entries of the new files. ``written`` removes them on an error."""
+        sort_order = self._sort_order()
+        if sort_order.is_unsorted:
+            return self._write_stream(self._rows(), written)
+        order = self.attempt.strategy.row_order(self.whole.schema, sort_order)
+        batches = self._rows(self.attempt.threads)
+        pieces, share = self._buffer(batches)
         if share < 1.0 - _ROUNDING:
-            tables = _numbered(chain(pieces, (batch.rows for batch in batches)))
-            return self._stating_order(self._streamed(self._over_disk(order, tables, pieces, share), written))
-        if not pieces:
-            return self._streamed((), written)
-        held = BufferedRows.of(pieces, order, self.run.threads)
-        if self.work.partition is None or self.target.options.bloom:
-            return self._stating_order(self._streamed(self._picked(held), written))
-        partition = FilePartition.of(self.target.union, self.work.partition)
-        return self._stating_order(OrderedFiles(self.run, partition, held).write(written))
+            # Too large for memory: what was buffered so far and the rest are sorted on disk.
+            tables = _with_numbers(chain(pieces, (batch.rows for batch in batches)))
+            added = self._write_stream(self._sort_on_disk(order, tables, pieces, share), written)
+        elif not pieces:
+            return self._write_stream((), written)
+        else:
+            buffered = BufferedRows.of(pieces, order, self.attempt.threads)
+            if self.task.partition is None or self.target.options.bloom:
+                # PyArrow's writer splits by partition and writes Bloom filters; our own encodes row groups in parallel.
+                added = self._write_stream(self._sorted_batches(buffered), written)
+            else:
+                partition = FilePartition.of(self.target.union, self.task.partition)
+                added = SortedFileWriter(self.attempt, partition, buffered).write(written)
+        return self._with_sort_order_id(added)
 
-    def _order(self) -> SortOrder:
-        """What rows are put in order by: where they go to many partitions first by these, so that each comes once."""
-        if self.work.partition is not None or not self.run.strategy.partition_first:
-            return self.run.order
-        fields = self.target.union.spec(self.work.output_spec_id).fields
+    def _sort_order(self) -> SortOrder:
+        """What rows are sorted by; by partition first when they go to several, so that each partition comes once."""
+        order = self.attempt.order
+        if self.task.partition is not None or not self.attempt.strategy.partition_first:
+            return order
+        fields = self.target.union.spec(self.task.output_spec_id).fields
         partition = [SortField(field.source_id, field.transform) for field in fields if not field.is_void]
-        return SortOrder(*partition, *self.run.order.fields, order_id=self.run.order.order_id)
+        return SortOrder(*partition, *order.fields, order_id=order.order_id)
 
-    def _streamed(self, stream: Iterable[_Batch], written: ExitStack) -> EntriesTable:
-        """Write rows as they come."""
-        portions = groupby(_shared_out(stream, self.work.outputs, self._outputs), key=itemgetter(0))
-        parts = [self._write_portion(written, number, (b for _, b in portion)) for number, portion in portions]
-        return concat_entries(parts, self.target.union)
+    def _with_sort_order_id(self, added: EntriesTable) -> EntriesTable:
+        """State the sort order of files that are sorted by one of the table's own."""
+        if self.attempt.order.order_id <= UNSORTED_SORT_ORDER_ID:
+            return added
+        at = added.table.schema.get_field_index("sort_order_id")
+        column = pa.array([self.attempt.order.order_id] * len(added), added.table.schema.field(at).type)
+        return EntriesTable(added.table.set_column(at, "sort_order_id", column), added.partition_types)
+
+    # Reading
 
     def _rows(self, threads: int = 1) -> Iterator[_Batch]:
-        """Live rows, row group by row group."""
-        total = max(1, self.work.bytes)
-        for piece, (rows, found) in parallel_map(self._read, self._pieces(), threads):
-            share = piece.work.file.file_size * piece.rows / max(1, piece.opened.footer.num_rows) / total
-            yield _Batch(rows, self.moved.read(piece.place, found.starts, found.counts), share)
+        """Read live rows, row group by row group."""
+        total = max(1, self.task.bytes)
+        for group, rows, found in parallel_map(self._read, self._row_groups(), threads):
+            share = group.task.file.file_size * group.rows / max(1, group.opened.footer.num_rows) / total
+            numbers = self.attempt.position_map.add_read(group.source, found.starts, found.counts)
+            yield _Batch(rows, np.arange(numbers.start, numbers.stop, dtype=np.int64), share)
 
-    def _pieces(self) -> Iterator[_Piece]:
-        """Row groups of all files, without the rows that are listed as deleted."""
-        for place, work in enumerate(self.work.files):
-            opened = self.run.files.open(work.file)
+    def _row_groups(self) -> Iterator[_RowGroup]:
+        for source, task in enumerate(self.task.files):
+            opened = self.attempt.files.open(task.file)
             footer = opened.footer
             live = opened.undeleted(RowSelection.all_rows(footer.num_rows))
             for first, count in zip(footer.first_rows.tolist(), footer.row_group_rows.tolist(), strict=True):
-                part = live.intersect(RowSelection.from_runs([first], [count]))
-                yield _Piece(place, work, opened, part, count)
+                yield _RowGroup(source, task, opened, live.intersect(RowSelection.from_runs([first], [count])), count)
 
-    def _read(self, piece: _Piece) -> tuple[_Piece, tuple[pa.Table, RowSelection]]:
-        rows, found = self.whole.located(piece.work, piece.opened, piece.part)
-        return piece, (rows, found)
+    def _read(self, group: _RowGroup) -> tuple[_RowGroup, pa.Table, RowSelection]:
+        rows, found = self.whole.located(group.task, group.opened, group.live)
+        return group, rows, found
 
-    def _fitting(self, batches: Iterator[_Batch]) -> tuple[list[pa.Table], float]:
-        """Rows to hold in memory, and the share of the group that they are: not all of it when it does not fit.
+    # Sorting
 
-        The first rows tell how large the whole will be; the others may still turn out to be larger.
+    def _buffer(self, batches: Iterator[_Batch]) -> tuple[list[pa.Table], float]:
+        """Buffer rows until they exceed the memory; return them and the fraction of the group that they are.
+
+        The first batch estimates the size of the group; later batches may still turn out to be larger.
         """
         pieces, share, size, rows = list[pa.Table](), 0.0, 0, 0
         for batch in batches:
             share += batch.share
             if not batch.rows.num_rows:
                 continue
-            pieces.append(self._in_layout(batch.rows))
+            pieces.append(conform(batch.rows, self.target.stored_schema, lineage=self.target.format_version > 2))
             size, rows = size + pieces[-1].nbytes, rows + batch.rows.num_rows
             expected = 1.0 if len(pieces) > 1 else min(1.0, share)
-            if self._needed(pieces[0], size / expected, rows / expected) > self.run.memory:
+            if self._memory_to_sort(pieces[0], size / expected, rows / expected) > self.attempt.memory:
                 return pieces, min(share, 1.0 - 2 * _ROUNDING)
         return pieces, 1.0
 
-    def _needed(self, sample: pa.Table, size: float, rows: float) -> float:
-        """Bytes it takes to hold so many rows and put them in order: while they are sorted, and while written."""
+    def _memory_to_sort(self, sample: pa.Table, size: float, rows: float) -> float:
+        """Bytes it takes to buffer and sort rows, the maximum of while sorting and while writing."""
         largest: float = max(column.nbytes for column in sample.columns) / max(1, sample.nbytes)
         row_group = min(size, self.target.options.row_group_size)
-        sorting, writing = largest * size + ORDER_BYTES * rows, 2 * self.run.threads * row_group
+        sorting, writing = largest * size + ORDER_BYTES * rows, 2 * self.attempt.threads * row_group
         return PROCESS_BYTES + SLACK * (size + max(sorting, writing))
 
-    def _in_layout(self, rows: pa.Table) -> pa.Table:
-        """Rows as files hold them."""
-        return conform(rows, self.target.stored_schema, lineage=self.target.format_version > 2)
+    def _sorted_batches(self, buffered: BufferedRows) -> Iterator[_Batch]:
+        """Buffered rows in sorted order, a row group at a time."""
+        step = max(1, int(len(buffered) * self.target.options.row_group_size / max(1, buffered.rows.nbytes)))
+        for first in range(0, len(buffered), step):
+            rows = buffered.sorted_rows(first, step)
+            numbers = buffered.permutation[first : first + step].astype(np.int64)
+            yield _Batch(rows, numbers, rows.num_rows / len(buffered))
 
-    def _picked(self, held: BufferedRows) -> Iterator[_Batch]:
-        """Held rows in order, a row group at a time."""
-        step = max(1, int(len(held) * self.target.options.row_group_size / max(1, held.rows.nbytes)))
-        for first in range(0, len(held), step):
-            rows = held.sorted_rows(first, step)
-            numbers = held.permutation[first : first + step].astype(np.int64)
-            yield _Batch(rows, numbers, rows.num_rows / len(held))
-
-    def _over_disk(
-        self, order: RowOrder, tables: Iterator[pa.Table], seen: Sequence[pa.Table], share: float
+    def _sort_on_disk(
+        self, order: RowOrder, tables: Iterator[pa.Table], buffered: Sequence[pa.Table], share: float
     ) -> Iterator[_Batch]:
-        """All rows of the group in order, range by range."""
-        size = sum(table.nbytes for table in seen) / share
+        """All rows of the group in sorted order, range by range."""
+        size = sum(table.nbytes for table in buffered) / share
         row_groups = 2 * min(size, self.target.options.row_group_size)
-        memory = max(self.run.memory / 4, self.run.memory - PROCESS_BYTES - row_groups)
+        memory = max(self.attempt.memory / 4, self.attempt.memory - PROCESS_BYTES - row_groups)
         ranges = math.ceil(size * COPIES / memory)
-        total = max(1, sum(work.file.record_count for work in self.work.files))
-        for table in prefetch(sort_on_disk(order, tables, self._sample(order), ranges, total)):
-            yield _Batch.of(table, table.num_rows / total)
+        total = max(1, sum(task.file.record_count for task in self.task.files))
+        for table in prefetch(sort_on_disk(order, tables, self._sample_keys(order), ranges, total)):
+            numbers = np.asarray(table.column(_NUMBER))
+            yield _Batch(table.drop_columns([_NUMBER]), numbers, table.num_rows / total)
 
-    def _sample(self, order: RowOrder) -> pa.Table:
-        """Some rows of the key columns, evenly spread over all row groups; deleted ones do no harm."""
-        schema, total = order.key_schema, sum(work.file.record_count for work in self.work.files)
+    def _sample_keys(self, order: RowOrder) -> pa.Table:
+        """Sample the key columns evenly over all row groups; deleted rows are harmless."""
+        schema, total = order.key_schema, sum(task.file.record_count for task in self.task.files)
         every, seen, parts = max(1, -(-total // SAMPLE_ROWS)), 0, []
-        for work in self.work.files:
-            opened = self.run.files.open(replace(work.file, deletes=()))
+        for task in self.task.files:
+            opened = self.attempt.files.open(replace(task.file, deletes=()))
             footer = opened.footer
             for first, count in zip(footer.first_rows.tolist(), footer.row_group_rows.tolist(), strict=True):
                 rows, _ = opened.read(schema, RowSelection.from_runs([first], [count]))
@@ -175,99 +207,70 @@ class GroupWriter:
                 seen += rows.num_rows
         return pa.concat_tables(parts, promote_options="permissive")
 
+    # Writing
+
+    def _write_stream(self, batches: Iterable[_Batch], written: ExitStack) -> EntriesTable:
+        """Write batches as they come."""
+        portions = groupby(_divide(batches, self.task.outputs, self._corrected_outputs), key=itemgetter(0))
+        parts = [self._write_portion(written, number, (b for _, b in portion)) for number, portion in portions]
+        return concat_entries(parts, self.target.union)
+
     def _write_portion(self, written: ExitStack, number: int, batches: Iterator[_Batch]) -> EntriesTable:
-        """Write the rows of one portion and note where each went."""
+        """Write one portion and record where each row went."""
+        token = f"{self.attempt.token}-{number}"
         self._writer = writer = written.enter_context(
-            DataFileWriter(self.target, file_name_token=f"{self.run.token}-{number}", partition=self.work.partition)
+            DataFileWriter(self.target, file_name_token=token, partition=self.task.partition)
         )
         runs: dict[PartitionKey, list[Runs]] = {}
         for batch in batches:
-            for key, numbers in self._numbers(batch):
+            for key, numbers in self._numbers_by_partition(batch):
                 runs.setdefault(key, []).append(runs_of(numbers))
             writer.write(batch.rows)
         added = writer.finish()
-        self._note(added, runs)
+        # The files of a partition hold its rows one after the other.
+        files: dict[PartitionKey, list[int]] = {}
+        for row, partition in enumerate(partitions_of(added, self.target.union)):
+            files.setdefault(partition.key, []).append(row)
+        paths, counts = added.path.to_pylist(), added.record_count.tolist()
+        for key, rows in files.items():
+            self.attempt.position_map.add_written(
+                [paths[row] for row in rows], [counts[row] for row in rows], runs[key]
+            )
         return added
 
-    def _outputs(self) -> int:
-        """How many files it will be, by what the first of the expected number came to; never more of them."""
-        if self._writer is None:  # all rows so far are deleted
-            return self.work.outputs
-        return min(self.work.outputs, self.work.sizes.expected_outputs(self._writer.flush() * self.work.outputs))
-
-    def _numbers(self, batch: _Batch) -> Iterator[tuple[PartitionKey, Ints]]:
-        """The numbers of the rows of each partition."""
-        if self.work.partition is not None:
-            return iter([(self.work.partition, batch.numbers)])
+    def _numbers_by_partition(self, batch: _Batch) -> Iterator[tuple[PartitionKey, Ints]]:
+        """The row numbers of each partition."""
+        if self.task.partition is not None:
+            return iter([(self.task.partition, batch.numbers)])
         schema, union = self.target.stored_schema, self.target.union
-        sources = {field.source_id for field in union.spec(self.work.output_spec_id).fields}
+        sources = {field.source_id for field in union.spec(self.task.output_spec_id).fields}
         tops = [top.name for top in schema.fields if not sources.isdisjoint(fields_by_id(Schema(top)))]
         numbered = batch.rows.select(tops).append_column(_NUMBER, pa.array(batch.numbers))
-        parts = split(numbered, schema, union, self.work.output_spec_id)
+        parts = split(numbered, schema, union, self.task.output_spec_id)
         return ((key, np.asarray(part.column(_NUMBER))) for key, part in parts)
 
-    def _note(self, added: EntriesTable, runs: Mapping[PartitionKey, Sequence[Runs]]) -> None:
-        """A partition's files hold its rows one after the other."""
-        paths, counts = added.path.to_pylist(), added.record_count.tolist()
-        files: dict[PartitionKey, list[int]] = {}
-        for place, partition in enumerate(partitions_of(added, self.target.union)):
-            files.setdefault(partition.key, []).append(place)
-        for key, places in files.items():
-            self.moved.wrote([paths[at] for at in places], [counts[at] for at in places], runs[key])
-
-    def _stating_order(self, added: EntriesTable) -> EntriesTable:
-        """Files in the table's own order say so."""
-        if self.run.order.order_id <= UNSORTED_SORT_ORDER_ID:
-            return added
-        at = added.table.schema.get_field_index("sort_order_id")
-        column = pa.array([self.run.order.order_id] * len(added), added.table.schema.field(at).type)
-        return EntriesTable(added.table.set_column(at, "sort_order_id", column), added.partition_types)
+    def _corrected_outputs(self) -> int:
+        """The number of files by the size of the first one; never more than expected."""
+        if self._writer is None:  # all rows so far are deleted
+            return self.task.outputs
+        return min(self.task.outputs, self.task.sizes.expected_outputs(self._writer.flush() * self.task.outputs))
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    """A row group of a file: which file of the group that is, the rows to be read of it, and how many it has."""
-
-    place: int
-    work: FileTask
-    opened: OpenFile
-    part: RowSelection
-    rows: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Batch:
-    """Rows, their numbers in the order of reading, and the share of all bytes of the group that they are."""
-
-    rows: pa.Table
-    numbers: Ints
-    share: float
-
-    @classmethod
-    def of(cls, numbered: pa.Table, share: float) -> _Batch:
-        """Rows whose numbers are a column."""
-        return cls(numbered.drop_columns([_NUMBER]), np.asarray(numbered.column(_NUMBER)), share)
-
-    def slice(self, first: int, count: int) -> _Batch:
-        """Some of the rows."""
-        return _Batch(self.rows.slice(first, count), self.numbers[first : first + count], 0.0)
-
-
-def _numbered(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Rows in the order of reading with their numbers as a column."""
+def _with_numbers(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Append the row numbers in reading order as a column."""
     first = 0
     for table in tables:
         yield table.append_column(_NUMBER, pa.array(np.arange(first, first + table.num_rows)))
         first += table.num_rows
 
 
-def _shared_out(stream: Iterable[_Batch], portions: int, measured: Callable[[], int]) -> Iterator[tuple[int, _Batch]]:
-    """Batches cut so that every portion gets the same share, each with the number of its portion, ascending.
+def _divide(batches: Iterable[_Batch], portions: int, corrected: Callable[[], int]) -> Iterator[tuple[int, _Batch]]:
+    """Cut batches so that every portion has the same share; yield each with the number of its portion, ascending.
 
-    Where the first portion would end, ``measured`` tells how many there will be.
+    Where the first portion would end, ``corrected`` returns how many there will be.
     """
-    done, portion, asked = 0.0, 0, False
-    for batch in stream:
+    done, portion, is_corrected = 0.0, 0, False
+    for batch in batches:
         start, rows, cut = done, batch.rows.num_rows, 0
         done += batch.share
         while portion < portions - 1 and done > (portion + 1) / portions:
@@ -275,8 +278,9 @@ def _shared_out(stream: Iterable[_Batch], portions: int, measured: Callable[[], 
             if end > cut:
                 yield portion, batch.slice(cut, end - cut)
             cut = end
-            planned, portions = portions, portions if asked else measured()
-            portion += asked or portions == planned
-            asked = True
+            # The first portion continues when there will be fewer of them than planned.
+            planned, portions = portions, portions if is_corrected else corrected()
+            portion += is_corrected or portions == planned
+            is_corrected = True
         if rows > cut:
             yield portion, batch.slice(cut, rows - cut)
