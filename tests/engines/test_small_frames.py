@@ -10,7 +10,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import functions as F  # noqa: N812
 
 import floeplan as fp
-from floeplan.spark.write.small_frames import collected, is_small
+from floeplan.spark.write.small_frames import collect_if_small, is_small
 from tests.support.spark.matrix import Matrix
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ def test_values_that_may_be_longer_than_spark_counts_are_not_believed(spark: Spa
 
 
 def test_what_spark_estimates_to_be_large_stays_in_spark(spark: SparkSession) -> None:
-    assert collected(spark.range(1000), 1000) is None
-    rows = collected(spark.range(1000), 8000)
+    assert collect_if_small(spark.range(1000), 1000) is None
+    rows = collect_if_small(spark.range(1000), 8000)
     assert rows is not None
     assert rows.num_rows == 1000
 
@@ -53,15 +53,15 @@ def test_rows_the_driver_does_not_take_stay_in_spark(spark: SparkSession) -> Non
     before = settings.get("spark.driver.maxResultSize", "1g")
     settings.set("spark.driver.maxResultSize", "10k")
     try:
-        assert collected(spark.range(0, 100_000, 1, 2), ANY_SIZE) is None
+        assert collect_if_small(spark.range(0, 100_000, 1, 2), ANY_SIZE) is None
     finally:
         settings.set("spark.driver.maxResultSize", before)
-    assert collected(spark.range(0, 100_000, 1, 2), ANY_SIZE) is not None
+    assert collect_if_small(spark.range(0, 100_000, 1, 2), ANY_SIZE) is not None
 
 
 def test_other_failures_of_spark_are_raised(spark: SparkSession) -> None:
     with pytest.raises(Exception, match="not small at all"):
-        collected(spark.range(10).where("id < 5 OR raise_error('not small at all') IS NULL"), ANY_SIZE)
+        collect_if_small(spark.range(10).where("id < 5 OR raise_error('not small at all') IS NULL"), ANY_SIZE)
 
 
 def test_frames_are_appended_alike_here_and_in_spark(

@@ -31,7 +31,7 @@ from floeplan.spark.read.columns import FIELD_ID
 from floeplan.spark.read.deletes import held_row_test, held_words, is_kept
 from floeplan.spark.read.file_log import loaded_files, process_folder
 from floeplan.spark.read.reader import ReadOptions, plan_read, read, read_plan_of
-from floeplan.spark.read.routing import FIELD_ID_CONF, MISSING_IDS_CONF, ZONE_CONF
+from floeplan.spark.read.reader_choice import FIELD_ID_CONF, MISSING_IDS_CONF, ZONE_CONF
 from floeplan.transaction.metadata_json import writable_metadata
 
 if TYPE_CHECKING:

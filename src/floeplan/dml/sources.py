@@ -49,9 +49,9 @@ def frame_schema(frame: DataFrame) -> pa.Schema:
 
 def frame_rows(frame: DataFrame, most: int, most_bytes: int) -> pa.Table | None:
     """The rows of a DataFrame; ``None`` when there are more than so many, or may be so many bytes."""
-    from floeplan.spark.write.small_frames import collected
+    from floeplan.spark.write.small_frames import collect_if_small
 
-    rows = collected(frame, most_bytes // _BYTES_IN_MEMORY)
+    rows = collect_if_small(frame, most_bytes // _BYTES_IN_MEMORY)
     if rows is None:
         rows = frame.limit(most + 1).toArrow()
     return without_ids(rows) if rows.num_rows <= most else None

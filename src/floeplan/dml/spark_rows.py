@@ -33,8 +33,8 @@ from floeplan.parquet.prune.selection import RowSelection
 from floeplan.predicate.ir import path_text
 from floeplan.scan.file_rows import FileRows, TableRows
 from floeplan.spark.types import spark_schema, spark_type, to_spark_arrow
-from floeplan.spark.write.appending import WrittenFiles, removed_on_failure
-from floeplan.spark.write.storing import assignable
+from floeplan.spark.write.appending import ReportedFiles, removed_on_failure
+from floeplan.spark.write.store_assignment import assignable
 from floeplan.tasks.runner import RESULT_SCHEMA, load_results, new_attempt, result_batch
 from floeplan.tasks.shipping import ensure_package
 from floeplan.tasks.worker import ArrowTask, report_errors, reraise_task_errors, reusable
@@ -228,7 +228,7 @@ class _SinkResult:
     inserted: int = 0
 
 
-def _sink(rows: TargetRows, target: WriteTarget, clauses: tuple[SparkClause, ...], written: WrittenFiles) -> ArrowTask:
+def _sink(rows: TargetRows, target: WriteTarget, clauses: tuple[SparkClause, ...], written: ReportedFiles) -> ArrowTask:
     @reusable
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         decided = [batch for batch in batches if batch.num_rows]
@@ -242,7 +242,7 @@ class _Sink:
     """Writes the new rows of one task and gathers the positions of the old ones."""
 
     def __init__(
-        self, rows: TargetRows, target: WriteTarget, clauses: tuple[SparkClause, ...], written: WrittenFiles
+        self, rows: TargetRows, target: WriteTarget, clauses: tuple[SparkClause, ...], written: ReportedFiles
     ) -> None:
         self.rows, self.target, self.clauses, self.written = rows, target, clauses, written
         self.paths = list(_assigned(clauses))
@@ -255,7 +255,7 @@ class _Sink:
         if self.result.repeated:
             return self.result
         new = write_data_files(self.target, self._new_rows(decided), file_name_token=new_attempt(), sort=True)
-        self.result.entries = self.written.told(new)
+        self.result.entries = self.written.add(new)
         return self.result
 
     def _gather(self, decided: pa.Table) -> None:

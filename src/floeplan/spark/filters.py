@@ -1,9 +1,8 @@
-"""The pruning IR as Spark SQL, for rows that Spark reads itself.
+"""The predicate IR as Spark SQL, for rows that Spark's own reader reads.
 
-The row semantics of the IR are Spark's, so every node has an exact text. Literals are written with their type; none
-depends on the session's time zone. Opaque pieces are the text they came from: their meaning may depend on the session,
-which is why ``floeplan.spark.read.reader`` hands them to Spark only where the session is in UTC, as Floeplan's own
-evaluation is.
+The IR has Spark's row semantics, so every node has an exact text. Literals are written with their type and do not
+depend on the session's time zone. Opaque nodes keep their source text, whose value may depend on the time zone; that is
+why ``spark.read.reader_choice`` gives them to Spark only in a session in UTC, in which Floeplan evaluates them, too.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ from floeplan.predicate.literals import Value, sql_literal
 
 
 def spark_sql(expr: IrExpr) -> str:
-    """The predicate as a Spark-SQL expression over columns with the table's current names."""
+    """The predicate as a Spark SQL expression over the table's current column names."""
     match expr:
         case TrueExpr():
             return "TRUE"
@@ -104,8 +103,8 @@ def quoted(*path: str) -> str:
     return ".".join("`" + name.replace("`", "``") + "`" for name in path)
 
 
-def unlike(names: Iterable[str], wanted: str) -> str:
-    """A name that none of these begins with, in whatever case: for columns that stand beside them for a while."""
+def unused_name(names: Iterable[str], wanted: str) -> str:
+    """``wanted``, with underscores appended until no name begins with it, case-insensitively: for temporary columns."""
     taken = [name.lower() for name in names]
     while any(name.startswith(wanted) for name in taken):
         wanted += "_"

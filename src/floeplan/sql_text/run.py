@@ -256,10 +256,10 @@ def _insert(statement: Insert, table: Table, spark: SparkOnDemand, options: Stat
     with views(session) as made:
         frame = query_frame(statement.query.text, made, options.catalog)
         with spark_errors_translated():
-            from floeplan.spark.write.storing import stored_frame
+            from floeplan.spark.write.store_assignment import assign_columns
 
             names = columns.for_query(frame.columns, Names(table.schema(), case_sensitive=False))
-            return store(stored_frame(frame, names, columns.static, table.schema()))
+            return store(assign_columns(frame, names, columns.static, table.schema()))
 
 
 def _values_rows(query: str, columns: _InsertColumns, schema: Schema) -> pa.Table | None:

@@ -24,7 +24,7 @@ from floeplan.scan.plan import plan_scan
 from floeplan.scan.scan_plan import ScanPlan
 from floeplan.spark.read.arrow_path import arrow_frame
 from floeplan.spark.read.native import Branch, NativeReading
-from floeplan.spark.read.routing import FIELD_ID_CONF, Route, route
+from floeplan.spark.read.reader_choice import FIELD_ID_CONF, Route, route
 from floeplan.spark.types import spark_schema
 
 if TYPE_CHECKING:

@@ -1,17 +1,19 @@
-"""DataFrames that are small for sure are taken into this process: a Spark job with Python tasks would cost more.
+"""DataFrames that are certain to be small are collected here: a Spark job with Python tasks costs more.
 
-Rule: Spark's own estimate must be small, and the query made only of steps that never put out more than they take in, so
-that the estimate cannot be far too low. Spark counts every text and every list as a few bytes however long it is, so a
-value that a step makes must be of a type whose values are all of one width. Fail-safe: whatever cannot be asked (Spark
-Connect keeps its plans to itself) or says anything else is not small, and stays in Spark.
+Rule: Spark's own size estimate must be small, and the query must consist of operators whose output is never larger than
+their input, so that the estimate cannot be far too low. Spark estimates every string and list at a few bytes however
+long it is, so a value that the query computes must be of a type of fixed width.
+
+Fail-safe: any other operator or type, and Spark Connect, whose plans cannot be inspected, stay in Spark.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
+
+from floeplan.spark.jvm import JavaObject, class_name, elements, optimized_plan, plan_nodes
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -32,10 +34,11 @@ _NEVER_GROW = frozenset(
         "Union",
     }
 )
-_MOST_RESULTS = "spark.driver.maxResultSize"
-"""Named by the error that ends a job when all tasks together return more."""
-_MAKE_VALUES = frozenset({"Aggregate", "Project"})
-ONE_WIDTH = frozenset(
+"""Operators of a logical plan whose output is never larger than their input."""
+_COMPUTE_VALUES = frozenset({"Aggregate", "Project"})
+_MAX_RESULT_SIZE = "spark.driver.maxResultSize"
+"""The setting that Spark names in the error of a job whose tasks return too much."""
+FIXED_WIDTH = frozenset(
     {
         "boolean",
         "byte",
@@ -50,55 +53,44 @@ ONE_WIDTH = frozenset(
         "timestamp_ntz",
     }
 )
+"""Types whose values all have the same size, by their Spark name."""
 
 
-def collected(frame: DataFrame, most_bytes: int) -> pa.Table | None:
-    """The rows of a DataFrame that is no larger than so many bytes by Spark's estimate; ``None`` when it may be.
+def collect_if_small(frame: DataFrame, max_bytes: int) -> pa.Table | None:
+    """The rows of a DataFrame that Spark estimates at no more than ``max_bytes``; ``None`` when it may be larger.
 
-    Spark estimates files as they are stored. Rows that turn out to be more than the driver takes stay in Spark too.
+    Spark estimates files by their stored size. Rows that exceed ``spark.driver.maxResultSize`` stay in Spark, too.
     """
-    if not is_small(frame, most_bytes):
+    if not is_small(frame, max_bytes):
         return None
     try:
         return frame.toArrow()
     except Exception as error:
-        if _MOST_RESULTS in str(error):
+        if _MAX_RESULT_SIZE in str(error):
             return None
         raise
 
 
-def is_small(frame: DataFrame, most_bytes: int) -> bool:
-    """Whether Spark estimates so, from steps whose estimates can be believed."""
-    query: Any = getattr(frame, "_jdf", None)
-    if query is None:
+def is_small(frame: DataFrame, max_bytes: int) -> bool:
+    """Whether Spark estimates a DataFrame at no more than ``max_bytes``, with reliable estimates."""
+    plan = optimized_plan(frame)
+    if plan is None:
         return False
-    plan = query.queryExecution().optimizedPlan()
     estimate = int(str(plan.stats().sizeInBytes()))
-    return estimate <= most_bytes and all(map(_is_believed, _steps(plan)))
+    return estimate <= max_bytes and all(map(_is_reliable, plan_nodes(plan)))
 
 
-def _steps(plan: Any) -> Iterator[Any]:
-    yield plan
-    for child in _each(plan.children()):
-        yield from _steps(child)
+def _is_reliable(node: JavaObject) -> bool:
+    """Whether the output of an operator is never larger than its input, values that it computes included."""
+    name = class_name(node)
+    if name not in _COMPUTE_VALUES:
+        return name in _NEVER_GROW
+    return all(map(_has_known_size, elements(node.expressions())))
 
 
-def _is_believed(step: Any) -> bool:
-    name = _class(step)
-    return name in _NEVER_GROW and (name not in _MAKE_VALUES or all(map(_is_counted, _each(step.expressions()))))
-
-
-def _is_counted(value: Any) -> bool:
-    """Whether Spark's size of a value is no guess: passed on as it came, of one width, or a short constant."""
-    inner = value.child() if _class(value) == "Alias" else value
-    if _class(inner) == "AttributeReference" or inner.dataType().typeName().partition("(")[0] in ONE_WIDTH:
+def _has_known_size(value: JavaObject) -> bool:
+    """Whether Spark knows the size of a value: a column of the input, a type of fixed width, or a short literal."""
+    inner = value.child() if class_name(value) == "Alias" else value
+    if class_name(inner) == "AttributeReference" or inner.dataType().typeName().partition("(")[0] in FIXED_WIDTH:
         return True
-    return _class(inner) == "Literal" and len(str(inner.sql())) <= inner.dataType().defaultSize()
-
-
-def _each(items: Any) -> Iterator[Any]:
-    return (items.apply(at) for at in range(items.size()))
-
-
-def _class(node: Any) -> str:
-    return str(node.getClass().getSimpleName())
+    return class_name(inner) == "Literal" and len(str(inner.sql())) <= inner.dataType().defaultSize()

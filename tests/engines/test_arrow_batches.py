@@ -12,22 +12,29 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import Observation, functions
 
 import floeplan as fp
-from floeplan.spark.write import appending, narrow_rows
-from floeplan.spark.write.narrow_rows import BATCH_ROWS, WideRowError, in_batches_of_rows, is_free, marked, narrow
+from floeplan.spark.write import appending, arrow_batches
+from floeplan.spark.write.arrow_batches import (
+    BATCH_ROWS,
+    WideRowError,
+    flag_wide_rows,
+    has_default_batch_size,
+    with_row_batches,
+    without_flag,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.engines
 
-ROWS, BYTES = narrow_rows._SETTINGS
+ROWS, BYTES = arrow_batches._SETTINGS
 
 
 @pytest.fixture(autouse=True)
 def _in_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     """However few rows there are, tasks write them, and what is wide is found in short texts."""
     monkeypatch.setattr("floeplan.tasks.runner.LOCAL_BYTES", -1)
-    monkeypatch.setattr(narrow_rows, "WIDEST", 100)
+    monkeypatch.setattr(arrow_batches, "MAX_ROW_BYTES", 100)
 
 
 @pytest.fixture
@@ -35,9 +42,9 @@ def spread(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The columns of each frame that is written."""
     found: list[list[str]] = []
 
-    def noted(frame: Any, target: Any, *, by_rows: bool) -> Any:
+    def noted(frame: Any, target: Any, *, row_batches: bool) -> Any:
         found.append(frame.columns)
-        return write(frame, target, by_rows=by_rows)
+        return write(frame, target, row_batches=row_batches)
 
     write = appending._write_in_tasks
     monkeypatch.setattr(appending, "_write_in_tasks", noted)
@@ -59,7 +66,7 @@ def spread(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 )
 def test_texts_of_a_row_are_measured_together(spark: SparkSession, text: str, wide: bool) -> None:
     frame = spark.range(1).selectExpr(f"{text} AS `a b`", "'' AS wide", "id")
-    found = marked(frame)
+    found = flag_wide_rows(frame)
     assert found is not None
     row = found.collect()[0]
     assert found.columns == ["a b", "wide", "id", "wide_"]
@@ -70,12 +77,12 @@ def test_texts_of_a_row_are_measured_together(spark: SparkSession, text: str, wi
 
 @pytest.mark.parametrize("text", ["array(1)", "map('a', 1)", "named_struct('a', array(1))", "parse_json('1')"])
 def test_rows_with_values_of_any_length_are_left_to_spark(spark: SparkSession, text: str) -> None:
-    assert marked(spark.range(1).selectExpr(f"{text} AS value")) is None
+    assert flag_wide_rows(spark.range(1).selectExpr(f"{text} AS value")) is None
 
 
 def test_a_task_gives_up_at_the_first_wide_row() -> None:
     good = pa.record_batch({"id": [1, 2], "wide": [False, False]})
-    arriving = narrow(iter([good, pa.record_batch({"id": [3], "wide": [True]})]))
+    arriving = without_flag(iter([good, pa.record_batch({"id": [3], "wide": [True]})]))
     assert next(arriving).to_pydict() == {"id": [1, 2]}
     with pytest.raises(WideRowError):
         next(arriving)
@@ -128,7 +135,7 @@ def sizes(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def test_batches_end_at_a_number_of_rows_and_those_of_others_do_not(spark: SparkSession) -> None:
     query = spark.range(0, 2 * BATCH_ROWS + 1, 1, 1).mapInArrow(sizes, "rows long")
-    moved = in_batches_of_rows(query)
+    moved = with_row_batches(query)
     assert spark.conf.getAll.keys().isdisjoint((ROWS, BYTES))
     assert query.toArrow().column("rows").to_pylist() == [2 * BATCH_ROWS + 1]
     spark.conf.set(ROWS, "5000")
@@ -141,10 +148,10 @@ def test_batches_end_at_a_number_of_rows_and_those_of_others_do_not(spark: Spark
 
 @pytest.mark.parametrize("setting", [ROWS, BYTES])
 def test_a_session_that_was_told_how_large_batches_are_keeps_them(spark: SparkSession, setting: str) -> None:
-    assert is_free(spark)
+    assert has_default_batch_size(spark)
     spark.conf.set(setting, "777")
     try:
-        assert not is_free(spark)
+        assert not has_default_batch_size(spark)
     finally:
         spark.conf.unset(setting)
 
@@ -159,7 +166,7 @@ def test_a_frame_is_still_what_its_session_knows_of_it(spark: SparkSession) -> N
     try:
         assert kept.count() == 7
         observed = kept.observe(seen, functions.sum("id").alias("total"))
-        moved = in_batches_of_rows(observed.where("id > 5"))
+        moved = with_row_batches(observed.where("id > 5"))
         assert sorted(moved.toArrow().column("id").to_pylist()) == [6, 7, 8, 9, 10]
         assert seen.get == {"total": 49}
         assert "InMemoryTableScan" in moved._jdf.queryExecution().executedPlan().toString()
@@ -174,4 +181,4 @@ def test_a_session_that_cannot_be_copied_keeps_its_batches(
 ) -> None:
     frame = spark.range(1)
     monkeypatch.setattr(spark, "_jsparkSession", None)
-    assert in_batches_of_rows(frame) is frame
+    assert with_row_batches(frame) is frame

@@ -1,0 +1,41 @@
+"""The internal JVM APIs that ``floeplan.spark.jvm`` wraps are there and do what it documents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from floeplan.spark.jvm import class_name, elements, optimized_plan, plan_nodes, with_settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.engines
+
+ROWS_PER_BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
+
+
+def sizes(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield pa.record_batch({"rows": [batch.num_rows for batch in batches]})
+
+
+def test_one_query_runs_with_settings_of_its_own(spark: SparkSession) -> None:
+    """Without ``cloneSession`` or ``Dataset.ofRows`` the query itself would come back."""
+    query = spark.range(0, 25, 1, 1).mapInArrow(sizes, "rows long")
+    copied = with_settings(query, {ROWS_PER_BATCH: "10"})
+    assert copied is not query
+    assert copied.toArrow().column("rows").to_pylist() == [10, 10, 5]
+    assert query.toArrow().column("rows").to_pylist() == [25]
+
+
+def test_the_optimized_plan_has_nodes_expressions_and_an_estimate(spark: SparkSession) -> None:
+    plan = optimized_plan(spark.range(100).where("id > 3").selectExpr("id + 1 AS id"))
+    assert plan is not None
+    assert [class_name(node) for node in plan_nodes(plan)] == ["Project", "Filter", "Range"]
+    assert int(str(plan.stats().sizeInBytes())) == 800
+    (value,) = elements(plan.expressions())
+    assert (class_name(value), class_name(value.child())) == ("Alias", "Add")
+    assert value.child().dataType().typeName() == "long"
