@@ -32,7 +32,7 @@ from floeplan.errors import EvaluationError, FloeplanError, TypeMismatchError, U
 from floeplan.predicate.compile import compile_predicate
 from floeplan.predicate.ir import Opaque
 from floeplan.predicate.rows.evaluate import evaluate_rows
-from floeplan.predicate.rows.expressions import evaluate_opaque
+from floeplan.predicate.rows.expressions import evaluate_condition
 
 pytestmark = pytest.mark.unit
 
@@ -241,7 +241,7 @@ def test_branches_are_asked_only_where_they_are_reached(
         ("d / 3 > 1", {"d": [Decimal("1.00")]}, UnsupportedError, "division of decimals"),
         ("wide * wide > 1", {"wide": [Decimal(1)]}, UnsupportedError, "digits"),
         ("round(db, 2) = 2.68", {"db": [2.675]}, UnsupportedError, "round"),
-        ("CAST(db AS STRING) = '1.0'", {"db": [1.0]}, UnsupportedError, "as text"),
+        ("CAST(db AS STRING) = '1.0'", {"db": [1.0]}, UnsupportedError, "double to text"),
         ("CAST(db AS DECIMAL(9, 2)) = 1", {"db": [1.0]}, UnsupportedError, "double to decimal"),
         ("s RLIKE '(?i)a'", {"s": ["a"]}, UnsupportedError, "regular expression"),
         ("s RLIKE 'a(?=b)'", {"s": ["a"]}, UnsupportedError, "regular expression"),
@@ -270,9 +270,9 @@ def test_an_opaque_piece_can_travel() -> None:
     moved = pickle.loads(pickle.dumps(opaque))
     rows = pa.table({"s": ["a", "b"]})
     chunked = pa.chunked_array([["a"], ["b"]])
-    assert evaluate_opaque(moved.expression, rows, lambda _: chunked).to_pylist() == [True, False]
+    assert evaluate_condition(moved.expression, rows, lambda _: chunked).to_pylist() == [True, False]
 
 
 def test_only_what_the_compiler_made_is_evaluated() -> None:
     with pytest.raises(UnsupportedError):
-        evaluate_opaque("i = 1", pa.table({"i": [1]}), lambda _: pa.array([1]))
+        evaluate_condition("i = 1", pa.table({"i": [1]}), lambda _: pa.array([1]))

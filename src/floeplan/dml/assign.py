@@ -25,7 +25,7 @@ from floeplan.predicate.ir import IrExpr, path_text
 from floeplan.predicate.names import Names
 from floeplan.predicate.rows.arrow_columns import Resolver
 from floeplan.predicate.rows.evaluate import evaluate_rows
-from floeplan.predicate.rows.expressions import ValueExpression, stored
+from floeplan.predicate.rows.expressions import ValueExpression, store
 from floeplan.predicate.sql.compiler import compile_value
 from floeplan.predicate.sql.split import tokenize
 from floeplan.schemas import fields_by_id
@@ -80,7 +80,7 @@ class Assignments:
 
     def _values(self, item: Assignment, type_: pa.DataType, rows: int, resolve: Resolver) -> pa.Array:
         name, text = path_text(item.path), item.value.expression.text
-        values = stored(item.value.evaluate(rows, resolve), type_, item.field, text)
+        values = store(item.value.evaluate(rows, resolve), type_, item.field, text)
         if item.field.required and values.null_count:
             raise TypeMismatchError(
                 f"column {name} is required, but {text} is NULL in {values.null_count} rows", context={"column": name}

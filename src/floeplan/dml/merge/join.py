@@ -29,7 +29,7 @@ from floeplan.predicate.build import field_ids
 from floeplan.predicate.ir import TRUE, IrExpr
 from floeplan.predicate.rows.arrow_columns import Resolver, typed_columns_of
 from floeplan.predicate.rows.evaluate import matching_mask
-from floeplan.predicate.rows.types import cast, common_type, entering
+from floeplan.predicate.rows.types import cast, common_type, normalize
 from floeplan.scan.file_rows import PlannedRows
 from floeplan.scan.model import FileScan
 from floeplan.write.position_deletes import merge_positions
@@ -50,7 +50,7 @@ def meeting_type(left: pa.DataType, right: pa.DataType) -> pa.DataType:
     """The type in which keys of two columns are compared."""
     if pt.is_nested(left) or pt.is_nested(right):
         raise UnsupportedError("structs, lists and maps cannot be joined on outside Spark")
-    met = common_type(entering(pa.nulls(0, left)).type, entering(pa.nulls(0, right)).type)
+    met = common_type(normalize(pa.nulls(0, left)).type, normalize(pa.nulls(0, right)).type)
     if pt.is_decimal256(met):
         raise TypeMismatchError(f"a {left} and a {right} share no decimal of at most 38 digits")
     return met
@@ -59,7 +59,7 @@ def meeting_type(left: pa.DataType, right: pa.DataType) -> pa.DataType:
 def key_values(column: pa.ChunkedArray | pa.Array, type_: pa.DataType) -> pa.Array:
     """A column as keys of a type: equal keys have equal bits."""
     whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    values = cast(entering(whole), type_)
+    values = cast(normalize(whole), type_)
     if not pt.is_floating(type_):
         return values
     plain = pc.add(values, pa.scalar(0.0, type_))

@@ -1,12 +1,12 @@
 """Columns of Arrow data by field id, in a form that compares exactly with canonical literals.
 
-A field that carries a field id (``PARQUET:field_id`` in its metadata) is known by it alone; a field without one is
-known by its name path in the schema. Inside a null struct every field is null. A column that the data does not have
-is its initial default where the schema names one, and null otherwise.
+A field with a field id (``PARQUET:field_id`` in its metadata) is resolved by that id only; a field without one, by its
+name path in the schema. Inside a null struct every field is null. A column missing from the data has its initial
+default if the schema defines one, and is null otherwise (Iceberg spec, "Column Projection").
 
-Data may come narrower, in other units, zones and encodings than its Iceberg type says. Nothing is rounded to fit:
-integers and instants are compared in the finer of the two units, as decimals where 64 bits do not hold them, and
-data that cannot be read as the type is an error.
+Data may be narrower or have other units, zones and encodings than its Iceberg type. Nothing is rounded: integers and
+instants are compared in the finer of the two units, as decimals where 64 bits do not hold them. Fail-safe: data that
+cannot be read as the column's type is an error.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
@@ -48,6 +47,8 @@ from pyiceberg.types import (
 from floeplan.errors import TypeMismatchError, UnknownColumnError
 from floeplan.predicate.ir import Column
 from floeplan.predicate.literals import Value
+from floeplan.predicate.rows.types import LONG, Vector, normalize
+from floeplan.vectors import Mask
 
 Resolver: TypeAlias = Callable[[int], "pa.ChunkedArray | pa.Array"]
 """The data of a column by field id, as long as the table."""
@@ -55,7 +56,7 @@ Resolver: TypeAlias = Callable[[int], "pa.ChunkedArray | pa.Array"]
 _FIELD_ID = b"PARQUET:field_id"
 _INT32 = range(-(2**31), 2**31)
 _INT64 = range(-(2**63), 2**63)
-_MOST_FLAGS = 1 << 24
+_MAX_FLAGS = 1 << 24
 _WIDE = pa.decimal128(38, 0)
 _DAY = 86_400 * 10**9
 _NANOS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
@@ -67,6 +68,27 @@ _COLUMN_NANOS = {
     TimestampNanoType: 1,
     TimestamptzNanoType: 1,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The rows an expression is evaluated on."""
+
+    count: int
+    resolve: Resolver
+
+    def column(self, field_id: int) -> pa.Array:
+        """The data of a column, in one chunk and in the evaluator's type."""
+        data = self.resolve(field_id)
+        return normalize(data.combine_chunks() if isinstance(data, pa.ChunkedArray) else data)
+
+    def filter(self, mask: pa.Array) -> Rows:
+        """The rows a mask selects."""
+        return Rows(pc.sum(mask.cast(LONG)).as_py() or 0, lambda field_id: self.resolve(field_id).filter(mask))
+
+    def spread(self, values: Vector) -> pa.Array:
+        """A constant as a column."""
+        return pa.repeat(values, self.count) if isinstance(values, pa.Scalar) else values
 
 
 def columns_of(table: pa.Table, schema: Schema) -> Resolver:
@@ -102,7 +124,7 @@ def typed_columns_of(table: pa.Table, schema: Schema) -> Resolver:
 
 
 def _arrow_type(type_: IcebergType) -> pa.DataType:
-    from pyiceberg.io.pyarrow import schema_to_pyarrow  # takes long to import, and most predicates do without it
+    from pyiceberg.io.pyarrow import schema_to_pyarrow  # imported late: slow, and most predicates do not need it
 
     return schema_to_pyarrow(type_)
 
@@ -117,7 +139,7 @@ def _path(fields: tuple[NestedField, ...], field_id: int) -> tuple[NestedField, 
 
 
 def _walk(table: pa.Table, path: tuple[NestedField, ...]) -> pa.ChunkedArray:
-    """Follow the path through the table's structs; a step that is not there ends in defaults or nulls."""
+    """Follow the path through the table's structs; a missing field yields its default or nulls."""
     data: pa.ChunkedArray | None = None
     for field in path:
         siblings = list(table.schema) if data is None else list(data.type.fields)
@@ -128,27 +150,27 @@ def _walk(table: pa.Table, path: tuple[NestedField, ...]) -> pa.ChunkedArray:
     return data
 
 
-def _position(siblings: list[pa.Field], wanted: NestedField) -> int | None:
+def _position(siblings: list[pa.Field], target: NestedField) -> int | None:
     unnamed = None
     for position, field in enumerate(siblings):
         field_id = (field.metadata or {}).get(_FIELD_ID)
-        if field_id is not None and int(field_id) == wanted.field_id:
+        if field_id is not None and int(field_id) == target.field_id:
             return position
-        if field_id is None and field.name == wanted.name and unnamed is None:
+        if field_id is None and field.name == target.name and unnamed is None:
             unnamed = position
     return unnamed
 
 
 def _absent(rows: int, parent: pa.ChunkedArray | None, missing: NestedField, leaf: NestedField) -> pa.ChunkedArray:
-    wanted = _arrow_type(leaf.field_type)
+    type_ = _arrow_type(leaf.field_type)
     if missing is not leaf or leaf.initial_default is None:
-        return pa.chunked_array([pa.nulls(rows, wanted)])
-    default = pa.chunked_array([pa.repeat(pa.scalar(leaf.initial_default, type=wanted), rows)])
-    return default if parent is None else pc.if_else(pc.is_valid(parent), default, pa.scalar(None, type=wanted))
+        return pa.chunked_array([pa.nulls(rows, type_)])
+    default = pa.chunked_array([pa.repeat(pa.scalar(leaf.initial_default, type=type_), rows)])
+    return default if parent is None else pc.if_else(pc.is_valid(parent), default, pa.scalar(None, type=type_))
 
 
 def decoded(data: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray:
-    """The data without dictionary, run-end and extension wrappings."""
+    """The data without dictionary encoding, run-end encoding and extension types."""
     chunked = data if isinstance(data, pa.ChunkedArray) else pa.chunked_array([data])
     while True:
         if pt.is_dictionary(chunked.type):
@@ -163,10 +185,10 @@ def decoded(data: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray:
 
 @dataclass(frozen=True, slots=True)
 class Comparable:
-    """A column as Arrow values that compare like its rows do, and the way of its literals into their domain.
+    """A column as Arrow values that compare as Spark compares its rows.
 
-    The domains: bool, int32 and int64, float64, decimal, and bytes for strings, binary, fixed and UUID.
-    ``literal_scale`` is how many units of the data one unit of an integer literal is.
+    The values are bool, int32, int64, float64, decimal, or bytes for strings, binary, fixed and UUID. An integer
+    literal is multiplied by ``literal_scale`` to be in the unit of the values.
     """
 
     values: pa.ChunkedArray
@@ -174,24 +196,24 @@ class Comparable:
 
     @property
     def is_float(self) -> bool:
-        """Whether NaN and two zeros have to be thought of."""
+        """Whether the values may be NaN or -0.0."""
         return bool(pt.is_float64(self.values.type))
 
-    def meet(self, value: Value) -> tuple[pa.ChunkedArray, pa.Scalar]:
-        """Values and one literal in a common type: the values' own, or a wider one that the literal fits."""
-        wanted, values = _physical(value, self.literal_scale), self.values
-        if pt.is_int32(values.type) and wanted not in _INT32:
+    def align(self, value: Value) -> tuple[pa.ChunkedArray, pa.Scalar]:
+        """Values and one literal in a common type: the values' own, or a wider one that holds the literal."""
+        literal, values = _physical(value, self.literal_scale), self.values
+        if pt.is_int32(values.type) and literal not in _INT32:
             values = values.cast(pa.int64())
-        if pt.is_int64(values.type) and wanted not in _INT64:
+        if pt.is_int64(values.type) and literal not in _INT64:
             values = values.cast(_WIDE)
-        return values, pa.scalar(wanted, type=values.type)
+        return values, pa.scalar(literal, type=values.type)
 
-    def among(self, literals: tuple[Value, ...]) -> pa.ChunkedArray:
-        """Which values equal any of the literals; what is answered for NULL means nothing."""
+    def is_in(self, literals: tuple[Value, ...]) -> pa.ChunkedArray:
+        """Which values equal any of the literals; the result for NULL is undefined."""
         whole = pt.is_int32(self.values.type) or pt.is_int64(self.values.type)
         flags = _flags(literals, self.literal_scale) if whole else None
         if flags is not None:
-            return pa.chunked_array([_looked_up(chunk, *flags) for chunk in self.values.chunks], type=pa.bool_())
+            return pa.chunked_array([_look_up(chunk, *flags) for chunk in self.values.chunks], type=pa.bool_())
         values = self.values.cast(pa.int64()) if whole else self.values
         known, has_nan = _value_set(literals, values.type, self.literal_scale)
         if not self.is_float:
@@ -201,7 +223,7 @@ class Comparable:
 
 
 def _physical(value: Value, scale: int) -> Value:
-    """A canonical literal in the domain of the values; an integer may leave the 64 bits."""
+    """A canonical literal in the domain of the values; an integer may exceed 64 bits."""
     if isinstance(value, str):
         return value.encode()
     if isinstance(value, int) and not isinstance(value, bool):
@@ -211,28 +233,28 @@ def _physical(value: Value, scale: int) -> Value:
 
 @lru_cache(maxsize=64)
 def _value_set(values: tuple[Value, ...], type_: pa.DataType, scale: int) -> tuple[pa.Array, bool]:
-    """Literals as one array, and whether NaN is among them; made once for all files that are asked.
+    """Literals as one array, and whether NaN is among them; cached, because every file needs the same.
 
-    NaN and what no value of the type can equal are left out, and -0.0 is 0.0.
+    NaN and literals that no value of the type can equal are left out; -0.0 becomes 0.0.
     """
     if pt.is_float64(type_):
         numbers = np.array(values, dtype=np.float64) + 0.0
         return pa.array(numbers[~np.isnan(numbers)]), bool(np.isnan(numbers).any())
-    wanted = [_physical(value, scale) for value in values]
+    literals = [_physical(value, scale) for value in values]
     if pt.is_int64(type_):
-        wanted = [value for value in wanted if value in _INT64]
-    return pa.array(wanted, type=type_), False
+        literals = [value for value in literals if value in _INT64]
+    return pa.array(literals, type=type_), False
 
 
 @lru_cache(maxsize=4)
-def _flags(literals: tuple[Value, ...], scale: int) -> tuple[int, npt.NDArray[np.bool_]] | None:
-    """Some integers as flags, the first of which stands for a given number and the others for those that follow it.
+def _flags(literals: tuple[Value, ...], scale: int) -> tuple[int, Mask] | None:
+    """Integer literals as a lookup table: its base, and one flag per integer from there on.
 
-    The first and the last are not set: they stand for all numbers beyond. ``None`` when the integers are too far apart.
-    Looking values up takes an eighth of the time of hashing them.
+    The first and the last flag are unset and stand for all integers outside the table. ``None`` when the literals span
+    more than ``_MAX_FLAGS``. A lookup takes an eighth of the time of Arrow's hashing ``is_in``.
     """
     known = np.asarray(_value_set(literals, pa.int64(), scale)[0])
-    if not len(known) or int(known.max()) - int(known.min()) >= _MOST_FLAGS or int(known.min()) == _INT64.start:
+    if not len(known) or int(known.max()) - int(known.min()) >= _MAX_FLAGS or int(known.min()) == _INT64.start:
         return None
     base = int(known.min()) - 1
     flags = np.zeros(int(known.max()) - base + 2, dtype=np.bool_)
@@ -240,14 +262,14 @@ def _flags(literals: tuple[Value, ...], scale: int) -> tuple[int, npt.NDArray[np
     return base, flags
 
 
-def _looked_up(chunk: pa.Array, base: int, flags: npt.NDArray[np.bool_]) -> pa.Array:
-    """Numbers beyond the flags, and those so far from them that they wrap around, are taken for the nearer end."""
+def _look_up(chunk: pa.Array, base: int, flags: Mask) -> pa.Array:
+    # Differences outside the table, and those that wrap around 64 bits, are clipped to its unset ends.
     numbers = np.asarray(chunk.fill_null(0) if chunk.null_count else chunk)
     return pa.array(np.take(flags, np.subtract(numbers, base, dtype=np.int64), mode="clip"))
 
 
 def comparable(column: Column, data: pa.ChunkedArray | pa.Array) -> Comparable:
-    """Bring a column's data into its comparison domain, exactly or not at all."""
+    """Convert a column's data to values that compare exactly; raise if that is impossible."""
     plain = decoded(data)
     try:
         ready = _comparable(column.type, plain)
@@ -259,7 +281,7 @@ def comparable(column: Column, data: pa.ChunkedArray | pa.Array) -> Comparable:
 
 
 def _comparable(type_: PrimitiveType, data: pa.ChunkedArray) -> Comparable | None:
-    """The comparison form, or ``None`` when data of this kind is never data of the type."""
+    """The comparable values, or ``None`` if data of this Arrow type cannot be data of the column's type."""
     arrow, absent = data.type, pt.is_null(data.type)
     match type_:
         case BooleanType() if absent or pt.is_boolean(arrow):
@@ -296,7 +318,7 @@ def _is_view(arrow: pa.DataType) -> bool:
 
 
 def _integers(data: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Integers, dates, times and instants as counts of their own unit: of 32 or 64 bits, as decimals beyond those."""
+    """Integers, dates, times and timestamps as counts of their unit: int32 or int64, decimals beyond those."""
     if pt.is_date32(data.type) or pt.is_time32(data.type):
         data = data.cast(pa.int32())
     if pt.is_int32(data.type):
@@ -333,7 +355,7 @@ def _multiplied(counts: pa.ChunkedArray, factor: int) -> pa.ChunkedArray:
 
 
 def _common_decimal(type_: DecimalType, arrow: pa.DataType) -> pa.DataType:
-    """A decimal type that holds the data and the column's literals alike."""
+    """A decimal type that holds both the data and the column's literals."""
     if pt.is_null(arrow):
         return pa.decimal128(type_.precision, type_.scale)
     scale = max(arrow.scale, type_.scale)
@@ -341,9 +363,9 @@ def _common_decimal(type_: DecimalType, arrow: pa.DataType) -> pa.DataType:
     return pa.decimal128(precision, scale) if precision <= 38 else pa.decimal256(precision, scale)
 
 
-def _mismatch(column: str, wanted: str, found: pa.DataType) -> TypeMismatchError:
+def _mismatch(column: str, expected: str, found: pa.DataType) -> TypeMismatchError:
     return TypeMismatchError(
-        f"column {column} is {wanted}, but its data is {found} and cannot be read as that exactly; "
+        f"column {column} is {expected}, but its data is {found} and cannot be read as that exactly; "
         "check the schema the data was read with",
-        context={"column": column, "type": wanted, "found": str(found)},
+        context={"column": column, "type": expected, "found": str(found)},
     )

@@ -1,9 +1,9 @@
-"""Exact evaluation of the IR on Arrow data, row by row in meaning, vectorised in fact.
+"""Evaluate the IR on Arrow rows, exactly and vectorised.
 
 Rule: every row answers TRUE, FALSE or NULL with Spark's semantics. NaN is equal to itself and above every other
 value, -0.0 equals 0.0, ``isnan(NULL)`` is FALSE, strings and bytes are ordered by their unsigned bytes (UTF-8), and
-AND, OR and NOT are Kleene's. Opaque pieces are asked after the others and only on the rows those leave open, so that
-``b <> 0 AND a / b > 1`` divides by no zero. Fail-safe: data that cannot be compared exactly is an error, never a guess.
+AND, OR and NOT are Kleene's. Opaque pieces are evaluated last and only on the rows the other operands leave undecided,
+so that ``b <> 0 AND a / b > 1`` never divides by zero. Fail-safe: data that cannot be compared exactly is an error.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Combine: TypeAlias = Callable[[pa.ChunkedArray, pa.ChunkedArray], pa.ChunkedArra
 
 
 def evaluate_rows(expr: IrExpr, table: pa.Table, columns: Schema | Resolver) -> pa.ChunkedArray:
-    """Answer the predicate for every row: a boolean array with null for NULL.
+    """Evaluate the predicate on every row: a boolean array with null for NULL.
 
     Args:
         expr: The predicate, bound by field id.
@@ -72,7 +72,7 @@ def filter_rows(expr: IrExpr, table: pa.Table, columns: Schema | Resolver) -> pa
 
 
 class _Evaluation:
-    """One walk over a predicate; each column is prepared once."""
+    """Evaluates one predicate on one table; each column is prepared once."""
 
     def __init__(self, table: pa.Table, resolve: Resolver, resolve_typed: Resolver) -> None:
         self._table = table
@@ -83,9 +83,9 @@ class _Evaluation:
     def answer(self, expr: IrExpr) -> pa.ChunkedArray:
         match expr:
             case And(operands):
-                return self._in_turn(operands, pc.and_kleene, settled=False)
+                return self._combine(operands, pc.and_kleene, decisive=False)
             case Or(operands):
-                return self._in_turn(operands, pc.or_kleene, settled=True)
+                return self._combine(operands, pc.or_kleene, decisive=True)
             case Not(operand):
                 return pc.invert(self.answer(operand))
             case TrueExpr():
@@ -95,19 +95,20 @@ class _Evaluation:
             case NullExpr():
                 return self._constant(None)
             case Opaque(_, _, expression):
-                from floeplan.predicate.rows.expressions import evaluate_opaque
+                # Imported late: sqlglot and the expression evaluator, which most predicates do not need.
+                from floeplan.predicate.rows.expressions import evaluate_condition
 
-                return evaluate_opaque(expression, self._table, self._resolve_typed)
+                return evaluate_condition(expression, self._table, self._resolve_typed)
         return self._leaf(expr)
 
-    def _in_turn(self, operands: tuple[IrExpr, ...], combine: Combine, *, settled: bool) -> pa.ChunkedArray:
-        """Combine operands, those with opaque pieces last and only on rows that are not settled by then."""
+    def _combine(self, operands: tuple[IrExpr, ...], combine: Combine, *, decisive: bool) -> pa.ChunkedArray:
+        """Combine operands; those with opaque pieces last, and only on the rows that are still undecided."""
         guarded = [operand for operand in operands if has_opaque(operand)]
         plain = [operand for operand in operands if not has_opaque(operand)]
-        answer = reduce(combine, map(self.answer, plain)) if plain else self._constant(not settled)
+        answer = reduce(combine, map(self.answer, plain)) if plain else self._constant(not decisive)
         for operand in guarded:
-            still_open = pc.fill_null(pc.not_equal(answer, settled), True)
-            answer = combine(answer, self._only_on(still_open.combine_chunks(), operand))
+            undecided = pc.fill_null(pc.not_equal(answer, decisive), True)
+            answer = combine(answer, self._only_on(undecided.combine_chunks(), operand))
         return answer
 
     def _only_on(self, mask: pa.Array, expr: IrExpr) -> pa.ChunkedArray:
@@ -161,9 +162,9 @@ def _negated(answer: pa.ChunkedArray, negated: bool) -> pa.ChunkedArray:
 
 def _compare(data: Comparable, op: CmpOp, value: Value) -> pa.ChunkedArray:
     """Compare with a literal; "greater" is "not at or below", which puts NaN above everything."""
-    if _is_nan_literal(value):
+    if isinstance(value, float) and math.isnan(value):
         return _compare_nan(data, op)
-    values, literal = data.meet(value)
+    values, literal = data.align(value)
     match op:
         case CmpOp.EQ:
             return pc.equal(values, literal)
@@ -195,11 +196,7 @@ def _compare_nan(data: Comparable, op: CmpOp) -> pa.ChunkedArray:
 
 def _is_in(data: Comparable, values: tuple[Value, ...]) -> pa.ChunkedArray:
     """Membership, NULL where the value is NULL."""
-    answer = data.among(values)
+    answer = data.is_in(values)
     if not data.values.null_count:
         return answer
     return pc.if_else(pc.is_valid(data.values), answer, pa.scalar(None, type=pa.bool_()))
-
-
-def _is_nan_literal(value: Value) -> bool:
-    return isinstance(value, float) and math.isnan(value)

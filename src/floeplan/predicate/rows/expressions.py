@@ -1,11 +1,10 @@
-"""Row evaluation of what the IR cannot express: SQL expressions on Arrow data, with Spark's (ANSI) semantics.
+"""SQL expressions on Arrow rows: conditions that the IR cannot express, and values that SET and INSERT assign.
 
-Rule: the answer on every row is Spark's, with NULL as null. AND, OR, CASE, IF and COALESCE ask their later operands
-only on the rows that get there, so that ``b <> 0 AND a / b > 1`` does not divide by zero. Time zones are UTC.
+Values are stored by Spark's ANSI store assignment: numbers into numbers if they fit, any single value into text, dates
+and timestamps into each other, everything else only into its own type.
 
-Fail-safe: a function outside the known set, or a case where the result could differ from Spark's, raises
-``UnsupportedError`` naming it; an overflow or a malformed value raises ``EvaluationError`` where a row has it and
-``BadInputError`` where the expression itself has. No row is ever guessed.
+Fail-safe: an assignment that could lose something raises ``TypeMismatchError`` naming the column; an expression that
+only Spark can evaluate raises ``UnsupportedError``.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ from floeplan.errors import (
     TypeMismatchError,
     UnsupportedError,
 )
-from floeplan.predicate.rows.arrow_columns import Resolver
+from floeplan.predicate.rows.arrow_columns import Resolver, Rows
 from floeplan.predicate.rows.intervals import Interval
-from floeplan.predicate.rows.nodes import Resolve, Rows, evaluate
-from floeplan.predicate.rows.types import BOOLEAN, STRING, Vector, cast, entering, is_number
+from floeplan.predicate.rows.nodes import evaluate
+from floeplan.predicate.rows.types import BOOLEAN, STRING, Vector, cast, is_number, normalize
 from floeplan.text import excerpt
 
 
@@ -40,12 +39,12 @@ class SqlExpression:
     text: str
 
 
-def evaluate_opaque(expression: object, table: pa.Table, resolve: Resolve) -> pa.ChunkedArray:
-    """Evaluate an opaque predicate on every row of the table.
+def evaluate_condition(expression: object, table: pa.Table, resolve: Resolver) -> pa.ChunkedArray:
+    """Evaluate the expression of an opaque piece on every row of the table.
 
     Args:
         expression: What ``Opaque.expression`` holds.
-        table: The rows; only their number is used here.
+        table: The rows; only their number is used.
         resolve: The data of a column by field id, in the Arrow type of the column.
     """
     if not isinstance(expression, SqlExpression):
@@ -65,23 +64,12 @@ def evaluate_sql(expression: SqlExpression, rows: Rows) -> Vector | Interval:
         raise
     except (BadInputError, pa.ArrowInvalid) as error:
         reason = str(error).partition("\n")[0]
-        at_fault = BadInputError if expression.tree.find(exp.Placeholder) is None else EvaluationError
-        raise at_fault(
+        error_type = BadInputError if expression.tree.find(exp.Placeholder) is None else EvaluationError
+        raise error_type(
             f"cannot evaluate {excerpt(expression.text)}: {reason}", context={"text": expression.text}
         ) from error
     except pa.ArrowNotImplementedError as error:
         raise UnsupportedError(f"{expression.text} cannot be evaluated outside Spark") from error
-
-
-# Expressions of any type: what a SET clause or a list of values assigns, evaluated on Arrow rows.
-#
-# Rule: the value on every row is Spark's (see ``floeplan.predicate.rows.expressions``), stored as Spark's ANSI
-# store assignment
-# stores it: numbers into numbers when they fit, anything of a single value into text, dates and timestamps into each
-# other, everything else only into its own type.
-#
-# Fail-safe: an assignment that could lose something is an error naming the column; an expression that only Spark can
-# evaluate raises ``UnsupportedError``.
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,18 +92,23 @@ class ValueExpression:
         return over.spread(value)
 
 
-def stored(values: pa.Array, type_: pa.DataType, field: NestedField, text: str) -> pa.Array:
-    """Values as a column of an Arrow type holds them."""
+def store(values: pa.Array, type_: pa.DataType, field: NestedField, text: str) -> pa.Array:
+    """Cast values to the Arrow type of the column they are assigned to."""
     if values.type == type_:
         return values
-    if not _storable(values.type, type_):
+    evaluator_type = STRING if isinstance(type_, pa.UuidType) else normalize(pa.nulls(0, type_)).type
+    if not _storable(values.type, evaluator_type):
         raise TypeMismatchError(
             f"{text} is {values.type} and cannot be stored in column {field.name}, which is {field.field_type}; "
             "write a cast",
             context={"column": field.name, "type": str(field.field_type)},
         )
     try:
-        return _cast(values, type_)
+        if pt.is_nested(type_) or pt.is_null(values.type):
+            return values.cast(type_)
+        if isinstance(type_, pa.UuidType):
+            raise UnsupportedError("text cannot be stored as a UUID outside Spark")
+        return cast(values, evaluator_type).cast(type_)
     except UnsupportedError:
         raise
     except (FloeplanError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
@@ -127,29 +120,11 @@ def stored(values: pa.Array, type_: pa.DataType, field: NestedField, text: str) 
 
 
 def _storable(source: pa.DataType, target: pa.DataType) -> bool:
-    """Spark's ANSI rule of what may be assigned without a cast."""
-    entered = _entered_type(target)
-    if source == entered or pt.is_null(source):
+    """Whether Spark's ANSI mode assigns one type to the other without an explicit cast."""
+    if source == target or pt.is_null(source):
         return True
     if pt.is_nested(source) or pt.is_nested(target):
         return bool(pt.is_nested(source) and pt.is_nested(target))
-    if is_number(source) and is_number(entered):
+    if target == STRING or (is_number(source) and is_number(target)):
         return True
-    if entered == STRING:
-        return True
-    days = [pt.is_date(t) or pt.is_timestamp(t) for t in (source, entered)]
-    return all(days)
-
-
-def _cast(values: pa.Array, type_: pa.DataType) -> pa.Array:
-    if pt.is_nested(type_) or pt.is_null(values.type):
-        return values.cast(type_)
-    if isinstance(type_, pa.UuidType):
-        raise UnsupportedError("text cannot be stored as a UUID outside Spark")
-    inside: Vector = cast(values, _entered_type(type_))
-    return inside.cast(type_)
-
-
-def _entered_type(type_: pa.DataType) -> pa.DataType:
-    """The evaluator's type of a column type."""
-    return entering(pa.nulls(0, type_)).type if not isinstance(type_, pa.UuidType) else STRING
+    return all(pt.is_date(type_) or pt.is_timestamp(type_) for type_ in (source, target))

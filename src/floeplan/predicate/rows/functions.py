@@ -1,8 +1,8 @@
-"""Arithmetic and functions of the row evaluator: from argument vectors to a result vector, with Spark's results.
+"""Arithmetic, comparisons and functions on vectors, with Spark's results.
 
 Fail-safe: overflow and division by zero are errors, as in ANSI mode; where Arrow's result could differ from Spark's
-(division of decimals, rounding of doubles, regular expressions that mean different things to the two engines) the
-function refuses with ``UnsupportedError`` instead.
+(division of decimals, rounding of doubles, regular expressions whose syntax differs between Java and RE2) the function
+raises ``UnsupportedError``.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _UNIT_ALIASES = {"yyyy": "year", "yy": "year", "mon": "month", "mm": "month", "d
 
 
 def unify(vectors: Sequence[Vector]) -> list[Vector]:
-    """All vectors in the type they have in common; text first, as Spark looks for it."""
+    """Cast all vectors to their common type; Spark considers text first."""
     target = pa.null()
     for type_ in sorted((vector.type for vector in vectors), key=lambda type_: type_ != STRING):
         target = common_type(target, type_)
@@ -49,6 +49,8 @@ def unify(vectors: Sequence[Vector]) -> list[Vector]:
 
 def compare(op: str, left: Vector, right: Vector) -> Vector:
     """A comparison; NaN is equal to itself and above everything."""
+    if op == "<=>":
+        return null_safe_equal(left, right)
     left, right = unify((left, right))
     if pt.is_null(left.type):
         return pa.scalar(None, pa.bool_())
@@ -100,7 +102,7 @@ def arithmetic(op: str, left: Vector, right: Vector) -> Vector:
 
 
 def _numbers(op: str, left: Vector, right: Vector) -> list[Vector]:
-    """Two numbers in a common type; text becomes a number as the other side demands, decimals stay as they are."""
+    """Two numbers in a common type; text is cast to the other side's type, decimals keep their own types."""
     target = common_type(left.type, right.type)
     if target == STRING:
         target = DOUBLE
@@ -108,14 +110,9 @@ def _numbers(op: str, left: Vector, right: Vector) -> list[Vector]:
         target = INT
     if not is_number(target):
         raise TypeMismatchError(f"a {left.type} {op} a {right.type} is not a number")
-    return (
-        [left, right]
-        if pt.is_decimal(target) and not {left.type, right.type} & {STRING, pa.null()}
-        else [
-            cast(left, target),
-            cast(right, target),
-        ]
-    )
+    if pt.is_decimal(target) and not {left.type, right.type} & {STRING, pa.null()}:
+        return [left, right]
+    return [cast(left, target), cast(right, target)]
 
 
 def divide(left: Vector, right: Vector) -> Vector:
@@ -124,13 +121,15 @@ def divide(left: Vector, right: Vector) -> Vector:
     if pt.is_decimal(left.type) or pt.is_decimal(right.type):
         raise UnsupportedError("the division of decimals cannot be evaluated outside Spark; cast one side to DOUBLE")
     left, right = cast(left, DOUBLE), cast(right, DOUBLE)
-    _refuse_zero(left, right, "division")
+    _reject_zero(left, right, "division")
     return pc.divide(left, right)
 
 
 def int_divide(left: Vector, right: Vector) -> Vector:
     """``DIV``: of integers, towards zero."""
-    left, right = _whole("DIV", left, right)
+    left, right = _numbers("DIV", left, right)
+    if not (pt.is_integer(left.type) and pt.is_integer(right.type)):
+        raise UnsupportedError("DIV of numbers that are not integers cannot be evaluated outside Spark")
     return pc.divide_checked(cast(left, LONG), cast(right, LONG))
 
 
@@ -139,20 +138,13 @@ def remainder(left: Vector, right: Vector) -> Vector:
     left, right = _numbers("%", left, right)
     if pt.is_decimal(left.type) or pt.is_decimal(right.type):
         raise UnsupportedError("the remainder of decimals cannot be evaluated outside Spark")
-    _refuse_zero(left, right, "remainder")
+    _reject_zero(left, right, "remainder")
     if pt.is_floating(left.type):
         return _numpy(np.fmod, left, right)
     return _numpy(lambda a, b: np.fmod(a, np.where(b == 0, 1, b)), left, right)
 
 
-def _whole(op: str, left: Vector, right: Vector) -> list[Vector]:
-    left, right = _numbers(op, left, right)
-    if not (pt.is_integer(left.type) and pt.is_integer(right.type)):
-        raise UnsupportedError(f"{op} of numbers that are not integers cannot be evaluated outside Spark")
-    return [left, right]
-
-
-def _refuse_zero(left: Vector, right: Vector, what: str) -> None:
+def _reject_zero(left: Vector, right: Vector, what: str) -> None:
     zero = pc.and_(pc.equal(right, pa.scalar(0).cast(right.type)), pc.is_valid(left))
     if (pc.any(zero) if isinstance(zero, pa.Array) else zero).as_py():
         raise pa.ArrowInvalid(f"{what} by zero")
@@ -181,17 +173,17 @@ def negate(values: Vector) -> Vector:
 
 
 def text(values: Vector) -> Vector:
-    """A vector as strings, as string functions take them."""
+    """Cast a vector to strings, as Spark's string functions do."""
     return cast(values, STRING)
 
 
 def upper(values: Vector) -> Vector:
-    """UPPER with full case mapping, as Java does it."""
+    """UPPER with full case mapping, as in Java."""
     return map_distinct(text(values), str.upper, STRING)
 
 
 def lower(values: Vector) -> Vector:
-    """LOWER with full case mapping, as Java does it."""
+    """LOWER with full case mapping, as in Java."""
     return map_distinct(text(values), str.lower, STRING)
 
 
@@ -202,18 +194,18 @@ def length(values: Vector) -> Vector:
 
 
 def concat(parts: Sequence[Vector]) -> Vector:
-    """Strings one after the other; null if any is."""
+    """Concatenated strings; null if any is null."""
     return pc.binary_join_element_wise(*map(text, parts), pa.scalar("", STRING))
 
 
 def trim(values: Vector, characters: str, side: str) -> Vector:
-    """TRIM, LTRIM and RTRIM: of blanks only, unless other characters are named."""
+    """TRIM, LTRIM and RTRIM; without characters, of spaces only (not of all white space)."""
     function = {"LEADING": pc.utf8_ltrim, "TRAILING": pc.utf8_rtrim}.get(side, pc.utf8_trim)
     return function(text(values), characters=characters)
 
 
 def substring(values: Vector, start: int, count: int | None) -> Vector:
-    """SUBSTRING: from 1; a negative start counts from the end."""
+    """SUBSTRING: positions start at 1; a negative one counts from the end."""
     first = start - 1 if start > 0 else start
     stop = None if count is None else first + max(count, 0)
     if first < 0 and stop is not None and stop >= 0:
@@ -232,12 +224,13 @@ def ilike(values: Vector, pattern: str, escape: str) -> Vector:
 
 
 def regex_like(values: Vector, pattern: str) -> Vector:
-    """RLIKE, where RE2 and Java's regular expressions mean the same."""
+    """RLIKE, for patterns and texts on which RE2 and Java's regular expressions agree."""
     if _DIFFERS_FROM_JAVA.search(pattern):
         raise UnsupportedError(f"the regular expression {pattern!r} cannot be evaluated outside Spark")
     values = text(values)
-    unlike = pc.match_substring_regex(values, _LINE_ENDS)
-    if (pc.any(unlike) if isinstance(unlike, pa.Array) else unlike).as_py():
+    # Java's ``.`` and ``$`` treat more characters as line ends than RE2's.
+    has_line_end = pc.match_substring_regex(values, _LINE_ENDS)
+    if (pc.any(has_line_end) if isinstance(has_line_end, pa.Array) else has_line_end).as_py():
         raise UnsupportedError("RLIKE on text with line breaks cannot be evaluated outside Spark")
     try:
         return pc.match_substring_regex(values, pattern)
@@ -260,16 +253,16 @@ def whole(values: Vector, function: Callable[[Vector], Vector]) -> Vector:
 
 
 def round_half_up(values: Vector, digits: int) -> Vector:
-    """ROUND of integers and decimals; of doubles Spark rounds their decimal text, which Arrow does not."""
+    """ROUND of integers and decimals. Spark rounds the decimal text of a double, which Arrow does not."""
     if pt.is_floating(values.type):
         raise UnsupportedError("round() of a double cannot be evaluated outside Spark; cast it to a decimal there")
     values = with_room(values) if pt.is_decimal(values.type) else values
     return pc.round(values, ndigits=digits, round_mode="half_towards_infinity")
 
 
-def date_part(values: Vector, function: Callable[[Vector], Vector]) -> Vector:
-    """YEAR, MONTH, HOUR and the like, in UTC."""
-    return function(_without_zone(values)).cast(INT)
+def date_part(function: Callable[[Vector], Vector]) -> Callable[[Vector], Vector]:
+    """YEAR, MONTH, HOUR and other parts of a timestamp in UTC, as a function of the timestamps."""
+    return lambda values: function(_without_zone(values)).cast(INT)
 
 
 def truncate_instant(values: Vector, unit: str) -> Vector:

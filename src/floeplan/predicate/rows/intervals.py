@@ -1,8 +1,8 @@
 """SQL intervals: their literals, and adding them to dates and timestamps.
 
-Rule (Spark): an interval is either of years and months or of days down to microseconds, never both. Adding months keeps
-the day of the month, or takes the last day of a shorter month; adding a whole number of days to a date gives a date,
-adding anything finer a timestamp.
+Rule (Spark): an interval consists of years and months, or of days down to microseconds, never of both. Adding months
+keeps the day of the month or, in a shorter month, takes its last day. Adding whole days to a date gives a date, adding
+anything finer gives a timestamp.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import pyarrow.types as pt
 from sqlglot import exp
 
 from floeplan.errors import BadInputError
+from floeplan.predicate.rows.types import DATE, INT, Vector
 
 _MONTHS = {"YEAR": 12, "MONTH": 1}
 _MICROS = {
@@ -53,7 +54,7 @@ class Interval:
         return total
 
     def times(self, factor: int) -> Interval:
-        """The interval so many times."""
+        """The interval multiplied by an integer."""
         return Interval(self.months * factor, self.micros * factor, self.timed)
 
 
@@ -125,8 +126,15 @@ def _malformed(text: str, unit: str) -> BadInputError:
     return BadInputError(f"INTERVAL '{text}' {unit}".rstrip() + " is not an interval Spark accepts")
 
 
-def add_interval(values: pa.Array, interval: Interval) -> pa.Array:
+def add_days(dates: Vector, days: Vector) -> Vector:
+    """Add numbers of days to dates; overflow is an error."""
+    return pc.add_checked(dates.cast(INT), days).cast(DATE)
+
+
+def add_interval(values: Vector, interval: Interval) -> Vector:
     """Add an interval to dates or timestamps; overflow is an error."""
+    if isinstance(values, pa.Scalar):
+        return add_interval(pa.array([values], values.type), interval)[0]
     if pt.is_date32(values.type) and interval.timed:
         values = values.cast(pa.timestamp("us", "UTC"))
     if interval.months:
@@ -143,16 +151,16 @@ def _shift(values: pa.Array, micros: int) -> pa.Array:
 
 
 def _add_months(values: pa.Array, months: int) -> pa.Array:
-    """Split off the day of the month, move the month, put the day back or the month's last one."""
+    """Add to the month and keep the day of the month, at most the last day of the new month."""
     type_, valid = values.type, values.is_valid()
     counts = values.cast(pa.int32() if pt.is_date32(type_) else pa.int64()).fill_null(0).to_numpy()
     unit = "D" if pt.is_date32(type_) else type_.unit
-    moments = counts.astype("int64").view(f"datetime64[{unit}]")
-    days = moments.astype("datetime64[D]")
+    instants = counts.astype("int64").view(f"datetime64[{unit}]")
+    days = instants.astype("datetime64[D]")
     of_month = days.astype("datetime64[M]")
     moved = of_month + np.timedelta64(months, "M")
     last_day = (moved + 1).astype("datetime64[D]") - moved.astype("datetime64[D]") - np.timedelta64(1, "D")
     day = np.minimum(days - of_month.astype("datetime64[D]"), last_day)
-    result = (moved.astype("datetime64[D]") + day).astype(moments.dtype) + (moments - days.astype(moments.dtype))
+    result = (moved.astype("datetime64[D]") + day).astype(instants.dtype) + (instants - days.astype(instants.dtype))
     shifted = pa.array(result.view("int64"), mask=~valid.to_numpy(zero_copy_only=False))
     return shifted.cast(pa.int32()).cast(type_) if pt.is_date32(type_) else shifted.cast(type_)

@@ -1,11 +1,11 @@
-"""Types and casts of the row evaluator: Spark's (ANSI) rules on Arrow vectors.
+"""Types and casts of the row evaluator: Spark's ANSI rules on Arrow vectors.
 
-Every vector is brought into one Arrow type per Spark type when it enters (``entering``): ``large_string``,
-``large_binary``, signed integers, ``decimal128``, ``date32``, ``time64[us]``, timestamps in ``us`` or ``ns``, with zone
-UTC for TIMESTAMP and none for TIMESTAMP_NTZ. A UUID is the string Spark shows.
+``normalize`` converts every input to one Arrow type per Spark type: ``large_string``, ``large_binary``, signed
+integers, ``decimal128``, ``date32``, ``time64[us]``, timestamps in ``us`` or ``ns``, with zone UTC for TIMESTAMP and
+without for TIMESTAMP_NTZ. A UUID becomes the string that Spark shows.
 
-Fail-safe: an overflow or text that cannot be read is an error, as in ANSI mode; a cast whose result could differ from
-Spark's (a double as text, a double as decimal) raises ``UnsupportedError``.
+Fail-safe: an overflow or malformed text is an error, as in ANSI mode; a cast whose result could differ from Spark's
+(double to text, double to decimal) raises ``UnsupportedError``.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from sqlglot import exp
 
 from floeplan.errors import TypeMismatchError, UnsupportedError
 from floeplan.predicate import spark_text
+from floeplan.predicate.spark_text import MAX_PRECISION, decimal_precision, parse_number
 
 Vector: TypeAlias = "pa.Array | pa.Scalar"
 
@@ -43,7 +44,6 @@ STRING, BINARY, BOOLEAN = pa.large_string(), pa.large_binary(), pa.bool_()
 INT, LONG, FLOAT, DOUBLE = pa.int32(), pa.int64(), pa.float32(), pa.float64()
 DATE, TIME = pa.date32(), pa.time64("us")
 TIMESTAMP, TIMESTAMP_NTZ = pa.timestamp("us", "UTC"), pa.timestamp("us")
-MAX_PRECISION = 38
 
 _SQL_TYPES = {
     exp.DType.BOOLEAN: BOOLEAN,
@@ -62,6 +62,15 @@ _SQL_TYPES = {
     exp.DType.TIMESTAMPLTZ: TIMESTAMP,
     exp.DType.TIMESTAMPNTZ: TIMESTAMP_NTZ,
 }
+CAST_FUNCTIONS = {
+    "tinyint": pa.int8(),
+    "smallint": pa.int16(),
+    "int": INT,
+    "bigint": LONG,
+    "decimal": pa.decimal128(10, 0),
+    "binary": BINARY,
+}
+"""Spark's functions that cast to the type they are named after and that sqlglot does not parse as casts."""
 _ICEBERG_TYPES: dict[pa.DataType, PrimitiveType] = {
     BOOLEAN: BooleanType(),
     INT: IntegerType(),
@@ -91,6 +100,16 @@ def sql_type(node: exp.DataType) -> pa.DataType:
     return type_
 
 
+def number_scalar(digits: str) -> pa.Scalar:
+    """A numeric literal in Spark's type for it: int, bigint, decimal, or double with an exponent."""
+    value = parse_number(digits)
+    if isinstance(value, float):
+        return pa.scalar(value, DOUBLE)
+    if isinstance(value, int):
+        return pa.scalar(value, INT if -(2**31) <= value < 2**31 else LONG)
+    return pa.scalar(value, pa.decimal128(decimal_precision(value), -int(value.as_tuple().exponent)))
+
+
 def iceberg_type(type_: pa.DataType) -> PrimitiveType | None:
     """The Iceberg type with the same values, if there is one."""
     if pt.is_decimal(type_):
@@ -98,8 +117,8 @@ def iceberg_type(type_: pa.DataType) -> PrimitiveType | None:
     return _ICEBERG_TYPES.get(type_)
 
 
-def entering(values: pa.Array) -> pa.Array:
-    """A column in the one Arrow type of its Spark type."""
+def normalize(values: pa.Array) -> pa.Array:
+    """Convert a column to the one Arrow type of its Spark type."""
     type_ = values.type
     if isinstance(type_, pa.UuidType):
         return _uuid_text(values.storage)
@@ -127,20 +146,20 @@ def _uuid_text(values: pa.Array) -> pa.Array:
 
 
 def common_type(left: pa.DataType, right: pa.DataType) -> pa.DataType:
-    """The type two operands meet in, by Spark's ANSI rules."""
+    """The type to which Spark's ANSI rules cast two operands."""
     if left == right or pt.is_null(right):
         return left
     if pt.is_null(left):
         return right
     for a, b in ((left, right), (right, left)):
-        met = _meet(a, b)
-        if met is not None:
-            return met
+        common = _common_type(a, b)
+        if common is not None:
+            return common
     raise TypeMismatchError(f"a {left} and a {right} cannot be compared or combined")
 
 
-def _meet(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
-    """One direction of ``common_type``: what ``a`` makes of ``b``."""
+def _common_type(a: pa.DataType, b: pa.DataType) -> pa.DataType | None:
+    """``common_type`` for one order of its operands."""
     if a == STRING:
         if pt.is_integer(b):
             return LONG
@@ -168,7 +187,7 @@ def as_decimal_type(type_: pa.DataType) -> pa.DataType:
 
 
 def wider_decimal(a: pa.DataType, b: pa.DataType) -> pa.DataType:
-    """A decimal that holds both; wider than Spark's 38 digits rather than rounding as Spark would refuse to."""
+    """A decimal type that holds both exactly, with more than 38 digits if necessary."""
     scale = max(a.scale, b.scale)
     precision = scale + max(a.precision - a.scale, b.precision - b.scale)
     return pa.decimal128(precision, scale) if precision <= MAX_PRECISION else pa.decimal256(precision, scale)
@@ -182,9 +201,11 @@ def cast(values: Vector, target: pa.DataType) -> Vector:
     if pt.is_null(source):
         return values.cast(target)
     if source == STRING:
-        return _from_text(values, target)
+        return values.cast(BINARY) if target == BINARY else map_distinct(values, _text_parser(target), target)
     if target == STRING:
-        return _to_text(values)
+        if pt.is_integer(source) or pt.is_boolean(source) or pt.is_date(source) or source == BINARY:
+            return values.cast(STRING)
+        raise UnsupportedError(f"a cast from {source} to text cannot be evaluated outside Spark")
     if is_number(source) and is_number(target):
         return _number_to_number(values, target)
     if pt.is_boolean(source) and is_number(target):
@@ -202,7 +223,7 @@ def _number_to_number(values: Vector, target: pa.DataType) -> Vector:
     source = values.type
     if pt.is_floating(target):
         if pt.is_decimal(source):
-            return values.cast(STRING).cast(target)
+            return values.cast(STRING).cast(target)  # Arrow's own cast is not correctly rounded
         return values.cast(target, safe=False)
     if pt.is_integer(target):
         return values.cast(target) if pt.is_integer(source) else pc.trunc(values).cast(target)
@@ -214,7 +235,7 @@ def _number_to_number(values: Vector, target: pa.DataType) -> Vector:
 
 
 def with_room(values: Vector) -> Vector:
-    """Decimals with one more digit, for the carry of rounding."""
+    """Decimals with one more digit, because rounding may carry."""
     type_ = values.type
     digits = type_.precision + 1
     return values.cast(
@@ -222,24 +243,13 @@ def with_room(values: Vector) -> Vector:
     )
 
 
-def _to_text(values: Vector) -> Vector:
-    if pt.is_integer(values.type) or pt.is_boolean(values.type) or pt.is_date(values.type) or values.type == BINARY:
-        return values.cast(STRING)
-    raise UnsupportedError(f"a {values.type} as text cannot be evaluated outside Spark")
-
-
-def _from_text(values: Vector, target: pa.DataType) -> Vector:
-    if target == BINARY:
-        return values.cast(BINARY)
-    return map_distinct(values, text_reader(target), target)
-
-
-def text_reader(target: pa.DataType) -> Callable[[str], object]:
-    """The function that reads text as a type."""
+def _text_parser(target: pa.DataType) -> Callable[[str], object]:
+    """The function that casts text to a type."""
     if pt.is_integer(target):
         return lambda text: spark_text.parse_integer(text, target.bit_width)
     if pt.is_timestamp(target):
-        return lambda text: _micros(spark_text.parse_timestamp(text, zoned=target.tz is not None), target)
+        nanos_per_unit = 1 if target.unit == "ns" else 1000
+        return lambda text: spark_text.parse_timestamp(text, zoned=target.tz is not None) // nanos_per_unit
     if pt.is_decimal(target):
         return lambda text: spark_text.rounded_decimal(text, target.precision, target.scale)
     readers: dict[pa.DataType, Callable[[str], object]] = {
@@ -250,10 +260,6 @@ def text_reader(target: pa.DataType) -> Callable[[str], object]:
         TIME: lambda text: spark_text.parse_time(text) // 1000,
     }
     return readers[target]
-
-
-def _micros(nanos: int, target: pa.DataType) -> int:
-    return nanos if target.unit == "ns" else nanos // 1000
 
 
 def map_distinct(values: Vector, change: Callable[[str], object], target: pa.DataType) -> Vector:

@@ -41,12 +41,14 @@ from floeplan.predicate.ir import (
 )
 from floeplan.predicate.literals import NULL, Kind, Literal, literal_of
 from floeplan.predicate.names import Names, Reference, not_comparable
+from floeplan.predicate.rows.arrow_columns import Rows
+from floeplan.predicate.rows.describe import described
 from floeplan.predicate.rows.expressions import SqlExpression, ValueExpression, evaluate_sql
 from floeplan.predicate.rows.intervals import Interval
-from floeplan.predicate.rows.nodes import Rows, described
+from floeplan.predicate.rows.nodes import COMPARISONS
 from floeplan.predicate.rows.types import iceberg_type, sql_type
 from floeplan.predicate.sql.fast_path import compile_plain_piece
-from floeplan.predicate.sql.parse import COMPARISONS, BoundPiece, parse_piece
+from floeplan.predicate.sql.parse import BoundPiece, parse_piece
 from floeplan.predicate.sql.split import BooleanTree, Junction, Negation, Piece, split_predicate, tokenize
 
 _MIRRORED = {CmpOp.LT: CmpOp.GT, CmpOp.LE: CmpOp.GE, CmpOp.GT: CmpOp.LT, CmpOp.GE: CmpOp.LE}

@@ -16,19 +16,11 @@ from sqlglot.errors import ErrorLevel, ParseError
 
 from floeplan.errors import BadInputError
 from floeplan.predicate.names import Names, Reference
+from floeplan.predicate.rows.nodes import COMPARISONS
 from floeplan.predicate.sql.split import Piece, syntax_error
 from floeplan.text import excerpt
 
 MAX_TREE_DEPTH = 150
-COMPARISONS: dict[type[exp.Expr], str] = {
-    exp.EQ: "=",
-    exp.NEQ: "!=",
-    exp.LT: "<",
-    exp.LTE: "<=",
-    exp.GT: ">",
-    exp.GTE: ">=",
-    exp.NullSafeEQ: "<=>",
-}
 _CONDITIONS = (
     *COMPARISONS,
     exp.NullSafeNEQ,
