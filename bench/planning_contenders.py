@@ -30,7 +30,7 @@ from floeplan.predicate.compile import compile_predicate
 from floeplan.predicate.ir import TRUE
 from floeplan.scan.options import ScanOptions
 from floeplan.scan.plan import plan_scan
-from floeplan.snapshot.passes import Predicate, judge_manifests
+from floeplan.snapshot.passes import Predicate, evaluate_manifests
 from scripts.fetch_jars import ensure_jars
 
 JAVA_ITERATIONS = 6
@@ -96,7 +96,7 @@ def floor(table: StaticTable, query: str) -> Callable[[], Kept]:
     where = compile_predicate(text(query, "TIMESTAMP ") or TRUE, table.schema()).predicate
     predicate = Predicate(where, predicate_columns(where), UnionPartitionType.of_table(table.metadata))
     manifests = read_manifest_list(snapshot.manifest_list)
-    kept = np.flatnonzero(judge_manifests(predicate, manifests).tri.keep)
+    kept = np.flatnonzero(evaluate_manifests(predicate, manifests).tri.keep)
     paths = [snapshot.manifest_list, *manifests.path.take(pa.array(kept)).to_pylist()]
 
     def run() -> Kept:

@@ -49,7 +49,7 @@ def test_same_plan_in_the_same_order(spark: SparkSession, archive: StaticTable, 
 
 def test_few_manifests_are_planned_on_the_driver(spark: SparkSession, archive: StaticTable) -> None:
     class Refusing(SparkPlanning):
-        def judge(self, *_: object) -> None:  # type: ignore[override]
+        def evaluate(self, *_: object) -> None:  # type: ignore[override]
             raise AssertionError("a small plan went to Spark")
 
     planning = Refusing(spark, threshold=31)

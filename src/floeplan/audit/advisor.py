@@ -36,7 +36,7 @@ from floeplan.predicate.tristate import kleene
 from floeplan.rewrite.plan.options import CURRENT
 from floeplan.rewrite.run.execute import rewrite_data_files
 from floeplan.rewrite.spec_upgrade.upgrade import upgrade_spec
-from floeplan.snapshot.passes import Predicate, is_delete_manifest, judge_entries, judge_manifests
+from floeplan.snapshot.passes import Predicate, evaluate_entries, evaluate_manifests, is_delete_manifest
 from floeplan.snapshot.reader import SnapshotReader
 from floeplan.snapshot.target import ScanTarget, resolve_target
 from floeplan.transaction.evolve_spec import evolve_spec
@@ -65,7 +65,7 @@ def clustered_manifests(
     before = after = 0
     for expr, runs in workload.predicates:
         predicate = Predicate(expr, predicate_columns(expr), union)
-        before += runs * int(length[judge_manifests(predicate, manifests).tri.keep].sum())
+        before += runs * int(length[evaluate_manifests(predicate, manifests).tri.keep].sum())
         opened = np.bincount(place, _may_match(predicate, entries), number) > 0
         after += runs * round(int(length.sum()) * float(opened.mean()))
     return before, after
@@ -260,7 +260,7 @@ class _Advisor:
         total = np.zeros(len(self.entries), dtype=np.int64)
         for predicate, runs in self.workload.predicates:
             asked = Predicate(predicate, predicate_columns(predicate), self.union)
-            total += runs * judge_entries(asked, self.entries).tri.keep * self.sizes
+            total += runs * evaluate_entries(asked, self.entries).tri.keep * self.sizes
         return total
 
     def _try(self, idea: Idea, points: Points) -> Layout:

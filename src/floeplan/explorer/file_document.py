@@ -36,7 +36,7 @@ from floeplan.scan.expression_json import value_json
 from floeplan.scan.footers import FooterPass
 from floeplan.scan.options import ScanOptions
 from floeplan.snapshot.deletes import match
-from floeplan.snapshot.passes import Predicate, Verdict, judge, judge_entries
+from floeplan.snapshot.passes import Evaluation, Predicate, evaluate_conjuncts, evaluate_entries
 
 # A file's bounds beside what a condition wants, on one scale from 0 to 1: what a page draws of them.
 #
@@ -132,12 +132,12 @@ def file_document(view: TableView, path: str, where: str | None) -> dict[str, An
     stats = leaf_columns(view.target.schema) | dict(predicate.columns)
     entry = view.with_statistics(row, frozenset(stats) | view.deletes.key_columns)
     asked = _Asked(view, entry, compiled, predicate)
-    verdict = judge_entries(predicate, entry)
+    evaluation = evaluate_entries(predicate, entry)
     return {
         "file": view.file_facts(np.array([row]))[0],
         "where": where or "",
-        "answer": _answer(verdict.tri),
-        "conjuncts": _conjuncts(asked, verdict),
+        "answer": _answer(evaluation.tri),
+        "conjuncts": _conjuncts(asked, evaluation),
         "columns": _bounds(entry, stats, frozenset(predicate.columns)),
         "deletes": _deletes(view, entry),
         "row_groups": _row_groups(asked),
@@ -148,14 +148,16 @@ def _answer(tri: Tri) -> str:
     return _ANSWERS[TriState(int(tri.states()[0]))]
 
 
-def _conjuncts(asked: _Asked, verdict: Verdict) -> list[dict[str, Any]]:
+def _conjuncts(asked: _Asked, evaluation: Evaluation) -> list[dict[str, Any]]:
     """What partition values, column bounds and both together say to every conjunct."""
     predicate, entry = asked.predicate, asked.entry
     bounds = file_stats(entry, predicate.columns.values())
     partitions = partition_stats(entry, predicate.fields)
     fields = [field.bound for field in predicate.fields]
-    by_partition = judge(predicate.expr, bounds.nonempty, lambda leaf: partition_answer(leaf, fields, partitions))
-    by_bounds = judge(predicate.expr, bounds.nonempty, lambda leaf: answer_leaf(leaf, bounds))
+    by_partition = evaluate_conjuncts(
+        predicate.expr, bounds.nonempty, lambda leaf: partition_answer(leaf, fields, partitions)
+    )
+    by_bounds = evaluate_conjuncts(predicate.expr, bounds.nonempty, lambda leaf: answer_leaf(leaf, bounds))
     return [
         {
             "predicate": str(conjunct),
@@ -168,7 +170,7 @@ def _conjuncts(asked: _Asked, verdict: Verdict) -> list[dict[str, Any]]:
             "range": drawn_range(conjunct, bounds),
         }
         for conjunct, both, partition, bound in zip(
-            verdict.conjuncts, verdict.parts, by_partition.parts, by_bounds.parts, strict=True
+            evaluation.conjuncts, evaluation.parts, by_partition.parts, by_bounds.parts, strict=True
         )
     ]
 

@@ -161,17 +161,17 @@ def _notes(spec: SpecSummary) -> str:
 
 def _effects(plan: ScanPlan) -> Table | None:
     """How many containers each conjunct would drop by itself, per pass."""
-    judged = [step for step in plan.passes if step.effects]
-    if not judged:
+    evaluated = [step for step in plan.passes if step.effects]
+    if not evaluated:
         return None
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
     table.add_column("each conjunct alone would drop")
-    for step in judged:
+    for step in evaluated:
         table.add_column(f"{step.unit} of {human_count(step.total)}", justify="right")
     table.add_column("why not more")
-    for position, effect in enumerate(judged[0].effects):
-        whys = [step.effects[position].why for step in judged if step.effects[position].why]
-        table.add_row(effect.predicate, *(_dropped(step, position) for step in judged), whys[-1] if whys else "")
+    for position, effect in enumerate(evaluated[0].effects):
+        whys = [step.effects[position].why for step in evaluated if step.effects[position].why]
+        table.add_row(effect.predicate, *(_dropped(step, position) for step in evaluated), whys[-1] if whys else "")
     return table
 
 

@@ -44,7 +44,7 @@ from floeplan.scan.projection import PartitionNames
 from floeplan.scan.scan_plan import ScanPlan
 from floeplan.scan.totals import Totals, summarise
 from floeplan.snapshot.deletes import ScanDeletes, match
-from floeplan.snapshot.passes import Predicate, judge_files, judge_manifests
+from floeplan.snapshot.passes import Predicate, evaluate_files, evaluate_manifests
 from floeplan.snapshot.reader import read_manifest_lists
 from floeplan.snapshot.target import ScanTarget, resolve_target, select
 from floeplan.vectors import Mask
@@ -92,22 +92,22 @@ def plan_appends(
     union = UnionPartitionType.of_table(table.metadata)
     predicate = Predicate(compiled.predicate, predicate_columns(compiled.predicate), union)
     manifests = _added_manifests(table, [snapshot for snapshot in chain if _is_append(snapshot)])
-    keep = judge_manifests(predicate, manifests).tri.keep
+    keep = evaluate_manifests(predicate, manifests).tri.keep
     wanted = EntryColumns(_NAMES, stats=frozenset(predicate.columns))
     read = EntriesCache().read_entries(manifests, union, wanted, rows=np.flatnonzero(keep), io=table.io)
-    judged = judge_files(predicate, read.filter(read.status == Status.ADDED))
-    residuals, codes = judged.residuals(compiled.predicate)
+    evaluated = evaluate_files(predicate, read.filter(read.status == Status.ADDED))
+    residuals, codes = evaluated.residuals(compiled.predicate)
     deletes = ScanDeletes.none(union)
     files = PlannedFiles(
-        entries=judged.entries,
-        states=judged.states,
+        entries=evaluated.entries,
+        states=evaluated.states,
         residuals=residuals,
         residual_of=codes,
         deletes=deletes.entries,
         delete_kinds=deletes.kinds,
-        matches=match(judged.entries, deletes, union, source_types(schema, table.metadata.schemas)),
+        matches=match(evaluated.entries, deletes, union, source_types(schema, table.metadata.schemas)),
         row_groups={},
-        names=PartitionNames(union, judged.entries.partition_types),
+        names=PartitionNames(union, evaluated.entries.partition_types),
     )
     totals = Totals(target, manifests, keep, union, compiled, None, False, None)
     summary = summarise(totals, files, (time.perf_counter() - started) * 1000)

@@ -13,22 +13,22 @@ if TYPE_CHECKING:
     from floeplan.metadata.manifests.entries import EntryColumns
     from floeplan.metadata.manifests.manifest_list import ManifestListTable
     from floeplan.scan.report import ReportStore
-    from floeplan.snapshot.passes import JudgedFiles, Predicate
+    from floeplan.snapshot.passes import EvaluatedFiles, Predicate
     from floeplan.vectors import Ints
 
 DEFAULT_CONCURRENCY = 64
 
 
 class DistributedPlanning(Protocol):
-    """Judges the files of many manifests somewhere else than in this process."""
+    """Evaluates the files of many manifests somewhere else than in this process."""
 
     @property
     def threshold(self) -> int:
         """Plans of fewer manifests are made in this process."""
 
-    def judge(
+    def evaluate(
         self, predicate: Predicate, manifests: ManifestListTable, rows: Ints, columns: EntryColumns, io: FileIO
-    ) -> JudgedFiles:
+    ) -> EvaluatedFiles:
         """The second pass over the given rows of the manifest list."""
 
 
@@ -51,7 +51,7 @@ class ScanOptions:
     recover: bool = False
     """Count the files of other specs whose partition under the default spec is provable from their bounds."""
     planning: DistributedPlanning | None = None
-    """Where the files of many manifests are judged, such as ``floeplan.spark.planning.SparkPlanning``."""
+    """Where the files of many manifests are evaluated, such as ``floeplan.spark.planning.SparkPlanning``."""
     report: bool | ReportStore = True
     """Append a scan report: to the default store, to this one, or not at all."""
 

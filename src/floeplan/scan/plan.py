@@ -44,12 +44,12 @@ from floeplan.schemas import fields_by_id
 from floeplan.snapshot.deletes import ScanDeletes, match
 from floeplan.snapshot.passes import (
     ConjunctEffect,
-    JudgedFiles,
+    EvaluatedFiles,
     Predicate,
-    concat_judged,
+    concat_evaluated,
+    evaluate_files,
+    evaluate_manifests,
     is_delete_manifest,
-    judge_files,
-    judge_manifests,
 )
 from floeplan.snapshot.reader import SnapshotReader
 from floeplan.snapshot.target import ScanTarget, resolve_target, select
@@ -58,7 +58,7 @@ from floeplan.vectors import Ints, Mask
 FOOTERS = "footers"
 _log = logging.getLogger(__name__)
 _BYTES_A_TURN = 8 * 1024 * 1024
-"""Manifests read before their entries are judged: enough for vectors to pay, few enough to use the memory again."""
+"""Manifests read before their entries are evaluated: enough for vectors to pay, few enough to use the memory again."""
 
 _DATA_NAMES = frozenset({"key_metadata", "first_row_id", "sort_order_id"})
 
@@ -156,14 +156,14 @@ class _Planner:
 
     def _pass_manifests(self, manifests: ManifestListTable) -> Mask:
         clock = time.perf_counter()
-        verdict = judge_manifests(self.predicate, manifests)
-        data, keep = ~is_delete_manifest(manifests), verdict.tri.keep
-        kept, proven = int((keep & data).sum()), int((verdict.tri.all_match & data).sum())
-        effects = verdict.effects(data, lambda _: "")
+        evaluation = evaluate_manifests(self.predicate, manifests)
+        data, keep = ~is_delete_manifest(manifests), evaluation.tri.keep
+        kept, proven = int((keep & data).sum()), int((evaluation.tri.all_match & data).sum())
+        effects = evaluation.effects(data, lambda _: "")
         self._record("manifest list", "manifests", int(data.sum()), kept, proven, effects, clock)
         return keep
 
-    def _pass_entries(self, manifests: ManifestListTable, keep: Mask, deletes: ScanDeletes) -> JudgedFiles:
+    def _pass_entries(self, manifests: ManifestListTable, keep: Mask, deletes: ScanDeletes) -> EvaluatedFiles:
         clock = time.perf_counter()
         stats = frozenset(self.predicate.columns) | deletes.key_columns
         if self.options.recover:
@@ -172,16 +172,18 @@ class _Planner:
         rows = self.reader.manifest_rows(DATA, keep)
         elsewhere = self.options.planning
         if elsewhere is not None and len(rows) >= elsewhere.threshold:
-            judged = elsewhere.judge(self.predicate, manifests, rows, columns, self.target.table.io)
+            evaluated = elsewhere.evaluate(self.predicate, manifests, rows, columns, self.target.table.io)
         else:
             # Decoding drops DELETED entries for free; dropping cached ones would copy every column, and evaluation
             # leaves them out anyway.
             read = partial(self.reader.entries, columns=columns, live=self.reader.cache is None)
             parts = self._slices(manifests, rows)
-            judged = concat_judged([judge_files(self.predicate, read(part)) for part in parts])
-        proven = int((judged.states == TriState.TRUE).sum())
-        self._record("manifest entries", "files", judged.total, len(judged.entries), proven, judged.effects, clock)
-        return judged
+            evaluated = concat_evaluated([evaluate_files(self.predicate, read(part)) for part in parts])
+        proven = int((evaluated.states == TriState.TRUE).sum())
+        self._record(
+            "manifest entries", "files", evaluated.total, len(evaluated.entries), proven, evaluated.effects, clock
+        )
+        return evaluated
 
     def _slices(self, manifests: ManifestListTable, rows: Ints) -> list[Ints]:
         """The manifests in turns, so that entries which are dropped make room for the next ones.
@@ -194,7 +196,7 @@ class _Planner:
         turn = np.cumsum(manifests.length[rows]) // _BYTES_A_TURN
         return np.split(rows, np.flatnonzero(np.diff(turn)) + 1) if len(turn) and turn[-1] > turn[0] else [rows]
 
-    def _pass_footers(self, kept: JudgedFiles) -> tuple[JudgedFiles, dict[int, RowGroups]]:
+    def _pass_footers(self, kept: EvaluatedFiles) -> tuple[EvaluatedFiles, dict[int, RowGroups]]:
         clock = time.perf_counter()
         unproven = np.flatnonzero(kept.states != TriState.TRUE)
         requests = _requests(kept.entries, unproven, self.predicate.columns.values())
@@ -209,7 +211,7 @@ class _Planner:
         position = np.cumsum(keep) - 1
         return kept.narrowed(keep), {int(position[row]): groups for row, groups in opened.items() if groups.kept}
 
-    def _files(self, kept: JudgedFiles, deletes: ScanDeletes, opened: dict[int, RowGroups]) -> PlannedFiles:
+    def _files(self, kept: EvaluatedFiles, deletes: ScanDeletes, opened: dict[int, RowGroups]) -> PlannedFiles:
         residuals, codes = kept.residuals(self.predicate.expr)
         return PlannedFiles(
             entries=kept.entries,

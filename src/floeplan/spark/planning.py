@@ -1,8 +1,8 @@
-"""Distributed planning: manifests are decoded and judged by Spark tasks.
+"""Distributed planning: manifests are decoded and evaluated by Spark tasks.
 
 Above a number of manifests the second pass is cut into slices of the manifest list. A task reads the manifests of its
-slice, judges their files and returns the kept ones as columns. Slices come back by number, so the plan is the same, in
-the same order, as one made on the driver.
+slice, evaluates their files and returns the kept ones as columns. Slices come back by number, so the plan is the same,
+in the same order, as one made on the driver.
 
 Only the DataFrame API is used, so classic sessions, clusters and Spark Connect all do.
 """
@@ -21,7 +21,7 @@ from pyiceberg.io import FileIO
 from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns
 from floeplan.metadata.manifests.manifest_list import ManifestListTable
 from floeplan.metadata.manifests.reader import read_entries
-from floeplan.snapshot.passes import JudgedFiles, Predicate, concat_judged, judge_files
+from floeplan.snapshot.passes import EvaluatedFiles, Predicate, concat_evaluated, evaluate_files
 from floeplan.tasks.shipping import ensure_package
 from floeplan.tasks.worker import ArrowTask, report_errors, reraise_task_errors, reusable
 from floeplan.vectors import Ints
@@ -37,7 +37,7 @@ _RESULT = "slice long, files binary"
 
 @dataclass(frozen=True, slots=True)
 class SparkPlanning:
-    """Judges the files of many manifests with Spark; give it to ``ScanOptions.planning``.
+    """Evaluates the files of many manifests with Spark; give it to ``ScanOptions.planning``.
 
     Attributes:
         spark: A session, classic or Connect.
@@ -49,9 +49,9 @@ class SparkPlanning:
     threshold: int = 2000
     manifests_per_task: int = MANIFESTS_PER_TASK
 
-    def judge(
+    def evaluate(
         self, predicate: Predicate, manifests: ManifestListTable, rows: Ints, columns: EntryColumns, io: FileIO
-    ) -> JudgedFiles:
+    ) -> EvaluatedFiles:
         """The second pass over the given manifests."""
         slices = np.array_split(rows, max(1, -(-len(rows) // self.manifests_per_task)))
         task = _task([(manifests.take(part), part) for part in slices], predicate, columns, io)
@@ -59,7 +59,7 @@ class SparkPlanning:
         frame = self.spark.range(0, len(slices), 1, len(slices)).mapInArrow(task, _RESULT)
         with reraise_task_errors():
             answers = frame.toArrow().sort_by("slice").column("files")
-        return concat_judged([pickle.loads(answer.as_buffer()) for answer in answers])
+        return concat_evaluated([pickle.loads(answer.as_buffer()) for answer in answers])
 
 
 def _task(
@@ -72,7 +72,7 @@ def _task(
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             numbers = batch.column(0).to_pylist()
-            answers = [_judge_slice(slices[number], predicate, columns, io) for number in numbers]
+            answers = [_evaluate_slice(slices[number], predicate, columns, io) for number in numbers]
             yield pa.RecordBatch.from_arrays(
                 [pa.array(numbers, pa.int64()), pa.array(answers, pa.binary())], names=["slice", "files"]
             )
@@ -80,7 +80,7 @@ def _task(
     return run
 
 
-def _judge_slice(
+def _evaluate_slice(
     part: tuple[ManifestListTable, Ints], predicate: Predicate, columns: EntryColumns, io: FileIO
 ) -> bytes:
     """One slice; entries count the manifests of the whole list again, not those of the slice."""
@@ -89,4 +89,4 @@ def _judge_slice(
     position = entries.table.schema.get_field_index("manifest")
     numbers = pa.array(rows[entries.ints("manifest")]).cast(entries.table.schema.field(position).type)
     table = entries.table.set_column(position, "manifest", numbers)
-    return pickle.dumps(judge_files(predicate, EntriesTable(table, entries.partition_types)))
+    return pickle.dumps(evaluate_files(predicate, EntriesTable(table, entries.partition_types)))

@@ -41,7 +41,7 @@ from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.build import columns as predicate_columns
 from floeplan.predicate.stats import to_mask
 from floeplan.snapshot.deletes import ScanDeletes, joint_partition_codes, match
-from floeplan.snapshot.passes import Predicate, judge_entries
+from floeplan.snapshot.passes import Predicate, evaluate_entries
 from floeplan.snapshot.reader import SnapshotReader
 from floeplan.transaction.change import Check, ConflictValidation, Operation, SnapshotChange
 from floeplan.transaction.filter_manifests import entry_keys, removed_keys
@@ -168,7 +168,7 @@ def _apply(check: Check, rule: _Rule, context: ValidationContext, committed: Com
 
 def _may_match(context: ValidationContext, entries: EntriesTable) -> Mask:
     """Files that may hold, or delete files that may delete, rows the change depends on."""
-    keep = judge_entries(context.predicate, entries).tri.keep
+    keep = evaluate_entries(context.predicate, entries).tri.keep
     partitions = context.validation.partitions
     if partitions is None:
         return keep

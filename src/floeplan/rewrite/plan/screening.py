@@ -31,7 +31,7 @@ from floeplan.rewrite.plan.candidates import Skip
 from floeplan.rewrite.plan.filter import FilterStats, MultiSpecPartitionFilter, decidable, lifts
 from floeplan.rewrite.plan.options import RewriteOptions
 from floeplan.scan.summary import PlanWarning
-from floeplan.snapshot.passes import Predicate, judge_entries, judge_manifests
+from floeplan.snapshot.passes import Predicate, evaluate_entries, evaluate_manifests
 from floeplan.text import counted
 from floeplan.vectors import Mask
 
@@ -119,7 +119,7 @@ class Screening:
         """Manifests, of data and of deletes, that may hold a file of a partition that may match; live ones."""
         keep: Mask = ~((manifests.added_files == 0) & (manifests.existing_files == 0))
         for item in self.filters:
-            keep &= judge_manifests(item.question, manifests).tri.keep
+            keep &= evaluate_manifests(item.question, manifests).tri.keep
         return keep
 
     def screen(self, entries: EntriesTable) -> Screened:
@@ -165,7 +165,7 @@ def _may_match(item: NamedFilter, entries: EntriesTable, doubtful: Mask) -> Mask
     for rows, by_bounds in ((np.flatnonzero(~doubtful), False), (np.flatnonzero(doubtful), True)):
         if len(rows):
             some = entries if len(rows) == len(entries) else entries.take(rows)
-            keep[rows] = _by_bounds(item, some) if by_bounds else judge_entries(item.question, some).tri.keep
+            keep[rows] = _by_bounds(item, some) if by_bounds else evaluate_entries(item.question, some).tri.keep
     return keep
 
 

@@ -39,7 +39,7 @@ from floeplan.rewrite.plan.output import OutputPartitions, needed_stats, output_
 from floeplan.rewrite.spec_upgrade.delete_repair import Strays, find_strays, joint_codes
 from floeplan.rewrite.spec_upgrade.placement import Move, Places, refiling_of
 from floeplan.snapshot.deletes import ScanDeletes
-from floeplan.snapshot.passes import Predicate, judge_entries
+from floeplan.snapshot.passes import Predicate, evaluate_entries
 from floeplan.snapshot.reader import SnapshotReader
 from floeplan.transaction.move_entries import EntryMove
 from floeplan.vectors import Ints, Mask
@@ -158,7 +158,7 @@ def plan_move(
         fates[np.isin(data.spec_id, coarser) & (fates != Fate.IN_TARGET_SPEC)] = Fate.COARSER_TARGET
     _keep_for_deletes(head, data, outputs, deletes, fates)
     if where is not TRUE:
-        proven = judge_entries(asked, data).tri.all_match
+        proven = evaluate_entries(asked, data).tri.all_match
         fates[~proven & (fates != Fate.IN_TARGET_SPEC)] = Fate.NOT_ASKED_FOR
     if most_files is not None:
         fates[np.flatnonzero(fates == Fate.MOVED)[most_files:]] = Fate.NEXT_COMMIT
