@@ -248,7 +248,7 @@ def _sum_effects(effects: tuple[ConjunctEffect, ...], total: int) -> ConjunctEff
 def residuals(operands: tuple[IrExpr, ...], proven: Mask) -> tuple[tuple[IrExpr, ...], npt.NDArray[np.intp]]:
     """The distinct residuals of containers, and the index of the residual that each container needs.
 
-    The pattern of unproven conjuncts is folded into one number per container, one bit per conjunct, ``_BITS`` at a time.
+    The pattern of unproven conjuncts becomes one number per container, one bit per conjunct, ``_BITS`` at a time.
     """
     codes = np.zeros(len(proven), dtype=np.intp)
     patterns: list[tuple[IrExpr, ...]] = [()]
