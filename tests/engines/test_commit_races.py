@@ -75,7 +75,15 @@ def must_conflict(first: str, second: str, isolation: IsolationLevel, version: i
 
 
 CASES = [
-    pytest.param(first, second, isolation, version, id=f"{first} after {second}, {isolation}, v{version}")
+    pytest.param(
+        first,
+        second,
+        isolation,
+        version,
+        id=f"{first} after {second}, {isolation}, v{version}",
+        # Formats 1 and 3 differ from 2 in merge-on-read alone: of the other pairs only equal ones are representative.
+        marks=() if version == 2 or first in (second, "merge-on-read") else pytest.mark.matrix,
+    )
     for version in (1, 2, 3)
     for first in FIRST
     for second in SECOND

@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CASES = [
     ("append", "task"),
     ("delete", "executor"),
-    ("rewrite", "executor"),
+    pytest.param("rewrite", "executor", marks=pytest.mark.matrix),
     ("rewrite", "worker"),
 ]
 """The worker comes last: it does not come back."""

@@ -1,7 +1,8 @@
-"""The rules the test suite lives by, tried on small suites of their own."""
+"""The rules of the test suite, tested on small suites: skips, markers, warnings, fuzzing, imports."""
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import pytest
@@ -73,3 +74,18 @@ def test_seeds_are_the_same_every_time_unless_fuzzing(monkeypatch: pytest.Monkey
     assert list(fuzzing.seeds(3)) == [0, 1, 2]
     monkeypatch.setattr(fuzzing, "SECONDS", 60.0)
     assert next(fuzzing.seeds(3)) != next(fuzzing.seeds(3))
+
+
+def test_no_test_module_imports_another() -> None:
+    """What tests share is in ``tests.support``: a test module can be read, moved and run by itself."""
+    found = []
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+            else:
+                continue
+            found += [f"{path}: {name}" for name in names if name.startswith("tests.") and ".support" not in name]
+    assert found == []
