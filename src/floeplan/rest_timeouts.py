@@ -95,14 +95,12 @@ def _token_of(answer: requests.Response, lasts: int | None) -> tuple[str, int]:
     except ValueError:
         told = None
     if not isinstance(told, dict) or not isinstance(told.get("access_token"), str):
-        raise OAuthError("the server of tokens (token_url) answers without one")
+        raise OAuthError("the OAuth2 endpoint (token_url) returned no access_token")
     said: Any = lasts if told.get("expires_in") is None else told["expires_in"]
     try:
         return told["access_token"], int(said)
     except (TypeError, ValueError, OverflowError):
-        raise OAuthError(
-            "the server of tokens (token_url) does not say how long its token lasts: set expires_in"
-        ) from None
+        raise OAuthError("the OAuth2 endpoint (token_url) returned no expires_in; set expires_in") from None
 
 
 def _told(provider: OAuth2TokenProvider) -> tuple[Any, ...]:

@@ -269,7 +269,7 @@ def test_a_row_without_a_number_is_an_error_and_never_lost(
     session = spark.newSession()
     monkeypatch.setattr(row_numbers, "ROW_INDEX", "a_name_no_reader_fills")
     monkeypatch.setitem(row_numbers._proven, session, True)
-    with pytest.raises(Exception, match="a row of a file with deletes has no number"):
+    with pytest.raises(Exception, match="missing or invalid row index in a file with deletes"):
         read(session, deleted, options=NATIVE).collect()
 
 
@@ -358,7 +358,7 @@ def test_a_number_that_no_file_can_have_is_an_error(spark: SparkSession, row: st
     numbered = spark.range(128).selectExpr("id", "id AS row")
     kept = numbered.where(is_kept(words, 2, "0L", "row")).select("id").collect()
     assert [number for (number,) in kept] == [number for number in range(128) if number not in (0, 2, 127)]
-    with pytest.raises(Exception, match="a row of a file with deletes has no number, or one beyond its file"):
+    with pytest.raises(Exception, match="missing or invalid row index in a file with deletes"):
         numbered.selectExpr("id", f"{row} AS row").where(is_kept(words, 2, "0L", "row")).collect()
 
 

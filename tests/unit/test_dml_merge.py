@@ -158,7 +158,7 @@ class TestSources:
         assert fp.merge(table, reader, "id").when_matched_delete().execute().rows_deleted == 3
 
     def test_anything_else_is_refused(self, table: Table) -> None:
-        with pytest.raises(BadInputError, match="int is no source of rows"):
+        with pytest.raises(BadInputError, match="unsupported input type: int"):
             fp.merge(table, 5, "id").when_matched_delete().execute()
 
 

@@ -23,7 +23,7 @@ OLD_SPEC = "old-spec files"
 DELETES = "delete files"
 MANIFESTS = "many small manifests"
 NO_FILTER = "no filter"
-NO_PARTITION = "no partition column is asked"
+NO_PARTITION = "the filter uses no partition column"
 
 ADVICE = CURES | {
     OLD_SPEC: "most bytes are in files of older specs: upgrade-spec, or rewrite with --spec current",

@@ -143,7 +143,7 @@ def _tables(data: Any) -> Iterable[pa.Table]:
     if isinstance(data, Iterable) and not isinstance(data, str | bytes | dict):
         return (table for part in data for table in _tables(part))
     raise BadInputError(
-        f"{type(data).__name__} is no source of rows; give Arrow data, a Spark DataFrame or Parquet files"
+        f"unsupported input type: {type(data).__name__}; use Arrow data, a Spark DataFrame or paths of Parquet files"
     )
 
 

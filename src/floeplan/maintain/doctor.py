@@ -316,9 +316,7 @@ class _Examination:
         )
         small = self.data.ints("file_size_in_bytes") < sizes.smallest
         if np.count_nonzero(small) >= MANY_SMALL_FILES:
-            yield from self._of_data(
-                Severity.INFO, "small-files", small, "below the size they should have: run rewrite"
-            )
+            yield from self._of_data(Severity.INFO, "small-files", small, "are below the target size: run rewrite")
         old = self.data.spec_id != self.head.metadata.default_spec_id
         yield from self._of_data(Severity.INFO, "old-specs", old, "under an old spec: run upgrade-spec")
 

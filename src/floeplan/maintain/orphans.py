@@ -181,7 +181,7 @@ def _refuse_other_names(listed: Iterable[Location], reachable: Iterable[Location
         if found is not None and found != location:
             named, seen = (f"{one.scheme}://{one.authority}{one.path}" for one in (location, found))
             raise CorruptMetadataError(
-                f"the table names {named}, and {seen} is there: nobody can tell whether that is one file; "
+                f"the table names {named}, and {seen} is there: cannot determine whether these are the same file; "
                 "nothing was removed",
                 context={"file": named, "listed": seen},
             )

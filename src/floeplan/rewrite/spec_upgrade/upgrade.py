@@ -40,7 +40,7 @@ CURRENT = "current"
 _POLL_SECONDS = 1.0
 _MEANING = (
     "a dynamic INSERT OVERWRITE will replace the moved files too, where it kept them before",
-    "writers that add equality deletes under an old spec must be stopped: their deletes would not meet moved files",
+    "writers that add equality deletes under an old spec must be stopped: their deletes would not apply to moved files",
 )
 
 

@@ -88,10 +88,10 @@ BYTES_PER_TASK = 64 * 2**20
 WORD = 64
 START_BITS = 23
 MAX_WORDS = 1 << START_BITS
-"""64 MiB of bits, at least a quarter of a thousand million rows."""
+"""64 MiB of bits, at least 250 million rows."""
 _WORDS = "part long, words array<bigint>"
 _UNNUMBERED = (
-    "a row of a file with deletes has no number, or one beyond its file: "
+    "missing or invalid row index in a file with deletes: "
     'read with ReadOptions(path="arrow"), which does not ask Spark for it'
 )
 _EQUALITY = (DeleteKind.EQUALITY_GLOBAL, DeleteKind.EQUALITY_PARTITION)
