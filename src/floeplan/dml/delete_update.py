@@ -20,7 +20,7 @@ from floeplan.dml.assign import Assignments, arrow_evaluates, compile_assignment
 from floeplan.dml.outcome import Commit, DmlResult, Outcome, commit_outcome, discard_on_failure, discard_result
 from floeplan.dml.planning import drop_proven, plan_rows, weights, works
 from floeplan.dml.row_changes import Clause, Decision, DeletePositions, Matching
-from floeplan.dml.row_task import FileTask, RowTask
+from floeplan.dml.row_task import RowTask
 from floeplan.dml.statement import SubqueryCondition, all_at_moment, planned, statement_timestamp, with_timestamp
 from floeplan.dml.target import Command, DmlTarget, Mode, resolve
 from floeplan.metadata.files import TableFiles
@@ -32,6 +32,7 @@ from floeplan.scan.scan_plan import ScanPlan
 from floeplan.tasks.runner import run_tasks
 from floeplan.transaction.catalog_commit import CommitOptions
 from floeplan.transaction.change import IsolationLevel
+from floeplan.write.full_rows import FileTask
 from floeplan.write.target import WriteTarget
 
 if TYPE_CHECKING:

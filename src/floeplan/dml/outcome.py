@@ -7,13 +7,11 @@ added deletes for a removed file matters only when rows of it live on in new fil
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from pyiceberg.table.update import SetPropertiesUpdate
 from pyroaring import BitMap64
 
@@ -22,7 +20,7 @@ from floeplan.dml.row_task import RowTaskResult
 from floeplan.dml.target import Command, DmlTarget
 from floeplan.metadata.delete_index import DeleteFileId
 from floeplan.metadata.files import TableFiles
-from floeplan.metadata.manifests.entries import EntriesTable, partition_column
+from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.metadata.manifests.manifest_list import DATA, DELETES
 from floeplan.metadata.manifests.new_entries import concat_entries
 from floeplan.partition.union import UnionPartitionType
@@ -35,6 +33,7 @@ from floeplan.transaction.change import (
     IsolationLevel,
     Operation,
     SnapshotChange,
+    removed_entry_hints,
     required_checks,
 )
 from floeplan.transaction.commit import commit_change
@@ -116,7 +115,6 @@ class DmlResult:
 # ---
 
 _CONTENT = {DATA: "data", DELETES: "deletes"}
-_HINTS = ("manifest", "spec_id", "content", "file_path", "content_offset")
 
 
 @dataclass(slots=True)
@@ -233,7 +231,7 @@ def commit_outcome(target: DmlTarget, outcome: Outcome, how: Commit) -> DmlResul
         removed_deletes=frozenset(outcome.removed_deletes),
         removed_entries=None
         if outcome.planned is None
-        else planned_entries(outcome.planned, outcome.removed_data, outcome.removed_deletes),
+        else removed_entry_hints(outcome.planned, outcome.removed_data, outcome.removed_deletes),
         planned_on=None if target.snapshot is None else target.snapshot.snapshot_id,
         merge_manifests=outcome.merge_manifests,
         summary=how.summary,
@@ -253,27 +251,6 @@ def commit_outcome(target: DmlTarget, outcome: Outcome, how: Commit) -> DmlResul
     follow(target.table, done.table)
     written = tuple(ManifestSummary(m.path, m.spec_id, _CONTENT[m.content], m.entries) for m in done.manifests_written)
     return _result(target, outcome, done.snapshot_id, written, done.attempts)
-
-
-def planned_entries(
-    planned: PlannedFiles, removed_data: Collection[str], removed_deletes: Collection[DeleteFileId]
-) -> EntriesTable | None:
-    """What a plan knows of files that are removed."""
-    data, deletes = planned.entries, planned.deletes
-    gone = pa.array(sorted(removed_data), pa.large_string())
-    no_longer = pa.array(sorted({file.path for file in removed_deletes}), pa.large_string())
-    wanted = [(data, gone), (deletes, no_longer)]
-    tables = [_hints(entries).filter(pc.is_in(entries.path, paths)) for entries, paths in wanted if len(entries)]
-    if not tables:
-        return None
-    return EntriesTable(pa.concat_tables(tables, promote_options="default").combine_chunks(), data.partition_types)
-
-
-def _hints(entries: EntriesTable) -> pa.Table:
-    table = entries.table
-    if "content_offset" not in entries:
-        table = table.append_column("content_offset", pa.nulls(len(entries), pa.int64()))
-    return table.select([*_HINTS, *(partition_column(key) for key in entries.partition_types)])
 
 
 def _checks(target: DmlTarget, outcome: Outcome, how: Commit) -> frozenset[Check]:

@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 
 from floeplan.dml.outcome import Outcome
-from floeplan.dml.row_task import FileTask
 from floeplan.dml.target import DmlTarget
 from floeplan.metadata.delete_index import DeleteFileId, DeleteKind
 from floeplan.metadata.manifests.entries import EntriesTable, partition_column
@@ -25,6 +24,7 @@ from floeplan.scan.scan_plan import ScanPlan
 from floeplan.spark.planning import SparkPlanning
 from floeplan.text import parse_count
 from floeplan.vectors import Mask
+from floeplan.write.full_rows import FileTask
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

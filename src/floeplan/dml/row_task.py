@@ -19,11 +19,8 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyiceberg.schema import Schema
-from pyiceberg.types import LongType, NestedField
 from pyroaring import BitMap64
 
 from floeplan.dml.assign import top_fields
@@ -35,20 +32,9 @@ from floeplan.scan.file_rows import FileRows, OpenFile, PlannedRows, TableRows
 from floeplan.scan.model import FileScan
 from floeplan.scan.projection import arrow_schema
 from floeplan.write.data_files import coalesce_batches, write_data_files
+from floeplan.write.full_rows import FileTask, FullRowReader, mark_updated
 from floeplan.write.position_deletes import PositionDeleteCollector, file_scoped_deletes
 from floeplan.write.target import WriteTarget
-
-ROW_ID = NestedField(2147483540, "_row_id", LongType(), required=False)
-LAST_UPDATED = NestedField(2147483539, "_last_updated_sequence_number", LongType(), required=False)
-
-
-@dataclass(frozen=True, slots=True)
-class FileTask:
-    """A data file to change; ``entry`` holds its spec and partition tuple for the deletes written beside it."""
-
-    file: FileScan
-    entry: EntriesTable
-    first_row_id: int | None
 
 
 @dataclass(slots=True)
@@ -79,38 +65,13 @@ class RowTask:
         return _Run(self, attempt).run(works)
 
 
-class WholeRows:
-    """Reads rows in the columns of a schema, by default in all of them and in format 3 with their identity."""
-
-    def __init__(self, target: WriteTarget, files: FileRows, schema: Schema | None = None) -> None:
-        self._files = files
-        self._lineage = target.format_version >= 3
-        extra = (ROW_ID, LAST_UPDATED) if self._lineage else ()
-        self.schema = schema or Schema(*target.stored_schema.fields, *extra)
-
-    def read(self, work: FileTask, opened: OpenFile, selection: RowSelection) -> pa.Table:
-        """Live rows at these positions."""
-        return self.located(work, opened, selection)[0]
-
-    def located(self, work: FileTask, opened: OpenFile, selection: RowSelection) -> tuple[pa.Table, RowSelection]:
-        """Live rows at these positions, and which of the positions those are."""
-        rows, live = opened.read(self.schema, selection)
-        if self._lineage:
-            rows = _with_lineage(rows, work, selection.to_rows())
-        return (rows, selection) if live.all() else (rows.filter(pa.array(live)), selection.narrow(live))
-
-    def touched(self, work: FileTask, selection: RowSelection) -> pa.Table:
-        """Rows at these positions as they are before new values are put in."""
-        return touched(self.read(work, self._files.open(work.file), selection))
-
-
 class _Run:
     """One run of a task."""
 
     def __init__(self, task: RowTask, attempt: str) -> None:
         self.task, self.attempt = task, attempt
         self.files = FileRows(task.table)
-        self.whole = WholeRows(task.target, self.files)
+        self.whole = FullRowReader(task.target, self.files)
         self.deletes = PositionDeleteCollector(task.target, self.files)
         self.columns = cache(partial(top_fields, task.table.schemas[0]))
         self.to_update = cache(self._without_replaced)
@@ -181,34 +142,10 @@ class _Run:
             rows = self.to_update(number).read(work, opened, RowSelection.from_rows(fates.positions[mine]))
             source = None if fates.source is None else fates.source[mine]
             resolve = self.task.decision.resolver(rows, self.whole.schema, source)
-            yield touched(clause.assignments.update(rows, resolve, arrow_schema(self.whole.schema)))
+            yield mark_updated(clause.assignments.update(rows, resolve, arrow_schema(self.whole.schema)))
 
-    def _without_replaced(self, clause: int) -> WholeRows:
+    def _without_replaced(self, clause: int) -> FullRowReader:
         """Reads all but the columns whose new values do not depend on what they were."""
         assignments = self.task.decision.clauses[clause].assignments
         assert assignments is not None, "rows that are deleted get no new values"
-        return WholeRows(self.task.target, self.files, Schema(*assignments.kept_fields(self.whole.schema)))
-
-
-def _with_lineage(rows: pa.Table, work: FileTask, positions: npt.NDArray[np.int64]) -> pa.Table:
-    """Row ids and update numbers that the file leaves to be inherited, filled in."""
-    if work.first_row_id is not None:
-        inherited = pa.array(positions + work.first_row_id)
-        rows = _filled(rows, ROW_ID.name, inherited)
-        rows = _filled(rows, LAST_UPDATED.name, pa.scalar(work.file.sequence_number, pa.int64()))
-    return rows
-
-
-def _filled(rows: pa.Table, name: str, values: pa.Array | pa.Scalar) -> pa.Table:
-    position = rows.schema.get_field_index(name)
-    column = rows.column(position).combine_chunks()
-    return rows.set_column(position, rows.schema.field(position), pc.coalesce(column, values))
-
-
-def touched(rows: pa.Table) -> pa.Table:
-    """Rows whose last update is the commit that is being made."""
-    position = rows.schema.get_field_index(LAST_UPDATED.name)
-    if position < 0:
-        return rows
-    field_ = rows.schema.field(position)
-    return rows.set_column(position, field_, pa.nulls(rows.num_rows, field_.type))
+        return FullRowReader(self.task.target, self.files, Schema(*assignments.kept_fields(self.whole.schema)))

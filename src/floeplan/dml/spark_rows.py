@@ -26,7 +26,6 @@ from pyiceberg.table import Table
 from pyroaring import BitMap64
 
 from floeplan.dml.assign import Assignment, Assignments, replace_value, top_fields
-from floeplan.dml.row_task import FileTask, WholeRows
 from floeplan.errors import BadInputError, TypeMismatchError
 from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.parquet.prune.selection import RowSelection
@@ -40,6 +39,7 @@ from floeplan.tasks.shipping import ensure_package
 from floeplan.tasks.worker import ArrowTask, report_errors, reraise_task_errors, reusable
 from floeplan.write.data_files import write_data_files
 from floeplan.write.file_entries import remove_written_files
+from floeplan.write.full_rows import FileTask, FullRowReader
 from floeplan.write.position_deletes import merge_positions
 from floeplan.write.target import WriteTarget
 
@@ -246,7 +246,7 @@ class _Sink:
     ) -> None:
         self.rows, self.target, self.clauses, self.written = rows, target, clauses, written
         self.paths = list(_assigned(clauses))
-        self.whole = WholeRows(target, FileRows(rows.table))
+        self.whole = FullRowReader(target, FileRows(rows.table))
         self.result = _SinkResult()
 
     def take(self, decided: pa.Table) -> _SinkResult:
@@ -287,7 +287,7 @@ class _Sink:
             mine = decided.filter(pc.equal(decided[FILE], number)).sort_by(POSITION)
             positions = np.asarray(mine[POSITION])
             selection = RowSelection.from_runs(positions, np.ones_like(positions))
-            rows = self.whole.touched(self.rows.works[number], selection)
+            rows = self.whole.read_for_update(self.rows.works[number], selection)
             for path, values in self._values_at(assignments, mine):
                 rows = replace_value(rows, path, values)
             yield rows

@@ -7,14 +7,18 @@ same change is validated against, and applied to, the newer snapshot.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import Literal, TypeAlias
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from floeplan.metadata.delete_index import DeleteFileId
-from floeplan.metadata.manifests.entries import EntriesTable
+from floeplan.metadata.manifests.entries import EntriesTable, partition_column
 from floeplan.predicate.ir import TRUE, IrExpr
+from floeplan.scan.model import PlannedFiles
 
 
 class Operation(StrEnum):
@@ -145,3 +149,25 @@ def required_checks(
             else:
                 checks = _NEW_DELETES | {Check.REFERENCED_FILES_NOT_DELETED, Check.NO_NEW_DELETES}
             return checks if isolation is IsolationLevel.SNAPSHOT else checks | {Check.NO_NEW_DATA}
+
+
+_HINTS = ("manifest", "spec_id", "content", "file_path", "content_offset")
+
+
+def removed_entry_hints(
+    planned: PlannedFiles, removed_data: Collection[str], removed_deletes: Collection[DeleteFileId]
+) -> EntriesTable | None:
+    """What a plan knows of removed files, for ``SnapshotChange.removed_entries``."""
+    paths = [removed_data, {file.path for file in removed_deletes}]
+    tables = []
+    for entries, removed in zip((planned.entries, planned.deletes), paths, strict=True):
+        if len(entries):
+            table = entries.table
+            if "content_offset" not in entries:
+                table = table.append_column("content_offset", pa.nulls(len(entries), pa.int64()))
+            table = table.select([*_HINTS, *(partition_column(key) for key in entries.partition_types)])
+            tables.append(table.filter(pc.is_in(entries.path, pa.array(sorted(removed), pa.large_string()))))
+    if not tables:
+        return None
+    together = pa.concat_tables(tables, promote_options="default").combine_chunks()
+    return EntriesTable(together, planned.entries.partition_types)

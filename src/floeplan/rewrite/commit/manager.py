@@ -26,7 +26,6 @@ import pyarrow as pa
 from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH
 
-from floeplan.dml.outcome import planned_entries
 from floeplan.errors import CommitConflictError, CommitError, CorruptMetadataError, FloeplanError
 from floeplan.metadata.delete_index import DeleteFileId, DeleteKind
 from floeplan.metadata.files import TableFiles
@@ -46,7 +45,7 @@ from floeplan.snapshot.target import branch_head
 from floeplan.tasks.runner import new_attempt
 from floeplan.text import counted
 from floeplan.transaction.catalog_commit import CommitOptions, Retries, RetryPolicy
-from floeplan.transaction.change import Check, ConflictValidation, Operation, SnapshotChange
+from floeplan.transaction.change import Check, ConflictValidation, Operation, SnapshotChange, removed_entry_hints
 from floeplan.transaction.commit import CommitResult, commit_change
 from floeplan.transaction.filter_manifests import may_hold
 from floeplan.transaction.history import has_expired_snapshots
@@ -280,7 +279,7 @@ class CommitManager:
             added_deletes=deletes,
             removed_data=removed,
             removed_deletes=frozenset(gone),
-            removed_entries=planned_entries(self.plan.files, removed, gone),
+            removed_entries=removed_entry_hints(self.plan.files, removed, gone),
             planned_on=None if start is None else start.snapshot_id,
             summary=self._statement(judged),
         )

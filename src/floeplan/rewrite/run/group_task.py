@@ -15,7 +15,6 @@ from types import TracebackType
 import numpy as np
 from pyiceberg.table.sorting import SortOrder
 
-from floeplan.dml.row_task import FileTask
 from floeplan.metadata.delete_index import DeleteFileId
 from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.partition.key import PartitionKey
@@ -26,6 +25,7 @@ from floeplan.rewrite.strategies.base import Strategy
 from floeplan.scan.file_rows import FileRows
 from floeplan.tasks.memory import Cores
 from floeplan.vectors import Ints
+from floeplan.write.full_rows import FileTask
 from floeplan.write.partitioning import FilePartition
 from floeplan.write.target import WriteTarget
 

@@ -20,7 +20,6 @@ import numpy as np
 import pyarrow as pa
 from pyiceberg.schema import Schema
 
-from floeplan.dml.row_task import LAST_UPDATED, ROW_ID, FileTask, WholeRows
 from floeplan.metadata.files import writing
 from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.parquet.footer.footer import ChunkLocation, decode_footer
@@ -37,6 +36,7 @@ from floeplan.vectors import Mask
 from floeplan.write.conform import conform
 from floeplan.write.data_files import data_entry
 from floeplan.write.file_entries import added_entries
+from floeplan.write.full_rows import LAST_UPDATED, ROW_ID, FileTask, FullRowReader
 from floeplan.write.parquet_file import (
     RowGroupMetrics,
     WrittenFile,
@@ -286,7 +286,7 @@ class GroupJoiner:
 
     def _decode(self, sources: Sequence[_SourceGroup], schema: Schema) -> tuple[int, pa.Table]:
         """Decode columns of as many row groups as fit a new one: decoded they may be far larger than encoded."""
-        reader = WholeRows(self.target, self.attempt.files, schema)
+        reader = FullRowReader(self.target, self.attempt.files, schema)
         tables: list[pa.Table] = []
         size = 0
         for source in sources:

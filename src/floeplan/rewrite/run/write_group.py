@@ -23,7 +23,6 @@ import pyarrow as pa
 from pyiceberg.schema import Schema
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER_ID, SortField, SortOrder
 
-from floeplan.dml.row_task import FileTask, WholeRows
 from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.metadata.manifests.new_entries import concat_entries
 from floeplan.parquet.prune.selection import RowSelection
@@ -40,6 +39,7 @@ from floeplan.tasks.threads import parallel_map, prefetch
 from floeplan.vectors import Ints
 from floeplan.write.conform import conform
 from floeplan.write.data_files import DataFileWriter
+from floeplan.write.full_rows import FileTask, FullRowReader
 from floeplan.write.partitioning import FilePartition, partitions_of, split
 
 PROCESS_BYTES = 150 * 1024 * 1024
@@ -81,7 +81,7 @@ class GroupWriter:
     def __init__(self, attempt: GroupAttempt) -> None:
         self.attempt = attempt
         self.task, self.target = attempt.task, attempt.target
-        self.whole = WholeRows(attempt.target, attempt.files)
+        self.whole = FullRowReader(attempt.target, attempt.files)
         self._writer: DataFileWriter | None = None
 
     def write(self, written: ExitStack) -> EntriesTable:
@@ -144,7 +144,7 @@ class GroupWriter:
                 yield _RowGroup(source, task, opened, live.intersect(RowSelection.from_runs([first], [count])), count)
 
     def _read(self, group: _RowGroup) -> tuple[_RowGroup, pa.Table, RowSelection]:
-        rows, found = self.whole.located(group.task, group.opened, group.live)
+        rows, found = self.whole.read_with_positions(group.task, group.opened, group.live)
         return group, rows, found
 
     # Sorting
