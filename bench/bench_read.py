@@ -27,8 +27,8 @@ from bench.cpu_clock import CpuClock
 from bench.read_tables import DELETED, EVERY, REMAINDER, make_tables
 from bench.spark_session import start_session
 from floeplan.spark.read.columns import ROW_INDEX
-from floeplan.spark.read.deletes import held_row_test, held_words
-from floeplan.spark.read.file_log import loaded_files
+from floeplan.spark.read.deletes import cached_bitmap, cached_row_test
+from floeplan.spark.read.file_log import cached_frame
 from tests.support.spark.lake import NAME, Lake
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ class _Bench:
         """As a process reads that has read neither these files nor their deletes before."""
 
         def read(where: str | None) -> DataFrame:
-            for held in (held_words, held_row_test, loaded_files):
+            for held in (cached_bitmap, cached_row_test, cached_frame):
                 held.cache_clear()
             return fp.read(self.spark, self.tables[name], where)
 

@@ -28,8 +28,8 @@ from floeplan.scan.options import ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.spark.read import native as row_numbers
 from floeplan.spark.read.columns import FIELD_ID
-from floeplan.spark.read.deletes import held_row_test, held_words, is_kept
-from floeplan.spark.read.file_log import loaded_files, process_folder
+from floeplan.spark.read.deletes import cached_bitmap, cached_row_test, is_kept
+from floeplan.spark.read.file_log import cached_frame, process_folder
 from floeplan.spark.read.reader import ReadOptions, plan_read, read, read_plan_of
 from floeplan.spark.read.reader_choice import FIELD_ID_CONF, MISSING_IDS_CONF, ZONE_CONF
 from floeplan.transaction.metadata_json import writable_metadata
@@ -155,7 +155,7 @@ def test_files_without_ids_are_not_read_as_nulls(
     spark.conf.set(MISSING_IDS_CONF, "false")
     plan = plan_read(spark, table, options=OPTIONS)
     assert [len(branch.rows) for branch in plan.branches] == [1]
-    assert plan.route.reasons == (("they carry no field ids", 1),)
+    assert plan.choice.reasons == (("they have no field ids", 1),)
     assert rows(plan.dataframe()) == [{"a": 1}, {"a": 2}, {"a": 3}]
     spark.conf.set(MISSING_IDS_CONF, "true")
     careless = plan_read(spark, table, options=OPTIONS)
@@ -208,7 +208,7 @@ def test_files_with_hidden_names_are_read(
     table.append(pa.table({"a": [1]}))
     plan, path = moved(table, hidden)
     chosen = read_plan_of(spark, plan)
-    assert "leave them out" in chosen.explain()
+    assert "skip them silently" in chosen.explain()
     assert rows(chosen.dataframe()) == [{"a": 1}]
     assert spark.read.schema("a long").parquet(str(path)).count() == 0, "Spark no longer hides such files"
 
@@ -228,7 +228,7 @@ def test_deletes_find_files_whose_paths_spark_writes_otherwise(
     append(table, pa.table({"a": range(10)}))
     delete(table.refresh(), "a < 8", mode="merge-on-read")
     plan = plan_read(spark, table.refresh(), options=NATIVE)
-    assert [branch.describe() for branch in plan.branches] == ["position bits"]
+    assert [branch.describe() for branch in plan.branches] == ["position deletes as a bitmap"]
     assert rows(plan.dataframe()) == [{"a": 8}, {"a": 9}]
     monkeypatch.setattr(row_numbers, "KNOWN_TO_COUNT", "another Spark")
     assert rows(plan.dataframe()) == [{"a": 8}, {"a": 9}]
@@ -251,7 +251,7 @@ def deleted(local_catalog: SqlCatalog, name: str) -> Table:
 def test_rows_are_counted_by_the_reader_itself_where_that_is_proven(spark: SparkSession, deleted: Table) -> None:
     session = spark.newSession()
     assert rows(read(session, deleted, options=NATIVE)) == [{"a": 8}, {"a": 9}]
-    assert row_numbers.row_number(session) == row_numbers.ROW_INDEX
+    assert row_numbers.row_index_column(session) == row_numbers.ROW_INDEX
 
 
 def test_a_reader_that_does_not_count_is_not_asked_to(
@@ -260,7 +260,7 @@ def test_a_reader_that_does_not_count_is_not_asked_to(
     monkeypatch.setattr(row_numbers, "ROW_INDEX", "a_name_no_reader_fills")
     session = spark.newSession()
     assert rows(read(session, deleted, options=NATIVE)) == [{"a": 8}, {"a": 9}]
-    assert row_numbers.row_number(session) == row_numbers.DOCUMENTED
+    assert row_numbers.row_index_column(session) == row_numbers.DOCUMENTED
 
 
 def test_a_row_without_a_number_is_an_error_and_never_lost(
@@ -296,9 +296,9 @@ def test_deletes_are_read_once(spark: SparkSession, deleted: Table) -> None:
     assert rows(plan.dataframe()) == [{"a": 8}, {"a": 9}]
     other = spark.newSession()
     assert rows(plan_read(other, deleted, options=NATIVE).dataframe()) == [{"a": 8}, {"a": 9}]
-    held_words.cache_clear()
+    cached_bitmap.cache_clear()
     assert rows(plan.dataframe()) == [{"a": 8}, {"a": 9}]
-    held_row_test.cache_clear()
+    cached_row_test.cache_clear()
     with pytest.raises(FloeplanError, match="deletes"):
         plan.dataframe()
 
@@ -306,7 +306,7 @@ def test_deletes_are_read_once(spark: SparkSession, deleted: Table) -> None:
 def test_bits_that_a_session_holds_are_sent_to_it_once(
     spark: SparkSession, deleted: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held_row_test.cache_clear()
+    cached_row_test.cache_clear()
     sent = []
     create = type(spark).createDataFrame
     monkeypatch.setattr(
@@ -348,7 +348,7 @@ def test_a_log_that_was_removed_is_written_again(spark: SparkSession, local_cata
         if folder.is_dir():
             shutil.rmtree(folder)
     assert rows(plan.dataframe()) == [{"a": 1}]
-    loaded_files.cache_clear()
+    cached_frame.cache_clear()
     assert rows(plan.dataframe()) == [{"a": 1}]
 
 
@@ -405,14 +405,14 @@ def test_selected_pages_and_other_time_zones_take_python_tasks(
     def reasons(where: str, scan: ScanOptions | None = None) -> list[str]:
         plan = plan_read(spark, table.refresh(), where, options=replace(OPTIONS, scan=scan or OPTIONS.scan))
         assert rows(plan.dataframe()) == sorted(plan.plan.to_arrow().to_pylist(), key=repr)
-        return [reason for reason, _ in plan.route.reasons]
+        return [reason for reason, _ in plan.choice.reasons]
 
     zone = spark.conf.get(ZONE_CONF)
     try:
         spark.conf.set(ZONE_CONF, "Asia/Tokyo")
         assert reasons("a = 3 AND at > TIMESTAMP '1970-01-01 00:00:00'") == []
         assert reasons("hour(at) = 0 AND a = 3") == [
-            "the predicate computes, and the session is in Asia/Tokyo and not in UTC"
+            "the predicate computes values, and the session time zone is Asia/Tokyo, not UTC"
         ]
     finally:
         spark.conf.set(ZONE_CONF, zone)

@@ -44,7 +44,7 @@ from floeplan.predicate.literals import Value
 from floeplan.scan.projection import arrow_schema
 from floeplan.spark.filters import spark_sql
 from floeplan.spark.read.columns import NameHistory
-from floeplan.spark.read.deletes import MOST_BYTES, RowTest, held_row_test, held_words, word_counts, word_offsets
+from floeplan.spark.read.deletes import CACHE_BYTES, RowTest, cached_bitmap, cached_row_test, word_counts, word_offsets
 from floeplan.spark.read.file_log import _lines
 from floeplan.spark.read.reader import ReadOptions
 from floeplan.spark.source.batch import SourceOptions
@@ -127,24 +127,24 @@ def fields(schema_id: int, **ids: int) -> Schema:
 
 
 class TestVeils:
-    def veiled(self, *schemas: Schema, last_column_id: int = 9) -> set[str]:
+    def substituted(self, *schemas: Schema, last_column_id: int = 9) -> set[str]:
         history = NameHistory(metadata_of(*schemas, last_column_id=last_column_id), schemas[-1])
-        return {field.name for field in schemas[-1].fields if history.veiled(field)}
+        return {field.name for field in schemas[-1].fields if history.needs_substitute(field)}
 
     def test_only_columns_whose_name_another_one_had(self) -> None:
         now = fields(1, a=2, c=1, z=9)
-        assert self.veiled(fields(0, a=1, b=2, z=9), now) == {"a"}
+        assert self.substituted(fields(0, a=1, b=2, z=9), now) == {"a"}
 
     def test_names_are_compared_without_case(self) -> None:
-        assert self.veiled(fields(0, a=1, z=9), fields(1, A=2, z=9)) == {"A"}
+        assert self.substituted(fields(0, a=1, z=9), fields(1, A=2, z=9)) == {"A"}
 
     def test_names_spark_might_take_for_something_else(self) -> None:
-        assert self.veiled(fields(0, _metadata=1, **{"a.b": 2}, ok=9)) == {"_metadata", "a.b"}
+        assert self.substituted(fields(0, _metadata=1, **{"a.b": 2}, ok=9)) == {"_metadata", "a.b"}
 
     def test_all_columns_when_a_schema_or_a_column_is_missing(self) -> None:
-        assert self.veiled(fields(1, a=1, b=9)) == {"a", "b"}
-        assert self.veiled(fields(0, a=1, b=9), last_column_id=10) == {"a", "b"}
-        assert self.veiled(fields(0, a=1, b=9)) == set()
+        assert self.substituted(fields(1, a=1, b=9)) == {"a", "b"}
+        assert self.substituted(fields(0, a=1, b=9), last_column_id=10) == {"a", "b"}
+        assert self.substituted(fields(0, a=1, b=9)) == set()
 
     def test_the_prefix_is_one_no_column_has(self) -> None:
         assert NameHistory(metadata_of(fields(0, __f1=9)), fields(0, __f1=9)).prefix == "___f"
@@ -154,9 +154,9 @@ class TestVeils:
             within = StructType(*(NestedField(8, name, t, required=False) for name, t in inner.items()))
             return Schema(NestedField(9, "s", within, required=False), schema_id=schema_id)
 
-        assert self.veiled(struct(0, x=LongType())) == set()
-        assert self.veiled(struct(0, x=LongType()), struct(1, y=LongType())) == {"s"}
-        assert self.veiled(struct(0, x=DoubleType())) == {"s"}
+        assert self.substituted(struct(0, x=LongType())) == set()
+        assert self.substituted(struct(0, x=LongType()), struct(1, y=LongType())) == {"s"}
+        assert self.substituted(struct(0, x=DoubleType())) == {"s"}
 
 
 def test_the_log_escapes_what_urls_cannot_hold() -> None:
@@ -195,48 +195,48 @@ class TestWords:
 class TestHeldWords:
     @pytest.fixture(autouse=True)
     def _nothing_held(self) -> Iterator[None]:
-        held_words.cache_clear()
+        cached_bitmap.cache_clear()
         yield
-        held_words.cache_clear()
+        cached_bitmap.cache_clear()
 
     def test_the_least_recently_used_go_first(self) -> None:
-        made, third = [], np.zeros(MOST_BYTES // 8 // 3, dtype=np.int64)
+        made, third = [], np.zeros(CACHE_BYTES // 8 // 3, dtype=np.int64)
 
         def ask(key: str) -> None:
-            held_words(key, lambda: made.append(key) or third)  # type: ignore[func-returns-value]
+            cached_bitmap(key, lambda: made.append(key) or third)  # type: ignore[func-returns-value]
 
         for key in "abcacdab":
             ask(key)
         assert "".join(made) == "abcdb"
-        assert sorted(held_words.cache) == ["a", "b", "d"]
-        held_words.cache_clear()
+        assert sorted(cached_bitmap.cache) == ["a", "b", "d"]
+        cached_bitmap.cache_clear()
         ask("a")
         assert "".join(made) == "abcdba"
 
     def test_what_does_not_fit_is_made_and_not_held(self) -> None:
-        large = np.zeros(MOST_BYTES // 8 + 1, dtype=np.int64)
-        held_words("small", lambda: large[:1])
-        assert held_words("large", lambda: large) is large
-        assert list(held_words.cache) == ["small"]
+        large = np.zeros(CACHE_BYTES // 8 + 1, dtype=np.int64)
+        cached_bitmap("small", lambda: large[:1])
+        assert cached_bitmap("large", lambda: large) is large
+        assert list(cached_bitmap.cache) == ["small"]
 
     def test_others_do_not_wait_while_one_is_made(self) -> None:
         inner = np.arange(1)
         with ThreadPoolExecutor(1) as thread:
-            outer = held_words("outer", lambda: thread.submit(held_words, "inner", lambda: inner).result(60) + 1)
+            outer = cached_bitmap("outer", lambda: thread.submit(cached_bitmap, "inner", lambda: inner).result(60) + 1)
         assert outer.tolist() == [1]
-        assert sorted(held_words.cache) == ["inner", "outer"]
+        assert sorted(cached_bitmap.cache) == ["inner", "outer"]
 
     def test_a_session_does_not_get_the_expressions_of_another(self) -> None:
-        held_row_test.cache_clear()
-        made = [RowTest(object(), MOST_BYTES // 2) for _ in range(3)]  # type: ignore[arg-type]
+        cached_row_test.cache_clear()
+        made = [RowTest(object(), CACHE_BYTES // 2) for _ in range(3)]  # type: ignore[arg-type]
         sessions: list[Any] = ["first", "second", "third"]
         try:
             for session, test in zip(sessions, made, strict=True):
-                assert held_row_test(session, "bits", lambda test=test: test) is test
-            assert held_row_test(sessions[2], "bits", lambda: made[0]) is made[2]
-            assert held_row_test(sessions[0], "bits", lambda: made[1]) is made[1], "beyond the bytes that are held"
+                assert cached_row_test(session, "bits", lambda test=test: test) is test
+            assert cached_row_test(sessions[2], "bits", lambda: made[0]) is made[2]
+            assert cached_row_test(sessions[0], "bits", lambda: made[1]) is made[1], "beyond the bytes that are held"
         finally:
-            held_row_test.cache_clear()
+            cached_row_test.cache_clear()
 
 
 class TestOptions:

@@ -1,7 +1,6 @@
-"""Reading in Python tasks: pages by pyarrow, rows handed to Spark as Arrow.
+"""Read in Python tasks, for files that Spark's own reader cannot read: pyarrow decodes, Spark receives Arrow batches.
 
-The way for what Spark's own reader cannot do. A task reads its share of the plan's files exactly as ``ScanPlan`` does:
-the same selection of row groups and pages, the same deletes, the same residual.
+A task reads its files exactly as ``ScanPlan.to_arrow`` does: the same row groups and pages, deletes and residual.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from pyiceberg.schema import Schema
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -22,16 +20,17 @@ from floeplan.scan.scan_plan import ScanPlan
 from floeplan.spark.types import spark_schema, to_spark_arrow
 from floeplan.tasks.shipping import ensure_package
 from floeplan.tasks.worker import for_each_number
+from floeplan.vectors import Ints
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 BYTES_PER_TASK = 64 * 2**20
-"""A Python task has a price of its own: few and large ones."""
+"""A Python task costs about 150 ms of CPU of its own, so tasks are few and large."""
 ROWS_PER_BATCH = 65_536
 
 
-def arrow_frame(spark: SparkSession, plan: ScanPlan, rows: npt.NDArray[np.int64]) -> DataFrame:
+def arrow_frame(spark: SparkSession, plan: ScanPlan, rows: Ints) -> DataFrame:
     """The matching rows of some files of a plan."""
     shares = share_files(plan, rows)
     if not shares:
@@ -42,8 +41,8 @@ def arrow_frame(spark: SparkSession, plan: ScanPlan, rows: npt.NDArray[np.int64]
     return spark.range(0, len(shares), 1, len(shares)).mapInArrow(task, spark_schema(plan.schema))
 
 
-def share_files(plan: ScanPlan, rows: npt.NDArray[np.int64]) -> list[list[FileScan]]:
-    """The files cut into shares of about the same number of bytes, in their order."""
+def share_files(plan: ScanPlan, rows: Ints) -> list[list[FileScan]]:
+    """Split files into tasks of about ``BYTES_PER_TASK`` bytes, in their order."""
     ends = np.cumsum(plan.files.entries.ints("file_size_in_bytes")[rows])
     share_of = (ends - 1) // BYTES_PER_TASK
     cuts = np.flatnonzero(np.diff(share_of)) + 1
@@ -51,13 +50,13 @@ def share_files(plan: ScanPlan, rows: npt.NDArray[np.int64]) -> list[list[FileSc
 
 
 class FileReading:
-    """Reads planned files into batches for Spark; small enough to send to every task."""
+    """Reads planned files into batches for Spark; pickled with each task."""
 
     def __init__(self, table: TableRows, schema: Schema) -> None:
         self._table, self._schema = table, schema
 
     def batches(self, files: Sequence[FileScan]) -> Iterator[pa.RecordBatch]:
-        """The rows of files, file by file."""
+        """The rows of files, one file after another."""
         reader = PlanReader(self._table, self._schema)
         shape = to_arrow_schema(spark_schema(self._schema))
         for file in files:

@@ -1,16 +1,16 @@
-"""The columns that Spark's Parquet reader is asked for, and how they become the columns of the table.
+"""The columns requested from Spark's Parquet reader, and the expressions that turn them into the table's columns.
 
-Spark finds columns by field id, but matches pushed filters, and any column whose name a file has under another id, by
-name. So a column is read under its own name only when no other column of the table's history ever had it; otherwise
-under a name that no file has (its *veil*), and given its name back afterwards. The same for nested columns of which
-something was renamed, swapped or re-added: read under veils throughout and cast, which also keeps Spark from pruning
-them by name.
+Spark's reader resolves columns by field id, but it matches pushed filters by name, as it does any column whose name a
+file has under another id. So a column is read under its own name only when no other column in the schema history had
+that name; otherwise under a *substitute name* that no file has (``__f<id>``), and renamed afterwards. A nested
+column of which a field was renamed, swapped or re-added is read with substitute names throughout and cast, which also
+disables Spark's nested schema pruning: that prunes by name and returns NULL for renamed fields.
 
-Fail-safe: when the metadata no longer holds every schema the table had, nobody knows which names old files use, and
-every column is veiled. That costs the skipping of row groups inside Spark, never a row.
+Fail-safe: when the metadata no longer has every schema of the table, the names in old files are unknown, and every
+column is read under a substitute name. That costs row group skipping inside Spark, never a row.
 
-Spark's pushed filters lose rows of floating-point columns (NaN is above all statistics, -0.0 apart from 0.0), so these
-are wrapped in ``nanvl(f, f)``, which is never pushed.
+Spark's pushed filters lose rows of floating-point columns (Parquet statistics ignore NaN, and -0.0 differs from 0.0
+there), so these are wrapped in ``nanvl(f, f)``, which is never pushed down.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from floeplan.spark.types import spark_type, sql_type
 
 FIELD_ID = "parquet.field.id"
 ROW_INDEX = "_tmp_metadata_row_index"
-"""The name under which Spark's reader itself counts rows; ``_metadata.row_index`` is this, wrapped row by row."""
+"""The internal column in which Spark's reader counts rows; ``_metadata.row_index`` copies it row by row."""
 DEFAULTED = (
     iceberg.BooleanType,
     iceberg.IntegerType,
@@ -39,24 +39,24 @@ DEFAULTED = (
     iceberg.DoubleType,
     iceberg.StringType,
 )
-"""Types whose initial default Spark's reader can fill in."""
+"""Types whose ``initial-default`` Spark's reader can fill in."""
 
 _FLOATING = (iceberg.FloatType, iceberg.DoubleType)
 _NESTED = (iceberg.StructType, iceberg.ListType, iceberg.MapType)
-_TAKEN = ("_metadata", ROW_INDEX)
+_RESERVED = ("_metadata", ROW_INDEX)
 _UUID_PARTS = "(.{8})(.{4})(.{4})(.{4})(.{12})"
 
 
 @dataclass(frozen=True)
 class NameHistory:
-    """Which ids had which name, over all schemas of a table."""
+    """The field ids of each column name over all schemas of a table, and over the schema of the scan."""
 
     metadata: TableMetadata
-    shown: Schema
+    scanned: Schema
 
     @cached_property
     def prefix(self) -> str:
-        """What veils begin with: no column was ever called so."""
+        """The prefix of substitute names: no column of the history begins with it."""
         prefix = "__f"
         while any(part.startswith(prefix) for path in self._ids for part in path):
             prefix = "_" + prefix
@@ -64,24 +64,26 @@ class NameHistory:
 
     @cached_property
     def complete(self) -> bool:
-        """Whether no schema and no column of the past is missing."""
-        numbers = {schema.schema_id for schema in self.metadata.schemas}
+        """Whether the metadata has every schema and every column that the table had."""
+        schema_ids = {schema.schema_id for schema in self.metadata.schemas}
         known = {field.field_id for schema in self._schemas for _, field in _walk_schema(schema)}
-        return numbers == set(range(max(numbers) + 1)) and max(known, default=0) >= self.metadata.last_column_id
+        return schema_ids == set(range(max(schema_ids) + 1)) and max(known, default=0) >= self.metadata.last_column_id
 
-    def veiled(self, field: iceberg.NestedField) -> bool:
-        """Whether a top-level column must be read under a veil."""
-        if not self.complete or not field.name.isidentifier() or field.name.lower() in _TAKEN:
+    def needs_substitute(self, field: iceberg.NestedField) -> bool:
+        """Whether a top-level column must be read under a substitute name."""
+        if not self.complete or not field.name.isidentifier() or field.name.lower() in _RESERVED:
             return True
         inside = list(_walk(field, ()))
+        # Two ids with one name: a pushed filter would compare the wrong column of older files.
         if any(len(self._ids[_folded(path)]) > 1 for path, _ in inside):
             return True
         nested = isinstance(field.field_type, _NESTED)
+        # A renamed nested field would be pruned by name, and a nested float could be in a pushed filter.
         return nested and any(len(self._names[part.field_id]) > 1 or _is_floating(part) for _, part in inside)
 
     @property
     def _schemas(self) -> list[Schema]:
-        return [*self.metadata.schemas, self.shown]
+        return [*self.metadata.schemas, self.scanned]
 
     @cached_property
     def _ids(self) -> dict[tuple[str, ...], set[int]]:
@@ -102,57 +104,59 @@ class NameHistory:
 
 @dataclass(frozen=True, slots=True)
 class ReadColumn:
-    """A top-level column: the field asked of Spark's reader, and the SQL expression that is the table's column.
+    """A top-level column: the field requested from Spark's reader, and the SQL expression of the table's column.
 
-    The expression is never a bare column: that would bring the field id along, which is no business of the rows' users.
+    The expression is never a bare column, which would carry the field id in its metadata to the user's DataFrame.
     """
 
     field: iceberg.NestedField
-    asked: spark.StructField
-    shown: str
+    requested: spark.StructField
+    expression: str
 
     @staticmethod
     def of(field: iceberg.NestedField, history: NameHistory, *, default: bool = True) -> ReadColumn:
-        """Without ``default`` a file that lacks the column shows null: something else fills it in."""
-        veil = history.prefix if history.veiled(field) else None
+        """The column of a field; without ``default`` it is null in files that lack it, and the caller fills it in."""
+        prefix = history.prefix if history.needs_substitute(field) else None
         metadata: dict[str, Any] = {FIELD_ID: field.field_id}
         if default and field.initial_default is not None:
             literal = _default_literal(field)
             metadata |= {"EXISTS_DEFAULT": literal, "CURRENT_DEFAULT": literal}
-        name = field.name if veil is None else f"{veil}{field.field_id}"
-        asked = spark.StructField(name, _asked_type(field.field_type, field.name, veil), True, metadata)
-        return ReadColumn(field, asked, _shown(field, quoted(name), veil))
+        name = field.name if prefix is None else f"{prefix}{field.field_id}"
+        requested = spark.StructField(name, _requested_type(field.field_type, field.name, prefix), True, metadata)
+        return ReadColumn(field, requested, _expression(field, quoted(name), prefix))
 
 
-def _shown(field: iceberg.NestedField, read: str, veil: str | None) -> str:
+def _expression(field: iceberg.NestedField, read: str, prefix: str | None) -> str:
     match field.field_type:
         case iceberg.FloatType() | iceberg.DoubleType():
-            return f"nanvl({read}, {read})"
+            return f"nanvl({read}, {read})"  # keeps filters on floats from being pushed down
         case iceberg.UUIDType():
             return f"regexp_replace(lower(hex({read})), '{_UUID_PARTS}', '$1-$2-$3-$4-$5')"
-        case iceberg.StructType() | iceberg.ListType() | iceberg.MapType() if veil is not None:
+        case iceberg.StructType() | iceberg.ListType() | iceberg.MapType() if prefix is not None:
             return f"CAST({read} AS {sql_type(spark_type(field.field_type, field.name))})"
-    return f"coalesce({read})"
+    return f"coalesce({read})"  # drops the field id; the optimizer removes it, so filters are still pushed down
 
 
-def _asked_type(type_: iceberg.IcebergType, name: str, veil: str | None) -> spark.DataType:
-    """The type with field ids in it; UUIDs as the bytes they are stored as."""
+def _requested_type(type_: iceberg.IcebergType, name: str, prefix: str | None) -> spark.DataType:
+    """The type with field ids of nested fields; UUIDs as binary, the only type Spark reads them as."""
     match type_:
         case iceberg.StructType(fields=fields):
-            return spark.StructType([_asked_child(child, name, veil) for child in fields])
+            return spark.StructType([_requested_child(child, name, prefix) for child in fields])
         case iceberg.ListType(element_type=element):
-            return spark.ArrayType(_asked_type(element, f"{name}.element", veil))
+            return spark.ArrayType(_requested_type(element, f"{name}.element", prefix))
         case iceberg.MapType(key_type=key, value_type=value):
-            return spark.MapType(_asked_type(key, f"{name}.key", veil), _asked_type(value, f"{name}.value", veil))
+            return spark.MapType(
+                _requested_type(key, f"{name}.key", prefix), _requested_type(value, f"{name}.value", prefix)
+            )
         case iceberg.UUIDType():
             return spark.BinaryType()
     return spark_type(type_, name)
 
 
-def _asked_child(child: iceberg.NestedField, name: str, veil: str | None) -> spark.StructField:
-    asked = child.name if veil is None else f"{veil}{child.field_id}"
-    type_ = _asked_type(child.field_type, f"{name}.{child.name}", veil)
-    return spark.StructField(asked, type_, True, {FIELD_ID: child.field_id})
+def _requested_child(child: iceberg.NestedField, name: str, prefix: str | None) -> spark.StructField:
+    requested = child.name if prefix is None else f"{prefix}{child.field_id}"
+    type_ = _requested_type(child.field_type, f"{name}.{child.name}", prefix)
+    return spark.StructField(requested, type_, True, {FIELD_ID: child.field_id})
 
 
 def _default_literal(field: iceberg.NestedField) -> str:
@@ -168,7 +172,7 @@ def _default_literal(field: iceberg.NestedField) -> str:
 
 
 def walk(field: iceberg.NestedField) -> Iterator[iceberg.NestedField]:
-    """A field and all within it."""
+    """A field and all fields nested in it."""
     return (inner for _, inner in _walk(field, ()))
 
 
@@ -192,7 +196,7 @@ def _walk(field: iceberg.NestedField, above: tuple[str, ...]) -> Iterator[tuple[
 
 
 def _folded(path: tuple[str, ...]) -> tuple[str, ...]:
-    """Spark compares names without regard to case."""
+    """Lowercased: Spark compares names case-insensitively."""
     return tuple(part.lower() for part in path)
 
 

@@ -1,14 +1,15 @@
-"""``read``: a plan as a Spark DataFrame.
+"""``fp.read``: a table as a Spark DataFrame.
 
-Files go through Spark's own Parquet reader (``native``) or, where that cannot do it (``routing``), through Python
-tasks (``arrow_path``); ``ReadPlan.explain()`` says which and why. Both give the same rows.
+Each file is read by Spark's own Parquet reader (``native``) or, where that is wrong (``reader_choice``), by Python
+tasks (``arrow_path``). Both return the same rows; ``ReadPlan.explain()`` shows the reader of each file and why.
 
-Spark looks for columns by field id only where the session says so: reading sets
-``spark.sql.parquet.fieldId.read.enabled`` on the session, and it must stay on for as long as the DataFrame is used.
+Spark's reader resolves columns by field id only if the session says so: reading sets
+``spark.sql.parquet.fieldId.read.enabled`` on the session, and it must stay on while the DataFrame is in use.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -24,7 +25,7 @@ from floeplan.scan.plan import plan_scan
 from floeplan.scan.scan_plan import ScanPlan
 from floeplan.spark.read.arrow_path import arrow_frame
 from floeplan.spark.read.native import Branch, NativeReading
-from floeplan.spark.read.reader_choice import FIELD_ID_CONF, Route, route
+from floeplan.spark.read.reader_choice import FIELD_ID_CONF, ReaderChoice, choose_readers
 from floeplan.spark.types import spark_schema
 
 if TYPE_CHECKING:
@@ -35,12 +36,12 @@ PATHS = ("auto", "native", "arrow")
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """How a table is read on Spark. None of it changes the rows."""
+    """Options of reading on Spark. None of them changes the rows."""
 
     path: Literal["auto", "native", "arrow"] = "auto"
-    """``native`` insists on Spark's reader (an error says what it cannot do), ``arrow`` on Python tasks."""
+    """``native`` requires Spark's reader (an error if it cannot read a file), ``arrow`` requires Python tasks."""
     scan: ScanOptions | None = None
-    """What planning may use; by default all but footers where Spark opens them itself."""
+    """Options of planning; by default footers are not read for ``native``, since Spark reads them."""
 
     def __post_init__(self) -> None:
         if self.path not in PATHS:
@@ -54,14 +55,20 @@ class ReadPlan:
     Attributes:
         spark: The session.
         plan: The plan of the scan.
-        branches: Groups of files that Spark's own reader reads, each in its way.
-        route: Which files go which way, and why.
+        branches: Files that Spark's own reader reads, grouped by treatment.
+        choice: The reader of each file, and why.
     """
 
     spark: SparkSession
     plan: ScanPlan
     branches: tuple[Branch, ...]
-    route: Route
+    choice: ReaderChoice
+
+    @property
+    def route(self) -> ReaderChoice:
+        """Deprecated name of ``choice``."""
+        warnings.warn("ReadPlan.route is now ReadPlan.choice", DeprecationWarning, stacklevel=2)
+        return self.choice
 
     def dataframe(self) -> DataFrame:
         """The matching rows; nothing is read yet."""
@@ -71,28 +78,28 @@ class ReadPlan:
             self.spark.conf.set(FIELD_ID_CONF, "true")
             native = NativeReading(self.spark, self.plan)
             frames += [native.frame(branch) for branch in self.branches]
-        if len(self.route.arrow):
-            frames.append(arrow_frame(self.spark, self.plan, self.route.arrow))
+        if len(self.choice.arrow):
+            frames.append(arrow_frame(self.spark, self.plan, self.choice.arrow))
         if not frames:
             return self.spark.createDataFrame([], schema)
         return reduce(lambda left, right: left.unionAll(right), frames)
 
     def count(self) -> int:
-        """The number of matching rows, from metadata where it can be."""
+        """The number of matching rows, from metadata where possible."""
         return self.plan.count()
 
     def explain(self) -> str:
-        """Which files are read which way and why, then how the scan was planned."""
+        """The reader of each file and why, then how the scan was planned."""
         lines = [f"{len(self.plan.files)} files to read"]
         lines += [f"  {len(branch.rows)} by Spark's Parquet reader: {branch.describe()}" for branch in self.branches]
-        lines += [f"  {count} in Python tasks: {reason}" for reason, count in self.route.reasons]
+        lines += [f"  {count} in Python tasks: {reason}" for reason, count in self.choice.reasons]
         return "\n".join([*lines, "", self.plan.explain()])
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
         return {
             "native": [{"files": len(branch.rows), "treatment": branch.describe()} for branch in self.branches],
-            "arrow": [{"files": count, "reason": reason} for reason, count in self.route.reasons],
+            "arrow": [{"files": count, "reason": reason} for reason, count in self.choice.reasons],
             "plan": self.plan.to_dict(),
         }
 
@@ -115,21 +122,20 @@ def plan_read(
 
 
 def read_plan_of(spark: SparkSession, plan: ScanPlan, path: str = "auto") -> ReadPlan:
-    """How a plan that is already made is read."""
-    found = _everything_in_tasks(plan) if path == "arrow" else route(spark, plan)
-    if path == "native" and len(found.arrow):
+    """Choose the readers of an existing plan."""
+    if path == "arrow":
+        rows = np.arange(len(plan.files))
+        choice = ReaderChoice(rows[:0], rows, (("requested", len(rows)),) if len(rows) else ())
+    else:
+        choice = choose_readers(spark, plan)
+    if path == "native" and len(choice.arrow):
         raise UnsupportedError(
-            f"Spark's own reader cannot read {len(found.arrow)} of {len(plan.files)} files: {found.reasons[0][0]}; "
-            "leave the path to be chosen",
-            context={"files": len(found.arrow), "reason": found.reasons[0][0]},
+            f"Spark's own reader cannot read {len(choice.arrow)} of {len(plan.files)} files: {choice.reasons[0][0]}; "
+            "use path='auto'",
+            context={"files": len(choice.arrow), "reason": choice.reasons[0][0]},
         )
-    branches = NativeReading(spark, plan).branches(found.native) if len(found.native) else []
-    return ReadPlan(spark, plan, tuple(branches), found)
-
-
-def _everything_in_tasks(plan: ScanPlan) -> Route:
-    rows = np.arange(len(plan.files))
-    return Route(rows[:0], rows, (("asked for", len(rows)),) if len(rows) else ())
+    branches = NativeReading(spark, plan).branches(choice.native) if len(choice.native) else []
+    return ReadPlan(spark, plan, tuple(branches), choice)
 
 
 def read(
@@ -142,19 +148,19 @@ def read(
     ref: str | None = None,
     options: ReadOptions | None = None,
 ) -> DataFrame:
-    """Read a table as a DataFrame: the rows that match and are not deleted.
+    """Read a table as a DataFrame: the matching rows that are not deleted.
 
     Args:
         spark: A session, classic or Connect. Its ``spark.sql.parquet.fieldId.read.enabled`` is switched on.
         table: A PyIceberg table, ``namespace.name``, or the path of a ``*.metadata.json``.
         where: Spark-SQL text, a PyIceberg expression, tuples or IR; every row when not given.
-        columns: Columns to show; all when not given.
-        snapshot_id: The snapshot to read; the current one when no choice is made.
+        columns: Columns to read; all when not given.
+        snapshot_id: The snapshot to read; by default the current one.
         ref: A branch or tag to read.
-        options: Which way to read, and what planning may use.
+        options: The reader, and options of planning.
 
     Raises:
-        BadInputError: An unknown column, snapshot or ref, or a predicate that cannot be meant.
+        BadInputError: An unknown column, snapshot or ref, or an invalid predicate.
         UnsupportedError: Encrypted files, other formats than Parquet, or a type Spark does not have.
     """
     chosen = plan_read(spark, table, where, columns=columns, snapshot_id=snapshot_id, ref=ref, options=options)
