@@ -1,12 +1,10 @@
-"""From decode programs to named columns, whichever decoder is there.
+"""Runs decode programs over Avro blocks and returns named columns.
 
-The compiled decoder is used when it was built; ``FLOEPLAN_PURE_PYTHON=1`` chooses the Python one. Both give the same
-columns for the same bytes.
+The compiled decoder and the pure-Python one (``floeplan.kernels``) return the same columns for the same bytes.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -17,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from floeplan.errors import CorruptMetadataError
+from floeplan.kernels import PURE_PYTHON, load_kernel
 from floeplan.metadata.avro.container import Block, Buffer, corrupt
 from floeplan.metadata.avro.program import BadAvro, Kind, Program, SinkSpec
 from floeplan.vectors import Floats, Ints, Mask, validity_bitmap
@@ -25,7 +24,7 @@ Number = TypeVar("Number", bound=np.generic)
 
 
 class Decoder(Protocol):
-    """What both decoders offer; see ``_avro_fallback`` for the plain version."""
+    """The interface of both decoders; ``_decode_fallback`` is the readable one."""
 
     def __init__(self, expected: int = 0) -> None: ...
     def add_domain(self) -> int: ...
@@ -37,23 +36,14 @@ class Decoder(Protocol):
     def finish(self) -> Sequence[tuple[Buffer, Buffer, Buffer]]: ...
 
 
-def load_decoder(pure_python: bool) -> type[Decoder]:
-    """The decoder to use: the compiled one unless it is missing or not wanted."""
-    module = "floeplan.metadata.avro._decode_fallback"
-    if not pure_python:
-        try:
-            decoder: type[Decoder] = import_module("floeplan.metadata.avro._avro_decode").Decoder
-            return decoder
-        except ImportError:
-            pass
-    fallback: type[Decoder] = import_module(module).Decoder
-    return fallback
+def load_decoder(pure_python: bool = PURE_PYTHON) -> type[Decoder]:
+    """The compiled decoder, or the pure-Python one when the kernel is disabled or missing."""
+    kernel = load_kernel("floeplan.metadata.avro._avro_decode", pure_python=pure_python)
+    decoder: type[Decoder] = (kernel or import_module("floeplan.metadata.avro._decode_fallback")).Decoder
+    return decoder
 
 
-PURE_PYTHON = os.environ.get("FLOEPLAN_PURE_PYTHON", "") not in ("", "0")
-"""Whether the compiled kernels are not wanted."""
-
-DECODER = load_decoder(PURE_PYTHON)
+DECODER = load_decoder()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,11 @@
-"""Columns into Avro records: a schema is compiled once, then its program runs over whole columns.
+"""Encodes columns as Avro records: a schema is compiled once, then its program runs over whole columns.
 
-A column is an Arrow array named by the Avro field it fills (or renamed by field id), whatever record the field is in.
-A list is a ``large_list`` array; the fields of its items are those of its struct. An optional field without a column is
-null in every record.
+A column is an Arrow array named by the Avro field it fills (or renamed by field id), in any nested record. A list is a
+``large_list`` array; the fields of its items are those of its struct. An optional field without a column is null in
+every record.
 
-Fail-safe: a required field with a null, a column of another length, or a fixed value of another size is an error naming
-the field; nothing is filled in. The compiled encoder is used when it was built, see ``floeplan.metadata.avro.decoder``.
+Fail-safe: a null in a required field, a column of another length, or a fixed value of another size is an error naming
+the field; nothing is filled in.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from floeplan.errors import CorruptMetadataError
-from floeplan.metadata.avro.decoder import PURE_PYTHON
+from floeplan.kernels import PURE_PYTHON, load_kernel
 from floeplan.vectors import Ints, valid_mask
 
 
@@ -61,7 +61,7 @@ _NO_DATA = np.zeros(0, dtype=np.uint8)
 
 
 class Encoder(Protocol):
-    """What both encoders offer; see ``_avro_encode_fallback`` for the plain version."""
+    """The interface of both encoders; ``_encode_fallback`` is the readable one."""
 
     def __init__(
         self, code: npt.NDArray[np.int32], columns: Sequence[ColumnBuffers], domains: int, records: int
@@ -69,19 +69,14 @@ class Encoder(Protocol):
     def encode(self, limit: int) -> tuple[bytes, int]: ...
 
 
-def load_encoder(pure_python: bool) -> type[Encoder]:
-    """The encoder to use: the compiled one unless it is missing or not wanted."""
-    if not pure_python:
-        try:
-            compiled: type[Encoder] = import_module("floeplan.metadata.avro._avro_encode").Encoder
-            return compiled
-        except ImportError:
-            pass
-    fallback: type[Encoder] = import_module("floeplan.metadata.avro._encode_fallback").Encoder
-    return fallback
+def load_encoder(pure_python: bool = PURE_PYTHON) -> type[Encoder]:
+    """The compiled encoder, or the pure-Python one when the kernel is disabled or missing."""
+    kernel = load_kernel("floeplan.metadata.avro._avro_encode", pure_python=pure_python)
+    encoder: type[Encoder] = (kernel or import_module("floeplan.metadata.avro._encode_fallback")).Encoder
+    return encoder
 
 
-ENCODER = load_encoder(PURE_PYTHON)
+ENCODER = load_encoder()
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,16 +15,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any, Final, TypeAlias
 
 from floeplan.errors import CorruptFileError
+from floeplan.kernels import load_kernel
 from floeplan.parquet.footer import _thrift_fallback as wire
 
-try:
-    _read_struct = import_module("floeplan.parquet.footer._thrift").read_struct
-except ImportError:
-    _read_struct = import_module("floeplan.parquet.footer._thrift_fallback").read_struct
+_read_struct = (load_kernel("floeplan.parquet.footer._thrift") or wire).read_struct
 
 Struct: TypeAlias = dict[int, Any]
 Shape: TypeAlias = Any

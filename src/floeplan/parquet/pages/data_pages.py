@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any, Final
 
 import numpy as np
@@ -19,14 +18,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from floeplan.errors import CorruptFileError
+from floeplan.kernels import load_kernel
 from floeplan.parquet.footer.thrift import I32, SCALAR, STRUCT, encode_struct, integer, read_struct
 from floeplan.parquet.pages.codec import PageCodec, PageContent
 from floeplan.vectors import Bytes, Mask
 
-try:
-    kernel: Any = import_module("floeplan.parquet.pages._page_values")
-except ImportError:
-    kernel = None
+kernel = load_kernel("floeplan.parquet.pages._page_values")
 
 DATA_PAGE: Final = 0
 DICTIONARY_PAGE: Final = 2

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from floeplan.kernels import load_kernel
 from floeplan.vectors import Bytes
 
 _LEVEL = 1
@@ -35,8 +36,10 @@ _BLOCK = 128 * 1024
 def _loaded() -> tuple[Any, Any, Any]:
     try:
         library = import_module("zstandard._cffi")
-        kernel = import_module("floeplan.parquet.pages._neighbours")
     except ImportError:
+        return None, None, None
+    kernel = load_kernel("floeplan.parquet.pages._neighbours")
+    if kernel is None:
         return None, None, None
     names = [*_USED.split(), "ZSTD_c_literalCompressionMode", *(f"ZSTD_c_{name}" for name in _SETTINGS)]
     return (library.ffi, library.lib, kernel) if all(hasattr(library.lib, name) for name in names) else (None,) * 3
