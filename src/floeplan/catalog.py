@@ -1,8 +1,8 @@
-"""Where a table comes from: a catalog of PyIceberg's configuration, a metadata file, or the embedded default.
+"""Loads tables from a configured PyIceberg catalog, a metadata file, or the embedded default catalog.
 
-A catalog is chosen in this order: the name asked for; `default-catalog` or `default` of PyIceberg's configuration; the
+A catalog is chosen in this order: the requested name; `default-catalog` or `default` of PyIceberg's configuration; the
 only catalog configured; with none configured, the embedded `local`: a SQLite catalog and a warehouse in `./.floeplan`
-(or `$FLOEPLAN_HOME`). Fail-safe: looking for a table creates nothing, not even the embedded catalog.
+(or `$FLOEPLAN_HOME`). Fail-safe: loading a table creates nothing, not even the embedded catalog.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from floeplan.text import reason
 EMBEDDED = "local"
 METADATA_SUFFIX = ".metadata.json"
 _MALFORMED = (ValidationError, ValueError, KeyError, TypeError, AttributeError, BadGzipFile, EOFError, zlib.error)
-"""What PyIceberg raises for metadata that are not as the format demands."""
+"""What PyIceberg raises for malformed table metadata."""
 
 
 def load_table(table: str | os.PathLike[str] | Table, catalog: str | Catalog | None = None) -> Table:
@@ -50,11 +50,11 @@ def load_table(table: str | os.PathLike[str] | Table, catalog: str | Catalog | N
         UnknownTableError: There is no such table or file.
         UnknownCatalogError: There is no such catalog, or its configuration cannot be used.
         CorruptMetadataError: The metadata file is not the metadata of a table.
-        FloeplanError: The catalog or the store does not answer as it should.
+        FloeplanError: The catalog or the object store failed.
     """
     if isinstance(table, Table):
         remember(table.io.properties)
-        limit_waiting(table.catalog)
+        set_rest_timeouts(table.catalog)
         return table
     name = os.fspath(table)
     if name.endswith(METADATA_SUFFIX):
@@ -62,22 +62,22 @@ def load_table(table: str | os.PathLike[str] | Table, catalog: str | Catalog | N
     return _catalog_table(name, catalog)
 
 
-def limit_waiting(catalog: Catalog) -> None:
-    """Let a REST catalog that was opened elsewhere be waited for no longer than its properties say."""
-    if "pyiceberg.catalog.rest" in sys.modules:
-        from floeplan import rest_timeouts as rest_waiting
+def set_rest_timeouts(catalog: Catalog) -> None:
+    """Apply the timeouts of its properties to a REST catalog that the caller opened; others are left alone."""
+    if "pyiceberg.catalog.rest" in sys.modules:  # importing the REST client costs start-up time
+        from floeplan.rest_timeouts import set_timeouts
 
-        rest_waiting.limit_waiting(catalog)
+        set_timeouts(catalog)
 
 
 def refreshed(table: Table) -> Table:
-    """Bring a table up to date with its catalog; raises as ``load_table`` does."""
-    with _asking(".".join(table.name()), table.catalog):
+    """Refresh a table from its catalog; raises as ``load_table`` does."""
+    with _translated_errors(".".join(table.name()), table.catalog):
         return table.refresh()
 
 
-def follow(table: Table, committed: Table) -> None:
-    """Let a table stand where its commit left it, without a request that could fail after all is done."""
+def update_to_commit(table: Table, committed: Table) -> None:
+    """Update a table to the metadata its commit produced, without a request that could fail after the commit."""
     table.metadata, table.metadata_location = committed.metadata, committed.metadata_location
 
 
@@ -96,21 +96,21 @@ def open_catalog(name: str | None = None) -> Catalog:
 
 
 def connect(name: str, properties: Mapping[str, Any]) -> Catalog:
-    """Open a catalog with what PyIceberg's configuration says of it, and these properties.
+    """Open a catalog with its PyIceberg configuration, overridden by these properties.
 
     Raises:
-        UnknownCatalogError: It cannot be opened as it is configured.
-        FloeplanError: It does not answer as it should.
+        UnknownCatalogError: Its configuration is invalid.
+        FloeplanError: The catalog failed.
     """
-    told = cast("dict[str, Any]", merge_config(Config().get_catalog_config(name) or {}, dict(properties)))
-    remember(told)
+    merged = cast("dict[str, Any]", merge_config(Config().get_catalog_config(name) or {}, dict(properties)))
+    remember(merged)
     context = {"catalog": name}
     try:
-        if _is_rest(name, told):
-            from floeplan.rest_timeouts import WaitingRestCatalog
+        if _is_rest(name, merged):
+            from floeplan.rest_timeouts import TimeoutRestCatalog
 
-            return WaitingRestCatalog(name, **told)
-        return load_catalog(name, **told)
+            return TimeoutRestCatalog(name, **merged)
+        return load_catalog(name, **merged)
     except FloeplanError:
         raise
     except (ValueError, ImportError) as error:
@@ -122,11 +122,11 @@ def connect(name: str, properties: Mapping[str, Any]) -> Catalog:
 
 
 def _is_rest(name: str, properties: dict[str, Any]) -> bool:
-    """Whether PyIceberg would speak to a REST catalog; it says itself what is wrong with properties."""
+    """Whether PyIceberg would open a REST catalog; invalid properties are left for PyIceberg to report."""
     if PY_CATALOG_IMPL in properties or not properties.get(URI):
         return False
-    told = properties.get(TYPE)
-    return (CatalogType(str(told).lower()) if told else infer_catalog_type(name, properties)) is CatalogType.REST
+    type_ = properties.get(TYPE)
+    return (CatalogType(str(type_).lower()) if type_ else infer_catalog_type(name, properties)) is CatalogType.REST
 
 
 def embedded_home() -> Path:
@@ -135,7 +135,7 @@ def embedded_home() -> Path:
 
 
 def _choose_catalog(name: str | None) -> tuple[str, dict[str, str] | None]:
-    """Return the catalog's name and configuration; no configuration stands for the embedded default."""
+    """Return the catalog's name and configuration; ``None`` is the embedded default."""
     config = Config()
     known = config.get_known_catalogs()
     default = config.get_default_catalog_name()
@@ -168,14 +168,14 @@ def _catalog_table(name: str, catalog: str | Catalog | None) -> Table:
             )
         catalog = open_catalog(chosen)
     remember(catalog.properties)
-    limit_waiting(catalog)
-    with _asking(name, catalog):
+    set_rest_timeouts(catalog)
+    with _translated_errors(name, catalog):
         return _checked(catalog.load_table(name))
 
 
 @contextmanager
-def _asking(name: str, catalog: Catalog) -> Iterator[None]:
-    """Whatever a catalog raises when it is asked for a table is an error that names both."""
+def _translated_errors(name: str, catalog: Catalog) -> Iterator[None]:
+    """Turn any exception raised while loading a table into a ``FloeplanError`` that names table and catalog."""
     context = {"table": name, "catalog": catalog.name}
     try:
         yield
@@ -186,10 +186,10 @@ def _asking(name: str, catalog: Catalog) -> Iterator[None]:
         hint = _hint(catalog, name.rpartition(".")[0], name)
         raise UnknownTableError(f"no table {name!r} in catalog {catalog.name!r}{hint}", context=context) from error
     except (UnauthorizedError, ForbiddenError) as error:
-        message = f"catalog {catalog.name!r} does not show {name}: {reason(error, lines=2)}"
+        message = f"catalog {catalog.name!r} denies access to {name}: {reason(error, lines=2)}"
         raise FloeplanError(message, kind="forbidden", context=context, safe_to_clean=True) from error
     except Exception as error:
-        message = f"catalog {catalog.name!r} cannot be asked for {name}: {reason(error, lines=2)}"
+        message = f"catalog {catalog.name!r} cannot load {name}: {reason(error, lines=2)}"
         raise FloeplanError(message, kind="unreachable", context=context, retryable=True, safe_to_clean=True) from error
 
 
@@ -203,7 +203,7 @@ def _hint(catalog: Catalog, namespace: str, name: str) -> str:
 
 
 def _static_table(location: str, catalog: str | Catalog | None) -> Table:
-    """Read a metadata file, with the store's credentials taken from a catalog when one is named."""
+    """Read a metadata file, with the credentials of a catalog's properties when one is given."""
     properties: dict[str, str] = {}
     if isinstance(catalog, Catalog):
         properties = dict(catalog.properties)
@@ -221,7 +221,7 @@ def _static_table(location: str, catalog: str | Catalog | None) -> Table:
 
 
 def _checked(table: Table) -> Table:
-    """The table, whose schema, spec and order are there; PyIceberg looks for them in formats 2 and 3 only."""
+    """Check that the current schema, spec and sort order exist; PyIceberg does so for formats 2 and 3 only."""
     for check in (check_schemas, check_partition_specs, check_sort_orders):
         check(table.metadata)
     return table

@@ -1,12 +1,12 @@
-"""How long a REST catalog is waited for: PyIceberg's client waits for ever when nothing else is said.
+"""Timeouts for REST catalogs: PyIceberg's client waits for ever by default.
 
-Rule: a request that does not say how long it waits itself waits as the catalog's properties say, under the names that
-Iceberg's Java client has for them: ``rest.client.connection-timeout-ms`` until somebody accepts the connection, and
-``rest.client.socket-timeout-ms`` for each further piece of the answer. So do the requests for tokens of PyIceberg's
-OAuth2 manager, which go past the catalog's session. Google's and Microsoft's clients have limits of their own.
+Rule: a request without a timeout of its own gets the timeouts of the catalog's properties, under the names of Iceberg's
+Java client: ``rest.client.connection-timeout-ms`` to connect, and ``rest.client.socket-timeout-ms`` for each read. The
+token requests of PyIceberg's OAuth2 manager, which bypass the catalog's session, get them too. Google's and Microsoft's
+clients have timeouts of their own.
 
-Fail-safe: a commit that is not answered in time is no refusal. Its outcome is unknown until the table was asked
-(``transaction.exchange``).
+Fail-safe: a commit that times out is not a rejected one. Its state is unknown until the table has been loaded again
+(``transaction.catalog_commit``).
 """
 
 from __future__ import annotations
@@ -28,97 +28,94 @@ from floeplan.redact import remember
 
 CONNECTION_TIMEOUT, SOCKET_TIMEOUT = "rest.client.connection-timeout-ms", "rest.client.socket-timeout-ms"
 DEFAULTS = {CONNECTION_TIMEOUT: 10_000, SOCKET_TIMEOUT: 60_000}
-"""A catalog that takes longer than this for a commit has most likely lost it."""
+"""Milliseconds. A catalog that needs longer than this for a commit has most likely lost it."""
 
 
-class WaitingRestCatalog(RestCatalog):
-    """PyIceberg's, whose every request has an end, those by which it is opened included."""
+class TimeoutRestCatalog(RestCatalog):
+    """PyIceberg's REST catalog with timeouts on every request, including those that open it."""
 
     def _create_session(self) -> Session:
         session = super()._create_session()
-        _limit_tokens(session, self.properties)
+        _set_token_timeouts(session, self.properties)
         return session
 
     def _config_headers(self, session: Session) -> None:
-        """Called for each session before anything is sent."""
-        _limit(session, self.properties)
+        # PyIceberg calls this for every session before it sends the first request.
+        _set_session_timeouts(session, self.properties)
         super()._config_headers(session)
 
 
-def limit_waiting(catalog: Catalog) -> None:
-    """Let a catalog that was opened elsewhere wait no longer than its properties say."""
+def set_timeouts(catalog: Catalog) -> None:
+    """Apply the timeouts of its properties to a REST catalog that the caller opened."""
     session = getattr(catalog, "_session", None)
     if isinstance(session, Session):
-        _limit(session, catalog.properties)
-        _limit_tokens(session, catalog.properties)
+        _set_session_timeouts(session, catalog.properties)
+        _set_token_timeouts(session, catalog.properties)
 
 
-def _limit(session: Session, properties: Mapping[str, Any]) -> None:
-    if not isinstance(session.request, partial):
-        session.request = partial(session.request, timeout=_waits(properties))  # type: ignore[method-assign]
+def _set_session_timeouts(session: Session, properties: Mapping[str, Any]) -> None:
+    if not isinstance(session.request, partial):  # already set
+        session.request = partial(session.request, timeout=_timeouts(properties))  # type: ignore[method-assign]
 
 
-def _limit_tokens(session: Session, properties: Mapping[str, Any]) -> None:
+def _set_token_timeouts(session: Session, properties: Mapping[str, Any]) -> None:
     manager = session.auth.auth_manager if isinstance(session.auth, AuthManagerAdapter) else None
-    if isinstance(manager, OAuth2AuthManager) and not isinstance(manager.token_provider, WaitingTokenProvider):
-        manager.token_provider = WaitingTokenProvider(_waits(properties), *_told(manager.token_provider))
+    if isinstance(manager, OAuth2AuthManager) and not isinstance(manager.token_provider, TimeoutTokenProvider):
+        arguments = _constructor_arguments(manager.token_provider)
+        manager.token_provider = TimeoutTokenProvider(_timeouts(properties), *arguments)
 
 
-class WaitingTokenProvider(OAuth2TokenProvider):
-    """PyIceberg's, whose requests have an end; it can be sent to tasks, which then ask for tokens of their own."""
+class TimeoutTokenProvider(OAuth2TokenProvider):
+    """PyIceberg's token provider with timeouts; pickled into tasks, it requests tokens of its own there."""
 
-    def __init__(self, waits: tuple[float, float], *told: Any) -> None:
-        super().__init__(*told)
-        self._waits = waits
+    def __init__(self, timeouts: tuple[float, float], *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._timeouts = timeouts
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._waits, *_told(self))
+        return type(self), (self._timeouts, *_constructor_arguments(self))
 
     def _refresh_token(self) -> None:
-        asked = {"grant_type": "client_credentials"} | ({"scope": self.scope} if self.scope else {})
-        header = {"Authorization": self._client_secret_header}
-        answer = requests.post(self.token_url, data=asked, headers=header, timeout=self._waits)
-        answer.raise_for_status()
-        token, lasts = _token_of(answer, self.expires_in)
-        remember({"token": token})
-        self._token, self._expires_at = token, int(time.monotonic()) + lasts - self.refresh_margin
+        form = {"grant_type": "client_credentials"} | ({"scope": self.scope} if self.scope else {})
+        headers = {"Authorization": self._client_secret_header}
+        response = requests.post(self.token_url, data=form, headers=headers, timeout=self._timeouts)
+        response.raise_for_status()
+        try:
+            body = response.json()
+        except ValueError:
+            body = None
+        # An OAuthError means that nothing is wrong with the table, and that a commit was never sent.
+        if not isinstance(body, dict) or not isinstance(body.get("access_token"), str):
+            raise OAuthError("the OAuth2 endpoint (token_url) returned no access_token")
+        # Some servers send expires_in as text, some leave it out.
+        expires_in: Any = self.expires_in if body.get("expires_in") is None else body["expires_in"]
+        try:
+            seconds = int(expires_in)
+        except (TypeError, ValueError, OverflowError):
+            raise OAuthError(
+                "the OAuth2 endpoint (token_url) returned no valid expires_in: set it in the auth configuration"
+            ) from None
+        remember({"token": body["access_token"]})
+        self._token = body["access_token"]
+        self._expires_at = int(time.monotonic()) + seconds - self.refresh_margin
 
 
-def _token_of(answer: requests.Response, lasts: int | None) -> tuple[str, int]:
-    """The token in an answer, and the seconds that it lasts: as the answer says, in digits or as a number, or these.
-
-    Raises:
-        OAuthError: There is none. Nothing is wrong with the table, and nobody knows of a commit that asked for it.
-    """
-    try:
-        told = answer.json()
-    except ValueError:
-        told = None
-    if not isinstance(told, dict) or not isinstance(told.get("access_token"), str):
-        raise OAuthError("the OAuth2 endpoint (token_url) returned no access_token")
-    said: Any = lasts if told.get("expires_in") is None else told["expires_in"]
-    try:
-        return told["access_token"], int(said)
-    except (TypeError, ValueError, OverflowError):
-        raise OAuthError("the OAuth2 endpoint (token_url) returned no expires_in; set expires_in") from None
+def _constructor_arguments(provider: OAuth2TokenProvider) -> tuple[Any, ...]:
+    credentials = provider.client_id, provider.client_secret, provider.token_url, provider.scope
+    return *credentials, provider.refresh_margin, provider.expires_in
 
 
-def _told(provider: OAuth2TokenProvider) -> tuple[Any, ...]:
-    """What a provider was made with."""
-    access = provider.client_id, provider.client_secret, provider.token_url, provider.scope
-    return *access, provider.refresh_margin, provider.expires_in
-
-
-def _waits(properties: Mapping[str, Any]) -> tuple[float, float]:
+def _timeouts(properties: Mapping[str, Any]) -> tuple[float, float]:
+    """Seconds to connect and to read, as ``requests`` takes them."""
     return _seconds(properties, CONNECTION_TIMEOUT), _seconds(properties, SOCKET_TIMEOUT)
 
 
 def _seconds(properties: Mapping[str, Any], name: str) -> float:
-    told = properties.get(name, DEFAULTS[name])
+    value = properties.get(name, DEFAULTS[name])
     try:
-        milliseconds = int(told)
+        milliseconds = int(value)
     except (TypeError, ValueError):
         milliseconds = 0
     if milliseconds <= 0:
-        raise InvalidOptionError(f"{name} is {told!r}; write milliseconds, such as {DEFAULTS[name]}")
+        raise InvalidOptionError(f"{name} is {value!r}; write milliseconds, such as {DEFAULTS[name]}")
     return milliseconds / 1000

@@ -19,7 +19,7 @@ from requests.exceptions import ReadTimeout
 from floeplan.catalog import connect, load_table, open_catalog
 from floeplan.errors import FloeplanError, InvalidOptionError
 from floeplan.redact import without_secrets
-from floeplan.rest_timeouts import CONNECTION_TIMEOUT, SOCKET_TIMEOUT, limit_waiting
+from floeplan.rest_timeouts import CONNECTION_TIMEOUT, SOCKET_TIMEOUT, set_timeouts
 
 pytestmark = pytest.mark.unit
 
@@ -55,7 +55,7 @@ def test_the_manager_of_a_catalog_that_was_opened_elsewhere_ends_too(
     silent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     catalog = opened_elsewhere("http://127.0.0.1:1", monkeypatch, auth=oauth2(silent))
-    limit_waiting(catalog)
+    set_timeouts(catalog)
     with pytest.raises(ReadTimeout):
         catalog._session.get(silent)
 
@@ -65,7 +65,7 @@ def test_a_token_is_asked_for_once_and_never_shown(told: dict[str, object], monk
     asked = []
     with answering(json.dumps(told).encode(), asked) as server:
         catalog = opened_elsewhere("http://127.0.0.1:1", monkeypatch, auth=oauth2(server, expires_in=3600), **LONG)
-        limit_waiting(catalog)
+        set_timeouts(catalog)
         manager = pickle.loads(pickle.dumps(catalog._auth_manager))
         assert [manager.auth_header() for _ in range(3)] == ["Bearer tok-1234567"] * 3
     assert asked == ["grant_type=client_credentials&scope=lake"]
@@ -76,21 +76,22 @@ def test_a_token_is_asked_for_once_and_never_shown(told: dict[str, object], monk
 def test_an_answer_without_a_token_is_no_damage_of_the_table(answer: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     with answering(answer, []) as server:
         catalog = opened_elsewhere("http://127.0.0.1:1", monkeypatch, auth=oauth2(server), **LONG)
-        with pytest.raises(FloeplanError, match=r"asked for db\.t: .*token_url.* returned no access_token") as raised:
+        refused = r"cannot load db\.t: .*OAuth2 endpoint.*returned no access_token"
+        with pytest.raises(FloeplanError, match=refused) as raised:
             load_table("db.t", catalog)
     assert (raised.value.kind, raised.value.retryable) == ("unreachable", True)
 
 
 @pytest.mark.parametrize("lasts", ["soon", None, [1]])
 def test_a_token_that_lasts_nobody_knows_how_long_is_refused(lasts: object) -> None:
-    refused = pytest.raises(FloeplanError, match="returned no expires_in; set expires_in")
+    refused = pytest.raises(FloeplanError, match="returned no valid expires_in: set it in the auth configuration")
     told = {"access_token": "tok-1234567", "expires_in": lasts}
     with answering(json.dumps(told).encode(), []) as server, refused:
         connect("quiet", {"uri": "http://127.0.0.1:1", "auth": oauth2(server), **LONG})
 
 
 def test_a_token_without_an_end_is_refused() -> None:
-    refused = pytest.raises(FloeplanError, match="returned no expires_in; set expires_in")
+    refused = pytest.raises(FloeplanError, match="returned no valid expires_in: set it in the auth configuration")
     with answering(b'{"access_token": "tok-1234567"}', []) as server, refused:
         connect("quiet", {"uri": "http://127.0.0.1:1", "auth": oauth2(server), **LONG})
 
@@ -105,8 +106,8 @@ def test_the_configuration_says_how_long(silent: str, monkeypatch: pytest.Monkey
 
 def test_asking_one_that_was_opened_elsewhere_ends(silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
     catalog = opened_elsewhere(silent, monkeypatch)
-    limit_waiting(catalog)
-    limit_waiting(catalog)
+    set_timeouts(catalog)
+    set_timeouts(catalog)
     with pytest.raises(ReadTimeout):
         catalog._session.get(silent)
 
@@ -114,7 +115,7 @@ def test_asking_one_that_was_opened_elsewhere_ends(silent: str, monkeypatch: pyt
 def test_a_request_that_says_how_long_it_waits_is_left_alone(silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
     catalog = opened_elsewhere(silent, monkeypatch)
     catalog.properties[SOCKET_TIMEOUT] = "3600000"
-    limit_waiting(catalog)
+    set_timeouts(catalog)
     with pytest.raises(ReadTimeout, match=r"read timeout=0\.1"):
         catalog._session.get(silent, timeout=0.1)
 
@@ -123,7 +124,7 @@ def test_without_properties_it_is_waited_for_a_minute(silent: str, monkeypatch: 
     catalog, waited = opened_elsewhere(silent, monkeypatch), []
     catalog.properties.clear()
     monkeypatch.setattr(Session, "request", lambda *_, timeout, **more: waited.append(timeout))
-    limit_waiting(catalog)
+    set_timeouts(catalog)
     catalog._session.get(silent)
     assert waited == [(10.0, 60.0)]
 

@@ -15,7 +15,7 @@ from typing import Any
 from pyiceberg.table.update import SetPropertiesUpdate
 from pyroaring import BitMap64
 
-from floeplan.catalog import follow
+from floeplan.catalog import update_to_commit
 from floeplan.dml.row_task import RowTaskResult
 from floeplan.dml.target import Command, DmlTarget
 from floeplan.metadata.delete_index import DeleteFileId
@@ -248,7 +248,7 @@ def commit_outcome(target: DmlTarget, outcome: Outcome, how: Commit) -> DmlResul
     done = commit_change(
         target.table, change, branch=target.branch, validation=validation, options=options, extra_updates=also
     )
-    follow(target.table, done.table)
+    update_to_commit(target.table, done.table)
     written = tuple(ManifestSummary(m.path, m.spec_id, _CONTENT[m.content], m.entries) for m in done.manifests_written)
     return _result(target, outcome, done.snapshot_id, written, done.attempts)
 

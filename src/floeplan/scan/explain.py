@@ -13,7 +13,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from floeplan.scan.scan_plan import ScanPlan
+from floeplan.scan.planned_scan import PlannedScan
 from floeplan.scan.summary import PassSummary, SpecSummary
 from floeplan.text import human_bytes, human_count, percent
 
@@ -31,12 +31,12 @@ CURES = {
 """What to do about each way in which pruning fails."""
 
 
-def advice(plan: ScanPlan) -> tuple[str, ...]:
+def advice(plan: PlannedScan) -> tuple[str, ...]:
     """What would let this scan read less; nothing when it reads little."""
     return tuple(dict.fromkeys(_lines(plan)))
 
 
-def _lines(plan: ScanPlan) -> Iterator[str]:
+def _lines(plan: PlannedScan) -> Iterator[str]:
     for step in plan.passes:
         for effect in step.effects:
             if effect.why in CURES:
@@ -47,11 +47,11 @@ def _lines(plan: ScanPlan) -> Iterator[str]:
         yield "no manifest was skipped although files were: cluster the manifests by partition (rewrite-manifests)"
 
 
-def _concerns_partitions(plan: ScanPlan) -> bool:
+def _concerns_partitions(plan: PlannedScan) -> bool:
     return any(note.how != "cannot" for spec in plan.specs for note in spec.notes)
 
 
-def _filters_files(plan: ScanPlan) -> bool:
+def _filters_files(plan: PlannedScan) -> bool:
     total = plan.summary.files_total
     return total is not None and plan.summary.files_kept * 2 < total
 
@@ -63,7 +63,7 @@ TEXT_WIDTH = 110
 _HOW = {"exact": "decided", "conservative": "narrowed", "cannot": "not answered"}
 
 
-def explain_text(plan: ScanPlan) -> str:
+def explain_text(plan: PlannedScan) -> str:
     """The explanation as plain text."""
     console = Console(
         file=StringIO(), width=TEXT_WIDTH, no_color=True, highlight=False, markup=False, emoji=False, soft_wrap=True
@@ -73,13 +73,13 @@ def explain_text(plan: ScanPlan) -> str:
     return "\n".join(line.rstrip() for line in text.splitlines()).strip("\n") + "\n"
 
 
-def draw_pyramid(plan: ScanPlan) -> RenderableType:
+def draw_pyramid(plan: PlannedScan) -> RenderableType:
     """What is read at each level and what to know about it, without the details."""
     warnings = [Text(f"! {warning.message}", style="yellow") for warning in plan.warnings]
     return Group(_title(plan), draw_levels(plan), *warnings)
 
 
-def explain(plan: ScanPlan) -> RenderableType:
+def explain(plan: PlannedScan) -> RenderableType:
     """The explanation as something a rich console draws."""
     parts: list[RenderableType] = [_title(plan), draw_levels(plan), Text(""), _specs(plan)]
     effects = _effects(plan)
@@ -90,7 +90,7 @@ def explain(plan: ScanPlan) -> RenderableType:
     return Group(*parts)
 
 
-def _title(plan: ScanPlan) -> Text:
+def _title(plan: PlannedScan) -> Text:
     snapshot = plan.target.snapshot
     where = "every row" if not plan.passes or not plan.passes[0].effects else str(plan.compiled.predicate)
     name = plan.target.name
@@ -98,7 +98,7 @@ def _title(plan: ScanPlan) -> Text:
     return title.append(f"where {where}\n", style="default not bold")
 
 
-def draw_levels(plan: ScanPlan) -> Table:
+def draw_levels(plan: PlannedScan) -> Table:
     """The pyramid alone: what is kept of each level."""
     summary = plan.summary
     levels = [
@@ -131,7 +131,7 @@ def _bar(kept: int, total: int | None) -> Text:
     return Text("█" * width, style="green") + Text("░" * (BAR_WIDTH - width), style="bright_black")
 
 
-def _specs(plan: ScanPlan) -> Table:
+def _specs(plan: PlannedScan) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
     for name, justify in (("spec", "right"), ("partitioned by", "left"), ("manifests", "right"), ("files", "right")):
         table.add_column(name, justify=justify)  # type: ignore[arg-type]
@@ -159,7 +159,7 @@ def _notes(spec: SpecSummary) -> str:
     return "\n".join(lines)
 
 
-def _effects(plan: ScanPlan) -> Table | None:
+def _effects(plan: PlannedScan) -> Table | None:
     """How many containers each conjunct would drop by itself, per pass."""
     evaluated = [step for step in plan.passes if step.effects]
     if not evaluated:

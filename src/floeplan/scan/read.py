@@ -22,14 +22,14 @@ from floeplan.predicate.rows.evaluate import filter_rows
 from floeplan.predicate.tristate import TriState
 from floeplan.scan.file_rows import EQUALITY, FileRows, TableRows
 from floeplan.scan.model import FileScan
+from floeplan.scan.planned_scan import PlannedScan
 from floeplan.scan.projection import arrow_schema, without_columns
-from floeplan.scan.scan_plan import ScanPlan
 from floeplan.schemas import fields_by_id
 
 READ_THREADS = 8
 
 
-def read_plan(plan: ScanPlan, schema: Schema, limit: int | None = None) -> pa.Table:
+def read_plan(plan: PlannedScan, schema: Schema, limit: int | None = None) -> pa.Table:
     """The rows of a plan as one table with the columns of ``schema``."""
     shape = arrow_schema(schema)
     tables = []
@@ -45,7 +45,7 @@ def read_plan(plan: ScanPlan, schema: Schema, limit: int | None = None) -> pa.Ta
     return pa.concat_tables(tables) if tables else shape.empty_table()
 
 
-def read_batches(plan: ScanPlan, schema: Schema) -> Iterator[pa.Table]:
+def read_batches(plan: PlannedScan, schema: Schema) -> Iterator[pa.Table]:
     """The rows of a plan file by file, in order, a few files read ahead."""
     reader = PlanReader.of(plan, schema)
     with ThreadPoolExecutor(READ_THREADS, "floeplan-read") as pool:
@@ -61,7 +61,7 @@ def read_batches(plan: ScanPlan, schema: Schema) -> Iterator[pa.Table]:
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def count_rows(plan: ScanPlan) -> int:
+def count_rows(plan: PlannedScan) -> int:
     """Rows that match: record counts where every row matches and none is deleted, reading only the other files."""
     reader = PlanReader.of(plan, Schema())
     files = plan.files
@@ -88,7 +88,7 @@ class PlanReader:
         self._rows = FileRows(table)
 
     @staticmethod
-    def of(plan: ScanPlan, schema: Schema) -> PlanReader:
+    def of(plan: PlannedScan, schema: Schema) -> PlanReader:
         """For the files of a plan."""
         return PlanReader(TableRows.of(plan.target.table, plan.target.schema), schema)
 

@@ -1,4 +1,4 @@
-"""The result of planning: files to read, numbers about them, and ways to look at or run the plan."""
+"""``ScanPlan``: the result of planning, with methods to explain it and to read its rows."""
 
 from __future__ import annotations
 
@@ -6,46 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pyiceberg.schema import Schema
-
-from floeplan.predicate.compile import CompileResult
-from floeplan.scan.model import PlannedFiles
-from floeplan.scan.summary import PassSummary, PlanWarning, ScanPlanSummary, SpecSummary
-from floeplan.scan.totals import Totals, summarise_specs
-from floeplan.snapshot.target import ScanTarget, select
+from floeplan.scan.planned_scan import PlannedScan
+from floeplan.snapshot.target import select
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
 @dataclass(frozen=True, slots=True)
-class ScanPlan:
-    """What a scan reads and why.
+class ScanPlan(PlannedScan):
+    """What a scan reads and why; see ``PlannedScan`` for the attributes.
 
-    Attributes:
-        target: The table, its snapshot and schema.
-        compiled: The predicate as compiled, with what could not be.
-        schema: The columns that are read.
-        files: The files to read, a sequence of ``FileScan`` over columns.
-        summary: Totals at each pass.
-        totals: What the numbers per partition spec are made of.
-        passes: What every pass was given and kept.
-        warnings: What a reader of the plan should know.
+    The imports in the methods save start-up time: many plans are neither drawn nor read in this process.
     """
-
-    target: ScanTarget
-    compiled: CompileResult
-    schema: Schema
-    files: PlannedFiles
-    summary: ScanPlanSummary
-    totals: Totals
-    passes: tuple[PassSummary, ...]
-    warnings: tuple[PlanWarning, ...]
-
-    @property
-    def specs(self) -> tuple[SpecSummary, ...]:
-        """The summary per partition spec, with how the predicate was lifted through each; made anew when asked for."""
-        return summarise_specs(self.totals, self.files)
 
     def explain(self) -> str:
         """The pruning pyramid and what did and did not prune, as plain text."""
@@ -54,11 +27,11 @@ class ScanPlan:
         return explain_text(self)
 
     def to_arrow(self, columns: Sequence[str] | None = None, limit: int | None = None) -> pa.Table:
-        """The matching rows: deletes applied, residuals evaluated, columns in the shape of the schema.
+        """Read the matching rows: deletes applied, residuals evaluated, columns projected to the schema.
 
         Args:
-            columns: Columns to show, in this order; those the plan was made for when not given.
-            limit: Stop after so many rows.
+            columns: Columns to read, in this order; those of the plan when not given.
+            limit: Read at most this many rows.
         """
         from floeplan.scan.read import read_plan
 
@@ -66,7 +39,7 @@ class ScanPlan:
         return read_plan(self, schema, limit)
 
     def count(self) -> int:
-        """The number of matching rows, from metadata where it can be."""
+        """The number of matching rows, from metadata where possible."""
         from floeplan.scan.read import count_rows
 
         return count_rows(self)

@@ -31,7 +31,7 @@ from pyiceberg.table import StaticTable, Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update import TableRequirement, TableUpdate, ValidatableTableRequirement
 
-from floeplan.catalog import limit_waiting
+from floeplan.catalog import set_rest_timeouts
 from floeplan.errors import (
     BadInputError,
     CommitConflictError,
@@ -167,7 +167,7 @@ class CatalogCommit:
                 f"{table.metadata_location} was opened without a catalog and is read-only: name the table instead",
                 context={"table": table.metadata_location},
             )
-        limit_waiting(table.catalog)
+        set_rest_timeouts(table.catalog)
         self.newest = table
         self._planned = table
         self._update = update
