@@ -1,16 +1,14 @@
-"""Building, walking and rewriting IR trees.
+"""Build, walk and rewrite IR trees.
 
-The constructors flatten and absorb constants, so that equal predicates have equal trees. Every rewrite here keeps
-the row semantics exactly, except ``without_opaque``, which weakens: every row that
-matches its input matches its output.
+The constructors flatten nested operands and absorb constants, so that equal predicates have equal trees. Every rewrite
+keeps the row semantics exactly, except ``without_opaque``, which weakens the predicate: every row that matches its
+input matches its output.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 
-from floeplan.errors import BadInputError
 from floeplan.predicate.ir import (
     FALSE,
     TRUE,
@@ -75,7 +73,7 @@ def conjuncts(expr: IrExpr) -> tuple[IrExpr, ...]:
 
 
 def push_not(expr: IrExpr) -> IrExpr:
-    """Push negations to the leaves; what has no negated form keeps a ``Not`` directly above the leaf."""
+    """Push negations to the leaves; a leaf without a negated form keeps a ``Not`` directly above it."""
     match expr:
         case And(operands):
             return and_(*map(push_not, operands))
@@ -87,7 +85,7 @@ def push_not(expr: IrExpr) -> IrExpr:
 
 
 def negate(expr: IrExpr) -> IrExpr:
-    """The negation with ``Not`` pushed to the leaves: TRUE and FALSE change places, NULL stays."""
+    """The negation with ``Not`` pushed to the leaves: TRUE and FALSE swap, NULL stays."""
     match expr:
         case TrueExpr():
             return FALSE
@@ -126,12 +124,12 @@ def leaves(expr: IrExpr) -> Iterator[IrExpr]:
 
 
 def column_of(leaf: IrExpr) -> Column | None:
-    """The one column a leaf asks about, if it asks about one."""
+    """The column of a leaf; ``None`` for constants and opaque pieces."""
     return leaf.column if isinstance(leaf, _COLUMN_LEAVES) else None
 
 
 def columns(expr: IrExpr) -> dict[int, Column]:
-    """The columns the compiled leaves ask about, by field id."""
+    """The columns of all leaves that statistics can answer, by field id."""
     found = (column_of(leaf) for leaf in leaves(expr))
     return {column.field_id: column for column in found if column is not None}
 
@@ -143,7 +141,7 @@ def field_ids(expr: IrExpr) -> tuple[int, ...]:
 
 
 def has_opaque(expr: IrExpr) -> bool:
-    """Whether some piece of the expression can only be answered by rows."""
+    """Whether a piece of the expression can only be evaluated on rows."""
     return any(isinstance(leaf, Opaque) for leaf in leaves(expr))
 
 
@@ -160,23 +158,20 @@ def map_leaves(expr: IrExpr, change: Callable[[IrExpr], IrExpr]) -> IrExpr:
 
 
 def without_opaque(expr: IrExpr) -> IrExpr:
-    """The prunable part: AND drops what is opaque, OR is all or nothing, NOT only of exact parts."""
-    return _weaken(push_not(expr))
-
-
-def _weaken(expr: IrExpr) -> IrExpr:
-    match expr:
+    """The prunable part: AND drops opaque operands, an OR with an opaque operand is TRUE."""
+    match push_not(expr):
         case And(operands):
-            return and_(*map(_weaken, operands))
+            return and_(*map(without_opaque, operands))
         case Or(operands):
-            return or_(*map(_weaken, operands))
+            return or_(*map(without_opaque, operands))
         case Opaque() | Not(Opaque()):
             return TRUE
-    return expr
+        case leaf:
+            return leaf
 
 
 def with_bloom(expr: IrExpr) -> IrExpr:
-    """Let equality leaves consult bloom filters too: ``=`` becomes ``BloomEq`` and IN becomes ``BloomInList``."""
+    """Let equality leaves use bloom filters too: ``=`` becomes ``BloomEq`` and IN becomes ``BloomInList``."""
 
     def change(leaf: IrExpr) -> IrExpr:
         match leaf:
@@ -187,65 +182,3 @@ def with_bloom(expr: IrExpr) -> IrExpr:
         return leaf
 
     return map_leaves(expr, change)
-
-
-# LIKE patterns: what they match, and how much of it a range of strings can say.
-#
-# ``%`` stands for any run of characters, ``_`` for one character; the escape character (a backslash unless ESCAPE names
-# another) makes either of them, or itself, plain. As in Spark an escape before anything else, or at the end, is an
-# error.
-
-
-@dataclass(frozen=True, slots=True)
-class LikePattern:
-    """A pattern as plain text and wildcards in turn: ``None`` is ``%`` and ``""`` is ``_``."""
-
-    parts: tuple[str | None, ...]
-
-    @property
-    def prefix(self) -> str:
-        """The plain text every match begins with."""
-        first = self.parts[0] if self.parts else None
-        return first or ""
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether there is no wildcard: LIKE is then ``=``."""
-        return not self.parts or (len(self.parts) == 1 and bool(self.parts[0]))
-
-    @property
-    def is_prefix(self) -> bool:
-        """Whether the pattern is its prefix and then anything."""
-        rest = self.parts[1:] if self.prefix else self.parts
-        return bool(rest) and all(part is None for part in rest)
-
-    def regex(self) -> str:
-        """The pattern in RE2's syntax, anchored."""
-        return r"(?s)\A" + "".join(map(_regex_part, self.parts)) + r"\z"
-
-
-def _regex_part(part: str | None) -> str:
-    if part is None:
-        return ".*"
-    return "".join(c if c.isalnum() else f"\\x{{{ord(c):x}}}" for c in part) if part else "."
-
-
-def parse_like(pattern: str, escape: str = "\\") -> LikePattern:
-    """Read a pattern."""
-    if len(escape) != 1:
-        raise BadInputError(f"the ESCAPE of LIKE must be one character, not {escape!r}")
-    parts: list[str | None] = []
-    plain = ""
-    characters = iter(pattern)
-    for character in characters:
-        if character == escape:
-            escaped = next(characters, "")
-            if escaped not in ("%", "_", escape):
-                raise BadInputError(f"in LIKE {pattern!r} the escape {escape!r} may only precede %, _ or itself")
-            plain += escaped
-        elif character in "%_":
-            parts += [*([plain] if plain else []), None if character == "%" else ""]
-            plain = ""
-        else:
-            plain += character
-    return LikePattern((*parts, plain) if plain else tuple(parts))

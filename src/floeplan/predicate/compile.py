@@ -17,12 +17,13 @@ from pyiceberg.types import StringType
 
 from floeplan.errors import BadInputError, TypeMismatchError
 from floeplan.predicate import casts
-from floeplan.predicate.build import and_, negate, or_, parse_like, without_opaque
+from floeplan.predicate.build import and_, negate, or_, without_opaque
 from floeplan.predicate.casts import NeedsRows, Term
 from floeplan.predicate.ir import TRUE, Cmp, CmpOp, Column, InList, IrExpr, IsNull, StartsWith
 from floeplan.predicate.literals import literal_of
 from floeplan.predicate.names import Names
 from floeplan.predicate.pyiceberg_exprs import compile_pyiceberg
+from floeplan.predicate.spark_text import parse_like
 from floeplan.predicate.sql.compiler import CompileError, compile_sql
 
 # Predicates as pyarrow-style tuples: ``("a", ">", 1)``, a list of them joined by AND, a list of lists by OR of ANDs.

@@ -24,6 +24,7 @@ from floeplan.errors import BadInputError, TypeMismatchError
 from floeplan.predicate import casts
 from floeplan.predicate.build import and_, negate, or_
 from floeplan.predicate.casts import NeedsRows, Term
+from floeplan.predicate.discrete import TEMPORAL_UNIT
 from floeplan.predicate.ir import FALSE, TRUE, CmpOp, Column, InList, IrExpr, IsNaN, IsNull, StartsWith
 from floeplan.predicate.literals import Kind, Literal, literal_of
 from floeplan.predicate.names import Names
@@ -147,7 +148,7 @@ def _starts_with(column: Column, literal: ice_literals.Literal[Any], negated: bo
 
 def _literal(column: Column, literal: ice_literals.Literal[Any]) -> Literal:
     value = literal.value
-    unit = casts.TEMPORAL_UNIT.get(type(column.type))
+    unit = TEMPORAL_UNIT.get(type(column.type))
     for class_, kind in _KINDS:
         if isinstance(literal, class_) and isinstance(value, int):
             return Literal(kind, value if kind is Kind.DATE else value * 1000)

@@ -1,14 +1,15 @@
-"""Text to values by Spark's rules for CAST in ANSI mode.
+"""Spark's text formats: casts from text in ANSI mode, numeric literals and LIKE patterns.
 
-Every function returns the value or raises ``BadInputError`` naming the text; nothing is repaired. Surrounding white
-space is ignored, partial dates (``2024``, ``2024-03``) mean their first day, and what has no zone is in UTC. A time of
-day without a date, which Spark completes with the current day, is refused: it would not mean the same tomorrow.
+Every function returns the value or raises ``BadInputError`` naming the text. Surrounding white space is ignored,
+partial dates (``2024``, ``2024-03``) mean their first day, and times without a zone are in UTC. A time of day without
+a date, which Spark completes with the current date, is rejected because its value would change from day to day.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation, localcontext
 from uuid import UUID
@@ -46,13 +47,8 @@ def parse_boolean(text: str) -> bool:
     raise _malformed(text, "boolean")
 
 
-def parse_long(text: str) -> int:
-    """A whole number of 64 bits; ``3.5`` and ``1e3`` are not."""
-    return parse_integer(text, 64)
-
-
 def parse_integer(text: str, bits: int) -> int:
-    """A whole number of so many bits."""
+    """A whole number of ``bits`` bits; ``3.5`` and ``1e3`` are not."""
     trimmed = text.strip()
     if _INTEGER.fullmatch(trimmed) and len(trimmed) < 40 and -(2 ** (bits - 1)) <= int(trimmed) < 2 ** (bits - 1):
         return int(trimmed)
@@ -143,6 +139,70 @@ def parse_timestamp(text: str, *, zoned: bool = True) -> int:
     return nanos - offset * _NANOS_PER_SECOND if zoned else nanos
 
 
+def rounded_decimal(text: str, precision: int, scale: int) -> Decimal:
+    """A decimal of the given type, rounded half up as a cast from text is."""
+    value = parse_decimal(text)
+    with localcontext(prec=200):
+        rounded = value.quantize(Decimal(1).scaleb(-scale), rounding=ROUND_HALF_UP)
+    if len(rounded.as_tuple().digits) > precision:
+        raise _malformed(text, f"decimal({precision}, {scale})")
+    return rounded
+
+
+@dataclass(frozen=True, slots=True)
+class LikePattern:
+    """A LIKE pattern as a sequence of plain texts and wildcards: ``None`` is ``%`` and ``""`` is ``_``."""
+
+    parts: tuple[str | None, ...]
+
+    @property
+    def prefix(self) -> str:
+        """The plain text every match begins with."""
+        first = self.parts[0] if self.parts else None
+        return first or ""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether there is no wildcard: LIKE is then ``=``."""
+        return not self.parts or (len(self.parts) == 1 and bool(self.parts[0]))
+
+    @property
+    def is_prefix(self) -> bool:
+        """Whether the pattern is a prefix followed by ``%``."""
+        rest = self.parts[1:] if self.prefix else self.parts
+        return bool(rest) and all(part is None for part in rest)
+
+    def regex(self) -> str:
+        """The pattern in RE2's syntax, anchored."""
+        wildcards = {None: ".*", "": "."}
+        parts = (
+            wildcards.get(part) or "".join(c if c.isalnum() else f"\\x{{{ord(c):x}}}" for c in part or "")
+            for part in self.parts
+        )
+        return r"(?s)\A" + "".join(parts) + r"\z"
+
+
+def parse_like(pattern: str, escape: str = "\\") -> LikePattern:
+    """Parse a LIKE pattern; as in Spark, the escape may only precede ``%``, ``_`` or itself."""
+    if len(escape) != 1:
+        raise BadInputError(f"the ESCAPE of LIKE must be one character, not {escape!r}")
+    parts: list[str | None] = []
+    plain = ""
+    characters = iter(pattern)
+    for character in characters:
+        if character == escape:
+            escaped = next(characters, "")
+            if escaped not in ("%", "_", escape):
+                raise BadInputError(f"in LIKE {pattern!r} the escape {escape!r} may only precede %, _ or itself")
+            plain += escaped
+        elif character in "%_":
+            parts += [*([plain] if plain else []), None if character == "%" else ""]
+            plain = ""
+        else:
+            plain += character
+    return LikePattern((*parts, plain) if plain else tuple(parts))
+
+
 def _days(text: str, year: str, month: str | None, day: str | None) -> int:
     """Days by the proleptic Gregorian calendar, for any year: the calendar repeats every 400 years."""
     cycles, year_in_cycle = divmod(int(year) - 2000, 400)
@@ -183,13 +243,3 @@ def _offset(text: str, zone: str, local_seconds: int) -> int:
 
 def _malformed(text: str, what: str) -> BadInputError:
     return BadInputError(f"{text!r} is not a {what}", context={"text": text})
-
-
-def rounded_decimal(text: str, precision: int, scale: int) -> Decimal:
-    """A decimal of the given type, rounded half up as a cast from text is."""
-    value = parse_decimal(text)
-    with localcontext(prec=200):
-        rounded = value.quantize(Decimal(1).scaleb(-scale), rounding=ROUND_HALF_UP)
-    if len(rounded.as_tuple().digits) > precision:
-        raise _malformed(text, f"decimal({precision}, {scale})")
-    return rounded

@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from floeplan.errors import TypeMismatchError, UnsupportedError
-from floeplan.predicate.build import parse_like
 from floeplan.predicate.rows.types import (
     DOUBLE,
     INT,
@@ -32,6 +31,7 @@ from floeplan.predicate.rows.types import (
     wider_decimal,
     with_room,
 )
+from floeplan.predicate.spark_text import parse_like
 
 _LINE_ENDS = "[\r\n\x0b\x0c\x85\u2028\u2029]"
 _DIFFERS_FROM_JAVA = re.compile(r"\(\?[^:]|&&|\[\[|\[\^?\[|\\[bBhRXZGk]|\[[^\]]*\[")

@@ -22,7 +22,7 @@ from sqlglot import exp
 
 from floeplan.errors import FloeplanError, PredicateSyntaxError, TypeMismatchError, UnsupportedError
 from floeplan.predicate import casts
-from floeplan.predicate.build import and_, negate, or_, parse_like
+from floeplan.predicate.build import and_, negate, or_
 from floeplan.predicate.casts import NeedsRows, Term
 from floeplan.predicate.ir import (
     FALSE,
@@ -47,6 +47,7 @@ from floeplan.predicate.rows.expressions import SqlExpression, ValueExpression, 
 from floeplan.predicate.rows.intervals import Interval
 from floeplan.predicate.rows.nodes import COMPARISONS
 from floeplan.predicate.rows.types import iceberg_type, sql_type
+from floeplan.predicate.spark_text import parse_like
 from floeplan.predicate.sql.fast_path import compile_plain_piece
 from floeplan.predicate.sql.parse import BoundPiece, parse_piece
 from floeplan.predicate.sql.split import BooleanTree, Junction, Negation, Piece, split_predicate, tokenize
