@@ -10,6 +10,11 @@ Both sides keep decoded position deletes from turn to turn (Iceberg in its execu
 off); what it takes Floeplan to read them anew is a line of its own. Floeplan keeps the lists of the files it read too;
 the query that is short enough for that to matter is also measured without. CPU seconds of the whole tree of processes,
 planning included; contenders take turns, and the best turn of each counts.
+
+Position deletes cost what it takes to give each row its index and its file: 0.2 to 0.3 of the 4 CPU s of a full scan of
+24 million rows with 5 % deleted, and as much of the 1.15 s of summing two columns. Spark's reader returns the file in a
+struct per row, another 0.13 s of the sum. Looking up the bitmap takes 0.06 s of the sum. Reading each file as a scan of
+its own, so that no row needs its file, was tried: a scan costs 70 to 100 ms before its first row.
 """
 
 from __future__ import annotations

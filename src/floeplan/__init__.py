@@ -1,4 +1,4 @@
-"""Plan, prune and rewrite Iceberg tables that have changed their mind about partitioning."""
+"""Plan, prune, change and rewrite Apache Iceberg tables whose partition spec has evolved."""
 
 from __future__ import annotations
 
