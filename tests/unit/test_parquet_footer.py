@@ -207,24 +207,24 @@ def test_thousands_of_columns_cost_only_what_is_asked_for() -> None:
 @pytest.mark.parametrize(
     ("data", "problem"),
     [
-        (b"", "does not end as one"),
-        (b"PAR1PAR1", "does not end as one"),
-        (b"text, not a Parquet file", "does not end as one"),
-        (b"PAR1" + (2**31).to_bytes(4, "little") + b"PAR1", r"claims 2147483648 bytes of 12"),
-        (forge.sealed(b"\0"), "no list of schema"),
+        (b"", "does not end with the magic number"),
+        (b"PAR1PAR1", "does not end with the magic number"),
+        (b"text, not a Parquet file", "does not end with the magic number"),
+        (b"PAR1" + (2**31).to_bytes(4, "little") + b"PAR1", r"length is 2147483648 bytes in a file of 12"),
+        (forge.sealed(b"\0"), "list of schema is missing"),
         (forge.sealed(b""), "ends in the middle"),
         (forge.file([], []), "the schema is empty"),
-        (forge.file([forge.root(2), forge.element("a", forge.INT32)], []), "claims 2 children"),
+        (forge.file([forge.root(2), forge.element("a", forge.INT32)], []), "has 2 children"),
         (forge.file([forge.root(0), forge.element("a", forge.INT32)], []), "belong to no field"),
         (forge.file([forge.root(1), forge.element("a", 99)], []), "99 is not a valid Physical"),
         (forge.file([forge.root(1), encode_struct([(4, BINARY, b"a")])], []), "neither a type nor fields"),
-        (forge.file([forge.root(1), encode_struct([(1, I32, 1), (4, BINARY, b"\xc3(")])], []), "which is no text"),
+        (forge.file([forge.root(1), encode_struct([(1, I32, 1), (4, BINARY, b"\xc3(")])], []), "is not UTF-8"),
         (
             forge.one_column(forge.element("a", forge.INT32), [(3, forge.chunk(forge.INT32, 3))], rows=9),
-            "9 rows in all",
+            "9 rows in total",
         ),
         (forge.file([forge.root(1), forge.element("a", forge.INT32)], [(3, [])]), "0 columns instead of 1"),
-        (forge.one_column(forge.element("a", forge.INT32), [(-3, forge.chunk(forge.INT32, 3))]), "impossible number"),
+        (forge.one_column(forge.element("a", forge.INT32), [(-3, forge.chunk(forge.INT32, 3))]), "invalid number"),
     ],
 )
 def test_a_broken_footer_is_named(data: bytes, problem: str) -> None:
@@ -295,7 +295,7 @@ def test_a_million_claimed_row_groups_cost_nothing() -> None:
     wide = [forge.root(2000), *[forge.element("x", forge.INT32)] * 2000]
     empty_groups = forge.LIST, (forge.STRUCT, [b"\0"] * 1_000_000)
     data = forge.sealed(encode_struct([(2, forge.LIST, (forge.STRUCT, wide)), (3, forge.I64, 0), (4, *empty_groups)]))
-    with pytest.raises(CorruptFileError, match="1000000 row groups of 2000 columns"):
+    with pytest.raises(CorruptFileError, match="1000000 row groups with 2000 columns"):
         footer_of(data)
 
 
@@ -310,6 +310,6 @@ def test_a_file_on_disk(tmp_path: Path) -> None:
 def test_columns_that_no_name_tells_apart_are_refused_by_name_only() -> None:
     source = BytesSource(written(pa.Table.from_arrays([pa.array([1]), pa.array([2])], ["x", "x"])))
     footer = read_footer(source)
-    with pytest.raises(UnsupportedError, match=r"<memory> has columns that no name tells apart .* x: 1 and 2"):
+    with pytest.raises(UnsupportedError, match=r"<memory> has columns with the same name .* x: 1 and 2"):
         Pruner("x = 1").prune(footer)
     assert read_selected(source, footer, [2]).to_pydict() == {"x": [2]}

@@ -21,7 +21,7 @@ from pyiceberg.table import Table
 from floeplan.catalog import load_table
 from floeplan.errors import BadInputError, UnknownFileError
 from floeplan.parquet.footer.footer import ParquetFooter, read_footer
-from floeplan.parquet.footer.schema import Physical
+from floeplan.parquet.footer.logical_types import Physical
 from floeplan.parquet.prune.selection import RowSelection
 from floeplan.parquet.read.reader import read_selected
 from floeplan.parquet.source import open_source

@@ -1,8 +1,7 @@
-"""Compact-Thrift decoding in pure Python: the twin of the compiled ``_thrift`` kernel, used where that is not built.
+"""Decoder of Thrift's compact protocol in pure Python, for installations without the compiled ``_thrift`` kernel.
 
-Reading past the end raises ``IndexError``, anything else that is wrong ``ValueError``; ``thrift`` gives both a name
-and a place. No size the data claims is believed before it is compared with the bytes that are left, so time and
-memory are bounded by the length of the data.
+Reading past the end raises ``IndexError``, anything else invalid ``ValueError``; ``thrift`` adds file and offset. Every
+size in the data is compared with the bytes left, so time and memory are bounded by the length of the data.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ _FIXED_WIDTH = {1: 1, 2: 1, 3: 1, 7: 8, 13: 16}
 
 
 def read_struct(data: bytes, pos: int, shape: Any, depth: int = 0) -> tuple[dict[int, Any], int]:
-    """Decode a struct into ``{field id: value}`` and say where it ends; what the shape does not name is skipped."""
+    """Decode a struct into ``{field id: value}``, skipping fields outside the shape; also return its end."""
     _check_depth(depth)
     result: dict[int, Any] = {}
     field = 0
@@ -67,12 +66,12 @@ def _read_value(data: bytes, pos: int, kind: int, shape: Any, depth: int) -> tup
 
 
 def _unwanted(kind: int, shape: Any) -> bool:
-    """Whether a container stands where a scalar, or a struct where a list, is wanted."""
+    """Whether the shape has a scalar for this container, or a list for this struct."""
     return (shape is not None and not shape) or (shape is ... and kind == 12)
 
 
 def _read_list(data: bytes, pos: int, shape: Any, depth: int) -> tuple[Any, int]:
-    """Decode a list; with the shape ``...`` only the places where its elements start and, last, where it ends."""
+    """Decode a list; with the shape ``...`` only the offsets of its elements and, last, of its end."""
     _check_depth(depth)
     size, kind, pos = _read_list_header(data, pos)
     if shape is ...:
@@ -90,7 +89,7 @@ def _read_list(data: bytes, pos: int, shape: Any, depth: int) -> tuple[Any, int]
 
 
 def _read_list_header(data: bytes, pos: int) -> tuple[int, int, int]:
-    """Size and element kind of a list and where its first element is; more elements than bytes left is an error."""
+    """Size, element kind and first offset of a list; more elements than bytes left is an error."""
     header = data[pos]
     pos += 1
     size, kind = header >> 4, header & 15
@@ -102,7 +101,7 @@ def _read_list_header(data: bytes, pos: int) -> tuple[int, int, int]:
 
 
 def _skip_field(data: bytes, pos: int, kind: int, depth: int) -> int:
-    """Where the value of a struct field ends; booleans live in the field header and take no bytes."""
+    """The end of a struct field's value; booleans are encoded in the field header and take no bytes."""
     return pos if kind in (1, 2) else _skip(data, pos, kind, depth + 1)
 
 
@@ -129,7 +128,7 @@ def _skip(data: bytes, pos: int, kind: int, depth: int) -> int:
 
 
 def _skip_struct(data: bytes, pos: int, depth: int = 0) -> int:
-    """Where a struct ends."""
+    """The end of a struct."""
     _check_depth(depth)
     while True:
         header = data[pos]

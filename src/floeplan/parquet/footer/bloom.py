@@ -25,7 +25,8 @@ from pyiceberg.types import DecimalType, PrimitiveType
 
 from floeplan.errors import CorruptFileError
 from floeplan.parquet.footer.footer import ParquetFooter
-from floeplan.parquet.footer.schema import Kind, LeafColumn, Physical
+from floeplan.parquet.footer.logical_types import Kind, Physical
+from floeplan.parquet.footer.schema import LeafColumn
 from floeplan.parquet.footer.thrift import read_struct
 from floeplan.parquet.footer.values import comparable, stored_tick, tick_of
 from floeplan.parquet.source import ByteSource

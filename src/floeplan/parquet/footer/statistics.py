@@ -1,8 +1,8 @@
-"""Adapters from Parquet's statistics to the one table the evaluator reads: row groups, and pages of a column.
+"""Adapters from Parquet statistics to the ``StatsTable`` of the evaluator, for row groups and for pages.
 
-What a file does not say is unknown and keeps: a missing null count, NaN in floating-point columns (Parquet counts
-none), a column stored as a type that cannot be read as the wanted one. A column that is not in the file is null in
-every row. Counts that contradict each other make the container unknown.
+Fail-safe: what a file does not state is unknown and keeps the rows: a missing null count, NaN in floating-point columns
+(Parquet does not count them), a column of a type that cannot be read as the predicate's. Contradicting counts make the
+row group or page unknown. A column that is not in the file is null in every row.
 """
 
 from __future__ import annotations
@@ -27,39 +27,34 @@ def row_group_stats(
     leaves: Mapping[int, LeafColumn] | None = None,
     bloom: BloomProbe | None = None,
 ) -> StatsTable:
-    """Statistics of all row groups, by the field ids of the wanted columns.
+    """Statistics of all row groups, by field id.
 
-    A column that is not in the file is null in every row; callers whose schema gives it another initial default
-    replace that entry.
+    A column that is not in the file is null in every row; callers whose schema gives it an initial default replace that
+    entry.
 
     Args:
         footer: The file's footer.
-        wanted: Columns with the type the predicate asks for.
-        leaves: The file's leaf for each field id; the footer's own mapping when not given.
-        bloom: Passed on into the table.
+        wanted: The columns, with the types of the predicate.
+        leaves: The file's leaf for each field id; the footer's own mapping by default.
+        bloom: Added to the table.
     """
     rows = footer.row_group_rows
     found: dict[int, ColumnStats] = {}
     for column in wanted:
         leaf = (footer.leaf_by_id if leaves is None else leaves).get(column.field_id)
         if leaf is not None:
-            stats = _chunk_stats(footer, leaf, column.type)
-            if stats is not None:
-                found[column.field_id] = stats
+            if comparable(leaf, column.type):
+                usable = usable_statistics(footer, footer.chunks(leaf))
+                found[column.field_id] = _column_stats(
+                    leaf, column.type, rows, usable.null_count, usable.lower, usable.upper
+                )
         elif leaves is not None or column.field_id not in footer.field_ids:
             found[column.field_id] = ColumnStats.all_null(rows > 0)
     return StatsTable(len(rows), found, rows > 0, bloom)
 
 
-def _chunk_stats(footer: ParquetFooter, leaf: LeafColumn, wanted: PrimitiveType) -> ColumnStats | None:
-    if not comparable(leaf, wanted):
-        return None
-    claims = usable_statistics(footer, footer.chunks(leaf))
-    return _column_stats(leaf, wanted, footer.row_group_rows, claims.null_count, claims.lower, claims.upper)
-
-
 def page_column_stats(index: PageIndex, wanted: Column) -> ColumnStats | None:
-    """What each page of one column may hold, in the order of the page index; ``None`` when nothing is known."""
+    """Statistics of the pages of one column, in the order of the page index; ``None`` when nothing is known."""
     if not comparable(index.leaf, wanted.type):
         return None
     return _column_stats(index.leaf, wanted.type, index.row_count, index.null_count, index.lower, index.upper)
@@ -68,7 +63,7 @@ def page_column_stats(index: PageIndex, wanted: Column) -> ColumnStats | None:
 def _column_stats(
     leaf: LeafColumn, wanted: PrimitiveType, rows: Ints, nulls: Ints, lower: RawValues, upper: RawValues
 ) -> ColumnStats:
-    nans = np.full_like(rows, -1 if family(wanted) is Family.FLOAT else 0)
+    nans = np.full_like(rows, -1 if family(wanted) is Family.FLOAT else 0)  # Parquet does not count NaN
     return ColumnStats.from_counts(
         rows,
         np.zeros_like(rows) if leaf.max_def == 0 else nulls,

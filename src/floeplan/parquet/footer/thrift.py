@@ -1,19 +1,21 @@
-"""Compact Thrift, the encoding of Parquet's metadata: a bounded reader and a small writer.
+"""Thrift's compact protocol, the encoding of Parquet's metadata: a bounded reader, a small writer and an editor.
 
-Reading: a struct becomes ``{field id: value}``. A shape says what is wanted of it: ``{field id: inner shape}``, where
-``SCALAR`` takes a number, a text or a flag, a mapping goes on inside a struct or a list of them, ``...`` takes a list
-only as the places of its elements (for reading some of them later), and ``None`` takes whatever is there, whole. All
-else is skipped without being built; a container where a scalar is wanted reads as ``None``. What the bytes claim is
-never believed before it is checked against the bytes that are there: whatever is wrong is a ``CorruptFileError`` with
-file and place.
+Reading: a struct becomes ``{field id: value}``. A shape selects what to decode: ``{field id: inner shape}``, where
+``SCALAR`` decodes a number, a string or a boolean, a mapping descends into a struct or a list of structs, ``...``
+returns only the offsets of a list's elements (to decode some of them later), and ``None`` decodes everything. All other
+fields are skipped without being built; a container where the shape has a scalar reads as ``None``.
 
-Writing: ``encode_struct`` takes ``(field id, kind, value)`` triples in ascending field order.
+Writing: ``encode_struct`` takes ``(field id, kind, value)`` triples in ascending field order. ``splice`` changes single
+values of an encoded struct and copies every other byte.
+
+Fail-safe: sizes in the data are checked against the bytes left before memory is allocated; anything invalid is a
+``CorruptFileError`` with file and offset.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -25,7 +27,7 @@ _read_struct = (load_kernel("floeplan.parquet.footer._thrift") or wire).read_str
 
 Struct: TypeAlias = dict[int, Any]
 Shape: TypeAlias = Any
-"""``SCALAR``, ``None``, ``...`` or ``{field id: Shape}``; see the module's text."""
+"""``SCALAR``, ``None``, ``...`` or ``{field id: Shape}``; see the module docstring."""
 SCALAR: Final[Shape] = {}
 
 BOOL: Final = 1
@@ -46,13 +48,13 @@ def read_struct(data: bytes, at: int, shape: Shape, what: str, file: str) -> tup
 
     Args:
         data: The bytes; nothing outside of them is read.
-        at: Where the struct starts.
-        shape: What is wanted of it.
-        what: The thing being read, for messages ("footer").
+        at: Offset of the struct.
+        shape: The fields to decode.
+        what: Name of the struct, for messages ("footer").
         file: The file it is read from, for messages.
 
     Returns:
-        The fields by id, and where the struct ends.
+        The fields by id, and the offset of the struct's end.
     """
     try:
         decoded: tuple[Struct, int] = _read_struct(data, at, shape)
@@ -64,33 +66,33 @@ def read_struct(data: bytes, at: int, shape: Shape, what: str, file: str) -> tup
 
 
 def corrupt(file: str, problem: str, offset: int | None = None) -> CorruptFileError:
-    """The one way a Parquet file is called corrupt: file, problem and, when known, the offset."""
-    place = "" if offset is None else f" (offset {offset})"
+    """The error for a corrupt Parquet file: file, problem and, when known, the offset."""
+    where = "" if offset is None else f" (offset {offset})"
     context = {"file": file} | ({} if offset is None else {"offset": offset})
-    return CorruptFileError(f"{file} is not a readable Parquet file: {problem}{place}", context=context)
+    return CorruptFileError(f"{file} is not a readable Parquet file: {problem}{where}", context=context)
 
 
 def integer(fields: Struct, field: int, default: int | None = None) -> int:
-    """An integer field; absent without a default, or of another type, is a ``ValueError``."""
+    """An integer field; a missing one without a default, or one of another type, is a ``ValueError``."""
     value = fields.get(field, default)
     if not isinstance(value, int) or isinstance(value, bool):
-        raise ValueError(f"field {field} is no integer")
+        raise ValueError(f"field {field} is not an integer")
     return value
 
 
 def encode_struct(fields: Iterable[tuple[int, int, Any]]) -> bytes:
     """Encode a struct from ``(field id, kind, value)`` in ascending order of field id.
 
-    Structs are given encoded, lists as ``(element kind, values)``.
+    Nested structs are passed encoded, lists as ``(element kind, values)``.
     """
     out = bytearray()
     last = 0
     for field, kind, value in fields:
-        wire = 2 if kind == BOOL and not value else kind
+        type_ = 2 if kind == BOOL and not value else kind  # a boolean field is encoded in its header
         if 0 < field - last <= 15:
-            out.append((field - last) << 4 | wire)
+            out.append((field - last) << 4 | type_)
         else:
-            out.append(wire)
+            out.append(type_)
             out += _zigzag(field)
         if kind != BOOL:
             out += encode_value(kind, value)
@@ -100,13 +102,14 @@ def encode_struct(fields: Iterable[tuple[int, int, Any]]) -> bytes:
 
 
 def encode_value(kind: int, value: Any) -> bytes:
-    """Encode one value as it stands in a list or behind a field header."""
+    """Encode one value as it appears in a list or after a field header."""
     if kind in (I16, I32, I64):
         return _zigzag(value)
     if kind == BINARY:
         return _varint(len(value)) + bytes(value)
     if kind == LIST:
-        return _encode_list(*value)
+        element, values = value
+        return encode_list_header(element, len(values)) + b"".join(encode_value(element, one) for one in values)
     if kind == STRUCT:
         return bytes(value)
     if kind == BOOL:
@@ -117,12 +120,8 @@ def encode_value(kind: int, value: Any) -> bytes:
 
 
 def encode_list_header(kind: int, size: int) -> bytes:
-    """What stands before the elements of a list."""
+    """Encode the header of a list."""
     return bytes([size << 4 | kind]) if size < 15 else bytes([0xF0 | kind]) + _varint(size)
-
-
-def _encode_list(kind: int, values: Sequence[Any]) -> bytes:
-    return encode_list_header(kind, len(values)) + b"".join(encode_value(kind, value) for value in values)
 
 
 def _zigzag(value: int) -> bytes:
@@ -138,32 +137,28 @@ def _varint(value: int) -> bytes:
     return bytes(out)
 
 
-# Changing single values of encoded Thrift structs and leaving every other byte as it is.
-#
-# An edit says what becomes of a struct: ``{field id: edit}``, where a function changes an integer, bytes stand for the
-# encoded value of the field from now on, a mapping goes on inside a struct, and ``Each`` inside every struct of a list.
-# A field that is not there stays away. Nothing in Thrift states the length of a struct, so values may grow and shrink.
-
-
 Edit: TypeAlias = "Callable[[int], int] | bytes | Mapping[int, Edit] | Each"
+"""An edit of one field: a function of an integer, the new encoded value, edits of a struct's fields, or ``Each``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Each:
-    """The edit of every struct in a list, by its place there."""
+    """The edits of every struct in a list, by its position."""
 
     edit: Callable[[int], Mapping[int, Edit]]
 
 
 def splice(data: bytes, edits: Mapping[int, Edit], what: str, file: str, at: int = 0) -> bytes:
-    """The struct that starts at ``at`` with edits made.
+    """Return the struct that starts at ``at`` with edits applied; all other bytes are copied.
+
+    A field that is not present is not added. A Thrift struct does not store its length, so values may grow and shrink.
 
     Args:
-        data: The encoded struct, and whatever stands behind it.
-        edits: What becomes of its fields.
-        what: The thing being changed, for messages.
+        data: The encoded struct, and any bytes after it.
+        edits: The edits by field id.
+        what: Name of the struct, for messages.
         file: The file it was read from, for messages.
-        at: Where it starts.
+        at: Offset of the struct.
     """
     made = bytearray()
     try:
@@ -176,7 +171,7 @@ def splice(data: bytes, edits: Mapping[int, Edit], what: str, file: str, at: int
 
 
 def _struct(data: bytes, at: int, edits: Mapping[int, Edit], made: bytearray) -> int:
-    """Copy a struct with its edits; where it ends."""
+    """Copy a struct with its edits, and return the offset of its end."""
     field, copied = 0, at
     while data[at]:
         header = data[at]
@@ -212,6 +207,6 @@ def _list(data: bytes, at: int, edit: Each, made: bytearray) -> int:
     start = at
     size, _, at = wire._read_list_header(data, at)
     made += data[start:at]
-    for place in range(size):
-        at = _struct(data, at, edit.edit(place), made)
+    for position in range(size):
+        at = _struct(data, at, edit.edit(position), made)
     return at

@@ -1,12 +1,12 @@
-"""Raw statistics bytes to typed bounds, for many row groups or pages at once.
+"""Decodes raw statistics bytes into typed bounds, for many row groups or pages at once.
 
-A bound is used only if its order is known: the file states the standard order for the column, or the bytes come from
-the old statistics fields of a type whose order was never in doubt. A value that cannot be decoded (wrong length, not
-a boolean, outside the wanted type) is no bound. Where units differ a lower bound is rounded down and an upper bound
-up; text cut inside a character stays a lower bound up to the cut and is no upper bound.
+A bound is used only if its order is known: the file states TypeDefinedOrder for the column, or the bytes come from the
+deprecated fields of a type that every writer compared as signed numbers. A value that cannot be decoded (wrong length,
+not a boolean, outside the wanted type) is no bound. Where units differ, lower bounds are rounded down and upper bounds
+up; a string cut inside a UTF-8 character is a lower bound up to the cut and no upper bound.
 
-The wanted type may be another than the file's when a column was promoted: int to long, float to double, a wider
-decimal, a date read as a timestamp, timestamps in another unit. Any other pair is not comparable and nothing is known.
+The wanted type differs from the file's when a column was promoted: int to long, float to double, a wider decimal, a
+date read as a timestamp, timestamps in another unit. Any other pair is not comparable, and nothing is known.
 """
 
 from __future__ import annotations
@@ -40,8 +40,10 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from floeplan.parquet.footer.footer import ColumnChunks, ParquetFooter
-from floeplan.parquet.footer.schema import Kind, LeafColumn, Physical
+from floeplan.parquet.footer.column_chunks import ColumnChunks
+from floeplan.parquet.footer.footer import ParquetFooter
+from floeplan.parquet.footer.logical_types import Kind, Physical
+from floeplan.parquet.footer.schema import LeafColumn
 from floeplan.predicate.stats import Bound
 from floeplan.vectors import Ints, Mask
 
@@ -65,7 +67,7 @@ class Family(StrEnum):
 
 
 class Side(StrEnum):
-    """Which way a bound may be loosened."""
+    """Lower or upper bound."""
 
     LOWER = "lower"
     UPPER = "upper"
@@ -103,19 +105,19 @@ def comparable(leaf: LeafColumn, wanted: PrimitiveType) -> bool:
     """Whether the values of the leaf, read as the wanted type, keep the order of what is stored."""
     if leaf.type is None or leaf.max_rep > 0 or type(wanted) not in _FAMILIES:
         return False
-    stored, asked = family(leaf.type), family(wanted)
+    stored, read_as = family(leaf.type), family(wanted)
     if isinstance(leaf.type, DecimalType) and isinstance(wanted, DecimalType):
         return leaf.type.scale == wanted.scale and leaf.type.precision <= wanted.precision
     if isinstance(leaf.type, DoubleType) and isinstance(wanted, FloatType):
         return False
-    if stored is Family.DATE and asked is Family.TIMESTAMP:
+    if stored is Family.DATE and read_as is Family.TIMESTAMP:
         return True
-    return stored is asked or (stored in _TEXTUAL and asked in _TEXTUAL)
+    return stored is read_as or (stored in _TEXTUAL and read_as in _TEXTUAL)
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkStatistics:
-    """What may be believed of the statistics of each chunk: null count (-1 unknown) and raw bounds of known order."""
+    """The usable statistics of each chunk: null counts (-1 unknown), and raw bounds whose order is known."""
 
     null_count: Ints
     lower: RawValues
@@ -123,9 +125,9 @@ class ChunkStatistics:
 
 
 def usable_statistics(footer: ParquetFooter, chunks: ColumnChunks) -> ChunkStatistics:
-    """The statistics of a column's chunks without those that cannot be used.
+    """Drop the statistics of a column's chunks that cannot be trusted.
 
-    Nothing is believed of a chunk that does not have one value, or null, per row.
+    A chunk that does not have one value or null per row has no usable statistics.
     """
     leaf = chunks.leaf
     lower: RawValues = (None,) * len(chunks.codec)
@@ -144,10 +146,10 @@ def usable_statistics(footer: ParquetFooter, chunks: ColumnChunks) -> ChunkStati
 
 
 def reliable_null_counts(leaf: LeafColumn, created_by: str, nulls: Ints, rows: Ints) -> Ints:
-    """Null counts without those that may be too low.
+    """Replace null counts that may be too low by -1.
 
-    ``parquet-cpp`` leaves the nulls of an enclosing struct out of the count of a dictionary-encoded column, so inside
-    a struct only "all rows" is a count that says something.
+    ``parquet-cpp`` leaves the nulls of an enclosing struct out of the count of a dictionary-encoded column, so inside a
+    struct only a count of all rows is reliable.
     """
     if len(leaf.path) > 1 and created_by.startswith("parquet-cpp"):
         return np.where(nulls == rows, nulls, -1)
@@ -155,10 +157,10 @@ def reliable_null_counts(leaf: LeafColumn, created_by: str, nulls: Ints, rows: I
 
 
 def has_known_order(leaf: LeafColumn, created_by: str) -> bool:
-    """Whether the minimum and maximum fields and the column index of a leaf mean what they should.
+    """Whether min/max statistics and the column index of a leaf are in the order its type defines.
 
-    INT96 and intervals have no order. Old writers of ``parquet-mr`` and ``parquet-cpp`` compared byte arrays, and the
-    latter for longer also decimals kept in them, by the wrong one.
+    INT96 and intervals have no order in Parquet's specification. Old versions of ``parquet-mr`` and ``parquet-cpp``
+    compared byte arrays as signed bytes, the latter decimals in byte arrays until Arrow 4.
     """
     if not leaf.ordered or leaf.type is None or leaf.physical is Physical.INT96:
         return False
@@ -174,16 +176,13 @@ def has_known_order(leaf: LeafColumn, created_by: str) -> bool:
 
 
 def _always_signed(leaf: LeafColumn) -> bool:
-    """Types that every writer has always compared as signed numbers, so that the old fields can be believed.
-
-    Unless the file states another order.
-    """
+    """Whether every writer compared this type as signed numbers, so that the deprecated min and max can be used."""
     numbers = (Physical.BOOLEAN, Physical.INT32, Physical.INT64, Physical.FLOAT, Physical.DOUBLE)
     return leaf.physical in numbers and leaf.annotation.signed and leaf.ordered is not False
 
 
 def decode_bound(leaf: LeafColumn, wanted: PrimitiveType, raw: RawValues, side: Side) -> Bound:
-    """Decode one bound per container into the domain of the wanted type, which must be ``comparable``."""
+    """Decode one bound per row group or page into the domain of the wanted type, which must be ``comparable``."""
     match family(wanted):
         case Family.TEXT:
             return _text(pa.array(raw, type=pa.binary()), side)
@@ -220,7 +219,7 @@ def _lengths(raw: RawValues) -> Ints:
 
 
 def _fixed_width(raw: RawValues, format_: str) -> tuple[npt.NDArray[Any], Mask]:
-    """Ints of one width; a value of another length, or none, is invalid and reads as zero."""
+    """Numbers of one width; a missing value or one of another length is invalid and reads as zero."""
     dtype = np.dtype(format_)
     valid = _lengths(raw) == dtype.itemsize
     zero = bytes(dtype.itemsize)
@@ -229,12 +228,12 @@ def _fixed_width(raw: RawValues, format_: str) -> tuple[npt.NDArray[Any], Mask]:
 
 
 def stored_tick(leaf: LeafColumn) -> int:
-    """Nanoseconds of one stored unit; 1 for plain integers, which have none."""
+    """Nanoseconds of one stored unit; 1 for plain integers."""
     return NANOS_PER_DAY if leaf.annotation.kind is Kind.DATE else leaf.annotation.unit or 1
 
 
 def tick_of(wanted: PrimitiveType) -> int:
-    """Nanoseconds of one unit of a type's canonical values; 1 for plain integers, which have none."""
+    """Nanoseconds of one unit of a type's canonical values; 1 for plain integers."""
     match wanted:
         case DateType():
             return NANOS_PER_DAY
@@ -243,22 +242,22 @@ def tick_of(wanted: PrimitiveType) -> int:
     return 1
 
 
-def _rescaled(values: Ints, valid: Mask, stored: int, asked: int, side: Side) -> Bound:
-    """Change the unit, rounding outwards; what overflows is no bound."""
-    if stored > asked:
-        factor = stored // asked
+def _rescaled(values: Ints, valid: Mask, stored: int, wanted: int, side: Side) -> Bound:
+    """Change the unit, rounding outwards; a value that overflows is no bound."""
+    if stored > wanted:
+        factor = stored // wanted
         limit = np.iinfo(np.int64).max // factor
         valid = valid & (values <= limit) & (values >= -limit)
         return Bound(np.where(valid, values, 0) * factor, valid)
-    if stored < asked:
-        divisor = asked // stored
+    if stored < wanted:
+        divisor = wanted // stored
         rounded = values // divisor
         return Bound(rounded if side is Side.LOWER else rounded + (values % divisor != 0), valid)
     return Bound(values, valid)
 
 
 def _decimal(leaf: LeafColumn, wanted: DecimalType, raw: RawValues) -> Bound:
-    """Unscaled decimals: ``int64`` where the wanted type has 18 digits or fewer, else Arrow decimals."""
+    """Unscaled decimals: ``int64`` for up to 18 digits, else Arrow decimals."""
     high, low, valid = _unscaled(leaf, raw)
     if wanted.precision <= 18:
         return Bound(low, valid & (high == low >> 63))
@@ -268,7 +267,7 @@ def _decimal(leaf: LeafColumn, wanted: DecimalType, raw: RawValues) -> Bound:
 
 
 def _unscaled(leaf: LeafColumn, raw: RawValues) -> tuple[Ints, Ints, Mask]:
-    """High and low halves of 128-bit numbers, from whichever way the writer stored them."""
+    """High and low halves of the 128-bit unscaled values, for every physical type that stores decimals."""
     if leaf.physical in (Physical.INT32, Physical.INT64):
         numbers, valid = _fixed_width(raw, "<i4" if leaf.physical is Physical.INT32 else "<i8")
         low = numbers.astype(np.int64)
@@ -305,7 +304,7 @@ def _text(values: pa.Array, side: Side) -> Bound:
 
 
 def _cut_text(value: bytes | None, side: Side) -> str | None:
-    """A bound that is not UTF-8: what stands before the fault is still below, nothing is known to be above."""
+    """A truncated bound that is not UTF-8: the part before the cut is a lower bound, and there is no upper bound."""
     if value is None:
         return None
     try:

@@ -18,7 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from floeplan.parquet.footer.schema import Kind, LeafColumn, Physical
+from floeplan.parquet.footer.logical_types import Kind, Physical
+from floeplan.parquet.footer.schema import LeafColumn
 from floeplan.parquet.pages.data_pages import PLAIN, PLAIN_DICTIONARY, RLE_DICTIONARY, Page, kernel, unpack_hybrid
 from floeplan.vectors import Bytes, Mask
 

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from floeplan.errors import UnknownColumnError
-from floeplan.parquet.footer.field_index import IndexedField
 from floeplan.parquet.footer.footer import ParquetFooter
-from floeplan.parquet.footer.schema import LeafColumn
+from floeplan.parquet.footer.schema import IndexedField, LeafColumn
 from floeplan.parquet.read.assemble import FieldLayout, LeafLayout, arrow_field, merge
 
 

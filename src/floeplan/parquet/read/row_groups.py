@@ -17,7 +17,8 @@ import pyarrow.parquet as pq
 
 from floeplan.errors import UnknownFileError
 from floeplan.parquet.footer.footer import ParquetFooter
-from floeplan.parquet.footer.schema import LeafColumn, Physical
+from floeplan.parquet.footer.logical_types import Physical
+from floeplan.parquet.footer.schema import LeafColumn
 from floeplan.parquet.footer.thrift import corrupt
 from floeplan.parquet.pages.codec import PageCodec
 from floeplan.parquet.pages.data_pages import PLAIN, UNSUPPORTED_PAGE, kernel, read_pages
