@@ -202,7 +202,7 @@ def decode_with(file: bytes, column: str, rows: RowSelection, **wrong: Any) -> t
     return read_leaves(source, footer, plans, {leaf.index: field.layout})[leaf.index].to_pylist(), source
 
 
-def test_a_dictionary_spared_by_mistake_is_fetched_after_all() -> None:
+def test_a_dictionary_skipped_by_mistake_is_fetched_later() -> None:
     file = written(pa.table({"s": [f"v{i % 7}" for i in range(5_000)]}), max_rows_per_page=100)
     wanted = RowSelection.from_runs([250, 4_000], [3, 1])
     values, _ = decode_with(file, "s", wanted, dictionary_pages=np.zeros(1, dtype=np.int64))

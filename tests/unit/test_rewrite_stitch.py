@@ -130,7 +130,7 @@ class TestMisfits:
         assert stitch_obstacle([opened(file) for file in files], self.schema(files[0]), min_row_group=0) == ""
 
     def test_small_row_groups(self, files: list[Path]) -> None:
-        assert "better put together" in stitch_obstacle([opened(file) for file in files], self.schema(files[0]))
+        assert "too small to copy" in stitch_obstacle([opened(file) for file in files], self.schema(files[0]))
 
     @pytest.mark.parametrize("change", ["added", "promoted", "another id", "dropped"])
     def test_a_schema_that_is_not_the_table_s(self, files: list[Path], tmp_path: Path, change: str) -> None:

@@ -160,7 +160,7 @@ class TestStitching:
     def test_small_row_groups_are_put_together_unless_stitching_is_asked_for(self, tmp_path: Path) -> None:
         table = two_spec_table(tmp_path)
         _, by_itself = rewritten(table)
-        assert all("better put together" in result.decoded_because for result in by_itself)
+        assert all("too small to copy" in result.decoded_because for result in by_itself)
         _, asked = rewritten(table, strategy="stitch")
         assert [result.decoded_because for result in asked] == [""] * len(asked)
         (two_files, *_) = asked

@@ -1,9 +1,8 @@
-"""Compressing and decompressing single pages, by the numbers that footers give to codecs.
+"""Compression of single pages, by Parquet's codec numbers.
 
-Zstandard has one way for all data at each level. Among a few others, which take less time, ``tune`` picks the first
-that makes a sample no larger than the usual one would: values that are like the one before them need no search for
-matches, other numbers none for long ones, and bytes that are evenly spread no code of their own. What comes out is the
-same format.
+For Zstandard at its default level, ``tune`` looks for faster settings that compress a sample of the column no worse:
+values that resemble the previous one need no match search (``zstd.NeighbourCompressor``), other numbers no search for
+long matches, and evenly distributed bytes no entropy coding. The output is standard Zstandard.
 """
 
 from __future__ import annotations
@@ -20,27 +19,27 @@ from floeplan.vectors import Bytes
 
 _CODECS = {1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4_raw"}
 _NOT_COMPRESSED, _ZSTD = 0, 6
-_CHEAPER: Final[tuple[dict[str, int], ...]] = (
+_FASTER: Final[tuple[dict[str, int], ...]] = (
     {"min_match": 6, "target_length": 3, "hash_log": 11},
     {"min_match": 6, "target_length": 0, "hash_log": 10},
 )
-"""Ways of Zstandard's first level, the cheapest first: large steps and bytes as they are, which takes a quarter less
-time; a table that fits a cache."""
-_USUAL_LEVEL = 1
+"""Faster variants of Zstandard's level 1, fastest first: large steps with uncompressed literals; a hash table that fits
+into a CPU cache."""
+_DEFAULT_LEVEL = 1
 _SMALLEST_WINDOW = 1 << 18
 _SAMPLE = 1 << 16
-"""Bytes that ways are compared on."""
+"""Bytes on which settings are compared."""
 _EMPTY = np.zeros(0, dtype=np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
 class PageContent:
-    """What a page holds before it is compressed.
+    """The uncompressed content of a page.
 
     Attributes:
-        data: Levels, if there are some, and values.
-        start: Where the values begin.
-        width: Bytes of a number, 4 or 8; 0 for byte arrays behind their lengths; ``None`` for anything else.
+        data: Definition levels, if the column has them, and values.
+        start: Offset of the values.
+        width: Bytes of a number, 4 or 8; 0 for length-prefixed byte arrays; ``None`` for anything else.
     """
 
     data: memoryview
@@ -53,28 +52,28 @@ class PageContent:
 
 
 class PageCodec:
-    """One codec; ``level`` is ``None`` for the usual one. Not for several threads at once."""
+    """One codec; a ``level`` of ``None`` is the default one. Not thread-safe."""
 
     def __init__(self, number: int, level: int | None = None) -> None:
         if not self.knows(number):
             raise ValueError(f"codec {number}")
         self.number, self._level = number, level
         self._codec = None if number == _NOT_COMPRESSED else pa.Codec(_CODECS[number], compression_level=level)
-        self._cheaper: Any = None
+        self._faster: Any = None
         self._neighbours: zstd_library.NeighbourCompressor | None = None
         own = number == _ZSTD and zstd_library.available
         self._decompressor = zstd_library.Decompressor() if own else None
 
     @staticmethod
     def knows(number: int) -> bool:
-        """Whether there is one of this number."""
+        """Whether this codec number is supported."""
         return number == _NOT_COMPRESSED or number in _CODECS
 
     def tune(self, sample: PageContent) -> None:
-        """Compress what is like the sample in the cheapest way that does, unless a level is asked for."""
+        """Choose the fastest settings that compress the sample no worse than the default; an explicit level wins."""
         if self.number != _ZSTD or self._level is not None:
             return
-        self._cheaper = self._neighbours = None
+        self._faster = self._neighbours = None
         some = sample.data[:_SAMPLE]
         usual = len(self.compress(PageContent(some)))
         if zstd_library.available and sample.width is not None and sample.start < len(some):
@@ -84,25 +83,25 @@ class PageCodec:
                     self._neighbours = like
                     return
         size = max(sample.nbytes, _SMALLEST_WINDOW)
-        for settings in _CHEAPER:
-            ways = zstandard.ZstdCompressionParameters.from_level(_USUAL_LEVEL, source_size=size, **settings)
-            found = zstandard.ZstdCompressor(compression_params=ways)
+        for settings in _FASTER:
+            parameters = zstandard.ZstdCompressionParameters.from_level(_DEFAULT_LEVEL, source_size=size, **settings)
+            found = zstandard.ZstdCompressor(compression_params=parameters)
             if len(found.compress(some)) <= usual:
-                self._cheaper = found
+                self._faster = found
                 return
 
     def compress(self, content: PageContent) -> bytes | memoryview:
-        """The content as it will be stored."""
+        """Compress the content of a page."""
         if self._codec is None:
             return content.data
         if self._neighbours is not None and content.width is not None:
             return self._neighbours.compress(content.data, content.start, content.width)
-        if self._cheaper is not None:
-            return bytes(self._cheaper.compress(content.data))
+        if self._faster is not None:
+            return bytes(self._faster.compress(content.data))
         return bytes(self._codec.compress(content.data, asbytes=True))
 
     def decompress(self, data: memoryview, size: int) -> Bytes:
-        """The data before it was stored, which must be of this size."""
+        """Decompress a page to exactly ``size`` bytes."""
         if not size:
             return _EMPTY
         if self._decompressor is not None:

@@ -1,10 +1,13 @@
-"""Zstandard with contexts that are used again, and with matches that were found otherwise than by its search.
+"""Zstandard with reused contexts and with externally found matches (``ZSTD_compressSequences``).
 
-The Python package shows neither. Both are asked of the C library that it carries for its other backend (cffi), which
-nothing promises to be there.
+Why a private API: neither is in the public API of the ``zstandard`` package, of pyarrow or of Python's standard
+library. ``zstandard._cffi`` is the package's own binding of the C library for its cffi backend, and has both. Reused
+contexts save an allocation per page; passing matches to Zstandard saves its match search, which is most of the time of
+compressing pages whose values resemble the previous value. This is the only module that uses it, and
+``tests/unit/test_private_apis.py`` fails when a release of ``zstandard`` changes it.
 
-Fail-safe: where it is not, a function of it is missing, or a sample does not come back as it was, ``available`` is
-false and other ways must do. What the library refuses is a ``ValueError``.
+Fail-safe: if the binding or one of its functions is missing, or a sample does not survive a round trip, ``available``
+is false and ``codec`` uses public APIs. An error of the library is a ``ValueError``.
 """
 
 from __future__ import annotations
@@ -49,13 +52,13 @@ _ffi, _lib, _kernel = _loaded()
 
 
 class Decompressor:
-    """A context. Not for several threads at once."""
+    """A reused decompression context. Not thread-safe."""
 
     def __init__(self) -> None:
         self._context = _owned(_lib.ZSTD_createDCtx(), _lib.ZSTD_freeDCtx)
 
     def decompress(self, data: memoryview, size: int) -> Bytes:
-        """The data before it was compressed, which must be of this size."""
+        """Decompress to exactly ``size`` bytes."""
         out = np.empty(size, dtype=np.uint8)
         source, target = _ffi.from_buffer(data), _ffi.from_buffer(out)
         found = _lib.ZSTD_decompressDCtx(self._context, target, size, source, len(data))
@@ -65,9 +68,9 @@ class Decompressor:
 
 
 class NeighbourCompressor:
-    """Compresses values by what each has in common with the one before it. Not for several threads at once.
+    """Compresses values by the bytes that each shares with the previous one. Not thread-safe.
 
-    Bytes that stand for themselves have a code of their own, or none, which takes less time.
+    ``coded`` entropy-codes the literals; without it compression takes less time.
     """
 
     def __init__(self, *, coded: bool = True) -> None:
@@ -79,14 +82,14 @@ class NeighbourCompressor:
         self._holds = -1
 
     def _make_room(self, size: int) -> None:
-        """For what becomes of so many bytes, and for as many matches as there can be."""
+        """Allocate buffers for ``size`` bytes of input and the largest possible number of matches."""
         self._room = np.empty(_lib.ZSTD_compressBound(size), dtype=np.uint8)
         self._rows = np.empty((size // _SMALLEST_MATCH + size // _BLOCK + 2, 4), dtype=np.uint32)
         self._to, self._matches = _ffi.from_buffer(self._room), _ffi.cast("ZSTD_Sequence *", self._rows.ctypes.data)
         self._holds = size
 
     def compress(self, content: memoryview, start: int, width: int) -> bytes:
-        """Values that begin at ``start``: numbers of so many bytes, or byte arrays behind their lengths (0)."""
+        """Compress values that begin at ``start``: numbers of ``width`` bytes, or length-prefixed byte arrays (0)."""
         size = content.nbytes
         if size > self._holds:
             self._make_room(size)
@@ -99,19 +102,19 @@ class NeighbourCompressor:
 
 
 def _owned(context: Any, free: Any) -> Any:
-    """A context that is freed with its owner."""
+    """Free the context with its owner."""
     if context == _ffi.NULL:
-        raise MemoryError("there is no memory for a context of Zstandard")
+        raise MemoryError("cannot allocate a Zstandard context")
     return _ffi.gc(context, free)
 
 
 def _refused(result: int) -> ValueError:
-    """Results that are larger than there is room for are numbers of errors."""
+    """The error of a result code; codes are larger than any possible size."""
     return ValueError(f"Zstandard: {_ffi.string(_lib.ZSTD_getErrorName(result)).decode()}")
 
 
 def _proven() -> bool:
-    """Whether numbers of more than one block come back: what is used here may change from one version to the next."""
+    """Whether numbers of more than one block survive a round trip."""
     numbers = np.arange(_BLOCK // 8 + 100).astype("<i8").tobytes()
     try:
         made = NeighbourCompressor().compress(memoryview(numbers), 0, 8)

@@ -1,1 +1,20 @@
-"""The read package."""
+"""Reading selected rows of a Parquet file with as few bytes as possible.
+
+Rule: the result is exactly the selected rows, in file order, in one round trip where possible. When pages can be
+skipped, only the pages with selected rows are fetched and decoded; otherwise whole row groups are. A predicate's
+columns are read first when that saves more bytes than a round trip costs (late materialization).
+
+Fail-safe: page headers are checked against the offset index, and decoded rows against the footer. A page that does not
+match its location leads to a read of the whole column chunk; a wrong number of rows is a ``CorruptFileError``.
+
+Modules in reading order:
+
+- ``reader``: ``read`` (prune, read, filter) and ``read_selected``.
+- ``projection``: columns by name, path or field id, as leaves.
+- ``pages``: fetching and decoding single pages.
+- ``assemble``: in-memory Parquet files made of fetched pages, and merging of nested columns.
+- ``row_groups``: reading whole row groups, and INT64 columns without a decoder.
+
+``scan``, ``write`` and packages above may import it; it imports ``prune``, ``footer`` and ``pages`` of
+``parquet``, and ``predicate``.
+"""

@@ -1,12 +1,12 @@
-"""Small Parquet files made in memory out of pages that were fetched, so that pyarrow decodes them.
+"""Assembles small Parquet files in memory from fetched pages, so that pyarrow decodes them; merges decoded leaves.
 
-Rule: the file holds one top-level field of the original with one column chunk (a leaf) filled in per row group: its
-dictionary page, where it is needed, and some of its data pages, byte for byte. The schema elements are the original's,
-so types, nesting and field ids come out as pyarrow would read them; the writer's name is kept too, because decoders
-work around bugs by it. The other leaves of the field are named in the footer and never read.
+Rule: such a file holds one top-level field of the original with the column chunk of one leaf per row group: its
+dictionary page, if needed, and some of its data pages, byte for byte. The schema elements are the original's, so types,
+nesting and field ids are as pyarrow reads them; ``created_by`` is kept, because decoders work around writer bugs by it.
+The other leaves of the field are listed in the footer and never read. Nested fields are decoded by leaf and merged.
 
-Fail-safe: the number of values comes from the page headers, not from the offset index (which does not know it for
-nested columns), and the decoded rows are counted by the caller.
+Fail-safe: the number of values comes from the page headers, not from the offset index (which lacks it for nested
+columns), and the caller counts the decoded rows.
 """
 
 from __future__ import annotations
@@ -14,17 +14,14 @@ from __future__ import annotations
 import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from floeplan.parquet.footer.thrift import BINARY, I32, I64, LIST, STRUCT, encode_struct
-
-Bytes: TypeAlias = bytes | memoryview
+from floeplan.vectors import Ints
 
 _MAGIC = b"PAR1"
 _ANY_ENCODINGS = (LIST, (I32, (0, 3, 8)))
@@ -33,7 +30,7 @@ _REQUIRED = 0
 
 @dataclass(frozen=True, slots=True)
 class LeafLayout:
-    """What the footer of the small file says of one leaf."""
+    """The physical type and path of one leaf, for the footer of the assembled file."""
 
     physical_type: int
     path: tuple[str, ...]
@@ -41,9 +38,9 @@ class LeafLayout:
 
 @dataclass(frozen=True, slots=True)
 class FieldLayout:
-    """One top-level field: its schema elements as they stand in the original footer, and its leaves in order.
+    """One top-level field: its encoded schema elements from the original footer, and its leaves in order.
 
-    ``arrow_field`` is the field as its Arrow writer knew it, if one wrote it and said so.
+    ``arrow_field`` is the field in the Arrow schema that the writer stored, if any.
     """
 
     elements: tuple[bytes, ...]
@@ -55,16 +52,16 @@ class FieldLayout:
 
 @dataclass(frozen=True, slots=True)
 class LeafPages:
-    """The fetched pages of one leaf in one row group, the dictionary page first if there is one."""
+    """The fetched pages of one leaf in one row group, the dictionary page first if present."""
 
     num_rows: int
     num_values: int
     codec: int
-    pages: Sequence[Bytes]
+    pages: Sequence[bytes | memoryview]
 
 
 def decode_leaf(field: FieldLayout, leaf_index: int, groups: Sequence[LeafPages]) -> pa.ChunkedArray:
-    """Decode the pages of one leaf; a field of several leaves comes back with this one alone inside."""
+    """Decode the pages of one leaf; a nested field is returned with only this leaf inside."""
     leaf = leaf_index - field.first_leaf
     file = pq.ParquetFile(pa.py_buffer(_file(field, leaf, groups)), coerce_int96_timestamp_unit="us")
     return file.reader.read_all(column_indices=[leaf], use_threads=False).column(0)
@@ -76,22 +73,20 @@ def arrow_field(field: FieldLayout) -> pa.Field:
 
 
 def _file(field: FieldLayout, leaf: int, groups: Sequence[LeafPages]) -> bytes:
-    parts: list[Bytes] = [_MAGIC]
+    parts: list[bytes | memoryview] = [_MAGIC]
     row_groups, offset = [], len(_MAGIC)
     for pages in groups:
         size = sum(map(len, pages.pages))
-        row_groups.append(_row_group(field, leaf, pages, offset, size))
+        chunks = [
+            _column_chunk(layout, pages, offset, size if index == leaf else 0)
+            for index, layout in enumerate(field.leaves)
+        ]
+        group = encode_struct([(1, LIST, (STRUCT, chunks)), (2, I64, size), (3, I64, pages.num_rows)])
+        row_groups.append(group)
         parts += pages.pages
         offset += size
     footer = _footer(field, row_groups, sum(pages.num_rows for pages in groups))
     return b"".join([*parts, footer, len(footer).to_bytes(4, "little"), _MAGIC])
-
-
-def _row_group(field: FieldLayout, leaf: int, pages: LeafPages, offset: int, size: int) -> bytes:
-    chunks = [
-        _column_chunk(layout, pages, offset, size if index == leaf else 0) for index, layout in enumerate(field.leaves)
-    ]
-    return encode_struct([(1, LIST, (STRUCT, chunks)), (2, I64, size), (3, I64, pages.num_rows)])
 
 
 def _column_chunk(layout: LeafLayout, pages: LeafPages, offset: int, size: int) -> bytes:
@@ -122,30 +117,23 @@ def _footer(field: FieldLayout, row_groups: Sequence[bytes], num_rows: int) -> b
     return encode_struct([*fields, (6, BINARY, field.created_by)])
 
 
-# Putting a nested column together again from its leaves, which were decoded one at a time.
-#
-# Each part is the whole column with one leaf inside: ``struct<a>`` and ``struct<b>`` make ``struct<a, b>``. All parts
-# come from the same rows, so they agree on which structs and lists are null and on how long the lists are; the
-# first one
-# is believed. The result has the fields in the order of the target type, and only those that some part has.
+# Merging a nested column from its leaves: ``struct<a>`` and ``struct<b>`` make ``struct<a, b>``. All parts come from
+# the same rows, so they agree on nulls and list lengths, which are taken from the first part.
 
 
 def merge(target: pa.DataType, parts: Sequence[pa.Array]) -> pa.Array:
-    """One array out of parts that each hold some leaves of the target type."""
+    """Merge arrays that each hold some leaves of the target type; fields that no part has are left out."""
     if len(parts) == 1 and not pa.types.is_nested(parts[0].type):
         return parts[0]
     if isinstance(target, pa.BaseExtensionType):
-        storage = merge(target.storage_type, [_storage(part) for part in parts])
+        stored = [part.storage if isinstance(part, pa.ExtensionArray) else part for part in parts]
+        storage = merge(target.storage_type, stored)
         return pa.ExtensionArray.from_storage(target, storage) if storage.type == target.storage_type else storage
     if pa.types.is_struct(target):
         return _merge_structs(target, parts)
     if pa.types.is_map(target):
         return _merge_maps(target, parts)
     return _merge_lists(target, parts)
-
-
-def _storage(part: pa.Array) -> pa.Array:
-    return part.storage if isinstance(part, pa.ExtensionArray) else part
 
 
 def _merge_structs(target: pa.StructType, parts: Sequence[pa.Array]) -> pa.Array:
@@ -164,17 +152,13 @@ def _merge_lists(target: pa.DataType, parts: Sequence[pa.Array]) -> pa.Array:
     merged = pa.LargeListArray.from_arrays(
         pa.array(_offsets(parts[0]), pa.int64()), values, type=pa.large_list(element), mask=pc.is_null(parts[0])
     )
-    return merged.cast(_list_of(target, element))
-
-
-def _list_of(target: pa.DataType, element: pa.Field) -> pa.DataType:
     if pa.types.is_fixed_size_list(target):
-        return pa.list_(element, target.list_size)
-    return pa.large_list(element) if pa.types.is_large_list(target) else pa.list_(element)
+        return merged.cast(pa.list_(element, target.list_size))
+    return merged if pa.types.is_large_list(target) else merged.cast(pa.list_(element))
 
 
 def _merge_maps(target: pa.MapType, parts: Sequence[pa.Array]) -> pa.Array:
-    """Entries are structs of key and value, keys first; a map read without one of them stays a list of structs."""
+    """Merge keys and values; a map read without one of them stays a list of structs."""
     if len(parts) == 1 and pa.types.is_map(parts[0].type):
         return parts[0]
     sides = list(dict.fromkeys(part.type.value_type.field(0).name for part in parts))
@@ -192,6 +176,6 @@ def _merge_maps(target: pa.MapType, parts: Sequence[pa.Array]) -> pa.Array:
     return pa.MapArray.from_arrays(offsets, keys, items, type=pruned, mask=absent)
 
 
-def _offsets(part: pa.Array) -> npt.NDArray[np.int64]:
+def _offsets(part: pa.Array) -> Ints:
     lengths = pc.fill_null(pc.list_value_length(part), 0).to_numpy(zero_copy_only=False)
     return np.concatenate(([0], np.cumsum(lengths)))

@@ -1,11 +1,11 @@
-"""Fetching and decoding the pages of leaf columns that hold selected rows, and nothing else.
+"""Fetches and decodes only the pages that hold selected rows.
 
-Rule: of each leaf, a row group that is selected whole, or whose pages cannot be told apart, is fetched as one piece;
-of all others only the data pages that hold a selected row, and the dictionary page where one of them needs it. The
-pieces of all leaves travel in one round trip. What comes back per leaf is exactly the selected rows, in file order.
+Rule: a column chunk that is fully selected or has no offset index is fetched as one piece; of all others only the data
+pages that hold a selected row are fetched, and the dictionary page if one of them needs it. The pieces of all leaves
+are fetched in one round trip. The result per leaf is exactly the selected rows, in file order.
 
-Fail-safe: every page is compared with what the offset index said of it. A column whose pages are not where the index
-says is fetched whole instead, and one that decodes to another number of rows than the footer promises is an error.
+Fail-safe: every page header is compared with the offset index. A column whose pages do not match it is fetched as whole
+chunks instead, and one that decodes to another number of rows than the footer states is an error.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _WORTH_THREADS = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class LeafPlan:
-    """The pieces of one leaf that hold selected rows, in file order: single pages, or whole row groups."""
+    """The pieces of one leaf that hold selected rows, in file order: single pages or whole column chunks."""
 
     leaf: LeafColumn
     selection: RowSelection
@@ -47,21 +47,21 @@ class LeafPlan:
     row_count: Ints
     offset: Ints
     size: Ints
-    whole: Mask
+    is_chunk: Mask
     dictionaries: Mapping[int, Range]
-    """By row group: the dictionary page that pages read one by one may refer to."""
-    spared: Mapping[int, Range]
-    """The same for row groups whose wanted pages most likely do not: writers turn away from a dictionary for good."""
+    """By row group: dictionary pages that the selected pages may be encoded with."""
+    skipped_dictionaries: Mapping[int, Range]
+    """The same where the selected pages most likely are not: once a writer falls back to plain, it stays there."""
 
     @property
     def ranges(self) -> list[Range]:
-        """What to fetch: the pieces, then the dictionary pages."""
+        """The pieces, then the dictionary pages."""
         pieces = zip(self.offset.tolist(), self.size.tolist(), strict=True)
         return [*pieces, *self.dictionaries.values()]
 
     @property
     def bytes(self) -> int:
-        """What fetching costs."""
+        """Bytes to fetch."""
         return int(self.size.sum()) + sum(length for _, length in self.dictionaries.values())
 
 
@@ -73,6 +73,7 @@ def plan_leaf(footer: ParquetFooter, leaf: LeafColumn, selection: RowSelection, 
     if index is not None:
         by_page[index.row_groups[index.has_offset_index]] = True
         by_page &= selected < footer.row_group_rows
+    # Whole chunks first; pages are added after them and all pieces sorted by row.
     groups = np.flatnonzero((selected > 0) & ~by_page)
     pieces = np.stack(
         (
@@ -85,49 +86,55 @@ def plan_leaf(footer: ParquetFooter, leaf: LeafColumn, selection: RowSelection, 
         )
     )
     dictionaries: dict[int, Range] = {}
-    spared: dict[int, Range] = {}
+    skipped: dict[int, Range] = {}
     if index is not None and by_page.any():
         first_row = footer.first_rows[index.row_group] + index.first_row
         wanted = np.flatnonzero(by_page[index.row_group] & selection.overlaps(first_row, index.row_count))
         pages = (index.row_group, first_row, index.row_count, index.offset, index.size, np.zeros_like(first_row))
         pieces = np.concatenate((pieces, np.stack(pages)[:, wanted]), axis=1)
         pieces = pieces[:, np.argsort(pieces[1], kind="stable")]
-        dictionaries, spared = _dictionaries(footer, index, wanted)
-    row_group, first_row, row_count, offset, size, whole = pieces
-    return LeafPlan(leaf, selection, row_group, first_row, row_count, offset, size, whole == 1, dictionaries, spared)
+        dictionaries, skipped = _dictionaries(footer, index, wanted)
+    row_group, first_row, row_count, offset, size, chunk = pieces
+    return LeafPlan(leaf, selection, row_group, first_row, row_count, offset, size, chunk == 1, dictionaries, skipped)
 
 
 def _dictionaries(footer: ParquetFooter, index: PageIndex, wanted: Ints) -> tuple[dict[int, Range], dict[int, Range]]:
-    """Dictionary pages by row group, apart by whether the wanted pages are thought to refer to them.
+    """Dictionary pages by row group: those that the wanted pages need, and those that they most likely do not.
 
-    A dictionary page is what lies before the first data page of a chunk, and the pages that refer to it come first.
+    The dictionary page precedes the first data page of a chunk, and dictionary-encoded pages precede plain ones.
     """
     chunks = footer.chunks(index.leaf)
-    place = np.repeat(np.arange(len(index.row_groups)), np.diff(index.page_starts))[wanted]
-    ordinal = wanted - index.page_starts[place]
-    referring = chunks.dictionary_pages[index.row_groups[place]]
-    needed = set(index.row_groups[place[(referring < 0) | (ordinal < referring)]].tolist())
-    groups = distinct(place)
+    position = np.repeat(np.arange(len(index.row_groups)), np.diff(index.page_starts))[wanted]
+    ordinal = wanted - index.page_starts[position]
+    encoded = chunks.dictionary_pages[index.row_groups[position]]
+    needed = set(index.row_groups[position[(encoded < 0) | (ordinal < encoded)]].tolist())
+    groups = distinct(position)
     starts = chunks.start[index.row_groups[groups]]
     sizes = index.offset[index.page_starts[groups]] - starts
     found = zip(index.row_groups[groups].tolist(), starts.tolist(), sizes.tolist(), strict=True)
-    there = {group: (start, size) for group, start, size in found if size > 0}
+    present = {group: (start, size) for group, start, size in found if size > 0}
     return (
-        {group: span for group, span in there.items() if group in needed},
-        {group: span for group, span in there.items() if group not in needed},
+        {group: span for group, span in present.items() if group in needed},
+        {group: span for group, span in present.items() if group not in needed},
     )
 
 
 def read_leaves(
     source: ByteSource, footer: ParquetFooter, plans: Sequence[LeafPlan], layouts: Mapping[int, FieldLayout]
 ) -> dict[int, pa.ChunkedArray]:
-    """Fetch and decode in one round trip: by leaf index, exactly the rows each plan selects."""
+    """Fetch in one round trip and decode: by leaf index, exactly the rows each plan selects."""
     fetched = _fetch(source, plans)
     counted = [_count_values(footer, one) for one in fetched]
-    misled = [number for number, values in enumerate(counted) if values is None]
-    for number, again in zip(misled, _fetch(source, [_unpaged(footer, plans[n]) for n in misled]), strict=True):
+    # Columns whose pages do not match the offset index are fetched again as whole chunks.
+    mismatched = [number for number, values in enumerate(counted) if values is None]
+    chunk_plans = [plan_leaf(footer, plans[n].leaf, plans[n].selection, None) for n in mismatched]
+    for number, again in zip(mismatched, _fetch(source, chunk_plans), strict=True):
         fetched[number], counted[number] = again, _count_values(footer, again)
-    _fetch_spared(source, fetched)
+    # Skipped dictionaries that a page header turned out to need, for all columns at once.
+    missing = [(one, group) for one in fetched for group in sorted(one.missing)]
+    buffers = source.read_ranges([one.plan.skipped_dictionaries[group] for one, group in missing])
+    for (one, group), buffer in zip(missing, buffers, strict=True):
+        one.dictionaries[group] = buffer
     jobs = list(zip(fetched, counted, strict=True))
 
     def decode(job: tuple[_Fetched, list[int] | None]) -> pa.ChunkedArray:
@@ -147,7 +154,7 @@ class _Fetched:
     pieces: Sequence[memoryview]
     dictionaries: dict[int, memoryview]
     missing: set[int] = field(default_factory=set)
-    """Row groups whose spared dictionary is needed after all."""
+    """Row groups whose skipped dictionary is needed."""
 
 
 def _fetch(source: ByteSource, plans: Sequence[LeafPlan]) -> list[_Fetched]:
@@ -159,55 +166,41 @@ def _fetch(source: ByteSource, plans: Sequence[LeafPlan]) -> list[_Fetched]:
     ]
 
 
-def _fetch_spared(source: ByteSource, fetched: Sequence[_Fetched]) -> None:
-    """Fetch the dictionaries that were thought not to be needed and are, for all columns at once."""
-    missing = [(one, group) for one in fetched for group in sorted(one.missing)]
-    buffers = source.read_ranges([one.plan.spared[group] for one, group in missing])
-    for (one, group), buffer in zip(missing, buffers, strict=True):
-        one.dictionaries[group] = buffer
-
-
-def _unpaged(footer: ParquetFooter, plan: LeafPlan) -> LeafPlan:
-    return plan_leaf(footer, plan.leaf, plan.selection, None)
-
-
 def _count_values(footer: ParquetFooter, fetched: _Fetched) -> list[int] | None:
-    """Values per piece, from the page headers; ``None`` when a page is not what the offset index promised."""
-    plan = fetched.plan
-    totals = footer.chunks(plan.leaf).num_values
+    """Values per piece, from the page headers; ``None`` when a page does not match the offset index."""
+    plan, leaf = fetched.plan, fetched.plan.leaf
+    totals = footer.chunks(leaf).num_values
     counts: list[int] = []
-    pieces = zip(fetched.pieces, plan.row_group.tolist(), plan.row_count.tolist(), plan.whole.tolist(), strict=True)
-    for piece, group, rows, whole in pieces:
-        if whole:
-            counts.append(_values_of_chunk(footer, plan.leaf, int(totals[group]), rows))
+    pieces = zip(fetched.pieces, plan.row_group.tolist(), plan.row_count.tolist(), plan.is_chunk.tolist(), strict=True)
+    for piece, group, rows, is_chunk in pieces:
+        if is_chunk:
+            # One value per row, or at least one in a repeated column.
+            values = int(totals[group])
+            if values < rows or (values > rows and leaf.max_rep == 0):
+                raise corrupt(footer.file, f"column {leaf} claims {values} values in {rows} rows")
+            counts.append(values)
             continue
-        page = _inspect_page(footer.file, plan.leaf, piece, rows)
+        page = _inspect_page(footer.file, leaf, piece, rows)
         if page is None:
             return None
         counts.append(page[0])
-        if page[1] in _DICTIONARY_ENCODINGS and group in plan.spared:
+        if page[1] in _DICTIONARY_ENCODINGS and group in plan.skipped_dictionaries:
             fetched.missing.add(group)
     return counts
 
 
-def _values_of_chunk(footer: ParquetFooter, leaf: LeafColumn, values: int, rows: int) -> int:
-    """The number of values the footer promises, if it fits the rows: one each, or at least one where values repeat."""
-    if values < rows or (values > rows and leaf.max_rep == 0):
-        raise corrupt(footer.file, f"column {leaf} claims {values} values in {rows} rows")
-    return values
-
-
 def _inspect_page(file: str, leaf: LeafColumn, page: memoryview, rows: int) -> tuple[int, int] | None:
-    """Values and encoding of a data page, if it is one page, of this length, with this number of rows."""
+    """Values and encoding of a data page; ``None`` unless it is one page of this length and number of rows."""
     try:
         header, body = read_struct(bytes(page), 0, _HEADER_SHAPE, "page header", file)
         kind, size = integer(header, 1), integer(header, 3)
         details = header[5 if kind == _DATA_PAGE else 8]
         values, encoding = integer(details, 1), integer(details, 2 if kind == _DATA_PAGE else 4)
-        told_rows = integer(details, 3) if kind == _DATA_PAGE_V2 else values if leaf.max_rep == 0 else rows
+        # A v1 header has no row count: in a flat column it equals the values, in a repeated one it is not known.
+        page_rows = integer(details, 3) if kind == _DATA_PAGE_V2 else values if leaf.max_rep == 0 else rows
     except (CorruptFileError, ValueError, KeyError, AttributeError):
         return None
-    fits = kind in (_DATA_PAGE, _DATA_PAGE_V2) and body + size == len(page) and told_rows == rows and values >= rows
+    fits = kind in (_DATA_PAGE, _DATA_PAGE_V2) and body + size == len(page) and page_rows == rows and values >= rows
     return (values, encoding) if fits else None
 
 
@@ -232,7 +225,7 @@ def _decode(footer: ParquetFooter, fetched: _Fetched, values: Sequence[int], lay
 
 
 def take_rows(column: pa.ChunkedArray, rows: RowSelection) -> pa.ChunkedArray:
-    """The selected rows of a column: slices where they are few, else one pass with a mask."""
+    """The selected rows of a column: slices for few runs, else one pass with a mask."""
     if rows.row_count == len(column):
         return column
     if len(rows) > _FEW_RUNS:

@@ -1,7 +1,7 @@
-"""Which stored columns a reader wants, and how they come back together as Arrow fields.
+"""Projection: which leaf columns to read, and how they are returned as Arrow fields.
 
-A projection names top-level fields, or paths into structs (``a.b``), by name or by field id. It is kept as leaves: a
-leaf is what is fetched and decoded, a top-level field with some or all of its leaves is what comes back.
+A projection selects top-level fields or paths into structs (``a.b``), by name or by field id. Leaves are fetched and
+decoded; a top-level field with some or all of its leaves is returned.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from floeplan.parquet.read.assemble import FieldLayout, LeafLayout, arrow_field,
 
 @dataclass(frozen=True, slots=True)
 class ProjectedField:
-    """One top-level field and those of its leaves that are wanted."""
+    """One top-level field and its projected leaves."""
 
     layout: FieldLayout
     leaves: tuple[LeafColumn, ...]
@@ -38,7 +38,7 @@ class ProjectedField:
 
 
 def _aligned(parts: Sequence[pa.ChunkedArray]) -> Iterator[list[pa.Array]]:
-    """Cut columns of one length so that each piece lies within a single chunk of every one of them."""
+    """Cut columns of equal length so that each piece lies within one chunk of every column."""
     cuts = {0, len(parts[0])}
     for part in parts:
         end = 0
@@ -53,7 +53,7 @@ def _aligned(parts: Sequence[pa.ChunkedArray]) -> Iterator[list[pa.Array]]:
 def project(
     footer: ParquetFooter, columns: Sequence[str | int] | None = None, *, case_sensitive: bool = True
 ) -> tuple[ProjectedField, ...]:
-    """The wanted fields in the order asked for; all fields of the file when no columns are named."""
+    """The projected fields in the given order; all fields of the file by default."""
     if columns is None:
         return _fields(footer, {position: top.leaf_indexes for position, top in enumerate(footer.root.children)})
     wanted: dict[int, set[int]] = {}
@@ -64,14 +64,14 @@ def project(
 
 
 def project_leaves(footer: ParquetFooter, leaves: Iterable[int]) -> tuple[ProjectedField, ...]:
-    """The fields that hold the given leaves, with nothing else inside."""
+    """The fields with only the given leaves inside."""
     chosen = set(leaves)
     held = {position: chosen & set(node.leaf_indexes) for position, node in enumerate(footer.root.children)}
     return _fields(footer, {position: inside for position, inside in held.items() if inside})
 
 
 def without_field_ids(table: pa.Table) -> pa.Table:
-    """The table without the field ids some of its fields carry, for files in which they mean nothing."""
+    """Remove field ids from the table, for files whose field ids are incomplete and so not usable."""
     bare = [_bare(field) for field in table.schema]
     columns = [column.cast(field.type) for column, field in zip(table.columns, bare, strict=True)]
     return pa.Table.from_arrays(
@@ -86,7 +86,7 @@ def _bare(field: pa.Field) -> pa.Field:
 
 
 def _fields(footer: ParquetFooter, wanted: Mapping[int, Iterable[int]]) -> tuple[ProjectedField, ...]:
-    """Top-level fields by their position, with the leaves that are wanted of each."""
+    """Top-level fields by position, with the projected leaves of each."""
     written = _written_schema(footer)
     return tuple(_field(footer, position, leaves, written) for position, leaves in wanted.items())
 
@@ -115,15 +115,15 @@ def _find(footer: ParquetFooter, column: str | int, case_sensitive: bool) -> tup
 def _not_one(footer: ParquetFooter, column: str | int, matches: list[IndexedField]) -> UnknownColumnError:
     names = [node.name for node in footer.root.children]
     if matches:
-        hint = f"its name fits {', '.join('.'.join(match.path) for match in matches)}; write the exact one"
+        hint = f"it matches {', '.join('.'.join(match.path) for match in matches)}; use the exact name"
         return UnknownColumnError(f"column {column} of {footer.file} is ambiguous: {hint}", context={"column": column})
     close = difflib.get_close_matches(str(column), names)
-    hint = f"did you mean {' or '.join(close)}?" if close else f"it has {', '.join(names[:20])}"
+    hint = f"did you mean {' or '.join(close)}?" if close else f"its columns are {', '.join(names[:20])}"
     return UnknownColumnError(f"{footer.file} has no column {column}; {hint}", context={"column": column})
 
 
 def _written_schema(footer: ParquetFooter) -> pa.Schema | None:
-    """The Arrow schema the writer stored beside the Parquet one: what restores types Parquet does not have."""
+    """The Arrow schema that the writer stored in the footer; it restores types that Parquet does not have."""
     encoded = footer.key_values.get(b"ARROW:schema")
     if encoded is None:
         return None

@@ -1,12 +1,12 @@
-"""Reading exactly the rows asked for, with no more bytes than their pages.
+"""Reads exactly the selected rows, with no more bytes than their pages.
 
 ``read_selected`` reads given rows of given columns. ``read`` prunes a file with a predicate first and returns exactly
-the rows that match: rows that metadata proved are taken as they are, the rest is evaluated.
+the rows that match: proven rows are returned without evaluation, the rest is filtered.
 
-Late materialisation: when the other columns are heavy, the predicate's columns are read first and the others only
-where rows matched. That costs one more round trip, so it is done only when the bytes at stake are worth it.
+Late materialization: the predicate's columns are read first and the others only for matched rows, if the bytes that may
+be saved are worth the additional round trip.
 
-Large reads go in waves of row groups, so that the compressed bytes held at once stay bounded.
+Large reads are split into waves of row groups, which bounds the compressed bytes in memory.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ if TYPE_CHECKING:
 
 WAVE_BYTES = 128 * 1024 * 1024
 REMOTE_ROUND_TRIP_BYTES = 4 * 1024 * 1024
-"""What could be fetched from a store in the time of one more round trip."""
+"""About the bytes that a store delivers in the time of one round trip."""
 LOCAL_ROUND_TRIP_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class ReadResult:
-    """Rows that match, how they were found and what that cost in all."""
+    """The matched rows, the pruning result and the total cost."""
 
     table: pa.Table
     prune: PruneResult
@@ -59,7 +59,7 @@ class ReadResult:
     round_trips: int
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON document: that of the pruning, with the rows matched and the whole cost."""
+        """The JSON document of the pruning, with the matched rows and the total cost."""
         cost = {"bytes_read": self.bytes_read, "requests": self.requests, "round_trips": self.round_trips}
         return self.prune.to_dict() | cost | {"rows_matched": self.table.num_rows}
 
@@ -79,11 +79,11 @@ def read(
     Args:
         file: A path, a URI, bytes or a source.
         where: The predicate, in any form ``Pruner`` takes.
-        columns: Names, struct paths or field ids of what is wanted; everything when not given.
-        schema: The schema whose columns the predicate names; the file's own when not given.
+        columns: Names, struct paths or field ids to return; all columns by default.
+        schema: The schema whose columns the predicate names; the file's own by default.
         io: The PyIceberg ``FileIO`` to open a URI with.
         options: What pruning may use.
-        limit: Stop after so many rows.
+        limit: Return at most this number of rows.
     """
     source = open_source(file, io)
     before = replace(source.counters)
@@ -91,9 +91,9 @@ def read(
     options = options or PruneOptions()
     fields = project(footer, columns, case_sensitive=options.case_sensitive)
     pruner = Pruner(where, schema, options)
-    examination = pruner.examine(source, footer, [leaf for field in fields for leaf in field.leaves], before)
-    pruned = examination.result()
-    reading = _Reading(source, footer, fields, examination.indexes, examination.binding)
+    pruning = pruner.examine(source, footer, [leaf for field in fields for leaf in field.leaves], before)
+    pruned = pruning.result()
+    reading = _Reading(source, footer, fields, pruning.indexes, pruning.binding)
     table = reading.matching(pruned.file_selection, pruned.proven, limit)
     cost = cost_since(source, before)
     return ReadResult(table, pruned, cost.bytes, cost.requests, cost.round_trips)
@@ -105,7 +105,7 @@ def read_selected(
     columns: Sequence[str | int] | None = None,
     selection: RowSelection | None = None,
 ) -> pa.Table:
-    """Read given rows, numbered over the file, of given columns; all of them when not given."""
+    """Read rows, numbered over the file, of columns; all rows of all columns by default."""
     fields = project(footer, columns)
     rows = RowSelection.all_rows(footer.num_rows) if selection is None else selection
     selected = rows.rank(footer.first_rows + footer.row_group_rows) - rows.rank(footer.first_rows)
@@ -127,12 +127,12 @@ class _Reading:
         binding: Binding | None,
     ) -> None:
         self._source, self._footer, self._fields, self._indexes = source, footer, fields, indexes
-        self._asked = () if binding is None else project_leaves(footer, _leaves_asked(footer, binding))
+        self._filtered = () if binding is None else project_leaves(footer, _predicate_leaves(footer, binding))
         self._binding = binding
-        self._layouts = {leaf.index: field.layout for field in (*fields, *self._asked) for leaf in field.leaves}
+        self._layouts = {leaf.index: field.layout for field in (*fields, *self._filtered) for leaf in field.leaves}
 
     def matching(self, selection: RowSelection, proven: RowSelection, limit: int | None) -> pa.Table:
-        """The selected rows that match; those that are proven are not asked again."""
+        """The selected rows that match; proven rows are not evaluated."""
         tables, rows = [], 0
         for wave in self._waves(selection):
             if limit is not None and rows >= limit:
@@ -145,7 +145,7 @@ class _Reading:
         return pa.concat_tables(tables) if self._fields else _table([], rows)
 
     def _waves(self, selection: RowSelection) -> Iterator[RowSelection]:
-        """The selection cut at row groups into parts whose pages stay within the bound."""
+        """Cut the selection at row groups into parts whose pages stay within ``WAVE_BYTES``."""
         footer = self._footer
         touched = np.flatnonzero(selection.overlaps(footer.first_rows, footer.row_group_rows))
         if sum(int(footer.chunks(leaf).total_compressed_size[touched].sum()) for leaf in self._layouts) <= WAVE_BYTES:
@@ -166,12 +166,13 @@ class _Reading:
             wanted = selection.slice(limit=limit)
             data = self._fetch(dict.fromkeys(_leaves_of(self._fields), wanted))
             return _assembled(self._fields, data, wanted.row_count)
-        projected, asked = dict.fromkeys(_leaves_of(self._fields)), _leaves_of(self._asked)
-        first = {leaf: selection if leaf in projected else doubtful for leaf in asked}
+        # The predicate's columns are read for the unproven rows, or for all if they are projected too.
+        projected, filtered = dict.fromkeys(_leaves_of(self._fields)), _leaves_of(self._filtered)
+        first = {leaf: selection if leaf in projected else doubtful for leaf in filtered}
         others = [leaf for leaf in projected if leaf not in first]
         late = self._worth_a_round_trip(others, doubtful)
         data = self._fetch(first if late else first | dict.fromkeys(others, selection))
-        matched = self._evaluate({leaf: data[leaf] for leaf in asked}, first, doubtful)
+        matched = self._evaluate({leaf: data[leaf] for leaf in filtered}, first, doubtful)
         wanted = matched.union(proven).slice(limit=limit)
         data = {leaf: take_rows(data[leaf], _within(wanted, selection)) for leaf in projected if leaf in data}
         if late:
@@ -179,7 +180,7 @@ class _Reading:
         return _assembled(self._fields, data, wanted.row_count)
 
     def _worth_a_round_trip(self, leaves: Iterable[int], rows: RowSelection) -> bool:
-        """Whether reading these leaves for all the rows, instead of for those that match, may waste much."""
+        """Whether reading these leaves for all rows instead of for matched rows may cost more than a round trip."""
         local = isinstance(self._source, LocalSource | BytesSource)
         threshold = LOCAL_ROUND_TRIP_BYTES if local else REMOTE_ROUND_TRIP_BYTES
         return sum(self._plan(leaf, rows).bytes for leaf in leaves) > threshold
@@ -194,10 +195,10 @@ class _Reading:
     def _evaluate(
         self, data: Mapping[int, pa.ChunkedArray], rows_of: Mapping[int, RowSelection], doubtful: RowSelection
     ) -> RowSelection:
-        """Those of the doubtful rows that match."""
+        """The unproven rows that match."""
         assert self._binding is not None
         aligned = {leaf: take_rows(column, _within(doubtful, rows_of[leaf])) for leaf, column in data.items()}
-        table = _assembled(self._asked, aligned, doubtful.row_count)
+        table = _assembled(self._filtered, aligned, doubtful.row_count)
         if not self._footer.has_field_ids:
             table = without_field_ids(table)
         return doubtful.narrow(matching_mask(self._binding.predicate, table, self._binding.schema))
@@ -208,7 +209,7 @@ def _assembled(fields: Iterable[ProjectedField], data: Mapping[int, pa.ChunkedAr
 
 
 def _table(columns: Sequence[tuple[pa.Field, pa.ChunkedArray]], rows: int) -> pa.Table:
-    """The columns side by side; without any, still as many rows as there are."""
+    """A table of the columns; a table without columns keeps its number of rows."""
     counted = (pa.field("rows", pa.null()), pa.nulls(rows))
     fields, arrays = zip(counted, *columns, strict=True)
     return pa.Table.from_arrays(list(arrays), schema=pa.schema(fields)).select(range(1, len(arrays)))
@@ -219,12 +220,12 @@ def _leaves_of(fields: Iterable[ProjectedField]) -> list[int]:
 
 
 def _within(rows: RowSelection, larger: RowSelection) -> RowSelection:
-    """The places of rows among the rows of a selection that has them all."""
+    """Renumber rows relative to a selection that contains them."""
     return rows.relative_to(larger.starts, larger.counts)
 
 
-def _leaves_asked(footer: ParquetFooter, binding: Binding) -> set[int]:
-    """Everything the predicate reads, opaque pieces and whole structs included; what the file lacks is left out."""
+def _predicate_leaves(footer: ParquetFooter, binding: Binding) -> set[int]:
+    """The leaves that the predicate reads, including those of opaque parts and structs."""
     wanted = field_ids(binding.predicate)
     if resolves_by_field_id(footer, binding.schema):
         return {leaf for field in wanted for leaf in footer.leaves_of_column(field)}

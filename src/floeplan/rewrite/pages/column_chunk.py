@@ -1,7 +1,14 @@
-"""A column of a row group put together of single pages: kept ones, and ones made anew without rows that are gone.
+"""A column chunk of a new row group, assembled from copied pages and from pages encoded without deleted rows.
 
-Pages stand one behind the other, behind the dictionary if they have one. Statistics of pages are those of their parts,
-those of the column are taken from the smallest and the largest.
+Pages without a dictionary are independent: pages of several row groups, concatenated, are a column chunk of a larger
+row group, byte for byte. Page statistics are copied; the statistics of the chunk are their minimum and maximum.
+
+Rule: ``CopyablePages`` copies pages only where re-encoding could not improve the column: the codec is the table's, the
+column has no dictionary (one over more rows may be worth having), and pages are at least a quarter of the table's page
+size.
+
+Fail-safe: a column is copied only with complete metadata: page locations account for every byte, each page and chunk
+with values has bounds of a known order, and nulls and NaN are counted. Otherwise it is encoded.
 """
 
 from __future__ import annotations
@@ -29,7 +36,7 @@ _UNORDERED = 0
 
 @dataclass(frozen=True, slots=True)
 class PageRun:
-    """Some pages, one behind the other."""
+    """Consecutive pages with their statistics."""
 
     size: int
     rows: int
@@ -48,7 +55,7 @@ class PageRun:
 
 @dataclass(frozen=True, slots=True)
 class DescribedPage:
-    """A page that was made, and what is known of it."""
+    """A new page and its statistics."""
 
     page: EncodedPage
     rows: int
@@ -58,14 +65,14 @@ class DescribedPage:
 
 
 def page_run(leaf: LeafColumn, encoding: int, pages: Sequence[DescribedPage]) -> PageRun:
-    """Pages that were made, as a part; bounds that cannot be compared are a ``ValueError``."""
+    """Combine new pages into a run; bounds that cannot be compared are a ``ValueError``."""
     sizes = np.array([one.page.size for one in pages])
     rows, nulls = np.array([one.rows for one in pages]), np.array([one.nulls for one in pages])
     lower, upper = [one.lower for one in pages], [one.upper for one in pages]
     low, high = ([one for one in some if one is not None] for some in (lower, upper))
     lowest, highest = (_extreme(leaf, low, Side.LOWER), _extreme(leaf, high, Side.UPPER)) if low else (None, None)
     if low and (lowest is None or highest is None):
-        raise ValueError("bounds that cannot be compared")
+        raise ValueError("bounds cannot be compared")
     return PageRun(
         size=int(sizes.sum()),
         rows=int(rows.sum()),
@@ -85,7 +92,7 @@ def page_run(leaf: LeafColumn, encoding: int, pages: Sequence[DescribedPage]) ->
 
 @dataclass(frozen=True, slots=True)
 class PageChunk:
-    """A column of a row group: the pages of all parts."""
+    """A column chunk: an optional dictionary page, then the pages of all runs."""
 
     leaf: LeafColumn
     codec: int
@@ -99,7 +106,7 @@ class PageChunk:
 
     @property
     def nulls(self) -> int:
-        """Rows that are null."""
+        """Number of nulls."""
         return sum(part.nulls for part in self.parts)
 
     @property
@@ -153,14 +160,14 @@ class PageChunk:
         return 0 if self.dictionary is None else self.dictionary.size
 
     def _pages_by_encoding(self) -> list[bytes]:
-        """Readers that look up a value in the dictionary want to be sure that all pages refer to it."""
+        """The ``encoding_stats``: readers that prune by dictionary need to know that all pages use it."""
         pages = len(_over_pages(self.parts, "page_rows"))
         counted = [(DICTIONARY_PAGE, PLAIN, 1), (DATA_PAGE, RLE_DICTIONARY, pages)]
         return [encode_struct([(1, I32, kind), (2, I32, encoding), (3, I32, n)]) for kind, encoding, n in counted]
 
 
 def statistics(leaf: LeafColumn, parts: Sequence[PageRun]) -> bytes | None:
-    """The statistics of all parts together; nothing when their bounds cannot be compared."""
+    """The encoded statistics of all runs; ``None`` when their bounds cannot be compared."""
     fields: list[tuple[int, int, object]] = [(3, I64, sum(part.nulls for part in parts))]
     filled = [part for part in parts if part.nulls < part.rows]
     if filled:
@@ -174,7 +181,7 @@ def statistics(leaf: LeafColumn, parts: Sequence[PageRun]) -> bytes | None:
 
 
 def _extreme(leaf: LeafColumn, raw: Sequence[bytes | None], side: Side) -> int | None:
-    """Which of some bounds is the smallest lower or the largest upper one, if all of them can be read."""
+    """Position of the smallest lower or the largest upper bound; ``None`` unless all of them can be decoded."""
     assert leaf.type is not None
     bound = decode_bound(leaf, leaf.type, raw, side)
     values = bound.values if isinstance(bound.values, pa.Array) else pa.array(bound.values, from_pandas=True)
@@ -188,114 +195,104 @@ def _over_pages(parts: Sequence[PageRun], name: str) -> Ints:
     return np.concatenate([getattr(part, name) for part in parts])
 
 
-# Columns of row groups whose pages can stay as they are when the row groups are joined.
-#
-# A page without a dictionary stands for itself: with the pages of other row groups one behind the other it makes a
-# column of a larger row group, byte for byte. Statistics of pages are copied, those of columns taken from the smallest
-# and the largest.
-#
-# Rule: pages are kept where nothing could be better by encoding the column anew: the codec is the table's, the column
-# has no dictionary (one that many rows share may be worth having), and pages have a good size.
-#
-# Fail-safe: what is not stated in full about a column is a reason to encode it: its places must account for every byte,
-# each page and each chunk with values must have bounds of a known order, nulls and NaN must be counted.
-
-
 CODECS = {"NONE": 0, "SNAPPY": 1, "GZIP": 2, "BROTLI": 4, "ZSTD": 6, "LZ4": 7}
-"""What footers call the codecs of tables."""
-_DICTIONARIES = {2, 8}
-_GOOD_SHARE = 4
-"""A page is good from this part on of the rows or bytes that the table wants of one."""
+"""Parquet's codec numbers by the names of ``WriteOptions.codec``."""
+_DICTIONARY_ENCODINGS = {2, 8}
+_MIN_PAGE_FRACTION = 4
+"""Pages are copied from 1/4 of the table's page rows or page size on."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopyablePages:
-    """Says of columns of a file whether their pages can be kept."""
+    """Decides which columns of a file can be copied page by page."""
 
     options: WriteOptions
     leaves: Mapping[int, LeafColumn]
-    """The columns of the new file that may be, by field id: those outside of structs, lists and maps."""
+    """The columns of the new file that may be copied, by field id: those outside of structs, lists and maps."""
 
     @staticmethod
     def of(options: WriteOptions, blank: ParquetFooter, without: Iterable[int]) -> CopyablePages:
-        """For new files with these columns, of which some are always encoded."""
+        """For new files with the schema of ``blank``; the columns ``without`` are always encoded."""
         never = set(without)
-        plain = (leaf for leaf in blank.leaves if len(leaf.path) == 1 and leaf.max_rep == 0)
-        return CopyablePages(options, {leaf.field_id: leaf for leaf in plain if leaf.field_id not in never})
+        flat = (leaf for leaf in blank.leaves if len(leaf.path) == 1 and leaf.max_rep == 0)
+        return CopyablePages(options, {leaf.field_id: leaf for leaf in flat if leaf.field_id not in never})
 
     def found(self, opened: OpenFile, nan_counts: Mapping[int, int]) -> list[dict[int, PageRun]]:
-        """For each row group of a file the columns that can be kept, by field id."""
+        """For each row group of a file the columns that can be copied, by field id."""
         footer = opened.footer
         groups = np.arange(footer.num_row_groups)
-        leaves = [leaf for leaf in self.fitting(footer) if self._stands_alone(footer, leaf, nan_counts)]
+        leaves = [leaf for leaf in self.fitting(footer) if self._is_independent(footer, leaf, nan_counts)]
         indexes = read_page_indexes(opened.source, footer, leaves, groups) if leaves else {}
-        kept: list[dict[int, PageRun]] = [{} for _ in groups]
+        copyable: list[dict[int, PageRun]] = [{} for _ in groups]
         for leaf in leaves:
-            claims = usable_statistics(footer, footer.chunks(leaf))
+            statistics_of_chunks = usable_statistics(footer, footer.chunks(leaf))
             for group in groups.tolist():
-                part = _part(footer, indexes[leaf.index], claims, group)
-                if part is not None and self._good(part):
-                    kept[group][leaf.field_id] = part
-        return kept
+                run = _copied_run(footer, indexes[leaf.index], statistics_of_chunks, group)
+                if run is not None and self._is_well_sized(run):
+                    copyable[group][leaf.field_id] = run
+        return copyable
 
     def fitting(self, footer: ParquetFooter) -> list[LeafColumn]:
-        """The columns of a file that are stored as the new file will store them."""
+        """The columns of a file whose type and levels are the new file's."""
         if not footer.has_field_ids:
             return []
         wanted = ((leaf, self.leaves.get(leaf.field_id)) for leaf in footer.leaves)
         return [
-            leaf for leaf, new in wanted if new is not None and new.type is not None and _stored(leaf) == _stored(new)
+            leaf for leaf, new in wanted if new is not None and new.type is not None and _layout(leaf) == _layout(new)
         ]
 
-    def _stands_alone(self, footer: ParquetFooter, leaf: LeafColumn, nan_counts: Mapping[int, int]) -> bool:
-        """Whether the pages of a column have the right codec, no dictionary, and no NaN."""
+    def _is_independent(self, footer: ParquetFooter, leaf: LeafColumn, nan_counts: Mapping[int, int]) -> bool:
+        """Whether the pages of a column have the table's codec, no dictionary, and no NaN."""
         assert leaf.type is not None
+        # A footer does not count NaN; the new manifest entry needs the count, so only a known 0 will do.
         if family(leaf.type) is Family.FLOAT and nan_counts.get(leaf.field_id) != 0:
             return False
         chunks = footer.chunks(leaf)
         return bool((chunks.codec == CODECS[self.options.codec]).all() and (chunks.dictionary_page_offset <= 0).all())
 
-    def _good(self, part: PageRun) -> bool:
-        rows, size = part.page_rows.mean(), part.page_sizes.mean()
-        return bool(rows * _GOOD_SHARE >= self.options.page_rows or size * _GOOD_SHARE >= self.options.page_size)
+    def _is_well_sized(self, run: PageRun) -> bool:
+        rows, size = run.page_rows.mean() * _MIN_PAGE_FRACTION, run.page_sizes.mean() * _MIN_PAGE_FRACTION
+        return bool(rows >= self.options.page_rows or size >= self.options.page_size)
 
 
-def _stored(leaf: LeafColumn) -> tuple[object, ...]:
+def _layout(leaf: LeafColumn) -> tuple[object, ...]:
     return leaf.physical, leaf.type_length, leaf.type, leaf.annotation.unit, leaf.max_def, leaf.max_rep, len(leaf.path)
 
 
-def _part(footer: ParquetFooter, index: PageIndex, claims: ChunkStatistics, group: int) -> PageRun | None:
-    """What is known of a column of one row group; nothing unless all is."""
+def _copied_run(footer: ParquetFooter, index: PageIndex, usable: ChunkStatistics, group: int) -> PageRun | None:
+    """The pages of a column chunk with their statistics; ``None`` unless the metadata is complete."""
     chunks = footer.chunks(index.leaf)
     pages = slice(int(index.page_starts[group]), int(index.page_starts[group + 1]))
-    place = int(chunks.start[group]), int(chunks.total_compressed_size[group])
+    start, size = int(chunks.start[group]), int(chunks.total_compressed_size[group])
     sizes, rows, nulls = index.size[pages], index.row_count[pages], index.null_count[pages]
     if not (index.has_offset_index[group] and index.has_column_index[group]):
         return None
-    if index.offset[pages][0] != place[0] or sizes.sum() != place[1]:
+    # The page locations must account for every byte of the chunk.
+    if index.offset[pages][0] != start or sizes.sum() != size:
         return None
     if index.leaf.max_def == 0:
         nulls = np.zeros_like(nulls)
     total = int(footer.row_group_rows[group])
-    missing = 0 if index.leaf.max_def == 0 else int(claims.null_count[group])
+    null_count = 0 if index.leaf.max_def == 0 else int(usable.null_count[group])
+    if null_count != nulls.sum() or (nulls < 0).any() or chunks.num_values[group] != total:
+        return None
     encodings = footer.chunk_location(index.leaf, group).encodings
-    if missing != nulls.sum() or (nulls < 0).any() or chunks.num_values[group] != total:
+    if encodings is None or encodings & _DICTIONARY_ENCODINGS:
         return None
-    if encodings is None or encodings & _DICTIONARIES:
-        return None
+    # Every page and the chunk have bounds, unless they hold only nulls.
     lower, upper = index.lower[pages], index.upper[pages]
     bounded = [low is not None and high is not None for low, high in zip(lower, upper, strict=True)]
-    whole = claims.lower[group] is not None and claims.upper[group] is not None
-    if not (np.array(bounded) | (nulls == rows)).all() or not (whole or missing == total):
+    chunk_bounded = usable.lower[group] is not None and usable.upper[group] is not None
+    if not (np.array(bounded) | (nulls == rows)).all() or not (chunk_bounded or null_count == total):
         return None
     return PageRun(
-        size=place[1],
+        size=size,
         rows=total,
-        nulls=missing,
+        nulls=null_count,
         uncompressed_size=int(chunks.total_uncompressed_size[group]),
         encodings=encodings,
-        lower=claims.lower[group],
-        upper=claims.upper[group],
+        lower=usable.lower[group],
+        upper=usable.upper[group],
         exact=(bool(chunks.min_exact[group]), bool(chunks.max_exact[group])),
         page_sizes=sizes,
         page_rows=rows,

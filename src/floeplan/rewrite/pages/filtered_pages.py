@@ -1,14 +1,14 @@
-"""Columns of row groups without some of their rows, made of their pages: values are moved, not built and encoded anew.
+"""Column chunks without deleted rows, built by filtering encoded pages instead of decoding and encoding values.
 
-Plain values stay as they are stored; where rows are gone the others move together. Ints that refer to a dictionary
-are unpacked, and packed again to refer to one dictionary that all row groups share (``stored_values``). Small pages are
-put together to ones of the size that the table wants. Bounds are those of the rows that stay.
+Plain values are copied without those of deleted rows. Dictionary indexes are unpacked and packed again with the indexes
+of one dictionary that all row groups share (``parquet.pages.value_encodings``). Small pages are combined up to the
+table's page size. Bounds are computed from the remaining rows.
 
-Rule: a column is made this way if it is stored as the new file will store it, in plain values or numbers of a
-dictionary, whatever its codec.
+Rule: a column is built this way if its type and levels are the new file's and its pages are plain or
+dictionary-encoded, with any codec.
 
-Fail-safe: a column with a page of another kind, NaN, or a value too long for a bound is left to the encoder
-(``UNSUPPORTED_PAGE`` of ``data_pages``).
+Fail-safe: a column with a page of another encoding, with NaN, or with a value too long for a bound raises one of
+``UNSUPPORTED_PAGE``, and the caller decodes and encodes it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,13 @@ from floeplan.parquet.pages.data_pages import (
     page_content,
     read_pages,
 )
-from floeplan.parquet.pages.value_encodings import Bounds, Dictionary, ValueEncoding, Values, plain_value_encoding
+from floeplan.parquet.pages.value_encodings import (
+    Bounds,
+    DictionaryEncoding,
+    ValueEncoding,
+    Values,
+    plain_value_encoding,
+)
 from floeplan.rewrite.pages.column_chunk import DescribedPage, PageChunk, PageRun, page_run, statistics
 from floeplan.rewrite.pages.joined_file import Piece
 from floeplan.vectors import Mask
@@ -49,7 +55,7 @@ _LONGEST_BOUND = 4096
 
 
 def can_filter_pages(leaf: LeafColumn, place: ChunkLocation) -> bool:
-    """Whether a column of a row group looks like one whose pages can be made without some rows."""
+    """Whether, by its metadata, the pages of a column chunk can be filtered."""
     if kernel is None or leaf.type is None or leaf.max_rep or leaf.max_def > 1 or leaf.physical is Physical.INT96:
         return False
     return place.encodings is not None and place.encodings <= _KNOWN and PageCodec.knows(place.codec)
@@ -57,14 +63,14 @@ def can_filter_pages(leaf: LeafColumn, place: ChunkLocation) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class SourcePages:
-    """The pages of a column of one row group.
+    """The pages of a column chunk of a source file.
 
     Attributes:
         data: The pages.
-        place: What the footer says of them.
-        rows: How many rows they hold.
-        keep: The rows that stay; ``None`` for all.
-        kept: What is known of the pages, where they can stay as they are.
+        place: Their location, codec and encodings.
+        rows: Number of rows.
+        keep: The rows to keep; ``None`` for all.
+        kept: The statistics of the pages if they can be copied.
     """
 
     data: memoryview
@@ -75,8 +81,8 @@ class SourcePages:
 
 
 @dataclass(frozen=True, slots=True)
-class _Thin:
-    """The rows of a page that stay; ``bounds`` where thinning found them."""
+class _Filtered:
+    """The remaining rows of a page; ``bounds`` if filtering computed them."""
 
     values: Values
     bounds: Bounds
@@ -85,7 +91,7 @@ class _Thin:
 
 
 class FilteredColumn:
-    """A column of a new row group in the making: the rows of some old ones that stay."""
+    """Builds one column chunk of a new row group from the pages of source row groups."""
 
     def __init__(self, leaf: LeafColumn, codec: int, options: WriteOptions) -> None:
         self.leaf, self.options = leaf, options
@@ -94,12 +100,12 @@ class FilteredColumn:
         self._parts: list[PageRun] = []
         self._pages: list[Piece] = []
         self._made: list[DescribedPage] = []
-        self._waiting: list[_Thin] = []
+        self._waiting: list[_Filtered] = []
 
     def add(self, source: SourcePages) -> None:
-        """Take what stays of the pages of a row group."""
+        """Add the pages of a source row group: copied if possible, else filtered."""
         form = self._form_of(source)
-        if source.kept is not None and not isinstance(form, Dictionary):
+        if source.kept is not None and not isinstance(form, DictionaryEncoding):
             self._end_part(form)
             self._parts.append(source.kept)
             self._pages.append(source.data)
@@ -107,62 +113,59 @@ class FilteredColumn:
             self._add_pages(form, source)
 
     def finish(self) -> PageChunk:
-        """The column."""
+        """Return the column chunk."""
         form = self._form
         assert form is not None
         self._end_part(form)
         dictionary = None
-        if isinstance(form, Dictionary):
+        if isinstance(form, DictionaryEncoding):
             entries = form.stored_entries
             if len(entries) > self.options.dictionary_size:
-                raise ValueError("a dictionary larger than the table wants")
+                raise ValueError("the dictionary exceeds write.parquet.dict-size-bytes")
             dictionary = dictionary_page(entries, form.size, self._codec)
         if statistics(self.leaf, self._parts) is None:
-            raise ValueError("bounds that cannot be compared")
+            raise ValueError("bounds cannot be compared")
         return PageChunk(self.leaf, self._codec.number, self._parts, self._pages, dictionary)
 
     def _form_of(self, source: SourcePages) -> ValueEncoding:
-        """How values are stored, by the first row group; the others must be alike."""
+        """The encoding of the column, given by the first row group; the others must have the same."""
         with_dictionary = first_page_type(source.data) == DICTIONARY_PAGE
         if self._form is None:
-            self._form = Dictionary(self.leaf) if with_dictionary else plain_value_encoding(self.leaf)
-        if isinstance(self._form, Dictionary) != with_dictionary:
-            raise ValueError("a dictionary in some row groups only")
+            self._form = DictionaryEncoding(self.leaf) if with_dictionary else plain_value_encoding(self.leaf)
+        if isinstance(self._form, DictionaryEncoding) != with_dictionary:
+            raise ValueError("only some row groups have a dictionary")
         return self._form
 
     def _add_pages(self, form: ValueEncoding, source: SourcePages) -> None:
         place, row = source.place, 0
         codec = self._old_codec(place.codec)
         for page in read_pages(source.data, codec, self.leaf.max_def, place.uncompressed_size, source.rows):
-            if page.kind == DICTIONARY_PAGE and isinstance(form, Dictionary):
-                form.learn(page)
+            if page.kind == DICTIONARY_PAGE and isinstance(form, DictionaryEncoding):
+                form.add_dictionary(page)
                 continue
             if page.encoding not in form.read_from or page.kind == DICTIONARY_PAGE:
-                raise ValueError(f"a page of encoding {page.encoding}")
+                raise ValueError(f"unsupported page encoding {page.encoding}")
             keep = None if source.keep is None else source.keep[row : row + page.rows]
             row += page.rows
-            some = _thin(form, page, keep)
+            some = _filter(form, page, keep)
             if some.rows:
-                self._add(form, some)
+                # Combine remaining rows of several pages up to the table's page size.
+                rows = some.rows + sum(one.rows for one in self._waiting)
+                size = some.values.nbytes + sum(one.values.nbytes for one in self._waiting)
+                if rows > self.options.page_rows or size > self.options.page_size:
+                    self._end_page(form)
+                self._waiting.append(some)
         if row != source.rows:
             raise ValueError(f"{row} rows instead of {source.rows}")
 
-    def _add(self, form: ValueEncoding, some: _Thin) -> None:
-        """Take what stays of a page; it shares a page with what waits if that is no larger than the table wants."""
-        rows = some.rows + sum(one.rows for one in self._waiting)
-        size = some.values.nbytes + sum(one.values.nbytes for one in self._waiting)
-        if rows > self.options.page_rows or size > self.options.page_size:
-            self._end_page(form)
-        self._waiting.append(some)
-
     def _end_page(self, form: ValueEncoding) -> None:
-        """Make a page of what waits."""
+        """Encode the waiting rows as one page."""
         if not self._waiting:
             return
         waiting, self._waiting = self._waiting, []
-        stored, bounds = form.stored([one.values for one in waiting], [one.bounds for one in waiting])
+        stored, bounds = form.encode([one.values for one in waiting], [one.bounds for one in waiting])
         if bounds is not None and max(map(len, bounds)) > _LONGEST_BOUND:
-            raise ValueError("a value too long for a bound")
+            raise ValueError("a value is too long for a bound")
         rows, present = sum(one.rows for one in waiting), _present(waiting)
         content = page_content(stored, rows, present, self.leaf.max_def, form.width)
         if not self._parts and not self._made:
@@ -172,7 +175,7 @@ class FilteredColumn:
         self._made.append(DescribedPage(page, rows, nulls, *(bounds or (None, None))))
 
     def _end_part(self, form: ValueEncoding) -> None:
-        """Make a part of the pages that were made."""
+        """Combine the new pages into a run."""
         self._end_page(form)
         if self._made:
             self._parts.append(page_run(self.leaf, form.encoding, self._made))
@@ -180,25 +183,25 @@ class FilteredColumn:
             self._made = []
 
 
-def _thin(form: ValueEncoding, page: Page, keep: Mask | None) -> _Thin:
-    """What stays of a page."""
+def _filter(form: ValueEncoding, page: Page, keep: Mask | None) -> _Filtered:
+    """The remaining rows of a page."""
     rows = page.rows if keep is None else int(np.count_nonzero(keep))
     if keep is None or rows == page.rows:
-        values, bounds = form.thin(page.values, page.count, None)
-        return _Thin(values, bounds, rows, page.present)
+        values, bounds = form.filter(page.values, page.count, None)
+        return _Filtered(values, bounds, rows, page.present)
     if not rows:
         return _NOTHING
     present = None
     if page.present is not None:
         keep, present = keep[page.present], page.present[keep]
-    values, bounds = form.thin(page.values, page.count, keep)
-    return _Thin(values, bounds, rows, present)
+    values, bounds = form.filter(page.values, page.count, keep)
+    return _Filtered(values, bounds, rows, present)
 
 
-_NOTHING = _Thin(np.zeros(0, dtype=np.uint8), None, 0, None)
+_NOTHING = _Filtered(np.zeros(0, dtype=np.uint8), None, 0, None)
 
 
-def _present(parts: Sequence[_Thin]) -> Mask | None:
+def _present(parts: Sequence[_Filtered]) -> Mask | None:
     if all(part.present is None for part in parts):
         return None
     return np.concatenate([np.ones(p.rows, dtype=np.bool_) if p.present is None else p.present for p in parts])

@@ -1,11 +1,11 @@
-"""A Parquet file put together column by column: pages of other files as they are, or columns that were encoded anew.
+"""Writes a Parquet file column chunk by column chunk: chunks of copied or filtered pages, and newly encoded chunks.
 
 ::
 
     PAR1 │ row group 1: column 1 │ column 2 … │ row group 2 … │ column indexes │ offset indexes │ footer │ length │ PAR1
 
-The columns of a row group stand in the order of the schema: readers that share out a file by bytes tell a row group by
-its first column. The schema comes from a file without rows (``blank``) that the encoder wrote.
+The columns of a row group are in schema order: readers that split a file by bytes locate a row group by its first
+column. The schema comes from an empty file (``blank``) that pyarrow encoded.
 """
 
 from __future__ import annotations
@@ -30,15 +30,14 @@ from floeplan.parquet.footer.thrift import (
     read_struct,
     splice,
 )
+from floeplan.parquet.source import Range
 
 MAGIC = b"PAR1"
 Piece = bytes | memoryview
-Place = tuple[int, int]
-"""Where something begins, and its length."""
 
 
 class Chunk(Protocol):
-    """One column of a row group that is yet to be placed."""
+    """A column chunk whose offset in the new file is not known yet."""
 
     @property
     def pieces(self) -> Sequence[Piece]:
@@ -46,22 +45,22 @@ class Chunk(Protocol):
 
     @property
     def uncompressed_size(self) -> int:
-        """Bytes of its pages when they are not compressed."""
+        """Uncompressed bytes of its pages."""
 
     @property
     def column_index(self) -> bytes:
-        """Statistics of its pages; they do not depend on its place."""
+        """The encoded ColumnIndex, which does not depend on the offset."""
 
     def offset_index(self, start: int) -> bytes:
-        """Places of its pages."""
+        """The encoded OffsetIndex for a chunk that starts at ``start``."""
 
     def metadata(self, start: int) -> bytes:
-        """What the footer says of it; where its indexes will be is anything as yet."""
+        """The encoded ColumnChunk; the offsets of its indexes are placeholders."""
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedChunk:
-    """A column of a file of one row group that was encoded in memory."""
+    """A column chunk of an in-memory file with one row group."""
 
     file: memoryview
     footer: ParquetFooter
@@ -92,7 +91,7 @@ class EncodedChunk:
         return shift_offset_index(encoded, start - self._start, self.footer.file)
 
     def metadata(self, start: int) -> bytes:
-        shift = partial(_shifted, start - self._start)
+        shift = partial(shifted, start - self._start)
         edits: dict[int, Edit] = {2: shift, 3: {9: shift, 10: shift, 11: shift}}
         return splice(self.encoded_metadata, edits, "column chunk", self.footer.file)
 
@@ -101,7 +100,7 @@ class EncodedChunk:
 
 
 def encoded_chunks(file: memoryview) -> dict[tuple[str, ...], EncodedChunk]:
-    """The columns of a file of one row group, by their path."""
+    """The column chunks of an in-memory file with one row group, by column path."""
     encoded = encoded_footer(file)
     footer = decode_footer(encoded, "the rows", len(file))
     group = read_struct(encoded, 0, {4: ...}, "footer", footer.file)[0][4][0]
@@ -113,14 +112,14 @@ def encoded_chunks(file: memoryview) -> dict[tuple[str, ...], EncodedChunk]:
 
 
 def encoded_footer(file: memoryview) -> bytes:
-    """The footer of a file as it stands there."""
+    """The encoded footer of an in-memory file."""
     end = len(file) - 8
     return bytes(file[end - int.from_bytes(file[end : end + 4], "little") : end])
 
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """A column that was written."""
+    """A written column chunk."""
 
     start: int
     uncompressed_size: int
@@ -131,7 +130,7 @@ class _Placed:
 
 @dataclass(frozen=True, slots=True)
 class _RowGroup:
-    """A row group that was written."""
+    """A written row group."""
 
     rows: int
     end: int
@@ -139,7 +138,7 @@ class _RowGroup:
 
 
 class JoinedFile:
-    """A file being written, one row group at a time; of what was written only metadata stay in memory."""
+    """Writes a file one row group at a time, and keeps only metadata in memory."""
 
     def __init__(self, out: OutputStream, path: str, blank: bytes) -> None:
         self._out, self._path, self._blank = out, path, blank
@@ -159,31 +158,34 @@ class JoinedFile:
         self._groups.append(_RowGroup(rows, self._end, placed))
 
     def finish(self) -> tuple[int, ParquetFooter]:
-        """Write the page indexes and the footer; the size of the file, and its footer."""
-        by_value = [[self._place(column.column_index) for column in group.columns] for group in self._groups]
-        by_place = [[self._place(column.offset_index) for column in group.columns] for group in self._groups]
-        groups = [_row_group(n, *one) for n, one in enumerate(zip(self._groups, by_value, by_place, strict=True))]
+        """Write the page indexes and the footer; return the file size and the footer."""
+        column_indexes = [[self._append(column.column_index) for column in group.columns] for group in self._groups]
+        offset_indexes = [[self._append(column.offset_index) for column in group.columns] for group in self._groups]
+        written = zip(self._groups, column_indexes, offset_indexes, strict=True)
+        groups = [_row_group(number, *one) for number, one in enumerate(written)]
         total = encode_value(I64, sum(group.rows for group in self._groups))
         footer = splice(self._blank, {3: total, 4: encode_value(LIST, (STRUCT, groups))}, "footer", self._path)
         for part in (footer, len(footer).to_bytes(4, "little"), MAGIC):
             self._write(part)
         return self._end, decode_footer(footer, self._path, self._end)
 
-    def _place(self, part: bytes) -> Place:
-        place = self._end, len(part)
+    def _append(self, part: bytes) -> Range:
+        span = self._end, len(part)
         self._write(part)
-        return place
+        return span
 
     def _write(self, piece: Piece) -> None:
         self._out.write(piece)  # type: ignore[arg-type]
         self._end += len(piece)
 
 
-def _row_group(number: int, group: _RowGroup, by_value: Sequence[Place], by_place: Sequence[Place]) -> bytes:
+def _row_group(
+    number: int, group: _RowGroup, column_indexes: Sequence[Range], offset_indexes: Sequence[Range]
+) -> bytes:
     columns = []
-    for column, value_index, place_index in zip(group.columns, by_value, by_place, strict=True):
-        places = zip((4, 5, 6, 7), (*place_index, *value_index), strict=True)
-        edits: dict[int, Edit] = {field: partial(_replaced, value) for field, value in places}
+    for column, column_index, offset_index in zip(group.columns, column_indexes, offset_indexes, strict=True):
+        fields = zip((4, 5, 6, 7), (*offset_index, *column_index), strict=True)
+        edits: dict[int, Edit] = {field: partial(replaced, value) for field, value in fields}
         columns.append(splice(column.metadata, edits, "column chunk", ""))
     start = group.columns[0].start
     return encode_struct(
@@ -198,10 +200,11 @@ def _row_group(number: int, group: _RowGroup, by_value: Sequence[Place], by_plac
     )
 
 
-def _shifted(distance: int, place: int) -> int:
-    """A place that moved; 0 is none."""
-    return place + distance if place > 0 else place
+def shifted(distance: int, offset: int) -> int:
+    """An offset plus a distance; 0 means that there is none. An edit for ``splice``."""
+    return offset + distance if offset > 0 else offset
 
 
-def _replaced(value: int, _: int) -> int:
+def replaced(value: int, _: int) -> int:
+    """A new value for any old one. An edit for ``splice``."""
     return value

@@ -1,18 +1,17 @@
-"""Several Parquet files into one without decoding a value: row groups are copied byte for byte.
+"""Stitching: copies the row groups of several Parquet files into one, byte for byte, without decoding.
 
 ::
 
-    PAR1 │ everything of file 1 up to its page places │ the same of file 2 │ … │ page places │ footer │ length │ PAR1
+    PAR1 │ file 1 up to its offset indexes │ the same of file 2 │ … │ offset indexes │ footer │ length │ PAR1
 
-Pages, dictionaries, Bloom filters and column indexes of a file keep their places relative to each other, so all that
-changes is by how much they moved: the places in the footer and in the offset indexes are raised by it, everything else
-in both is copied as it stands.
+Pages, dictionaries, Bloom filters and column indexes of a file keep their offsets relative to each other. So only one
+distance per file is added to the offsets in the footer and in the offset indexes; everything else is copied.
 
-Files fit together when their schemas are the same to the byte, field ids included, and the same program wrote them
-(readers work around faults of writers by its name); codecs and encodings may differ. ``stitch_obstacle`` gives the
-reason when they do not.
-Whoever stitches sees to it that no row would have to change on the way: no deletes, no ids counted from the start of a
-file.
+Rule: files can be stitched when their encoded schemas are identical, field ids included, and ``created_by`` is the same
+(readers work around writer bugs by it); codecs and encodings may differ. ``stitch_obstacle`` gives the reason when not.
+
+Fail-safe: the caller stitches only files without deletes, and in format 3 only without row ids inherited from
+``first_row_id``, since both would require rows to change.
 """
 
 from __future__ import annotations
@@ -42,33 +41,34 @@ from floeplan.parquet.footer.thrift import (
     read_struct,
     splice,
 )
+from floeplan.rewrite.pages.joined_file import replaced, shifted
 from floeplan.scan.file_rows import OpenFile
 from floeplan.schemas import fields_by_id
 from floeplan.write.parquet_file import WrittenFile
 
 MIN_ROW_GROUP_BYTES = 8 * 1024 * 1024
-"""Row groups that are smaller on average are better put together."""
+"""Files with smaller row groups on average are joined instead, which enlarges row groups."""
 
 _BLOCK = 8 * 1024 * 1024
 _MAGIC = b"PAR1"
-_PLACES: Any = {2: ..., 4: ..., 6: SCALAR, 7: ...}
+_FOOTER_SHAPE: Any = {2: ..., 4: ..., 6: SCALAR, 7: ...}
 
 
 def stitch_obstacle(files: Iterable[OpenFile], schema: Schema, min_row_group: int = MIN_ROW_GROUP_BYTES) -> str:
-    """Why files cannot, or should not, be stitched; empty when they can. Files are looked at one by one.
+    """Why files cannot or should not be stitched; empty when they can.
 
     Args:
-        files: The files.
+        files: The files, opened one by one.
         schema: The schema of the table.
-        min_row_group: The mean size of row groups below which they are better put together.
+        min_row_group: The mean row-group size below which files are joined instead.
     """
-    wanted, likeness = _types(schema), set()
+    wanted, identities = _types(schema), set()
     groups = size = 0
     for opened in files:
         if not opened.footer.has_field_ids or _types(opened.footer.schema) != wanted:
             return f"the columns of {opened.file.path} are not those of the table"
-        likeness.add(_likeness(opened))
-        if len(likeness) > 1:
+        identities.add(_identity(opened))
+        if len(identities) > 1:
             return "the files have different schemas or writers"
         groups += opened.footer.num_row_groups
         size += opened.file.file_size
@@ -76,58 +76,58 @@ def stitch_obstacle(files: Iterable[OpenFile], schema: Schema, min_row_group: in
 
 
 def small_row_groups_reason(size: int, groups: int, min_row_group: int) -> str:
-    """Whether row groups are better put together, which takes decoding them: the reason, or nothing."""
+    """The reason against stitching if row groups are too small on average, else empty."""
     mean = size // max(1, groups)
-    return f"row groups of {mean} bytes are better put together" if mean < min_row_group else ""
+    return f"row groups of {mean} bytes on average are too small to copy" if mean < min_row_group else ""
 
 
 def stitch(files: Sequence[OpenFile], io: FileIO, path: str) -> WrittenFile:
     """Write the row groups of all files, in their order, into one file."""
     with writing(path), io.new_output(path).create() as out:
         out.write(_MAGIC)
-        places = _PagePlaces(len(_MAGIC))
-        moved = []
+        indexes = _OffsetIndexes(len(_MAGIC))
+        distances = []
         for opened in files:
-            moved.append(places.end - len(_MAGIC))
-            places.end += _copy(opened, out)
+            distances.append(indexes.end - len(_MAGIC))
+            indexes.end += _copy(opened, out)
         groups: list[bytes] = []
-        for opened, distance in zip(files, moved, strict=True):
-            groups += _row_groups(opened, distance, len(groups), places)
+        for opened, distance in zip(files, distances, strict=True):
+            groups += _row_groups(opened, distance, len(groups), indexes)
         footer = _footer(files, groups)
-        for part in (*places.written, footer, len(footer).to_bytes(4, "little"), _MAGIC):
+        for part in (*indexes.encoded, footer, len(footer).to_bytes(4, "little"), _MAGIC):
             out.write(part)
-    size = places.end + len(footer) + 8
+    size = indexes.end + len(footer) + 8
     return WrittenFile(path, size, decode_footer(footer, path, size), ())
 
 
 def _types(schema: Schema) -> dict[int, str]:
-    """Fields by id with their types; those of structs, lists and maps are their fields. Names do not matter."""
+    """Types by field id; nested types by their class, since their fields are listed too. Names may differ."""
     fields = fields_by_id(schema).items()
     return {i: str(f.field_type) if f.field_type.is_primitive else type(f.field_type).__name__ for i, f in fields}
 
 
 def _encoded(opened: OpenFile) -> bytes:
-    """The footer as it stands in the file."""
+    """The encoded footer."""
     start = opened.footer.footer_start
     return bytes(opened.source.read_ranges([(start, opened.footer.file_size - 8 - start)])[0])
 
 
-def _likeness(opened: OpenFile) -> tuple[bytes, ...]:
-    """What must be the same of two files: the schema, the orders of its columns, and the program that wrote them."""
+def _identity(opened: OpenFile) -> tuple[bytes, ...]:
+    """What must be identical in all files: the encoded schema, its column orders, and ``created_by``."""
     data = _encoded(opened)
-    fields, _ = read_struct(data, 0, _PLACES, "footer", opened.footer.file)
+    fields, _ = read_struct(data, 0, _FOOTER_SHAPE, "footer", opened.footer.file)
     spans = [data[fields[i][0] : fields[i][-1]] if i in fields else b"" for i in (2, 7)]
     return (*spans, fields.get(6, b""))
 
 
 def _end(footer: ParquetFooter) -> int:
-    """Where everything but the page places and the footer ends; a Bloom filter may not say how long it is."""
+    """The end of everything but the offset indexes and the footer."""
     ends = [len(_MAGIC)]
     filled = footer.row_group_rows > 0
     for leaf in footer.leaves:
         chunks = footer.chunks(leaf)
         if ((chunks.bloom_offset >= 0) & (chunks.bloom_length < 0)).any():
-            return footer.footer_start
+            return footer.footer_start  # the length of a Bloom filter is optional: copy all up to the footer
         ends += (chunks.start + chunks.total_compressed_size)[filled].tolist()
         ends += (chunks.column_index_offset + chunks.column_index_length).tolist()
         ends += (chunks.bloom_offset + chunks.bloom_length).tolist()
@@ -135,7 +135,7 @@ def _end(footer: ParquetFooter) -> int:
 
 
 def _copy(opened: OpenFile, out: OutputStream) -> int:
-    """Copy all that comes before the page places; the number of bytes."""
+    """Copy everything before the offset indexes, and return the number of bytes."""
     first, end = len(_MAGIC), _end(opened.footer)
     for at in range(first, end, _BLOCK):
         out.write(opened.source.read_ranges([(at, min(_BLOCK, end - at))])[0])  # type: ignore[arg-type]
@@ -143,76 +143,68 @@ def _copy(opened: OpenFile, out: OutputStream) -> int:
 
 
 @dataclass(slots=True)
-class _PagePlaces:
-    """Offset indexes that will stand behind the data, and where the next one would begin."""
+class _OffsetIndexes:
+    """Offset indexes to write after the data, and the offset of the next one."""
 
     end: int
-    written: list[bytes] = field(default_factory=list)
+    encoded: list[bytes] = field(default_factory=list)
 
     def add(self, index: bytes) -> tuple[int, int]:
-        """Where this one begins, and its length."""
-        place = self.end
-        self.written.append(index)
+        """Append an index, and return its offset and length."""
+        offset = self.end
+        self.encoded.append(index)
         self.end += len(index)
-        return place, len(index)
+        return offset, len(index)
 
 
-def _row_groups(opened: OpenFile, distance: int, ordinal: int, places: _PagePlaces) -> list[bytes]:
-    """The row groups of one file as the footer of the new one has them; their page places are added to the others.
+def _row_groups(opened: OpenFile, distance: int, ordinal: int, indexes: _OffsetIndexes) -> list[bytes]:
+    """The encoded row groups of one file for the new footer; their offset indexes are appended to ``indexes``.
 
-    A row group without rows is left behind.
+    A row group without rows is left out.
     """
     footer, data = opened.footer, _encoded(opened)
     listed = read_struct(data, 0, {4: ...}, "footer", footer.file)[0][4]
     moved: list[bytes] = []
     for group in np.flatnonzero(footer.row_group_rows).tolist():
-        chunks = [_chunk(place, distance) for place in _moved_places(opened, group, distance, places)]
+        shifted_indexes = _shifted_indexes(opened, group, distance, indexes)
+        chunks = [_chunk_edits(index, distance) for index in shifted_indexes]
         edits: dict[int, Edit] = {
             1: Each(chunks.__getitem__),
-            5: partial(_shift, distance),
-            7: partial(_become, ordinal + len(moved)),
+            5: partial(shifted, distance),
+            7: partial(replaced, ordinal + len(moved)),
         }
         moved.append(splice(data, edits, "row group", footer.file, listed[group]))
     return moved
 
 
-def _moved_places(opened: OpenFile, group: int, distance: int, places: _PagePlaces) -> list[tuple[int, int]]:
-    """Places and lengths of the new offset indexes of one row group, zeros for a column without one."""
+def _shifted_indexes(opened: OpenFile, group: int, distance: int, indexes: _OffsetIndexes) -> list[tuple[int, int]]:
+    """Offsets and lengths of the new offset indexes of one row group, zeros for a column without one."""
     footer = opened.footer
     chunks = [footer.chunks(leaf) for leaf in footer.leaves]
     ranges = [(int(c.offset_index_offset[group]), int(c.offset_index_length[group])) for c in chunks]
-    there = [place for place in ranges if place[0] >= 0]
-    read = iter(opened.source.read_ranges(there))
+    present = [span for span in ranges if span[0] >= 0]
+    read = iter(opened.source.read_ranges(present))
     return [
-        places.add(shift_offset_index(bytes(next(read)), distance, footer.file)) if at >= 0 else (0, 0)
+        indexes.add(shift_offset_index(bytes(next(read)), distance, footer.file)) if at >= 0 else (0, 0)
         for at, _ in ranges
     ]
 
 
-def _chunk(offset_index: tuple[int, int], distance: int) -> dict[int, Edit]:
-    """What changes of a column chunk: every place in the file, and how long its offset index is."""
-    shift = partial(_shift, distance)
-    place, length = offset_index
+def _chunk_edits(offset_index: tuple[int, int], distance: int) -> dict[int, Edit]:
+    """The edits of a ColumnChunk: all file offsets, and the length of its offset index."""
+    shift = partial(shifted, distance)
+    offset, length = offset_index
     return {
         2: shift,
         3: {9: shift, 10: shift, 11: shift, 14: shift},
-        4: partial(_become, place),
-        5: partial(_become, length),
+        4: partial(replaced, offset),
+        5: partial(replaced, length),
         6: shift,
     }
 
 
-def _shift(distance: int, place: int) -> int:
-    """A place that moved; 0 is none."""
-    return place + distance if place > 0 else place
-
-
-def _become(value: int, _: int) -> int:
-    return value
-
-
 def _footer(files: Sequence[OpenFile], groups: Sequence[bytes]) -> bytes:
-    """The footer of the first file with all row groups; notes of the writers that differ are left out."""
+    """The footer of the first file with all row groups; key-value metadata that differ between files are dropped."""
     notes = [set(opened.footer.key_values.items()) for opened in files]
     common = [pair for pair in files[0].footer.key_values.items() if all(pair in note for note in notes)]
     pairs = [encode_struct([(1, BINARY, key), (2, BINARY, value)]) for key, value in common]

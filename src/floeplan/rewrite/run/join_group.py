@@ -22,7 +22,8 @@ from pyiceberg.schema import Schema
 
 from floeplan.metadata.files import writing
 from floeplan.metadata.manifests.entries import EntriesTable
-from floeplan.parquet.footer.footer import ChunkLocation, decode_footer
+from floeplan.parquet.footer.column_chunks import ChunkLocation
+from floeplan.parquet.footer.footer import decode_footer
 from floeplan.parquet.pages.data_pages import UNSUPPORTED_PAGE
 from floeplan.parquet.prune.selection import RowSelection
 from floeplan.rewrite.pages.column_chunk import CODECS, CopyablePages, PageChunk, PageRun
