@@ -100,7 +100,7 @@ def partition(row: dict[str, Any]) -> str:
 
 def test_unknown_names_are_one_clear_line(matrix: Matrix, local_catalog: SqlCatalog) -> None:
     table = load(matrix.table("evolving_v2"), local_catalog)
-    with pytest.raises(UnknownOptionError, match="no metadata table 'filez'; there are snapshots"):
+    with pytest.raises(UnknownOptionError, match="unknown metadata table 'filez'; must be one of snapshots"):
         metadata_rows(table, "filez")
     with pytest.raises(UnknownSnapshotError):
         incremental(matrix.spark, table, None, 1)

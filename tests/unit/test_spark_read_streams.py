@@ -11,7 +11,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
 from floeplan.errors import BadInputError, InvalidOptionError, UnsupportedError
-from floeplan.spark.source.batch import FloeplanReader, FloeplanWriter, Share, SourceOptions
+from floeplan.spark.source.batch import FilesPartition, FloeplanReader, FloeplanWriter, SourceOptions
 from floeplan.spark.source.streaming import BATCH_ID, QUERY_ID, AppendStream, StreamAppends
 
 pytestmark = pytest.mark.unit
@@ -164,5 +164,5 @@ class TestBatches:
     def test_an_empty_table_is_one_empty_share(self, table: Table, options: dict[str, str]) -> None:
         reader = FloeplanReader(SourceOptions(options))
         (share,) = reader.partitions()
-        assert isinstance(share, Share)
+        assert isinstance(share, FilesPartition)
         assert list(reader.read(share)) == []

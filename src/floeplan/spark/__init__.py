@@ -1,1 +1,20 @@
-"""Floeplan on Spark. Only this package, the audit job and commands that need Spark import PySpark, and lazily."""
+"""Spark: reading tables as DataFrames, writing DataFrames, and metadata as DataFrames.
+
+Classic sessions and Spark Connect are supported, so only the DataFrame API is used; what needs the JVM is in ``jvm``
+and falls back. Importing ``floeplan`` does not import PySpark.
+
+Rule: rows are those that Floeplan reads without Spark. Fail-safe: where Spark's own reader or planner is in doubt,
+Python tasks read as ``scan`` does.
+
+Modules in reading order:
+
+- ``session``: opens sessions, on demand; translates Spark's errors.
+- ``types``, ``filters``: Iceberg types and predicates in Spark's terms.
+- ``read``: tables as DataFrames. ``write``: DataFrames as data files. ``source``: ``format("floeplan")``.
+- ``planning``: evaluates manifests in Spark tasks.
+- ``incremental``: appended rows and changelogs between snapshots.
+- ``metadata_tables``: snapshots, manifests, entries, files and partitions as DataFrames.
+- ``jvm``: Spark's internal APIs, wrapped.
+
+Imported by ``dml``, ``rewrite`` and everything above; must not import ``dml`` (``source`` alone does).
+"""

@@ -1,8 +1,8 @@
-"""``incremental``: what happened to a table between two snapshots, as a DataFrame.
+"""``fp.incremental``: the rows appended or changed between two snapshots, as a DataFrame.
 
-Appended rows go the way of every read. A changelog is made in Python tasks: each reads the files whose rows changed,
-and of a file that stayed only the rows that its new deletes removed. Rows that a rewrite carried over unchanged into
-another file cancel out, unless they are asked for.
+Appended rows are read as in every read. A changelog is computed in Python tasks: each reads the files that were added
+or removed, and of other files only the rows that new deletes removed. Rows that a rewrite moved unchanged to another
+file (carryovers) cancel out unless requested.
 """
 
 from __future__ import annotations
@@ -53,34 +53,34 @@ def incremental(
     changelog: bool = False,
     carryovers: bool = False,
 ) -> DataFrame:
-    """The rows appended after one snapshot, up to and including another; or all changes of rows.
+    """Read the rows appended after one snapshot, up to and including another, or all inserted and deleted rows.
 
     Args:
         spark: A session, classic or Connect.
         table: A PyIceberg table, ``namespace.name``, or the path of a ``*.metadata.json``.
-        from_snapshot: Where to start, itself not included; ``None`` for the beginning of the table.
-        to_snapshot: Where to end; the current snapshot when not given.
-        where: Which rows; all when not given.
-        columns: Columns to show; all when not given.
-        changelog: Show every inserted and deleted row, with ``_change_type`` (``INSERT`` or ``DELETE``),
+        from_snapshot: The first snapshot, exclusive; ``None`` for the beginning of the table.
+        to_snapshot: The last snapshot, inclusive; by default the current one.
+        where: The predicate; all rows when not given.
+        columns: Columns to read; all when not given.
+        changelog: Return every inserted and deleted row, with ``_change_type`` (``INSERT`` or ``DELETE``),
             ``_change_ordinal`` (0 for the first snapshot that changed rows) and ``_commit_snapshot_id``. Without it
-            only the rows of append snapshots are shown.
-        carryovers: Show also the rows that a rewrite deleted from one file and inserted into another unchanged.
+            only the rows of append snapshots are returned.
+        carryovers: Return also the rows that a rewrite deleted from one file and inserted into another unchanged.
 
     Raises:
-        BadInputError: The first snapshot is no ancestor of the last.
+        BadInputError: The first snapshot is not an ancestor of the last.
     """
     loaded = load_table(table)
     if not changelog:
         plan = plan_appends(loaded, from_snapshot, to_snapshot, where, columns)
         return read_plan_of(spark, plan).dataframe()
-    shown = loaded.schema() if columns is None else select(loaded.schema(), columns)
-    whole = shown if carryovers else loaded.schema()
+    selected = loaded.schema() if columns is None else select(loaded.schema(), columns)
+    whole = selected if carryovers else loaded.schema()
     changes = plan_changes(loaded, from_snapshot, to_snapshot, where)
     frame = _changed_rows(spark, changes, ChangeReading(TableRows.of(loaded, loaded.schema()), whole))
     if carryovers:
         return frame
-    return _without_carryovers(frame, whole).select(*(quoted(field.name) for field in shown.fields), *_LABELS)
+    return _without_carryovers(frame, whole).select(*(quoted(field.name) for field in selected.fields), *_LABELS)
 
 
 def _changed_rows(spark: SparkSession, changes: list[FileChange], reading: ChangeReading) -> DataFrame:
@@ -99,7 +99,7 @@ def _changed_rows(spark: SparkSession, changes: list[FileChange], reading: Chang
 
 @dataclass(frozen=True, slots=True)
 class ChangeReading:
-    """Reads changed files; small enough to send to every task."""
+    """Reads changed files; pickled with each task."""
 
     table: TableRows
     schema: Schema
@@ -124,18 +124,18 @@ def _labelled(rows: pa.Table, kind: str, change: FileChange) -> pa.Table:
 
 
 def _sides(change: FileChange, files: FileRows) -> Iterator[tuple[str, FileScan]]:
-    """What to read of a file, and as what."""
+    """The rows of a file to read, each with their change type."""
     if change.before is None and change.after is not None:
         yield INSERT, change.after
     elif change.after is None and change.before is not None:
         yield DELETE, change.before
     elif change.before is not None and change.after is not None:
-        was, is_ = _alive(change.before, files), _alive(change.after, files)
-        yield DELETE, replace(change.before, row_selection=was.difference(is_), deletes=())
-        yield INSERT, replace(change.after, row_selection=is_.difference(was), deletes=())
+        before, after = _live_rows(change.before, files), _live_rows(change.after, files)
+        yield DELETE, replace(change.before, row_selection=before.difference(after), deletes=())
+        yield INSERT, replace(change.after, row_selection=after.difference(before), deletes=())
 
 
-def _alive(file: FileScan, files: FileRows) -> RowSelection:
+def _live_rows(file: FileScan, files: FileRows) -> RowSelection:
     """The rows of a file that no delete removes."""
     opened = files.open(file)
     selection = opened.undeleted(opened.planned())
@@ -144,7 +144,7 @@ def _alive(file: FileScan, files: FileRows) -> RowSelection:
 
 
 def _without_carryovers(frame: DataFrame, schema: Schema) -> DataFrame:
-    """Rows that one snapshot both deleted and inserted, equal in every column, cancel out one for one."""
+    """Cancel out, one for one, rows that a snapshot deleted and inserted with equal values in every column."""
     from pyspark.sql import functions as F  # noqa: N812
 
     for field in schema.fields:
@@ -153,6 +153,7 @@ def _without_carryovers(frame: DataFrame, schema: Schema) -> DataFrame:
                 f"rows with maps cannot be compared (column {field.name}); use carryovers=True",
                 context={"column": field.name},
             )
+    # Spark groups -0.0 with 0.0; as strings they differ.
     floats = [field for field in schema.fields if isinstance(field.field_type, FloatType | DoubleType)]
     plain = [quoted(field.name) for field in schema.fields if field not in floats]
     exact = [F.col(quoted(field.name)).cast("string").alias(f"__exact{field.field_id}") for field in floats]

@@ -1,8 +1,7 @@
-"""The metadata of a table as tables: snapshots, history, refs, manifests, entries, files, partitions.
+"""Metadata tables: snapshots, history, refs, manifests, entries, files and partitions.
 
 Columns are named as in Iceberg's own metadata tables. The partition of a file is one struct over the fields of all
-specs (its *union tuple*), beside the id of the spec it was written with, so that files of different specs stay apart.
-Everything is made of columns; no object is made for a file.
+specs, beside its spec id, so that partitions of different specs stay apart. Everything is columnar.
 """
 
 from __future__ import annotations
@@ -60,8 +59,8 @@ def metadata_table(
         spark: A session, classic or Connect.
         table: A PyIceberg table, ``namespace.name``, or the path of a ``*.metadata.json``.
         name: ``snapshots``, ``history``, ``refs``, ``manifests``, ``entries``, ``files`` or ``partitions``.
-        snapshot_id: The snapshot to look at; the current one when no choice is made.
-        ref: A branch or tag to look at.
+        snapshot_id: The snapshot; by default the current one.
+        ref: A branch or tag.
     """
     return spark.createDataFrame(metadata_rows(table, name, snapshot_id=snapshot_id, ref=ref))
 
@@ -69,7 +68,9 @@ def metadata_table(
 def metadata_rows(table: Table | str, name: str, *, snapshot_id: int | None = None, ref: str | None = None) -> pa.Table:
     """The same as an Arrow table."""
     if name not in _TABLES:
-        raise UnknownOptionError(f"no metadata table {name!r}; there are {', '.join(_TABLES)}", context={"name": name})
+        raise UnknownOptionError(
+            f"unknown metadata table {name!r}; must be one of {', '.join(_TABLES)}", context={"name": name}
+        )
     target = resolve_target(load_table(table), snapshot_id=snapshot_id, ref=ref)
     return _TABLES[name](target)
 
@@ -164,7 +165,7 @@ def _file_columns(entries: EntriesTable, union: UnionPartitionType) -> dict[str,
 
 
 def _partitions(target: ScanTarget) -> pa.Table:
-    """One row for each spec id and partition, with what its data and its deletes amount to."""
+    """One row per spec id and partition, with the totals of its data and delete files."""
     entries, union = read_whole_entries(target)
     entries = entries.live()
     codes = partition_codes(union, entries.spec_id, entries.partition_columns())
@@ -195,7 +196,7 @@ def _partitions(target: ScanTarget) -> pa.Table:
 
 
 def _last_updated(target: ScanTarget, entries: EntriesTable, group: Ints, groups: int) -> dict[str, pa.Array]:
-    """When, and by which snapshot, a file of the partition was last added; unknown once that snapshot has expired."""
+    """The time and snapshot in which a file of the partition was last added; null once that snapshot has expired."""
     times = {s.snapshot_id: s.timestamp_ms for s in target.metadata.snapshots}
     ids, codes = np.unique(entries.ints("snapshot_id"), return_inverse=True)
     known = np.array([times.get(int(i), -1) for i in ids], dtype=np.int64)
@@ -213,20 +214,20 @@ def _last_updated(target: ScanTarget, entries: EntriesTable, group: Ints, groups
 
 
 def read_whole_entries(target: ScanTarget) -> tuple[EntriesTable, UnionPartitionType]:
-    """All entries of the snapshot with all there is to know of them."""
+    """All entries of the snapshot with all columns."""
     reader = SnapshotReader.open(target.table, target.snapshot, cache=True)
     entries = reader.entries(None, EntryColumns(WHOLE), live=False)
     return entries, reader.union
 
 
 def partition_struct(entries: EntriesTable, union: UnionPartitionType) -> pa.Array:
-    """The union tuple as a struct in the types of its fields."""
+    """Partition values as a struct over the fields of all specs."""
     values = [to_logical(entries.partition_types[f.id], entries.array(partition_column(f.id))) for f in union.fields]
     return pa.StructArray.from_arrays([_plain(value) for value in values], names=[f.name for f in union.fields])
 
 
 def _plain(array: pa.Array) -> pa.Array:
-    """With 32-bit offsets, which is what Spark takes everywhere."""
+    """With 32-bit offsets: Spark rejects Arrow's large types in places."""
     type_ = array.type
     if pa.types.is_large_string(type_):
         return array.cast(pa.string())
@@ -251,7 +252,7 @@ def _millis(values: list[int]) -> pa.Array:
 
 
 def _known(values: Ints) -> pa.Array:
-    """Ints with null for what was not written."""
+    """Integers with null for missing values, which the reader marks with -1."""
     return pa.array(values, mask=values < 0)
 
 

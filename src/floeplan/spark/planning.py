@@ -1,10 +1,8 @@
-"""Distributed planning: manifests are decoded and evaluated by Spark tasks.
+"""Distributed planning: Spark tasks decode and evaluate manifests.
 
-Above a number of manifests the second pass is cut into slices of the manifest list. A task reads the manifests of its
-slice, evaluates their files and returns the kept ones as columns. Slices come back by number, so the plan is the same,
-in the same order, as one made on the driver.
-
-Only the DataFrame API is used, so classic sessions, clusters and Spark Connect all do.
+Above a number of manifests the manifest list is split into slices. A task reads the manifests of its slice, evaluates
+their entries and returns the kept ones as columns. Results are sorted by slice number, so the plan is the same, in the
+same order, as one made on the driver.
 """
 
 from __future__ import annotations
@@ -30,19 +28,19 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MANIFESTS_PER_TASK = 250
-"""A Python task costs about as much as decoding this many manifests: fewer a task would not pay."""
+"""A Python task costs about as much as decoding this many manifests; smaller tasks do not pay off."""
 
 _RESULT = "slice long, files binary"
 
 
 @dataclass(frozen=True, slots=True)
 class SparkPlanning:
-    """Evaluates the files of many manifests with Spark; give it to ``ScanOptions.planning``.
+    """Evaluates manifests with Spark tasks; set it as ``ScanOptions.planning``.
 
     Attributes:
         spark: A session, classic or Connect.
-        threshold: Plans of fewer manifests are made on the driver.
-        manifests_per_task: Manifests a task decodes.
+        threshold: The number of manifests from which on Spark evaluates them.
+        manifests_per_task: The number of manifests that a task decodes.
     """
 
     spark: SparkSession
@@ -52,7 +50,7 @@ class SparkPlanning:
     def evaluate(
         self, predicate: Predicate, manifests: ManifestListTable, rows: Ints, columns: EntryColumns, io: FileIO
     ) -> EvaluatedFiles:
-        """The second pass over the given manifests."""
+        """Evaluate the entries of the given manifests."""
         slices = np.array_split(rows, max(1, -(-len(rows) // self.manifests_per_task)))
         task = _task([(manifests.take(part), part) for part in slices], predicate, columns, io)
         ensure_package(self.spark)
@@ -65,7 +63,7 @@ class SparkPlanning:
 def _task(
     slices: list[tuple[ManifestListTable, Ints]], predicate: Predicate, columns: EntryColumns, io: FileIO
 ) -> ArrowTask:
-    """What a Spark task runs: for every slice number it is given, the kept files of that slice, pickled."""
+    """The function of a Spark task: for each slice number in its rows, the kept files of the slice, pickled."""
 
     @reusable
     @report_errors

@@ -1,8 +1,8 @@
-"""Iceberg types as Spark shows them.
+"""Iceberg types as Spark types.
 
-The rule is that of Iceberg's own Spark reader: UUIDs are text, fixed bytes are binary, timestamps without a zone are
-``timestamp_ntz``. Spark counts microseconds, so nanoseconds are cut off when a row is shown (never before it is
-filtered). A type Spark has no equal for is an error that names the column.
+Rule: as in Iceberg's own Spark reader, UUIDs are strings, fixed is binary, timestamps without a zone are
+``timestamp_ntz``. Spark has microseconds, so nanoseconds are truncated when a row is returned, never before it is
+filtered. A type without an equivalent is an error that names the column.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PLAIN: dict[type[iceberg.IcebergType], spark.DataType] = {
 
 
 def spark_type(type_: iceberg.IcebergType, name: str) -> spark.DataType:
-    """The Spark type of a column; ``name`` is for the error."""
+    """The Spark type of a column; ``name`` is for errors."""
     match type_:
         case iceberg.DecimalType(precision=precision, scale=scale):
             return spark.DecimalType(precision, scale)
@@ -59,14 +59,14 @@ def spark_type(type_: iceberg.IcebergType, name: str) -> spark.DataType:
 
 
 def spark_schema(schema: Schema) -> spark.StructType:
-    """The schema of the DataFrame that shows these columns."""
+    """The Spark schema of an Iceberg schema."""
     return spark.StructType(
         [spark.StructField(field.name, spark_type(field.field_type, field.name)) for field in schema.fields]
     )
 
 
 def sql_type(type_: spark.DataType) -> str:
-    """A type as Spark SQL writes it, whatever its fields are called."""
+    """A type in Spark SQL, with quoted field names (``simpleString`` does not quote them)."""
     match type_:
         case spark.StructType(fields=fields):
             return f"STRUCT<{', '.join(f'{quoted(field.name)}: {sql_type(field.dataType)}' for field in fields)}>"
@@ -78,38 +78,35 @@ def sql_type(type_: spark.DataType) -> str:
 
 
 def to_spark_arrow(rows: pa.Table, shape: pa.Schema) -> pa.Table:
-    """Rows as Arrow has them for Spark: UUIDs as text, nanoseconds cut to microseconds, everything else as it is."""
-    columns = [_shown(column, field.type) for column, field in zip(rows.columns, shape, strict=True)]
+    """Rows in the Arrow types of Spark: UUIDs as strings, nanoseconds truncated to microseconds."""
+    columns = [
+        pa.chunked_array([_to_spark(chunk, field.type) for chunk in column.chunks], type=field.type)
+        for column, field in zip(rows.columns, shape, strict=True)
+    ]
     return pa.Table.from_arrays(columns, schema=shape)
 
 
-def _shown(column: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
-    chunks = [_shown_array(chunk, type_) for chunk in column.chunks]
-    return pa.chunked_array(chunks, type=type_)
-
-
-def _shown_array(array: pa.Array, type_: pa.DataType) -> pa.Array:
+def _to_spark(array: pa.Array, type_: pa.DataType) -> pa.Array:
     if array.type == type_:
         return array
     if isinstance(array, pa.ExtensionArray):
-        return _shown_array(_uuid_text(array) if array.type.extension_name == "arrow.uuid" else array.storage, type_)
+        if array.type.extension_name != "arrow.uuid":
+            return _to_spark(array.storage, type_)
+        texts = [None if value is None else str(value) for value in array.to_pylist()]
+        return _to_spark(pa.array(texts, pa.string()), type_)
     if pa.types.is_timestamp(array.type) and array.type.unit == "ns":
         return pc.floor_temporal(array, unit="microsecond").cast(type_)
     if pa.types.is_struct(array.type):
-        children = [_shown_array(pc.struct_field(array, [i]), type_.field(i).type) for i in range(type_.num_fields)]
+        children = [_to_spark(pc.struct_field(array, [i]), type_.field(i).type) for i in range(type_.num_fields)]
         return pa.StructArray.from_arrays(children, fields=list(type_), mask=pc.is_null(array))
     if pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
-        whole = pa.concat_arrays([array.slice(0, 0), array])
-        values = _shown_array(whole.values, type_.value_type)
+        whole = pa.concat_arrays([array.slice(0, 0), array])  # a copy without offset, so that offsets start at 0
+        values = _to_spark(whole.values, type_.value_type)
         mask = pc.is_null(whole) if whole.null_count else None
         return pa.ListArray.from_arrays(whole.offsets.cast(pa.int32()), values, type=type_, mask=mask)
     if pa.types.is_map(array.type):
         whole = pa.concat_arrays([array.slice(0, 0), array])
-        keys, items = _shown_array(whole.keys, type_.key_type), _shown_array(whole.items, type_.item_type)
+        keys, items = _to_spark(whole.keys, type_.key_type), _to_spark(whole.items, type_.item_type)
         mask = pc.is_null(whole) if whole.null_count else None
         return pa.MapArray.from_arrays(whole.offsets, keys, items, type=type_, mask=mask)
     return array.cast(type_)
-
-
-def _uuid_text(array: pa.ExtensionArray) -> pa.Array:
-    return pa.array([None if value is None else str(value) for value in array.to_pylist()], pa.string())

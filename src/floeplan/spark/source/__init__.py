@@ -1,1 +1,14 @@
-"""The source package."""
+"""``format("floeplan")``: the Python data source, for SQL and for pipelines that are configured by format.
+
+Rule: tasks read and write files, the driver plans and commits. Fail-safe: only reported files are committed, a failed
+job removes its files, and a stream commits each batch exactly once.
+
+Modules in reading order:
+
+- ``datasource``: the entry point that Spark finds through ``pyspark_floeplan``.
+- ``batch``: options, and batch reads and writes.
+- ``streaming``: streams of appended rows, and streams into a table.
+
+The only part of ``spark`` that imports ``dml``, because it commits. Nothing in ``floeplan`` imports it but the package
+itself, for ``fp.register``.
+"""

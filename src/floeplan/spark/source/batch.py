@@ -1,4 +1,7 @@
-"""Batches of ``format("floeplan")``: files are read and written by tasks, planned and committed by the driver."""
+"""Batch reads and writes of ``format("floeplan")``: tasks read and write files, the driver plans and commits.
+
+Fail-safe: only files that tasks reported are committed; those of a failed job are removed.
+"""
 
 from __future__ import annotations
 
@@ -27,24 +30,21 @@ from floeplan.write.data_files import write_data_files
 from floeplan.write.file_entries import remove_written_files
 from floeplan.write.target import WriteTarget
 
-# The options of ``format("floeplan")``: which table is meant, and which of its rows.
-
-
 NAME = "floeplan"
 STREAM_OPTIONS = ("start-snapshot-id", "streaming-skip-overwrite-snapshots", "query-id")
-_OF_SPARK = ("checkpointlocation",)
+_SPARK_OPTIONS = ("checkpointlocation",)
 _OPTIONS = ("table", "path", "catalog", "where", "columns", "snapshot-id", "ref", "branch", "overwrite-where")
 
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What a query says about the table it means."""
+    """The options of ``format("floeplan")``; names match case-insensitively, as Spark lowercases them."""
 
     given: Mapping[str, str]
 
     def __post_init__(self) -> None:
-        known = {*_OPTIONS, *STREAM_OPTIONS, *_OF_SPARK}
-        unknown = [name for name in self.given if name.lower() not in known and not _of_catalog(name)]
+        known = {*_OPTIONS, *STREAM_OPTIONS, *_SPARK_OPTIONS}
+        unknown = [name for name in self.given if name.lower() not in known and not _is_catalog_property(name)]
         if unknown:
             names = ", ".join((*_OPTIONS, *STREAM_OPTIONS))
             raise UnknownOptionError(
@@ -53,11 +53,11 @@ class SourceOptions:
             )
 
     def get(self, name: str) -> str | None:
-        """An option, whatever the case of its name."""
+        """The value of an option; ``None`` when it is not set."""
         return next((value for key, value in self.given.items() if key.lower() == name), None)
 
     def number(self, name: str) -> int | None:
-        """An option that is a whole number."""
+        """An option as an integer."""
         text = self.get(name)
         if text is None:
             return None
@@ -67,15 +67,15 @@ class SourceOptions:
             raise InvalidOptionError(f"option {name} is {text!r} but must be a number") from None
 
     def flag(self, name: str) -> bool:
-        """An option that is true or false."""
+        """An option as a boolean; false when it is not set."""
         return (self.get(name) or "false").lower() == "true"
 
     def table(self) -> Table:
-        """The table, as it is now."""
+        """Load the current state of the table."""
         name = self.get("table") or self.get("path")
         if name is None:
             raise InvalidOptionError(f"format {NAME} needs the option 'table', or the name of a table to load")
-        properties = {key[len("catalog.") :]: value for key, value in self.given.items() if _of_catalog(key)}
+        properties = {key[len("catalog.") :]: value for key, value in self.given.items() if _is_catalog_property(key)}
         catalog = self.get("catalog")
         if not properties:
             return load_table(name, catalog)
@@ -83,51 +83,48 @@ class SourceOptions:
 
     @property
     def columns(self) -> list[str] | None:
-        """The columns to show; all when not given."""
+        """The columns to read; all when not given."""
         text = self.get("columns")
         return None if text is None else [name.strip() for name in text.split(",")]
 
 
-def _of_catalog(name: str) -> bool:
+def _is_catalog_property(name: str) -> bool:
     return name.lower().startswith("catalog.")
 
 
-# ---
-
-
-class Share(InputPartition):
-    """Files that one task reads."""
+class FilesPartition(InputPartition):
+    """The files that one task reads."""
 
     def __init__(self, files: list[FileScan]) -> None:
         self.files = files
 
 
 class FloeplanReader(DataSourceReader):
-    """Plans a scan, and reads its files in tasks."""
+    """Plans a scan on the driver, and reads its files in tasks."""
 
-    def __init__(self, asked: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions) -> None:
         self._plan = plan_scan(
-            asked.table(),
-            asked.get("where"),
-            columns=asked.columns,
-            snapshot_id=asked.number("snapshot-id"),
-            ref=asked.get("ref"),
+            options.table(),
+            options.get("where"),
+            columns=options.columns,
+            snapshot_id=options.number("snapshot-id"),
+            ref=options.get("ref"),
         )
         table = TableRows.of(self._plan.target.table, self._plan.target.schema)
         self._reading = FileReading(table, self._plan.schema)
 
-    def partitions(self) -> list[Share]:
-        """The files in shares."""
-        shares = share_files(self._plan, np.arange(len(self._plan.files)))
-        return [Share(files) for files in shares] or [Share([])]
+    def partitions(self) -> list[FilesPartition]:
+        """The files of each task."""
+        tasks = share_files(self._plan, np.arange(len(self._plan.files)))
+        return [FilesPartition(files) for files in tasks] or [FilesPartition([])]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a share."""
-        assert isinstance(partition, Share)
+        """The rows of a task."""
+        assert isinstance(partition, FilesPartition)
         return self._reading.batches(partition.files)
 
     def __getstate__(self) -> dict[str, object]:
-        """Tasks get what reading takes, not the plan."""
+        """Pickled without the plan: tasks need only the reader and their files."""
         return {"_reading": self._reading}
 
 
@@ -140,26 +137,26 @@ class WrittenFiles(WriterCommitMessage):
 
 
 class FloeplanWriter(DataSourceArrowWriter):
-    """Writes files in tasks, and commits those that came back."""
+    """Writes files in tasks, and commits those that the tasks reported."""
 
-    def __init__(self, asked: SourceOptions, overwrite: bool) -> None:
-        self._asked, self._overwrite = asked, overwrite
-        self._target = WriteTarget.of(asked.table())
+    def __init__(self, options: SourceOptions, overwrite: bool) -> None:
+        self._options, self._overwrite = options, overwrite
+        self._target = WriteTarget.of(options.table())
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of a task."""
         return WrittenFiles(write_data_files(self._target, iterator, file_name_token=new_attempt(), sort=True))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Make the written files part of the table."""
+        """Commit the files of all tasks, as an append or an overwrite."""
         command = Command.OVERWRITE if self._overwrite else Command.APPEND
-        target = resolve(self._asked.table(), command, branch=self._asked.get("branch"))
+        target = resolve(self._options.table(), command, branch=self._options.get("branch"))
         outcome, how = Outcome(), Commit()
         with discard_on_failure(outcome, target):
             for entries in written(messages):
                 outcome.insert(entries)
             if self._overwrite:
-                how = replace_matching(target, self._asked.get("overwrite-where") or TRUE, outcome, None, True)
+                how = replace_matching(target, self._options.get("overwrite-where") or TRUE, outcome, None, True)
         commit_outcome(target, outcome, how)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:

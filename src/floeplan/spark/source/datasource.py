@@ -1,16 +1,16 @@
 """``format("floeplan")``: a Python data source for batch and streaming, reading and writing.
 
-It is for SQL (``CREATE TEMPORARY VIEW v USING floeplan OPTIONS (table 'db.t')``) and for pipelines that only know
-formats. Rows pass through Python tasks, so ``fp.read`` is the faster way to read.
+It is for SQL (``CREATE TEMPORARY VIEW v USING floeplan OPTIONS (table 'db.t')``) and for pipelines that are configured
+by format. Rows pass through Python tasks; ``fp.read`` is faster.
 
-Filters are given as the option ``where``, not taken from the query: on Spark 4.1 a source that takes them
-(``pushFilters``) makes later queries on the same DataFrame reuse the filtered partitions, and rows are lost.
+Filters are given as the option ``where``. The source does not implement ``pushFilters``: on Spark 4.1 a later query on
+the same DataFrame reuses the filtered partitions, and loses rows.
 
 Options: ``table`` (or the path of ``load``), ``catalog`` and ``catalog.<property>``, ``where``, ``columns``,
 ``snapshot-id``, ``ref``; for writing ``branch`` and ``overwrite-where``; for streams see
 ``floeplan.spark.source.streaming``.
 
-Spark imports this module whenever it looks for data sources, so everything heavy is imported where it is used.
+Spark imports this module whenever it looks up data sources, so heavy modules are imported where they are used.
 """
 
 from __future__ import annotations
@@ -33,65 +33,65 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("floeplan")`` known to a session that has not found it by itself."""
+    """Register ``format("floeplan")`` with a session that did not discover it."""
     spark.dataSource.register(FloeplanSource)
 
 
 class FloeplanSource(DataSource):
-    """The data source Spark is given."""
+    """The entry point of ``format("floeplan")``."""
 
     @classmethod
     def name(cls) -> str:
-        """What it is called in ``format(…)`` and ``USING …``."""
+        """The name in ``format(…)`` and ``USING …``."""
         return "floeplan"
 
     @property
-    def _asked(self) -> SourceOptions:
+    def _source_options(self) -> SourceOptions:
         from floeplan.spark.source.batch import SourceOptions
 
         return SourceOptions(dict(self.options))
 
     def schema(self) -> StructType:
-        """The columns that are shown."""
+        """The columns of the table, or those of the option ``columns``."""
         from floeplan.snapshot.target import resolve_target, select
         from floeplan.spark.types import spark_schema
 
-        asked = self._asked
-        schema = resolve_target(asked.table(), snapshot_id=asked.number("snapshot-id"), ref=asked.get("ref")).schema
-        return spark_schema(schema if asked.columns is None else select(schema, asked.columns))
+        options = self._source_options
+        target = resolve_target(options.table(), snapshot_id=options.number("snapshot-id"), ref=options.get("ref"))
+        return spark_schema(target.schema if options.columns is None else select(target.schema, options.columns))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """For a batch."""
+        """The reader of a batch."""
         from floeplan.spark.source.batch import FloeplanReader
 
         _check_schema(schema, self.schema())
-        return FloeplanReader(self._asked)
+        return FloeplanReader(self._source_options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """For a batch."""
+        """The writer of a batch."""
         from floeplan.spark.source.batch import FloeplanWriter
 
-        return FloeplanWriter(self._asked, overwrite)
+        return FloeplanWriter(self._source_options, overwrite)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """For a stream of appended rows."""
+        """The reader of a stream of appended rows."""
         from floeplan.spark.source.streaming import AppendStream
 
         _check_schema(schema, self.schema())
-        return AppendStream(self._asked)
+        return AppendStream(self._source_options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        """For a stream into the table."""
+        """The writer of a stream."""
         from floeplan.spark.source.streaming import StreamAppends
 
-        return StreamAppends(self._asked, overwrite)
+        return StreamAppends(self._source_options, overwrite)
 
 
-def _check_schema(asked: StructType, own: StructType) -> None:
+def _check_schema(requested: StructType, own: StructType) -> None:
     from floeplan.errors import TypeMismatchError
 
-    if asked.simpleString() != own.simpleString():
+    if requested.simpleString() != own.simpleString():
         raise TypeMismatchError(
-            f"the table is read as {own.simpleString()}, not as {asked.simpleString()}; "
-            "give no schema, and choose columns with the option 'columns'"
+            f"the table is read as {own.simpleString()}, not as {requested.simpleString()}; "
+            "omit the schema, and select columns with the option 'columns'"
         )
