@@ -1,4 +1,4 @@
-"""What every test shares: hypothesis profiles, the rule against silent skips, and the two-engine lake."""
+"""What every test shares: hypothesis profiles, the rule against silent skips, and a catalog for Spark and PyIceberg."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from tests.support.spark.matrix import Matrix
 
 settings.register_profile(
-    "default", max_examples=60, derandomize=False, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "default", max_examples=30, derandomize=False, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
-settings.register_profile("ci", settings.get_profile("default"), derandomize=True, print_blob=True)
+settings.register_profile("ci", settings.get_profile("default"), max_examples=60, derandomize=True, print_blob=True)
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true")
 settings.load_profile("ci" if IN_CI and not fuzzing.SECONDS else "default")
 
@@ -32,7 +32,7 @@ KINDS = ("unit", "property", "spark", "engines", "services", "load")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Every test says what it needs by one of the markers."""
+    """Require one of the markers that say what a test needs."""
     unmarked = sorted({item.location[0] for item in items if not any(map(item.get_closest_marker, KINDS))})
     if unmarked:
         raise pytest.UsageError(f"set pytestmark to one of {', '.join(KINDS)} in {', '.join(unmarked)}")
@@ -50,7 +50,7 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> None:
-    """With ``make fuzz`` a property test goes on for its seconds; pytest's own call is the last."""
+    """With ``make fuzz`` repeat a property test until its seconds have passed; pytest's own call is the last."""
     if fuzzing.SECONDS and is_hypothesis_test(pyfuncitem.obj):
         fuzzing.look_for_more(pyfuncitem)
 
@@ -72,7 +72,7 @@ def _skip_is_failure(report: Report) -> Report:
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_litter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Reports and cached manifests of the tests go to a folder of their own."""
+    """Write scan reports and cached manifests of the tests to a temporary folder."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FLOEPLAN_REPORTS", str(tmp_path_factory.mktemp("reports")))
         patch.setenv("FLOEPLAN_CACHE", str(tmp_path_factory.mktemp("cache")))
@@ -89,7 +89,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
 
 @pytest.fixture(scope="session")
 def spark(lake: Lake) -> Iterator[SparkSession]:
-    """A local Spark with Iceberg's own jar, the judge of what is written: tables are `local.<namespace>.<name>`."""
+    """A local Spark with Iceberg's own jar, which reads what Floeplan writes: tables are `local.<namespace>.<name>`."""
     session = lake.start_spark()
     yield session
     session.stop()
@@ -105,7 +105,7 @@ def local_catalog(lake: Lake) -> Iterator[SqlCatalog]:
 
 @pytest.fixture(scope="session")
 def matrix(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Matrix:
-    """The evolved tables everything is judged on, each built by Spark when first asked for."""
+    """The evolved tables of the tests, each built by Spark when a test first needs it."""
     from tests.support.spark.matrix import Matrix
 
     own = tmp_path_factory.getbasetemp()

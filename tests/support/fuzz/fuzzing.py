@@ -1,8 +1,7 @@
-"""How long a fuzzing test goes on: a fixed number of tries as a rule, and so many seconds with ``make fuzz``.
+"""How long a fuzzing test runs: a fixed number of examples, or a number of seconds with ``make fuzz``.
 
-With ``FLOEPLAN_FUZZ_SECONDS`` every property test is asked with other examples again and again until its seconds are
-over, so a test with cheap examples tries many and the whole takes as long as was asked for. Without it tests that
-damage things by seeds do it in the same way every time.
+With ``FLOEPLAN_FUZZ_SECONDS`` every property test is repeated with new examples until its seconds have passed. Without
+it, tests that damage input by seeds use the same seeds every time.
 """
 
 from __future__ import annotations
