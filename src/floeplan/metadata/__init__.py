@@ -1,1 +1,18 @@
-"""Iceberg's metadata files as columns: manifest lists, manifests, their statistics and a cache of them."""
+"""Iceberg metadata files as columns: manifest lists, manifests, the local cache of them, and the delete index.
+
+Rule: a manifest costs a few Python calls and an entry none. Avro blocks are decoded into typed vectors, and everything
+above (pruning, delete matching, commits) works on these vectors.
+Fail-safe: metadata that is damaged, truncated or contradicts itself is an error that names the file. A plan or a commit
+made without part of it would lose rows or bring deleted ones back.
+
+Reading order:
+
+- ``files``: read and write metadata files; which files belong to a table and may be deleted with it.
+- ``avro``: Avro containers, and the compiled and pure-Python column decoder and encoder.
+- ``manifests``: manifest lists and manifest entries as tables, their statistics, completeness checks, and writers.
+- ``cache``: decoded manifest entries kept on local disk.
+- ``delete_index``: which delete files apply to which data files.
+- ``root``: a snapshot as one columnar root manifest.
+
+May be imported by every package above it; imports ``partition``, ``predicate`` and the modules below these.
+"""

@@ -1,7 +1,8 @@
-"""Bytes of metadata files, through PyIceberg's FileIO or straight from the local disk.
+"""Reads, writes and deletes the files of a table, through PyIceberg's FileIO or directly on the local disk.
 
-Local paths need no FileIO and no threads; everything else is fetched concurrently and handed out in order, never more
-than ``max_workers`` files ahead.
+Local metadata files need no FileIO and no threads; others are fetched in parallel and returned in order, with at most
+``max_workers`` files prefetched. Files are deleted only inside the table's locations: metadata can name any file, of
+another table too, and a file that stays costs only storage.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from floeplan.errors import CorruptMetadataError, FloeplanError
 from floeplan.text import one_line
 
 MAX_WORKERS = 64
-"""Requests in flight against a remote store unless the caller says otherwise."""
+"""Default number of requests in flight against a remote store."""
 
 
 def local_path(location: str) -> str | None:
@@ -65,8 +66,8 @@ def read_file(location: str, io: FileIO | None = None) -> bytes:
 def write_file(location: str, data: bytes, io: FileIO | None = None) -> None:
     """Write a metadata file that is not there yet; metadata files never change.
 
-    A file that could not be written whole does not stay on a local disk. In other stores it may: what they were asked
-    for can have been done without an answer, and nothing refers to it.
+    A partly written file is removed from a local disk. In other stores it may stay: the request may have succeeded
+    without a response, and nothing refers to the file.
 
     Raises:
         FloeplanError: A file of this name exists, or it cannot be written now.
@@ -89,7 +90,7 @@ def write_file(location: str, data: bytes, io: FileIO | None = None) -> None:
 
 @contextmanager
 def writing(location: str) -> Iterator[None]:
-    """What a store raises while a file is written becomes an error that names the file.
+    """Turn what a store raises while a file is written into an error that names the file.
 
     Raises:
         FloeplanError: The file exists (``exists``), or cannot be written now (``unwritable``).
@@ -114,27 +115,17 @@ def read_files(locations: Sequence[str], io: FileIO | None = None, max_workers: 
         for location in locations:
             yield read_file(location, io)
         return
-    ahead: deque[Future[bytes]] = deque()
+    pending: deque[Future[bytes]] = deque()
     pool = ThreadPoolExecutor(min(max_workers, len(locations)), thread_name_prefix="floeplan-metadata")
     try:
         for location in locations:
-            ahead.append(pool.submit(read_file, location, io))
-            if len(ahead) >= max_workers:
-                yield ahead.popleft().result()
-        while ahead:
-            yield ahead.popleft().result()
+            pending.append(pool.submit(read_file, location, io))
+            if len(pending) >= max_workers:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
-
-
-# Where the files of a table may lie, and so which files may be removed in its name.
-#
-# Rule: a table's locations are its own and those its properties send new files to. A file lies in one of them when
-# scheme, authority and path say so, with no ``..`` and, on this machine, no symbolic link on the way: a link leads out,
-# or gives a file that is in use another name.
-#
-# Fail-safe: whatever is not plainly inside is outside. Metadata can name any file, of another table or of none, and a
-# file that stays costs storage only.
 
 
 _SAME_SCHEME = {"s3a": "s3", "s3n": "s3", "": "file"}
@@ -148,7 +139,7 @@ _PATH_PROPERTIES = (
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A location taken apart, with names that mean the same written the same way."""
+    """A parsed and normalized location."""
 
     scheme: str
     authority: str
@@ -156,10 +147,10 @@ class Location:
 
     @classmethod
     def parse(cls, text: str) -> Location:
-        """Take a path or URI apart; one slash is as good as several, and none stands for the folder of this process.
+        """Parse a path or URI; repeated slashes are one, and a relative path starts at the working directory.
 
         Raises:
-            CorruptMetadataError: It is no URI.
+            CorruptMetadataError: It is not a valid URI.
         """
         if "://" not in text and not text.startswith("file:"):
             return cls("file", "", _one_slash(_from_here(text)))
@@ -173,7 +164,7 @@ class Location:
         return cls(scheme, authority, _one_slash(rest))
 
     def holds(self, other: Location) -> bool:
-        """Whether the other one lies under this one."""
+        """Whether the other location is inside this one, with no ``..`` and no symbolic link on the way."""
         if (self.scheme, self.authority) != (other.scheme, other.authority) or ".." in other.path.split("/"):
             return False
         if not _is_under(other.path, self.path):
@@ -184,13 +175,13 @@ class Location:
 
 @dataclass(frozen=True, slots=True)
 class TableLocations:
-    """The locations of one table."""
+    """The locations of one table: its own, and those to which its properties direct new files."""
 
     roots: tuple[Location, ...]
 
     @classmethod
     def of(cls, metadata: TableMetadata) -> TableLocations:
-        """The locations a table's metadata name."""
+        """The locations in a table's metadata."""
         return cls.named(metadata.location, metadata.properties)
 
     @classmethod
@@ -200,7 +191,7 @@ class TableLocations:
         return cls(tuple(Location.parse(text) for text in named if text))
 
     def hold(self, path: str) -> bool:
-        """Whether a file lies in one of the locations."""
+        """Whether a file is inside one of the locations."""
         try:
             location = Location.parse(path)
             return any(root.holds(location) for root in self.roots)
@@ -221,23 +212,17 @@ def _is_under(path: str, root: str) -> bool:
 
 
 def _folders_followed(path: str) -> str:
-    """The path with the links of its folders followed; what is removed is the last part, be it a link or not."""
+    """The path with the symbolic links of its folders resolved; the last part is what would be deleted, link or not."""
     folder, name = os.path.split(path)
     return os.path.join(os.path.realpath(folder), name)
 
 
-# Removing files in the name of a table.
-#
-# Rule: only files in the table's locations are removed, whoever names them. Fail-safe: a file that lies elsewhere or
-# cannot be removed is left; an orphan costs storage only.
-
-
-_AT_A_TIME = 16
+_DELETE_THREADS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class TableFiles:
-    """The files of a table: where they lie, and the way to them."""
+    """The locations of a table's files and the IO to delete them with."""
 
     locations: TableLocations
     io: FileIO
@@ -248,13 +233,13 @@ class TableFiles:
         return cls(TableLocations.of(table.metadata), table.io)
 
     def remove(self, paths: Iterable[str]) -> tuple[str, ...]:
-        """Remove files as far as possible, several at a time; returns those that are gone."""
-        wanted = sorted(path for path in set(paths) if self.locations.hold(path))
-        if not wanted:
+        """Delete the files inside the table's locations, in parallel; returns those that were deleted."""
+        inside = sorted(path for path in set(paths) if self.locations.hold(path))
+        if not inside:
             return ()
-        with ThreadPoolExecutor(min(_AT_A_TIME, len(wanted)), "floeplan-cleanup") as pool:
-            gone = list(pool.map(self._remove, wanted))
-        return tuple(path for path, done in zip(wanted, gone, strict=True) if done)
+        with ThreadPoolExecutor(min(_DELETE_THREADS, len(inside)), "floeplan-cleanup") as pool:
+            deleted = list(pool.map(self._remove, inside))
+        return tuple(path for path, done in zip(inside, deleted, strict=True) if done)
 
     def _remove(self, path: str) -> bool:
         try:

@@ -1,11 +1,10 @@
-"""Why a scan reads what it reads: the pruning pyramid, the part of each conjunct, and what to do about the rest.
+"""Explains a plan: the pruning pyramid, the effect of each conjunct, and advice.
 
-The same drawing serves a terminal (colours) and plain text. Every sentence is derived from the plan; nothing is read.
+The same drawing serves a terminal (colours) and plain text. Everything is derived from the plan; nothing is read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from io import StringIO
 
 from rich import box
@@ -17,9 +16,6 @@ from floeplan.scan.planned_scan import PlannedScan
 from floeplan.scan.summary import PassSummary, SpecSummary
 from floeplan.text import human_bytes, human_count, percent
 
-# One line of advice for each reason a scan reads more than it might: the ways pruning fails, and their cures.
-
-
 CURES = {
     "range over bucket": "bucket keeps no order: compare with = or IN, or partition by a range of the column",
     "no statistics": "no bounds were written: set write.metadata.metrics.column.<name> and rewrite the files",
@@ -28,35 +24,27 @@ CURES = {
     "values are spread over all files": "cluster the files by this column: rewrite with sort or zorder",
     "only rows can answer it": "compare the bare column with a literal, without functions around it",
 }
-"""What to do about each way in which pruning fails."""
+"""Advice for each reason for which a conjunct drops few files (``snapshot.passes``)."""
 
 
 def advice(plan: PlannedScan) -> tuple[str, ...]:
-    """What would let this scan read less; nothing when it reads little."""
-    return tuple(dict.fromkeys(_lines(plan)))
-
-
-def _lines(plan: PlannedScan) -> Iterator[str]:
-    for step in plan.passes:
-        for effect in step.effects:
-            if effect.why in CURES:
-                yield f"{effect.predicate}: {effect.why}; {CURES[effect.why]}"
+    """What would let this scan read less; empty when there is nothing to improve."""
+    lines = [
+        f"{effect.predicate}: {effect.why}; {CURES[effect.why]}"
+        for step in plan.passes
+        for effect in step.effects
+        if effect.why in CURES
+    ]
     summary = plan.summary
     none_skipped = summary.manifests_total >= 10 and summary.manifests_kept == summary.manifests_total
-    if none_skipped and _filters_files(plan) and _concerns_partitions(plan):
-        yield "no manifest was skipped although files were: cluster the manifests by partition (rewrite-manifests)"
+    files_skipped = summary.files_total is not None and summary.files_kept * 2 < summary.files_total
+    # Clustering helps only if the predicate can be lifted through a spec.
+    if none_skipped and files_skipped and any(note.how != "cannot" for spec in plan.specs for note in spec.notes):
+        lines.append(
+            "no manifest was skipped although files were: cluster the manifests by partition (rewrite-manifests)"
+        )
+    return tuple(dict.fromkeys(lines))
 
-
-def _concerns_partitions(plan: PlannedScan) -> bool:
-    return any(note.how != "cannot" for spec in plan.specs for note in spec.notes)
-
-
-def _filters_files(plan: PlannedScan) -> bool:
-    total = plan.summary.files_total
-    return total is not None and plan.summary.files_kept * 2 < total
-
-
-# ---
 
 BAR_WIDTH = 40
 TEXT_WIDTH = 110
@@ -74,13 +62,13 @@ def explain_text(plan: PlannedScan) -> str:
 
 
 def draw_pyramid(plan: PlannedScan) -> RenderableType:
-    """What is read at each level and what to know about it, without the details."""
+    """The pruning pyramid with warnings, without the details."""
     warnings = [Text(f"! {warning.message}", style="yellow") for warning in plan.warnings]
     return Group(_title(plan), draw_levels(plan), *warnings)
 
 
 def explain(plan: PlannedScan) -> RenderableType:
-    """The explanation as something a rich console draws."""
+    """The explanation for a rich console."""
     parts: list[RenderableType] = [_title(plan), draw_levels(plan), Text(""), _specs(plan)]
     effects = _effects(plan)
     if effects is not None:
@@ -150,7 +138,7 @@ def _specs(plan: PlannedScan) -> Table:
 
 
 def _notes(spec: SpecSummary) -> str:
-    """The leaves that meet a partition field of the spec, and how much it knows about them."""
+    """The leaves that a partition field of the spec answers, and how exactly."""
     lines = []
     for note in spec.notes:
         if note.field is not None:

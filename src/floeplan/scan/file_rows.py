@@ -1,7 +1,7 @@
-"""The rows of single data files: any columns at any positions, and which of them are deleted.
+"""Reads rows of single data files: any columns at any positions, and which of the rows are deleted.
 
-What it takes to read a file of a table is small and can be pickled (``TableRows``), so that a task on another machine
-reads exactly as this process does. Positions count the rows of the file from zero.
+``TableRows`` holds what reading a file takes; it is small and picklable, so a task on another machine reads exactly as
+this process does. Positions count the rows of the file from zero.
 """
 
 from __future__ import annotations
@@ -31,15 +31,13 @@ from floeplan.scan.projection import FIELD_ID, project
 from floeplan.schemas import fields_by_id
 from floeplan.vectors import Mask
 
-# Field ids for files that carry none, by the table's name mapping.
-#
-# Fail-safe: a column the mapping does not name gets no id and is not read; a table without a mapping cannot say
-# what the
-# columns of such a file are, which is an error and not a guess by name or position.
-
 
 def with_mapped_ids(table: pa.Table, mapping: NameMapping | None, path: str) -> pa.Table:
-    """The same rows with the field ids that the mapping gives to their columns."""
+    """Assign field ids to the columns of a file without them, by the table's name mapping.
+
+    A column that the mapping does not name gets no id and is not read. A table without a mapping is an error: columns
+    are never guessed by name or position.
+    """
     if mapping is None:
         raise UnsupportedError(
             f"the columns of {path} carry no field ids and the table has no name mapping; "
@@ -72,32 +70,29 @@ def _mapped_type(type_: pa.DataType, path: str, ids: dict[str, int]) -> pa.DataT
     return type_
 
 
-# ---
-
 EQUALITY = (DeleteKind.EQUALITY_GLOBAL, DeleteKind.EQUALITY_PARTITION)
 
 
 @dataclass(frozen=True, slots=True)
 class TableRows:
-    """What reading the files of a table takes: its schemas, newest first, its name mapping and its store."""
+    """What reading the files of a table takes: the read schema and all others, newest first, name mapping and IO."""
 
     schemas: tuple[Schema, ...]
     mapping: NameMapping | None
     io: FileIO
 
     @staticmethod
-    def of(table: Table, shown: Schema) -> TableRows:
-        """For files of a table whose rows are shown in a schema."""
-        known = sorted(table.metadata.schemas, key=lambda schema: -schema.schema_id)
-        return TableRows((shown, *known), table.name_mapping(), table.io)
+    def of(table: Table, schema: Schema) -> TableRows:
+        """For files of a table that are read with a schema."""
+        known = sorted(table.metadata.schemas, key=lambda one: -one.schema_id)
+        return TableRows((schema, *known), table.name_mapping(), table.io)
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedRows:
-    """The rows of a file that a plan kept, those among them that a delete removes included.
+    """The rows of a file that a plan keeps, including deleted ones.
 
-    Whoever can tell what it looks for without tripping over a deleted row looks at ``rows`` and leaves out what is not
-    ``live``; all others take ``undeleted`` rows, which are copied for that.
+    ``rows`` with the mask ``live`` avoids a copy; ``undeleted`` copies the live rows when some are deleted.
     """
 
     rows: pa.Table
@@ -106,11 +101,11 @@ class PlannedRows:
 
     @property
     def live_count(self) -> int:
-        """How many rows no delete removes."""
+        """The number of rows that are not deleted."""
         return int(np.count_nonzero(self.live))
 
     def undeleted(self) -> pa.Table:
-        """The rows that no delete removes."""
+        """The rows that are not deleted."""
         return self.rows if self.live.all() else self.rows.filter(pa.array(self.live))
 
     def positions(self, flags: Mask) -> Positions:
@@ -123,14 +118,14 @@ class PlannedRows:
 
 
 class FileRows:
-    """Opens files of one table; delete files that serve many of them are decoded once. Safe under threads."""
+    """Opens files of one table; a delete file of several data files is decoded once. Thread-safe."""
 
     def __init__(self, table: TableRows) -> None:
         self.table = table
         self._deletes = DeleteFileReader(table.io)
 
     def expect(self, files: Iterable[FileScan]) -> None:
-        """Say which files will be opened: deletes of theirs that are stored together are then fetched together."""
+        """Announce which files will be opened: deletion vectors stored in one Puffin file are then fetched together."""
         self._deletes.expect(delete for file in files for delete in file.deletes)
 
     def open(self, file: FileScan) -> OpenFile:
@@ -156,7 +151,7 @@ class OpenFile:
         self.footer: ParquetFooter = read_footer(self.source)
 
     def planned(self) -> RowSelection:
-        """The rows the plan says may match, deleted or not."""
+        """The rows that may match according to the plan, deleted or not."""
         file, footer = self.file, self.footer
         if file.row_selection is not None:
             return file.row_selection
@@ -172,7 +167,7 @@ class OpenFile:
         return selection
 
     def planned_rows(self, schema: Schema) -> PlannedRows:
-        """The planned rows in the columns of a schema; pages are read whole, for deleted rows lie among the others."""
+        """The planned rows in the columns of a schema; deleted rows share pages with others, so they are read too."""
         selection = self.planned()
         rows, live = self.read(schema, selection)
         for gone in self._listed():
@@ -196,16 +191,16 @@ class OpenFile:
             live &= ~matches_any(row_keys, self._deletes.keys(delete, schemas))
         return project(stored, schema, constants, path, rows), live
 
-    def _stored(self, wanted: Sequence[Schema], selection: RowSelection) -> pa.Table:
+    def _stored(self, schemas: Sequence[Schema], selection: RowSelection) -> pa.Table:
         if self.footer.has_field_ids:
-            columns = _stored_columns(self.footer, wanted)
+            columns = _stored_columns(self.footer, schemas)
             read = read_row_groups if columns and selects_every_page(self.footer, selection) else read_selected
             return read(self.source, self.footer, columns, selection)
         stored = read_selected(self.source, self.footer, None, selection)
         return with_mapped_ids(stored, self._table.mapping, self.file.path)
 
     def _key_schemas(self, delete: DeleteScan) -> tuple[Schema, ...]:
-        """One schema for each key, as the newest schema that has it knows it: keys may be columns dropped since."""
+        """One schema per key, from the newest schema that has it: keys may be columns dropped since."""
         return tuple(self._key_schema(field_id, delete.path) for field_id in delete.equality_ids)
 
     def _key_schema(self, field_id: int, path: str) -> Schema:
@@ -218,9 +213,9 @@ class OpenFile:
         )
 
 
-def _stored_columns(footer: ParquetFooter, wanted: Iterable[Schema]) -> list[int]:
-    """Columns to fetch; a struct whose wanted fields are all newer than the file is fetched for its nulls."""
-    fields = chain.from_iterable(schema.fields for schema in wanted)
+def _stored_columns(footer: ParquetFooter, schemas: Iterable[Schema]) -> list[int]:
+    """Columns to fetch; a struct whose projected fields are all newer than the file is fetched for its nulls."""
+    fields = chain.from_iterable(schema.fields for schema in schemas)
     return list(dict.fromkeys(chain.from_iterable(_stored(field, footer.field_ids) for field in fields)))
 
 

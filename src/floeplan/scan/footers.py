@@ -1,11 +1,11 @@
 """The third pass: which row groups, and on request which pages, of the kept files can hold a matching row.
 
 Only files that are neither dropped nor proven are opened. A column that a file lacks is null in it, unless the table
-gives it another value there (an identity partition value, an initial default): leaves on such columns are left open.
-Parquet counts no NaN, which is greater than every number; where the manifest says that there is none, it is believed.
+gives it another value (an identity partition value, an initial default): leaves on such columns are not evaluated.
+Parquet statistics do not count NaN, which sorts above every number; a manifest may prove that a file has none.
 
 Fail-safe: a footer that cannot be read, a file that is not Parquet, or one whose columns carry no field ids, is kept
-whole, and a warning says so.
+whole, with a warning.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ FOOTER_CACHE_FILES = 4096
 
 @dataclass(frozen=True, slots=True)
 class FooterRequest:
-    """A file to open: its row in the plan, where it is, how it was partitioned, and which columns hold no NaN."""
+    """A file to open: its row in the plan, location, partition spec, and the columns that hold no NaN."""
 
     row: int
     path: str
@@ -54,7 +54,7 @@ class FooterRequest:
 
 
 class FooterCache:
-    """Footers by path and size; data files never change. The least recently used ones go first."""
+    """An LRU cache of footers by path and size; data files never change."""
 
     def __init__(self, limit: int = FOOTER_CACHE_FILES) -> None:
         self._limit = limit
@@ -62,7 +62,7 @@ class FooterCache:
         self._lock = threading.Lock()
 
     def get(self, request: FooterRequest, source: ByteSource) -> ParquetFooter:
-        """The footer of a file, read when it is not at hand."""
+        """The footer of a file, read on a miss."""
         key = (request.path, request.size)
         with self._lock:
             if key in self._footers:
@@ -80,7 +80,7 @@ _CACHE = FooterCache()
 
 
 class FooterPass:
-    """Opens files and prunes their row groups; one pruner per partition spec, made when first needed."""
+    """Opens files and prunes their row groups, with one pruner per partition spec."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class FooterPass:
         self.pruner = cache(self._make_pruner)
 
     def run(self, requests: Sequence[FooterRequest]) -> tuple[dict[int, RowGroups], list[PlanWarning]]:
-        """Open all files, so many at a time, and return their row groups by row of the plan."""
+        """Open all files, ``concurrency`` at a time, and return their row groups by row of the plan."""
         if not requests:
             return {}, []
         with ThreadPoolExecutor(min(self._options.concurrency, len(requests)), "floeplan-footer") as pool:
@@ -125,8 +125,8 @@ class FooterPass:
     def _row_groups(self, footer: ParquetFooter, result: PruneResult) -> RowGroups:
         kept = np.array(result.row_groups, dtype=np.int64)
         whole = int(footer.row_group_rows[kept].sum()) == result.rows_selected
-        wanted = [leaf for leaf in footer.leaves if self._projected is None or leaf.field_id in self._projected]
-        size = sum(int(footer.chunks(leaf).total_compressed_size[kept].sum()) for leaf in wanted)
+        columns = [leaf for leaf in footer.leaves if self._projected is None or leaf.field_id in self._projected]
+        size = sum(int(footer.chunks(leaf).total_compressed_size[kept].sum()) for leaf in columns)
         return RowGroups(
             kept=result.row_groups,
             total=footer.num_row_groups,
@@ -148,7 +148,7 @@ class FooterPass:
 
 
 def _open_ended(leaf: IrExpr, columns: set[int]) -> IrExpr:
-    """A leaf that no statistics answer when it asks about one of these columns."""
+    """Make a leaf on one of these columns opaque, so that no statistics answer it."""
     column = column_of(leaf)
     return Opaque(str(leaf), (column.field_id,), None) if column is not None and column.field_id in columns else leaf
 

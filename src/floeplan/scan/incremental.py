@@ -1,13 +1,12 @@
-"""What happened between two snapshots: the files that appends added, and the files whose rows changed.
+"""Incremental scans: the files that appends added, or the files whose rows changed, between two snapshots.
 
-Rule: the history is the chain of parents from the last snapshot down to the first, which is not included. *Appends* are
-the data files that append snapshots added, whatever became of them later. *Changes* compare every snapshot with its
-parent, file by file: rows of a file that came are inserted, rows of a file that went are deleted, and of a file whose
-deletes changed exactly those rows whose being alive did. Snapshots that replace files by others with the same rows
-change nothing.
+Rule: the history is the chain of parents from the last snapshot down to the first, exclusive. *Appends* are the data
+files that append snapshots added, even if they were removed later. *Changes* compare every snapshot with its parent,
+file by file: rows of an added file are inserted, rows of a removed file are deleted, and in a file whose deletes
+changed, exactly the rows that became deleted or live. REPLACE snapshots do not change rows and are skipped.
 
 Fail-safe: a chain that does not reach the first snapshot is an error; guessing would lose or repeat rows. Rows are
-shown in the table's current schema throughout.
+read with the table's current schema.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ def snapshots_between(table: Table, after: int | None, until: int | None) -> lis
         at = known[at].parent_snapshot_id
     if at != after:
         raise BadInputError(
-            f"snapshot {after} is no ancestor of snapshot {last}, or the snapshots between them have expired; "
+            f"snapshot {after} is not an ancestor of snapshot {last}, or the snapshots between them have expired; "
             "start from a snapshot that `floeplan inspect` lists",
             context={"from_snapshot": after, "to_snapshot": last},
         )
@@ -88,14 +87,14 @@ def plan_appends(
     schema = table.schema()
     target = ScanTarget(table, chain[-1] if chain else None, schema)
     compiled = compile_predicate(TRUE if where is None else where, schema)
-    shown = schema if columns is None else select(schema, columns)
+    projected = schema if columns is None else select(schema, columns)
     union = UnionPartitionType.of_table(table.metadata)
     predicate = Predicate(compiled.predicate, predicate_columns(compiled.predicate), union)
     manifests = _added_manifests(table, [snapshot for snapshot in chain if _is_append(snapshot)])
     keep = evaluate_manifests(predicate, manifests).tri.keep
-    wanted = EntryColumns(_NAMES, stats=frozenset(predicate.columns))
-    read = EntriesCache().read_entries(manifests, union, wanted, rows=np.flatnonzero(keep), io=table.io)
-    evaluated = evaluate_files(predicate, read.filter(read.status == Status.ADDED))
+    entry_columns = EntryColumns(_NAMES, stats=frozenset(predicate.columns))
+    entries = EntriesCache().read_entries(manifests, union, entry_columns, rows=np.flatnonzero(keep), io=table.io)
+    evaluated = evaluate_files(predicate, entries.filter(entries.status == Status.ADDED))
     residuals, codes = evaluated.residuals(compiled.predicate)
     deletes = ScanDeletes.none(union)
     files = PlannedFiles(
@@ -111,7 +110,7 @@ def plan_appends(
     )
     totals = Totals(target, manifests, keep, union, compiled, None, False, None)
     summary = summarise(totals, files, (time.perf_counter() - started) * 1000)
-    return ScanPlan(target, compiled, shown, files, summary, totals, (), ())
+    return ScanPlan(target, compiled, projected, files, summary, totals, (), ())
 
 
 def _is_append(snapshot: Snapshot) -> bool:
@@ -130,7 +129,7 @@ def _added_manifests(table: Table, snapshots: Sequence[Snapshot]) -> ManifestLis
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
-    """A data file before and after a snapshot; ``None`` where it was not there."""
+    """A data file before and after a snapshot; ``None`` where it did not exist."""
 
     ordinal: int
     snapshot_id: int
@@ -141,7 +140,7 @@ class FileChange:
 def plan_changes(
     table: Table, after: int | None, until: int | None = None, where: PredicateSource | None = None
 ) -> list[FileChange]:
-    """The files whose rows changed after one snapshot, up to and including another, in the order of the changes."""
+    """The files whose rows changed after one snapshot, up to and including another, in commit order."""
     chain = [s for s in snapshots_between(table, after, until) if not _is_replace(s)]
     changes: list[FileChange] = []
     for ordinal, snapshot in enumerate(chain):
@@ -156,7 +155,7 @@ def _is_replace(snapshot: Snapshot) -> bool:
 
 
 def _files_at(table: Table, snapshot_id: int | None, where: PredicateSource | None) -> PlannedFiles:
-    """The files of a snapshot, asked in the current schema."""
+    """The files of a snapshot, planned with the current schema."""
     metadata = table.metadata.model_copy(update={"current_snapshot_id": snapshot_id})
     past = Table(table.name(), metadata, table.metadata_location, table.io, table.catalog)
     return plan_scan(past, where, options=ScanOptions(footers=False, report=False)).files
@@ -175,6 +174,6 @@ def _changed(old: PlannedFiles, new: PlannedFiles) -> Iterator[tuple[FileScan | 
 
 
 def _maybe_other_deletes(old: PlannedFiles, new: PlannedFiles, stayed: pa.Array) -> Mask:
-    """Files with deletes on either side; the others need no look."""
+    """Files with deletes before or after; only these can differ."""
     was = np.append(old.matches.counts, 0)[stayed.fill_null(len(old)).to_numpy(zero_copy_only=False)]
     return np.asarray((was > 0) | (new.matches.counts > 0))

@@ -1,7 +1,7 @@
-"""A plan and its files.
+"""The files of a plan.
 
-A plan is columns: the kept entries, their deletes, residuals and row groups. ``ScanPlan.files`` shows them as objects,
-made one by one when asked for, so that a plan of 400,000 files costs no object per file until somebody looks.
+A plan is columnar: the kept entries, their deletes, residuals and row groups. ``PlannedFiles`` creates a ``FileScan``
+per file only when it is accessed, so a plan of 400,000 files costs no Python object per file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from floeplan.predicate.ir import TRUE, IrExpr
 from floeplan.predicate.tristate import TriState
 from floeplan.scan.projection import PartitionNames
 
-_AT_A_TIME = 1024
+_BATCH = 1024
 _FILE_COLUMNS = (
     "spec_id",
     "file_path",
@@ -71,7 +71,7 @@ class DeleteScan:
 
 @dataclass(frozen=True, slots=True)
 class RowGroups:
-    """What the footer of one file showed: row groups kept out of how many, and the rows worth reading in them.
+    """The result of the footer pass for one file: the kept row groups and the rows to read in them.
 
     ``selection`` counts rows of the file; ``None`` means every row of the kept row groups.
     """
@@ -88,7 +88,7 @@ class RowGroups:
 
 @dataclass(frozen=True, slots=True)
 class FileScan:
-    """One data file to read: which row groups and rows, minus which deletes, filtered by what.
+    """One data file to read: its row groups and rows, the deletes that apply, and the residual.
 
     ``row_groups`` is ``None`` when the footer was not opened: then the whole file is read. ``residual`` is what must
     still be evaluated on its rows; TRUE when every row matches.
@@ -159,7 +159,7 @@ class PlannedFiles(Sequence[FileScan]):
         return self._files(range(len(self)))
 
     def take(self, rows: npt.NDArray[np.int64]) -> PlannedFiles:
-        """Some files, in the order given."""
+        """The files at these rows, in this order."""
         return replace(
             self,
             entries=self.entries.take(rows),
@@ -170,11 +170,11 @@ class PlannedFiles(Sequence[FileScan]):
         )
 
     def _files(self, rows: range) -> Iterator[FileScan]:
-        """Some files as objects; their rows are taken out of the columns many at a time."""
+        """Create the objects of some files, ``_BATCH`` rows of the columns at a time."""
         partition = [partition_column(field_id) for field_id in self.entries.partition_types]
         columns = self.entries.table.select([*_FILE_COLUMNS, *partition])
-        for start in range(0, len(rows), _AT_A_TIME):
-            some = rows[start : start + _AT_A_TIME]
+        for start in range(0, len(rows), _BATCH):
+            some = rows[start : start + _BATCH]
             deletes = self._deletes_of(some)
             for row, entry in zip(some, columns.take(pa.array(some)).to_pylist(), strict=True):
                 yield self._file(row, entry, deletes)
@@ -201,7 +201,7 @@ class PlannedFiles(Sequence[FileScan]):
         )
 
     def _deletes_of(self, rows: range) -> dict[int, DeleteScan]:
-        """The deletes of some files by their row; one that serves many files is one object."""
+        """The deletes of some files by their row; files share the object of a shared delete file."""
         used = distinct(np.concatenate([self.matches.of(row) for row in rows]).astype(np.int64))
         entries = self.deletes.table.select([name for name in _DELETE_COLUMNS if name in self.deletes])
         return dict(zip(used.tolist(), map(self._delete, used, entries.take(pa.array(used)).to_pylist()), strict=True))

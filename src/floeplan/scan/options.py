@@ -1,4 +1,4 @@
-"""How a scan is planned."""
+"""Options of scan planning."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ DEFAULT_CONCURRENCY = 64
 
 
 class DistributedPlanning(Protocol):
-    """Evaluates the files of many manifests somewhere else than in this process."""
+    """Evaluates the entries of many manifests outside this process."""
 
     @property
     def threshold(self) -> int:
-        """Plans of fewer manifests are made in this process."""
+        """Plans with fewer manifests are made in this process."""
 
     def evaluate(
         self, predicate: Predicate, manifests: ManifestListTable, rows: Ints, columns: EntryColumns, io: FileIO
     ) -> EvaluatedFiles:
-        """The second pass over the given rows of the manifest list."""
+        """Run pass 2 on these rows of the manifest list."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScanOptions:
-    """What planning may use. None of it changes which rows a scan returns."""
+    """What planning may use. None of these changes which rows a scan returns."""
 
     footers: bool = True
     """Open the footers of files that are kept but not proven, and prune their row groups."""
@@ -51,7 +51,7 @@ class ScanOptions:
     recover: bool = False
     """Count the files of other specs whose partition under the default spec is provable from their bounds."""
     planning: DistributedPlanning | None = None
-    """Where the files of many manifests are evaluated, such as ``floeplan.spark.planning.SparkPlanning``."""
+    """Evaluates the entries of many manifests, such as ``floeplan.spark.planning.SparkPlanning``."""
     report: bool | ReportStore = True
     """Append a scan report: to the default store, to this one, or not at all."""
 

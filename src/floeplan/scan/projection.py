@@ -1,4 +1,4 @@
-"""Rows of a data file in the shape of the table: columns found by field id, whatever they were called when written.
+"""Projects the rows of a data file onto a table schema: columns are found by field id, never by name.
 
 Iceberg's rule for a column that a file does not have, in order: the value of an identity partition field on it, the
 field's initial default, null. Promoted types are cast; nested structs, lists and maps are projected the same way.
@@ -36,8 +36,8 @@ _KNOWN_SCHEMAS: dict[int, tuple[Schema, pa.Schema]] = {}
 def arrow_schema(schema: Schema) -> pa.Schema:
     """The Arrow schema in which rows of an Iceberg schema are handed out, field ids in the metadata.
 
-    Rows of many files are projected onto one schema, so some are kept by the object they were made of: to compare
-    schemas takes as long as to make one.
+    Rows of many files are projected onto one schema, so results are cached by object identity: comparing two schemas
+    takes as long as converting one.
     """
     kept, made = _KNOWN_SCHEMAS.get(id(schema), (None, None))
     if kept is schema:
@@ -74,7 +74,7 @@ def project(
 
 
 def without_columns(rows: int) -> pa.Table:
-    """A table of rows that nobody wants to see anything of."""
+    """A table of this many rows and no columns."""
     return pa.table({"none": pa.nulls(rows)}).select([])
 
 
@@ -92,7 +92,7 @@ def _absent(wanted: NestedField, type_: pa.DataType, rows: int, constants: Mappi
 
 
 def _project(array: pa.Array, wanted: NestedField, type_: pa.DataType, path: str) -> pa.Array:
-    """One array in the wanted type, nested fields matched by id."""
+    """One array in the type of the schema, nested fields matched by id."""
     match wanted.field_type:
         case StructType(fields=fields):
             return _project_struct(array, fields, type_, path)
@@ -145,36 +145,34 @@ def _cast(array: pa.Array, wanted: NestedField, type_: pa.DataType, path: str) -
         ) from error
 
 
-# Partition values of single files, for people and as constants for columns a file lacks.
-#
-# Entries keep partition values in the physical domain of their type; here they become canonical values again.
-
-
 _TIME = (YearTransform, MonthTransform, DayTransform, HourTransform)
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionNames:
-    """Names and meaning of the partition columns of entries."""
+    """Partition values of single files, for display and as constants for columns that a file lacks.
+
+    Entries hold partition values in the physical domain of their type; here they become canonical values again.
+    """
 
     union: UnionPartitionType
     types: Mapping[int, PrimitiveType]
 
     def readable(self, spec_id: int, entry: Mapping[str, Any]) -> dict[str, object]:
-        """The partition tuple of one entry by field name: times as people write them, other values as JSON has them."""
-        shown: dict[str, object] = {}
+        """The partition tuple of one entry by field name: times as text, other values as in JSON."""
+        values: dict[str, object] = {}
         for field in self.union.spec(spec_id).fields:
             value = self._canonical(field.column.field_id, entry)
             if field.is_void or value is None:
-                shown[field.column.path[0]] = None
+                values[field.column.path[0]] = None
             elif isinstance(field.transform, _TIME):
-                shown[field.column.path[0]] = _time(field, value)
+                values[field.column.path[0]] = _time(field, value)
             else:
-                shown[field.column.path[0]] = value_json(self.types[field.column.field_id], value)
-        return shown
+                values[field.column.path[0]] = value_json(self.types[field.column.field_id], value)
+        return values
 
     def identities(self, spec_id: int, entry: Mapping[str, Any]) -> dict[int, object]:
-        """Values of the source columns of identity fields, by field id; a null outweighs a default."""
+        """Values of the source columns of identity fields, by field id; a null takes precedence over a default."""
         found: dict[int, object] = {}
         for field in self.union.spec(spec_id).fields:
             if isinstance(field.transform, IdentityTransform):
@@ -187,7 +185,7 @@ class PartitionNames:
 
 
 def _time(field: BoundField, value: Value) -> object:
-    """A year, month, day or hour as people write it; its number where the calendar of Python does not reach."""
+    """A year, month, day or hour as text; its number where Python's calendar does not reach."""
     try:
         return field.transform.to_human_string(field.source_type, value)
     except (OverflowError, ValueError):

@@ -1,8 +1,8 @@
-"""Reading what a plan keeps: exactly the rows that match and are not deleted.
+"""Reads the rows of a plan: exactly those that match and are not deleted.
 
-Per file: the rows worth reading, minus deleted positions, are fetched by their pages; the file's columns take the
-table's shape; rows whose key an equality delete lists are removed; the residual is evaluated. The order of rows is
-that of the plan's files, and within a file that of its rows.
+Per file: the selected rows, minus deleted positions, are read page by page; columns are projected onto the table's
+schema; rows that an equality delete matches are removed; the residual is evaluated. Rows come in the order of the
+plan's files, and within a file in file order.
 """
 
 from __future__ import annotations
@@ -30,57 +30,54 @@ READ_THREADS = 8
 
 
 def read_plan(plan: PlannedScan, schema: Schema, limit: int | None = None) -> pa.Table:
-    """The rows of a plan as one table with the columns of ``schema``."""
-    shape = arrow_schema(schema)
+    """Read a plan into one table with the columns of ``schema``, at most ``limit`` rows."""
     tables = []
-    wanted = limit
+    left = limit
     for table in read_batches(plan, schema):
-        tables.append(table if wanted is None else table.slice(0, wanted))
-        if wanted is not None:
-            wanted -= tables[-1].num_rows
-            if wanted <= 0:
+        tables.append(table if left is None else table.slice(0, left))
+        if left is not None:
+            left -= tables[-1].num_rows
+            if left <= 0:
                 break
     if not schema.fields:
         return without_columns(sum(table.num_rows for table in tables))
-    return pa.concat_tables(tables) if tables else shape.empty_table()
+    return pa.concat_tables(tables) if tables else arrow_schema(schema).empty_table()
 
 
 def read_batches(plan: PlannedScan, schema: Schema) -> Iterator[pa.Table]:
-    """The rows of a plan file by file, in order, a few files read ahead."""
+    """Read a plan file by file, in order, with a few files prefetched."""
     reader = PlanReader.of(plan, schema)
     with ThreadPoolExecutor(READ_THREADS, "floeplan-read") as pool:
-        ahead: deque[Future[pa.Table]] = deque()
+        pending: deque[Future[pa.Table]] = deque()
         try:
             for file in plan.files:
-                ahead.append(pool.submit(reader.read, file))
-                if len(ahead) >= READ_THREADS:
-                    yield ahead.popleft().result()
-            while ahead:
-                yield ahead.popleft().result()
+                pending.append(pool.submit(reader.read, file))
+                if len(pending) >= READ_THREADS:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
 
 def count_rows(plan: PlannedScan) -> int:
-    """Rows that match: record counts where every row matches and none is deleted, reading only the other files."""
+    """Count matching rows: by record counts where every row matches and none is deleted, else by reading the file."""
     reader = PlanReader.of(plan, Schema())
     files = plan.files
     by_metadata = (files.states == TriState.TRUE) & (files.matches.counts == 0) & (files.entries.record_count >= 0)
     total = int(files.entries.record_count[by_metadata].sum())
     for row in np.flatnonzero(~by_metadata):
-        total += _count(files[int(row)], reader)
+        file = files[int(row)]
+        # A deletion vector replaces all position deletes of its file, and its cardinality is in the manifest.
+        if file.residual == TRUE and file.row_groups is None and [d.kind for d in file.deletes] == [DeleteKind.VECTOR]:
+            total += file.record_count - file.deletes[0].record_count
+        else:
+            total += reader.count(file)
     return total
 
 
-def _count(file: FileScan, reader: PlanReader) -> int:
-    """One file: a deletion vector's length is the number of rows it removes, anything else must be looked at."""
-    if file.residual == TRUE and file.row_groups is None and [d.kind for d in file.deletes] == [DeleteKind.VECTOR]:
-        return file.record_count - file.deletes[0].record_count
-    return reader.count(file)
-
-
 class PlanReader:
-    """Reads files of one table into the columns of one schema; safe under threads."""
+    """Reads files of one table into the columns of one schema; thread-safe."""
 
     def __init__(self, table: TableRows, schema: Schema) -> None:
         self._table_schema = table.schemas[0]
@@ -93,10 +90,10 @@ class PlanReader:
         return PlanReader(TableRows.of(plan.target.table, plan.target.schema), schema)
 
     def read(self, file: FileScan) -> pa.Table:
-        """The rows of one file that match and are not deleted, in the columns asked for."""
+        """The rows of one file that match and are not deleted, in the projected columns."""
         rows = self._matching(file)
-        shown, shape = rows.select([field.name for field in self._schema.fields]), arrow_schema(self._schema)
-        return shown if shown.schema.equals(shape) else shown.cast(shape)
+        projected, schema = rows.select([field.name for field in self._schema.fields]), arrow_schema(self._schema)
+        return projected if projected.schema.equals(schema) else projected.cast(schema)
 
     def count(self, file: FileScan) -> int:
         """How many rows of one file match and are not deleted."""
@@ -107,17 +104,13 @@ class PlanReader:
         return rows
 
     def _matching(self, file: FileScan) -> pa.Table:
-        """The rows that match and are not deleted, in all columns that deciding so took."""
+        """The rows that match and are not deleted, in the projected columns and those of the residual."""
         opened = self._rows.open(file)
-        wanted = self._wanted(file)
-        rows, live = opened.read(wanted, opened.undeleted(opened.planned()))
-        return filter_rows(file.residual, rows if live.all() else rows.filter(live), wanted)
-
-    def _wanted(self, file: FileScan) -> Schema:
-        """The columns to show and those of the residual."""
-        tops = {field.field_id: field for field in self._schema.fields}
-        asked = set(field_ids(file.residual))
+        fields = {field.field_id: field for field in self._schema.fields}
+        residual_ids = set(field_ids(file.residual))
         for field in self._table_schema.fields:
-            if not asked.isdisjoint(fields_by_id(Schema(field))):
-                tops[field.field_id] = field
-        return Schema(*tops.values())
+            if not residual_ids.isdisjoint(fields_by_id(Schema(field))):
+                fields[field.field_id] = field
+        schema = Schema(*fields.values())
+        rows, live = opened.read(schema, opened.undeleted(opened.planned()))
+        return filter_rows(file.residual, rows if live.all() else rows.filter(live), schema)

@@ -1,4 +1,4 @@
-"""What a plan kept, pass by pass and spec by spec: the numbers a person or an audit job reads.
+"""The numbers of a plan per pass and per partition spec.
 
 A number that metadata does not give is ``None``, never a guess: row groups of files whose footers were not opened,
 bytes of files whose manifests were skipped and whose snapshot has no totals.
@@ -40,7 +40,7 @@ class ScanPlanSummary:
 
 @dataclass(frozen=True, slots=True)
 class PassSummary:
-    """One pruning pass: what it was given, what it kept, and which conjuncts did the work.
+    """One pruning pass: how many containers it evaluated and kept, and the effect of each conjunct.
 
     ``unit`` names what is counted: manifests, files, row groups or pages. ``proven`` counts the kept containers in
     which every row matches.
@@ -69,9 +69,9 @@ class PassSummary:
 
 @dataclass(frozen=True, slots=True)
 class LeafNote:
-    """How one leaf of the predicate fared on its way through a spec.
+    """How one leaf of the predicate was lifted through a spec.
 
-    ``field`` is the partition field that knows most about it, if any does; ``how`` is exact, conservative or cannot.
+    ``field`` is the partition field that answers it best, if any does; ``how`` is exact, conservative or cannot.
     """
 
     predicate: str
@@ -89,7 +89,7 @@ class SpecSummary:
     """One partition spec: its files, and how the predicate was lifted through it.
 
     ``recovered`` counts kept files of other specs whose tuple under the table's default spec is provable from their
-    column bounds; ``None`` when it was not asked for.
+    column bounds; ``None`` when it was not requested.
     """
 
     spec_id: int
@@ -121,5 +121,5 @@ class PlanWarning:
 
 
 def _plain(numbers: ScanPlanSummary | LeafNote | SpecSummary) -> dict[str, Any]:
-    """Fields by name, without the copies that ``asdict`` makes of each: every scan is reported."""
+    """Fields by name. ``asdict`` would copy each value, and every scan is reported."""
     return {field.name: getattr(numbers, field.name) for field in fields(numbers)}

@@ -1,4 +1,4 @@
-"""Summing a plan up: what the snapshot holds, what the plan reads, in all and per spec."""
+"""Summaries of a plan: what the snapshot holds and what the plan reads, in total and per partition spec."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from floeplan.vectors import Mask
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What summing up needs to know of a planning run; ``row_groups_total`` counts those of all opened files."""
+    """The inputs of the summaries; ``row_groups_total`` counts those of all opened files."""
 
     target: ScanTarget
     manifests: ManifestListTable
@@ -61,7 +61,7 @@ def summarise(run: Totals, files: PlannedFiles, planning_ms: float) -> ScanPlanS
 
 
 def summarise_specs(run: Totals, files: PlannedFiles) -> tuple[SpecSummary, ...]:
-    """The same of every spec of the table."""
+    """The summary of every spec of the table."""
     sizes = file_bytes(files, run.projected)
     specs = sorted(run.target.metadata.partition_specs, key=lambda spec: spec.spec_id)
     return tuple(_spec_summary(run, files, sizes, spec) for spec in specs)
@@ -128,7 +128,7 @@ def _spec_files(manifests: ManifestListTable, of_spec: Mask) -> int | None:
 
 
 def describe(spec: PartitionSpec, run: Totals) -> str:
-    """A spec as people write it: ``day(ts), bucket[8](id)``."""
+    """A spec as text: ``day(ts), bucket[8](id)``."""
     schema = run.target.metadata.schema()
     named = [(str(field.transform), schema.find_column_name(field.source_id) or field.name) for field in spec.fields]
     parts = [source if transform == "identity" else f"{transform}({source})" for transform, source in named]

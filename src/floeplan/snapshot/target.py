@@ -1,7 +1,7 @@
-"""What a scan is asked to read: one snapshot of a table and the schema its rows are shown in.
+"""Resolves which snapshot of a table is read, and with which schema.
 
-As in Iceberg: a snapshot id, a timestamp or a tag shows the schema of that time; a branch, and the table itself, show
-the current schema. At most one of them may be given.
+As in Iceberg: a snapshot id, a timestamp or a tag is read with the schema of that snapshot; a branch, and the table
+itself, with the current schema. At most one of them may be given.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from floeplan.schemas import fields_by_id
 
 @dataclass(frozen=True, slots=True)
 class ScanTarget:
-    """The snapshot to read (none for a table without data) and the schema to show."""
+    """A table, the snapshot to read (``None`` for a table without data) and the schema to read it with."""
 
     table: Table
     snapshot: Snapshot | None
@@ -31,7 +31,7 @@ class ScanTarget:
 
     @property
     def name(self) -> str:
-        """The table as people name it: its name in the catalog, or where its metadata is."""
+        """The name of the table in its catalog, or the location of its metadata file."""
         return self.table.metadata_location if isinstance(self.table, StaticTable) else ".".join(self.table.name())
 
     @property
@@ -47,12 +47,24 @@ def resolve_target(
     if sum(choice is not None for choice in (snapshot_id, ref, timestamp_ms)) > 1:
         raise BadInputError("snapshot id, ref and timestamp exclude each other: give one of them")
     if snapshot_id is not None:
-        return _at(table, _by_id(table, snapshot_id))
+        return _with_own_schema(table, _by_id(table, snapshot_id))
     if timestamp_ms is not None:
-        return _at(table, _as_of(table, timestamp_ms))
-    if ref is not None and ref != "main":
-        return _by_ref(table, ref)
-    return ScanTarget(table, table.current_snapshot(), table.schema())
+        past = [entry for entry in table.metadata.snapshot_log if entry.timestamp_ms <= timestamp_ms]
+        if not past:
+            raise UnknownSnapshotError(
+                f"table has no snapshot as old as {timestamp_ms} ms", context={"timestamp_ms": timestamp_ms}
+            )
+        return _with_own_schema(table, _by_id(table, past[-1].snapshot_id))
+    if ref is None or ref == MAIN_BRANCH:
+        return ScanTarget(table, table.current_snapshot(), table.schema())
+    named = table.metadata.refs.get(ref)
+    if named is None:
+        known = ", ".join(sorted(table.metadata.refs)) or "none"
+        raise UnknownSnapshotError(f"table has no branch or tag {ref}; it has: {known}", context={"ref": ref})
+    snapshot = _by_id(table, named.snapshot_id)
+    if named.snapshot_ref_type is SnapshotRefType.TAG:
+        return _with_own_schema(table, snapshot)
+    return ScanTarget(table, snapshot, table.schema())
 
 
 def _by_id(table: Table, snapshot_id: int) -> Snapshot:
@@ -65,28 +77,8 @@ def _by_id(table: Table, snapshot_id: int) -> Snapshot:
     return snapshot
 
 
-def _as_of(table: Table, timestamp_ms: int) -> Snapshot:
-    past = [entry for entry in table.metadata.snapshot_log if entry.timestamp_ms <= timestamp_ms]
-    if not past:
-        raise UnknownSnapshotError(
-            f"table has no snapshot as old as {timestamp_ms} ms", context={"timestamp_ms": timestamp_ms}
-        )
-    return _by_id(table, past[-1].snapshot_id)
-
-
-def _by_ref(table: Table, name: str) -> ScanTarget:
-    ref = table.metadata.refs.get(name)
-    if ref is None:
-        known = ", ".join(sorted(table.metadata.refs)) or "none"
-        raise UnknownSnapshotError(f"table has no branch or tag {name}; it has: {known}", context={"ref": name})
-    snapshot = _by_id(table, ref.snapshot_id)
-    if ref.snapshot_ref_type is SnapshotRefType.TAG:
-        return _at(table, snapshot)
-    return ScanTarget(table, snapshot, table.schema())
-
-
-def _at(table: Table, snapshot: Snapshot) -> ScanTarget:
-    """A past snapshot in the schema it was written with; tables that never recorded it show the current one."""
+def _with_own_schema(table: Table, snapshot: Snapshot) -> ScanTarget:
+    """A snapshot with the schema it was written with; the current one where format 1 did not record it."""
     schemas = {schema.schema_id: schema for schema in table.metadata.schemas}
     schema = table.schema() if snapshot.schema_id is None else schemas.get(snapshot.schema_id, table.schema())
     return ScanTarget(table, snapshot, schema)
@@ -110,7 +102,7 @@ def branch_head(metadata: TableMetadata, branch: str) -> int | None:
 
 
 def select(schema: Schema, columns: Sequence[str], case_sensitive: bool = True) -> Schema:
-    """The named columns of a schema, nested ones by their path, in the order asked for."""
+    """Project a schema onto the named columns, nested ones by their path, in this order."""
     for name in columns:
         try:
             schema.find_field(name, case_sensitive)
@@ -121,10 +113,11 @@ def select(schema: Schema, columns: Sequence[str], case_sensitive: bool = True) 
             raise UnknownColumnError(f"no column {name!r}; {hint}", context={"column": name}) from error
     chosen = schema.select(*columns, case_sensitive=case_sensitive)
     ids = [schema.find_field(name, case_sensitive).field_id for name in columns]
-    return Schema(*sorted(chosen.fields, key=lambda field: _first(field, ids)), schema_id=schema.schema_id)
 
+    def first_named(field: NestedField) -> int:
+        """The position of the first name that is this top-level field or one nested in it."""
+        inside = fields_by_id(Schema(field))
+        return next(position for position, field_id in enumerate(ids) if field_id in inside)
 
-def _first(field: NestedField, ids: Sequence[int]) -> int:
-    """Where a top-level field, or something inside it, was first asked for."""
-    inside = fields_by_id(Schema(field))
-    return next(position for position, wanted in enumerate(ids) if wanted in inside)
+    # PyIceberg's select keeps the order of the schema, not of the names.
+    return Schema(*sorted(chosen.fields, key=first_named), schema_id=schema.schema_id)

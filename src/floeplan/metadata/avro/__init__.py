@@ -1,1 +1,16 @@
-"""The avro package."""
+"""Avro container files to and from columns.
+
+Rule: a schema is compiled once into a small program of integers; the program then runs over whole blocks. A field is
+found by its Iceberg field id, never by name. Fields that are not requested are skipped without being built.
+Fail-safe: every read is bounds-checked; bytes that do not follow the schema are an error with file and offset.
+
+Reading order:
+
+- ``container``: header, blocks, codecs and sync markers.
+- ``program``: from a writer schema and the requested fields to a decode program.
+- ``decoder``: runs programs, with the kernel ``_avro_decode`` or its pure-Python equal ``_decode_fallback``.
+- ``encoder``: the same for writing (``_avro_encode``, ``_encode_fallback``).
+- ``writer``: encoded blocks as a container file.
+
+Imported by ``metadata.manifests`` only.
+"""

@@ -1,1 +1,21 @@
-"""The manifests package."""
+"""Manifest lists and manifest entries as columnar tables, for format versions 1 to 3.
+
+Rule: what a format version does not have is filled in as the Iceberg specification says (sequence number 0, content
+data, inherited snapshot ids and sequence numbers); above this package all versions look the same.
+Fail-safe: a manifest is accepted only when its length or its counts in the manifest list prove it complete, and
+nothing that an entry holds is lost when it is written again.
+
+Reading order:
+
+- ``manifest_list``: one row per manifest.
+- ``entries``: one row per manifest entry, and which columns to read.
+- ``reader``: reads the entries of many manifests.
+- ``assemble``: decoded columns to entry columns, with inheritance applied.
+- ``completeness``: detects truncated manifests and manifest lists.
+- ``bounds``, ``typed_values``: Iceberg's single-value serialization and physical values as typed vectors.
+- ``stats``: summaries, partition tuples and bounds in the form predicates are evaluated on.
+- ``new_entries``: entries made from columns, concatenated, or with another status.
+- ``schemas``, ``writer``, ``list_writer``: writing manifests and manifest lists.
+
+Snapshots are read through ``floeplan.snapshot.reader``; only commits use this package directly.
+"""

@@ -1,18 +1,18 @@
-"""Whether manifests and manifest lists are whole: cut between two blocks, an Avro file reads as a shorter one.
+"""Detects truncated manifests and manifest lists: an Avro file cut between two blocks reads as a valid shorter file.
 
-==============  ================================================================  ====================================
-file            witness                                                           believed
-==============  ================================================================  ====================================
-manifest        its length in the list                                            as many bytes are there: whole
-manifest        its counts in the list: all live files, and all their rows        fewer bytes, but nothing is missing
-manifest list   the number of manifests in the header; Floeplan writes it there   fewer are there: cut
-manifest list   ``total-data-files``, ``total-delete-files`` of the snapshot      fewer are listed: perhaps cut
-==============  ================================================================  ====================================
+==============  ================================================================  ======================================
+file            evidence                                                          conclusion
+==============  ================================================================  ======================================
+manifest        its length in the manifest list                                   equal length: complete
+manifest        its counts in the manifest list: live files and their rows        other length, equal counts: complete
+manifest list   the number of manifests in the header, which Floeplan writes      fewer manifests: truncated
+manifest list   ``total-data-files``, ``total-delete-files`` of the snapshot      fewer files: possibly truncated
+==============  ================================================================  ======================================
 
-Rule: a manifest is whole when its length or its counts say so. Writers exist that get one of the two wrong: tables
-whose paths were rewritten by Iceberg's procedure keep the lengths of other files, and some writers count one file per
-manifest. Fail-safe: without a witness for it a manifest is damaged. Totals are a running sum that one bad commit spoils
-for ever, so a reader is warned only; what removes files refuses, because that cannot be made good.
+Rule: a manifest is complete when its length or its counts prove it. Some writers get one of the two wrong: Iceberg's
+``rewrite_table_path`` keeps the lengths of the original files, and some writers count one file per manifest.
+Fail-safe: a manifest that neither proves complete is an error. Snapshot totals are a running sum that one wrong commit
+spoils for good, so scans only warn about them; operations that delete files or write rows refuse.
 """
 
 from __future__ import annotations
@@ -34,56 +34,54 @@ from floeplan.vectors import Ints, Mask
 _TOTALS = ((DATA, "total-data-files", "data file"), (DELETES, "total-delete-files", "delete file"))
 
 
-@dataclass(frozen=True, slots=True)
-class ReadManifests:
-    """Manifests that were read: their rows in the list, their bytes, and their entries, deleted ones or not."""
+def check_manifests(
+    manifests: ManifestListTable, rows: Ints, sizes: Ints, counts: Ints, raw: Mapping[str, RawColumn], *, live: bool
+) -> None:
+    """Refuse manifests that may be truncated.
 
-    manifests: ManifestListTable
-    rows: Ints
-    sizes: Ints
-    counts: Ints
-    live: bool
+    Args:
+        manifests: The manifest list.
+        rows: The rows of the manifests that were read.
+        sizes: Their lengths in bytes.
+        counts: The number of entries read from each.
+        raw: The columns of these entries, one manifest after the other.
+        live: Whether DELETED entries were left out.
 
-    def check(self, raw: Mapping[str, RawColumn]) -> None:
-        """Refuse manifests that nothing says are whole; ``raw`` has the entries of all of them.
+    Raises:
+        CorruptMetadataError: Neither the length nor the counts in the list prove a manifest complete.
+    """
+    recorded = manifests.length[rows]
+    differs = sizes != recorded
+    if not differs.any():
+        return
 
-        Raises:
-            CorruptMetadataError: A manifest is shorter than the list says, and does not have what the list counts.
-        """
-        recorded = self.manifests.length[self.rows]
-        other = self.sizes != recorded
-        if not other.any():
-            return
-        files, records = self._live(raw)
-        missing = files < self._counted("added_files", "existing_files")
-        cut = other & np.where(self.sizes < recorded, ~self._complete(files, records), missing)
-        if cut.any():
-            at = int(np.argmax(cut))
-            path = str(self.manifests.path[int(self.rows[at])].as_py())
-            what = f"the manifest list says it has {counted(int(recorded[at]), 'byte')}, and more files or rows"
-            raise corrupt(path, int(self.sizes[at]), f"the file ends here, {what}")
+    ends = np.cumsum(counts)
 
-    def _live(self, raw: Mapping[str, RawColumn]) -> tuple[Ints, Ints]:
-        """Live files of each manifest, and their rows."""
-        if "status" not in raw or "record_count" not in raw:
-            return np.zeros_like(self.counts), np.zeros_like(self.counts)
-        alive = raw["status"].values != Status.DELETED
-        return self._sums(alive), self._sums(np.where(alive, raw["record_count"].values, 0))
+    def per_manifest(values: Ints | Mask) -> Ints:
+        running = np.concatenate([[0], np.cumsum(values, dtype=np.int64)])
+        return np.asarray(running[ends] - running[ends - counts])
 
-    def _sums(self, values: Ints | Mask) -> Ints:
-        until = np.concatenate([[0], np.cumsum(values, dtype=np.int64)])
-        ends = np.cumsum(self.counts)
-        return np.asarray(until[ends] - until[ends - self.counts])
-
-    def _complete(self, files: Ints, records: Ints) -> Mask:
-        complete: Mask = files == self._counted("added_files", "existing_files")
-        complete &= records == self._counted("added_rows", "existing_rows")
-        return complete if self.live else complete & (self.counts - files == self._counted("deleted_files"))
-
-    def _counted(self, *names: str) -> Ints:
-        """What the list counts; -1 where it does not say."""
-        parts = np.stack([getattr(self.manifests, name)[self.rows] for name in names])
+    def listed(*names: str) -> Ints:
+        """The sum of these counts of the list; -1 where one was not written."""
+        parts = np.stack([getattr(manifests, name)[rows] for name in names])
         return np.where((parts < 0).any(axis=0), -1, parts.sum(axis=0))
+
+    files = records = np.zeros_like(counts)
+    if "status" in raw and "record_count" in raw:
+        alive = raw["status"].values != Status.DELETED
+        files, records = per_manifest(alive), per_manifest(np.where(alive, raw["record_count"].values, 0))
+    complete = files == listed("added_files", "existing_files")
+    complete &= records == listed("added_rows", "existing_rows")
+    if not live:
+        complete &= counts - files == listed("deleted_files")
+    # A longer file than recorded is truncated only when files are missing from it.
+    missing = files < listed("added_files", "existing_files")
+    truncated = differs & np.where(sizes < recorded, ~complete, missing)
+    if truncated.any():
+        at = int(np.argmax(truncated))
+        path = str(manifests.path[int(rows[at])].as_py())
+        expected = f"the manifest list says it has {counted(int(recorded[at]), 'byte')}, and more files or rows"
+        raise corrupt(path, int(sizes[at]), f"the file ends here, {expected}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,16 +37,7 @@ from floeplan.metadata.avro.program import Fields, Items, Keyed, Scalar, Want
 from floeplan.predicate.stats import POOL
 from floeplan.vectors import Ints, Mask, valid_mask
 
-# Which columns of manifest entries are wanted, and where they are found in a manifest.
-#
-# Column names are the specification's. Per partition field of the union tuple there is ``partition.<id>``; per
-# requested
-# field id there are ``lower.<id>``, ``upper.<id>``, ``null_count.<id>``, ``nan_count.<id>``, ``value_count.<id>`` and
-# ``column_size.<id>``.
-#
-# A plan wants the statistics of few columns as vectors; who writes entries again wants the maps whole, with every key
-# there is. A map is read in one of the two ways.
-
+# Field ids of the Iceberg specification, by column name.
 
 STATUS, SNAPSHOT_ID, DATA_FILE, SEQUENCE_NUMBER, FILE_SEQUENCE_NUMBER = 0, 1, 2, 3, 4
 PARTITION = 102
@@ -107,10 +98,10 @@ STAT_MAPS = tuple(_MAPS)
 """The statistics as whole maps from field id to value."""
 
 WHOLE = ALL_COLUMNS | frozenset(_MAPS)
-"""All there is: what it takes to write an entry again."""
+"""Every column: what writing an entry again takes."""
 
 NEEDED = frozenset({"status", "sequence_number", "content", "file_path", "file_format", "record_count"}) | REQUIRED
-"""Columns that are always read: without them no entry can be judged."""
+"""Columns that are always read: no entry can be evaluated without them."""
 
 
 def partition_column(field_id: int | str) -> str:
@@ -120,10 +111,13 @@ def partition_column(field_id: int | str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class EntryColumns:
-    """Wanted columns.
+    """Which columns of manifest entries to read.
+
+    Planning reads the statistics of few fields as vectors (``stats``, ``sizes``); writing entries again needs the maps
+    of all fields (by their names). A map is read in one of the two ways.
 
     Attributes:
-        names: Column names out of ``WHOLE``; the needed ones are read anyway.
+        names: Column names out of ``WHOLE``; those in ``NEEDED`` are always read.
         stats: Field ids whose bounds and counts are read.
         sizes: Field ids whose column sizes are read.
         partition: Whether the partition tuple is read.
@@ -159,7 +153,7 @@ class EntryColumns:
         return Fields((*entry, (DATA_FILE, Fields(tuple(data_file)))))
 
     def column_names(self, partition: Iterable[int]) -> list[str]:
-        """The columns asked for, without those that only tell where an entry comes from."""
+        """The names of the columns, without ``manifest``, ``ordinal`` and ``spec_id``."""
         names = [name for name in (*_ENTRY, *_DATA_FILE, *_MAPS) if name in self.names | NEEDED]
         if self.partition:
             names += [partition_column(field_id) for field_id in partition]
@@ -167,7 +161,7 @@ class EntryColumns:
         return names + [f"column_size.{field_id}" for field_id in sorted(self.sizes)]
 
     def only(self, names: Iterable[str]) -> EntryColumns:
-        """As little as possible with these of the columns asked for."""
+        """The fewest columns that include these."""
         few = frozenset(names)
         return EntryColumns(
             names=self.names & few,
@@ -179,14 +173,12 @@ class EntryColumns:
         )
 
 
-# ---
-
 POSITION_DELETE_PATH = 2147483546
-"""Field id of ``file_path`` in position delete files: its bounds tell whether one data file is meant."""
+"""Field id of ``file_path`` in position delete files: equal bounds mean that it deletes from a single data file."""
 
 
 class Status(IntEnum):
-    """What a manifest says of a file."""
+    """The status of a manifest entry."""
 
     EXISTING = 0
     ADDED = 1
@@ -194,7 +186,7 @@ class Status(IntEnum):
 
 
 class Content(IntEnum):
-    """What a file holds."""
+    """The content type of a file."""
 
     DATA = 0
     POSITION_DELETES = 1
@@ -216,7 +208,7 @@ class EntriesTable:
         return bool(self.table.schema.get_field_index(name) >= 0)
 
     def array(self, name: str | int) -> pa.Array:
-        """A column, by its name or its place, as one Arrow array."""
+        """A column, by name or index, as one Arrow array."""
         column = self.table.column(name)
         return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
@@ -269,7 +261,7 @@ class EntriesTable:
         return {field_id: self.array(partition_column(field_id)) for field_id in self.partition_types}
 
     def delete_targets(self) -> pa.Array:
-        """The one data file that a delete names: as its reference, or as both bounds of its path column; else null."""
+        """The single data file of a position delete: its reference, or equal bounds of its path column; else null."""
         referenced = self.array("referenced_data_file")
         lower, upper = (f"{side}.{POSITION_DELETE_PATH}" for side in ("lower", "upper"))
         if lower not in self:
@@ -280,7 +272,7 @@ class EntriesTable:
         return pc.coalesce(referenced, path.cast(pa.large_string()))
 
     def live(self) -> EntriesTable:
-        """Without the entries of deleted files."""
+        """Without DELETED entries."""
         alive = self.status != Status.DELETED
         return self if alive.all() else self.filter(alive)
 
@@ -293,5 +285,5 @@ class EntriesTable:
         return EntriesTable(kept, self.partition_types)
 
     def take(self, rows: npt.NDArray[np.integer]) -> EntriesTable:
-        """The rows with these numbers, in their order."""
+        """These rows, in this order."""
         return EntriesTable(self.table.take(pa.array(rows)).combine_chunks(), self.partition_types)

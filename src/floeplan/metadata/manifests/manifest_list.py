@@ -1,7 +1,7 @@
 """The manifest list of a snapshot as columns: one row per manifest.
 
-Formats v1, v2 and v3 give the same table. What a version does not know is filled in as the specification says: content
-is data, sequence numbers are 0, and a spec id that is missing is 0. Counts and row ids nobody wrote are -1.
+Formats v1, v2 and v3 give the same table. What a version does not have is filled in as the specification says: content
+is data, sequence numbers are 0, and a missing spec id is 0. Counts and row ids that were not written are -1.
 
 Snapshots of old v1 tables name their manifests in the metadata itself; ``inline_manifest_list`` reads those.
 """
@@ -33,10 +33,10 @@ UNKNOWN = -1
 """A count or row id that was not written."""
 
 MANIFEST_COUNT = "floeplan.manifest-count"
-"""In the header of a manifest list: how many manifests follow. Nothing else tells that a list was cut."""
+"""Header key for the number of manifests: an Avro file has no other sign of truncation between blocks."""
 
 _LEAST_BYTES = 8
-"""No manifest is expected to take less in a list, compressed."""
+"""The least compressed size expected of a row."""
 
 _SUMMARY = Fields(
     (
@@ -61,7 +61,7 @@ _NUMBERS = {
     "deleted_rows": (514, UNKNOWN),
     "first_row_id": (520, UNKNOWN),
 }
-"""Field id of each number and what a missing one means; ``None`` allows no missing one."""
+"""Field id and default of each number; ``None`` makes it required."""
 
 _WANT = Fields(
     (
@@ -75,10 +75,10 @@ _WANT = Fields(
 
 @dataclass(frozen=True, slots=True)
 class Summaries:
-    """Partition summaries of all manifests, one after the other.
+    """Partition summaries of all manifests, concatenated.
 
-    Manifest ``i`` has those from ``offsets[i]`` up to ``offsets[i + 1]``, one for each field of its spec in order, or
-    none at all. ``contains_nan`` is -1 where it is not known.
+    Those of manifest ``i`` are ``offsets[i]`` to ``offsets[i + 1]``, one per field of its spec in order, or none.
+    ``contains_nan`` is -1 where it is unknown.
     """
 
     offsets: Ints
@@ -127,8 +127,8 @@ class ManifestListTable:
     def paths(self, rows: Ints) -> list[str]:
         """The locations of these rows, in their order."""
         _, offsets, data = self.path.buffers()
-        places, text = np.frombuffer(offsets, dtype=np.int64)[self.path.offset :], memoryview(data or b"")
-        ends = zip(places[rows].tolist(), places[rows + 1].tolist(), strict=True)
+        starts, text = np.frombuffer(offsets, dtype=np.int64)[self.path.offset :], memoryview(data or b"")
+        ends = zip(starts[rows].tolist(), starts[rows + 1].tolist(), strict=True)
         return [str(text[start:end], "utf-8") for start, end in ends]
 
     def take(self, rows: Ints) -> ManifestListTable:
@@ -156,7 +156,7 @@ def parse_manifest_list(data: bytes, location: str, *, decoder: type[Decoder] = 
     header = avro.header(data, location)
     program = compile_program(header.schema, _WANT)
     if not {"path", "length"} <= program.found:
-        raise CorruptMetadataError(f"{location} is no manifest list", context={"file": location})
+        raise CorruptMetadataError(f"{location} is not a manifest list", context={"file": location})
     reader = ColumnReader(decoder, expected=_expected(data, header, location))
     for block in avro.blocks(data, header, location):
         reader.read(program, block, location)

@@ -1,7 +1,7 @@
-"""Entries that no manifest holds yet, made from columns.
+"""Entries made from columns, concatenated, or with another status.
 
-Rule: every column that a manifest can hold is there; what the caller does not give is null, and what a caller may leave
-to be inherited (sequence numbers, snapshot id, first row id) is null as well.
+Rule: every column that a manifest can hold is present. Columns that the caller does not give are null; null sequence
+numbers, snapshot ids and first row ids are inherited.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def new_entries(
 
 
 def no_entries(union: UnionPartitionType, columns: EntryColumns = _WHOLE) -> EntriesTable:
-    """What reading these columns, no statistics by field among them, gives where there are no manifests."""
+    """The empty table that reading these columns from no manifest returns; statistics by field are not supported."""
     types = {field.id: field.bound.column.type for field in union.fields}
     named = {name: ENTRY_TYPES[name] for name in ("spec_id", *columns.column_names(()))}
     named |= {partition_column(key): partition_arrow_type(type_) for key, type_ in types.items()}
@@ -78,15 +78,11 @@ def _column(array: pa.Array | None, type_: pa.DataType, rows: int) -> pa.Array:
     return array if array.type == type_ else array.cast(type_)
 
 
-# Entries from several places put together: what a change adds, what was read, what is about to be written.
-#
-# Rule: whole entries in, whole entries out, in the order given; where an entry came from is forgotten. A partition
-# column
-# whose type one side does not know (it is null there) takes the type of the other.
-
-
 def concat_entries(tables: Sequence[EntriesTable], union: UnionPartitionType) -> EntriesTable:
-    """Whole entries of several tables, one after the other, under the partition columns of the union."""
+    """Concatenate whole entries under the partition columns of the union; ``manifest`` and ``ordinal`` are dropped.
+
+    A partition column whose type one table does not know (it is null there) takes the type of the others.
+    """
     filled = [table for table in tables if len(table)]
     if not filled:
         return no_entries(union)
@@ -98,7 +94,7 @@ def concat_entries(tables: Sequence[EntriesTable], union: UnionPartitionType) ->
 
 
 def with_status(entries: EntriesTable, status: Ints, snapshot_id: Ints) -> EntriesTable:
-    """The same files with another status, and the snapshot that gave it to them; -1 leaves the snapshot's id open."""
+    """The same files with another status and snapshot id; -1 leaves the snapshot id to be inherited."""
     table = entries.table
     for name, values, missing in (("status", status, None), ("snapshot_id", snapshot_id, snapshot_id < 0)):
         column = pa.array(values, ENTRY_TYPES[name], mask=missing)

@@ -1,12 +1,12 @@
-"""Manifest summaries, column bounds and partition tuples as the ``StatsTable`` every predicate is asked over.
+"""Manifest summaries, column bounds and partition tuples as the ``StatsTable`` that predicates are evaluated on.
 
 - ``manifest_stats``: one container per manifest, columns are the fields of the union partition tuple.
 - ``partition_stats``: one container per entry, the same columns, exact values.
 - ``file_stats``: one container per entry, columns are the table's, with bounds and counts.
 
-Rule for partition columns: a container whose spec does not have the field knows nothing of it; a field that no
-container has is left out. Fail-safe everywhere: what was not written, or cannot be read under the column's type, is
-unknown, and unknown keeps.
+Rule for partition columns: the value is unknown in a container whose spec does not have the field; a field that no
+container has is left out. Fail-safe: what was not written, or cannot be decoded with the column's type, is unknown,
+and unknown keeps the container.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from floeplan.predicate.ir import Column
 from floeplan.predicate.stats import Bound, ColumnStats, StatsTable, Vector
 from floeplan.vectors import Ints, Mask, valid_mask
 
-_NOT_THERE = -1
+_ABSENT = -1
 
 
 def manifest_stats(
     manifests: ManifestListTable, fields: Iterable[UnionField], nonempty: Mask | None = None
 ) -> StatsTable:
-    """What the partition summaries say of each manifest, by union field id."""
+    """The partition summaries of each manifest, by union field id."""
     columns = {}
     for field in fields:
         if isinstance(field.bound.column.type, UnknownType):
             continue
         at = _summary_positions(manifests, field)
-        if (at != _NOT_THERE).any():
+        if (at != _ABSENT).any():
             columns[field.id] = _summary_stats(manifests.summaries, field.bound.column.type, at)
     return StatsTable(
         len(manifests), columns, np.ones(len(manifests), dtype=np.bool_) if nonempty is None else nonempty
@@ -57,7 +57,7 @@ def partition_stats(entries: EntriesTable, fields: Iterable[UnionField]) -> Stat
 
 
 def file_stats(entries: EntriesTable, columns: Iterable[Column]) -> StatsTable:
-    """What bounds and counts say of each file, by field id; columns whose statistics were not read are unknown."""
+    """The bounds and counts of each file, by field id; columns whose statistics were not read are unknown."""
     wanted = {column.field_id: column.type for column in columns}
     known = {field_id: type_ for field_id, type_ in wanted.items() if f"lower.{field_id}" in entries}
     rows = entries.record_count
@@ -66,7 +66,7 @@ def file_stats(entries: EntriesTable, columns: Iterable[Column]) -> StatsTable:
 
 
 def _column_stats(entries: EntriesTable, rows: Ints, field_id: int, type_: PrimitiveType) -> ColumnStats:
-    """Counts are believed when they count the rows of the file."""
+    """Counts are used only when the value count equals the record count, or is not written."""
     values = entries.ints(f"value_count.{field_id}")
     counted = (values < 0) | (values == rows)
     nulls = np.where(counted, entries.ints(f"null_count.{field_id}"), -1)
@@ -90,8 +90,8 @@ def _exact_stats(column: pa.Array, member: Mask) -> ColumnStats:
 
 
 def _summary_stats(summaries: Summaries, type_: PrimitiveType, at: Ints) -> ColumnStats:
-    """A manifest without ordinary values has a null but no lower bound; for floats NaN must be known absent too."""
-    elsewhere = at == _NOT_THERE
+    """A manifest with a null but no lower bound has only nulls; for floats NaN must be known absent too."""
+    elsewhere = at == _ABSENT
     contains_null = summaries.contains_null[at]
     contains_nan = np.zeros_like(elsewhere)
     only_null = contains_null & ~valid_mask(summaries.lower)[at] & ~elsewhere
@@ -103,10 +103,10 @@ def _summary_stats(summaries: Summaries, type_: PrimitiveType, at: Ints) -> Colu
 
 
 def _summary_positions(manifests: ManifestListTable, field: UnionField) -> Ints:
-    """Where the summary of the field is for each manifest, or ``_NOT_THERE``."""
+    """The index of the field's summary for each manifest, or ``_ABSENT``."""
     offsets = manifests.summaries.offsets
-    at = np.full(len(manifests), _NOT_THERE, dtype=np.int64)
+    at = np.full(len(manifests), _ABSENT, dtype=np.int64)
     for spec_id, position in field.positions.items():
-        places = offsets[:-1] + position
-        np.copyto(at, places, where=(manifests.spec_id == spec_id) & (places < offsets[1:]))
+        index = offsets[:-1] + position
+        np.copyto(at, index, where=(manifests.spec_id == spec_id) & (index < offsets[1:]))
     return at
