@@ -1,8 +1,8 @@
-"""Compiling predicates: one entry for SQL text, PyIceberg expressions, tuples and IR.
+"""Compile predicates: one entry point for SQL text, PyIceberg expressions, tuples and IR.
 
-``CompileResult`` says three things: the predicate itself, with pieces that no statistics can answer as ``Opaque``
-leaves; the prunable part, which every matching row satisfies; and the residual, what is still to be evaluated on the
-rows of a container that is not proven to match as a whole.
+Tuples are those of pyarrow: ``("a", ">", 1)``, a list of them joined by AND, a list of lists joined by OR of ANDs. The
+operators are ``= == != <> < <= > >= <=> in "not in" like "not like" "is null" "is not null"``. Values are Python or
+NumPy values; ``None`` is NULL, so ``("a", "=", None)`` matches no row, as in SQL.
 """
 
 from __future__ import annotations
@@ -26,25 +26,79 @@ from floeplan.predicate.pyiceberg_exprs import compile_pyiceberg
 from floeplan.predicate.spark_text import parse_like
 from floeplan.predicate.sql.compiler import CompileError, compile_sql
 
-# Predicates as pyarrow-style tuples: ``("a", ">", 1)``, a list of them joined by AND, a list of lists by OR of ANDs.
-#
-# Operators: ``= == != < <= > >= <=> in "not in" like "not like" "is null" "is not null"``. Values are Python or NumPy
-# values; ``None`` is NULL, so that ``("a", "=", None)`` matches nothing, as in SQL.
-
-
 _OPERATORS = {op.value: op for op in CmpOp} | {"==": CmpOp.EQ, "<>": CmpOp.NE}
 
+PredicateSource: TypeAlias = "str | BooleanExpression | IrExpr | Sequence[object]"
+"""Spark-SQL text, a PyIceberg expression, IR, or tuples ``(column, operator, value)`` as in pyarrow."""
 
-def compile_tuples(source: Sequence[object], names: Names) -> IrExpr:
+
+@dataclass(frozen=True, slots=True)
+class CompileResult:
+    """A compiled predicate.
+
+    Args:
+        predicate: The whole predicate; it matches exactly the rows of its source.
+        prunable: The predicate without its opaque pieces, for statistics; every matching row satisfies it.
+        residual: What remains to be evaluated on the rows of a kept container that is not proven to match as a whole.
+        errors: One entry per opaque piece.
+    """
+
+    predicate: IrExpr
+    prunable: IrExpr
+    residual: IrExpr
+    errors: tuple[CompileError, ...] = ()
+
+    def to_dict(self) -> dict[str, object]:
+        """The JSON form."""
+        return {
+            "prunable": str(self.prunable),
+            "residual": str(self.residual),
+            "errors": [error.to_dict() for error in self.errors],
+        }
+
+
+def compile_predicate(source: PredicateSource, schema: Schema, *, case_sensitive: bool = True) -> CompileResult:
+    """Compile a predicate against a schema.
+
+    Args:
+        source: The predicate, in any supported form.
+        schema: The schema that resolves its column names; the result is bound by field id.
+        case_sensitive: Whether column names must match exactly; if not, a name that matches two columns is an error.
+
+    Raises:
+        UnknownColumnError: A column is not in the schema.
+        TypeMismatchError: A literal cannot be compared with its column.
+        PredicateSyntaxError: The text is not a predicate.
+    """
+    names = Names(schema, case_sensitive)
+    errors: tuple[CompileError, ...] = ()
+    if isinstance(source, str):
+        predicate, errors = compile_sql(source, names)
+    elif isinstance(source, BooleanExpression):
+        predicate = compile_pyiceberg(source, names)
+    elif isinstance(source, IrExpr):
+        predicate = source
+    elif isinstance(source, list | tuple):
+        predicate = _compile_tuples(source, names)
+    else:
+        raise BadInputError(
+            f"unsupported predicate type: {type(source).__name__}; "
+            "use SQL text, a PyIceberg expression or (column, op, value)"
+        )
+    return CompileResult(predicate, without_opaque(predicate), predicate, errors)
+
+
+def _compile_tuples(source: Sequence[object], names: Names) -> IrExpr:
     """Compile one tuple, a list of tuples, or a list of lists of tuples."""
     if isinstance(source, tuple) and source and isinstance(source[0], str):
-        return _leaf(source, names)
-    if all(isinstance(item, list) for item in source) and source:
-        return or_(*(and_(*(_leaf(leaf, names) for leaf in group)) for group in source))  # type: ignore[attr-defined]
-    return and_(*(_leaf(leaf, names) for leaf in source)) if source else TRUE
+        return _compile_tuple(source, names)
+    if source and all(isinstance(group, list) for group in source):
+        groups: Sequence[list[object]] = source  # type: ignore[assignment]
+        return or_(*(and_(*(_compile_tuple(leaf, names) for leaf in group)) for group in groups))
+    return and_(*(_compile_tuple(leaf, names) for leaf in source)) if source else TRUE
 
 
-def _leaf(leaf: object, names: Names) -> IrExpr:
+def _compile_tuple(leaf: object, names: Names) -> IrExpr:
     if not isinstance(leaf, tuple) or len(leaf) not in (2, 3) or not all(isinstance(part, str) for part in leaf[:2]):
         raise BadInputError(f"a predicate tuple is (column, operator, value), not {leaf!r}")
     column = names.find_dotted(leaf[0])
@@ -89,64 +143,3 @@ def _like(column: Column, value: object) -> IrExpr:
     if pattern.is_prefix:
         return StartsWith(column, pattern.prefix) if pattern.prefix else InList(column, (), negated=True)
     raise BadInputError(f"LIKE {value!r} has a wildcard before its end; write the predicate as SQL text")
-
-
-# ---
-
-PredicateSource: TypeAlias = "str | BooleanExpression | IrExpr | Sequence[object]"
-"""Spark-SQL text, a PyIceberg expression, IR, or tuples ``(column, operator, value)`` as pyarrow takes them."""
-
-
-@dataclass(frozen=True, slots=True)
-class CompileResult:
-    """A compiled predicate.
-
-    Args:
-        predicate: The whole predicate; row for row the same as its source.
-        prunable: What statistics can be asked: the predicate weakened by leaving opaque pieces out.
-        residual: What must still be evaluated on rows of a container that is kept but not proven.
-        errors: One entry per piece that stayed opaque.
-    """
-
-    predicate: IrExpr
-    prunable: IrExpr
-    residual: IrExpr
-    errors: tuple[CompileError, ...] = ()
-
-    def to_dict(self) -> dict[str, object]:
-        """The JSON form."""
-        return {
-            "prunable": str(self.prunable),
-            "residual": str(self.residual),
-            "errors": [error.to_dict() for error in self.errors],
-        }
-
-
-def compile_predicate(source: PredicateSource, schema: Schema, *, case_sensitive: bool = True) -> CompileResult:
-    """Compile a predicate against a schema.
-
-    Args:
-        source: The predicate in any of its forms.
-        schema: The schema whose names it uses; the result is bound by field id.
-        case_sensitive: Whether column names must match exactly; otherwise a name that fits two columns is an error.
-
-    Raises:
-        UnknownColumnError: A name the schema does not have.
-        TypeMismatchError: A literal that cannot be compared with its column.
-        PredicateSyntaxError: Text that is no predicate.
-    """
-    names = Names(schema, case_sensitive)
-    errors: tuple[CompileError, ...] = ()
-    if isinstance(source, str):
-        predicate, errors = compile_sql(source, names)
-    elif isinstance(source, BooleanExpression):
-        predicate = compile_pyiceberg(source, names)
-    elif isinstance(source, IrExpr):
-        predicate = source
-    elif isinstance(source, list | tuple):
-        predicate = compile_tuples(source, names)
-    else:
-        raise BadInputError(
-            f"{type(source).__name__} is no predicate; use SQL text, a PyIceberg expression or (column, op, value)"
-        )
-    return CompileResult(predicate, without_opaque(predicate), predicate, errors)

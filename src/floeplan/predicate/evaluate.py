@@ -1,7 +1,7 @@
-"""The one evaluator: IR over a ``StatsTable``, a tri-state answer per container, vectorised.
+"""Evaluate the IR over a ``StatsTable``: a tri-state answer per container, vectorised.
 
-Every leaf answer follows from four questions about the ordinary values of a container — may one lie below, at or
-below, at or above, above the literal — and from whether nulls and NaN may be there:
+Every leaf answer follows from four questions about the ordinary values of a container — may one be below, at or
+below, at or above, above the literal — and from whether nulls and NaN may occur:
 
 ==============  ==========================================  ==========================
 leaf            TRUE may occur if                           FALSE may occur if
@@ -9,11 +9,11 @@ leaf            TRUE may occur if                           FALSE may occur if
 ``x = v``       a value may be <= v and one may be >= v     may be < v, > v, or NaN
 ``x < v``       may be < v                                  may be >= v, or NaN
 ``x > v``       may be > v, or NaN                          may be <= v
-``x IS NULL``   a null may be there                         a value or NaN may be there
+``x IS NULL``   a null may occur                            a value or NaN may occur
 ==============  ==========================================  ==========================
 
-NULL may occur where a null may be there, except for the leaves that never yield NULL. NaN is equal to itself and
-above everything, as in Spark. A column without statistics, and an opaque piece, answer "all three".
+NULL may occur where a null may occur, except for the leaves that never yield NULL. NaN is equal to itself and
+above everything, as in Spark. For a column without statistics and for an opaque piece, all three may occur.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def evaluate(expr: IrExpr, stats: StatsTable) -> Tri:
 
 
 def answer_leaf(leaf: IrExpr, stats: StatsTable) -> Tri:
-    """Answer one leaf from the statistics of its column; anything unknown may be anything."""
+    """Answer one leaf from the statistics of its column; without statistics all three may occur."""
     column = getattr(leaf, "column", None)
     known = stats.columns.get(column.field_id) if column is not None else None
     if isinstance(leaf, BloomEq | BloomInList):
@@ -70,14 +70,14 @@ def answer_leaf(leaf: IrExpr, stats: StatsTable) -> Tri:
 def _from_statistics(leaf: IrExpr, stats: ColumnStats) -> Tri:
     match leaf:
         case IsNull(_, negated):
-            answer = Tri(stats.may_null, stats.may_value | stats.may_nan, _nowhere(stats))
+            answer = Tri(stats.may_null, stats.may_value | stats.may_nan, _none(stats))
             return ~answer if negated else answer
         case IsNaN(_, negated):
-            answer = Tri(stats.may_nan, stats.may_value | stats.may_null, _nowhere(stats))
+            answer = Tri(stats.may_nan, stats.may_value | stats.may_null, _none(stats))
             return ~answer if negated else answer
         case Cmp(column, CmpOp.NULL_SAFE_EQ, value):
             equal = _compare(stats, column.type, CmpOp.EQ, value)
-            return Tri(equal.may_true, equal.may_false | stats.may_null, _nowhere(stats))
+            return Tri(equal.may_true, equal.may_false | stats.may_null, _none(stats))
         case Cmp(column, op, value):
             return _compare(stats, column.type, op, value)
         case Between(column, low, high, inclusive):
@@ -92,7 +92,7 @@ def _from_statistics(leaf: IrExpr, stats: ColumnStats) -> Tri:
     return Tri.unknown(stats.may_null | stats.may_nan | stats.may_value)
 
 
-def _nowhere(stats: ColumnStats) -> Mask:
+def _none(stats: ColumnStats) -> Mask:
     return np.zeros(len(stats.may_null), dtype=np.bool_)
 
 
@@ -121,7 +121,7 @@ def _compare(stats: ColumnStats, type_: PrimitiveType, op: CmpOp, value: Value) 
 def _compare_nan(stats: ColumnStats, op: CmpOp) -> Tri:
     """A comparison with the literal NaN, which is equal to NaN and above every value."""
     nan, value = stats.may_nan, stats.may_value
-    nothing = _nowhere(stats)
+    nothing = _none(stats)
     may_true, may_false = {
         CmpOp.EQ: (nan, value),
         CmpOp.NE: (value, nan),
@@ -157,16 +157,16 @@ class _Position:
         return self._may(self.stats.upper, ">=")
 
     def _may(self, bound: Bound | None, op: str) -> Mask:
-        """Whether a value may compare so, judged by the bound that faces the literal; no bound, no objection."""
+        """Whether a value may compare so, by the bound that faces the literal; without a bound it may."""
         if bound is None:
             return self.stats.may_value
         return self.stats.may_value & (~bound.valid | compare(bound.values, op, self.value))
 
 
 def physical(type_: PrimitiveType, value: Value) -> Value:
-    """A canonical literal in the domain its column's bounds are kept in.
+    """A canonical literal in the domain of its column's bounds.
 
-    Booleans are numbers there, and decimals of 18 digits or fewer unscaled.
+    Booleans become integers, and decimals of at most 18 digits unscaled integers.
     """
     if isinstance(type_, DecimalType) and type_.precision <= 18:
         return int(value.scaleb(type_.scale))  # type: ignore[union-attr]
@@ -206,7 +206,7 @@ def _listed(stats: ColumnStats, values: list[Value]) -> tuple[Mask, Mask]:
     Both by rank: with the listed values sorted, a container covers those from the first at or above its lower bound
     up to the last at or below its upper bound.
     """
-    nothing = _nowhere(stats)
+    nothing = _none(stats)
     if not values:
         return nothing, nothing
     if stats.lower is None and stats.upper is None:
@@ -242,22 +242,22 @@ def _ranks(
 
 
 def _starts_with(stats: ColumnStats, prefix: str) -> Tri:
-    """LIKE 'p%': strings with the prefix fill one interval, so bounds that both carry it hold nothing else."""
+    """LIKE 'p%': strings with the prefix form one interval, so all strings between two with the prefix have it."""
     lower, upper, literal = stats.lower, stats.upper, in_domain(stats, prefix)
     may_true, may_false = stats.may_value, stats.may_value
     if upper is not None:
         may_true = may_true & (~upper.valid | compare(upper.values, ">=", literal))
     if lower is not None:
-        carried = to_mask(pc.starts_with(lower.values, prefix))
-        may_true = may_true & (~lower.valid | compare(lower.values, "<=", literal) | carried)
+        has_prefix = to_mask(pc.starts_with(lower.values, prefix))
+        may_true = may_true & (~lower.valid | compare(lower.values, "<=", literal) | has_prefix)
         if upper is not None:
-            both_carry = lower.valid & carried & upper.valid & to_mask(pc.starts_with(upper.values, prefix))
-            may_false = may_false & ~both_carry
+            both_have_prefix = lower.valid & has_prefix & upper.valid & to_mask(pc.starts_with(upper.values, prefix))
+            may_false = may_false & ~both_have_prefix
     return Tri(may_true, may_false, stats.may_null)
 
 
 def _bloom(leaf: BloomEq | BloomInList, known: ColumnStats | None, stats: StatsTable) -> Tri:
-    """Equality with a bloom filter beside the statistics: a filter can only rule TRUE out."""
+    """Equality by statistics and bloom filter; a filter can only rule out TRUE."""
     values = (leaf.value,) if isinstance(leaf, BloomEq) else leaf.values
     plain = InList(leaf.column, values)
     answer = Tri.unknown(stats.nonempty) if known is None else _from_statistics(plain, known)
@@ -266,7 +266,7 @@ def _bloom(leaf: BloomEq | BloomInList, known: ColumnStats | None, stats: StatsT
 
 
 def _might_contain(bloom: BloomProbe, column: Column, values: tuple[Value, ...]) -> Mask | None:
-    """Ask for bit patterns, as filters hash them: for a zero both zeros; of NaN, which has many, nothing is known."""
+    """Probe the filter, which hashes bit patterns: zeros with both signs; NaN has many patterns and stays unknown."""
     if any(isinstance(v, float) and math.isnan(v) for v in values):
         return None
     other_zeros = tuple(-v for v in values if isinstance(v, float) and v == 0)

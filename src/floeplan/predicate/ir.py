@@ -1,16 +1,16 @@
-"""The pruning IR: predicates over columns bound by field id.
+"""The predicate IR: nodes over columns bound by field id.
 
-Every node has exact row semantics, which are Spark's: three-valued logic, NaN equal to itself and greater than
-every other value, -0.0 equal to 0.0. Statistics answer the same nodes conservatively (``evaluate``), rows answer
-them exactly (``rows``).
+Every node has exact row semantics, which are Spark's: three-valued logic, NaN equal to itself and greater than every
+other value, -0.0 equal to 0.0. ``evaluate`` evaluates the nodes conservatively over statistics, ``rows`` exactly over
+rows.
 
-Literal values are canonical, so that no later stage converts: ``int`` for integers, dates (days), times
+Literal values are canonical, so that no later stage converts them: ``int`` for integers, dates (days), times
 (microseconds) and timestamps (microseconds, or nanoseconds for the ``_ns`` types), ``bool``, ``float`` for float
 and double, ``Decimal`` at the column's scale, ``str``, and ``bytes`` for binary, fixed and UUID. Never ``None``:
 a comparison with NULL is ``NULL_PREDICATE``.
 
-``InList`` with no values is how a comparison that no value can satisfy stays honest about nulls: ``x IN ()`` is
-FALSE for a value and NULL for a null; negated, it is TRUE for a value and NULL for a null.
+``InList`` without values represents a comparison that no value satisfies and that is still NULL for nulls: ``x IN ()``
+is FALSE for a value and NULL for a null; negated, it is TRUE for a value and NULL for a null.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _KEYWORD = re.compile(
 
 
 def path_text(path: Sequence[str]) -> str:
-    """A column path as it is written in SQL: in backticks what is no plain name or would be read as a keyword."""
+    """A column path as SQL; names that are not plain identifiers, or are keywords, are quoted with backticks."""
     return ".".join(map(_name_text, path))
 
 
@@ -60,14 +60,14 @@ def _name_text(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column bound by field id; ``path`` is only for people."""
+    """A column bound by field id; ``path`` is for messages only."""
 
     field_id: int
     type: PrimitiveType
     path: tuple[str, ...]
 
     def __hash__(self) -> int:
-        """By id alone: predicates are looked up all the time, and hashing types takes long."""
+        """By field id alone: predicates are cache keys, and hashing PyIceberg types is slow."""
         return hash(self.field_id)
 
     def __str__(self) -> str:
@@ -103,7 +103,7 @@ class FalseExpr(IrExpr):
 
 @dataclass(frozen=True, slots=True)
 class NullExpr(IrExpr):
-    """Evaluates to NULL on every row: what a comparison with a NULL literal means."""
+    """NULL on every row: a comparison with a NULL literal."""
 
     def __str__(self) -> str:
         return "null"
@@ -187,7 +187,7 @@ class IsNaN(IrExpr):
 
 @dataclass(frozen=True, slots=True)
 class BloomEq(IrExpr):
-    """The same rows as ``column = value``, answered with a bloom filter beside the statistics."""
+    """``column = value``, evaluated by statistics and bloom filter."""
 
     column: Column
     value: Value
@@ -198,7 +198,7 @@ class BloomEq(IrExpr):
 
 @dataclass(frozen=True, slots=True)
 class BloomInList(IrExpr):
-    """The same rows as ``column IN (values)``, answered with a bloom filter beside the statistics."""
+    """``column IN (values)``, evaluated by statistics and bloom filter."""
 
     column: Column
     values: tuple[Value, ...]
@@ -209,10 +209,10 @@ class BloomInList(IrExpr):
 
 @dataclass(frozen=True, slots=True)
 class Opaque(IrExpr):
-    """A boolean piece that no statistics can answer; only rows can.
+    """A boolean piece that statistics cannot answer and that is evaluated on rows.
 
-    ``expression`` is the row form (``floeplan.predicate.rows`` knows how to run it) and ``field_ids`` the columns it
-    reads. Two opaque pieces are equal when their text is.
+    ``expression`` is what ``floeplan.predicate.rows`` evaluates, ``field_ids`` are the columns it reads. Two opaque
+    pieces are equal if their texts are.
     """
 
     text: str
@@ -255,7 +255,7 @@ class Or(IrExpr):
 
 @dataclass(frozen=True, slots=True)
 class Not(IrExpr):
-    """Negation: TRUE and FALSE change places, NULL stays."""
+    """Negation: TRUE and FALSE swap, NULL stays."""
 
     operand: IrExpr
 

@@ -1,7 +1,6 @@
-"""Canonical literal values and how they are written for people.
+"""Literals: before they are coerced to a column's type (``Literal``), and canonical values as SQL text.
 
-The canonical form of each Iceberg type is stated in ``floeplan.predicate.ir``. This module only prints it; the
-compilers produce it.
+``floeplan.predicate.ir`` states the canonical value of each Iceberg type; ``casts`` produces it from a ``Literal``.
 """
 
 from __future__ import annotations
@@ -38,67 +37,12 @@ Value: TypeAlias = bool | int | float | Decimal | str | bytes
 _EPOCH_ORDINAL = date(1970, 1, 1).toordinal()
 _DAYS_IN_400_YEARS = 146_097
 _MICROS_PER_DAY = 86_400_000_000
-
-
-def sql_literals(type_: PrimitiveType, values: tuple[Value, ...]) -> str:
-    """Write canonical values as a list; whole numbers, of which there may be thousands, at once."""
-    if isinstance(type_, IntegerType | LongType):
-        return ", ".join(map(str, values))
-    return ", ".join(sql_literal(type_, value) for value in values)
-
-
-def sql_literal(type_: PrimitiveType, value: Value) -> str:
-    """Write a canonical value as a Spark-SQL literal that reads back as the same value."""
-    match type_:
-        case BooleanType():
-            return "TRUE" if value else "FALSE"
-        case DateType():
-            return f"DATE '{_date(int(value))}'"
-        case TimestampType() | TimestamptzType():
-            return _timestamp(int(value), "", isinstance(type_, TimestamptzType))
-        case TimestampNanoType() | TimestamptzNanoType():
-            micros, nanos = divmod(int(value), 1000)
-            return _timestamp(micros, f"{nanos:03d}" if nanos else "", isinstance(type_, TimestamptzNanoType))
-        case TimeType():
-            return f"TIME '{_clock(int(value))}'"
-        case BinaryType() | FixedType() | UUIDType() if isinstance(value, bytes):
-            return f"X'{value.hex().upper()}'"
-    if isinstance(value, str):
-        return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
-    if isinstance(value, float) and not math.isfinite(value):
-        return f"DOUBLE('{value}')"
-    return f"{value:f}" if isinstance(value, Decimal) else str(value)
-
-
-def _date(days: int) -> str:
-    """A date of any year: the calendar repeats every 400 years."""
-    cycles, within = divmod(days + _EPOCH_ORDINAL - 1, _DAYS_IN_400_YEARS)
-    shown = date.fromordinal(within + 1)
-    year = shown.year + 400 * cycles
-    return f"{'-' if year < 0 else ''}{abs(year):04d}-{shown:%m-%d}"
-
-
-def _clock(micros: int) -> str:
-    return (datetime.min + timedelta(microseconds=micros)).time().isoformat()
-
-
-def _timestamp(micros: int, nanos: str, zoned: bool) -> str:
-    days, of_day = divmod(micros, _MICROS_PER_DAY)
-    text = _clock(of_day)
-    if nanos:
-        text = (text if "." in text else text + ".000000") + nanos
-    return f"{'TIMESTAMP' if zoned else 'TIMESTAMP_NTZ'} '{_date(days)} {text}{'Z' if zoned else ''}'"
-
-
-# A literal before it meets a column: a value and what kind of thing it is.
-
-
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
 class Kind(StrEnum):
-    """What a literal is, in Spark's terms; the value is the name used in messages."""
+    """The type of a literal in Spark's terms; the value is its name in messages."""
 
     NULL = "null"
     BOOLEAN = "boolean"
@@ -119,8 +63,8 @@ LiteralValue: TypeAlias = bool | int | float | Decimal | str | bytes | None
 class Literal:
     """A value by kind: dates in days, times in nanoseconds of the day, timestamps in nanoseconds since 1970 UTC.
 
-    ``zoned`` tells a TIMESTAMP from a TIMESTAMP_NTZ. ``from_text`` marks timestamps written as SQL text: Spark drops
-    what is finer than a microsecond, so columns in microseconds are compared without it.
+    ``zoned`` distinguishes TIMESTAMP from TIMESTAMP_NTZ. ``from_text`` marks timestamps written as SQL text: Spark
+    truncates them to microseconds, and so do comparisons with columns of microseconds.
     """
 
     kind: Kind
@@ -153,7 +97,7 @@ def literal_of(value: object) -> Literal:
         case float():
             return Literal(Kind.DOUBLE, value)
         case Decimal():
-            return _from_decimal(value)
+            return Literal(Kind.DECIMAL, value) if value.is_finite() else Literal(Kind.DOUBLE, float(value))
         case str():
             return Literal(Kind.STRING, checked_text(value))
         case bytes() | bytearray() | memoryview():
@@ -161,8 +105,8 @@ def literal_of(value: object) -> Literal:
         case UUID():
             return Literal(Kind.BINARY, value.bytes)
         case datetime():
-            moment = value if value.tzinfo else value.replace(tzinfo=UTC)
-            return Literal(Kind.TIMESTAMP, (moment - _EPOCH) // _MICROSECOND * 1000, zoned=value.tzinfo is not None)
+            instant = value if value.tzinfo else value.replace(tzinfo=UTC)
+            return Literal(Kind.TIMESTAMP, (instant - _EPOCH) // _MICROSECOND * 1000, zoned=value.tzinfo is not None)
         case date():
             return Literal(Kind.DATE, (value - _EPOCH.date()).days)
         case time() if value.tzinfo is None:
@@ -170,12 +114,6 @@ def literal_of(value: object) -> Literal:
                 Kind.TIME, ((value.hour * 60 + value.minute) * 60 + value.second) * 10**9 + value.microsecond * 1000
             )
     raise TypeMismatchError(f"a {type(value).__name__} cannot be a literal in a predicate: {value!r}")
-
-
-def _from_decimal(value: Decimal) -> Literal:
-    if not value.is_finite():
-        return Literal(Kind.DOUBLE, float(value))
-    return Literal(Kind.DECIMAL, value)
 
 
 def _from_datetime64(value: np.datetime64) -> Literal:
@@ -191,9 +129,59 @@ def _from_datetime64(value: np.datetime64) -> Literal:
 
 
 def checked_text(value: str) -> str:
-    """A string that is text: lone surrogates cannot be in any column."""
+    """Reject lone surrogates, which no string column can hold."""
     try:
         value.encode()
     except UnicodeEncodeError as error:
         raise BadInputError(f"the string literal {value!r} holds a lone surrogate, which is not a character") from error
     return value
+
+
+def sql_literals(type_: PrimitiveType, values: tuple[Value, ...]) -> str:
+    """Write canonical values as a list; integers without a call per value, because lists hold thousands."""
+    if isinstance(type_, IntegerType | LongType):
+        return ", ".join(map(str, values))
+    return ", ".join(sql_literal(type_, value) for value in values)
+
+
+def sql_literal(type_: PrimitiveType, value: Value) -> str:
+    """Write a canonical value as a Spark-SQL literal that reads back as the same value."""
+    match type_:
+        case BooleanType():
+            return "TRUE" if value else "FALSE"
+        case DateType():
+            return f"DATE '{_date(int(value))}'"
+        case TimestampType() | TimestamptzType():
+            return _timestamp(int(value), "", isinstance(type_, TimestamptzType))
+        case TimestampNanoType() | TimestamptzNanoType():
+            micros, nanos = divmod(int(value), 1000)
+            return _timestamp(micros, f"{nanos:03d}" if nanos else "", isinstance(type_, TimestamptzNanoType))
+        case TimeType():
+            return f"TIME '{_clock(int(value))}'"
+        case BinaryType() | FixedType() | UUIDType() if isinstance(value, bytes):
+            return f"X'{value.hex().upper()}'"
+    if isinstance(value, str):
+        return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"DOUBLE('{value}')"
+    return f"{value:f}" if isinstance(value, Decimal) else str(value)
+
+
+def _date(days: int) -> str:
+    """A date of any year; Python stops at 9999, but the calendar repeats every 400 years."""
+    cycles, within = divmod(days + _EPOCH_ORDINAL - 1, _DAYS_IN_400_YEARS)
+    in_cycle = date.fromordinal(within + 1)
+    year = in_cycle.year + 400 * cycles
+    return f"{'-' if year < 0 else ''}{abs(year):04d}-{in_cycle:%m-%d}"
+
+
+def _clock(micros: int) -> str:
+    return (datetime.min + timedelta(microseconds=micros)).time().isoformat()
+
+
+def _timestamp(micros: int, nanos: str, zoned: bool) -> str:
+    days, of_day = divmod(micros, _MICROS_PER_DAY)
+    text = _clock(of_day)
+    if nanos:
+        text = (text if "." in text else text + ".000000") + nanos
+    return f"{'TIMESTAMP' if zoned else 'TIMESTAMP_NTZ'} '{_date(days)} {text}{'Z' if zoned else ''}'"

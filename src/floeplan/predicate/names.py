@@ -1,8 +1,8 @@
-"""Finding columns by name in a schema.
+"""Find columns by name in a schema.
 
-A path names a top-level column and then struct fields. Fail-safe: a name that is not there is an error that offers the
-nearest ones; without case sensitivity, a name that fits two columns is an error too; the inside of a list or map is no
-column of the row.
+A path is a top-level column followed by struct fields. Fail-safe: an unknown name is an error that suggests the nearest
+ones; without case sensitivity, a name that matches two columns is an error; fields inside lists and maps are not
+columns of the row.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from floeplan.predicate.ir import Column, path_text
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A field of the schema that a predicate names; ``column`` is there when it holds single values."""
+    """A field of the schema that a predicate refers to."""
 
     field: NestedField
     path: tuple[str, ...]
 
     @property
     def column(self) -> Column | None:
-        """The column to prune on, unless the field is a struct, list or map."""
+        """The column to prune on; ``None`` for a struct, list or map."""
         type_ = self.field.field_type
         return Column(self.field.field_id, type_, self.path) if isinstance(type_, PrimitiveType) else None
 
@@ -59,7 +59,7 @@ class Names:
         raise UnknownColumnError("a column name is empty")
 
     def column(self, path: Sequence[str]) -> Column:
-        """The column a path names, which must hold single values."""
+        """The column a path names, which must be of a primitive type."""
         reference = self.find(path)
         column = reference.column
         if column is None:
@@ -67,7 +67,7 @@ class Names:
         return column
 
     def find_dotted(self, name: str) -> Column:
-        """The column of a dotted name, as PyIceberg writes them; a top-level name with dots in it wins."""
+        """The column of a dotted name, as in PyIceberg; a top-level name that contains dots takes precedence."""
         if any(field.name == name for field in self.schema.fields):
             return self.column((name,))
         return self.column(name.split("."))
@@ -88,45 +88,45 @@ class Names:
         if same:
             names = ", ".join(sorted(f.name for f in same))
             raise UnknownColumnError(
-                f"the name {path_text(path)} is ambiguous: it fits {names}; write the exact name",
+                f"the name {path_text(path)} is ambiguous: it matches {names}; write the exact name",
                 context={"column": path_text(path), "matches": [f.name for f in same]},
             )
         raise self._unknown(path)
 
     def _unknown(self, path: Sequence[str]) -> UnknownColumnError:
-        wanted = path_text(path)
+        name = path_text(path)
         known = {".".join(p): path_text(p) for p, _ in _walk(self.schema.fields, ())}
-        folded = {name.lower(): shown for name, shown in known.items()}
+        folded = {dotted.lower(): text for dotted, text in known.items()}
         close = [folded[n] for n in difflib.get_close_matches(".".join(path).lower(), folded, n=3)]
         if len(path) > 1 and ".".join(path[1:]) in known:
             close = [known[".".join(path[1:])]]
         hint = f"; did you mean {' or '.join(close)}?" if close else f"; columns are {', '.join(known.values())}"
-        return UnknownColumnError(f"there is no column {wanted}{hint}", context={"column": wanted, "close": close})
+        return UnknownColumnError(f"there is no column {name}{hint}", context={"column": name, "close": close})
 
     def _no_fields(self, path: Sequence[str], parent: str, type_: IcebergType) -> Exception:
-        wanted = path_text(path)
+        name = path_text(path)
         if isinstance(type_, PrimitiveType):
             return UnknownColumnError(
-                f"there is no column {wanted}: {parent} is {type_} and has no fields", context={"column": wanted}
+                f"there is no column {name}: {parent} is {type_} and has no fields", context={"column": name}
             )
         return TypeMismatchError(
-            f"{wanted} lies inside {parent}, which holds many values per row and cannot be compared",
-            context={"column": wanted},
+            f"{name} is inside {parent}, which holds several values per row and cannot be compared",
+            context={"column": name},
         )
 
 
 def not_comparable(reference: Reference) -> TypeMismatchError:
-    """The error for a struct, list or map where a single value is needed."""
+    """The error for a struct, list or map where a primitive column is needed."""
     type_ = reference.field.field_type
     return TypeMismatchError(
         f"column {reference.name} is a {type(type_).__name__.removesuffix('Type').lower()} and cannot be compared; "
-        "name a field of single values inside it",
+        "name a primitive field inside it",
         context={"column": reference.name, "type": str(type_)},
     )
 
 
 def leaf_columns(schema: Schema) -> dict[int, Column]:
-    """The primitive columns, those in structs included, by field id; what is in lists and maps has no bounds."""
+    """The primitive columns by field id, those in structs included; fields in lists and maps have no bounds."""
     found = ((path, field.field_id, field.field_type) for path, field in _walk(schema.fields, ()))
     return {i: Column(i, type_, path) for path, i, type_ in found if isinstance(type_, PrimitiveType)}
 

@@ -1,14 +1,13 @@
-"""From PyIceberg expressions to the IR: the rows are those PyIceberg's own scan of the rows would give.
+"""Compile PyIceberg expressions into the IR, so that they match the rows that PyIceberg's own scan returns.
 
-PyIceberg filters rows with Arrow, whose answers differ from Spark's in three places, and those are kept here:
+PyIceberg filters rows with Arrow, whose results differ from Spark's in three points. The IR reproduces them:
 
-* ``NotIn`` is true of a null, all other comparisons are not; ``NotNaN`` is not true of a null;
-* ``>`` and ``>=`` are not true of NaN (Spark calls NaN the largest value), but the negations of ``<=`` and ``<`` are;
-* a literal for a float column is rounded to a float before it is compared.
+* ``NotIn`` matches nulls, all other comparisons do not; ``NotNaN`` does not match nulls.
+* ``>`` and ``>=`` do not match NaN (for Spark, NaN is the largest value), but the negations of ``<=`` and ``<`` do.
+* A literal for a float column is rounded to float before it is compared.
 
-Negations are pushed to the leaves on the way, so each leaf states exactly the rows that it is true of. Literals meet
-their columns by the same rules as in SQL; beyond those, a whole number for a date, time or timestamp column is its
-internal value, as in PyIceberg.
+Negations are pushed to the leaves during compilation, so each leaf states exactly the rows it matches. Literals are
+coerced as in SQL; in addition, an integer for a date, time or timestamp column is its internal value, as in PyIceberg.
 """
 
 from __future__ import annotations
@@ -68,14 +67,14 @@ def compile_pyiceberg(expression: ice.BooleanExpression, names: Names, *, negate
 
 
 def _operands(expression: ice.And | ice.Or) -> list[ice.BooleanExpression]:
-    """The operands of a chain of the same junction, however deep PyIceberg has nested it."""
+    """The operands of nested ANDs or ORs, flattened without recursion: PyIceberg nests one level per operand."""
     kind = type(expression)
-    waiting: list[ice.BooleanExpression] = [expression]
+    stack: list[ice.BooleanExpression] = [expression]
     operands: list[ice.BooleanExpression] = []
-    while waiting:
-        node = waiting.pop()
+    while stack:
+        node = stack.pop()
         if isinstance(node, kind):
-            waiting += [node.right, node.left]
+            stack += [node.right, node.left]
         else:
             operands.append(node)
     return operands

@@ -1,10 +1,10 @@
-"""What is known of the values in many containers: the one table every pruning level fills in.
+"""Statistics of many containers: the table that every pruning level fills for the evaluator.
 
-A container is whatever is being asked about: a manifest, a data file, a row group, a page. For each of them and each
-column, ``ColumnStats`` says whether a null, a NaN or an ordinary value *may* be there, and bounds the ordinary values.
+A container is a manifest, a data file, a row group or a page. For each container and column, ``ColumnStats`` states
+whether a null, a NaN or an ordinary value *may* occur, and bounds the ordinary values.
 
-Bounds are not minimum and maximum: they may be loose, truncated or missing, and that only weakens an answer. What
-cannot be trusted is treated as missing: NaN bounds, and pairs where the lower exceeds the upper.
+Bounds are not minimum and maximum: they may be loose, truncated or missing, which only weakens an answer. Bounds that
+cannot be true (NaN, or a lower above its upper) are treated as missing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from floeplan.predicate.literals import Value
 from floeplan.vectors import Mask
 
 POOL = pa.system_memory_pool()
-"""Where small vectors come from. Waking Arrow's own allocator costs as much as all of them in a small plan."""
+"""The pool for small vectors; initialising Arrow's default allocator would dominate the time of a small plan."""
 
 Counts: TypeAlias = npt.NDArray[np.int64]
 """Row, null or NaN counts; a negative number means unknown."""
@@ -42,12 +42,12 @@ class BloomProbe(Protocol):
     """Membership tests beside the statistics."""
 
     def might_contain(self, column: Column, values: tuple[Value, ...]) -> Mask | None:
-        """Per container, whether any of the values may be there; ``None`` when nothing is known of the column."""
+        """Per container, whether any of the values may occur; ``None`` if the column has no filter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """One bound per container; ``values`` mean nothing where ``valid`` is false."""
+    """One bound per container; ``values`` are undefined where ``valid`` is false."""
 
     values: Vector
     valid: Mask
@@ -58,7 +58,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class ColumnStats:
-    """What each container may hold of one column; bounds that cannot be true are dropped on the way in."""
+    """What each container may hold of one column; bounds that cannot be true are dropped on construction."""
 
     may_null: Mask
     may_nan: Mask
@@ -80,13 +80,13 @@ class ColumnStats:
         lower: Bound | None = None,
         upper: Bound | None = None,
     ) -> ColumnStats:
-        """Flags from counts: a zero proves absence, counts that fill the rows leave no room for values.
+        """Flags from counts: a zero proves absence, and counts that add up to the rows leave no ordinary values.
 
-        For types without NaN pass zeros. Counts that together exceed the row count are not believed.
+        For types without NaN pass zeros. Counts that together exceed the row count are ignored.
         """
         rows_known = row_count >= 0
-        believed = ~(rows_known & (np.maximum(null_count, 0) + np.maximum(nan_count, 0) > row_count))
-        nulls_known, nans_known = (null_count >= 0) & believed, (nan_count >= 0) & believed
+        consistent = ~(rows_known & (np.maximum(null_count, 0) + np.maximum(nan_count, 0) > row_count))
+        nulls_known, nans_known = (null_count >= 0) & consistent, (nan_count >= 0) & consistent
         no_rows = row_count == 0
         filled = np.where(nulls_known, null_count, 0) + np.where(nans_known, nan_count, 0)
         may_null = ~(nulls_known & (null_count == 0)) & ~no_rows
@@ -102,7 +102,7 @@ class ColumnStats:
 
     @classmethod
     def exact(cls, values: Vector, is_null: Mask) -> ColumnStats:
-        """Containers in which every row has the same value, as in a partition; NaN among the values is noticed."""
+        """Containers in which every row has the same value, such as partitions; the values may include NaN."""
         nan = _is_nan(Bound(values, ~is_null))
         bound = Bound(values, ~is_null & ~nan)
         return cls(is_null, nan, bound.valid, bound, bound)
@@ -110,7 +110,7 @@ class ColumnStats:
 
 @dataclass(frozen=True, slots=True)
 class StatsTable:
-    """Statistics of ``length`` containers by field id; a column that is not there is wholly unknown."""
+    """Statistics of ``length`` containers by field id; nothing is known of a column that is missing."""
 
     length: int
     columns: Mapping[int, ColumnStats]
@@ -137,7 +137,7 @@ def trusted(lower: Bound | None, upper: Bound | None) -> tuple[Bound | None, Bou
 
 
 def _plain(values: Vector) -> Vector:
-    """Bytes of a fixed length or in views as plain binary, which compares with literals of any length."""
+    """Fixed-size and view types as plain binary and string, which compare with literals of any length."""
     if isinstance(values, np.ndarray):
         return values
     if isinstance(values.type, pa.BaseExtensionType):
@@ -171,14 +171,14 @@ def _not_above(lower: Vector, upper: Vector) -> Mask:
 
 
 def take(values: Vector, rows: npt.NDArray[np.integer]) -> Vector:
-    """The values at some places."""
+    """The values at some rows."""
     return values[rows] if isinstance(values, np.ndarray) else values.take(pa.array(rows))
 
 
 def to_mask(answer: pa.Array) -> Mask:
     """An Arrow boolean array as a NumPy mask; null counts as false.
 
-    The bits are unpacked here, which takes a tenth of the time of Arrow's way.
+    Unpacking the bits takes a tenth of the time of ``to_numpy``.
     """
     if answer.null_count:
         answer = pc.fill_null(answer, False)

@@ -1,14 +1,14 @@
 """Three-valued answers about many containers at once.
 
-A predicate evaluates to TRUE, FALSE or NULL on each row. What statistics can say of a container is which of the
-three *may* occur in it; ``Tri`` holds one mask for each. Masks only ever err on the side of ``may``:
+A predicate is TRUE, FALSE or NULL on each row. Statistics state which of the three *may* occur in a container; ``Tri``
+holds one mask for each. Masks only err on the side of ``may``:
 
 * a container is dropped when TRUE may not occur;
 * every row of it matches when neither FALSE nor NULL may occur;
 * everything else is unknown and is read.
 
-The combinations are Kleene's, taken over sets of rows: NOT exchanges TRUE and FALSE and leaves NULL, so a negation
-is right with nulls and NaN without being pushed anywhere.
+Combinations are Kleene's, over sets of rows: NOT swaps TRUE and FALSE and leaves NULL, so a negation is correct with
+nulls and NaN without being pushed to the leaves.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from floeplan.vectors import Mask
 
 
 class TriState(IntEnum):
-    """What one container's answer means for a reader."""
+    """The answer for one container: no row matches, cannot determine, every row matches."""
 
     FALSE = 0
     UNKNOWN = 1
@@ -60,7 +60,7 @@ class Tri:
         return self.may_true.astype(np.int8) + self.all_match.astype(np.int8)
 
     def refine(self, other: Tri) -> Tri:
-        """Combine two sound answers to the *same* predicate: only what both admit may occur."""
+        """Combine two sound answers to the *same* predicate: only what may occur in both may occur."""
         return Tri(self.may_true & other.may_true, self.may_false & other.may_false, self.may_null & other.may_null)
 
     def __invert__(self) -> Tri:
@@ -75,7 +75,7 @@ class Tri:
 
 
 def kleene(expr: IrExpr, nonempty: Mask, answer: Callable[[IrExpr], Tri]) -> Tri:
-    """Evaluate a tree from the answers to its leaves; containers without rows admit nothing."""
+    """Evaluate a tree from the answers to its leaves; in a container without rows nothing may occur."""
     match expr:
         case And(operands):
             return _fold(operands, nonempty, answer, Tri.__and__)
