@@ -165,10 +165,14 @@ def test_rows_in_layout_stay_as_they_are(length: int) -> None:
     [
         (rows(id=None), BadInputError, "column id is required, and the 2 rows to be written do not have it"),
         (rows(id=[1, None]), BadInputError, "column id is required, and 1 of the rows to be written have null there"),
-        (rows(nam=["x", "y"]), UnknownColumnError, "a column nam, which the table has not; its columns are id, name"),
+        (
+            rows(nam=["x", "y"]),
+            UnknownColumnError,
+            "nam that the table does not have; its columns are id, name",
+        ),
         (rows(point=[{"x": None}, None]), BadInputError, "column point.x is required"),
         (rows(point=[{"y": "a"}, None]), BadInputError, "column point.x is required"),
-        (rows(point=[{"x": 1, "z": 1}] * 2), UnknownColumnError, "a column point.z, which the table has not"),
+        (rows(point=[{"x": 1, "z": 1}] * 2), UnknownColumnError, "a column point.z that the table does not have"),
         (rows(point=[1, 2]), TypeMismatchError, "column point is"),
         (rows(path=[[None], []]), BadInputError, "column path.element is required"),
         (rows(path=[1, 2]), TypeMismatchError, "column path is"),

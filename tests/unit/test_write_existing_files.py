@@ -115,7 +115,7 @@ def test_a_partition_is_proven_by_the_statistics_of_the_file(
     [
         (spec((2, IdentityTransform(), "region")), {"region": ["eu", "us"]}, "its values span several partitions"),
         (spec((2, IdentityTransform(), "region")), {"region": ["eu", None]}, "it may have nulls"),
-        (spec((1, BucketTransform(8), "region")), {}, "a bucket is proven by a single value only"),
+        (spec((1, BucketTransform(8), "region")), {}, "only a single value proves a bucket"),
         (spec((3, DayTransform(), "region")), {"ts": at("2024-03-01", "2024-03-02")}, "span several partitions"),
     ],
 )
@@ -164,8 +164,13 @@ def test_folders_say_what_statistics_cannot(tmp_path: Path, own: PartitionSpec, 
 @pytest.mark.parametrize(
     ("own", "folder", "columns", "message"),
     [
-        (spec((2, IdentityTransform(), "region")), "region=us", {"region": ["eu", "eu"]}, "its path says 'us' and its"),
-        (spec((3, MonthTransform(), "m")), "m=March", {"ts": at("2024-03-01", "2024-04-01")}, "m=March of .* no value"),
+        (spec((2, IdentityTransform(), "region")), "region=us", {"region": ["eu", "eu"]}, "its path has 'us', but its"),
+        (
+            spec((3, MonthTransform(), "m")),
+            "m=March",
+            {"ts": at("2024-03-01", "2024-04-01")},
+            "m=March .* not a value",
+        ),
         (spec((1, BucketTransform(8), "b")), "bb=3", {}, "cannot be proven"),
     ],
 )
@@ -227,10 +232,10 @@ def test_a_file_is_imported_once(tmp_path: Path) -> None:
     layout = Layout(SCHEMA, (PartitionSpec(spec_id=0),))
     empty = layout.write_table(tmp_path / "table", layout.entries([]))
     path = file(tmp_path / "a.parquet")
-    with pytest.raises(BadInputError, match=re.escape("a.parquet is given twice")):
+    with pytest.raises(BadInputError, match=re.escape("a.parquet is listed twice")):
         existing_file_entries(empty, [path, f"file://{path}"])
     full = layout.write_table(tmp_path / "full", existing_file_entries(empty, [f"file:{path}"]))
-    with pytest.raises(BadInputError, match=re.escape(f"{path} is a file of the table already")):
+    with pytest.raises(BadInputError, match=re.escape(f"{path} is already a file of the table")):
         existing_file_entries(full, [path])
 
 

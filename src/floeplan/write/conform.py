@@ -1,9 +1,9 @@
-"""Rows in exactly the layout of a table, or an error that names the column.
+"""Converts input rows to the table's schema, or raises an error that names the column.
 
-Columns are found by field id where they carry one and by name otherwise, in any order. A column that is not given is
-its write default, or null. Casts never change a value: integers, floats and decimals widen, text and bytes change
-their Arrow layout, timestamps their unit, and a value that does not fit is an error, as is text where a number is asked
-for. Columns of v3 row lineage pass through when the rows carry them.
+Columns are matched by field id if they have one, else by name, in any order. A missing column gets its write default,
+or null. Casts never change a value: integers, floats and decimals widen, strings and binaries change their Arrow
+layout, timestamps their unit; a value that does not fit is an error, as is a string for a number. The row lineage
+columns of format 3 are kept if the rows have them.
 """
 
 from __future__ import annotations
@@ -30,35 +30,35 @@ LINEAGE = pa.schema(
         pa.field("_last_updated_sequence_number", pa.int64(), metadata={FIELD_ID: "2147483539"}),
     ]
 )
-"""The columns that carry the identity of rows from file to file in format 3."""
+"""The row lineage columns of format 3, which keep the identity of rows when files are rewritten."""
 
 
 def conform(rows: Rows, schema: Schema, *, lineage: bool = False) -> pa.Table:
-    """The rows with the columns of ``schema``, in its order, followed by those of row lineage where asked for.
+    """Return the rows with the columns of ``schema``, in its order, then the row lineage columns if requested.
 
     Raises:
-        UnknownColumnError: The rows have a column that the schema has not.
+        UnknownColumnError: The rows have a column that the schema does not have.
         TypeMismatchError: A column's type cannot be widened to the schema's, or a value does not fit.
         BadInputError: A required column is missing, or has nulls.
     """
     table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
     target = arrow_schema(schema)
-    carried = [field for field in LINEAGE if lineage and field.name in table.schema.names]
-    whole = pa.schema([*target, *carried])
-    if table.schema.equals(whole, check_metadata=True) and not _unexpected_nulls(table):
+    lineage_fields = [field for field in LINEAGE if lineage and field.name in table.schema.names]
+    complete = pa.schema([*target, *lineage_fields])
+    if table.schema.equals(complete, check_metadata=True) and not _needs_null_checks(table):
         return table
-    extra = {field.name for field in carried}
+    extra = {field.name for field in lineage_fields}
     found = _matched(list(table.schema), schema.fields, (), extra)
     columns = [
         _column(table.column(found[wanted.field_id]) if wanted.field_id in found else None, wanted, field, table)
         for wanted, field in zip(schema.fields, target, strict=True)
     ]
-    columns += [table.column(field.name).cast(field.type) for field in carried]
-    return pa.Table.from_arrays(columns, schema=whole)
+    columns += [table.column(field.name).cast(field.type) for field in lineage_fields]
+    return pa.Table.from_arrays(columns, schema=complete)
 
 
-def _unexpected_nulls(table: pa.Table) -> bool:
-    """Whether anything has to be looked at more closely: a required column with nulls, or any nested column."""
+def _needs_null_checks(table: pa.Table) -> bool:
+    """Whether a required column has nulls, or a nested column may have them inside."""
     return any(
         pt.is_nested(field.type) or (not field.nullable and table.column(at).null_count)
         for at, field in enumerate(table.schema)
@@ -68,7 +68,7 @@ def _unexpected_nulls(table: pa.Table) -> bool:
 def _matched(
     given: Sequence[pa.Field], wanted: Sequence[NestedField], path: tuple[str, ...], ignored: set[str] | None = None
 ) -> dict[int, int]:
-    """The position of the given field for each wanted id; a given field that is not wanted, or twice, is an error."""
+    """Positions of the given fields by field id; an unknown or duplicate field is an error."""
     by_name = {field.name: field.field_id for field in wanted}
     known = set(by_name.values())
     found: dict[int, int] = {}
@@ -80,12 +80,12 @@ def _matched(
         name = ".".join((*path, field.name))
         if column is None:
             raise UnknownColumnError(
-                f"the rows have a column {name}, which the table has not; its columns are "
+                f"the rows have a column {name} that the table does not have; its columns are "
                 + ", ".join(".".join((*path, other)) for other in by_name),
                 context={"column": name},
             )
         if column in found:
-            raise BadInputError(f"the rows give column {name} twice", context={"column": name})
+            raise BadInputError(f"the rows have column {name} twice", context={"column": name})
         found[column] = position
     return found
 
@@ -109,7 +109,7 @@ def _default(wanted: NestedField, type_: pa.DataType, rows: int, path: tuple[str
 
 
 def _conformed(array: pa.Array, wanted: NestedField, type_: pa.DataType, path: tuple[str, ...]) -> pa.Array:
-    """One array in the wanted type; ``path`` names it."""
+    """Convert one array to the table's type; ``path`` names the column in errors."""
     if wanted.required and array.null_count:
         name = ".".join(path)
         raise BadInputError(
@@ -143,6 +143,7 @@ def _struct(array: pa.Array, fields: Sequence[NestedField], type_: pa.DataType, 
             continue
         child = pc.struct_field(array, [found[wanted.field_id]])
         if present is not None and wanted.required:
+            # Required inside of an optional struct: nulls are an error only where the struct itself is not null.
             _conformed(child.filter(present), wanted, child_type, inner)
             wanted = wanted.model_copy(update={"required": False})
             children.append(_without_nulls(_conformed(child, wanted, child_type, inner)))
@@ -152,15 +153,16 @@ def _struct(array: pa.Array, fields: Sequence[NestedField], type_: pa.DataType, 
 
 
 def _without_nulls(array: pa.Array) -> pa.Array:
-    """Blanks for nulls: a required field has a value even where the struct around it is null, or it is not written."""
+    """Replace nulls by blanks."""
     if not array.null_count:
         return array
+    # pyarrow refuses to write a null in a required field, even where the enclosing struct is null.
     with_blank = pa.concat_arrays([array, _blanks(array.type)])
     return with_blank.take(pc.if_else(array.is_valid(), pa.array(np.arange(len(array))), len(array)))
 
 
 def _nulls(rows: int, type_: pa.DataType) -> pa.Array:
-    """Nulls of a type; what is required inside of null structs is blank."""
+    """Nulls of a type; required fields inside of null structs are blank."""
     if not pt.is_struct(type_):
         return pa.nulls(rows, type_)
     every = pa.array(np.zeros(rows, dtype=np.int64))
@@ -169,7 +171,7 @@ def _nulls(rows: int, type_: pa.DataType) -> pa.Array:
 
 
 def _blanks(type_: pa.DataType) -> pa.Array:
-    """One value that is not null, nor holds a null where there must be none."""
+    """One value that is not null and has no null in a required field."""
     if isinstance(type_, pa.BaseExtensionType):
         return pa.ExtensionArray.from_storage(type_, _blanks(type_.storage_type))
     if pt.is_struct(type_):
@@ -211,7 +213,7 @@ def _map(array: pa.Array, key: NestedField, value: NestedField, type_: pa.DataTy
 
 
 def _packed_offsets(array: pa.Array) -> pa.Array:
-    """Offsets into the flattened values: null lists hold none of them."""
+    """Offsets into the flattened values, where null lists are empty."""
     lengths = pc.list_value_length(array).fill_null(0)
     total = pc.cumulative_sum(lengths)
     return pa.concat_arrays([pa.array([0], total.type), total])
@@ -228,13 +230,13 @@ def _cast(array: pa.Array, wanted: NestedField, type_: pa.DataType, path: tuple[
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         name = ".".join(path)
         raise TypeMismatchError(
-            f"column {name} is {wanted.field_type}, and a value of the rows does not fit: {error}",
+            f"column {name} is {wanted.field_type}, and a value does not fit: {error}",
             context={"column": name, "type": str(wanted.field_type), "found": str(source)},
         ) from error
 
 
 def _widens(source: pa.DataType, target: pa.DataType) -> bool:
-    """Whether values of one type are values of the other; that each of them fits is for the cast to check."""
+    """Whether one type widens to the other; the cast checks that each value fits."""
     if pt.is_integer(target):
         return bool(pt.is_integer(source))
     if pt.is_floating(target):
@@ -260,6 +262,6 @@ def _is_bytes(type_: pa.DataType) -> bool:
 def _mismatch(path: tuple[str, ...], wanted: object, found: pa.DataType) -> TypeMismatchError:
     name = ".".join(path)
     return TypeMismatchError(
-        f"column {name} is {wanted}, and the rows have {found} there; cast them first",
+        f"column {name} is {wanted}, but the rows have {found}; cast them first",
         context={"column": name, "type": str(wanted), "found": str(found)},
     )

@@ -1,14 +1,14 @@
-"""Rows in any order into Parquet files, one partition each, of about the size the table wants.
+"""Writes rows in any order to Parquet data files, one partition per file, of about the target file size.
 
-Memory is bounded whatever comes: rows wait in memory until a row group is full; when all that wait together exceed
-``WriterLimits.buffered_bytes``, the partition with most of them is written out; when more files are open than
-``WriterLimits.open_files``, the one that was idle longest is closed, and begun anew if its partition comes again.
+Memory is bounded: rows are buffered until a row group is full. When all buffers exceed ``WriterLimits.buffered_bytes``,
+the largest one is flushed; when more than ``WriterLimits.open_files`` files are open, the least recently used one is
+closed, and its partition continues in a new file.
 
-A file is one partition. It ends at the target size, as far as that can be foreseen from how well earlier rows were
-compressed. With ``sort`` each file is in the table's sort order as a whole: it holds what was in memory when it ended.
+A file ends at the target size, estimated from the compression ratio of earlier rows. With ``sort`` each file is sorted
+by the table's sort order as a whole: it holds the rows that were buffered when it ended.
 
-Fail-safe: names carry the operation and a token of the attempt, so two attempts never write one file, and an attempt
-that fails removes what it wrote.
+Fail-safe: file names contain the operation and a token of the attempt, so two attempts never write the same file, and a
+failed attempt removes its files.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from floeplan.write.partitioning import FilePartition, sort_rows, split
 from floeplan.write.target import WriteTarget
 
 _FULL_ENOUGH = 0.9
-"""A file this near to the target size is not worth another row group."""
+"""A file that reaches this fraction of the target size gets no further row group."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriterLimits:
-    """What a writer may hold.
+    """Limits of a writer.
 
     Attributes:
         buffered_bytes: Rows in memory over all partitions. Defaults to 192 MiB.
-        open_files: Files being written at once. Defaults to 100.
+        open_files: Open files. Defaults to 100.
     """
 
     buffered_bytes: int = 192 * 1024 * 1024
@@ -58,16 +58,16 @@ def write_data_files(
     clustered: bool = False,
     limits: WriterLimits | None = None,
 ) -> EntriesTable:
-    """Write rows; the entries of the files, in the order they were finished.
+    """Write rows and return the manifest entries of the files, in the order they were closed.
 
     Args:
-        target: The table as writers see it.
-        batches: Rows by column name or field id; brought into the table's layout here.
-        file_name_token: The beginning of file names: the task, or whatever tells writers of one operation apart.
-        partition: The partition of all rows, of any spec of the table; not computed from the rows then.
+        target: The table to write to.
+        batches: Rows, converted to the table's schema here.
+        file_name_token: The prefix of file names, which distinguishes the writers of one operation.
+        partition: The partition of all rows, of any spec of the table; computed from the rows by default.
         sort: Sort the rows of each file by the table's sort order.
-        clustered: The rows of a partition come together: a file is closed when another partition begins.
-        limits: What the writer may hold.
+        clustered: The rows of each partition are consecutive: a file is closed when another partition begins.
+        limits: Limits of the writer.
     """
     with DataFileWriter(
         target, file_name_token=file_name_token, partition=partition, sort=sort, clustered=clustered, limits=limits
@@ -79,21 +79,16 @@ def write_data_files(
 
 @dataclass(slots=True)
 class _Slot:
-    """The rows of one partition that wait, and the file they will go to."""
+    """The buffered rows of one partition, and its open file."""
 
     partition: FilePartition
     waiting: list[pa.Table] = field(default_factory=list)
     waiting_bytes: int = 0
     file: ParquetFile | None = None
 
-    def take(self) -> pa.Table:
-        rows = pa.concat_tables(self.waiting)
-        self.waiting, self.waiting_bytes = [], 0
-        return rows
-
 
 class DataFileWriter:
-    """Takes rows, gives entries; used as a context, it removes its files when left by an exception."""
+    """Writes rows and returns entries; as a context manager it removes its files when an exception is raised."""
 
     def __init__(
         self,
@@ -129,18 +124,22 @@ class DataFileWriter:
             self.abort()
 
     def write(self, rows: Rows) -> None:
-        """Take rows."""
+        """Write rows, or buffer them."""
         if not rows.num_rows:
             return
-        ready = self._ready(rows)
+        ready = self._to_stored_schema(rows)
         if ready.schema != self._layout:  # rows with and without row lineage do not share a file
             self._close_all()
             self._layout = ready.schema
-        for key, part in self._split(ready):
+        target = self._target
+        if self._partition is not None:
+            self._add(self._partition, ready)
+            return
+        for key, part in split(ready, target.stored_schema, target.union, target.spec_id):
             self._add(key, part)
 
     def flush(self) -> int:
-        """Write out what waits; the bytes of all files so far."""
+        """Write all buffered rows, and return the bytes of all files so far."""
         for slot in self._slots.values():
             if slot.waiting:
                 self._flush(slot)
@@ -148,14 +147,14 @@ class DataFileWriter:
         return being_written + sum(file.size for file, _ in self._finished)
 
     def finish(self) -> EntriesTable:
-        """Close all files; the entries of every file written."""
+        """Close all files, and return the entries of all written files."""
         self._close_all()
         order = self._target.sort_order.order_id if self._sort else 0
         entries = [data_entry(self._target, file, partition, order) for file, partition in self._finished]
         return added_entries(entries, self._target.union)
 
     def abort(self) -> None:
-        """Remove every file written."""
+        """Remove all written files."""
         for slot in self._slots.values():
             if slot.file is not None:
                 slot.file.discard()
@@ -163,25 +162,21 @@ class DataFileWriter:
         self._slots.clear()
         self._finished.clear()
 
-    def _ready(self, rows: Rows) -> pa.Table:
-        """The rows as files hold them: in layout, and without columns of unknown type."""
-        whole, stored = self._target.schema, self._target.stored_schema
-        ready = conform(rows, whole, lineage=self._target.format_version > 2)
-        if stored is whole:
+    def _to_stored_schema(self, rows: Rows) -> pa.Table:
+        """Convert rows to the schema of data files: the table's, without columns of unknown type."""
+        schema, stored = self._target.schema, self._target.stored_schema
+        ready = conform(rows, schema, lineage=self._target.format_version > 2)
+        if stored is schema:
             return ready
         kept = project(ready, stored, {}, "the rows")
-        for name in ready.column_names[len(whole.fields) :]:
+        for name in ready.column_names[len(schema.fields) :]:
             kept = kept.append_column(ready.schema.field(name), ready.column(name))
         return kept
-
-    def _split(self, rows: pa.Table) -> Iterator[tuple[PartitionKey, pa.Table]]:
-        if self._partition is not None:
-            return iter([(self._partition, rows)])
-        return split(rows, self._target.stored_schema, self._target.union, self._target.spec_id)
 
     def _add(self, key: PartitionKey, rows: pa.Table) -> None:
         while rows.num_rows:
             slot = self._slot(key)
+            # Buffer what fits into the row group or file, and flush when it is full.
             row_bytes = max(rows.nbytes, 1) / rows.num_rows
             fitting = max(1, int((self._room(slot) - slot.waiting_bytes) / row_bytes))
             part, rows = rows.slice(0, fitting), rows.slice(fitting)
@@ -202,7 +197,7 @@ class DataFileWriter:
         return self._slots[key]
 
     def _room(self, slot: _Slot) -> float:
-        """How many bytes of rows may wait: a row group, or what is left of the file; all of it when it is sorted."""
+        """Bytes of rows to buffer: a row group or the rest of the file; a sorted file is buffered as a whole."""
         options = self._target.options
         ratio = self._encoded / self._taken if self._encoded else 1.0
         written = slot.file.size if slot.file is not None else 0
@@ -210,26 +205,23 @@ class DataFileWriter:
         return left if self._sort else min(left, options.row_group_size)
 
     def _flush(self, slot: _Slot) -> None:
-        """Write what waits; a sorted file ends with that, another one when it is full."""
-        size = slot.waiting_bytes
-        rows = slot.take()
+        """Write the buffered rows; this ends a sorted file, and any other file that is full."""
+        rows, size = pa.concat_tables(slot.waiting), slot.waiting_bytes
+        slot.waiting, slot.waiting_bytes = [], 0
         self._buffered -= size
         if self._sort:
             rows = sort_rows(rows, self._target.stored_schema, self._target.sort_order)
         file = slot.file or self._open(slot, rows)
         before = file.size
-        for group in self._groups(rows, size):
-            file.write(group)
+        # Row groups of equal size, none larger than the table's row-group size.
+        row_groups = -(-size // self._target.options.row_group_size)
+        step = -(-rows.num_rows // max(row_groups, 1))
+        for start in range(0, rows.num_rows, step):
+            file.write(rows.slice(start, step))
         self._encoded += file.size - before
         self._taken += size
         if self._sort or file.size >= _FULL_ENOUGH * self._target.options.target_file_size:
             self._end(slot)
-
-    def _groups(self, rows: pa.Table, size: int) -> Iterator[pa.Table]:
-        count = -(-size // self._target.options.row_group_size)
-        step = -(-rows.num_rows // max(count, 1))
-        for start in range(0, rows.num_rows, step):
-            yield rows.slice(start, step)
 
     def _open(self, slot: _Slot, rows: pa.Table) -> ParquetFile:
         is_open = [other for other in self._slots.values() if other.file is not None]
@@ -260,7 +252,7 @@ class DataFileWriter:
 
 
 def data_entry(target: WriteTarget, file: WrittenFile, partition: FilePartition, sort_order_id: int = 0) -> FileEntry:
-    """A data file as the manifest will have it."""
+    """The manifest entry of a written data file."""
     return FileEntry(
         path=file.path,
         partition=partition,
@@ -272,18 +264,15 @@ def data_entry(target: WriteTarget, file: WrittenFile, partition: FilePartition,
     )
 
 
-# Small pieces of rows put together: what is done for each piece costs more than what is done for its rows.
-#
-# Rule: pieces of one layout wait until they have enough rows or bytes; their order stays. Memory: ``BYTES_AT_ONCE`` and
-# one piece.
-
-
 ROWS_AT_ONCE = 128 * 1024
 BYTES_AT_ONCE = 64 * 1024 * 1024
 
 
 def coalesce_batches(pieces: Iterable[Rows]) -> Iterator[pa.Table]:
-    """The same rows in fewer tables, none of which is empty."""
+    """Combine consecutive small batches of one schema, because the writer's cost per batch exceeds that of its rows.
+
+    The order of rows is kept and no table is empty. Memory: ``BYTES_AT_ONCE`` and one batch.
+    """
     waiting: list[pa.Table] = []
     rows = size = 0
     for piece in pieces:

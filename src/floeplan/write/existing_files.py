@@ -1,12 +1,11 @@
-"""Parquet files that are there already, described as data files of a table without being read or written again.
+"""Registers existing Parquet files as data files of a table, without reading or rewriting their rows.
 
-The partition of a file must be provable: each field of the spec has one value for all rows, by the file's own
-statistics (every value between bounds that share it, nulls known absent or filling the column) or, where the caller
-trusts them, by ``name=value`` folders of its path. Columns are known by the field ids of the file, or by the table's
-name mapping when it has none.
+The partition of a file must be proven: each field of the spec has one value for all rows, by the file's statistics or,
+if the caller trusts them, by ``name=value`` folders of its path (``proven_partitions``). Columns are resolved by the
+file's field ids, or by the table's name mapping if the file has none.
 
-Fail-safe: a file whose partition is not proven, whose columns are not surely those of the table, or which the table
-has already is refused by name, and with it the whole import.
+Fail-safe: a file whose partition is not proven, whose columns may not be those of the table, or which the table already
+has is refused by name, and with it the whole operation.
 """
 
 from __future__ import annotations
@@ -53,13 +52,13 @@ _THREADS = 16
 def existing_file_entries(
     table: Table, paths: Iterable[str | os.PathLike[str]], *, spec_id: int | None = None, hive_partitions: bool = False
 ) -> EntriesTable:
-    """Entries for Parquet files, in the order given.
+    """Manifest entries for existing Parquet files, in the given order.
 
     Args:
-        table: The table they shall belong to.
+        table: The table.
         paths: Their locations.
-        spec_id: The spec they are partitioned by; the table's default when not given.
-        hive_partitions: Take partition values from ``name=value`` folders where statistics do not prove them, and
+        spec_id: The spec they are partitioned by; the table's default spec by default.
+        hive_partitions: Take partition values from ``name=value`` folders if statistics do not prove them, and the
             values of identity fields for columns that the files do not have.
     """
     target = WriteTarget.of(table, spec_id=spec_id)
@@ -82,7 +81,7 @@ def _refuse_duplicates(table: Table, locations: Sequence[str]) -> None:
     spellings: dict[str, str] = {}
     for location in locations:
         if location in spellings:
-            raise BadInputError(f"{location} is given twice", context={"file": location})
+            raise BadInputError(f"{location} is listed twice", context={"file": location})
         spellings |= dict.fromkeys(_spellings(location), location)
     snapshot = table.current_snapshot()
     if snapshot is None or not locations:
@@ -93,7 +92,7 @@ def _refuse_duplicates(table: Table, locations: Sequence[str]) -> None:
     known = live.path.filter(pc.is_in(live.path, pa.array(list(spellings), live.path.type)))
     if len(known):
         found = spellings[known[0].as_py()]
-        raise BadInputError(f"{found} is a file of the table already", context={"file": found})
+        raise BadInputError(f"{found} is already a file of the table", context={"file": found})
 
 
 def _spellings(location: str) -> tuple[str, ...]:
@@ -102,7 +101,7 @@ def _spellings(location: str) -> tuple[str, ...]:
 
 
 def _names(table: Table) -> dict[int, set[str]]:
-    """Every name a field has had, by its id."""
+    """All names that a field has had, by field id."""
     found: dict[int, set[str]] = {}
     for schema in table.metadata.schemas:
         for field_id in fields_by_id(schema):
@@ -121,7 +120,7 @@ def _open(
 
 
 def _own_leaves(path: str, footer: ParquetFooter, names: Mapping[int, set[str]]) -> dict[int, LeafColumn]:
-    """The leaves by the file's ids, which must mean what they mean in the table."""
+    """The leaves by the file's field ids, whose names must be names of the same field ids in the table."""
     for field_id in fields_by_id(footer.schema):
         name, known = footer.schema.find_column_name(field_id), names.get(field_id, set())
         if name not in known:
@@ -150,7 +149,7 @@ def _mapped_leaves(path: str, footer: ParquetFooter, mapping: NameMapping | None
 
 
 def _check_required(path: str, leaves: Mapping[int, LeafColumn], target: WriteTarget, hive: bool) -> None:
-    """Required columns must be there, or be the value of an identity field."""
+    """Required columns must be in the file, or be the source of an identity partition field."""
     constant = {f.source_id for f in target.spec.fields if hive and isinstance(f.transform, IdentityTransform)}
     for field in target.stored_schema.fields:
         must = field.required and field.initial_default is None and isinstance(field.field_type, PrimitiveType)
@@ -162,7 +161,7 @@ def _check_required(path: str, leaves: Mapping[int, LeafColumn], target: WriteTa
 
 
 def _check_types(path: str, leaves: Mapping[int, LeafColumn], target: WriteTarget) -> None:
-    """Columns must be readable as the types of the table."""
+    """The types of columns must be the table's, or promote to them by the schema evolution rules."""
     for field_id, leaf in leaves.items():
         wanted = fields_by_id(target.schema).get(field_id)
         if wanted is not None and not _reads_as(leaf.type, wanted.field_type):

@@ -1,4 +1,4 @@
-"""Written files as manifest entries: one value a file here, columns there."""
+"""Converts written files to a columnar ``EntriesTable`` of manifest entries."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from floeplan.write.partitioning import FilePartition
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
-    """A new file; what a manifest leaves out for its kind is ``None``."""
+    """A new data or delete file; fields that do not apply to its content are ``None``."""
 
     path: str
     partition: FilePartition
@@ -42,7 +42,7 @@ def added_entries(
     union: UnionPartitionType,
     partition_types: Mapping[int, PrimitiveType] | None = None,
 ) -> EntriesTable:
-    """Entries with status ADDED; numbers that a commit gives are left to be inherited."""
+    """Entries with status ADDED; snapshot id and sequence numbers are null, to be inherited from the commit."""
     plain = {
         "spec_id": [file.partition.key.spec_id for file in files],
         "status": [int(Status.ADDED)] * len(files),
@@ -68,11 +68,11 @@ def added_entries(
 
 
 def _partition_values(values: Sequence[Any], field_id: int, type_: PrimitiveType) -> pa.Array:
-    """The values of a partition field; a field whose column no schema has any more can have none."""
+    # The source column of the field is in no schema any more, so its type and the encoding of its values are unknown.
     if isinstance(type_, UnknownType) and any(value is not None for value in values):
         raise UnsupportedError(
-            f"the column that partition field {field_id} is made of is in no schema of the table, so that its values "
-            "cannot be written; write to a spec without it",
+            f"the source column of partition field {field_id} is in no schema of the table, so its values cannot be "
+            "written; write to a spec without it",
             context={"field-id": field_id},
         )
     return pa.array(values, partition_arrow_type(type_))
@@ -85,6 +85,6 @@ def _pairs(metrics: FileMetrics | None, name: str) -> list[dict[str, Any]] | Non
 
 
 def remove_written_files(entries: EntriesTable | None, files: TableFiles) -> None:
-    """Remove files that were written and will not be committed; one that cannot be removed stays as an orphan."""
+    """Remove written files that will not be committed; a file that cannot be removed remains as an orphan."""
     if entries is not None:
         files.remove(entries.path.to_pylist())

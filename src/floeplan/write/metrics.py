@@ -1,21 +1,20 @@
-"""The statistics of a data file as its manifest entry states them.
+"""The column metrics of a data file in its manifest entry.
 
-Sizes and counts come from the Parquet footer; what it does not tell, or not right, from the writer. Bounds are the
-smallest and largest of the row groups' bounds without NaN, cut to the width the table wants: a lower bound is cut, an
-upper bound is cut and raised in its last place, skipping what is no character, and left out when nothing is above it.
-Zeros of floating point are widened to -0.0 and +0.0. Of columns inside lists and maps only the size is stated.
+Sizes and counts come from the Parquet footer, or from the writer where the footer lacks them or has them wrong
+(``RowGroupMetrics``). Bounds are the minimum and maximum over row groups, without NaN, truncated to the table's metrics
+mode: a lower bound is cut; an upper bound is cut and its last character incremented, and left out if none can be.
+Floating-point zeros become -0.0 in lower and +0.0 in upper bounds. Columns inside of lists and maps have only a size.
 
-Fail-safe: a row group whose values have no bounds leaves the file without one.
+Fail-safe: if one row group with values has no bound, neither does the file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.conversions import to_bytes
@@ -28,10 +27,9 @@ from floeplan.parquet.footer.values import Side, comparable, decode_bound, usabl
 from floeplan.partition.transforms import from_physical
 from floeplan.predicate.stats import Bound
 from floeplan.schemas import fields_by_id
+from floeplan.vectors import Ints, Mask
 from floeplan.write.options import MetricsMode, MetricsModes
 from floeplan.write.parquet_file import RowGroupMetrics
-
-Counts: TypeAlias = npt.NDArray[np.int64]
 
 _LAST_CODE_POINT = 0x10FFFF
 _SURROGATES = range(0xD800, 0xE000)
@@ -39,7 +37,7 @@ _SURROGATES = range(0xD800, 0xE000)
 
 @dataclass(frozen=True, slots=True)
 class FileMetrics:
-    """Statistics by field id; bounds in Iceberg's single-value form."""
+    """Metrics by field id; bounds in Iceberg's single-value serialization."""
 
     column_sizes: dict[int, int] = field(default_factory=dict)
     value_counts: dict[int, int] = field(default_factory=dict)
@@ -49,7 +47,7 @@ class FileMetrics:
     upper_bounds: dict[int, bytes] = field(default_factory=dict)
 
     def maps(self) -> dict[str, dict[int, Any]]:
-        """By the names of the columns of entries."""
+        """The metrics by their field names in a manifest entry."""
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
@@ -60,14 +58,14 @@ def file_metrics(
     groups: Sequence[RowGroupMetrics] = (),
     leaves: Mapping[int, LeafColumn] | None = None,
 ) -> FileMetrics:
-    """The statistics of a file.
+    """The metrics of a file.
 
     Args:
         footer: The file's footer.
-        schema: The table's schema; columns it does not have are left out.
-        modes: What the table wants of each column.
-        groups: What the writer saw of each row group; nothing for files of others.
-        leaves: The file's leaf for each field id; the footer's own mapping when not given.
+        schema: The table's schema; columns that it does not have are left out.
+        modes: The metrics mode of each column.
+        groups: The writer's metrics of each row group; empty for files of other writers.
+        leaves: The file's leaf for each field id; the footer's own mapping by default.
     """
     metrics = FileMetrics()
     for field_id, leaf in (footer.leaf_by_id if leaves is None else leaves).items():
@@ -86,16 +84,16 @@ class _Column:
 
     @property
     def is_float(self) -> bool:
-        """Whether NaN has to be thought of."""
+        """Whether the column may have NaN."""
         return isinstance(self.type, FloatType | DoubleType)
 
-    def nulls(self, claimed: Counts) -> Counts:
-        """Nulls in each row group, -1 where that is not known."""
+    def nulls(self, in_footer: Ints) -> Ints:
+        """Nulls in each row group, -1 where unknown."""
         seen = [group.null_counts.get(self.field_id, -1) for group in self.groups]
-        return np.array(seen, dtype=np.int64) if seen else claimed
+        return np.array(seen, dtype=np.int64) if seen else in_footer
 
-    def nans(self, groups: int) -> Counts:
-        """NaN in each row group, -1 where nobody counted."""
+    def nans(self, groups: int) -> Ints:
+        """NaN in each row group, -1 where unknown."""
         if not self.is_float:
             return np.zeros(groups, dtype=np.int64)
         seen = [group.nan_counts.get(self.field_id, -1) for group in self.groups]
@@ -109,8 +107,8 @@ def _add(metrics: FileMetrics, footer: ParquetFooter, leaf: LeafColumn, column: 
     metrics.column_sizes[key] = int(chunks.total_compressed_size.sum())
     if leaf.max_rep:
         return
-    claims = usable_statistics(footer, chunks)
-    nulls = column.nulls(np.zeros_like(chunks.num_values) if leaf.max_def == 0 else claims.null_count)
+    usable = usable_statistics(footer, chunks)
+    nulls = column.nulls(np.zeros_like(chunks.num_values) if leaf.max_def == 0 else usable.null_count)
     nans = column.nans(footer.num_row_groups)
     metrics.value_counts[key] = int(chunks.num_values.sum())
     if (nulls >= 0).all():
@@ -119,10 +117,11 @@ def _add(metrics: FileMetrics, footer: ParquetFooter, leaf: LeafColumn, column: 
         metrics.nan_value_counts[key] = int(nans.sum())
     if not column.mode.bounds or not comparable(leaf, column.type):
         return
+    # Row groups that may have values other than null and NaN.
     ordinary = (nulls < 0) | (chunks.num_values > nulls + np.maximum(nans, 0))
     for side, raw, found in (
-        (Side.LOWER, claims.lower, metrics.lower_bounds),
-        (Side.UPPER, claims.upper, metrics.upper_bounds),
+        (Side.LOWER, usable.lower, metrics.lower_bounds),
+        (Side.UPPER, usable.upper, metrics.upper_bounds),
     ):
         value = _reduced(column, side, decode_bound(leaf, column.type, raw, side), ordinary)
         bound = None if value is None else single_value(column.type, value, side, column.mode.width)
@@ -130,8 +129,8 @@ def _add(metrics: FileMetrics, footer: ParquetFooter, leaf: LeafColumn, column: 
             found[key] = bound
 
 
-def _reduced(column: _Column, side: Side, bound: Bound, ordinary: npt.NDArray[np.bool_]) -> Any:
-    """The smallest or largest of the row groups' bounds; ``None`` unless every row group with values has one."""
+def _reduced(column: _Column, side: Side, bound: Bound, ordinary: Mask) -> Any:
+    """The minimum or maximum of the row groups' bounds; ``None`` unless every row group with values has one."""
     at = 0 if side is Side.LOWER else 1
     seen = [group.long_bounds[column.field_id][at] for group in column.groups if column.field_id in group.long_bounds]
     covered = bound.valid.copy()
@@ -150,7 +149,7 @@ def _reduced(column: _Column, side: Side, bound: Bound, ordinary: npt.NDArray[np
 
 
 def single_value(type_: PrimitiveType, value: Any, side: Side, width: int | None) -> bytes | None:
-    """A canonical value as a bound: cut where too wide, widened where zeros differ; ``None`` if there is none."""
+    """Serialize a canonical value as a bound, truncated to ``width``; ``None`` if there is no upper bound."""
     match type_:
         case StringType():
             text = value if width is None or len(value) <= width else _cut_text(value, width, side)

@@ -1,7 +1,7 @@
-"""The table properties that shape written files, parsed and checked once.
+"""The table properties for written files and for metrics, parsed and checked once.
 
-Names and defaults are Iceberg's. Fail-safe: a property that exists with a value it cannot take is an error that names
-it, before a file is written.
+Names and defaults are Iceberg's. Fail-safe: a property with an invalid value is an error that names it, before a file
+is written.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _FPP = 0.01
 
 @dataclass(frozen=True, slots=True)
 class BloomOptions:
-    """The Bloom filter of one column: false-positive probability, and distinct values where the table says so."""
+    """The Bloom filter of one column: false-positive probability, and number of distinct values if configured."""
 
     fpp: float = _FPP
     ndv: int | None = None
 
     def distinct_values(self, rows: int, max_bytes: int) -> int:
-        """How many distinct values to plan for: as many as there are rows, as far as the largest filter holds them."""
+        """The number of distinct values to size the filter for: that of the rows, limited by the largest filter."""
         holds = int(-max_bytes * math.log(1 - self.fpp ** (1 / 8)))
         return max(1, min(self.ndv or rows, holds))
 
@@ -59,15 +59,15 @@ class WriteOptions:
     Attributes:
         target_file_size: Encoded size at which a data file ends. Defaults to 512 MiB.
         delete_target_file_size: The same for position delete files. Defaults to 64 MiB.
-        row_group_size: Rows of a row group in memory. Defaults to 128 MiB.
+        row_group_size: In-memory size of the rows of a row group. Defaults to 128 MiB.
         page_size: Encoded size of a page. Defaults to 1 MiB.
-        page_rows: Most rows of a page. Defaults to 20,000.
+        page_rows: Maximum rows of a page. Defaults to 20,000.
         dictionary_size: Size of a dictionary page at which a column falls back to plain values. Defaults to 2 MiB.
         codec: Compression as pyarrow names it. Defaults to Zstandard.
         level: Compression level; ``None`` leaves it to the codec.
         bloom: Columns with a Bloom filter, by name.
         bloom_max_bytes: Largest Bloom filter. Defaults to 1 MiB.
-        delete_per_file: Whether a position delete file serves one data file (granularity ``file``, the default).
+        delete_per_file: Whether a position delete file applies to one data file (granularity ``file``, the default).
     """
 
     target_file_size: int = 512 * _MIB
@@ -84,7 +84,7 @@ class WriteOptions:
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> WriteOptions:
-        """The options a table's properties ask for."""
+        """Parse the table's properties."""
         read = _Reader(properties)
         codec = read("write.parquet.compression-codec", _codec, "ZSTD")
         return cls(
@@ -175,13 +175,9 @@ def _granularity(text: str) -> bool:
     return text.lower() == "file"
 
 
-# Which statistics a table wants of each column: ``none``, ``counts``, ``truncate(n)`` or ``full``.
-#
-# A property of the column wins. Without a default in the properties the default is ``truncate(16)``, but of a wide
-# table
-# only the first columns have one: those of a struct before those of structs inside it. Columns of the sort order whose
-# transform keeps the order have bounds in any case, unless a property of the column says otherwise.
-
+# Metrics modes: ``none``, ``counts``, ``truncate(n)`` or ``full`` per column, by the same rules as Iceberg's
+# MetricsConfig. A column property wins. Without a configured default, ``truncate(16)`` applies to the first columns of
+# a wide table only. Columns of the sort order with an order-preserving transform always have bounds.
 
 _DEFAULT = "write.metadata.metrics.default"
 _COLUMN = "write.metadata.metrics.column."
@@ -190,7 +186,7 @@ _MOST_INFERRED = "write.metadata.metrics.max-inferred-column-defaults"
 
 @dataclass(frozen=True, slots=True)
 class MetricsMode:
-    """What is kept of one column; ``width`` cuts bounds of text and bytes, ``None`` keeps them whole."""
+    """The metrics of one column; ``width`` truncates bounds of strings and binaries, ``None`` does not."""
 
     counts: bool
     bounds: bool
@@ -198,7 +194,7 @@ class MetricsMode:
 
     @classmethod
     def parse(cls, text: str, name: str) -> MetricsMode:
-        """A mode as properties spell it."""
+        """Parse the value of a property."""
         known = {"none": NONE, "counts": COUNTS, "full": FULL}
         wanted = text.strip().lower()
         cut = re.fullmatch(r"truncate\((\d+)\)", wanted)
@@ -233,7 +229,8 @@ class MetricsModes:
     def from_properties(
         cls, properties: Mapping[str, str], schema: Schema, sort_order: SortOrder | None = None
     ) -> MetricsModes:
-        """The modes a table's properties ask for."""
+        """Parse the table's properties."""
+        # Sort columns come after the defaults and before column properties, which win.
         leaves = list(_leaves(schema.as_struct()))
         configured = properties.get(_DEFAULT)
         if configured is not None:
@@ -253,7 +250,7 @@ class MetricsModes:
 
 
 def _leaves(type_: IcebergType) -> Iterator[int]:
-    """Field ids of primitive columns, those of a struct before those inside its nested fields."""
+    """Field ids of primitive columns, breadth first within each struct: its own before those of nested fields."""
     match type_:
         case StructType(fields=fields):
             nested = fields

@@ -1,7 +1,7 @@
-"""One Parquet file being written: one row group at a time, and what its footer will not tell.
+"""Writes one Parquet file, row group by row group, and collects the metrics that its footer lacks.
 
-Statistics in a footer count no NaN, miscount nulls inside of structs, and leave out bounds of long values. All three
-are gathered here, row group by row group, so that the entry of the file can have them.
+Parquet statistics do not count NaN, and pyarrow miscounts nulls inside of structs and leaves out bounds of long values.
+All three are collected per row group for the manifest entry of the file.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from floeplan.scan.projection import field_id
 from floeplan.write.options import WriteOptions
 
 _LONGEST_STATISTIC = 4096
-"""Bytes of a value up to which pyarrow writes it as a statistic."""
+"""pyarrow writes no statistics for values longer than this."""
 _SAMPLE, _FEW, _MOSTLY = 1 << 15, 1 << 10, 0.9
-"""Rows looked at to tell whether values repeat, rows too few to tell, and the share of different ones that says no."""
+"""Rows to sample for repetition, rows too few to decide, and the fraction of distinct values without a dictionary."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowGroupMetrics:
-    """What was seen of one row group by field id: nulls, NaN, and the bounds of columns with long values."""
+    """Metrics of one row group by field id: nulls, NaN, and the bounds of columns with long values."""
 
     null_counts: Mapping[int, int]
     nan_counts: Mapping[int, int]
@@ -38,7 +38,7 @@ class RowGroupMetrics:
 
     @classmethod
     def merged(cls, parts: Iterable[RowGroupMetrics]) -> RowGroupMetrics:
-        """What was seen of columns of one row group, each part of others."""
+        """Merge the metrics of disjoint columns of one row group."""
         nulls, nans, bounds = dict[int, int](), dict[int, int](), dict[int, tuple[Any, Any]]()
         for part in parts:
             nulls.update(part.null_counts)
@@ -68,9 +68,9 @@ class ParquetFile:
         Args:
             files: The table's files.
             path: Where to write.
-            options: How to write.
-            first: The rows of the first row group, which are yet to be written.
-            plain: Columns without a dictionary.
+            options: The write options.
+            first: The rows of the first row group, not written yet; their number sizes Bloom filters.
+            plain: Columns to write without a dictionary.
         """
         self.path = path
         self._files = files
@@ -105,8 +105,8 @@ class ParquetFile:
         return WrittenFile(self.path, size, _footer(self._metadata[0], self.path, size), tuple(self._groups))
 
     def discard(self) -> None:
-        """Give up and remove the file; what failed before may fail again when closed."""
-        with suppress(Exception):
+        """Abort and remove the file."""
+        with suppress(Exception):  # what failed before may fail again on close
             self._writer.close()
         self._remove()
 
@@ -117,7 +117,7 @@ class ParquetFile:
 
 
 def encoded_file(rows: pa.Table, options: WriteOptions, plain: frozenset[str] = frozenset()) -> memoryview:
-    """A file in memory: the rows as one row group, or none when there are no rows."""
+    """Encode the rows as a file in memory with one row group, or none if there are no rows."""
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(sink, rows.schema, **_settings(options, rows, plain)) as writer:
         if rows.num_rows:
@@ -126,10 +126,8 @@ def encoded_file(rows: pa.Table, options: WriteOptions, plain: frozenset[str] = 
 
 
 def high_cardinality_columns(rows: pa.Table) -> frozenset[str]:
-    """Plain columns whose values are nearly all different, so that a dictionary would only add to them.
-
-    Rows are looked at all over the table: among neighbours values repeat where the rows are sorted.
-    """
+    """Primitive columns whose values are nearly all distinct, so that a dictionary would only add bytes."""
+    # Sample over the whole table: in sorted rows, neighbouring values repeat.
     sample = rows.take(pa.array(np.arange(0, rows.num_rows, max(1, rows.num_rows // _SAMPLE))))
     columns = zip(sample.column_names, sample.columns, strict=True)
     return frozenset(name for name, column in columns if _hardly_repeats(column))
@@ -164,7 +162,7 @@ def _settings(options: WriteOptions, first: pa.Table, plain: frozenset[str]) -> 
 
 
 def _paths(field: pa.Field, name: str, path: str) -> Iterator[tuple[str, str]]:
-    """Names of leaves as the table has them, and as the file has them."""
+    """Names of leaves in the table, and their paths in the file."""
     name, path, type_ = name + field.name, path + field.name, field.type
     if pt.is_struct(type_):
         inner = [(child, path) for child in type_]
@@ -186,7 +184,7 @@ def _footer(metadata: Any, path: str, size: int) -> ParquetFooter:
 
 
 def row_group_metrics(rows: pa.Table) -> RowGroupMetrics:
-    """What there is to know of the rows of one row group."""
+    """Compute the metrics of the rows of one row group."""
     null_counts: dict[int, int] = {}
     nan_counts: dict[int, int] = {}
     long_bounds: dict[int, tuple[Any, Any]] = {}
@@ -202,7 +200,7 @@ def row_group_metrics(rows: pa.Table) -> RowGroupMetrics:
 
 
 def _leaves(field: pa.Field, values: pa.ChunkedArray) -> Iterator[tuple[int, pa.ChunkedArray]]:
-    """Leaves with a field id outside of lists and maps; what a null struct holds is null."""
+    """Leaves with a field id outside of lists and maps; the fields of a null struct are null."""
     key = field_id(field)
     if pt.is_struct(field.type):
         for at in range(field.type.num_fields):

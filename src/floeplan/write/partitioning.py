@@ -1,8 +1,8 @@
-"""Rows taken apart by partition, and put in order, on whole columns.
+"""Splits rows by partition and sorts them, column-wise.
 
-The partition of a row is the tuple of the spec's transforms of its source columns; rows of equal tuples (NaN equal to
-itself, -0.0 another partition than 0.0) go to one file. Sorting follows the table's sort order: each key ascending or
-descending with nulls first or last, floating point by Java's total order (-0.0 before 0.0, NaN after everything).
+The partition of a row is the tuple of the spec's transforms of its source columns. As in Java, NaN equals itself and
+-0.0 differs from 0.0. Sorting follows the table's sort order: each key ascending or descending with nulls first or
+last, floating point in Java's total order (-0.0 before 0.0, NaN last).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from floeplan.write.row_order import RowNumbers, SortKey, sorted_row_numbers
 
 @dataclass(frozen=True, slots=True)
 class FilePartition:
-    """The partition of a file: its key, and the values entries hold, by union field id."""
+    """The partition of a file: its key, and the values of its manifest entry by field id of the union type."""
 
     key: PartitionKey
     values: Mapping[int, Any]
@@ -55,7 +55,7 @@ class FilePartition:
 
 
 def partitions_of(files: EntriesTable, union: UnionPartitionType) -> list[FilePartition]:
-    """The partition of every file, as its entry has it."""
+    """The partition of every file, from its manifest entry."""
     columns = files.partition_columns()
     codes, keys = group_codes(union, files.spec_id, columns)
     values = {field_id: column.to_pylist() for field_id, column in columns.items()}
@@ -69,7 +69,7 @@ def partitions_of(files: EntriesTable, union: UnionPartitionType) -> list[FilePa
 def split(
     rows: pa.Table, schema: Schema, union: UnionPartitionType, spec_id: int
 ) -> Iterator[tuple[PartitionKey, pa.Table]]:
-    """The rows of each partition, in their order; each part owns its memory."""
+    """Split rows by partition, keeping their order; each part owns its memory."""
     spec = union.spec(spec_id)
     if spec.unpartitioned:
         yield PartitionKey.from_tuple(spec, [None] * len(spec.fields)), rows
@@ -79,7 +79,7 @@ def split(
     if len(keys) == 1:
         yield keys[0], rows
         return
-    narrow = codes.astype(np.min_scalar_type(len(keys)))  # numbers of 16 bits are sorted by counting
+    narrow = codes.astype(np.min_scalar_type(len(keys)))  # NumPy sorts 16-bit integers by radix sort
     order = np.argsort(narrow, kind="stable")
     cuts = np.searchsorted(codes[order], np.arange(1, len(keys)))
     for key, part in zip(keys, np.split(order, cuts), strict=True):
@@ -90,13 +90,13 @@ def partition_values(rows: pa.Table, schema: Schema, field: BoundField) -> pa.Ar
     """The values of one partition field for every row, in the vector domain of its type."""
     if field.source_id not in fields_by_id(schema):
         raise UnknownColumnError(
-            f"partition field {field.column.path[0]} takes its values from field id {field.source_id}, which the "
-            "schema no longer has; write to a spec without it",
+            f"the source of partition field {field.column.path[0]} is field id {field.source_id}, which the schema no "
+            "longer has; write to a spec without it",
             context={"field": field.column.path[0], "source-id": field.source_id},
         )
     if isinstance(field.transform, UnknownTransform):
         raise UnsupportedError(
-            f"partition field {field.column.path[0]} has a transform that is not known: {field.transform}",
+            f"partition field {field.column.path[0]} has an unknown transform: {field.transform}",
             context={"field": field.column.path[0]},
         )
     return transformed(rows, schema, field.source_id, field.transform)
@@ -118,7 +118,7 @@ def transformed(rows: pa.Table, schema: Schema, source_id: int, transform: Trans
 
 
 def _within_type(labels: Vector, transform: Transform, source: PrimitiveType) -> pa.Array:
-    """Labels within their type: truncated integers wrap as they do in Java, decimals that leave it are an error."""
+    """Fit results into their type: truncated integers wrap around as in Java, decimals out of range are an error."""
     limits = integer_limits(source)
     if isinstance(source, IntegerType) and isinstance(labels, np.ndarray):
         labels = labels.astype(np.int32).astype(np.int64)
@@ -145,14 +145,14 @@ def _vector(values: pa.Array) -> Vector:
 
 
 def sort_rows(rows: pa.Table, schema: Schema, order: SortOrder) -> pa.Table:
-    """The rows in the order asked for; equal rows keep theirs."""
+    """Sort rows by a sort order; the sort is stable."""
     if not order.fields or rows.num_rows < 2:
         return rows
     return take_rows(rows, pa.array(sort_row_numbers(rows, schema, order)))
 
 
 def sort_row_numbers(rows: pa.Table, schema: Schema, order: SortOrder) -> RowNumbers:
-    """The numbers of the rows in the order asked for; equal rows keep theirs."""
+    """The row numbers in sort order; the sort is stable."""
     return sorted_row_numbers(
         [
             SortKey(
@@ -166,7 +166,8 @@ def sort_row_numbers(rows: pa.Table, schema: Schema, order: SortOrder) -> RowNum
 
 
 def take_rows(rows: pa.Table, numbers: pa.Array) -> pa.Table:
-    """Rows by their numbers: from one piece of each column in turn, which takes half the time it does from many."""
+    """Take rows by number."""
+    # Column by column from one contiguous chunk, which is faster than taking from many chunks.
     columns = [rows.select([at]).combine_chunks().take(numbers).column(0) for at in range(rows.num_columns)]
     return pa.Table.from_arrays(columns, schema=rows.schema)
 
@@ -174,7 +175,7 @@ def take_rows(rows: pa.Table, numbers: pa.Array) -> pa.Table:
 def _sortable(rows: pa.Table, schema: Schema, field: SortField) -> pa.Array:
     if field.source_id not in fields_by_id(schema):
         raise UnknownColumnError(
-            f"the sort order names field id {field.source_id}, which the schema does not have",
+            f"the sort order uses field id {field.source_id}, which the schema does not have",
             context={"source-id": field.source_id},
         )
     values = transformed(rows, schema, field.source_id, field.transform)
@@ -182,7 +183,7 @@ def _sortable(rows: pa.Table, schema: Schema, field: SortField) -> pa.Array:
 
 
 def _total_order(values: pa.Array) -> pa.Array:
-    """Floating point as integers of the same order."""
+    """Floating-point values as integers of the same order."""
     numbers = np.asarray(values.fill_null(0.0)).astype(np.float64)
     bits = np.where(np.isnan(numbers), np.nan, numbers).view(np.int64)
     ordered = np.where(bits < 0, bits ^ np.int64(np.iinfo(np.int64).max), bits)

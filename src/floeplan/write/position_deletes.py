@@ -1,12 +1,12 @@
-"""Deleted rows by position: position delete files for format 2, deletion vectors for format 3.
+"""Writes position deletes: position delete files in format 2, deletion vectors in format 3.
 
-A delete belongs to the spec and the partition of the data file it refers to, whatever the table's default is by now.
-A position delete file serves one data file (named in its entry and by both bounds of its path column) or, at partition
-granularity, several of one partition, sorted by path and position. Deletion vectors share a Puffin file; each has an
-entry of its own.
+A delete file is recorded in the spec and partition of the data files it applies to, not in the table's default spec. A
+position delete file applies to one data file (``referenced_data_file`` and both bounds of its path column) or, at
+partition granularity, to several of one partition, sorted by path and position. Deletion vectors share a Puffin file;
+each has its own manifest entry.
 
-Fail-safe: format 1 has neither, format 2 no deletion vectors, and format 3 takes no new position delete files; asking
-for them is an error before anything is written.
+Fail-safe: format 1 has no row-level deletes, format 2 no deletion vectors, and format 3 forbids new position delete
+files; a wrong combination is an error before anything is written.
 """
 
 from __future__ import annotations
@@ -42,60 +42,6 @@ from floeplan.write.parquet_file import ParquetFile, WrittenFile
 from floeplan.write.partitioning import FilePartition, partitions_of
 from floeplan.write.target import WriteTarget
 
-# Puffin files: blobs of any kind one after the other, and a footer in JSON that says where each of them is.
-#
-# Layout: magic, blobs, then the footer: magic, payload, its length, four bytes of flags, magic; numbers little-endian.
-
-
-_MAGIC = b"PFA1"
-_NO_FLAGS = bytes(4)
-_ROW_POSITION = 2147483645
-DELETION_VECTOR = "deletion-vector-v1"
-
-
-@dataclass(frozen=True, slots=True)
-class Blob:
-    """A blob with its metadata."""
-
-    data: bytes
-    type: str
-    fields: tuple[int, ...]
-    properties: Mapping[str, str]
-
-
-def deletion_vector_blob(data: bytes, data_file: str, cardinality: int) -> Blob:
-    """An encoded deletion vector, as the specification wants it described."""
-    properties = {"referenced-data-file": data_file, "cardinality": str(cardinality)}
-    return Blob(data, DELETION_VECTOR, (_ROW_POSITION,), properties)
-
-
-def puffin_file(blobs: Sequence[Blob]) -> tuple[bytes, list[tuple[int, int]]]:
-    """The bytes of a file, and offset and length of each blob in it; snapshot and sequence number are left open."""
-    places = []
-    offset = len(_MAGIC)
-    for blob in blobs:
-        places.append((offset, len(blob.data)))
-        offset += len(blob.data)
-    described = [
-        {
-            "type": blob.type,
-            "fields": list(blob.fields),
-            "snapshot-id": -1,
-            "sequence-number": -1,
-            "offset": start,
-            "length": length,
-            "properties": dict(blob.properties),
-        }
-        for blob, (start, length) in zip(blobs, places, strict=True)
-    ]
-    footer = {"blobs": described, "properties": {"created-by": f"Floeplan {version('floeplan')}"}}
-    payload = json.dumps(footer, separators=(",", ":")).encode()
-    tail = _MAGIC + payload + struct.pack("<i", len(payload)) + _NO_FLAGS + _MAGIC
-    return b"".join([_MAGIC, *(blob.data for blob in blobs), tail]), places
-
-
-# ---
-
 Positions: TypeAlias = "npt.NDArray[np.integer] | BitMap64"
 
 _SCHEMA = pa.schema(
@@ -106,12 +52,12 @@ _SCHEMA = pa.schema(
 )
 _BYTES_PER_POSITION = 8
 _ONE_BITMAP = struct.pack("<QI", 1, 0)
-"""What comes before a 32-bit bitmap in the portable format of a 64-bit one: how many there are, and its high bits."""
+"""The prefix that makes a serialized 32-bit bitmap a 64-bit one: number of bitmaps, high bits of the first."""
 _THREADS = 8
 
 
 def merge_positions(*parts: Positions) -> BitMap64:
-    """All positions of several sets."""
+    """The union of several sets of positions."""
     merged = BitMap64()
     for part in parts:
         merged |= part if isinstance(part, BitMap64) else _bitmap(part)
@@ -119,9 +65,9 @@ def merge_positions(*parts: Positions) -> BitMap64:
 
 
 def _bitmap(rows: npt.NDArray[np.integer]) -> BitMap64:
-    """A bitmap of row numbers; those of 32 bits take the way through a bitmap of such, in half the time."""
     if (rows >> 32).any():
         return BitMap64(array.array("Q", rows.astype(np.uint64).tobytes()))
+    # Building a 32-bit bitmap and prefixing its serialization takes half the time of building a 64-bit one.
     low = BitMap(array.array("I", rows.astype(np.uint32).tobytes()))
     return BitMap64.deserialize(_ONE_BITMAP + low.serialize())
 
@@ -134,18 +80,18 @@ def write_position_deletes(
     file_name_token: str,
     per_file: bool | None = None,
 ) -> EntriesTable:
-    """Write position delete files; their entries.
+    """Write position delete files and return their manifest entries.
 
     Args:
-        target: The table as writers see it.
+        target: The table.
         data: Entries of the data files: their paths, specs and partitions.
-        positions: The rows to delete of each; files without any are passed over.
-        file_name_token: The beginning of file names.
-        per_file: One data file for each delete file; as the table's properties say when not given.
+        positions: The rows to delete of each; data files without any get no delete file.
+        file_name_token: The prefix of file names.
+        per_file: One delete file per data file; by default the table's ``write.delete.granularity``.
     """
     if target.format_version != 2:
         raise UnsupportedError(
-            f"position delete files are for format 2, and the table has format {target.format_version}",
+            f"position delete files require format 2, and the table has format {target.format_version}",
             context={"format-version": target.format_version},
         )
     alone = target.options.delete_per_file if per_file is None else per_file
@@ -165,7 +111,7 @@ def write_position_deletes(
 
 
 def _all_or_none(target: WriteTarget, jobs: Sequence[Callable[[], FileEntry]]) -> list[FileEntry]:
-    """The entries of all jobs, several at a time; when one fails the files of the others are removed."""
+    """Run all jobs on a thread pool; if one fails, remove the files of the others."""
     with ThreadPoolExecutor(_THREADS, "floeplan-deletes") as pool:
         futures = [pool.submit(job) for job in jobs]
         failed = next((future for future in futures if future.exception() is not None), None)
@@ -178,18 +124,18 @@ def _all_or_none(target: WriteTarget, jobs: Sequence[Callable[[], FileEntry]]) -
 def write_deletion_vectors(
     target: WriteTarget, data: EntriesTable, positions: Sequence[Positions], *, file_name_token: str
 ) -> EntriesTable:
-    """Write the deletion vectors of many data files into one Puffin file; an entry for each of them.
+    """Write the deletion vectors of many data files to one Puffin file, and return an entry for each.
 
     Args:
-        target: The table as writers see it.
+        target: The table.
         data: Entries of the data files: their paths, specs and partitions.
-        positions: *All* deleted rows of each, those of earlier deletes included: a vector replaces them. Files without
-            any are passed over.
-        file_name_token: The beginning of the file name.
+        positions: *All* deleted rows of each, including those of earlier deletes, which the vector replaces. Data files
+            without any get no vector.
+        file_name_token: The prefix of the file name.
     """
     if target.format_version < 3:
         raise UnsupportedError(
-            f"deletion vectors are for format 3, and the table has format {target.format_version}",
+            f"deletion vectors require format 3, and the table has format {target.format_version}",
             context={"format-version": target.format_version},
         )
     paths: list[str] = data.path.to_pylist()
@@ -201,7 +147,7 @@ def write_deletion_vectors(
     for row in rows:
         sets[row].run_optimize()
     blobs = [deletion_vector_blob(encode_deletion_vector(sets[row]), paths[row], len(sets[row])) for row in rows]
-    encoded, places = puffin_file(blobs)
+    encoded, locations = puffin_file(blobs)
     location = target.new_location(f"{target.file_name(file_name_token)}-deletes.puffin")
     write_file(location, encoded, target.io)
     entries = [
@@ -216,7 +162,7 @@ def write_deletion_vectors(
             content_offset=offset,
             content_size=length,
         )
-        for row, (offset, length) in zip(rows, places, strict=True)
+        for row, (offset, length) in zip(rows, locations, strict=True)
     ]
     return added_entries(entries, target.union, data.partition_types)
 
@@ -224,7 +170,7 @@ def write_deletion_vectors(
 def _together(
     target: WriteTarget, partitions: list[FilePartition], paths: list[str], sets: list[BitMap64], alone: bool
 ) -> Iterator[list[int]]:
-    """Which data files share a delete file: by path within a partition, up to the target size."""
+    """Group the data files that share a delete file: by path within a partition, up to the target size."""
     wanted = [row for row, found in enumerate(sets) if found]
     if alone:
         yield from ([row] for row in wanted)
@@ -243,7 +189,7 @@ def _together(
 
 
 def _write(target: WriteTarget, location: str, deletes: list[tuple[str, BitMap64]]) -> WrittenFile:
-    """Paths are written as the dictionary they are; positions hardly repeat, and a dictionary would double the file."""
+    # Paths are dictionary-encoded, positions are not: they are nearly all distinct.
     counts = np.array([len(found) for _, found in deletes])
     which = pa.array(np.repeat(np.arange(len(deletes), dtype=np.int32), counts))
     names = pa.DictionaryArray.from_arrays(which, pa.array([path for path, _ in deletes]))
@@ -259,7 +205,8 @@ def _write(target: WriteTarget, location: str, deletes: list[tuple[str, BitMap64
 
 
 def _entry(file: WrittenFile, partition: FilePartition, deletes: list[tuple[str, BitMap64]]) -> FileEntry:
-    """Path and position have bounds, whole, in a file that serves one data file, and none otherwise."""
+    # Equal, untruncated bounds of the path mark a file-scoped delete file for engines that ignore
+    # ``referenced_data_file``; a delete file for several data files has no bounds.
     sizes = {
         key: int(file.footer.chunks(leaf).total_compressed_size.sum()) for key, leaf in file.footer.leaf_by_id.items()
     }
@@ -280,24 +227,21 @@ def _entry(file: WrittenFile, partition: FilePartition, deletes: list[tuple[str,
     )
 
 
-# Deleted positions gathered file by file and written as delete files at the end of a task.
-#
-# Format 3: one deletion vector for each data file, holding what earlier deletes removed too; the deletes it replaces
-# leave the table when they serve this file alone. Format 2 at file granularity does the same with position delete
-# files;
-# at partition granularity earlier ones stay.
-
-
-_OWN = (DeleteKind.VECTOR, DeleteKind.POSITION_FILE)
+_FILE_SCOPED = (DeleteKind.VECTOR, DeleteKind.POSITION_FILE)
 
 
 def file_scoped_deletes(file: FileScan) -> list[DeleteFileId]:
-    """The delete files that serve this data file alone."""
-    return [DeleteFileId(delete.path, delete.content_offset) for delete in file.deletes if delete.kind in _OWN]
+    """The delete files that apply to this data file only."""
+    return [DeleteFileId(delete.path, delete.content_offset) for delete in file.deletes if delete.kind in _FILE_SCOPED]
 
 
 class PositionDeleteCollector:
-    """The deletes of one task."""
+    """Collects deleted positions by data file, and writes them as delete files at the end of a task.
+
+    Format 3: one deletion vector per data file, which includes all earlier position deletes; ``replaced`` lists the
+    file-scoped delete files that it replaces. Format 2 at file granularity does the same with position delete files; at
+    partition granularity earlier delete files stay.
+    """
 
     def __init__(self, target: WriteTarget, files: FileRows) -> None:
         self._target, self._files = target, files
@@ -307,10 +251,10 @@ class PositionDeleteCollector:
         self.replaced: list[DeleteFileId] = []
 
     def add(self, file: FileScan, entry: EntriesTable, positions: npt.NDArray[np.int64]) -> None:
-        """Delete rows of a data file; its entry says which spec and partition that is in."""
+        """Delete rows of a data file; its manifest entry has its spec and partition."""
         found = merge_positions(positions)
         if self._vectors:
-            kinds: tuple[DeleteKind, ...] = (*_OWN, DeleteKind.POSITION_PARTITION)
+            kinds: tuple[DeleteKind, ...] = (*_FILE_SCOPED, DeleteKind.POSITION_PARTITION)
         else:
             kinds = (DeleteKind.POSITION_FILE,) if self._target.options.delete_per_file else ()
         for delete in file.deletes:
@@ -322,7 +266,7 @@ class PositionDeleteCollector:
         self._positions.append(found)
 
     def write(self, token: str) -> EntriesTable | None:
-        """Write the delete files; their entries."""
+        """Write the delete files and return their entries."""
         if not self._entries:
             return None
         data = EntriesTable(
@@ -331,3 +275,54 @@ class PositionDeleteCollector:
         )
         write = write_deletion_vectors if self._vectors else write_position_deletes
         return write(self._target, data, self._positions, file_name_token=token)
+
+
+_MAGIC = b"PFA1"
+_NO_FLAGS = bytes(4)
+_ROW_POSITION = 2147483645
+"""The field id of ``_pos``, which Puffin requires for deletion vectors."""
+DELETION_VECTOR = "deletion-vector-v1"
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """A Puffin blob with its metadata."""
+
+    data: bytes
+    type: str
+    fields: tuple[int, ...]
+    properties: Mapping[str, str]
+
+
+def deletion_vector_blob(data: bytes, data_file: str, cardinality: int) -> Blob:
+    """The blob of an encoded deletion vector, with the metadata that the Puffin specification requires."""
+    properties = {"referenced-data-file": data_file, "cardinality": str(cardinality)}
+    return Blob(data, DELETION_VECTOR, (_ROW_POSITION,), properties)
+
+
+def puffin_file(blobs: Sequence[Blob]) -> tuple[bytes, list[tuple[int, int]]]:
+    """Encode a Puffin file, and return offset and length of each blob; snapshot id and sequence number are -1.
+
+    Layout: magic, blobs, then the footer: magic, JSON payload, its length, 4 bytes of flags, magic; little-endian.
+    """
+    locations = []
+    offset = len(_MAGIC)
+    for blob in blobs:
+        locations.append((offset, len(blob.data)))
+        offset += len(blob.data)
+    described = [
+        {
+            "type": blob.type,
+            "fields": list(blob.fields),
+            "snapshot-id": -1,
+            "sequence-number": -1,
+            "offset": start,
+            "length": length,
+            "properties": dict(blob.properties),
+        }
+        for blob, (start, length) in zip(blobs, locations, strict=True)
+    ]
+    footer = {"blobs": described, "properties": {"created-by": f"Floeplan {version('floeplan')}"}}
+    payload = json.dumps(footer, separators=(",", ":")).encode()
+    tail = _MAGIC + payload + struct.pack("<i", len(payload)) + _NO_FLAGS + _MAGIC
+    return b"".join([_MAGIC, *(blob.data for blob in blobs), tail]), locations

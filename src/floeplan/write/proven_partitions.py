@@ -1,13 +1,14 @@
-"""The partition of files that others wrote, proven by their statistics or stated by their paths.
+"""Partition values of existing files, proven by their statistics or taken from their paths.
 
-A field has one value for a whole file when its transform sends every value the file can hold to it: bounds that share
-the value with nulls known absent, or a column that is null throughout. What a path states fills in where statistics
-prove nothing, and must not contradict what they prove.
+A partition field has one value for a whole file if its transform maps both bounds to it and the file has no nulls, or
+if all rows are null. ``name=value`` folders fill in where statistics prove nothing, and must not contradict them.
+
+Fail-safe: an unproven value, a contradiction, and a folder whose value cannot be parsed as the field's type are errors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal, InvalidOperation
@@ -45,114 +46,21 @@ from floeplan.write.metrics import FileMetrics, file_metrics, single_value
 from floeplan.write.options import FULL, MetricsModes
 from floeplan.write.target import WriteTarget
 
-# Partition values out of ``name=value`` folders.
-#
-# A folder counts for the partition field of its name. Values are read as they are written for people: days and dates as
-# ``2024-03-01``, hours as ``2024-03-01-07``, months as ``2024-03``, years as ``2024``.
-#
-# Fail-safe: a folder whose value cannot be read as the field's type is an error, never another value.
-
-
-_NULLS = ("null", "__HIVE_DEFAULT_PARTITION__")
-_EPOCH = date(1970, 1, 1)
-
-
-@dataclass(frozen=True, slots=True)
-class HiveValue:
-    """What a path says of a field, in the vector domain of its type."""
-
-    value: Any
-
-
-def hive_value(field: BoundField, path: str) -> HiveValue | None:
-    """The value of a field, or ``None`` when no folder has its name."""
-    name = field.column.path[0]
-    for folder in path.split("/")[:-1]:
-        label, equals, text = folder.partition("=")
-        if equals and unquote_plus(label) == name:
-            return HiveValue(None if text in _NULLS else _read(field, unquote_plus(text), path))
-    return None
-
-
-def _read(field: BoundField, text: str, path: str) -> Any:
-    try:
-        return _reader(field)(text)
-    except (ValueError, InvalidOperation):
-        name = field.column.path[0]
-        raise UnsupportedError(
-            f"the folder {name}={text} of {path} is no value of type {field.column.type}",
-            context={"file": path, "field": name, "value": text},
-        ) from None
-
-
-def _reader(field: BoundField) -> Callable[[str], Any]:
-    match field.transform, field.column.type:
-        case YearTransform(), _:
-            return lambda text: int(text) - _EPOCH.year
-        case MonthTransform(), _:
-            return _months
-        case HourTransform(), _:
-            return _hours
-        case _, DateType():
-            return _days
-        case _, BooleanType():
-            return lambda text: ("false", "true").index(text)
-        case _, IntegerType() | LongType():
-            return int
-        case _, FloatType() | DoubleType():
-            return float
-        case _, DecimalType() as type_:
-            return lambda text: _decimal(type_, text)
-        case _, StringType():
-            return str
-    return _unreadable
-
-
-def _unreadable(text: str) -> Any:
-    raise ValueError(text)
-
-
-def _days(text: str) -> int:
-    return (date.fromisoformat(text) - _EPOCH).days
-
-
-def _months(text: str) -> int:
-    first = date.fromisoformat(f"{text}-01")
-    return (first.year - _EPOCH.year) * 12 + first.month - 1
-
-
-def _hours(text: str) -> int:
-    day, _, hour = text.rpartition("-")
-    if not 0 <= int(hour) < 24:
-        raise ValueError(text)
-    return _days(day) * 24 + int(hour)
-
-
-def _decimal(type_: DecimalType, text: str) -> Any:
-    value = Decimal(text)
-    unscaled = value.scaleb(type_.scale)
-    if unscaled != int(unscaled):
-        raise ValueError(text)
-    return int(unscaled) if type_.precision <= 18 else value
-
-
-# ---
-
 _WHY = {
-    Obstacle.UNKNOWN_TRANSFORM: "nothing is known of its transform",
-    Obstacle.MISSING_STATS: "the file has no bounds of it",
+    Obstacle.UNKNOWN_TRANSFORM: "its transform is unknown",
+    Obstacle.MISSING_STATS: "the file has no bounds for it",
     Obstacle.NULLS: "it may have nulls",
     Obstacle.NAN: "it may have NaN",
-    Obstacle.BUCKET: "a bucket is proven by a single value only",
+    Obstacle.BUCKET: "only a single value proves a bucket",
     Obstacle.SPANS: "its values span several partitions",
-    Obstacle.TRUNCATED: "its bounds are cut off",
-    Obstacle.OUT_OF_RANGE: "the partition value is beyond its type",
+    Obstacle.TRUNCATED: "its bounds are truncated",
+    Obstacle.OUT_OF_RANGE: "the partition value is out of the range of its type",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """One file to import: its footer, and its leaf for each field id of the table."""
+    """An existing file: its footer, and its leaf for each field id of the table."""
 
     path: str
     footer: ParquetFooter
@@ -162,10 +70,10 @@ class SourceFile:
 def with_proven_partitions(
     entries: EntriesTable, files: Sequence[SourceFile], target: WriteTarget, hive: bool
 ) -> EntriesTable:
-    """The entries with the tuple of the target's spec.
+    """Return the entries with their partition tuples in the target's spec.
 
     Raises:
-        UnsupportedError: A partition value is not proven, or two sources contradict each other.
+        UnsupportedError: A partition value is not proven, or path and statistics contradict each other.
     """
     table = entries.table
     for field in target.spec.fields:
@@ -180,7 +88,7 @@ def with_proven_partitions(
 
 
 def _statistics(field: BoundField, files: Sequence[SourceFile], schema: Schema) -> Any:
-    """What the files say of the source of a field; ``None`` where the table no longer has it."""
+    """The files' statistics of the source column of a field; ``None`` if the table no longer has it."""
     source = fields_by_id(schema).get(field.source_id)
     if source is None or not isinstance(source.field_type, PrimitiveType):
         return None
@@ -199,7 +107,7 @@ def _statistics(field: BoundField, files: Sequence[SourceFile], schema: Schema) 
 
 
 def _metrics(key: int, type_: PrimitiveType, file: SourceFile, schema: Schema) -> FileMetrics:
-    """Whole bounds of one column; one that the file does not have is its default, or null, in every row."""
+    """Untruncated metrics of one column; a column that is not in the file is its initial default or null."""
     if key in file.leaves:
         return file_metrics(file.footer, schema, MetricsModes({}, FULL), leaves={key: file.leaves[key]})
     rows, default = file.footer.num_rows, schema.find_field(key).initial_default
@@ -211,8 +119,8 @@ def _metrics(key: int, type_: PrimitiveType, file: SourceFile, schema: Schema) -
 
 
 def _value(field: BoundField, file: SourceFile, proven: Recovered, row: int, hive: bool) -> Any:
-    """The value of one file in the vector domain of the field's type."""
-    stated = hive_value(field, file.path) if hive else None
+    """The partition value of one file, in the vector domain of the field's type."""
+    stated = _hive_value(field, file.path) if hive else None
     from_path = field.source_id not in file.leaves and isinstance(field.transform, IdentityTransform)
     if stated is not None and (from_path or not proven.recovered[row]):
         return stated.value
@@ -220,7 +128,7 @@ def _value(field: BoundField, file: SourceFile, proven: Recovered, row: int, hiv
         raise _refused(field, file, _WHY[Obstacle(int(proven.obstacle[row]))])
     value = None if proven.is_null[row] else _scalar(proven.values[row])
     if stated is not None and stated.value != value:
-        raise _refused(field, file, f"its path says {stated.value!r} and its statistics {value!r}")
+        raise _refused(field, file, f"its path has {stated.value!r}, but its statistics have {value!r}")
     return value
 
 
@@ -235,3 +143,67 @@ def _refused(field: BoundField, file: SourceFile, why: str) -> UnsupportedError:
         f"{field.source_id}, and {why}; append its rows instead",
         context={"file": file.path, "field": name},
     )
+
+
+# Hive-style folders, in the human-readable form of Iceberg's transforms: days and dates as ``2024-03-01``, hours as
+# ``2024-03-01-07``, months as ``2024-03``, years as ``2024``.
+
+_NULLS = ("null", "__HIVE_DEFAULT_PARTITION__")
+_EPOCH = date(1970, 1, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _HiveValue:
+    """A value from a path, in the vector domain of the field's type."""
+
+    value: Any
+
+
+def _hive_value(field: BoundField, path: str) -> _HiveValue | None:
+    """The value of a field; ``None`` when no folder has its name."""
+    name = field.column.path[0]
+    for folder in path.split("/")[:-1]:
+        label, equals, text = folder.partition("=")
+        if equals and unquote_plus(label) == name:
+            if text in _NULLS:
+                return _HiveValue(None)
+            text = unquote_plus(text)
+            try:
+                return _HiveValue(_parse(field, text))
+            except (ValueError, InvalidOperation):
+                raise UnsupportedError(
+                    f"the folder {name}={text} of {path} is not a value of type {field.column.type}",
+                    context={"file": path, "field": name, "value": text},
+                ) from None
+    return None
+
+
+def _parse(field: BoundField, text: str) -> Any:
+    match field.transform, field.column.type:
+        case YearTransform(), _:
+            return int(text) - _EPOCH.year
+        case MonthTransform(), _:
+            first = date.fromisoformat(f"{text}-01")
+            return (first.year - _EPOCH.year) * 12 + first.month - 1
+        case HourTransform(), _:
+            day, _, hour = text.rpartition("-")
+            if not 0 <= int(hour) < 24:
+                raise ValueError(text)
+            return (date.fromisoformat(day) - _EPOCH).days * 24 + int(hour)
+        case _, DateType():
+            return (date.fromisoformat(text) - _EPOCH).days
+        case _, BooleanType():
+            return ("false", "true").index(text)
+        case _, IntegerType() | LongType():
+            return int(text)
+        case _, FloatType() | DoubleType():
+            return float(text)
+        case _, DecimalType() as type_:
+            value = Decimal(text)
+            unscaled = value.scaleb(type_.scale)
+            if unscaled != int(unscaled):
+                raise ValueError(text)
+            return int(unscaled) if type_.precision <= 18 else value
+        case _, StringType():
+            return text
+    raise ValueError(text)

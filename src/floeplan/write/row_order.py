@@ -1,11 +1,11 @@
-"""The order of rows by several keys, found by sorting one number for each row.
+"""Sorts rows by several keys by sorting one 64-bit integer per row.
 
-The number holds the beginning of the keys, as many bits of them as there is room for, and behind it the number of the
-row: sorting these numbers alone, which is what a machine does best, puts the rows in order and keeps equal ones as they
-were. Rows whose beginnings are the same although their keys may differ are told apart by all keys afterwards.
+The integer holds a prefix of the keys, as many bits as fit, followed by the row number: sorting these integers, which
+NumPy vectorizes, sorts the rows and is stable. Rows with equal prefixes whose keys may differ are then sorted by all
+keys.
 
-Rule: a beginning never contradicts the keys: of two rows the one with the smaller beginning has the smaller keys.
-Whatever cannot be said in bits is left to the second step.
+Rule: a prefix never contradicts the keys: of two rows the one with the smaller prefix has the smaller keys. What does
+not fit into the prefix is left to the second step.
 """
 
 from __future__ import annotations
@@ -20,21 +20,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from floeplan.vectors import valid_mask
+from floeplan.vectors import Mask, valid_mask
 
 RowNumbers: TypeAlias = npt.NDArray[np.uint32]
+"""32 bits are enough for the rows of one task, and halve the memory of their order."""
 Words: TypeAlias = npt.NDArray[np.uint64]
 
 _WORD_BITS = 64
 _PREFIX_BYTES = 8
 _BLOCK = 1 << 16
 _SAMPLE, _FEW = 4096, 256
-"""Texts looked at to tell whether they repeat, and how many different ones of them say yes."""
+"""Strings to sample for repetition, and the number of distinct ones up to which they are dictionary-encoded."""
 
 
 @dataclass(frozen=True, slots=True)
 class SortKey:
-    """One key of the rows: integers, or anything else that Arrow sorts."""
+    """One sort key of the rows: integers, or any type that Arrow sorts."""
 
     values: pa.Array
     descending: bool = False
@@ -51,21 +52,21 @@ class KeyPrefix:
 
 
 def sorted_row_numbers(keys: Sequence[SortKey]) -> RowNumbers:
-    """The numbers of the rows in the order of their keys; rows of equal keys keep theirs."""
+    """The row numbers in the order of their keys; the sort is stable."""
     numbers, exact, same = sort_by_prefixes(map(key_prefix, keys), len(keys[0].values))
     if not exact and same.any():
-        _tell_apart(numbers, same, keys)
+        _sort_equal_prefixes(numbers, same, keys)
     return numbers
 
 
 def sort_by_prefixes(beginnings: Iterable[KeyPrefix], rows: int) -> tuple[RowNumbers, bool, npt.NDArray[np.bool_]]:
-    """The numbers of rows by the beginnings of their keys; what follows on one that is not exact tells nothing.
+    """Sort rows by key prefixes; prefixes after one that is not exact are ignored.
 
-    Their words are used up. Memory is touched no more often than it must be, for that takes longer than the arithmetic.
+    The words are modified in place, since memory traffic takes longer than the arithmetic.
 
     Returns:
-        The numbers, whether all was told, and for each place but the first whether what was told is the same as at the
-        place before.
+        The row numbers, whether the order is exact, and for each position but the first whether its prefix equals the
+        previous one.
     """
     low = max(1, rows - 1).bit_length()
     packed, left, exact = np.zeros(0, dtype=np.uint64), _WORD_BITS - low, True
@@ -92,11 +93,11 @@ def sort_by_prefixes(beginnings: Iterable[KeyPrefix], rows: int) -> tuple[RowNum
     return numbers, exact, packed[1:] == packed[:-1]
 
 
-def _tell_apart(numbers: RowNumbers, same: npt.NDArray[np.bool_], keys: Sequence[SortKey]) -> None:
-    """Put rows of the same beginning in the order of all their keys, in place."""
-    there = np.flatnonzero(np.append(False, same) | np.append(same, False))
-    run = np.cumsum(~np.append(False, same)[there])
-    rows = pa.array(numbers[there])
+def _sort_equal_prefixes(numbers: RowNumbers, same: Mask, keys: Sequence[SortKey]) -> None:
+    """Sort rows with equal prefixes by all their keys, in place."""
+    positions = np.flatnonzero(np.append(False, same) | np.append(same, False))
+    run = np.cumsum(~np.append(False, same)[positions])
+    rows = pa.array(numbers[positions])
     columns: dict[str, pa.Array] = {"run": pa.array(run)}
     wanted = [("run", "ascending")]
     for number, key in enumerate(keys):
@@ -106,11 +107,11 @@ def _tell_apart(numbers: RowNumbers, same: npt.NDArray[np.bool_], keys: Sequence
             wanted.append((f"null{number}", "descending" if key.nulls_first else "ascending"))
         columns[f"key{number}"] = values
         wanted.append((f"key{number}", "descending" if key.descending else "ascending"))
-    numbers[there] = numbers[there][np.asarray(pc.sort_indices(pa.table(columns), sort_keys=wanted))]
+    numbers[positions] = numbers[positions][np.asarray(pc.sort_indices(pa.table(columns), sort_keys=wanted))]
 
 
 def key_prefix(key: SortKey) -> KeyPrefix:
-    """As much of a key as fits a word, nulls at their end."""
+    """The prefix of a key that fits into a word, with nulls first or last."""
     values = key.values
     found = _ascending(values.drop_null() if values.null_count else values)
     words, most = found.words, (1 << found.bits) - 1
@@ -118,7 +119,7 @@ def key_prefix(key: SortKey) -> KeyPrefix:
         words = np.uint64(most) - words
     if not values.null_count:
         return KeyPrefix(words, found.bits, found.exact)
-    if found.bits == _WORD_BITS:  # one more number is needed than there are
+    if found.bits == _WORD_BITS:  # drop a bit to make room for the null
         words, most, found = words >> np.uint64(1), most >> 1, KeyPrefix(words, _WORD_BITS - 1, False)
     valid = valid_mask(values)
     placed = np.full(len(values), 0 if key.nulls_first else most + 1, dtype=np.uint64)
@@ -127,7 +128,7 @@ def key_prefix(key: SortKey) -> KeyPrefix:
 
 
 def _ascending(values: pa.Array) -> KeyPrefix:
-    """The same for values without nulls among them."""
+    """The prefix of values without nulls, ascending."""
     if not len(values):
         return KeyPrefix(np.zeros(0, dtype=np.uint64), 0, True)
     if pt.is_boolean(values.type):
@@ -146,14 +147,14 @@ def _ascending(values: pa.Array) -> KeyPrefix:
 
 
 def _signed(numbers: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.int64]:
-    """Integers of any width in their order."""
+    """Integers of any width as int64 of the same order."""
     if numbers.dtype == np.uint64:
         return (numbers ^ np.uint64(1 << 63)).view(np.int64)
     return numbers.astype(np.int64, copy=False)
 
 
 def _of_integers(numbers: npt.NDArray[np.int64], exact: bool = True) -> KeyPrefix:
-    """How far each is above the smallest."""
+    """The distance of each to the smallest."""
     smallest = numbers.min()
     span = int(numbers.max()) - int(smallest)
     words = numbers.view(np.uint64) - smallest.view(np.uint64)
@@ -161,7 +162,7 @@ def _of_integers(numbers: npt.NDArray[np.int64], exact: bool = True) -> KeyPrefi
 
 
 def _of_decimals(values: pa.Array) -> KeyPrefix:
-    """Unscaled values, if they all have 64 bits; else what is above the lower ones."""
+    """Unscaled values if all fit into 64 bits, else their upper halves."""
     halves = np.frombuffer(values.buffers()[1], dtype=np.int64)[2 * values.offset :][: 2 * len(values)]
     lower, upper = halves[::2], halves[1::2]
     if np.array_equal(lower >> 63, upper):
@@ -170,7 +171,7 @@ def _of_decimals(values: pa.Array) -> KeyPrefix:
 
 
 def _of_texts(values: pa.Array) -> KeyPrefix:
-    """The rank of texts that repeat; else the bytes behind what all of them begin with."""
+    """The rank of strings that repeat, else the bytes after their common prefix."""
     sample = values.take(pa.array(np.arange(0, len(values), -(-len(values) // _SAMPLE))))
     if len(values) > _SAMPLE and pc.count_distinct(sample).as_py() <= _FEW:
         encoded = values.dictionary_encode()
@@ -183,14 +184,14 @@ def _of_texts(values: pa.Array) -> KeyPrefix:
 
 
 def _common(one: bytes, other: bytes) -> int:
-    """How many bytes two texts, and all between them, begin with in common."""
+    """The length of the common prefix of two strings, and so of all between them."""
     shorter = min(len(one), len(other))
     differ = (at for at in range(shorter) if one[at] != other[at])
     return next(differ, shorter)
 
 
 def _prefixes(values: pa.Array, skipped: int) -> Words:
-    """Eight bytes behind the first ones of every text, zeros behind its end, as numbers."""
+    """Eight bytes of every string after ``skipped`` bytes, padded with zeros, as big-endian integers."""
     offsets = np.frombuffer(values.buffers()[1], dtype=np.int64)[values.offset :][: len(values) + 1]
     data = np.frombuffer(values.buffers()[2] or b"\x00", dtype=np.uint8)
     words = np.zeros(len(values), dtype=np.uint64)

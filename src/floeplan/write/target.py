@@ -1,7 +1,7 @@
-"""Where files go and what they look like: everything a task needs to write them, made once and sent along.
+"""``WriteTarget``: everything a task needs to write files of a table.
 
-A target is a value: it is pickled, holds no connection, and never looks at the table again. Its spec is any spec of
-the table, so that rows can be written under an old one.
+A target is a picklable value without connections; it never loads the table again. Its spec may be any spec of the
+table, so that rows can be written in an older one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from floeplan.write.options import MetricsModes, WriteOptions
 
 @dataclass(frozen=True)
 class WriteTarget:
-    """A table as writers see it.
+    """The schema, spec, properties, location and FileIO that files are written with.
 
     Attributes:
         schema: The schema rows are written in.
@@ -45,7 +45,7 @@ class WriteTarget:
         location: The table's location.
         format_version: 1, 2 or 3.
         io: The table's FileIO.
-        operation_id: Part of every file name, so that the files of an operation can be told from others.
+        operation_id: Part of every file name, which identifies the files of one operation.
     """
 
     schema: Schema
@@ -67,7 +67,7 @@ class WriteTarget:
         schema: Schema | None = None,
         operation_id: str | None = None,
     ) -> WriteTarget:
-        """The target for rows of a table: its current schema and default spec unless others are named."""
+        """The target for a table, with its current schema and default spec unless others are given."""
         metadata = table.metadata
         target = cls(
             schema=schema or metadata.schema(),
@@ -80,7 +80,11 @@ class WriteTarget:
             io=table.io,
             operation_id=operation_id or str(uuid.uuid4()),
         )
-        _ = target.spec, target.options, target.metrics_modes  # an unknown spec or a bad property is found here
+        _ = (
+            target.spec,
+            target.options,
+            target.metrics_modes,
+        )  # an unknown spec or invalid property raises here
         return target
 
     @property
@@ -90,12 +94,12 @@ class WriteTarget:
 
     @cached_property
     def options(self) -> WriteOptions:
-        """The table's properties for files."""
+        """The write options from the table's properties."""
         return WriteOptions.from_properties(self.properties)
 
     @cached_property
     def delete_options(self) -> WriteOptions:
-        """The same for delete files; what is not said of them is as for data files."""
+        """The write options of delete files; they default to those of data files."""
         prefix = "write.delete.parquet."
         own = {
             name.replace(prefix, "write.parquet."): v for name, v in self.properties.items() if name.startswith(prefix)
@@ -104,23 +108,23 @@ class WriteTarget:
 
     @cached_property
     def metrics_modes(self) -> MetricsModes:
-        """The table's properties for metrics."""
+        """The metrics modes from the table's properties."""
         return MetricsModes.from_properties(self.properties, self.schema, self.sort_order)
 
     @cached_property
     def stored_schema(self) -> Schema:
-        """The schema without columns of unknown type, which no file holds; the schema itself when it has none."""
+        """The schema without columns of unknown type, which files do not store; the schema itself if it has none."""
         if not _has_unknown(self.schema.fields):
             return self.schema
         return Schema(*_stored(self.schema.fields), schema_id=self.schema.schema_id)
 
     @cached_property
     def arrow_schema(self) -> pa.Schema:
-        """The layout of rows ready to be written, field ids in the metadata."""
+        """The Arrow schema of data files, with field ids in the metadata."""
         return arrow_schema(self.stored_schema)
 
     def new_location(self, name: str, partition: PartitionKey | None = None) -> str:
-        """Where a new file of this name belongs, by the table's own rules; tuples of any spec."""
+        """The location of a new file by the table's location provider; the partition may be of any spec."""
         provider = load_location_provider(self.location, dict(self.properties))
         if partition is None or not partition.partition:
             return provider.new_data_location(name)
@@ -128,22 +132,22 @@ class WriteTarget:
         return provider.new_data_location(name, cast(PyIcebergPartitionKey, path))
 
     def file_name(self, token: str) -> str:
-        """The beginning of the names of one attempt's files: never the same twice."""
+        """The prefix of the file names of one attempt; every call returns a new one."""
         return f"{token}-{uuid.uuid4().hex[:12]}-{self.operation_id}"
 
     @cached_property
     def files(self) -> TableFiles:
-        """The table's files: those of an attempt that failed are removed through it."""
+        """The table's files, used to remove those of failed attempts."""
         return TableFiles(TableLocations.named(self.location, self.properties), self.io)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Only what the target was made of: the rest is derived again."""
+        """Pickle only the fields; cached properties are derived again."""
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
 @dataclass(frozen=True, slots=True)
 class _PartitionPath:
-    """What a location provider asks of a partition."""
+    """The part of PyIceberg's PartitionKey that a location provider uses."""
 
     path: str
 
@@ -152,17 +156,17 @@ class _PartitionPath:
 
 
 def partition_path(fields: tuple[BoundField, ...], values: tuple[Value | None, ...]) -> str:
-    """``name=value/…`` in the words of each transform, escaped as in URLs."""
+    """``name=value/…`` in the human-readable form of each transform, URL-encoded as by Iceberg Java."""
     pairs = zip(fields, values, strict=True)
-    return "/".join(f"{_escaped(field.column.path[0])}={_escaped(_words(field, value))}" for field, value in pairs)
+    return "/".join(f"{_escaped(field.column.path[0])}={_escaped(_readable(field, value))}" for field, value in pairs)
 
 
 def _escaped(text: str) -> str:
     return quote_plus(text, safe="*").replace("~", "%7E")
 
 
-def _words(field: BoundField, value: Value | None) -> str:
-    """A partition value for people; a date beyond the calendar of Python stays a number."""
+def _readable(field: BoundField, value: Value | None) -> str:
+    """A human-readable partition value; a date outside of Python's calendar stays a number."""
     if value is None:
         return "null"
     if isinstance(field.column.type, UUIDType) and isinstance(value, bytes):
