@@ -1,4 +1,4 @@
-"""What a rewrite did, in numbers."""
+"""The result of a rewrite."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from floeplan.text import counted
 
 @dataclass(frozen=True, slots=True)
 class GroupFailure:
-    """A group, or a part of one, that stays as it was, and why."""
+    """A group, or a part of one, that could not be rewritten, and why."""
 
     group_id: int
     error: FloeplanError
@@ -28,17 +28,17 @@ class RewriteResult:
     """One rewrite.
 
     Attributes:
-        planning: What was planned, and where filters could not decide.
-        snapshot_ids: The snapshots that were committed, in order.
-        files_rewritten: Data files that left the table.
-        files_added: Data files that took their place.
-        bytes_rewritten: Bytes of the former.
-        bytes_added: Bytes of the latter.
-        delete_files_removed: Delete files and deletion vectors that left the table.
-        deletes_carried: Rows that other writers deleted meanwhile from files that were replaced, and whose deletion was
-            carried over to the new files.
-        groups_stitched: Groups whose row groups were copied as they are.
-        failures: Groups that stay as they were.
+        planning: The plan, and where its filters could not be evaluated.
+        snapshot_ids: The committed snapshots, in order.
+        files_rewritten: Data files that were removed.
+        files_added: Data files that replace them.
+        bytes_rewritten: Bytes of the removed files.
+        bytes_added: Bytes of the added files.
+        delete_files_removed: Removed delete files and deletion vectors.
+        deletes_carried: Rows that other writers deleted from replaced files during the rewrite; the deletes were carried
+            over to the new files.
+        groups_stitched: Groups whose row groups were copied without decoding.
+        failures: Groups that stay unchanged.
     """
 
     planning: RewriteDataFilesPlanningResult
@@ -54,11 +54,11 @@ class RewriteResult:
 
     @property
     def groups_failed(self) -> int:
-        """How many groups stay as they were although they were to be rewritten."""
+        """Groups that could not be rewritten."""
         return len({failure.group_id for failure in self.failures})
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON document: the plan's, and what was done."""
+        """The JSON document."""
         return self.planning.to_dict() | {
             "snapshot_ids": list(self.snapshot_ids),
             "files_rewritten": self.files_rewritten,
@@ -74,7 +74,7 @@ class RewriteResult:
 
 
 class RewriteInterruptedError(FloeplanError):
-    """Ctrl-C: what was committed stays, everything else is as it was."""
+    """Ctrl-C: what was committed stays, everything else is unchanged."""
 
     default_kind = "interrupted"
     default_safe_to_clean = True
@@ -88,7 +88,7 @@ class RewriteInterruptedError(FloeplanError):
         if done:
             what = f"{counted(result.files_rewritten, 'file')} rewritten in {counted(done, 'commit')} stay committed"
         super().__init__(
-            f"interrupted while rewriting {counted(groups, 'group')}: {what}; run it again to take up the rest",
+            f"interrupted while rewriting {counted(groups, 'group')}: {what}; run it again to continue",
             context={"snapshot_ids": list(result.snapshot_ids), "files_rewritten": result.files_rewritten},
             committed=bool(done),
         )

@@ -168,14 +168,14 @@ class CommitManager:
         plan: The plan.
         branch: The branch it was made on.
         options: Retries, and who is told of steps.
-        parts: How many results there will be to commit in all, if everything goes well.
+        results_expected: Results to commit in total if nothing fails.
     """
 
     plan: RewriteDataFilesPlan
     branch: str = MAIN_BRANCH
     options: CommitOptions = field(default_factory=CommitOptions)
-    parts: int = 0
-    _committed_parts: int = 0
+    results_expected: int = 0
+    _results_committed: int = 0
     _added: set[str] = field(default_factory=set)
 
     def commit(self, results: Sequence[GroupResult]) -> CommittedGroups:
@@ -288,8 +288,8 @@ class CommitManager:
         """What the snapshot says of the run, so that the next one can take it up."""
         if self.plan.run is None:
             return {}
-        left = max(0, self.parts - self._committed_parts - len(judged.groups))
-        return self.plan.run.statement(left, begun=self._committed_parts > 0)
+        left = max(0, self.results_expected - self._results_committed - len(judged.groups))
+        return self.plan.run.statement(left, begun=self._results_committed > 0)
 
     def _validation(self, judged: _Round) -> ConflictValidation:
         """Nothing may have happened since the head that was judged; to what moves, not even by equality."""
@@ -316,7 +316,7 @@ class CommitManager:
 
     def _committed(self, judged: _Round, done: CommitResult, failures: Sequence[GroupFailure]) -> CommittedGroups:
         self._added |= set(judged.added.path.to_pylist())
-        self._committed_parts += len(judged.groups)
+        self._results_committed += len(judged.groups)
         return CommittedGroups(
             snapshot_id=done.snapshot_id,
             groups=judged.groups,

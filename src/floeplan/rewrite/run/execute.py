@@ -1,11 +1,11 @@
 """``rewrite_data_files``: plan, rewrite, commit.
 
-Rule: groups are independent, so any subset that was rewritten is committed: all at the end in one snapshot, or with
-partial progress some at a time, one commit after the other. A run that was cut short is taken up by running it again:
-what was committed is planned on as it now is, and where everything is rewritten, left as it is (``resume``).
+Rule: groups are independent, so any subset that was rewritten can be committed: all at the end in one snapshot, or with
+partial progress in several commits. An interrupted rewrite is continued by running it again: planning starts from what
+was committed, and with ``rewrite-all`` skips the files that the same run has already made (``plan.resume``).
 
-Fail-safe: a group that fails stays as it was and is reported. When all fail, the first error is raised. However a run
-ends, files that were written and not committed are removed, unless a commit's outcome is unknown.
+Fail-safe: a group that fails stays unchanged and is reported. When all fail, the first error is raised. However a run
+ends, files that were written but not committed are removed, unless the commit state is unknown.
 """
 
 from __future__ import annotations
@@ -59,28 +59,28 @@ def rewrite_data_files(
     progress: Progress | None = None,
     commit: CommitOptions | None = None,
 ) -> RewriteResult:
-    """Rewrite small, large, deleted-from and old-spec data files.
+    """Rewrite data files that are too small, too large, have many deletes, or an old partition spec.
 
     Args:
         table: A PyIceberg table or ``namespace.name``.
-        where: Rewrite only files that may hold a matching row.
-        partition_filter: Rewrite only partitions that may hold a matching row, whole.
+        where: Rewrite only files that may have a matching row.
+        partition_filter: Rewrite only partitions that may have a matching row.
         strategy: ``binpack``, ``sort``, ``zorder``, ``hilbert`` or ``stitch``.
         by: Columns to sort or cluster by.
         spec: The spec of the new files: ``keep``, ``current`` or an id.
-        strict: Refuse when a filter cannot decide about a candidate.
-        case_sensitive: Whether column names must match exactly.
+        strict: Raise when a filter cannot be evaluated for a candidate file.
+        case_sensitive: Match column names case-sensitively.
         trust_lists: Rewrite even when the manifest list has fewer files than the snapshot summary counts.
         options: Further options under Iceberg's names.
-        spark: A session that rewrites; without one this process does.
+        spark: A Spark session to run on; by default rewrites in this process.
         branch: The branch to rewrite instead of ``main``.
-        progress: Told what is done.
-        commit: How commits are retried.
+        progress: Receives progress reports.
+        commit: Commit and retry options.
 
     Raises:
-        FloeplanError: No group could be rewritten, or the plan was refused.
+        FloeplanError: No group could be rewritten, or planning failed.
     """
-    asked = RewriteOptions(
+    chosen = RewriteOptions(
         partition_filter=partition_filter,
         where=where,
         case_sensitive=case_sensitive,
@@ -90,7 +90,7 @@ def rewrite_data_files(
         by=tuple(by),
         spec=spec,
     ).with_options(options or {})
-    return run_rewrite(table, asked, spark=spark, branch=branch, progress=progress, commit=commit)
+    return run_rewrite(table, chosen, spark=spark, branch=branch, progress=progress, commit=commit)
 
 
 def run_rewrite(
@@ -104,7 +104,7 @@ def run_rewrite(
     progress: Progress | None = None,
     commit: CommitOptions | None = None,
 ) -> RewriteResult:
-    """The same with options as a value, and without the files of some specs."""
+    """As ``rewrite_data_files``, with ``RewriteOptions``; skips files of ``leave_specs``."""
     found = load_table(table)
     if isinstance(found, StaticTable):
         raise BadInputError(
@@ -117,14 +117,14 @@ def run_rewrite(
         return RewriteResult(planned)
     manager = CommitManager(planned.plan, branch or MAIN_BRANCH, commit or CommitOptions())
     result = _Run(planned, manager, spark, progress or NO_PROGRESS).run()
-    with suppress(FloeplanError):  # all is committed: a catalog that is silent by now is no failure
+    with suppress(FloeplanError):  # everything is committed: a catalog that is unavailable now is no failure
         refreshed(found)
     return result
 
 
 @dataclass(slots=True)
 class _Run:
-    """One rewrite under way."""
+    """One rewrite in progress."""
 
     planned: RewriteDataFilesPlanningResult
     manager: CommitManager
@@ -135,68 +135,64 @@ class _Run:
     failed_commits: int = 0
 
     def run(self) -> RewriteResult:
-        """Rewrite all groups and commit them in portions."""
+        """Rewrite all groups and commit them."""
         plan, options = self.planned.plan, self.planned.plan.options
-        task = GroupRewriter.of(plan, memory=options.task_memory_bytes, core_memory=task_memory(self.spark))
-        works = [
+        rewriter = GroupRewriter.of(plan, memory=options.task_memory_bytes, core_memory=task_memory(self.spark))
+        tasks = [
             part
-            for work in group_tasks(plan)
-            for part in (split_task(work, plan.order) if task.keeps_sizes(work) else [work])
+            for task in group_tasks(plan)
+            for part in (split_task(task, plan.order) if rewriter.keeps_sizes(task) else [task])
         ]
-        works = assign_cores(works, cores_of(self.spark))
-        self.manager.parts = len(works)
-        runner = GroupRunner(task, self.spark, options.max_concurrent_file_group_rewrites, plan.target.name)
+        tasks = assign_cores(tasks, cores_of(self.spark))
+        self.manager.results_expected = len(tasks)
+        runner = GroupRunner(rewriter, self.spark, options.max_concurrent_file_group_rewrites, plan.target.name)
+        # Without partial progress everything is one commit.
         commits = options.partial_progress_max_commits if options.partial_progress_enabled else 1
-        together = -(-len(works) // commits)
-        meter = _Meter(works, self.progress)
-        waiting = list[GroupResult]()
+        per_commit = -(-len(tasks) // commits)
+        meter = _Meter(tasks, self.progress)
+        pending = list[GroupResult]()
         try:
-            with closing(runner.run(works)) as running:
+            with closing(runner.run(tasks)) as running:
                 for outcomes in running:
-                    waiting += [outcome for outcome in outcomes if isinstance(outcome, GroupResult)]
+                    pending += [outcome for outcome in outcomes if isinstance(outcome, GroupResult)]
                     self.failures += [outcome for outcome in outcomes if isinstance(outcome, GroupFailure)]
                     meter.count(outcomes)
-                    while len(waiting) >= together:
-                        now, waiting = waiting[:together], waiting[together:]
+                    while len(pending) >= per_commit:
+                        # The commit manager owns the files of what it is given, so it leaves the list first.
+                        now, pending = pending[:per_commit], pending[per_commit:]
                         self._commit(now)
-            last, waiting = waiting, []
+            last, pending = pending, []
             self._commit(last)
         except KeyboardInterrupt as interrupt:
             raise RewriteInterruptedError(self._result()) from interrupt
         finally:
-            discard_outcomes(waiting, task)
+            discard_outcomes(pending, rewriter)
             self.progress.stop()
-        return self._result_or_error()
-
-    def _commit(self, groups: Sequence[GroupResult]) -> None:
-        """Commit some groups; a commit that fails fails these groups alone."""
-        if groups:
-            with uninterrupted():
-                self._commit_now(groups)
-
-    def _commit_now(self, groups: Sequence[GroupResult]) -> None:
-        options = self.planned.plan.options
-        try:
-            done = self.manager.commit(groups)
-        except FloeplanError as error:
-            self.failures += [GroupFailure(group.group_id, error, group.bytes) for group in groups]
-            self.failed_commits += 1
-            limit = options.partial_progress_max_failed_commits
-            if self.failed_commits > (options.partial_progress_max_commits if limit is None else limit):
-                error.committed |= bool(self.committed)
-                raise
-            return
-        self.committed.append(done)
-        self.failures += done.failures
-        if done.snapshot_id is not None:
-            self.progress.committed(done.snapshot_id, len(done.groups))
-
-    def _result_or_error(self) -> RewriteResult:
-        """What was done; when nothing was, why."""
         result = self._result()
         if self.failures and not result.snapshot_ids:
             raise self.failures[0].error
         return result
+
+    def _commit(self, groups: Sequence[GroupResult]) -> None:
+        """Commit some groups; a commit that fails fails these groups only, until too many commits have failed."""
+        if not groups:
+            return
+        options = self.planned.plan.options
+        with delay_interrupt():
+            try:
+                done = self.manager.commit(groups)
+            except FloeplanError as error:
+                self.failures += [GroupFailure(group.group_id, error, group.bytes) for group in groups]
+                self.failed_commits += 1
+                limit = options.partial_progress_max_failed_commits
+                if self.failed_commits > (options.partial_progress_max_commits if limit is None else limit):
+                    error.committed |= bool(self.committed)
+                    raise
+                return
+            self.committed.append(done)
+            self.failures += done.failures
+            if done.snapshot_id is not None:
+                self.progress.committed(done.snapshot_id, len(done.groups))
 
     def _result(self) -> RewriteResult:
         groups = [group for done in self.committed for group in done.groups]
@@ -215,43 +211,43 @@ class _Run:
 
 
 class _Meter:
-    """Counts groups and bytes as outcomes come; a group counts when all its parts are done."""
+    """Counts finished groups and bytes; a group counts when all its parts are finished."""
 
-    def __init__(self, works: Sequence[GroupTask], progress: Progress) -> None:
-        self._left = Counter(work.group_id for work in works)
+    def __init__(self, tasks: Sequence[GroupTask], progress: Progress) -> None:
+        self._left = Counter(task.group_id for task in tasks)
         self._groups = len(self._left)
         self._progress = progress
-        self._done, self._failed = 0, set[int]()
-        progress.start(self._groups, sum(work.bytes for work in works))
+        self._bytes, self._failed = 0, set[int]()
+        progress.start(self._groups, sum(task.bytes for task in tasks))
 
     def count(self, outcomes: Sequence[GroupOutcome]) -> None:
-        """Tell that these are done."""
+        """Report these as finished."""
         self._left -= Counter(outcome.group_id for outcome in outcomes)
-        self._done += sum(outcome.bytes for outcome in outcomes)
+        self._bytes += sum(outcome.bytes for outcome in outcomes)
         self._failed |= {outcome.group_id for outcome in outcomes if isinstance(outcome, GroupFailure)}
-        self._progress.done(self._groups - len(self._left), self._done, len(self._failed))
+        self._progress.done(self._groups - len(self._left), self._bytes, len(self._failed))
 
 
 @contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Put off the first Ctrl-C until the block is done, so that what became of a commit is known.
+def delay_interrupt() -> Iterator[None]:
+    """Delay the first Ctrl-C until the block ends, so that the commit state is known; a second one interrupts at once.
 
-    Where Ctrl-C means nothing, in other threads and in background jobs that ignore it, nothing is put off.
+    Does nothing in other threads and in background jobs that ignore SIGINT.
     """
     before = signal.getsignal(signal.SIGINT) or signal.SIG_DFL
     if threading.current_thread() is not threading.main_thread() or before is signal.SIG_IGN:
         yield
         return
-    asked = list[int]()
+    received = list[int]()
 
-    def note(number: int, frame: FrameType | None) -> None:
-        asked.append(number)
+    def remember(number: int, frame: FrameType | None) -> None:
+        received.append(number)
         signal.signal(signal.SIGINT, before)
 
-    signal.signal(signal.SIGINT, note)
+    signal.signal(signal.SIGINT, remember)
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-    if asked:
+    if received:
         raise KeyboardInterrupt

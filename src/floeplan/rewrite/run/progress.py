@@ -1,7 +1,6 @@
-"""How far a rewrite is: told as it goes on, shown as a bar on a terminal or as lines of JSON.
+"""Progress of a rewrite: a bar on a terminal, or lines of JSON.
 
-Rule: progress goes to stderr, never to stdout, and is told in this process only. Fail-safe: it is for eyes alone;
-nothing is decided by it.
+Rule: progress goes to stderr, never to stdout. Nothing depends on it.
 """
 
 from __future__ import annotations
@@ -26,26 +25,26 @@ from rich.text import Text
 
 
 class Progress:
-    """Told what is done; this one keeps it to itself."""
+    """Receives progress reports; this one ignores them."""
 
     def start(self, groups: int, size: int) -> None:
-        """So many groups with so many bytes are to be rewritten."""
+        """The rewrite starts with this many groups and bytes."""
 
     def done(self, groups: int, size: int, failed: int) -> None:
-        """So many groups are finished so far, with so many bytes; so many of them failed."""
+        """Groups and bytes finished so far, and how many of the groups failed."""
 
     def committed(self, snapshot_id: int, groups: int) -> None:
-        """A snapshot with so many groups was committed."""
+        """A snapshot was committed with this many groups."""
 
     def stop(self) -> None:
-        """Nothing more will be told."""
+        """The rewrite has ended."""
 
 
 NO_PROGRESS = Progress()
 
 
 class JsonProgress(Progress):
-    """One line of JSON for everything that is told."""
+    """One line of JSON per report."""
 
     def __init__(self, stream: IO[str] | None = None) -> None:
         self._stream = stream or sys.stderr
@@ -73,9 +72,9 @@ class JsonProgress(Progress):
     def committed(self, snapshot_id: int, groups: int) -> None:
         self._write("committed", snapshot_id=snapshot_id, groups=groups)
 
-    def _write(self, event: str, **said: object) -> None:
+    def _write(self, event: str, **fields: object) -> None:
         seconds = round(time.monotonic() - self._started, 3)
-        self._stream.write(json.dumps({"event": event, "seconds": seconds, **said}) + "\n")
+        self._stream.write(json.dumps({"event": event, "seconds": seconds, **fields}) + "\n")
         self._stream.flush()
 
 
