@@ -62,7 +62,7 @@ def test_the_plan_is_drawn_per_spec_and_partition(run: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (("--option", "min-input=3"), 2, "no rewrite option 'min-input'"),
+        (("--option", "min-input=3"), 2, "unknown rewrite option 'min-input'"),
         (("--option", "rewrite-all"), 2, "write name=value"),
         (("--option", "min-input-files=0"), 2, "'min-input-files' is set to 0 but must be > 0"),
         (("--spec", "7"), 2, "no partition spec 7"),

@@ -35,7 +35,8 @@ class RewriteResult:
         bytes_rewritten: Bytes of the removed files.
         bytes_added: Bytes of the added files.
         delete_files_removed: Removed delete files and deletion vectors.
-        deletes_carried: Rows that other writers deleted from replaced files during the rewrite; the deletes were carried
+        deletes_carried: Rows that other writers deleted from replaced files during the rewrite; the deletes were
+        carried
             over to the new files.
         groups_stitched: Groups whose row groups were copied without decoding.
         failures: Groups that stay unchanged.

@@ -289,7 +289,7 @@ class CommitManager:
         if self.plan.run is None:
             return {}
         left = max(0, self.results_expected - self._results_committed - len(judged.groups))
-        return self.plan.run.statement(left, begun=self._results_committed > 0)
+        return self.plan.run.summary(left, begun=self._results_committed > 0)
 
     def _validation(self, judged: _Round) -> ConflictValidation:
         """Nothing may have happened since the head that was judged; to what moves, not even by equality."""

@@ -1,9 +1,10 @@
-"""Steps 3 and 4 of planning: which files are worth rewriting, and why.
+"""Steps 3 and 4 of planning: which files are worth rewriting, and why; and the file sizes that decide it.
 
-A file is a candidate when it is smaller than the smallest or larger than the largest good size, when so many delete
-files apply to it, when such a share of its rows is deleted, when it is to move to another spec, or when everything is
-rewritten. The share counts deletes of that file alone (deletion vectors and position deletes that name one file), as
-in Iceberg: what others delete of it is not known without reading.
+A file is a candidate when it is smaller than ``min-file-size-bytes`` or larger than ``max-file-size-bytes``, when at
+least ``delete-file-threshold`` delete files apply to it, when at least ``delete-ratio-threshold`` of its rows are
+deleted, when it moves to another spec, or with ``rewrite-all``. As in Iceberg, the ratio counts file-scoped deletes
+only (deletion vectors and position delete files that reference one file): how many rows other deletes remove is not
+known without reading them.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag, unique
 from itertools import product
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,8 +26,12 @@ from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.predicate.stats import to_mask
 from floeplan.rewrite.plan.options import RewriteOptions
 from floeplan.snapshot.deletes import ScanDeletes
+from floeplan.vectors import Floats, Ints
 
-# Why a file is rewritten, and why it is not: every file that was considered has one or the other.
+ReasonBits: TypeAlias = npt.NDArray[np.uint8]
+"""Per file the bits of ``Reason``."""
+SkipCodes: TypeAlias = npt.NDArray[np.int8]
+"""Per file a value of ``Skip``."""
 
 
 class Reason(IntFlag):
@@ -40,15 +46,15 @@ class Reason(IntFlag):
 
 
 ENOUGH_ALONE = Reason.DELETES | Reason.DELETE_RATIO | Reason.SPEC_MIGRATION | Reason.REWRITE_ALL
-"""Reasons for which a group is rewritten however few files it has."""
+"""Reasons for which a group is rewritten even if it has one file."""
 
-STILL_A_REASON = Reason.DELETES | Reason.DELETE_RATIO | Reason.SPEC_MIGRATION
-"""Reasons to rewrite a file that the same run has made already."""
+REASONS_AFTER_REWRITE = Reason.DELETES | Reason.DELETE_RATIO | Reason.SPEC_MIGRATION
+"""Reasons to rewrite a file that the same rewrite has already made."""
 
 
 @unique
 class Skip(IntEnum):
-    """Why a file is left as it is."""
+    """Why a file is not rewritten."""
 
     NONE = 0
     OUTSIDE_FILTER = 1
@@ -64,42 +70,34 @@ class Skip(IntEnum):
 
 
 PRUNED_MANIFEST = "pruned-manifest"
-"""Files whose manifest was not read because no partition in it can match: only their number is known."""
+"""Files in manifests that were not read because no partition in them can match; only their number is known."""
 
 
 def label(reason: Reason | Skip) -> str:
-    """The reason as documents and people name it."""
+    """The name in JSON and text."""
     return str(reason.name).lower().replace("_", "-")
 
 
-def reason_counts(reasons: npt.NDArray[np.uint8]) -> dict[str, int]:
-    """How many files each reason holds for; those that hold for none are left out."""
+def reason_counts(reasons: ReasonBits) -> dict[str, int]:
+    """How many files have each reason; reasons without files are omitted."""
     counts = {label(reason): int(np.count_nonzero(reasons & reason)) for reason in Reason}
     return {name: count for name, count in counts.items() if count}
 
 
-def skip_counts(skips: npt.NDArray[np.int8]) -> dict[str, int]:
-    """How many files are left for each reason, in the order in which reasons are looked at."""
+def skip_counts(skips: SkipCodes) -> dict[str, int]:
+    """How many files are skipped for each reason."""
     counts = np.bincount(skips, minlength=len(Skip)).tolist()
     return {label(skip): counts[skip] for skip in Skip if skip is not Skip.NONE and counts[skip]}
 
 
-def decision_texts(reasons: npt.NDArray[np.uint8], skips: npt.NDArray[np.int8]) -> pa.Array:
-    """What was decided of each file, as text: its reasons, or why it is left."""
-    taken = [" ".join(label(r) for r, on in zip(Reason, bits, strict=True) if on) for bits in _bits()]
+def decision_texts(reasons: ReasonBits, skips: SkipCodes) -> pa.Array:
+    """The decision about each file as text: its reasons, or why it is skipped."""
+    # Every combination of reasons, in the order of their numbers.
+    combinations = [bits[::-1] for bits in product((False, True), repeat=len(Reason))]
+    taken = [" ".join(label(r) for r, on in zip(Reason, bits, strict=True) if on) for bits in combinations]
     texts = taken + [label(skip) for skip in Skip]
     codes = np.where(skips == Skip.NONE, reasons, len(taken) + skips.astype(np.int32)).astype(np.int32)
     return pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(texts))
-
-
-def _bits() -> list[tuple[bool, ...]]:
-    """Every combination of reasons, in the order of their numbers."""
-    return [bits[::-1] for bits in product((False, True), repeat=len(Reason))]
-
-
-# The sizes that decide about files: when one is too small or too large, and how many files some bytes become.
-#
-# The arithmetic is Iceberg's own, so that both tools agree about which files are good and how many there will be.
 
 
 DEFAULT_TARGET_BYTES = 512 * 1024**2
@@ -110,7 +108,11 @@ _OVERHEAD = 5 * 1024
 
 @dataclass(frozen=True, slots=True)
 class FileSizes:
-    """The three sizes that decide about files, and how many files a number of bytes becomes."""
+    """Target, minimum and maximum file size, and how many files a number of bytes becomes.
+
+    The arithmetic is that of Iceberg's ``SizeBasedFileRewritePlanner``, so that both choose the same files and expect
+    the same number of new ones.
+    """
 
     target: int
     smallest: int
@@ -118,7 +120,7 @@ class FileSizes:
 
     @classmethod
     def of(cls, options: RewriteOptions, properties: Mapping[str, str]) -> FileSizes:
-        """The sizes asked for, or those that follow from the table's target size."""
+        """The sizes of the options; by default they follow from the table's target file size."""
         target = options.target_file_size_bytes or int(properties.get(_TARGET_PROPERTY, DEFAULT_TARGET_BYTES))
         smallest, largest = options.min_file_size_bytes, options.max_file_size_bytes
         sizes = cls(
@@ -126,28 +128,25 @@ class FileSizes:
             int(target * _MIN_RATIO) if smallest is None else smallest,
             int(target * _MAX_RATIO) if largest is None else largest,
         )
-        sizes._check()
-        return sizes
-
-    def _check(self) -> None:
-        if self.target <= self.smallest:
+        if sizes.target <= sizes.smallest:
             raise InvalidOptionError(
-                f"'target-file-size-bytes' ({self.target}) must be > 'min-file-size-bytes' ({self.smallest}): "
+                f"'target-file-size-bytes' ({sizes.target}) must be > 'min-file-size-bytes' ({sizes.smallest}): "
                 "all new files would be too small"
             )
-        if self.target >= self.largest:
+        if sizes.target >= sizes.largest:
             raise InvalidOptionError(
-                f"'target-file-size-bytes' ({self.target}) must be < 'max-file-size-bytes' ({self.largest}): "
+                f"'target-file-size-bytes' ({sizes.target}) must be < 'max-file-size-bytes' ({sizes.largest}): "
                 "all new files would be too large"
             )
+        return sizes
 
     @property
     def write_max(self) -> int:
-        """Where a file is closed while it is written: half way between the target and the largest size."""
+        """The size at which a writer closes a file: half way between target and maximum."""
         return int(self.target + (self.largest - self.target) * 0.5)
 
     def expected_outputs(self, input_bytes: int) -> int:
-        """How many files so many bytes become: a remainder is a file of its own only if it would be a good one."""
+        """How many files a number of bytes becomes; a remainder is a file of its own only if it is large enough."""
         if input_bytes < self.target:
             return 1
         fewer, rest = divmod(input_bytes, self.target)
@@ -158,38 +157,42 @@ class FileSizes:
         return -(-input_bytes // self.target)
 
     def split_size(self, input_bytes: int) -> int:
-        """The size that cuts so many bytes into the expected number of files, with 5 KiB to spare for each."""
+        """The size that splits bytes into the expected number of files, with 5 KiB overhead for each."""
         estimate = input_bytes // self.expected_outputs(input_bytes) + _OVERHEAD
         return self.target if estimate < self.target else min(estimate, self.write_max)
 
-
-# ---
 
 _FILE_SCOPED = (DeleteKind.POSITION_FILE, DeleteKind.VECTOR)
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Files after the filters, with their deletes, and for every entry its reasons or why it is left.
+    """Every entry with its reasons or why it is skipped, and the deletes of those that passed the filters.
 
-    ``rows`` are the entries that passed the filters: what ``considered`` and ``matches`` are about.
+    Attributes:
+        entries: All entries that were read.
+        considered: Those that passed the filters.
+        rows: The rows of these in ``entries``.
+        matches: The delete files that apply to each of ``considered``.
+        reasons: Per entry the reasons to rewrite it.
+        skip: Per entry why it is not rewritten.
     """
 
     entries: EntriesTable
     considered: EntriesTable
-    rows: npt.NDArray[np.int64]
+    rows: Ints
     matches: DeleteMatches
-    reasons: npt.NDArray[np.uint8]
-    skip: npt.NDArray[np.int8]
+    reasons: ReasonBits
+    skip: SkipCodes
 
     @property
-    def candidates(self) -> npt.NDArray[np.int64]:
-        """Entries that are candidates."""
+    def candidates(self) -> Ints:
+        """The rows of ``entries`` that are candidates."""
         return np.flatnonzero(self.reasons)
 
 
-def unreadable(entries: EntriesTable) -> npt.NDArray[np.int8]:
-    """A ``Skip`` for every file that cannot be read at all: it stays as it is."""
+def unreadable(entries: EntriesTable) -> SkipCodes:
+    """Skip files that cannot be read at all."""
     parquet = to_mask(pc.equal(entries.array("file_format"), "PARQUET"))
     skip = np.where(parquet, Skip.NONE, Skip.NOT_PARQUET).astype(np.int8)
     skip[parquet & entries.valid("key_metadata")] = Skip.ENCRYPTED
@@ -203,8 +206,8 @@ def candidate_reasons(
     options: RewriteOptions,
     sizes: FileSizes,
     output_spec_id: int | None,
-) -> npt.NDArray[np.uint8]:
-    """The reasons (bits of ``Reason``) for which each file is a candidate; none for a file that is good as it is."""
+) -> ReasonBits:
+    """The reasons for which each file is a candidate; none for a file that is already well-sized."""
     size = entries.ints("file_size_in_bytes")
     holds = {
         Reason.TOO_SMALL: size < sizes.smallest,
@@ -220,8 +223,8 @@ def candidate_reasons(
     return reasons
 
 
-def delete_ratio(entries: EntriesTable, deletes: ScanDeletes, matches: DeleteMatches) -> npt.NDArray[np.float64]:
-    """The share of the rows of each file that deletes of this file alone delete."""
+def delete_ratio(entries: EntriesTable, deletes: ScanDeletes, matches: DeleteMatches) -> Floats:
+    """The fraction of the rows of each file that its file-scoped deletes remove."""
     rows = entries.record_count
     data_rows = np.repeat(np.arange(len(entries)), matches.counts)
     scoped = np.isin(deletes.kinds[matches.deletes], _FILE_SCOPED)

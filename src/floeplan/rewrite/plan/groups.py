@@ -1,11 +1,11 @@
-"""Steps 5 to 8 of planning: candidates into groups of one partition each, small groups left out, the rest ordered.
+"""Steps 5 to 8 of planning: pack candidates of one partition into groups, drop small groups, order the rest.
 
-Files whose new partition takes their rows to tell are one partition here: rows of all of them go to the same new ones,
-and only together they make good files. Those groups are no larger than ``SCATTERED_BYTES``, so that there is more than
-one where there is much.
+Files are sorted by partition, then by data sequence number and path, so the same files give the same groups with the
+same ids, however manifests are arranged.
 
-Files are ordered by partition, then by age and path, so that the same files give the same groups with the same
-numbers, however manifests are arranged. Everything is columns; what remains at the end is one row per group.
+Files whose output partition must be computed from their rows are packed together: their rows go to the same new
+partitions, and only together they make well-sized files. Such groups are limited to ``MAX_UNPROVEN_BYTES``, so that
+there are several where there is much data.
 """
 
 from __future__ import annotations
@@ -22,62 +22,18 @@ from floeplan.metadata.delete_index import DeleteMatches
 from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.partition.key import PartitionKey, group_codes
 from floeplan.partition.union import UnionPartitionType
-from floeplan.rewrite.plan.candidates import ENOUGH_ALONE, FileSizes, Reason
+from floeplan.rewrite.plan.candidates import ENOUGH_ALONE, FileSizes, Reason, ReasonBits
 from floeplan.rewrite.plan.options import JobOrder, RewriteOptions
 from floeplan.rewrite.plan.output import OutputPartitions
 from floeplan.vectors import Ints, Mask
 
-# Packing files into groups: next-fit within a partition, in the order of the files.
-#
-# Rule, as Iceberg's packer with a lookback of one: a file joins the open group when the group stays within its limits,
-# else it opens the next one. A file that alone exceeds the limit is a group of its own.
-
-
-def next_fit(weights: Ints, starts: Ints, limit: int, most: int) -> Ints:
-    """Where groups start: positions in ``weights``, of which every partition start is one.
-
-    Partitions that fit into one group cost no step of their own; the others cost one search a group.
-
-    Args:
-        weights: Sizes of all files, partition after partition.
-        starts: Where each partition starts.
-        limit: Bytes in a group at most.
-        most: Files in a group at most.
-    """
-    through = np.cumsum(weights, dtype=np.int64)
-    ends = np.append(starts[1:], len(weights))
-    total = _sums(through, starts, ends)
-    large = np.flatnonzero((total > limit) | (ends - starts > most)).tolist()
-    cuts = [_next_fit(through, int(starts[at]), int(ends[at]), limit, most) for at in large]
-    return np.unique(np.concatenate([starts, *cuts]))
-
-
-def _next_fit(through: Ints, start: int, end: int, limit: int, most: int) -> Ints:
-    """Where groups start within one partition."""
-    cuts = []
-    at = start
-    while at < end:
-        cuts.append(at)
-        before = int(through[at - 1]) if at else 0
-        fitting = int(np.searchsorted(through[at:end], before + limit, side="right"))
-        at += max(1, min(fitting, most))
-    return np.array(cuts, dtype=np.int64)
-
-
-def _sums(through: Ints, starts: Ints, ends: Ints) -> Ints:
-    upto = np.concatenate(([0], through))
-    return np.asarray(upto[ends] - upto[starts])
-
-
-# ---
-
-SCATTERED_BYTES = 4 * 1024**3
-"""Bytes of a group whose rows are in many partitions, at most."""
+MAX_UNPROVEN_BYTES = 4 * 1024**3
+"""Maximum bytes of a group whose output partitions are computed from its rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Groups of files: group ``i`` has the files ``rows[offsets[i]:offsets[i + 1]]``, all of partition ``keys[i]``."""
+    """Groups of files: group ``i`` has the files ``rows[offsets[i]:offsets[i + 1]]`` and partition ``keys[i]``."""
 
     rows: Ints
     offsets: Ints
@@ -96,12 +52,12 @@ class Groups:
         return self.rows[self.offsets[group] : self.offsets[group + 1]]
 
     def sums(self, values: Ints) -> Ints:
-        """The sum of something over the files of each group."""
-        upto = np.concatenate(([0], np.cumsum(values[self.rows], dtype=np.int64)))
-        return np.asarray(upto[self.offsets[1:]] - upto[self.offsets[:-1]])
+        """The sum of values over the files of each group."""
+        up_to = np.concatenate(([0], np.cumsum(values[self.rows], dtype=np.int64)))
+        return np.asarray(up_to[self.offsets[1:]] - up_to[self.offsets[:-1]])
 
     def select(self, chosen: npt.NDArray[np.integer]) -> Groups:
-        """Some groups, in the order given."""
+        """Some groups, in the given order."""
         counts = self.counts[chosen]
         offsets = np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
         inside = np.arange(offsets[-1]) - np.repeat(offsets[:-1], counts)
@@ -116,27 +72,24 @@ def pack(
     union: UnionPartitionType,
     options: RewriteOptions,
 ) -> Groups:
-    """Group candidates by the partition they go to, and pack each partition into groups within the limits."""
+    """Group candidates by output partition, and pack each partition into groups within the limits."""
     if not len(candidates):
         return Groups(candidates, np.zeros(1, dtype=np.int64), ())
-    known = output.proven[candidates]
-    parts = [
-        _packed(entries, candidates[known], output, union, options),
-        _scattered(entries, candidates[~known], output, union, options),
-    ]
+    proven = output.proven[candidates]
+    known = _pack_proven(entries, candidates[proven], output, union, options)
+    unknown = _pack_unproven(entries, candidates[~proven], output, union, options)
     return Groups(
-        np.concatenate([part.rows for part in parts]),
-        np.concatenate([parts[0].offsets, parts[0].offsets[-1] + parts[1].offsets[1:]]),
-        parts[0].keys + parts[1].keys,
+        np.concatenate([known.rows, unknown.rows]),
+        np.concatenate([known.offsets, known.offsets[-1] + unknown.offsets[1:]]),
+        known.keys + unknown.keys,
     )
 
 
-def _packed(
+def _pack_proven(
     entries: EntriesTable, files: Ints, output: OutputPartitions, union: UnionPartitionType, options: RewriteOptions
 ) -> Groups:
-    """Groups of files whose partition is known."""
-    picked = {i: column.take(pa.array(files)) for i, column in output.columns.items()}
-    codes, keys = group_codes(union, output.spec_id[files], picked)
+    """Groups of files whose output partition is known."""
+    codes, keys = _partition_codes(files, output, union)
     order = sorted(range(len(keys)), key=lambda code: keys[code].sort_key())
     rank = np.empty(len(keys), dtype=np.int64)
     rank[order] = np.arange(len(keys))
@@ -147,18 +100,22 @@ def _packed(
     return Groups(rows, np.append(cuts, len(rows)), tuple(keys[order[at]] for at in partition.tolist()))
 
 
-def _scattered(
+def _pack_unproven(
     entries: EntriesTable, files: Ints, output: OutputPartitions, union: UnionPartitionType, options: RewriteOptions
 ) -> Groups:
-    """Groups of files whose rows are in several partitions, as far as is known; each has the key of its first file."""
-    rows = files[_sorted(entries, files, [begin.take(pa.array(files)) for begin in output.begins])]
-    limit = min(options.max_file_group_size_bytes, SCATTERED_BYTES)
+    """Groups of files whose rows may go to several partitions; each has the key of its first file."""
+    rows = files[_sorted(entries, files, [column.take(pa.array(files)) for column in output.lowest])]
+    limit = min(options.max_file_group_size_bytes, MAX_UNPROVEN_BYTES)
     cuts = _cuts(entries, rows, np.zeros(min(1, len(rows)), dtype=np.int64), limit, options)
-    first = rows[cuts]
-    codes, keys = group_codes(
-        union, output.spec_id[first], {i: column.take(pa.array(first)) for i, column in output.columns.items()}
-    )
+    codes, keys = _partition_codes(rows[cuts], output, union)
     return Groups(rows, np.append(cuts, len(rows)), tuple(keys[code] for code in codes.tolist()))
+
+
+def _partition_codes(
+    files: Ints, output: OutputPartitions, union: UnionPartitionType
+) -> tuple[Ints, Sequence[PartitionKey]]:
+    columns = {i: column.take(pa.array(files)) for i, column in output.columns.items()}
+    return group_codes(union, output.spec_id[files], columns)
 
 
 def _cuts(entries: EntriesTable, rows: Ints, starts: Ints, limit: int, options: RewriteOptions) -> Ints:
@@ -167,10 +124,46 @@ def _cuts(entries: EntriesTable, rows: Ints, starts: Ints, limit: int, options: 
     return next_fit(entries.ints("file_size_in_bytes")[rows], starts, limit, options.max_file_group_input_files)
 
 
-def worth_rewriting(
-    groups: Groups, sizes: Ints, reasons: npt.NDArray[np.uint8], limits: FileSizes, min_files: int
-) -> Mask:
-    """Groups with files enough, with bytes for more than one good file, or with a file that is reason enough."""
+def _sorted(entries: EntriesTable, files: Ints, first_by: Sequence[pa.Array]) -> Ints:
+    """The order of files by some columns, then by data sequence number and path."""
+    columns = {
+        **{f"by{number}": column for number, column in enumerate(first_by)},
+        "sequence_number": pa.array(entries.sequence_number[files]),
+        "path": entries.path.take(pa.array(files)),
+    }
+    order = pc.sort_indices(pa.table(columns), sort_keys=[(name, "ascending") for name in columns])
+    return np.asarray(order.to_numpy()).astype(np.int64)
+
+
+def next_fit(weights: Ints, starts: Ints, limit: int, most: int) -> Ints:
+    """Pack files in order: the positions at which groups start, every partition start among them.
+
+    As Iceberg's packer with a lookback of 1: a file joins the open group while the group stays within its limits, else
+    it opens the next one. A file that exceeds the limit alone is a group of its own.
+
+    Args:
+        weights: Sizes of all files, partition after partition.
+        starts: Where each partition starts.
+        limit: Maximum bytes of a group.
+        most: Maximum files of a group.
+    """
+    through = np.cumsum(weights, dtype=np.int64)
+    up_to = np.concatenate(([0], through))
+    ends = np.append(starts[1:], len(weights))
+    # Partitions that fit into one group need no loop; the others cost one binary search per group.
+    large = np.flatnonzero((up_to[ends] - up_to[starts] > limit) | (ends - starts > most)).tolist()
+    cuts = list[int]()
+    for partition in large:
+        at, end = int(starts[partition]), int(ends[partition])
+        while at < end:
+            cuts.append(at)
+            fitting = int(np.searchsorted(through[at:end], int(up_to[at]) + limit, side="right"))
+            at += max(1, min(fitting, most))
+    return np.unique(np.concatenate([starts, np.array(cuts, dtype=np.int64)]))
+
+
+def worth_rewriting(groups: Groups, sizes: Ints, reasons: ReasonBits, limits: FileSizes, min_files: int) -> Mask:
+    """Groups with enough files, enough bytes for a new file, or a file that is rewritten in any case."""
     count, size = groups.counts, groups.sums(sizes)
     alone = groups.sums(((reasons & ENOUGH_ALONE) != 0).astype(np.int64)) > 0
     several = count > 1
@@ -179,15 +172,15 @@ def worth_rewriting(
     )
 
 
-def no_fewer_files(groups: Groups, sizes: Ints, reasons: npt.NDArray[np.uint8], limits: FileSizes) -> Mask:
-    """Groups of files that are only too small and would become as many again: the next rewrite would pick those too."""
+def rewrites_in_vain(groups: Groups, sizes: Ints, reasons: ReasonBits, limits: FileSizes) -> Mask:
+    """Groups of files that are only too small and would not become fewer: the next rewrite would pick them again."""
     other = groups.sums((reasons != Reason.TOO_SMALL).astype(np.int64)) > 0
     expected = np.array([limits.expected_outputs(size) for size in groups.sums(sizes).tolist()], dtype=np.int64)
     return np.asarray(~other & (groups.counts <= expected))
 
 
-def at_most(groups: Groups, files: int | None) -> Groups:
-    """The first groups with so many files in all; the last of them may lose its end."""
+def limit_files(groups: Groups, files: int | None) -> Groups:
+    """The first groups with ``files`` files in total; the last of them may be shortened."""
     if files is None or files >= len(groups.rows):
         return groups
     whole = int(np.searchsorted(groups.offsets, files, side="left"))
@@ -200,7 +193,7 @@ def at_most(groups: Groups, files: int | None) -> Groups:
 
 
 def job_order(groups: Groups, sizes: Ints, order: JobOrder) -> Ints:
-    """The order in which groups are rewritten; groups that are equal in it stay in the order of their partitions."""
+    """The order in which groups are rewritten; ties stay in the order of their partitions."""
     match order:
         case JobOrder.NONE:
             by = np.zeros(len(groups), dtype=np.int64)
@@ -212,21 +205,10 @@ def job_order(groups: Groups, sizes: Ints, order: JobOrder) -> Ints:
 
 
 def delete_counts(groups: Groups, matches: DeleteMatches, files: int) -> Ints:
-    """How many delete files apply to files of each group, each counted once."""
+    """How many distinct delete files apply to the files of each group."""
     group = np.full(files, -1, dtype=np.int64)
     group[groups.rows] = np.repeat(np.arange(len(groups)), groups.counts)
     of_match = np.repeat(group, matches.counts)
     width = int(matches.deletes.max(initial=0)) + 1
     pairs = np.unique((of_match * width + matches.deletes)[of_match >= 0])
     return np.bincount(pairs // width, minlength=len(groups))
-
-
-def _sorted(entries: EntriesTable, files: Ints, first_by: Sequence[pa.Array]) -> Ints:
-    """The order of files by some columns, then by age and path."""
-    columns = {
-        **{f"by{number}": column for number, column in enumerate(first_by)},
-        "age": pa.array(entries.sequence_number[files]),
-        "path": entries.path.take(pa.array(files)),
-    }
-    order = pc.sort_indices(pa.table(columns), sort_keys=[(name, "ascending") for name in columns])
-    return np.asarray(order.to_numpy()).astype(np.int64)

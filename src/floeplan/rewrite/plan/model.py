@@ -1,7 +1,6 @@
-"""A plan of a rewrite: groups of files, what each becomes, and what was decided of every file that was looked at.
+"""The plan of a rewrite: groups of files, what each becomes, and the decision about every file that was read.
 
-The plan is data. Groups are independent of each other: any of them can be carried out, in any order, and committed
-alone or together.
+The plan is data. Groups are independent: any of them can be rewritten, in any order, and committed alone or together.
 """
 
 from __future__ import annotations
@@ -27,21 +26,21 @@ from floeplan.snapshot.target import ScanTarget
 
 @dataclass(frozen=True, slots=True)
 class RewriteFileGroup:
-    """Files that are rewritten together: of one partition, or such that it takes their rows to tell their partitions.
+    """Files that are rewritten together: of one partition, or files whose output partitions are computed from rows.
 
     Attributes:
-        group_id: A number that depends only on the files of the table and on the options.
-        key: The partition of the new files where ``proven``, else that of the first of the old ones.
-        partition: The partition of the new files as names and values for people; empty where it is not proven.
-        proven: Whether all rows of the group are known to be in that one partition under the output spec.
-        source_spec_ids: The specs the files have now.
-        output_spec_id: The spec the new files will have.
+        group_id: An id that depends only on the files of the table and on the options.
+        key: The partition of the new files where ``proven``, else that of the first old file.
+        partition: The partition of the new files as readable names and values; empty where it is not proven.
+        proven: Whether metadata proves that all rows are in that partition under the output spec.
+        source_spec_ids: The specs of the old files.
+        output_spec_id: The spec of the new files.
         rows: The files, as positions in ``RewriteDataFilesPlan.files``.
         bytes: Bytes of the data files.
-        expected_outputs: How many files they become.
-        split_size: The size that cuts the bytes into so many files.
+        expected_outputs: The expected number of new files.
+        split_size: The size that splits the bytes into that number.
         delete_files: Delete files that apply to the files of the group.
-        reasons: How many files are rewritten for each reason; a file may have several.
+        reasons: How many files have each reason; a file may have several.
     """
 
     group_id: int
@@ -59,7 +58,7 @@ class RewriteFileGroup:
 
     @property
     def spec_id(self) -> int | None:
-        """The spec of the files, if they have but one."""
+        """The spec of the old files, if they have one in common."""
         return self.source_spec_ids[0] if len(self.source_spec_ids) == 1 else None
 
     def to_dict(self) -> dict[str, Any]:
@@ -81,20 +80,20 @@ class RewriteFileGroup:
 
 @dataclass(frozen=True, slots=True)
 class RewriteDataFilesPlan:
-    """What to rewrite.
+    """The plan.
 
     Attributes:
         target: The table and the snapshot the plan is made on.
-        options: What was asked for.
-        sizes: The sizes that follow from the options and the table.
-        order: What the rows are sorted or clustered by; unsorted when they are not.
+        options: The options.
+        sizes: Target, minimum and maximum file size.
+        order: What rows are sorted or clustered by; unsorted when they keep their order.
         output_spec_id: The spec of all new files, or ``None`` when each group keeps its own.
-        groups: What is rewritten, in the order of the job.
+        groups: The groups, in the order in which they are rewritten.
         files: The files that passed the filters, with the deletes that apply to them.
-        decisions: One row a file that was looked at: ``file_path``, ``spec_id``, ``file_size_in_bytes``, ``decision``
-            (its reasons, or why it is left) and ``group_id`` (null when it is left).
-        skipped: How many files are left as they are, by reason.
-        run: The run that commits are of, where everything is rewritten.
+        decisions: One row per entry that was read: ``file_path``, ``spec_id``, ``file_size_in_bytes``, ``decision``
+            (its reasons, or why it is skipped) and ``group_id`` (null when it is skipped).
+        skipped: How many files are not rewritten, by reason.
+        run: The rewrite that commits belong to, with ``rewrite-all``.
     """
 
     target: ScanTarget
@@ -125,7 +124,7 @@ class RewriteDataFilesPlan:
 
 @dataclass(frozen=True, slots=True)
 class RewriteDataFilesPlanningResult:
-    """A plan, and where its filters could not decide."""
+    """A plan, and where its filters could not be evaluated."""
 
     plan: RewriteDataFilesPlan
     filter_stats: FilterStats

@@ -1,7 +1,7 @@
-"""What a rewrite may be told: Iceberg's options under their own names, and what Floeplan adds to them.
+"""Options of a rewrite: those of Iceberg's ``rewrite_data_files`` under their names, and Floeplan's own.
 
-Defaults and checks are those of Iceberg 1.12. Options come as fields of ``RewriteOptions`` or, from a command line, as
-text under Iceberg's kebab-case names (``RewriteOptions.with_options``); a name that does not exist is refused.
+Defaults and checks are those of Iceberg 1.12. Options are fields of ``RewriteOptions`` or, from a command line, text
+under Iceberg's kebab-case names (``RewriteOptions.with_options``); an unknown name is refused.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ KEEP, CURRENT = "keep", "current"
 
 
 class JobOrder(StrEnum):
-    """Which groups come first."""
+    """Which groups are rewritten first."""
 
     NONE = "none"
     BYTES_ASC = "bytes-asc"
@@ -33,64 +33,64 @@ class JobOrder(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RewriteOptions:
-    """Which files are rewritten, into what, and in what portions."""
+    """Which files are rewritten, and into what."""
 
     partition_filter: PredicateSource | None = None
-    """Rewrite whole partitions that may hold a matching row."""
+    """Rewrite partitions that may have a matching row."""
     where: PredicateSource | None = None
-    """As ``partition_filter``, and of those partitions only files whose bounds admit a matching row."""
+    """As ``partition_filter``, but only files whose bounds admit a matching row."""
     case_sensitive: bool = True
-    """Whether column names in the filters must match exactly."""
+    """Match column names in filters case-sensitively."""
     strict: bool = False
-    """Refuse the plan when a candidate is in it only because nothing could decide the filter for it."""
+    """Refuse the plan when a filter cannot be evaluated for a candidate file."""
     trust_lists: bool = False
     """Plan from a manifest list even when it has fewer files than the snapshot summary counts."""
     strategy: str = "binpack"
-    """How files are made: ``binpack``, ``sort``, ``zorder``, ``hilbert`` or ``stitch``."""
+    """The strategy: ``binpack``, ``sort``, ``zorder``, ``hilbert`` or ``stitch``."""
     by: tuple[str, ...] = ()
-    """Columns to sort or cluster by; ``sort`` takes the table's sort order when there are none."""
+    """Columns to sort or cluster by; ``sort`` defaults to the table's sort order."""
     spec: str | int = KEEP
-    """Spec of the new files: ``keep`` that of the old ones, ``current`` the table's, or a spec id."""
+    """Spec of the new files: ``keep`` (that of the old files), ``current`` (the table's default), or a spec id."""
     target_spec_id: int | None = None
-    """The same as ``spec`` with an id."""
+    """As ``spec`` with an id."""
     target_file_size_bytes: int | None = None
-    """Size to aim at; the table's ``write.target-file-size-bytes`` when not given."""
+    """Target file size; defaults to the table's ``write.target-file-size-bytes``."""
     min_file_size_bytes: int | None = None
-    """Smaller files are rewritten; 75 % of the target when not given."""
+    """Smaller files are rewritten; defaults to 75 % of the target."""
     max_file_size_bytes: int | None = None
-    """Larger files are rewritten; 180 % of the target when not given."""
+    """Larger files are rewritten; defaults to 180 % of the target."""
     min_input_files: int = 5
-    """A group of so many files is worth rewriting whatever their size."""
+    """A group with at least this many files is rewritten whatever its size."""
     rewrite_all: bool = False
     """Rewrite every file that passes the filters."""
     max_file_group_size_bytes: int = 100 * 1024**3
-    """Bytes in one group at most; a larger file is a group of its own."""
+    """Maximum bytes of a group; a larger file is a group of its own."""
     max_file_group_input_files: int = 2**63 - 1
-    """Files in one group at most."""
+    """Maximum files of a group."""
     delete_file_threshold: int = 2**31 - 1
-    """Rewrite files with so many delete files."""
+    """Rewrite files to which at least this many delete files apply."""
     delete_ratio_threshold: float = 0.3
-    """Rewrite files of whose rows this share is deleted by deletes of that file alone."""
+    """Rewrite files of whose rows file-scoped deletes remove at least this fraction."""
     max_files_to_rewrite: int | None = None
-    """Files in the whole plan at most."""
+    """Maximum files of the plan."""
     rewrite_job_order: JobOrder = JobOrder.NONE
-    """Which groups come first."""
+    """Which groups are rewritten first."""
     compression_factor: float = 1.0
-    """Expected change of size by sorting and clustering."""
+    """Expected ratio of new to old bytes when rows are sorted or clustered."""
     partial_progress_enabled: bool = False
-    """Commit groups as they are done, instead of all of them at the end."""
+    """Commit groups as they finish, instead of all at the end."""
     partial_progress_max_commits: int = 10
-    """Commits of partial progress at most."""
+    """Maximum commits with partial progress."""
     partial_progress_max_failed_commits: int | None = None
-    """Give up after more failed commits than this; as many as there may be commits when not given."""
+    """Give up after more failed commits than this; defaults to the maximum of commits."""
     max_concurrent_file_group_rewrites: int = 5
-    """Jobs that Spark is given at a time; a job holds one large group or several small ones."""
+    """Concurrent Spark jobs; a job is one large group or several small ones."""
     task_memory_bytes: int | None = None
-    """Memory that putting the rows of a group in order may take; a task's share of its machine when not given."""
+    """Memory for sorting one group, beyond which it spills to disk; defaults to the task's share of its machine."""
     use_starting_sequence_number: bool = True
-    """New files have the age of the snapshot the plan was made on, so that newer equality deletes still meet them."""
+    """Give new files the sequence number of the planned snapshot, so that newer equality deletes apply to them."""
     remove_dangling_deletes: bool = True
-    """Delete files that apply to nothing any more leave the table in the same commit."""
+    """Remove delete files that no longer apply to any file in the same commit."""
 
     def __post_init__(self) -> None:
         if self.target_spec_id is not None:
@@ -117,13 +117,17 @@ class RewriteOptions:
             )
 
     def with_options(self, options: Mapping[str, str]) -> RewriteOptions:
-        """The same with options given as text under Iceberg's names."""
+        """Replace options given as text under Iceberg's names."""
         changes: dict[str, Any] = {}
         for name, text in options.items():
             if name not in _FROM_TEXT:
                 close = difflib.get_close_matches(name, _FROM_TEXT, n=2)
-                hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(sorted(_FROM_TEXT))}"
-                raise UnknownOptionError(f"no rewrite option {name!r}; {hint}", context={"option": name})
+                hint = (
+                    f"did you mean {' or '.join(close)}?"
+                    if close
+                    else f"known options are {', '.join(sorted(_FROM_TEXT))}"
+                )
+                raise UnknownOptionError(f"unknown rewrite option {name!r}; {hint}", context={"option": name})
             field, parse = _FROM_TEXT[name]
             try:
                 changes[field] = parse(text)
@@ -132,17 +136,17 @@ class RewriteOptions:
         return replace(self, **changes)
 
     def output_spec_id(self, metadata: TableMetadata) -> int | None:
-        """The spec all new files get, or ``None`` when each keeps that of its sources."""
+        """The spec of all new files; ``None`` when groups keep the spec of their files."""
         if self.spec == KEEP:
             return None
-        wanted = metadata.default_spec_id if self.spec == CURRENT else int(self.spec)
+        spec_id = metadata.default_spec_id if self.spec == CURRENT else int(self.spec)
         known = sorted(spec.spec_id for spec in metadata.partition_specs)
-        if wanted not in known:
+        if spec_id not in known:
             raise UnknownSpecError(
-                f"the table has no partition spec {wanted}; it has {', '.join(map(str, known))}",
-                context={"spec-id": wanted},
+                f"the table has no partition spec {spec_id}; it has {', '.join(map(str, known))}",
+                context={"spec-id": spec_id},
             )
-        return wanted
+        return spec_id
 
 
 _POSITIVE = (

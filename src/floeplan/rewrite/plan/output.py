@@ -1,10 +1,11 @@
 """The partition that the rows of a file will be in after a rewrite, where metadata proves it.
 
-A file that keeps its spec keeps its partition. A file that moves to another spec has a proven partition there when
-every field of that spec is either a field of its own spec too, or recovered from its column bounds: then files of
-several old specs are packed together without being read. Files of which that is not known are packed together too,
-whatever their old partitions are, for their rows are scattered over new ones: files are put in the order of where their
-rows begin, as far as bounds tell. Fail-safe: what is not proven is computed from the rows.
+Rule: a file that keeps its spec keeps its partition. A file that moves to another spec has a proven partition there
+when every field of that spec is also a field of its own spec, or can be recovered from its column bounds. Files of
+several old specs are then packed together without being read.
+
+Fail-safe: a partition that is not proven is computed from the rows. Such files are sorted by the lowest partition value
+that their bounds admit, and packed together.
 """
 
 from __future__ import annotations
@@ -28,31 +29,33 @@ from floeplan.partition.transforms import can_apply
 from floeplan.partition.union import UnionField, UnionPartitionType
 from floeplan.predicate.ir import Column
 from floeplan.schemas import fields_by_id
-from floeplan.vectors import Mask
+from floeplan.vectors import Ints, Mask
 
 
 @dataclass(frozen=True, slots=True)
 class OutputPartitions:
-    """Per file the spec and, by union field id, the partition values of the new file.
+    """The output partition of each file.
 
-    ``proven`` says whether they are known; otherwise they are those of the old one, and ``obstacle`` says what stands
-    against the first field that is not proven, as a value of ``Obstacle``. ``begins`` has, field by field, something to
-    put such files in order by.
+    Attributes:
+        spec_id: The output spec where the partition is proven, else the file's own.
+        columns: By union field id, the partition values under that spec.
+        obstacle: Why the first unproven field cannot be recovered, as a value of ``Obstacle``.
+        lowest: Per field of the output spec, the lowest value of each file as far as known, to sort unproven files by.
     """
 
-    spec_id: npt.NDArray[np.int64]
+    spec_id: Ints
     columns: Mapping[int, pa.Array]
     obstacle: npt.NDArray[np.int8]
-    begins: tuple[pa.Array, ...] = ()
+    lowest: tuple[pa.Array, ...] = ()
 
     @property
     def proven(self) -> Mask:
-        """Whether the partition is that of the new file."""
+        """Whether the output partition is known."""
         return np.asarray(self.obstacle == Obstacle.NONE)
 
 
 def output_partitions(entries: EntriesTable, union: UnionPartitionType, output_spec_id: int | None) -> OutputPartitions:
-    """Where files go; their bounds of the columns ``needed_stats`` must have been read."""
+    """Compute the output partitions; the entries must have the bounds of ``needed_stats``."""
     own, columns = entries.spec_id, entries.partition_columns()
     if output_spec_id is None or (own == output_spec_id).all():
         return OutputPartitions(own, columns, np.zeros(len(entries), dtype=np.int8))
@@ -62,33 +65,31 @@ def output_partitions(entries: EntriesTable, union: UnionPartitionType, output_s
     moving = own != output_spec_id
     obstacle = np.zeros(len(entries), dtype=np.int8)
     for field_id, recovered in found.items():
-        asked = moving & ~has_own[field_id] & (obstacle == Obstacle.NONE)
-        obstacle[asked] = recovered.obstacle[asked]
+        unproven = moving & ~has_own[field_id] & (obstacle == Obstacle.NONE)
+        obstacle[unproven] = recovered.obstacle[unproven]
     proven = np.asarray(obstacle == Obstacle.NONE)
     filled = {
         field.id: _fill(columns[field.id], found[field.id], moving & proven & ~has_own[field.id], field)
         for field in fields
     }
-    begins = tuple(_begins(columns[field.id], found[field.id], has_own[field.id], field) for field in fields)
-    return OutputPartitions(np.where(proven, output_spec_id, own), {**columns, **filled}, obstacle, begins)
+    lowest = tuple(_lowest_value(columns[field.id], found[field.id], has_own[field.id], field) for field in fields)
+    return OutputPartitions(np.where(proven, output_spec_id, own), {**columns, **filled}, obstacle, lowest)
 
 
 def check_writable(union: UnionPartitionType, schema: Schema, output_spec_id: int | None) -> None:
-    """Refuse a spec that rows cannot be partitioned by any more: its column is gone, or its transform unknown."""
+    """Refuse a spec with a dropped source column or an unknown transform: rows cannot be partitioned by it."""
     for field in () if output_spec_id is None else union.spec(output_spec_id).fields:
         gone = field.source_id not in fields_by_id(schema)
         if not field.is_void and (gone or not can_apply(field.transform, field.source_type)):
-            why = (
-                "the column it is made of is gone" if gone else f"{transform_name(field.transform)} cannot be computed"
-            )
+            why = "its source column was dropped" if gone else f"{transform_name(field.transform)} cannot be computed"
             raise InvalidOptionError(
-                f"files cannot be moved to spec {output_spec_id}: of its field {field.column} {why}",
+                f"files cannot be moved to spec {output_spec_id}, partition field {field.column}: {why}",
                 context={"spec-id": output_spec_id, "field": str(field.column)},
             )
 
 
 def needed_stats(union: UnionPartitionType, output_spec_id: int | None) -> frozenset[int]:
-    """The columns whose bounds tell where files of other specs go."""
+    """The columns whose bounds recover partition values of the output spec."""
     return frozenset(field.bound.source_id for field in union.fields if output_spec_id in field.positions)
 
 
@@ -98,11 +99,11 @@ def _recovered(entries: EntriesTable, field: UnionField) -> Recovered:
     return recover(field.bound, known.get(source), len(entries))
 
 
-def _begins(column: pa.Array, found: Recovered, has_own: Mask, field: UnionField) -> pa.Array:
+def _lowest_value(column: pa.Array, found: Recovered, has_own: Mask, field: UnionField) -> pa.Array:
     """The value of a field where the file has it, else that of its lower bound, if there is one.
 
-    Files are only ordered by it: where values do not fit the type of the field, which metadata may have lost, there is
-    no order.
+    Files are only sorted by it. Where values do not fit the type of the field, files are not sorted: the type may be
+    unknown because the source column was dropped.
     """
     type_ = partition_arrow_type(field.bound.column.type)
     try:
@@ -112,7 +113,7 @@ def _begins(column: pa.Array, found: Recovered, has_own: Mask, field: UnionField
 
 
 def _fill(column: pa.Array, found: Recovered, where: Mask, field: UnionField) -> pa.Array:
-    """The column with recovered values at some places."""
+    """The column with recovered values in some rows."""
     if not where.any():
         return column
     type_ = partition_arrow_type(field.bound.column.type)
