@@ -70,10 +70,11 @@ def test_counts_equal_spark(name: str, matrix: Matrix, local_catalog: SqlCatalog
         pytest.param(ScanOptions(report=False, page_index=True, bloom_filter=True), id="pages and blooms"),
     ],
 )
+@pytest.mark.parametrize("name", parametrized(["evolving_v3_vectors", "truncations_v3_vectors"]))
 def test_what_planning_may_use_does_not_change_the_rows(
-    options: ScanOptions, matrix: Matrix, local_catalog: SqlCatalog
+    name: str, options: ScanOptions, matrix: Matrix, local_catalog: SqlCatalog
 ) -> None:
-    made = matrix.table("truncations_v3_vectors")
+    made = matrix.table(name)
     table = load(made, local_catalog)
     assert {where: keys(table, where, options) for where in true_matches(made)} == true_matches(made)
 
@@ -110,7 +111,7 @@ def files_with_matches(made: MatrixTable, asked: Iterable[MatrixPredicate]) -> d
     return {where: set().union(*(files[pk] for pk in found)) for where, found in matches.items()}
 
 
-@pytest.mark.parametrize("name", WITH_DELETES)
+@pytest.mark.parametrize("name", parametrized(WITH_DELETES))
 def test_each_file_has_the_deletes_java_gives_it(name: str, matrix: Matrix, local_catalog: SqlCatalog) -> None:
     made = matrix.table(name)
     ours = {file.path: deletes_of(file) for file in plan_scan(load(made, local_catalog), options=OPTIONS).files}
