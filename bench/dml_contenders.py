@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyiceberg.table import Table
 
 import floeplan as fp
-from floeplan.dml.outcome import DmlResult
+from floeplan.dml.commit import DmlResult
 from floeplan.spark.write.small_frames import is_small
 from floeplan.tasks.runner import LOCAL_BYTES
 

@@ -9,9 +9,9 @@ if TYPE_CHECKING:
     from floeplan import prune
     from floeplan.catalog import load_table
     from floeplan.dml.append import append
+    from floeplan.dml.commit import DmlResult
     from floeplan.dml.delete_update import delete, update
     from floeplan.dml.merge.builder import merge
-    from floeplan.dml.outcome import DmlResult
     from floeplan.dml.overwrite import overwrite
     from floeplan.errors import FloeplanError
     from floeplan.maintain.doctor import doctor
@@ -86,7 +86,7 @@ __all__ = [
 
 _HOMES = {
     "CompileResult": "floeplan.predicate.compile",
-    "DmlResult": "floeplan.dml.outcome",
+    "DmlResult": "floeplan.dml.commit",
     "EvolveResult": "floeplan.transaction.evolve_spec",
     "FileScan": "floeplan.scan.model",
     "FilterStats": "floeplan.rewrite.plan.filter",

@@ -24,7 +24,7 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.table import Table
 
 import floeplan as fp
-from floeplan.dml.outcome import DmlResult
+from floeplan.dml.commit import DmlResult
 from floeplan.metadata.manifests.manifest_list import read_manifest_list
 from floeplan.metadata.manifests.reader import read_entries
 from floeplan.partition.union import UnionPartitionType

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from floeplan.dml.merge.condition import key_predicate
-from floeplan.dml.merge.join import KeyIndex, key_values, meeting_type
+from floeplan.dml.merge.join import KeyIndex, common_key_type, key_values
 from floeplan.predicate.ir import Column
 from floeplan.predicate.rows.evaluate import matching_mask
 
@@ -75,7 +75,7 @@ def test_pairs_are_those_of_nested_loops(
     rows = len(target[0]), len(source[0])
     usable = [np.array(data.draw(st.lists(st.booleans(), min_size=n, max_size=n)), dtype=np.bool_) for n in rows]
     keyed = list(zip(target, source, null_safe, strict=False)) if null_safe else []
-    types = [meeting_type(left.type, right.type) for left, right, _ in keyed]
+    types = [common_key_type(left.type, right.type) for left, right, _ in keyed]
     index = KeyIndex.build(
         [key_values(right, type_) for (_, right, _), type_ in zip(keyed, types, strict=True)], null_safe, usable[1]
     )
@@ -103,7 +103,7 @@ def test_rows_that_meet_a_key_satisfy_the_predicate_of_the_plan(listed: int, dat
     column = Column(1, schema.find_type(1), ("k",))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("floeplan.dml.merge.condition.LISTED_KEYS", listed)
-        predicate = key_predicate(column, key_values(source, meeting_type(mine, other)))
+        predicate = key_predicate(column, key_values(source, common_key_type(mine, other)))
     kept = matching_mask(predicate, pa.table({"k": target}), schema)
     keys = source.to_pylist()
     for row, value in enumerate(target.to_pylist()):

@@ -9,7 +9,7 @@ import pytest
 from pyiceberg.table import Table
 
 from floeplan.dml import planning
-from floeplan.dml.planning import OPENING_BYTES, plan_rows, weights, works
+from floeplan.dml.planning import OPENING_BYTES, file_tasks, plan_rows, weights
 from floeplan.dml.target import Command, resolve
 from tests.support.tables.two_specs import two_spec_table
 
@@ -45,6 +45,6 @@ def test_what_a_summary_does_not_say_is_looked_up(
 
 def test_opening_a_file_is_work_however_little_is_read_of_it(table: Table) -> None:
     files = plan_rows(resolve(table, Command.DELETE), "TRUE", None).files
-    chosen = works(files, np.ones(len(files), dtype=np.bool_))
+    chosen = file_tasks(files, np.ones(len(files), dtype=np.bool_))
     assert weights(chosen, 0) == [OPENING_BYTES] * len(files)
     assert weights(chosen, 1) == [work.file.file_size + OPENING_BYTES for work in chosen]

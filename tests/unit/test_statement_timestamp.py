@@ -1,4 +1,4 @@
-"""The moment of a statement is one literal, and nothing else of the text changes."""
+"""current_timestamp() and related functions become one literal per statement; the rest of the text stays."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from floeplan.dml.statement import all_at_moment, with_timestamp
+from floeplan.dml.statement import with_timestamp
 
 pytestmark = pytest.mark.unit
 
-MOMENT = datetime(2026, 11, 15, 14, 5, 6, 7, tzinfo=UTC)
+TIMESTAMP = datetime(2026, 11, 15, 14, 5, 6, 7, tzinfo=UTC)
 INSTANT = "TIMESTAMP '2026-11-15 14:05:06.000007Z'"
 
 
@@ -30,9 +30,9 @@ INSTANT = "TIMESTAMP '2026-11-15 14:05:06.000007Z'"
     ],
 )
 def test_text(text: str, written: str) -> None:
-    assert with_timestamp(text, MOMENT) == written
+    assert with_timestamp(text, TIMESTAMP) == written
 
 
 def test_what_is_no_text_stays() -> None:
-    assert with_timestamp(5, MOMENT) == 5
-    assert all_at_moment({"a": None, "b": "now()"}, MOMENT) == {"a": None, "b": INSTANT}
+    assert with_timestamp(5, TIMESTAMP) == 5
+    assert with_timestamp(None, TIMESTAMP) is None

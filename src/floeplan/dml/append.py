@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyiceberg.table import Table
 
-from floeplan.dml.outcome import Commit, DmlResult, Outcome, commit_outcome
+from floeplan.dml.commit import ChangeBuilder, DmlResult, commit_changes
 from floeplan.dml.sources import ParquetRows, arrow_batches, is_data_frame, parquet_paths
 from floeplan.dml.target import Command, DmlTarget, resolve
 from floeplan.errors import BadInputError
@@ -61,14 +61,13 @@ def append(
         options: How the commit is retried.
     """
     target = resolve(table, Command.APPEND, branch=branch)
-    outcome = Outcome(merge_manifests=not fast)
+    changes = ChangeBuilder(merge_manifests=not fast)
     if add_files:
-        outcome.register(_registered(target, data, spec_id, hive_partitions))
+        changes.register(_registered(target, data, spec_id, hive_partitions))
     else:
         for entries in write_rows(target, data, spark, spec_id):
-            outcome.insert(entries)
-    how = Commit(summary=summary or {}, options=options, owns_files=not add_files)
-    return commit_outcome(target, outcome, how)
+            changes.insert(entries)
+    return commit_changes(target, changes, summary=summary, options=options, owns_files=not add_files)
 
 
 def write_rows(

@@ -57,7 +57,7 @@ class Assignments:
         replaced -= {field.field_id for field in top_fields(schema, self.field_ids).fields}
         return [field for field in schema.fields if field.field_id not in replaced]
 
-    def reworded(self, change: Callable[[str], str]) -> Assignments:
+    def map_text(self, change: Callable[[str], str]) -> Assignments:
         """The same assignments with the text of their expressions changed, for an engine that reads it."""
         return Assignments(tuple(replace(item, value=item.value.reworded(change)) for item in self.items))
 

@@ -17,11 +17,11 @@ import numpy as np
 from pyiceberg.table import Table
 
 from floeplan.dml.assign import Assignments, arrow_evaluates, compile_assignments
-from floeplan.dml.outcome import Commit, DmlResult, Outcome, commit_outcome, discard_on_failure, discard_result
-from floeplan.dml.planning import drop_proven, plan_rows, weights, works
+from floeplan.dml.commit import ChangeBuilder, DmlResult, commit_changes, discard_on_failure
+from floeplan.dml.planning import drop_proven, file_tasks, plan_rows, weights
 from floeplan.dml.row_changes import Clause, Decision, DeletePositions, Matching
-from floeplan.dml.row_task import RowTask
-from floeplan.dml.statement import SubqueryCondition, all_at_moment, planned, statement_timestamp, with_timestamp
+from floeplan.dml.row_task import RowTask, RowTaskResult
+from floeplan.dml.statement import SubqueryCondition, planned, statement_timestamp, with_timestamp
 from floeplan.dml.target import Command, DmlTarget, Mode, resolve
 from floeplan.metadata.files import TableFiles
 from floeplan.predicate.build import field_ids
@@ -72,13 +72,15 @@ def delete(
     target = resolve(table, Command.DELETE, branch=branch, mode=mode, isolation=isolation)
     where = with_timestamp(where, statement_timestamp())
     plan = plan_rows(target, planned(where), spark, case_sensitive)
-    outcome = Outcome(planned=plan.files)
+    changes = ChangeBuilder(planned=plan.files)
     decided = not isinstance(where, SubqueryCondition)
-    proven = drop_proven(plan.files, outcome) if decided else np.zeros(len(plan.files), dtype=np.bool_)
-    with discard_on_failure(outcome, target):
-        change_matching(target, where, plan, works(plan.files, ~proven), outcome, spark)
-    how = Commit(plan.compiled.predicate, isolation=target.isolation, summary=summary or {}, options=options)
-    return commit_outcome(target, outcome, how)
+    proven = drop_proven(plan.files, changes) if decided else np.zeros(len(plan.files), dtype=np.bool_)
+    with discard_on_failure(changes, target):
+        change_matching(target, where, plan, file_tasks(plan.files, ~proven), changes, spark)
+    conflict_filter, level = plan.compiled.predicate, target.isolation
+    return commit_changes(
+        target, changes, conflict_filter=conflict_filter, isolation=level, summary=summary, options=options
+    )
 
 
 def update(
@@ -109,16 +111,19 @@ def update(
         options: How the commit is retried.
     """
     target = resolve(table, Command.UPDATE, branch=branch, mode=mode, isolation=isolation)
-    moment = statement_timestamp()
-    where, values = with_timestamp(where, moment), all_at_moment(set, moment)
+    timestamp = statement_timestamp()
+    where = with_timestamp(where, timestamp)
+    values = {name: with_timestamp(value, timestamp) for name, value in set.items()}
     assignments = compile_assignments(values, target.schema, Names(target.schema, case_sensitive))
     plan = plan_rows(target, planned(where), spark, case_sensitive)
-    outcome = Outcome(planned=plan.files)
+    changes = ChangeBuilder(planned=plan.files)
     everything = np.ones(len(plan.files), dtype=np.bool_)
-    with discard_on_failure(outcome, target):
-        change_matching(target, where, plan, works(plan.files, everything), outcome, spark, assignments)
-    how = Commit(plan.compiled.predicate, isolation=target.isolation, summary=summary or {}, options=options)
-    return commit_outcome(target, outcome, how)
+    with discard_on_failure(changes, target):
+        change_matching(target, where, plan, file_tasks(plan.files, everything), changes, spark, assignments)
+    conflict_filter, level = plan.compiled.predicate, target.isolation
+    return commit_changes(
+        target, changes, conflict_filter=conflict_filter, isolation=level, summary=summary, options=options
+    )
 
 
 def change_matching(
@@ -126,7 +131,7 @@ def change_matching(
     where: PredicateSource | SubqueryCondition,
     plan: ScanPlan,
     chosen: list[FileTask],
-    outcome: Outcome,
+    changes: ChangeBuilder,
     spark: SparkSession | None,
     assignments: Assignments | None = None,
 ) -> None:
@@ -134,7 +139,7 @@ def change_matching(
     if not chosen:
         return
     if not _needs_spark(target, where, plan, assignments) or spark is None:
-        run_decision(target, chosen, Matching(target.schema, Clause(assignments)), outcome, spark)
+        run_decision(target, chosen, Matching(target.schema, Clause(assignments)), changes, spark)
         return
     from floeplan.dml.spark_rows import SparkClause, TargetRows, apply_clauses, first_clause, in_utc
 
@@ -147,7 +152,7 @@ def change_matching(
         else:
             frame, holds = rows.frame(spark, asked), str(where)
         found = apply_clauses(frame, first_clause([(0, holds)]), clauses, rows, writer)
-    apply_found_rows(target, chosen, found, outcome, spark)
+    apply_found_rows(target, chosen, found, changes, spark)
 
 
 def _needs_spark(
@@ -160,27 +165,27 @@ def _needs_spark(
 
 
 def apply_found_rows(
-    target: DmlTarget, chosen: list[FileTask], found: FoundRows, outcome: Outcome, spark: SparkSession | None
+    target: DmlTarget, chosen: list[FileTask], found: FoundRows, changes: ChangeBuilder, spark: SparkSession | None
 ) -> None:
     """Delete the rows that Spark found, and take in the new ones it computed."""
-    outcome.data += [entries for entries in found.entries if len(entries)]
-    outcome.rewrote |= found.updated > 0
+    changes.data += [entries for entries in found.entries if len(entries)]
+    changes.rewrote |= found.updated > 0
     changed = [work for work in chosen if work.file.path in found.positions]
-    run_decision(target, changed, DeletePositions(found.positions), outcome, spark)
-    outcome.rows_deleted -= found.updated
-    outcome.rows_updated += found.updated
-    outcome.rows_inserted += found.inserted
+    run_decision(target, changed, DeletePositions(found.positions), changes, spark)
+    changes.rows_deleted -= found.updated
+    changes.rows_updated += found.updated
+    changes.rows_inserted += found.inserted
 
 
 def run_decision(
-    target: DmlTarget, chosen: list[FileTask], decision: Decision, outcome: Outcome, spark: SparkSession | None
+    target: DmlTarget, chosen: list[FileTask], decision: Decision, changes: ChangeBuilder, spark: SparkSession | None
 ) -> None:
     """Run a decision over files in tasks."""
     task = RowTask(TableRows.of(target.table, target.schema), WriteTarget.of(target.table), decision, target.copies)
     description = f"floeplan {target.command} on {'.'.join(target.table.name())}"
-    discard = partial(discard_result, files=TableFiles.of(target.table))
+    discard = partial(RowTaskResult.discard, files=TableFiles.of(target.table))
     loads = weights(chosen, _share(target, decision, chosen[0]) if chosen else 1)
-    outcome.add(run_tasks(task, chosen, spark, weights=loads, description=description, discard=discard))
+    changes.add(run_tasks(task, chosen, spark, weights=loads, description=description, discard=discard))
 
 
 def _share(target: DmlTarget, decision: Decision, work: FileTask) -> float:

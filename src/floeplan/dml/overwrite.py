@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,9 +21,9 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
 from floeplan.dml.append import write_rows
+from floeplan.dml.commit import ChangeBuilder, DmlResult, commit_changes, discard_on_failure
 from floeplan.dml.delete_update import change_matching, run_decision
-from floeplan.dml.outcome import Commit, DmlResult, Outcome, commit_outcome, discard_on_failure
-from floeplan.dml.planning import drop_files, drop_proven, plan_rows, works
+from floeplan.dml.planning import drop_files, drop_proven, file_tasks, plan_rows
 from floeplan.dml.row_changes import Clause, RowChanges
 from floeplan.dml.target import Command, DmlTarget, Mode, resolve
 from floeplan.errors import BadInputError
@@ -36,7 +36,7 @@ from floeplan.partition.key import partition_codes
 from floeplan.partition.recover import recover
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.compile import PredicateSource
-from floeplan.predicate.ir import TRUE, Column
+from floeplan.predicate.ir import TRUE, Column, IrExpr
 from floeplan.predicate.rows.arrow_columns import Resolver, typed_columns_of
 from floeplan.scan.file_rows import PlannedRows
 from floeplan.scan.model import FileScan
@@ -200,43 +200,56 @@ def overwrite(
     if same_spec_only and not dynamic:
         raise BadInputError("same_spec_only is an option of dynamic overwrites")
     target = resolve(table, Command.OVERWRITE, branch=branch, mode=mode, isolation=isolation)
-    outcome = Outcome()
+    changes = ChangeBuilder()
     level = None if isolation is None else target.isolation
-    with discard_on_failure(outcome, target):
+    conflict_filter: IrExpr = TRUE
+    partitions = None
+    with discard_on_failure(changes, target):
         for entries in write_rows(target, data, spark):
-            outcome.insert(entries)
+            changes.insert(entries)
         if dynamic:
-            how = _replace_partitions(target, outcome, same_spec_only, spark)
+            partitions = _replace_partitions(target, changes, same_spec_only, spark)
         else:
-            how = replace_matching(target, TRUE if where is None else where, outcome, spark, case_sensitive)
-    return commit_outcome(target, outcome, replace(how, isolation=level, summary=summary or {}, options=options))
+            conflict_filter = replace_matching(
+                target, conflict_filter if where is None else where, changes, spark, case_sensitive
+            )
+    return commit_changes(
+        target,
+        changes,
+        conflict_filter=conflict_filter,
+        partitions=partitions,
+        isolation=level,
+        summary=summary,
+        options=options,
+    )
 
 
 def replace_matching(
-    target: DmlTarget, where: PredicateSource, outcome: Outcome, spark: SparkSession | None, case_sensitive: bool
-) -> Commit:
-    """Let the rows that match go, by metadata where that can be."""
+    target: DmlTarget, where: PredicateSource, changes: ChangeBuilder, spark: SparkSession | None, case_sensitive: bool
+) -> IrExpr:
+    """Delete the matching rows, whole files by metadata; returns the compiled predicate, the rows to validate."""
     plan = plan_rows(target, where, spark, case_sensitive)
-    outcome.planned = plan.files
-    proven = drop_proven(plan.files, outcome)
-    change_matching(target, where, plan, works(plan.files, ~proven), outcome, spark)
-    return Commit(plan.compiled.predicate)
+    changes.planned = plan.files
+    proven = drop_proven(plan.files, changes)
+    change_matching(target, where, plan, file_tasks(plan.files, ~proven), changes, spark)
+    return plan.compiled.predicate
 
 
 def _replace_partitions(
-    target: DmlTarget, outcome: Outcome, same_spec_only: bool, spark: SparkSession | None
-) -> Commit:
+    target: DmlTarget, changes: ChangeBuilder, same_spec_only: bool, spark: SparkSession | None
+) -> EntriesTable:
+    """Delete the rows in the partitions of the new files; returns the new entries, whose partitions to validate."""
     metadata = target.table.metadata
     union = UnionPartitionType.of_table(metadata)
-    new = concat_entries(outcome.data, union)
+    new = concat_entries(changes.data, union)
     plan = plan_rows(target, None, spark, recover=True)
     files, spec_id = plan.files, metadata.default_spec_id
-    outcome.planned = files
+    changes.planned = files
     partitions = PartitionSet.of(union, new, spec_id)
     considered = (files.entries.spec_id == spec_id) | (not same_spec_only)
     placed = place_files(partitions, files.entries, source_types(metadata.schema(), metadata.schemas))
-    dropped = drop_files(files, placed.whole & considered, outcome)
-    asked = works(files, (placed.whole | placed.perhaps) & considered & ~dropped)
+    dropped = drop_files(files, placed.whole & considered, changes)
+    asked = file_tasks(files, (placed.whole | placed.perhaps) & considered & ~dropped)
     if asked and len(new):
-        run_decision(target, asked, InPartitions(target.schema, partitions), outcome, spark)
-    return Commit(partitions=new)
+        run_decision(target, asked, InPartitions(target.schema, partitions), changes, spark)
+    return new

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from floeplan.dml.outcome import Outcome
+from floeplan.dml.commit import ChangeBuilder
 from floeplan.dml.target import DmlTarget
 from floeplan.metadata.delete_index import DeleteFileId, DeleteKind
 from floeplan.metadata.manifests.entries import EntriesTable, partition_column
@@ -60,26 +60,26 @@ def _worth_a_look(target: DmlTarget) -> bool:
     return total is None or files is None or total >= SMALL_FILE_BYTES * files
 
 
-def drop_proven(files: PlannedFiles, outcome: Outcome) -> Mask:
+def drop_proven(files: PlannedFiles, changes: ChangeBuilder) -> Mask:
     """Drop the files of which every row matches, as far as metadata suffices; which files those are."""
-    return drop_files(files, files.states == TriState.TRUE, outcome)
+    return drop_files(files, files.states == TriState.TRUE, changes)
 
 
-def drop_files(files: PlannedFiles, whole: Mask, outcome: Outcome) -> Mask:
+def drop_files(files: PlannedFiles, whole: Mask, changes: ChangeBuilder) -> Mask:
     """Drop those of some files whose live rows can be counted without reading; which files those are."""
     vector_only = _has_one_vector(files)
     counted = (files.matches.counts == 0) | vector_only
     proven: Mask = whole & counted & (files.entries.record_count >= 0)
-    outcome.removed_data.update(files.entries.path.filter(pa.array(proven)).to_pylist())
-    outcome.rows_deleted += int(files.entries.record_count[proven].sum())
+    changes.removed_data.update(files.entries.path.filter(pa.array(proven)).to_pylist())
+    changes.rows_deleted += int(files.entries.record_count[proven].sum())
     vectors = files.deletes.take(files.matches.deletes[files.matches.offsets[:-1][proven & vector_only]])
-    outcome.rows_deleted -= int(vectors.record_count.sum())
+    changes.rows_deleted -= int(vectors.record_count.sum())
     offsets = vectors.ints("content_offset").tolist()
-    outcome.removed_deletes.update(map(DeleteFileId, vectors.path.to_pylist(), offsets))
+    changes.removed_deletes.update(map(DeleteFileId, vectors.path.to_pylist(), offsets))
     return proven
 
 
-def works(files: PlannedFiles, chosen: Mask) -> list[FileTask]:
+def file_tasks(files: PlannedFiles, chosen: Mask) -> list[FileTask]:
     """The chosen files, each with what it takes to change it."""
     rows = np.flatnonzero(chosen)
     entries = _placed(files.entries.take(rows))

@@ -1,9 +1,9 @@
-"""What becomes of the rows of a file, decided on a few of its columns before any other is read.
+"""Which rows of a file change, decided on a few of its columns before any other column is read.
 
-A decision names clauses: each deletes rows or gives them new values. It says which rows change, and by which clause;
-every other row stays. Deciding never looks at more than the rows of one file, so files are decided in parallel.
+A decision has clauses: each deletes rows or updates them. For one file it returns the rows that change and the clause
+that applies to each; every other row stays. Files are decided independently, in parallel.
 
-Fail-safe: a row that is deleted already never changes, and no expression that can fail is evaluated on it.
+Fail-safe: a deleted row never changes, and no expression that can fail is evaluated on it.
 """
 
 from __future__ import annotations
@@ -25,57 +25,58 @@ from floeplan.predicate.rows.evaluate import matching_mask
 from floeplan.scan.delete_files import Positions
 from floeplan.scan.file_rows import PlannedRows
 from floeplan.scan.model import FileScan
+from floeplan.vectors import Ints, Mask
 
 
 @dataclass(frozen=True, slots=True)
 class RowChanges:
-    """The rows that change, in their order: positions, and the number of the clause that applies to each.
+    """The rows of a file that change, in file order.
 
     Attributes:
-        positions: Where in the file they are.
-        clause: Which clause applies.
-        source: For a join, the source row each of them met, negative for none.
-        met: For a join, the source rows that met any target row, changed or not.
+        positions: Their positions in the file.
+        clause: The number of the clause that applies to each.
+        source: In a merge, the source row that matched each of them, negative for none.
+        matched_sources: In a merge, the source rows that matched any target row, changed or not.
     """
 
     positions: Positions
     clause: npt.NDArray[np.int16]
-    source: npt.NDArray[np.int64] | None = None
-    met: BitMap64 | None = None
+    source: Ints | None = None
+    matched_sources: BitMap64 | None = None
 
     @classmethod
     def one_clause(cls, positions: Positions) -> RowChanges:
-        """All by the first clause."""
+        """Rows that the first clause changes."""
         return cls(positions, np.zeros(len(positions), dtype=np.int16))
 
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """Rows get new values, or without assignments are deleted."""
+    """Updates rows, or deletes them when it has no assignments."""
 
     assignments: Assignments | None = None
 
 
 class Decision(Protocol):
-    """Decides about the live rows of a file."""
+    """Chooses the rows of a file that change."""
 
     @property
     def clauses(self) -> tuple[Clause, ...]:
-        """What may become of a row."""
+        """The clauses that may apply."""
 
     def fields(self, file: FileScan) -> frozenset[int]:
-        """The fields that are looked at."""
+        """The fields the decision reads."""
 
     def decide(self, file: FileScan, planned: PlannedRows) -> RowChanges:
-        """The fates of the rows of the file that a plan kept."""
+        """The changes among the rows of the file that the plan kept."""
 
-    def resolver(self, rows: pa.Table, schema: Schema, source: npt.NDArray[np.int64] | None) -> Resolver:
-        """Where the assignments find their columns, for rows that met these source rows."""
+    def resolver(self, rows: pa.Table, schema: Schema, source: Ints | None) -> Resolver:
+        """Resolves the columns of assignments, for rows matched by these source rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """Every row for which the plan's predicate is TRUE."""
+    """Changes every row for which the plan's predicate is TRUE."""
 
     schema: Schema
     clause: Clause = field(default_factory=Clause)
@@ -86,11 +87,13 @@ class Matching:
         return (self.clause,)
 
     def fields(self, file: FileScan) -> frozenset[int]:
-        """Those of the residual."""
+        """The fields of the residual."""
         return frozenset(field_ids(file.residual))
 
     def decide(self, file: FileScan, planned: PlannedRows) -> RowChanges:
-        """Ask the residual: of all rows where it cannot fail, which spares copying those that are left."""
+        """Evaluate the residual."""
+        # An opaque expression can fail on a deleted row, so those are filtered out first; otherwise evaluating all rows
+        # is cheaper than copying the live ones.
         if has_opaque(file.residual):
             found = np.flatnonzero(self._mask(file, planned.undeleted(), planned.live_count))
             return RowChanges.one_clause(planned.undeleted_positions(found))
@@ -98,42 +101,42 @@ class Matching:
             planned.positions(self._mask(file, planned.rows, len(planned.live)) & planned.live)
         )
 
-    def _mask(self, file: FileScan, rows: pa.Table, count: int) -> npt.NDArray[np.bool_]:
+    def _mask(self, file: FileScan, rows: pa.Table, count: int) -> Mask:
         if rows.num_columns:
             return matching_mask(file.residual, rows, self.schema)
         return np.full(count, bool(matching_mask(file.residual, pa.table({"row": pa.nulls(1)}), Schema())[0]))
 
-    def resolver(self, rows: pa.Table, schema: Schema, source: npt.NDArray[np.int64] | None) -> Resolver:
+    def resolver(self, rows: pa.Table, schema: Schema, source: Ints | None) -> Resolver:
         """Columns of the row itself."""
         return typed_columns_of(rows, schema)
 
 
 @dataclass(frozen=True, slots=True)
 class DeletePositions:
-    """Rows whose positions were found elsewhere are deleted."""
+    """Deletes rows whose positions are already known."""
 
     positions: Mapping[str, BitMap64]
 
     @property
     def clauses(self) -> tuple[Clause, ...]:
-        """Deleting."""
+        """One clause, which deletes."""
         return (Clause(),)
 
     def fields(self, file: FileScan) -> frozenset[int]:
-        """None."""
+        """No fields."""
         return frozenset()
 
     def decide(self, file: FileScan, planned: PlannedRows) -> RowChanges:
-        """Look the positions up."""
-        gone = rows_of(self.positions[file.path])
-        gone = gone[planned.selection.contains(gone)]
-        return RowChanges.one_clause(gone[planned.live[planned.selection.rank(gone)]])
+        """The positions that are still live."""
+        found = rows_of(self.positions[file.path])
+        found = found[planned.selection.contains(found)]
+        return RowChanges.one_clause(found[planned.live[planned.selection.rank(found)]])
 
-    def resolver(self, rows: pa.Table, schema: Schema, source: npt.NDArray[np.int64] | None) -> Resolver:
+    def resolver(self, rows: pa.Table, schema: Schema, source: Ints | None) -> Resolver:
         """Columns of the row itself."""
         return typed_columns_of(rows, schema)
 
 
-def rows_of(numbers: BitMap64) -> npt.NDArray[np.int64]:
-    """The numbers of a bitmap, ascending."""
+def rows_of(numbers: BitMap64) -> Ints:
+    """The values of a bitmap, ascending."""
     return np.frombuffer(numbers.to_array(), dtype=np.uint64).astype(np.int64)

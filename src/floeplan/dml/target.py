@@ -55,6 +55,11 @@ class DmlTarget:
     isolation: IsolationLevel
 
     @property
+    def snapshot_id(self) -> int | None:
+        """The head of the branch; ``None`` for an empty table."""
+        return None if self.snapshot is None else self.snapshot.snapshot_id
+
+    @property
     def schema(self) -> Schema:
         """The current schema, in which rows are read and written."""
         return self.table.schema()

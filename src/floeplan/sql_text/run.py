@@ -19,9 +19,9 @@ from sqlglot import TokenType
 
 from floeplan.dml.append import append
 from floeplan.dml.assign import compile_assignments
+from floeplan.dml.commit import DmlResult
 from floeplan.dml.delete_update import delete, update
 from floeplan.dml.merge.builder import merge
-from floeplan.dml.outcome import DmlResult
 from floeplan.dml.overwrite import overwrite
 from floeplan.dml.sources import arrow_table
 from floeplan.dml.statement import SubqueryCondition

@@ -30,10 +30,10 @@ from floeplan.cli.common import (
 )
 from floeplan.dml.append import append as append_rows
 from floeplan.dml.assign import compile_assignments
+from floeplan.dml.commit import ChangeBuilder, DmlResult
 from floeplan.dml.delete_update import delete as delete_rows
 from floeplan.dml.delete_update import update as update_rows
 from floeplan.dml.merge.builder import merge as merge_rows
-from floeplan.dml.outcome import DmlResult, Outcome
 from floeplan.dml.planning import drop_proven, plan_rows
 from floeplan.dml.target import Command, DmlTarget, resolve
 from floeplan.errors import InvalidOptionError
@@ -352,9 +352,9 @@ class DryRun:
 def dry_delete(target: DmlTarget, where: str, case_sensitive: bool) -> DryRun:
     """Plan a delete."""
     plan = plan_rows(target, where, None, case_sensitive)
-    outcome = Outcome()
-    proven = drop_proven(plan.files, outcome)
-    return _dry_run(target, plan, proven, outcome.rows_deleted)
+    changes = ChangeBuilder()
+    proven = drop_proven(plan.files, changes)
+    return _dry_run(target, plan, proven, changes.rows_deleted)
 
 
 def dry_update(target: DmlTarget, assigned: dict[str, object], where: str, case_sensitive: bool) -> DryRun:

@@ -1,4 +1,4 @@
-"""MERGE: rows of a source are joined with the table; what met is updated or deleted, what is new is inserted.
+"""MERGE: join the rows of a source with the table; update or delete matched rows, insert the others.
 
 ::
 
@@ -8,38 +8,31 @@
       .when_not_matched_insert()
       .execute()
 
-Of each kind the clauses are asked in the order they were given, and the first whose condition holds applies. The source
-is indexed by its key once and sent to the tasks, which ask it with whole columns; files that hold none of its keys are
-not opened. What Arrow cannot evaluate, and sources beyond ``SHIPPED_ROWS``, are joined by Spark.
+Clauses of one kind are evaluated in the order given, and the first whose condition holds applies.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
-from floeplan.dml.assign import Assignments, compile_assignments
-from floeplan.dml.merge.condition import SOURCE_QUALIFIERS, TARGET_QUALIFIERS, MergeNames
-from floeplan.dml.outcome import DmlResult
-from floeplan.dml.statement import all_at_moment, statement_timestamp, with_timestamp
+from floeplan.dml.commit import DmlResult
+from floeplan.dml.merge.clauses import MergeStatement, WhenText
+from floeplan.dml.merge.condition import SOURCE_QUALIFIERS, TARGET_QUALIFIERS
+from floeplan.dml.merge.run import run_merge
+from floeplan.dml.statement import statement_timestamp, with_timestamp
 from floeplan.dml.target import Command, Mode, resolve
-from floeplan.errors import BadInputError, UnknownColumnError
-from floeplan.predicate.ir import TRUE, IrExpr, path_text
-from floeplan.predicate.sql.compiler import compile_sql
+from floeplan.errors import BadInputError
 from floeplan.transaction.catalog_commit import CommitOptions
 from floeplan.transaction.change import IsolationLevel
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-SHIPPED_ROWS, SHIPPED_BYTES = 5_000_000, 512 * 2**20
-"""Larger sources are not sent to every task but joined by Spark, when there is a session."""
 
 
 def merge(
@@ -82,51 +75,29 @@ def merge(
 
 
 @dataclass(frozen=True, slots=True)
-class WhenText:
-    """A clause as it was given: SET or VALUES, ``None`` for all columns; ``deletes`` when there is none of them."""
-
-    condition: str | None
-    values: Mapping[str, object] | None = None
-    deletes: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Merge:
-    """A merge that is being put together; every clause gives a new one."""
-
-    table: Table | str | os.PathLike[str]
-    source: object
-    on: str | Sequence[str]
-    spark: SparkSession | None
-    case_sensitive: bool
-    qualifiers: tuple[Sequence[str], Sequence[str]]
-    arguments: Mapping[str, Any]
-    summary: Mapping[str, str]
-    options: CommitOptions | None
-    matched: tuple[WhenText, ...] = ()
-    not_matched: tuple[WhenText, ...] = ()
-    by_source: tuple[WhenText, ...] = ()
+class Merge(MergeStatement):
+    """A merge under construction; every method returns a new one."""
 
     def when_matched_update(self, set: Mapping[str, object] | None = None, condition: str | None = None) -> Merge:
-        """Give new values to rows that met a source row; every column from the source's when ``set`` is not given."""
+        """Update matched rows; every column from the source when ``set`` is not given."""
         return replace(self, matched=(*self.matched, WhenText(condition, set)))
 
     def when_matched_delete(self, condition: str | None = None) -> Merge:
-        """Delete rows that met a source row."""
+        """Delete matched rows."""
         return replace(self, matched=(*self.matched, WhenText(condition, deletes=True)))
 
     def when_not_matched_insert(
         self, values: Mapping[str, object] | None = None, condition: str | None = None
     ) -> Merge:
-        """Insert source rows that met no row; every column from the source's when ``values`` is not given."""
+        """Insert source rows that match no row; every column from the source when ``values`` is not given."""
         return replace(self, not_matched=(*self.not_matched, WhenText(condition, values)))
 
     def when_not_matched_by_source_update(self, set: Mapping[str, object], condition: str | None = None) -> Merge:
-        """Give new values to rows that met no source row."""
+        """Update rows that no source row matches."""
         return replace(self, by_source=(*self.by_source, WhenText(condition, set)))
 
     def when_not_matched_by_source_delete(self, condition: str | None = None) -> Merge:
-        """Delete rows that met no source row."""
+        """Delete rows that no source row matches."""
         return replace(self, by_source=(*self.by_source, WhenText(condition, deletes=True)))
 
     def execute(self) -> DmlResult:
@@ -136,103 +107,28 @@ class Merge:
             BadInputError: An unknown column, a value that does not fit, no clause, or several source rows that would
                 change one row. Nothing is committed.
         """
-        from floeplan.dml.merge.run import Merging
-
         if not (self.matched or self.not_matched or self.by_source):
             raise BadInputError("a merge without a clause does nothing; say what to do when rows match or do not")
         target = resolve(self.table, Command.MERGE, **self.arguments)
-        return Merging(target, self._at(statement_timestamp())).run()
+        return run_merge(target, self._with_timestamp(statement_timestamp()))
 
-    def _at(self, moment: datetime) -> Merge:
-        """The same merge with the moment it runs at written out."""
+    def _with_timestamp(self, timestamp: datetime) -> Merge:
+        """The same merge with ``current_timestamp()`` and related functions as literals."""
 
         def fixed(whens: tuple[WhenText, ...]) -> tuple[WhenText, ...]:
             return tuple(
                 replace(
                     when,
-                    condition=with_timestamp(when.condition, moment),
-                    values=None if when.values is None else all_at_moment(when.values, moment),
+                    condition=with_timestamp(when.condition, timestamp),
+                    values=when.values and {name: with_timestamp(v, timestamp) for name, v in when.values.items()},
                 )
                 for when in whens
             )
 
         return replace(
             self,
-            on=with_timestamp(self.on, moment),
+            on=with_timestamp(self.on, timestamp),
             matched=fixed(self.matched),
             not_matched=fixed(self.not_matched),
             by_source=fixed(self.by_source),
         )
-
-
-@dataclass(frozen=True, slots=True)
-class When:
-    """A compiled clause; without assignments it deletes."""
-
-    condition: IrExpr = TRUE
-    assignments: Assignments | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Clauses:
-    """All clauses of a merge, compiled over the columns each kind may name."""
-
-    matched: tuple[When, ...]
-    not_matched: tuple[When, ...]
-    by_source: tuple[When, ...]
-
-    @property
-    def all(self) -> tuple[When, ...]:
-        """Every clause."""
-        return (*self.matched, *self.not_matched, *self.by_source)
-
-
-def compile_clauses(merge: Merge, schema: Schema, source: Schema) -> Clauses:
-    """Compile the clauses: matched ones see both sides, inserts the source, the others the target."""
-    nothing = Schema()
-
-    def names(of_target: Schema, of_source: Schema) -> MergeNames:
-        return MergeNames(of_target, merge.case_sensitive, of_source, *merge.qualifiers)
-
-    def compiled(whens: tuple[WhenText, ...], seen: MergeNames) -> tuple[When, ...]:
-        return tuple(_when(when, schema, source, seen) for when in whens)
-
-    return Clauses(
-        compiled(merge.matched, names(schema, source)),
-        compiled(merge.not_matched, names(nothing, source)),
-        compiled(merge.by_source, names(schema, nothing)),
-    )
-
-
-def _when(when: WhenText, schema: Schema, source: Schema, names: MergeNames) -> When:
-    condition = TRUE if when.condition is None else compile_sql(when.condition, names)[0]
-    if when.deletes:
-        return When(condition)
-    values = all_columns(schema, source, names) if when.values is None else when.values
-    return When(condition, compile_assignments(values, schema, names))
-
-
-def all_columns(schema: Schema, source: Schema, names: MergeNames) -> dict[str, object]:
-    """``*``: every column of the table from the source column of its name."""
-    fold: Callable[[str], str] = str if names.case_sensitive else str.lower
-    known = {fold(column.name): column.name for column in source.fields}
-    missing = [column.name for column in schema.fields if fold(column.name) not in known]
-    if missing:
-        raise UnknownColumnError(
-            f"the source has no column {missing[0]}; name the columns to set instead of taking all",
-            context={"column": missing[0]},
-        )
-    qualifier = names.source_qualifiers[0]
-    return {path_text((c.name,)): f"{qualifier}.{path_text((known[fold(c.name)],))}" for c in schema.fields}
-
-
-def condition_text(on: str | Sequence[str], names: MergeNames) -> str:
-    """ON as text; column names stand for their equality."""
-    given = [on] if isinstance(on, str) else list(on)
-    both = [{column.name for column in side.fields} for side in (names.schema, names.source)]
-    if isinstance(on, str) and not all(on in side for side in both):
-        return on
-    if not given:
-        raise BadInputError("a merge needs a condition; name the columns that must be equal")
-    target, source = names.target_qualifiers[0], names.source_qualifiers[0]
-    return " AND ".join(f"{target}.{path_text((name,))} = {source}.{path_text((name,))}" for name in given)

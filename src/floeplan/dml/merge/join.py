@@ -1,11 +1,14 @@
-"""Deciding the rows of a file in a merge: joined with the source, first clause that applies wins.
+"""The decision of a merge: join the rows of a file with the source, and choose the first clause that applies.
 
-Of a target row that met source rows, the first WHEN MATCHED clause whose condition holds applies; of one that met none,
-the first WHEN NOT MATCHED BY SOURCE clause. A row that no clause applies to stays.
+To a matched target row the first WHEN MATCHED clause applies whose condition holds, to an unmatched one the first WHEN
+NOT MATCHED BY SOURCE clause. A row that no clause applies to stays.
 
-Fail-safe: when clauses would apply to one target row for two source rows, there is no telling which is meant; that is
-an error and nothing is committed. Deleting it twice is the exception: a single unconditional DELETE is the same either
-way.
+Keys are equal as in Spark's ``=``: NaN equals NaN, -0.0 equals 0.0, and NULL equals nothing; under ``<=>`` NULL equals
+NULL. Both sides are cast to their common type. Any number of source rows may share a key, and a key may have any number
+of columns; without key columns every source row matches every target row.
+
+Fail-safe: when clauses would apply to one target row for two source rows, the merge is ambiguous: an error, and nothing
+is committed. The exception is a single unconditional DELETE, which has the same result either way.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 from pyiceberg.schema import Schema
 
-from floeplan.dml.merge.builder import When
+from floeplan.dml.merge.clauses import When
 from floeplan.dml.merge.condition import MergeCondition, is_source
 from floeplan.dml.row_changes import Clause, RowChanges
 from floeplan.errors import BadInputError, TypeMismatchError, UnsupportedError
@@ -34,26 +37,19 @@ from floeplan.scan.file_rows import PlannedRows
 from floeplan.scan.model import FileScan
 from floeplan.write.position_deletes import merge_positions
 
-# Finding equal keys: an index over the source of a merge, asked with whole columns of the target.
-#
-# Keys are equal as Spark's ``=`` says: NaN equals NaN, -0.0 equals 0.0, and NULL equals nothing; under ``<=>`` NULL
-# equals NULL. Both sides are brought into the type they meet in. Any number of source rows may share a key, and any
-# number of columns may make one; with none, every row meets every other.
-
-
 Rows = npt.NDArray[np.int64]
 NO_MATCH = -1
 _DENSE = 8
 
 
-def meeting_type(left: pa.DataType, right: pa.DataType) -> pa.DataType:
+def common_key_type(left: pa.DataType, right: pa.DataType) -> pa.DataType:
     """The type in which keys of two columns are compared."""
     if pt.is_nested(left) or pt.is_nested(right):
         raise UnsupportedError("structs, lists and maps cannot be joined on outside Spark")
-    met = common_type(normalize(pa.nulls(0, left)).type, normalize(pa.nulls(0, right)).type)
-    if pt.is_decimal256(met):
+    found = common_type(normalize(pa.nulls(0, left)).type, normalize(pa.nulls(0, right)).type)
+    if pt.is_decimal256(found):
         raise TypeMismatchError(f"a {left} and a {right} share no decimal of at most 38 digits")
-    return met
+    return found
 
 
 def key_values(column: pa.ChunkedArray | pa.Array, type_: pa.DataType) -> pa.Array:
@@ -68,7 +64,7 @@ def key_values(column: pa.ChunkedArray | pa.Array, type_: pa.DataType) -> pa.Arr
 
 
 def _sortable(keys: pa.Array) -> pa.Array:
-    """Keys as integers or bytes: equal ones stay equal, and their order is any that stays the same."""
+    """Keys as integers or bytes: equal keys stay equal, in some stable order."""
     type_ = keys.type
     if pt.is_boolean(type_):
         return keys.cast(pa.int64())
@@ -81,10 +77,10 @@ def _sortable(keys: pa.Array) -> pa.Array:
     return keys.cast(pa.large_binary())
 
 
-class _Places:
-    """Where keys are among sorted, distinct ones: by a table when those are dense integers, else by search.
+class _KeyLookup:
+    """Finds the index of keys among sorted, distinct ones: by a lookup table for dense integers, else by search.
 
-    The table is made when it is first asked, and not sent along.
+    The lookup table is built on first use and not pickled.
     """
 
     def __init__(self, known: pa.Array) -> None:
@@ -92,25 +88,25 @@ class _Places:
         self._table: npt.NDArray[np.int32] | None = None
 
     @classmethod
-    def of(cls, keys: pa.Array) -> _Places:
-        """Of the distinct keys in a column, NULL left out."""
+    def of(cls, keys: pa.Array) -> _KeyLookup:
+        """Of the distinct keys of a column, without NULL."""
         found = pc.unique(keys).drop_null()
         return cls(found.take(pc.array_sort_indices(found)))
 
-    def __reduce__(self) -> tuple[type[_Places], tuple[pa.Array]]:
-        return _Places, (self._known,)
+    def __reduce__(self) -> tuple[type[_KeyLookup], tuple[pa.Array]]:
+        return _KeyLookup, (self._known,)
 
     def __len__(self) -> int:
         return len(self._known)
 
     def find(self, keys: pa.Array) -> Rows:
-        """The place of each key; ``NO_MATCH`` for those that are not there, NULL among them."""
+        """The index of each key; ``NO_MATCH`` for unknown keys and NULL."""
         if not len(self._known):
             return np.full(len(keys), NO_MATCH, dtype=np.int64)
         if not pt.is_int64(keys.type):
-            place = pc.min_element_wise(pc.search_sorted(self._known, keys), len(self._known) - 1)
-            same = pc.equal(self._known.take(place), keys)
-            return np.asarray(pc.if_else(same, place, NO_MATCH).fill_null(NO_MATCH), dtype=np.int64)
+            index = pc.min_element_wise(pc.search_sorted(self._known, keys), len(self._known) - 1)
+            same = pc.equal(self._known.take(index), keys)
+            return np.asarray(pc.if_else(same, index, NO_MATCH).fill_null(NO_MATCH), dtype=np.int64)
         known, numbers = np.asarray(self._known), np.asarray(keys.fill_null(0))
         found = self._find_numbers(known, numbers)
         return found if not keys.null_count else np.where(np.asarray(keys.is_null()), NO_MATCH, found)
@@ -118,8 +114,8 @@ class _Places:
     def _find_numbers(self, known: Rows, numbers: Rows) -> Rows:
         first, last = int(known[0]), int(known[-1])
         if last - first >= _DENSE * len(known):
-            place = np.minimum(np.searchsorted(known, numbers), len(known) - 1)
-            return np.where(known[place] == numbers, place, NO_MATCH)
+            index = np.minimum(np.searchsorted(known, numbers), len(known) - 1)
+            return np.where(known[index] == numbers, index, NO_MATCH)
         if self._table is None:
             self._table = np.full(last - first + 1, NO_MATCH, dtype=np.int32)
             self._table[known - first] = np.arange(len(known), dtype=np.int32)
@@ -129,18 +125,18 @@ class _Places:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """The values of one key column, and which combinations with the columns before it there are."""
+    """The values of one key column, and their combinations with the columns before it."""
 
-    values: _Places
+    values: _KeyLookup
     null_safe: bool
-    combinations: _Places
+    combinations: _KeyLookup
 
     @classmethod
     def learn(cls, column: pa.Array, null_safe: bool, before: Rows) -> tuple[_Step, Rows]:
         """The step of a column of the source, and the codes of its rows."""
-        step = cls(_Places.of(_sortable(column)), null_safe, _Places(pa.array([], pa.int64())))
+        step = cls(_KeyLookup.of(_sortable(column)), null_safe, _KeyLookup(pa.array([], pa.int64())))
         pairs = step._pairs(column, before)
-        learnt = replace(step, combinations=_Places(pa.array(distinct(pairs[pairs >= 0]))))
+        learnt = replace(step, combinations=_KeyLookup(pa.array(distinct(pairs[pairs >= 0]))))
         return learnt, learnt.combinations.find(pa.array(pairs))
 
     def codes(self, keys: pa.Array, before: Rows) -> Rows:
@@ -165,7 +161,7 @@ class KeyIndex:
 
     @classmethod
     def build(cls, keys: Sequence[pa.Array], null_safe: Sequence[bool], usable: npt.NDArray[np.bool_]) -> KeyIndex:
-        """Index the usable rows of the source; the others meet nothing."""
+        """Index the usable rows of the source; the others match nothing."""
         codes = np.where(usable, 0, NO_MATCH)
         steps = []
         for column, safe in zip(keys, null_safe, strict=True):
@@ -189,11 +185,9 @@ class KeyIndex:
         return np.repeat(target, counts), self.order[np.repeat(self.first[found], counts) + within]
 
 
-# ---
-
 MOST_PAIRS = 50_000_000
 STAYS = -1
-"""In place of a clause: none applies."""
+"""No clause applies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,39 +212,39 @@ class Joined:
 
     @property
     def clauses(self) -> tuple[Clause, ...]:
-        """Those of matched rows, then those of rows that met nothing."""
+        """Those of matched rows, then those of unmatched rows."""
         return tuple(Clause(when.assignments) for when in (*self.matched, *self.by_source))
 
     def fields(self, file: FileScan) -> frozenset[int]:
-        """Keys, and what conditions ask of the target."""
+        """Keys, and the target fields of conditions."""
         conditions = [when.condition for when in (*self.matched, *self.by_source)]
-        asked = [self.condition.target_only, self.condition.pairs, *conditions]
+        expressions = [self.condition.target_only, self.condition.pairs, *conditions]
         keys = frozenset(key.target for key in self.condition.keys)
-        return keys.union(*map(field_ids, asked))
+        return keys.union(*map(field_ids, expressions))
 
     def decide(self, file: FileScan, planned: PlannedRows) -> RowChanges:
-        """Join and ask the clauses."""
+        """Join, and evaluate the clauses."""
         rows, count = planned.undeleted(), planned.live_count
         target, source = self._pairs(rows, count)
-        clause, met_row = np.full(count, STAYS, dtype=np.int16), np.full(count, STAYS, dtype=np.int64)
+        clause, matched_source = np.full(count, STAYS, dtype=np.int16), np.full(count, STAYS, dtype=np.int64)
         chosen = self._first_that_applies(self.matched, rows, target, source)
-        acting = chosen != STAYS
-        self._check_single(target[acting])
-        clause[target[acting]], met_row[target[acting]] = chosen[acting], source[acting]
-        alone = np.ones(count, dtype=np.bool_)
-        alone[target] = False
-        self._decide_alone(rows, np.flatnonzero(alone), clause)
+        applies = chosen != STAYS
+        self._check_single(target[applies])
+        clause[target[applies]], matched_source[target[applies]] = chosen[applies], source[applies]
+        unmatched = np.ones(count, dtype=np.bool_)
+        unmatched[target] = False
+        self._decide_unmatched(rows, np.flatnonzero(unmatched), clause)
         changed = np.flatnonzero(clause != STAYS)
         where = planned.undeleted_positions(changed)
-        return RowChanges(where, clause[changed], met_row[changed], merge_positions(source))
+        return RowChanges(where, clause[changed], matched_source[changed], merge_positions(source))
 
     def resolver(self, rows: pa.Table, schema: Schema, source: npt.NDArray[np.int64] | None) -> Resolver:
-        """Columns of the target rows and of the source rows they met."""
-        met = self.source.rows if source is None else self.source.rows.take(pa.array(source, mask=source < 0))
-        return both_sides(typed_columns_of(rows, schema), typed_columns_of(met, self.source.schema))
+        """Columns of the target rows and of the source rows that matched them."""
+        found = self.source.rows if source is None else self.source.rows.take(pa.array(source, mask=source < 0))
+        return both_sides(typed_columns_of(rows, schema), typed_columns_of(found, self.source.schema))
 
     def _pairs(self, rows: pa.Table, count: int) -> tuple[Rows, Rows]:
-        """Target and source rows that meet."""
+        """Pairs of matching target and source rows."""
         of_target = typed_columns_of(rows, self.schema)
         usable = true_mask(self.condition.target_only, count, of_target)
         found = zip(self.condition.keys, self.source.key_types, strict=True)
@@ -275,15 +269,15 @@ class Joined:
             chosen[open_[true_mask(when.condition, len(open_), resolve)]] = number
         return chosen
 
-    def _decide_alone(self, rows: pa.Table, alone: Rows, clause: npt.NDArray[np.int16]) -> None:
-        """Rows that met nothing."""
+    def _decide_unmatched(self, rows: pa.Table, unmatched: Rows, clause: npt.NDArray[np.int16]) -> None:
+        """Choose the clause of unmatched rows."""
         for number, when in enumerate(self.by_source, start=len(self.matched)):
-            open_ = alone[clause[alone] == STAYS]
+            open_ = unmatched[clause[unmatched] == STAYS]
             resolve = typed_columns_of(rows.take(pa.array(open_)) if rows.num_columns else rows, self.schema)
             clause[open_[true_mask(when.condition, len(open_), resolve)]] = number
 
     def _check_single(self, target: Rows) -> None:
-        """Target rows come in their order, so a row that acts twice stands beside itself."""
+        """Refuse two changes of one row; target rows are in file order, so repetitions are neighbours."""
         if len(self.matched) == 1 and self.matched[0] == When():
             return
         times = int((np.diff(target) == 0).sum())

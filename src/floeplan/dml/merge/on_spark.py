@@ -1,4 +1,4 @@
-"""A merge joined by Spark: for conditions only Spark can evaluate, and for sources too large to be sent along."""
+"""A merge joined by Spark: for expressions only Spark can evaluate, and for sources too large to send to every task."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pyiceberg.schema import Schema
 
 from floeplan.dml.assign import Assignments
-from floeplan.dml.merge.builder import Clauses, Merge, When, WhenText
+from floeplan.dml.merge.clauses import Clauses, MergeStatement, When, WhenText
 from floeplan.dml.merge.condition import MergeNames, is_source, qualified_text
 from floeplan.dml.spark_rows import FILE, FoundRows, SparkClause, TargetRows, apply_clauses, first_clause, in_utc
 from floeplan.write.target import WriteTarget
@@ -24,7 +24,7 @@ _SOURCE = "_fp_source"
 class SparkMerge:
     """One merge with its clauses numbered: matched, not matched by source, not matched."""
 
-    merge: Merge
+    merge: MergeStatement
     clauses: Clauses
     names: MergeNames
     on: str
@@ -32,7 +32,7 @@ class SparkMerge:
     """The fields, of both sides, that the condition and the clauses name."""
 
     def run(self, spark: SparkSession, source: DataFrame, rows: TargetRows, target: WriteTarget) -> FoundRows:
-        """Join and let the sinks write."""
+        """Join, and write the new rows in tasks."""
         of_target = [field_id for field_id in self.fields if not is_source(field_id)]
         with in_utc(spark):
             joined = self._joined(rows.frame(spark, of_target), source)
@@ -91,8 +91,8 @@ def _condition(when: WhenText, names: MergeNames) -> str | None:
 def _clauses(
     whens: Sequence[When], names: MergeNames, *, single: bool = True, inserts: bool = False
 ) -> list[SparkClause]:
-    return [SparkClause(_reworded(when.assignments, names), inserts, single) for when in whens]
+    return [SparkClause(_qualified(when.assignments, names), inserts, single) for when in whens]
 
 
-def _reworded(assignments: Assignments | None, names: MergeNames) -> Assignments | None:
-    return None if assignments is None else assignments.reworded(lambda text: qualified_text(text, names))
+def _qualified(assignments: Assignments | None, names: MergeNames) -> Assignments | None:
+    return None if assignments is None else assignments.map_text(lambda text: qualified_text(text, names))

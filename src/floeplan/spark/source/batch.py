@@ -15,12 +15,12 @@ from pyiceberg.utils.config import Config
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceReader, InputPartition, WriterCommitMessage
 
 from floeplan.catalog import connect, load_table
-from floeplan.dml.outcome import Commit, Outcome, commit_outcome, discard_on_failure
+from floeplan.dml.commit import ChangeBuilder, commit_changes, discard_on_failure
 from floeplan.dml.overwrite import replace_matching
 from floeplan.dml.target import Command, resolve
 from floeplan.errors import InvalidOptionError, UnknownOptionError
 from floeplan.metadata.manifests.entries import EntriesTable
-from floeplan.predicate.ir import TRUE
+from floeplan.predicate.ir import TRUE, IrExpr
 from floeplan.scan.file_rows import TableRows
 from floeplan.scan.model import FileScan
 from floeplan.scan.plan import plan_scan
@@ -151,13 +151,15 @@ class FloeplanWriter(DataSourceArrowWriter):
         """Commit the files of all tasks, as an append or an overwrite."""
         command = Command.OVERWRITE if self._overwrite else Command.APPEND
         target = resolve(self._options.table(), command, branch=self._options.get("branch"))
-        outcome, how = Outcome(), Commit()
-        with discard_on_failure(outcome, target):
+        changes = ChangeBuilder()
+        conflict_filter: IrExpr = TRUE
+        with discard_on_failure(changes, target):
             for entries in written(messages):
-                outcome.insert(entries)
+                changes.insert(entries)
             if self._overwrite:
-                how = replace_matching(target, self._options.get("overwrite-where") or TRUE, outcome, None, True)
-        commit_outcome(target, outcome, how)
+                where = self._options.get("overwrite-where") or TRUE
+                conflict_filter = replace_matching(target, where, changes, None, True)
+        commit_changes(target, changes, conflict_filter=conflict_filter)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Remove the files of a job that failed."""

@@ -25,7 +25,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from floeplan.dml.outcome import Commit, Outcome, commit_outcome
+from floeplan.dml.commit import ChangeBuilder, commit_changes
 from floeplan.dml.target import Command, resolve
 from floeplan.errors import InvalidOptionError, UnsupportedError
 from floeplan.scan.file_rows import TableRows
@@ -113,12 +113,12 @@ class StreamAppends(DataSourceStreamArrowWriter):
         if _last_batch(target.table, target.branch, query_id) >= batchId:
             self.abort(messages, batchId)
             return
-        outcome = Outcome()
+        changes = ChangeBuilder()
         for entries in written(messages):
-            outcome.insert(entries)
+            changes.insert(entries)
         properties = {_last_batch_property(target.branch, query_id): str(batchId)}
         summary = {QUERY_ID: query_id, BATCH_ID: str(batchId)}
-        commit_outcome(target, outcome, Commit(summary=summary, properties=properties))
+        commit_changes(target, changes, summary=summary, properties=properties)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Remove the files of a batch that is not committed."""
