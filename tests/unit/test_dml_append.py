@@ -122,7 +122,7 @@ def test_rows_are_sorted_by_the_order_of_the_table(table: Table) -> None:
 REFUSED: dict[str, tuple[Any, type[FloeplanError], str]] = {
     "unknown column": (events(0, 5).append_column("more", pa.nulls(5)), UnknownColumnError, "more"),
     "wrong type": (events(0, 5).set_column(0, "id", pa.array(["a"] * 5)), TypeMismatchError, "id"),
-    "no rows at all": (5, BadInputError, "int is no source"),
+    "no rows at all": (5, BadInputError, "unsupported input type: int"),
     "no file": ("nowhere.parquet", UnknownFileError, "nowhere"),
 }
 
