@@ -129,12 +129,17 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    """Import a public name when it is first used, so that `import floeplan` stays cheap."""
+    """Import a public name when it is first used, so that `import floeplan` stays fast."""
     if name == "prune":
         return import_module("floeplan.prune")
     if name in _HOMES:
         return _imported(name)
     raise AttributeError(f"module 'floeplan' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """The public names, including those not imported yet."""
+    return sorted({*globals(), *__all__})
 
 
 def _imported(name: str) -> object:

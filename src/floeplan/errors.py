@@ -1,4 +1,4 @@
-"""Every error Floeplan raises, under one base.
+"""The exceptions of Floeplan, in one tree.
 
     FloeplanError                  failed                 exit 1
     ├── BadInputError              bad-input              exit 2   nothing was read or written
@@ -16,16 +16,16 @@
     │   ├── CorruptFileError       corrupt-file
     │   └── CorruptMetadataError   corrupt-metadata
     ├── UnsupportedError           unsupported            exit 1
-    ├── EvaluationError            evaluation-failed      exit 1   a row has a value the expression cannot be asked of
-    ├── StrictModeError            strict-mode            exit 4   undecided, and fail-open was not allowed
+    ├── EvaluationError            evaluation-failed      exit 1   the expression fails on a value of a row
+    ├── StrictModeError            strict-mode            exit 4   a filter cannot be evaluated and fail-open is off
     └── CommitError                commit-failed          exit 1
         ├── CommitConflictError    commit-conflict        exit 3   retryable; the table is as the other writer left it
-        └── CommitStateUnknownError commit-state-unknown  exit 1   the commit may have happened: clean nothing
+        └── CommitStateUnknownError commit-state-unknown  exit 1   it may be committed: delete no files
 
-The class gives the defaults, an instance may refine them. Two attributes tell a caller what may be done next:
-`retryable` (running the same operation again can succeed) and `safe_to_clean` (the files the failed operation wrote are
-referenced by nobody and may be deleted). Fail-safe: the base class is neither, so an error that nobody thought about
-never causes a file to be deleted.
+A class defines defaults that an instance may override. Two attributes define what a caller may do next: `retryable`
+(the same operation can succeed if it is run again) and `safe_to_clean` (no metadata references the files that the
+failed operation wrote, so they may be deleted). Fail-safe: both are false in the base class, so that an unexpected
+error never causes a file to be deleted.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from floeplan.redact import redacted
 
 
 class FloeplanError(Exception):
-    """One line of text naming the thing that is wrong and the fix, with machine-readable facts beside it.
+    """An error with a one-line message, which names the problem and the fix, and machine-readable context.
 
-    Secrets are masked in the message and in the document.
+    Secrets are masked in the message and in the JSON document.
 
     Args:
-        message: One line: what is wrong, named, and what to do about it.
-        kind: Kebab-case name of the error; defaults to the one of the class.
-        context: Facts by name (the column, the id, the file).
-        retryable: Whether the same operation can succeed when run again.
+        message: One line: what is wrong and how to fix it.
+        kind: Kebab-case name of the error; by default that of the class.
+        context: Values by name, e.g. the column, the id, the file.
+        retryable: Whether the same operation can succeed if it is run again.
         safe_to_clean: Whether files written by the failed operation may be deleted.
-        committed: Whether something was, or may have been, committed before the failure.
+        committed: Whether anything was, or may have been, committed.
     """
 
     default_kind: ClassVar[str] = "failed"
@@ -75,7 +75,7 @@ class FloeplanError(Exception):
         self.committed = self.default_committed if committed is None else committed
 
     def to_dict(self) -> dict[str, dict[str, object]]:
-        """Return the JSON document of the error; context values JSON does not know become text."""
+        """The JSON document; context values of types that JSON does not have become text."""
         return {
             "error": {
                 "kind": self.kind,
@@ -100,7 +100,7 @@ def _json_value(value: object) -> object:
 
 
 class BadInputError(FloeplanError):
-    """The request itself is wrong; nothing was read or written."""
+    """The request is invalid; nothing was read or written."""
 
     default_kind = "bad-input"
     default_safe_to_clean = True
@@ -108,19 +108,19 @@ class BadInputError(FloeplanError):
 
 
 class UnknownCatalogError(BadInputError):
-    """The named catalog is not configured, or its configuration cannot be used."""
+    """The catalog is not configured, or its configuration is invalid."""
 
     default_kind = "unknown-catalog"
 
 
 class UnknownTableError(BadInputError):
-    """There is no such table, or no such metadata file."""
+    """The table or metadata file does not exist."""
 
     default_kind = "unknown-table"
 
 
 class UnknownFileError(BadInputError):
-    """There is no such file."""
+    """The file does not exist."""
 
     default_kind = "unknown-file"
 
@@ -144,13 +144,13 @@ class UnknownSnapshotError(BadInputError):
 
 
 class UnknownOptionError(BadInputError):
-    """An option or a command that does not exist."""
+    """The option or command does not exist."""
 
     default_kind = "unknown-option"
 
 
 class InvalidOptionError(BadInputError):
-    """An option that exists, with a value it cannot take or without one it needs."""
+    """The value of an option is invalid or missing."""
 
     default_kind = "invalid-option"
 
@@ -168,40 +168,40 @@ class PredicateSyntaxError(BadInputError):
 
 
 class CorruptError(FloeplanError):
-    """Bytes that do not say what their format demands."""
+    """A file violates its format."""
 
     default_kind = "corrupt"
     default_safe_to_clean = True
 
 
 class CorruptFileError(CorruptError):
-    """A data or delete file cannot be trusted."""
+    """A data or delete file is corrupt."""
 
     default_kind = "corrupt-file"
 
 
 class CorruptMetadataError(CorruptError):
-    """A metadata file, manifest list or manifest cannot be trusted."""
+    """A metadata file, manifest list or manifest is corrupt."""
 
     default_kind = "corrupt-metadata"
 
 
 class UnsupportedError(FloeplanError):
-    """Well-formed input that Floeplan does not handle; refused before anything was committed."""
+    """Valid input that Floeplan does not support; nothing was committed."""
 
     default_kind = "unsupported"
     default_safe_to_clean = True
 
 
 class EvaluationError(FloeplanError):
-    """An expression that is right in itself fails on a value of a row: an overflow, a cast, a division by zero."""
+    """A valid expression fails on a value of a row: an overflow, a cast, a division by zero."""
 
     default_kind = "evaluation-failed"
     default_safe_to_clean = True
 
 
 class StrictModeError(FloeplanError):
-    """Something could not be decided and strict mode does not allow keeping it unasked."""
+    """A filter cannot be evaluated, and strict mode does not allow keeping what it cannot decide."""
 
     default_kind = "strict-mode"
     default_safe_to_clean = True
@@ -209,14 +209,14 @@ class StrictModeError(FloeplanError):
 
 
 class CommitError(FloeplanError):
-    """The catalog refused the commit; the table is as it was."""
+    """The commit failed; the table is unchanged."""
 
     default_kind = "commit-failed"
     default_safe_to_clean = True
 
 
 class CommitConflictError(CommitError):
-    """Another writer won, and all retries were used up."""
+    """Conflicting commits of other writers, after all retries."""
 
     default_kind = "commit-conflict"
     default_retryable = True
@@ -224,7 +224,7 @@ class CommitConflictError(CommitError):
 
 
 class CommitStateUnknownError(CommitError):
-    """The answer to the commit was lost: it may have happened, so its files must stay."""
+    """The response to the commit was lost: it may have succeeded, so its files must not be deleted."""
 
     default_kind = "commit-state-unknown"
     default_safe_to_clean = False

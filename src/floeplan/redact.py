@@ -1,12 +1,11 @@
-"""Keeping secrets out of what is shown or stored: messages, logs, documents and reports.
+"""Masking of secrets in messages, logs, JSON documents and reports.
 
-Rule: three things are secrets. What a catalog or store is configured with under a name that means one (``password``,
-``token``, ``s3.secret-access-key`` …), wherever the value turns up, and of ``name:secret`` the second part too; the
-user information of a URI; and, in messages and logs, the value written beside such a name.
+Three things are secrets: values of catalog and store properties whose name indicates one (``password``, ``token``,
+``s3.secret-access-key`` …), and the second part of ``name:secret``, wherever they occur; the user information of a URI;
+and, in messages and logs, the value after such a name.
 
-Fail-safe: a value is masked in any text it is found in, should it be no secret there. Only values of fewer than eight
-characters, which may well be a part of other words and of paths, must stand alone; those of fewer than four are not
-looked for: they are in every text.
+Fail-safe: a secret is masked in every text that contains it. Values of fewer than 8 characters are masked only as whole
+words, because they may be part of other words and paths; values of fewer than 4 characters are not masked.
 """
 
 from __future__ import annotations
@@ -30,17 +29,17 @@ _SECRET_NAME = re.compile(_NAME, re.IGNORECASE)
 _USER_INFORMATION = re.compile(r"(?<=://)[^/\s@'\"]+(?=@)")
 _NAMED = re.compile(rf"(?P<name>{_NAME}(?:=|[\"']\s*:\s*[\"'])|\bBearer\s+)(?P<value>[^\s\"'&,;)}}]+)", re.IGNORECASE)
 _SECOND_PART = re.compile(r"^([^:\s]*:|(Bearer|Basic)\s+)", re.IGNORECASE)
-"""What comes before the secret in ``name:secret`` and in headers."""
+"""The part before the secret in ``name:secret`` and in headers."""
 _known: set[str] = set()
 
 
 def remember(properties: Mapping[str, object]) -> None:
-    """Take note of the secrets among the properties of a catalog or store."""
+    """Register the secrets among the properties of a catalog or store."""
     _known.update(_secrets(properties))
 
 
 def without_secrets(text: str) -> str:
-    """The text without known secrets and without the user information of URIs; for results, whose names are data."""
+    """Mask known secrets and the user information of URIs; for results, in which names are data."""
     for secret in sorted(_all_secrets(), key=len, reverse=True):
         if secret in text:
             text = _pattern(secret).sub(MASK, text)
@@ -48,15 +47,15 @@ def without_secrets(text: str) -> str:
 
 
 def document_text(document: Any, default: Callable[[Any], object] | None = None, *, only_ascii: bool = False) -> str:
-    """A strict JSON document without secrets; ``default`` makes values of what JSON does not know."""
+    """Strict JSON with secrets masked; ``default`` converts types that JSON does not have."""
     dump = partial(json.dumps, allow_nan=False, ensure_ascii=only_ascii, default=default)
     text = dump(document)
-    told = any(dump(secret)[1:-1] in text for secret in _all_secrets()) or _USER_INFORMATION.search(text)
-    return dump(_masked(json.loads(text))) if told else text
+    has_secret = any(dump(secret)[1:-1] in text for secret in _all_secrets()) or _USER_INFORMATION.search(text)
+    return dump(_masked(json.loads(text))) if has_secret else text
 
 
 def _masked(value: Any) -> Any:
-    """Texts only are masked: a number stays one."""
+    """Mask strings only; numbers stay numbers."""
     if isinstance(value, dict):
         return {_masked(key): _masked(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -65,12 +64,12 @@ def _masked(value: Any) -> Any:
 
 
 def redacted(text: str) -> str:
-    """The same, and without what is written beside the name of a secret; for messages and logs."""
+    """Also mask values after the name of a secret; for messages and logs."""
     return _NAMED.sub(rf"\g<name>{MASK}", without_secrets(text))
 
 
 def _pattern(secret: str) -> re.Pattern[str]:
-    """Where a secret is found: a short one only where it stands alone."""
+    """The pattern of a secret; a short one matches whole words only."""
     literal = re.escape(secret)
     return re.compile(literal if len(secret) >= _SHORT else rf"(?<![\w-]){literal}(?![\w-])")
 

@@ -147,7 +147,7 @@ def test_colours_follow_the_system_until_one_is_chosen(quiet: Page, site: str) -
     quiet.goto(site)
     ground = "getComputedStyle(document.body).backgroundColor"
     dark = quiet.evaluate(ground)
-    quiet.get_by_role("button", name="Colours: as the system says").click()
+    quiet.get_by_role("button", name="Colours: system").click()
     assert quiet.evaluate(ground) != dark
     quiet.get_by_role("button", name="Colours: light").click()
     assert quiet.evaluate(ground) == dark
@@ -159,12 +159,12 @@ def test_planning_follows_the_typing(quiet: Page, server: ExplorerServer, view: 
     expect(quiet.locator(".said")).to_contain_text("70 files of 70")
     box.press_sequentially("payload = 250100", delay=5)
     expect(quiet.locator(".said")).to_contain_text(f"{plan_for(view, 'payload = 250100').summary.files_kept} file")
-    expect(quiet.locator(".legend").first).to_contain_text("ruled out by the predicate")
+    expect(quiet.locator(".legend").first).to_contain_text("pruned by the predicate")
     box.fill("payloat = 3")
     expect(quiet.locator(".said.bad")).to_have_text("there is no column payloat; did you mean payload?")
     assert box.get_attribute("aria-invalid") == "true"
     box.fill("voltage > 100")
-    expect(quiet.locator("main")).to_contain_text("No file can hold a matching row")
+    expect(quiet.locator("main")).to_contain_text("No file can contain a matching row")
 
 
 def test_a_cell_of_the_map_lists_its_files(quiet: Page, server: ExplorerServer) -> None:
@@ -200,16 +200,16 @@ def test_a_write_is_made_after_the_name_of_the_table_was_written(
         quiet.get_by_role("button", name="Upgrade now…").click()
         go = quiet.get_by_role("button", name="Change the table")
         expect(go).to_be_disabled()
-        quiet.get_by_label("Write db.events to go on").fill("db.event")
+        quiet.get_by_label("Type db.events to confirm").fill("db.event")
         expect(go).to_be_disabled()
         assert table.refresh().metadata.current_snapshot_id == load_table("db.events").metadata.current_snapshot_id
         before = table.metadata.current_snapshot_id
-        quiet.get_by_label("Write db.events to go on").fill("db.events")
+        quiet.get_by_label("Type db.events to confirm").fill("db.events")
         go.click()
         expect(quiet.locator("#confirm-dialog")).to_contain_text("committed")
         assert table.refresh().metadata.current_snapshot_id != before
         quiet.get_by_role("button", name="Close").click()
-        expect(quiet.locator("main")).to_contain_text("All files have the current spec already")
+        expect(quiet.locator("main")).to_contain_text("All files already have the current spec")
 
 
 def test_a_page_without_the_token_cannot_write(quiet: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,7 +219,7 @@ def test_a_page_without_the_token_cannot_write(quiet: Page, tmp_path: Path, monk
     with serving(ExplorerService("db.events", None, True, None, TOKEN)) as running:
         quiet.goto(f"{running.url}#/rewrite")
         quiet.get_by_role("button", name="Upgrade now…").click()
-        quiet.get_by_label("Write db.events to go on").fill("db.events")
+        quiet.get_by_label("Type db.events to confirm").fill("db.events")
         quiet.get_by_role("button", name="Change the table").click()
         expect(quiet.locator("#confirm-dialog")).to_contain_text("open the URL that floeplan serve printed")
     before = table.metadata.current_snapshot_id

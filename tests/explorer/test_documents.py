@@ -79,7 +79,7 @@ def test_lanes_are_partitions_without_their_time_and_bins_are_days(view: TableVi
     drawn = view.map.to_dict()
     assert [(lane["spec_id"], lane["label"]) for lane in drawn["lanes"]] == [
         *((spec, f"mission={mission}") for spec in (0, 1) for mission in (EVIL, "apollo", "gemini", "mercury")),
-        (2, "by time alone"),
+        (2, "time only"),
     ]
     assert drawn["axis"]["unit"] == "day"
     assert (drawn["axis"]["labels"][0], drawn["axis"]["labels"][-1]) == ("2024-01-01", "2024-01-30")

@@ -73,7 +73,7 @@ def test_files_of_all_specs_stand_where_their_bounds_say(tmp_path: Path) -> None
     assert drawn.axis.labels[0] == "2021-01-01"
     starts = {lane.spec_id: drawn.cell_bin[drawn.cell_lane == at].min() for at, lane in enumerate(drawn.lanes)}
     assert starts[0] < starts[1] < starts[2]
-    assert {lane.label for lane in drawn.lanes if lane.spec_id == 2} == {"by time alone"}
+    assert {lane.label for lane in drawn.lanes if lane.spec_id == 2} == {"time only"}
 
 
 @given(st.lists(st.dates(date(1, 1, 2), date(9998, 1, 1)), min_size=1, max_size=30))

@@ -21,3 +21,4 @@ def test_the_public_api_is_the_one_checked_in() -> None:
 def test_everything_exported_is_there_once() -> None:
     assert len(set(floeplan.__all__)) == len(floeplan.__all__)
     assert all(hasattr(floeplan, name) for name in floeplan.__all__)
+    assert set(floeplan.__all__) <= set(dir(floeplan))

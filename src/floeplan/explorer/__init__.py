@@ -1,8 +1,15 @@
-"""The explorer: a table to click through, as a static report or served on this machine.
+"""The explorer: a browser UI for a table, as static files or served on 127.0.0.1.
 
 ::
 
     table ──► TableView ──► documents (JSON) ──┬─► site.py    files that open without a server
-              columns,       pure functions    └─► server.py  127.0.0.1, plans as one types
+              columns,       pure functions    └─► server.py  127.0.0.1, plans as you type
               read once      of results              one front end in static/
+
+Rule: documents contain results of the library only, never properties of a catalog or a table. Fail-safe: the server is
+read-only unless writes are enabled, and checks the origin of every request (`server`).
+
+Modules in reading order: `view` (the files of a snapshot), `table_map` (partitions over time), `documents` (overview,
+plan, rewrite, doctor), `file_document` (one file), `site` (static report), `service` (requests to documents), `server`
+(HTTP). Only `cli` imports this package.
 """

@@ -1,7 +1,6 @@
-"""The other pages: what a table is, how it came to be, what is wrong with it, and what a rewrite would do.
+"""JSON documents of the pages: overview, history, doctor, rewrite and upgrade previews, plans.
 
-Every function takes a result that a command prints too, and leaves out what a page does not show: no property of a
-catalog and none of a table gets into a document.
+Every document is made of a result that a command prints too. No property of a catalog or a table is part of one.
 """
 
 from __future__ import annotations
@@ -53,11 +52,11 @@ _SUMMARY = (
     "total-records",
     "total-files-size",
 )
-"""What is shown of a snapshot's summary."""
+"""The properties of the snapshot summary that are shown."""
 
 
 def overview_document(view: TableView) -> dict[str, Any]:
-    """What the table is made of, its specs with the time in which they were written, and its snapshots."""
+    """The table, its specs with the commit times of their live files, and its snapshots."""
     found = inspect_files(view.table, view.reader, view.files, view.deletes).to_dict()
     return {
         "table": view.name,
@@ -97,7 +96,7 @@ def _specs(view: TableView, found: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _written(view: TableView) -> dict[int, dict[str, int | None]]:
-    """When the first and the last of each spec's live files were committed, as far as snapshots are still known."""
+    """First and last commit time of the live files of each spec, unless their snapshots have expired."""
     times = {snapshot.snapshot_id: snapshot.timestamp_ms for snapshot in view.target.metadata.snapshots}
     pairs = np.unique(np.stack([view.files.spec_id, view.files.ints("snapshot_id")]), axis=1).T.tolist()
     found: dict[int, list[int]] = {}
@@ -119,7 +118,7 @@ def _snapshot(snapshot: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def doctor_document(table: Table) -> dict[str, Any]:
-    """What metadata alone tell of a table's faults, the worst first; of one too that nothing else can be shown of."""
+    """The doctor's findings from metadata alone, errors first; also for tables that cannot be planned."""
     result = doctor(table, sample=0)
     order = [severity.value for severity in Severity]
     found = [finding.to_dict() for finding in result.findings]
@@ -128,7 +127,7 @@ def doctor_document(table: Table) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class RewriteRequest:
-    """What a page may ask of a rewrite."""
+    """The options of a rewrite that a page can set."""
 
     strategy: str = "binpack"
     by: str = ""
@@ -144,13 +143,13 @@ class RewriteRequest:
         """The options of the rewrite.
 
         Raises:
-            BadInputError: Options that do not exist or do not go together.
+            BadInputError: Invalid options.
         """
         filter_ = self.where or None
         return RewriteOptions(strategy=self.strategy, by=self.columns, spec=self.spec, partition_filter=filter_)
 
     def command(self, table: str) -> str:
-        """The same on the command line."""
+        """The equivalent command line."""
         words = ["floeplan", "rewrite", table, "--strategy", self.strategy]
         words += ["--by", ",".join(self.columns)] if self.columns else []
         words += ["--spec", self.spec] if self.spec != "keep" else []
@@ -159,7 +158,7 @@ class RewriteRequest:
 
 
 def rewrite_document(view: TableView, request: RewriteRequest) -> dict[str, Any]:
-    """What a rewrite would do; nothing is changed."""
+    """A dry run of a rewrite."""
     planned = RewriteDataFilesPlanner(view.table, request.options()).plan_with_stats()
     return {"command": request.command(view.name)} | _planned(planned)
 
@@ -185,19 +184,19 @@ def _planned(planned: RewriteDataFilesPlanningResult) -> dict[str, Any]:
 
 
 def upgrade_document(view: TableView, to: str = "current") -> dict[str, Any]:
-    """What bringing all files under one spec would do; nothing is changed."""
+    """A dry run of a spec upgrade."""
     result: SpecUpgradeResult = upgrade_spec(view.table, options=UpgradeOptions(to=to, dry_run=True))
     return {"command": f"floeplan upgrade-spec {shell_word(view.name)} --to {shell_word(to)}"} | result.to_dict()
 
 
 def shell_word(text: str) -> str:
-    """A word of a command line; predicates in double quotes, as people write them, where nothing in them is special."""
+    """Quote a shell word; with double quotes if it has no special characters, for readable predicates."""
     quoted = shlex.quote(text)
     return quoted if quoted == text or _SPECIAL.search(text) else f'"{text}"'
 
 
 def for_browsers(value: Any) -> Any:
-    """A document as JavaScript can read it: integers it would round, and numbers JSON does not know, as text."""
+    """A document for JavaScript: integers beyond 2^53 and non-finite numbers become text."""
     match value:
         case Mapping():
             return {str(key): for_browsers(item) for key, item in value.items()}
@@ -212,22 +211,18 @@ def for_browsers(value: Any) -> Any:
     return str(value)
 
 
-# A plan as a page shows it: the pyramid, what each conjunct did, the files that survive, and where on the map.
-#
-# Rule: footers are opened where few files are left, unless a page asks otherwise; a plan that keeps very many files
-# says
-# so instead of opening them all while somebody types. Plans made here leave no scan report.
-
+# Plans. Footers are read if few files are kept or on request, because a page plans while the user types. These plans
+# write no scan report.
 
 MOST_FILES = 200
 FEW_FILES = 256
-"""Footers are opened without being asked for when so many files are left."""
+"""Footers are read automatically if at most this many files are kept."""
 
 _WARNINGS_SHOWN = 3
 
 
 class Footers(StrEnum):
-    """Whether the third pass is made."""
+    """Whether footers are read."""
 
     AUTO = "auto"
     YES = "yes"
@@ -238,7 +233,7 @@ def plan_for(view: TableView, where: str | None, footers: Footers = Footers.AUTO
     """Plan a predicate on the snapshot of a view.
 
     Raises:
-        BadInputError: A predicate that cannot be meant.
+        BadInputError: An invalid predicate.
     """
     options = ScanOptions(footers=footers is Footers.YES, page_index=True, bloom_filter=True, report=False)
     plan = plan_scan(view.table, where or None, options=options)
@@ -248,7 +243,7 @@ def plan_for(view: TableView, where: str | None, footers: Footers = Footers.AUTO
 
 
 def plan_document(view: TableView, where: str | None, plan: ScanPlan) -> dict[str, Any]:
-    """The JSON document of a plan on its table's map."""
+    """The document of a plan, with the kept files per cell of the map."""
     rows = view.rows_of(plan.files.entries)
     kept = np.zeros(len(view.files), dtype=np.int64)
     kept[rows] = 1
@@ -267,7 +262,7 @@ def plan_document(view: TableView, where: str | None, plan: ScanPlan) -> dict[st
 
 
 def _summary(view: TableView, plan: ScanPlan) -> dict[str, Any]:
-    """The numbers of the plan; totals that its snapshot does not give are known here."""
+    """The plan summary, with totals that the snapshot summary lacks."""
     known = {
         "files_total": len(view.files),
         "rows_total": int(view.files.record_count.sum()),
@@ -278,7 +273,7 @@ def _summary(view: TableView, plan: ScanPlan) -> dict[str, Any]:
 
 
 def _file(plan: ScanPlan, at: int, file: FileScan) -> dict[str, Any]:
-    """One surviving file; which rows are selected is left to the page about it."""
+    """One kept file, without its row selection."""
     opened = plan.files.row_groups.get(at)
     document = file.to_dict()
     del document["row_selection"]
@@ -290,7 +285,7 @@ def _file(plan: ScanPlan, at: int, file: FileScan) -> dict[str, Any]:
 
 
 def _warnings(plan: ScanPlan) -> list[dict[str, Any]]:
-    """Warnings of each kind: how many, and the first of them."""
+    """Warnings by kind: their number and the first messages."""
     counts = Counter(warning.kind for warning in plan.warnings)
     return [
         {

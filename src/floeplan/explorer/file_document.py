@@ -1,7 +1,7 @@
-"""One file against a predicate: its bounds, its partition, its deletes and its row groups, and what each of them said.
+"""The document of one file and a predicate: bounds, partition, deletes, row groups, and the result of each.
 
-Rule: the same evaluator as in planning gives the answers, apart for partition values and for column bounds, so that a
-page can say which of them dropped a file. Fail-safe: a file that cannot be opened has no row groups, and says why.
+The predicate is evaluated as in planning, separately on partition values and on column bounds, so that the page shows
+which of them prunes the file. Fail-safe: a file that cannot be opened has no row groups but a reason.
 """
 
 from __future__ import annotations
@@ -38,24 +38,20 @@ from floeplan.scan.options import ScanOptions
 from floeplan.snapshot.deletes import match
 from floeplan.snapshot.passes import Evaluation, Predicate, evaluate_conjuncts, evaluate_entries
 
-# A file's bounds beside what a condition wants, on one scale from 0 to 1: what a page draws of them.
-#
-# Rule: only comparisons and intervals over numbers and times have a picture; the scale holds the bounds and the
-# literals
-# with some room, and an interval without an end reaches the edge.
-
-
 _ROOM = 0.2
 _UPWARDS = (CmpOp.GT, CmpOp.GE)
 _DOWNWARDS = (CmpOp.LT, CmpOp.LE)
 
 
 def drawn_range(conjunct: IrExpr, stats: StatsTable) -> dict[str, Any] | None:
-    """Where the first container lies, and where matching rows would; ``None`` where there is nothing to draw."""
-    wanted = _wanted(conjunct)
-    if wanted is None:
+    """The bounds of the file and the range of a condition, on a scale from 0 to 1.
+
+    ``None`` unless the condition is a comparison or BETWEEN on numbers or times. An open range reaches the edge.
+    """
+    found = _range(conjunct)
+    if found is None:
         return None
-    column, low, high = wanted
+    column, low, high = found
     known = stats.columns.get(column.field_id)
     lower, upper = (None, None) if known is None else (_number(known.lower), _number(known.upper))
     ends = [_finite(physical(column.type, end)) for end in (low, high) if end is not None]
@@ -64,14 +60,14 @@ def drawn_range(conjunct: IrExpr, stats: StatsTable) -> dict[str, Any] | None:
         return None
     room = (max(numbers) - min(numbers)) * _ROOM or 1.0
     start, width = min(numbers) - room, max(numbers) - min(numbers) + 2 * room
-    places = [round((number - start) / width, 4) for number in numbers]
-    wanted_low = places[2] if low is not None else 0.0
-    wanted_high = places[-1] if high is not None else 1.0
-    return {"file": places[:2], "wanted": [wanted_low, wanted_high]}
+    offsets = [round((number - start) / width, 4) for number in numbers]
+    range_low = offsets[2] if low is not None else 0.0
+    range_high = offsets[-1] if high is not None else 1.0
+    return {"file": offsets[:2], "wanted": [range_low, range_high]}
 
 
-def _wanted(conjunct: IrExpr) -> tuple[Column, Value | None, Value | None] | None:
-    """The column of a condition and the interval it asks for."""
+def _range(conjunct: IrExpr) -> tuple[Column, Value | None, Value | None] | None:
+    """The column of a condition and its lower and upper end."""
     match conjunct:
         case Between(column, low, high):
             return column, low, high
@@ -91,14 +87,12 @@ def _number(bound: Bound | None) -> float | None:
 
 
 def _finite(value: Value) -> float | None:
-    """A number that can be drawn."""
+    """The value as a finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     number = float(value)
     return number if np.isfinite(number) else None
 
-
-# ---
 
 MOST_ROW_GROUPS = 500
 MOST_DELETES = 50
@@ -106,8 +100,8 @@ _ANSWERS = {TriState.FALSE: "no row", TriState.UNKNOWN: "some rows", TriState.TR
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """One file and the predicate it is asked."""
+class _FilePredicate:
+    """One file and the predicate to evaluate on it."""
 
     view: TableView
     entry: EntriesTable
@@ -124,14 +118,14 @@ def file_document(view: TableView, path: str, where: str | None) -> dict[str, An
 
     Raises:
         UnknownFileError: The snapshot has no such file.
-        BadInputError: A predicate that cannot be meant.
+        BadInputError: An invalid predicate.
     """
     row = view.row_of_path(path)
     compiled = compile_predicate(where or TRUE, view.target.schema)
     predicate = Predicate(compiled.predicate, predicate_columns(compiled.predicate), view.union)
     stats = leaf_columns(view.target.schema) | dict(predicate.columns)
     entry = view.with_statistics(row, frozenset(stats) | view.deletes.key_columns)
-    asked = _Asked(view, entry, compiled, predicate)
+    asked = _FilePredicate(view, entry, compiled, predicate)
     evaluation = evaluate_entries(predicate, entry)
     return {
         "file": view.file_facts(np.array([row]))[0],
@@ -148,8 +142,8 @@ def _answer(tri: Tri) -> str:
     return _ANSWERS[TriState(int(tri.states()[0]))]
 
 
-def _conjuncts(asked: _Asked, evaluation: Evaluation) -> list[dict[str, Any]]:
-    """What partition values, column bounds and both together say to every conjunct."""
+def _conjuncts(asked: _FilePredicate, evaluation: Evaluation) -> list[dict[str, Any]]:
+    """The result of each conjunct from partition values, from column bounds, and from both."""
     predicate, entry = asked.predicate, asked.entry
     bounds = file_stats(entry, predicate.columns.values())
     partitions = partition_stats(entry, predicate.fields)
@@ -176,7 +170,7 @@ def _conjuncts(asked: _Asked, evaluation: Evaluation) -> list[dict[str, Any]]:
 
 
 def _bounds(entry: EntriesTable, columns: dict[int, Column], asked: frozenset[int]) -> list[dict[str, Any]]:
-    """Bounds and counts of every column that has any; the predicate's columns come first."""
+    """Bounds and counts of all columns, those of the predicate first."""
     stats = file_stats(entry, columns.values()).columns
     found = []
     for field_id, column in sorted(columns.items(), key=lambda item: (item[0] not in asked, item[0])):
@@ -196,7 +190,7 @@ def _bounds(entry: EntriesTable, columns: dict[int, Column], asked: frozenset[in
 
 
 def bounds_at(stats: ColumnStats | None, type_: PrimitiveType, row: int) -> dict[str, Any]:
-    """Lower and upper bound of one container as people write values."""
+    """Lower and upper bound of one row group or file as JSON values."""
     if stats is None:
         return {"lower": None, "upper": None}
     return {"lower": _shown(stats.lower, type_, row), "upper": _shown(stats.upper, type_, row)}
@@ -224,8 +218,8 @@ def _deletes(view: TableView, entry: EntriesTable) -> list[dict[str, Any]]:
     ]
 
 
-def _row_groups(asked: _Asked) -> dict[str, Any]:
-    """Row groups as the third pass of planning judges them."""
+def _row_groups(asked: _FilePredicate) -> dict[str, Any]:
+    """Row groups, evaluated as in the third pass of planning."""
     view, path = asked.view, str(asked.entry.path[0].as_py())
     if asked.entry.array("file_format")[0].as_py() != "PARQUET":
         return {"unread": "it is not a Parquet file", "groups": []}
@@ -240,16 +234,16 @@ def _row_groups(asked: _Asked) -> dict[str, Any]:
         result = pruner.examine(source, footer, without_nan=_without_nan(asked)).result()
     except (FloeplanError, OSError) as error:
         return {"unread": str(error), "groups": []}
-    return {"unread": None, "total": footer.num_row_groups} | _judged(asked, footer, result)
+    return {"unread": None, "total": footer.num_row_groups} | _evaluated(asked, footer, result)
 
 
-def _without_nan(asked: _Asked) -> frozenset[int]:
+def _without_nan(asked: _FilePredicate) -> frozenset[int]:
     floats = [column for column in asked.columns if isinstance(column.type, FloatType | DoubleType)]
     known = file_stats(asked.entry, floats).columns
     return frozenset(field_id for field_id, stats in known.items() if not stats.may_nan[0])
 
 
-def _judged(asked: _Asked, footer: ParquetFooter, result: PruneResult) -> dict[str, Any]:
+def _evaluated(asked: _FilePredicate, footer: ParquetFooter, result: PruneResult) -> dict[str, Any]:
     stats = row_group_stats(footer, asked.columns)
     selection = result.file_selection
     first, rows = footer.first_rows.tolist(), footer.row_group_rows.tolist()

@@ -1,8 +1,7 @@
-"""What the live explorer answers: a name and parameters in, a document out.
+"""Requests of the live explorer: a name and parameters in, a JSON document out.
 
-Rule: only tables that the catalog lists, or the one that was named at the start, can be asked for: a request never
-names a file to be read. Parameters are checked here; what the predicate language or a planner refuses is refused as on
-the command line.
+Rule: a request can name only tables that the catalog lists, or the one given on the command line, and never a file to
+read. Errors are those of the command line.
 """
 
 from __future__ import annotations
@@ -38,21 +37,21 @@ from floeplan.rewrite.run.execute import run_rewrite
 from floeplan.rewrite.spec_upgrade.upgrade import UpgradeOptions, upgrade_spec
 
 MOST_VIEWS = 4
-"""Tables that are kept at hand."""
+"""Table views kept in memory."""
 
 Parameters = Mapping[str, str]
 
 
 @dataclass(slots=True)
 class ExplorerService:
-    """Answers questions about the tables of a catalog.
+    """Serves documents about the tables of a catalog.
 
     Attributes:
-        only: The one table that is served; all of the catalog's when not given.
+        only: The only table served; by default all tables of the catalog.
         catalog: The name of the catalog.
-        allow_writes: Whether rewriting and upgrading is allowed.
-        audit: Makes the audit's document when it is first asked for.
-        token: What a request that writes must carry.
+        allow_writes: Whether rewrites and spec upgrades are allowed.
+        audit: Runs the audit; called at most once.
+        token: The session token that write requests must carry.
     """
 
     only: str | None
@@ -69,7 +68,7 @@ class ExplorerService:
         """A document.
 
         Raises:
-            BadInputError: There is no such document, or a parameter is wrong.
+            BadInputError: The document does not exist, or a parameter is invalid.
         """
         answers: dict[str, Callable[[Parameters], Mapping[str, Any]]] = {
             "session": self._session,
@@ -84,11 +83,11 @@ class ExplorerService:
             "audit": lambda _: self._audit(),
         }
         if name not in answers:
-            raise BadInputError(f"there is no document {name!r}; there are {', '.join(answers)}")
+            raise BadInputError(f"unknown document {name!r}; known documents are {', '.join(answers)}")
         return answers[name](parameters)
 
     def write(self, name: str, body: Parameters) -> Mapping[str, Any]:
-        """Change a table; the caller has checked who asks.
+        """Change a table; the caller has checked the token.
 
         Raises:
             BadInputError: Writes are not allowed, or the table's name was not confirmed.
@@ -96,10 +95,10 @@ class ExplorerService:
         if not self.allow_writes:
             raise BadInputError("this explorer is read-only; start it with --allow-writes", kind="read-only")
         if name not in ("rewrite", "upgrade"):
-            raise BadInputError(f"nothing can be written by {name!r}; there are rewrite and upgrade")
+            raise BadInputError(f"unknown action {name!r}; known actions are rewrite and upgrade")
         view = self._view(body)
         if body.get("confirm") != view.name:
-            raise BadInputError(f"confirm the change with the name of the table, {view.name}", kind="not-confirmed")
+            raise BadInputError(f"type the table name {view.name} to confirm", kind="not-confirmed")
         table = self._load(self._name(body))
         try:
             if name == "rewrite":
@@ -110,7 +109,7 @@ class ExplorerService:
                 self._views.pop(self._name(body), None)
 
     def tables(self) -> list[str]:
-        """The tables that may be asked for."""
+        """The tables that can be requested."""
         if self.only is not None:
             return [self.only]
         return sorted(_listed(open_catalog(self.catalog)))
@@ -126,11 +125,11 @@ class ExplorerService:
     def _name(self, parameters: Parameters) -> str:
         name = parameters.get("table") or self.only
         if name is None:
-            raise InvalidOptionError("the parameter 'table' is missing: say which table", context={"option": "table"})
+            raise InvalidOptionError("the parameter 'table' is missing", context={"option": "table"})
         return name
 
     def _view(self, parameters: Parameters, *, refresh: bool = False) -> TableView:
-        """The view of a table, made when it is first asked for, or asked for anew."""
+        """The cached view of a table; ``refresh`` loads it again."""
         name = self._name(parameters)
         with self._lock:
             if refresh or name not in self._views:
@@ -142,7 +141,7 @@ class ExplorerService:
 
     def _load(self, name: str) -> Table:
         if name not in self.tables():
-            raise UnknownTableError(f"no table {name!r} is served here", context={"table": name})
+            raise UnknownTableError(f"table {name!r} is not served", context={"table": name})
         return load_table(name, self.catalog)
 
     def _plan(self, parameters: Parameters) -> Mapping[str, Any]:
@@ -159,7 +158,7 @@ class ExplorerService:
 
     def _audit(self) -> Mapping[str, Any]:
         if self.audit is None:
-            raise BadInputError("no scan reports were given; start with --reports")
+            raise BadInputError("no scan reports; start the explorer with --reports")
         with self._audit_lock:
             if self._audited is None:
                 self._audited = self.audit()
@@ -167,7 +166,7 @@ class ExplorerService:
 
 
 def _listed(catalog: Catalog) -> list[str]:
-    """The tables of all namespaces, nested ones too."""
+    """The tables of all namespaces, nested ones included."""
     found: list[str] = []
     open_ = list(catalog.list_namespaces())
     while open_:
@@ -196,24 +195,21 @@ def _rewrite_request(parameters: Parameters) -> RewriteRequest:
     return RewriteRequest(**known)
 
 
-# The audit's part of the explorer; Spark is started only when it is asked for.
-
-
 LOCAL_SPARK = "local[*]"
 
 
 def check_reports(reports: str, catalog: str | None) -> None:
-    """Whether there are reports, without starting Spark.
+    """Check that the scan reports exist, without starting Spark.
 
     Raises:
-        BadInputError: There are none at that place.
+        BadInputError: They do not exist.
     """
     if not are_files(reports):
         load_table(reports, catalog)
 
 
 def audit_reports(reports: str, spark_url: str | None, catalog: str | None) -> dict[str, Any]:
-    """The document of an audit of scan reports."""
+    """Audit scan reports on Spark."""
     from floeplan.audit.job import audit
     from floeplan.spark.session import open_session
 

@@ -1,7 +1,7 @@
-"""``write_report``: the explorer of one table as a folder of files that opens without a server or a network.
+"""``write_report``: the explorer of one table as static files that need no server and no network.
 
-Rule: a report holds what was asked for when it was made: the plans of the given predicates, each with a closer look at
-its first files. Fail-safe: a folder with anything else in it is not written into.
+A report contains the plans of the given predicates, with details of their first files. Fail-safe: a folder that
+contains anything but an older report is not written to.
 """
 
 from __future__ import annotations
@@ -32,9 +32,6 @@ from floeplan.explorer.file_document import file_document
 from floeplan.explorer.view import TableView
 from floeplan.redact import document_text
 
-# The files of the front end, as they are shipped with the package.
-
-
 ROOT = Path(__file__).parent / "static"
 INDEX, DATA = "index.html", "data.js"
 TYPES = {
@@ -49,33 +46,31 @@ TYPES = {
 
 
 def asset_paths() -> dict[str, Path]:
-    """Every file of the front end by its place in a site."""
+    """The files of the front end by their path in a site."""
     return {path.relative_to(ROOT).as_posix(): path for path in sorted(ROOT.rglob("*")) if path.is_file()}
 
 
 def to_json(document: Mapping[str, Any]) -> str:
-    """Strict JSON that JavaScript reads as it was meant."""
+    """Strict JSON whose numbers JavaScript does not round."""
     return document_text(for_browsers(document), only_ascii=True)
 
 
 def data_script(report: Mapping[str, Any] | None) -> str:
-    """The script that carries a report into a page; nothing in it can end the script."""
+    """The script that passes a report to the page, escaped so that no value can end the script element."""
     text = "null" if report is None else to_json(report)
     escaped = text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
     return f"window.FLOEPLAN_REPORT = {escaped};\n"
 
 
-# ---
-
 MOST_DETAILS = 25
-"""Files of each plan that a report can be asked about."""
+"""Files of each plan with details."""
 
 _MARK = '<meta name="generator" content="floeplan">'
 
 
 @dataclass(frozen=True, slots=True)
 class SiteReport:
-    """A report that was written."""
+    """A written report."""
 
     path: str
     table: str
@@ -99,12 +94,12 @@ def write_report(
 
     Args:
         table: A PyIceberg table, ``namespace.name``, or the path of a ``*.metadata.json``.
-        folder: Where to; new, empty, or an older report.
-        wheres: Predicates to plan; every row when there are none.
+        folder: The folder to write; new, empty, or an older report.
+        wheres: Predicates to plan; by default all rows.
         audit: The result of an audit, as its ``to_dict`` gives it.
 
     Raises:
-        BadInputError: An unknown table, a predicate that cannot be meant, or a folder with other things in it.
+        BadInputError: An unknown table, an invalid predicate, or a folder that contains other files.
     """
     _check_folder(folder)
     view = TableView.of(load_table(table))
@@ -142,7 +137,7 @@ def _plan(view: TableView, where: str) -> dict[str, Any]:
 
 
 def _upgrade(view: TableView) -> dict[str, Any] | None:
-    """Moving files is looked into where there is another spec; a table that cannot be moved has no such page."""
+    """The preview of a spec upgrade; ``None`` for tables that cannot be upgraded."""
     try:
         return upgrade_document(view)
     except FloeplanError:
@@ -158,5 +153,5 @@ def _check_folder(folder: Path) -> None:
     index = folder / INDEX
     if any(folder.iterdir()) and not (index.is_file() and _MARK in index.read_text(encoding="utf-8", errors="replace")):
         raise InvalidOptionError(
-            f"{folder} has other files in it; choose a new or an empty folder with -o", context={"folder": str(folder)}
+            f"{folder} contains other files; choose a new or an empty folder with -o", context={"folder": str(folder)}
         )

@@ -1,7 +1,7 @@
-"""The table as a map: lanes of partitions over time, a cell for all files that stand in the same lane and bin.
+"""The map of a table: lanes of partitions over time; a cell is all files of one lane and time bin.
 
-Rule: a lane is a partition of one spec without its time; more lanes than a screen has room for are folded, neighbours
-together, so that the map of 400,000 files is as small as that of 4,000. All of it is done over columns.
+A lane is a partition of one spec without its time field. If there are too many lanes, neighbours are combined, so that
+the map of 400,000 files is as small as that of 4,000.
 """
 
 from __future__ import annotations
@@ -34,11 +34,8 @@ from floeplan.predicate.names import leaf_columns
 from floeplan.scan.projection import PartitionNames
 from floeplan.vectors import Ints, Mask
 
-# Where files stand in time: the time of their first row, in bins of a calendar unit.
-#
-# Rule: a file's time is the lower bound of the table's time column, else its partition value on that column. A table
-# without such a column, or whose files do not tell, has its commits for an axis: sequence numbers in even bins.
-
+# The time axis. The time of a file is the lower bound of the table's time column, else its partition value on that
+# column. A table without either uses data sequence numbers.
 
 MOST_BINS = 160
 NO_TIME = -1
@@ -50,7 +47,7 @@ _UNITS = {YearTransform: "Y", MonthTransform: "M", DayTransform: "D", HourTransf
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """Bins of files: ``bins`` has a number for every file, ``NO_TIME`` where nothing is known; ``labels`` name them."""
+    """The bin of each file in ``bins``, ``NO_TIME`` if unknown, and the ``labels`` of the bins."""
 
     kind: str
     title: str
@@ -60,7 +57,7 @@ class Axis:
 
 
 def time_column(metadata: TableMetadata, schema: Schema) -> Column | None:
-    """The column that tells time: the source of a time partition, of the newest spec that has one; else the first."""
+    """The source column of a time partition field, of the newest spec that has one; else the first time column."""
     newest_first = sorted(metadata.partition_specs, key=lambda spec: spec.spec_id, reverse=True)
     for spec in [metadata.spec(), *newest_first]:
         for field in spec.fields:
@@ -71,7 +68,7 @@ def time_column(metadata: TableMetadata, schema: Schema) -> Column | None:
 
 
 def file_times(entries: EntriesTable, column: Column, union: UnionPartitionType) -> tuple[Ints, Mask]:
-    """Microseconds since 1970 of every file's first row, and where they are known."""
+    """The lower bound of the time of each file in microseconds since 1970, and where it is known."""
     times, known = np.zeros(len(entries), dtype=np.int64), np.zeros(len(entries), dtype=np.bool_)
     for field in union.fields:
         unit = _UNITS.get(type(field.bound.transform))
@@ -119,11 +116,11 @@ _CALENDAR: tuple[tuple[str, str, int, int], ...] = (
     ("year", "Y", 1, 0),
     ("decade", "Y", 10, 0),
 )
-"""Name, unit of numpy, how many of them make a bin, and where the first bin begins: weeks begin on Mondays."""
+"""Name, NumPy unit, units per bin, and shift of the first bin: weeks begin on Mondays."""
 
 
 def _finest(column: Column, union: UnionPartitionType) -> int:
-    """The first calendar unit worth a bin: none is finer than the finest partition by time."""
+    """The finest calendar unit to use: that of the finest time partition field."""
     units = {
         _UNITS.get(type(field.bound.transform), "")
         for field in union.fields
@@ -134,7 +131,7 @@ def _finest(column: Column, union: UnionPartitionType) -> int:
 
 
 def _calendar(title: str, times: Ints, known: Mask, finest: int) -> Axis:
-    """The finest calendar unit in which all files fit."""
+    """An axis of the finest calendar unit with at most ``MOST_BINS`` bins."""
     moments = times.astype("datetime64[us]")
     for name, code, many, shift in _CALENDAR[finest:]:
         numbers = (moments.astype(f"datetime64[{code}]").astype(np.int64) + shift) // many
@@ -166,14 +163,12 @@ def _commits(sequence: Ints) -> Axis:
     return Axis("commits", "sequence number", unit, tuple(map(str, starts)), (sequence - first) // width)
 
 
-# ---
-
 MOST_LANES = 48
 
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """Partitions of one spec that are drawn in one row."""
+    """Partitions of one spec that share a row of the map."""
 
     label: str
     spec_id: int
@@ -186,7 +181,7 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class TableMap:
-    """Lanes, bins and the cells that have files; ``cell_of`` says for every file in which cell it is."""
+    """Lanes, bins and non-empty cells; ``cell_of`` is the cell of each file."""
 
     axis: Axis
     lanes: tuple[Lane, ...]
@@ -196,7 +191,7 @@ class TableMap:
     sums: Mapping[str, Ints]
 
     def sum_by_cell(self, values: Ints) -> Ints:
-        """A number per file summed up per cell."""
+        """Sum a number per file by cell."""
         return _sums(self.cell_of, len(self.cell_lane), values)
 
     def files_in(self, lane: int, time_bin: int) -> Ints:
@@ -224,8 +219,8 @@ def draw_map(
     Args:
         entries: The files, with their partition tuples.
         union: The partition fields of the table.
-        axis: Where each file stands in time.
-        time_id: The column whose partition fields the axis stands for.
+        axis: The time bins of the files.
+        time_id: The time column, whose partition fields are left out of the lanes.
         deletes: Delete files that apply to each file.
     """
     lane_of, lanes = _lanes(entries, union, time_id)
@@ -246,7 +241,7 @@ def _sums(cell_of: Ints, cells: int, values: Ints) -> Ints:
 
 
 def _lanes(entries: EntriesTable, union: UnionPartitionType, time_id: int | None) -> tuple[Ints, tuple[Lane, ...]]:
-    """The lane of every file: partitions in the order of their specs and values, folded where they are too many."""
+    """The lane of each file: partitions ordered by spec and values, combined if there are too many."""
     if not len(entries):
         return np.zeros(0, dtype=np.int64), ()
     apart = {field.id for field in union.fields if field.bound.source_id != time_id}
@@ -279,7 +274,7 @@ def _order(samples: EntriesTable, keys: list[int]) -> Ints:
 
 
 def _fold(specs: Ints) -> Ints:
-    """A lane for every partition, in their order: each spec has its share of the lanes, and at least one."""
+    """Assign ordered partitions to lanes; each spec gets a proportional number of lanes, at least one."""
     found, counts = np.unique(specs, return_counts=True)
     total, lanes, start = len(specs), np.zeros(len(specs), dtype=np.int64), 0
     for spec_id, count in zip(found.tolist(), counts.tolist(), strict=True):
@@ -291,7 +286,7 @@ def _fold(specs: Ints) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class _Labels:
-    """Names of lanes: the partition without its time, or from which to which."""
+    """Labels of lanes: a partition without its time field, or a range of partitions."""
 
     samples: EntriesTable
     union: UnionPartitionType
@@ -308,4 +303,4 @@ class _Labels:
         shown = PartitionNames(self.union, self.samples.partition_types).readable(spec.spec_id, entry)
         names = [field.column.path[0] for field in spec.fields if field.column.field_id in self.apart]
         own = [f"{name}={shown[name]}" for name in names]
-        return ", ".join(own) or ("unpartitioned" if spec.unpartitioned else "by time alone")
+        return ", ".join(own) or ("unpartitioned" if spec.unpartitioned else "time only")

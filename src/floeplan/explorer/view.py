@@ -1,6 +1,6 @@
-"""A table at its current snapshot, with the columns of its files read once: what every page of the explorer looks at.
+"""The current snapshot of a table with the manifest entries of its files, read once for all pages.
 
-Only metadata are read. A view never changes; a newer snapshot is another view.
+Only metadata is read. A view is immutable; a newer snapshot is another view.
 """
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ class TableView:
 
     @property
     def name(self) -> str:
-        """The table as people name it."""
+        """The name of the table."""
         return self.target.name
 
     @property
     def table(self) -> Table:
-        """The table as it was loaded."""
+        """The loaded table."""
         return self.target.table
 
     @cached_property
@@ -85,19 +85,19 @@ class TableView:
         return draw_map(self.files, self.union, axis, time_id, self.delete_counts)
 
     @cached_property
-    def _places(self) -> tuple[Ints, Ints]:
-        """Files by manifest and position: the sorted keys, and the row of each."""
-        keys = place_keys(self.files)
+    def _ordinals(self) -> tuple[Ints, Ints]:
+        """Files by manifest and ordinal: sorted keys, and the row of each."""
+        keys = ordinal_keys(self.files)
         order = np.argsort(keys, kind="stable")
         return keys[order], order
 
     def rows_of(self, entries: EntriesTable) -> Ints:
-        """Where files that a plan of the same snapshot kept are in this view."""
-        keys, order = self._places
-        return order[np.searchsorted(keys, place_keys(entries))]
+        """The rows of entries that a plan of the same snapshot kept."""
+        keys, order = self._ordinals
+        return order[np.searchsorted(keys, ordinal_keys(entries))]
 
     def row_of_path(self, path: str) -> int:
-        """The file of a path.
+        """The row of a data file.
 
         Raises:
             UnknownFileError: The snapshot has no such file.
@@ -108,7 +108,7 @@ class TableView:
         return row
 
     def file_facts(self, rows: Ints) -> list[dict[str, Any]]:
-        """Some files for people; for few at a time."""
+        """Documents of a few files."""
         names = PartitionNames(self.union, self.files.partition_types)
         picked = self.files.take(rows).table.to_pylist()
         return [
@@ -117,15 +117,15 @@ class TableView:
         ]
 
     def with_statistics(self, row: int, field_ids: frozenset[int]) -> EntriesTable:
-        """One file with the statistics of some columns, read from its manifest alone."""
+        """One file with the statistics of some columns, read from its manifest."""
         manifest, ordinal = int(self.files.ints("manifest")[row]), int(self.files.ints("ordinal")[row])
         columns = EntryColumns(_NAMES, stats=field_ids)
         entries = self.reader.entries(np.array([manifest]), columns)
         return entries.filter(entries.ints("ordinal") == ordinal)
 
 
-def place_keys(entries: EntriesTable) -> Ints:
-    """One number for the manifest and the position of every entry."""
+def ordinal_keys(entries: EntriesTable) -> Ints:
+    """One number per entry: its manifest and its ordinal in it."""
     return (entries.ints("manifest") << 32) | entries.ints("ordinal")
 
 

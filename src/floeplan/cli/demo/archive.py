@@ -1,11 +1,11 @@
-"""The table of the demo: telemetry of eight missions, written under three partition specs in turn.
+"""The table of the demo: telemetry of eight missions, written with three partition specs.
 
     January    unpartitioned            every mission appends for itself, two weeks at a time
     February   day                      twelve ground stations append all missions
     March      mission and month        every day one file a mission, and some of February arrives late
 
-Then a faulty sensor is deleted and readings are corrected by an upsert. Values are the same every time. Nothing here
-needs a JVM.
+Then readings of a faulty sensor are deleted and others corrected by an upsert. Values are always the same. No JVM is
+needed.
 """
 
 from __future__ import annotations
@@ -72,13 +72,15 @@ class Archive:
 
     @classmethod
     def of(cls, catalog: Catalog, size: str) -> Archive:
-        """The archive of a size that has a name."""
+        """The archive of a named size."""
         if size not in SIZES:
-            raise InvalidOptionError(f"--size {size!r} is none of {', '.join(SIZES)}", context={"option": "--size"})
+            raise InvalidOptionError(
+                f"--size is {size!r} but must be one of {', '.join(SIZES)}", context={"option": "--size"}
+            )
         return cls(catalog, SIZES[size])
 
     def build(self, tick: Callable[[str], None]) -> Table:
-        """Make the table anew, era by era; ``tick`` is told what is done."""
+        """Create the table; ``tick`` is called with each step."""
         remove_archive(self.catalog)
         self.catalog.create_namespace_if_not_exists(NAMESPACE)
         self.catalog.create_table(NAME, SCHEMA, properties=self._properties())
@@ -108,11 +110,11 @@ class Archive:
         return {"format-version": "2", "write.target-file-size-bytes": str(target)} | modes
 
     def _append(self, missions: list[str], first_day: int, days: int, share: int = 1, part: int = 0) -> None:
-        """Append a share of the readings of some days, every so many of them."""
+        """Append every ``share``-th reading of some days."""
         append(self._load(), _readings(missions, first_day, days, self.readings, share, part))
 
     def _corrections(self) -> pa.Table:
-        """Readings of the week with other voltages, and a few that nobody had yet."""
+        """Readings of the week with other voltages, and a few new ones."""
         plan = plan_scan(self._load(), f"{WEEK} AND sensor_kind = 'panel'", options=ScanOptions(report=False))
         known = plan.to_arrow().sort_by([(TIME, "ascending"), ("payload_id", "ascending")]).slice(0, _CORRECTED)
         known = known.set_column(4, "panel_voltage", pc.add(known["panel_voltage"], 0.25)).cast(SCHEMA)
@@ -124,7 +126,7 @@ class Archive:
 
 
 def remove_archive(catalog: Catalog) -> None:
-    """Forget the tables of the demo and remove their files, those that only older snapshots had included."""
+    """Drop the tables of the demo with all their files."""
     if catalog.namespace_exists(NAMESPACE):
         for name in (NAME, SOURCE, TWIN):
             drop_with_files(catalog, name)
@@ -133,7 +135,7 @@ def remove_archive(catalog: Catalog) -> None:
 
 
 def drop_with_files(catalog: Catalog, name: str) -> None:
-    """Forget a table, if it is there, and remove the folder it is in."""
+    """Drop a table, if it exists, and delete its folder."""
     if catalog.table_exists(name):
         location = urlparse(catalog.load_table(name).location())
         catalog.drop_table(name)
@@ -142,12 +144,12 @@ def drop_with_files(catalog: Catalog, name: str) -> None:
 
 
 def partition_by(table: Table, *terms: Term) -> None:
-    """Partition what is written from now on by these terms alone."""
+    """Replace the partition spec by these terms."""
     evolve_spec(table, (*drop_all(table.metadata), *(AddField(term) for term in terms)))
 
 
 def _readings(missions: list[str], first_day: int, days: int, readings: int, share: int, part: int) -> pa.Table:
-    """Readings at even times, every ``share``-th of them; values follow from when and where they were taken."""
+    """Readings at regular times, every ``share``-th of them, with reproducible values."""
     random = np.random.default_rng([first_day, days, part, len(missions), int(missions[0].split("-")[1])])
     at = np.arange(part, days * readings, share)
     times = _START + np.timedelta64(first_day, "D") + at * np.timedelta64(86_400_000_000 // readings, "us")
@@ -166,18 +168,16 @@ def _readings(missions: list[str], first_day: int, days: int, readings: int, sha
     )
 
 
-# What becomes of a table when a tool forgets that files have specs: done by PyIceberg itself, on a table of its own.
-#
-# PyIceberg 0.12 files every data file it is given under the default spec. A day is stored as a month, and queries that
-# ask for the month it was do not find its rows. The table is removed again.
+# PyIceberg 0.12 records every appended data file in a manifest of the default spec, whatever the file's spec is: here a
+# day is stored as a month, and a query for its month misses its rows. The demo shows this on a table of its own.
 
 
-_MARCH_demo_twin = "day >= DATE '2024-03-01' AND day < DATE '2024-04-01'"
+_MARCH_DAYS = "day >= DATE '2024-03-01' AND day < DATE '2024-04-01'"
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Rows that were appended, those that a query finds, and what the doctor says of it."""
+    """The appended rows, the rows that a query returns, and the doctor's findings."""
 
     rows: int
     found: int
@@ -185,7 +185,7 @@ class Loss:
 
 
 def lose_rows(catalog: Catalog) -> Loss:
-    """Let PyIceberg append a file of an older spec."""
+    """Append a file of an older spec with PyIceberg, and query it."""
     rows = pa.table({"reading": list(range(1000)), "day": pa.array([date(2024, 3, 5)] * 1000)})
     try:
         for name in (SOURCE, TWIN):
@@ -196,7 +196,7 @@ def lose_rows(catalog: Catalog) -> Loss:
         with catalog.load_table(TWIN).transaction() as change, change.update_snapshot().fast_append() as appending:
             appending.append_data_file(task.file)
         twin = catalog.load_table(TWIN)
-        found = plan_scan(twin, _MARCH_demo_twin, options=ScanOptions(report=False)).count()
+        found = plan_scan(twin, _MARCH_DAYS, options=ScanOptions(report=False)).count()
         return Loss(rows.num_rows, found, tuple(finding.kind for finding in doctor(twin).findings))
     finally:
         for name in (SOURCE, TWIN):

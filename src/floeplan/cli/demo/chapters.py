@@ -1,7 +1,7 @@
-"""The chapters of the demo: what is done, the command that does the same, and what to look at.
+"""The chapters of the demo: an operation, the equivalent command, and what to notice.
 
-Every number is taken from the result of the step itself. Facts of a chapter are the same every time; drawings also show
-what is not, such as snapshot ids.
+Every number comes from the result of the operation. The facts of a chapter are the same in every run; drawings also
+contain values that are not, such as snapshot ids.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ class Chapter:
     """One step.
 
     Attributes:
-        title: What is done.
-        commands: How to do the same by hand.
-        drawing: What came of it.
-        look: What to look at.
-        facts: What came of it, as far as it is the same every time.
+        title: The operation.
+        commands: The equivalent commands.
+        drawing: The result as text.
+        look: What to notice.
+        facts: Values of the result that are the same in every run.
     """
 
     title: str
@@ -79,7 +79,7 @@ class Chapter:
 
 @dataclass(slots=True)
 class Stage:
-    """Where the demo takes place, and what chapters leave to later ones."""
+    """The state of a demo: where it runs, and what chapters pass on."""
 
     archive: Archive
     folder: Path
@@ -96,11 +96,11 @@ class Stage:
 
     @property
     def reports(self) -> Path:
-        """Where the demo keeps its scan reports."""
+        """The folder of scan reports."""
         return self.folder / "reports"
 
     def table(self) -> Table:
-        """The table as it now is."""
+        """Load the table."""
         return self.archive.catalog.load_table(NAME)
 
     def command(self, text: str) -> str:
@@ -108,7 +108,7 @@ class Stage:
         return f"{self.program} {text}{self.named}"
 
     def plan(self, where: str, *, logged: bool = False) -> ScanPlan:
-        """The plan of a query, with a report in the demo's own store or with none."""
+        """Plan a query; ``logged`` writes a scan report."""
         report = JsonLinesReportStore(self.reports) if logged else False
         return plan_scan(self.table(), where, options=ScanOptions(report=report))
 
@@ -129,7 +129,7 @@ class Stage:
 
 @contextmanager
 def _muted_children() -> Iterator[None]:
-    """Give processes that are started meanwhile no stderr: a JVM talks while it starts, and failures are raised."""
+    """Redirect stderr while the JVM starts, which prints to it; failures are raised anyway."""
     with open(os.devnull, "wb") as nothing:
         kept = os.dup(2)
         os.dup2(nothing.fileno(), 2)
@@ -151,8 +151,7 @@ def tell_history(stage: Stage) -> Chapter:
         "delete_files": found.delete_files["position"],
     }
     look = (
-        "Old files stayed as they were written. The delete and the upsert left delete files, each under the spec of "
-        "the data file it is for.",
+        "Old files keep their spec. The delete and the upsert added delete files, each with the spec of its data file.",
     )
     commands = (stage.command(f"inspect {NAME}"),)
     drawing = Group(*lines, draw_specs(found))
@@ -160,20 +159,19 @@ def tell_history(stage: Stage) -> Chapter:
 
 
 def ask_for_a_week(stage: Stage) -> Chapter:
-    """The query of an analyst: one week of one mission, across a change of the partitioning."""
+    """Plan one week of one mission, across a change of the partition spec."""
     plan = stage.plan(WEEK)
     stage.plans.append(plan)
     look = (
-        "One predicate went through three specs: by bounds where there are no partitions, by day, by mission and "
-        "month.",
-        "Every file of February that is left holds all missions: nothing in the metadata can tell them apart.",
+        "One predicate prunes three specs: by column bounds, by day, and by mission and month.",
+        "The remaining files of February contain all missions, so metadata cannot prune them.",
     )
     command = stage.command(f'plan {NAME} --where "{WEEK}" --explain')
     return Chapter("A week of one mission", (command,), explain(plan), look, _kept(plan))
 
 
 def show_other_tools(stage: Stage) -> Chapter:
-    """What others say of the same table: PyIceberg is asked here and now."""
+    """The same table in other tools; PyIceberg runs here."""
     plan, table = stage.plans[0], stage.table()
     tasks = list(table.scan(row_filter=_for_pyiceberg()).plan_files())
     refusal = _refused_overwrite(table, plan)
@@ -181,15 +179,15 @@ def show_other_tools(stage: Stage) -> Chapter:
     old = [spec for spec in plan.specs if spec.spec_id != table.metadata.default_spec_id]
     old_files = sum(spec.files_total or 0 for spec in old)
     lines = (
-        f"PyIceberg's plan_files: {len(tasks)} files, and no word of how many there were, of specs, or of why.",
+        f"PyIceberg's plan_files: {len(tasks)} files, without totals, specs or reasons.",
         f"PyIceberg's dynamic_partition_overwrite: {refusal}",
-        f"PyIceberg's append_data_file, tried here on a twin with a file of an older spec: no complaint, and a query "
-        f"for its month finds {loss.found} of {loss.rows:,} rows. floeplan doctor says: {', '.join(loss.findings)}.",
+        f"PyIceberg's append_data_file, with a file of an older spec: no error, and a query for its month "
+        f"returns {loss.found} of {loss.rows:,} rows. floeplan doctor reports: {', '.join(loss.findings)}.",
         f"Iceberg 1.12's rewrite_data_files on Spark moves every file of an old spec ({old_files:,} here) to the "
-        "current one, asked or not, and reports nothing per spec.",
-        "DuckDB 1.5's DELETE on files of an old spec files its deletes under the current one: other engines see the "
-        "rows again.",
-        "What was measured, engine by engine, is in docs/engines.md.",
+        "current one and reports nothing per spec.",
+        "DuckDB 1.5's DELETE on files of an old spec records its delete files under the current spec: in other engines "
+        "the rows reappear.",
+        "See docs/engines.md for measurements per engine.",
     )
     facts = {
         "pyiceberg_files": len(tasks),
@@ -202,7 +200,7 @@ def show_other_tools(stage: Stage) -> Chapter:
 
 
 def _for_pyiceberg() -> str:
-    """The week as PyIceberg writes it."""
+    """The predicate in PyIceberg's syntax."""
     return WEEK.replace("TIMESTAMP_NTZ ", "").replace("-26'", "-26T00:00:00'").replace("-04'", "-04T00:00:00'")
 
 
@@ -216,7 +214,7 @@ def _refused_overwrite(table: Table, plan: ScanPlan) -> str:
 
 
 def preview_rewrite(stage: Stage) -> Chapter:
-    """What a rewrite would do."""
+    """Plan a rewrite."""
     result = RewriteDataFilesPlanner(stage.table(), _rewrite()).plan_with_stats()
     groups = result.plan.groups
     facts = {
@@ -225,13 +223,13 @@ def preview_rewrite(stage: Stage) -> Chapter:
         "expected_outputs": sum(group.expected_outputs for group in groups),
         "left": dict(result.plan.skipped),
     }
-    look = ("Groups never mix specs or partitions. January is left alone: its bounds prove that no row matches.",)
+    look = ("Groups never mix specs or partitions. January is skipped: its bounds prove that no row matches.",)
     drawing = draw_plan(result, most=_SHOWN_GROUPS)
     return Chapter("What a rewrite would do", (_rewrite_command(stage, dry=True),), drawing, look, facts)
 
 
 def rewrite_along_a_curve(stage: Stage) -> Chapter:
-    """Cluster February and March by mission and time, and ask again."""
+    """Cluster February and March by mission and time, and plan the query again."""
     done = run_rewrite(stage.table(), _rewrite())
     after = stage.plan(WEEK)
     before = stage.plans[0]
@@ -244,13 +242,13 @@ def rewrite_along_a_curve(stage: Stage) -> Chapter:
         "after": _kept(after),
         "same_rows": before.count() == after.count(),
     }
-    look = ("The same rows, without delete files; partitions and specs are what they were.",)
+    look = ("The same rows, without delete files; partitions and specs are unchanged.",)
     drawing = Group(draw_rewrite(done), Text(), side_by_side(before, after))
     return Chapter("The rewrite, along a Z-order curve", (_rewrite_command(stage),), drawing, look, facts)
 
 
 def upgrade_by_metadata(stage: Stage) -> Chapter:
-    """Bring old files under the current spec without touching data."""
+    """Move old files to the current spec without touching data."""
     result = upgrade_spec(stage.table(), options=UpgradeOptions(metadata_only=True))
     after = stage.plan(WEEK)
     facts = {
@@ -261,7 +259,7 @@ def upgrade_by_metadata(stage: Stage) -> Chapter:
         "manifests_after": after.summary.manifests_kept,
     }
     look = (
-        "January's files hold one mission and month each, and their bounds prove it: no byte of data was touched.",
+        "January's files contain one mission and month each, which their bounds prove: only metadata changed.",
         f"The week is now in {after.summary.manifests_kept} manifests instead of "
         f"{stage.plans[1].summary.manifests_kept}. Files of several missions need a rewrite, which happens without "
         "--metadata-only.",
@@ -271,22 +269,22 @@ def upgrade_by_metadata(stage: Stage) -> Chapter:
 
 
 def audit_the_queries(stage: Stage) -> Chapter:
-    """Log some queries, find the bad one."""
+    """Log some queries and audit them."""
     for where in LOGGED:
         stage.plan(where, logged=True)
     title = "Which queries read too much"
     commands = (stage.command(f"audit --reports {shlex.quote(str(stage.reports))}"),)
     if find_spec("pyspark") is None:
-        told = Text("  The audit runs on Spark, which is not here: install floeplan[spark].")
-        return Chapter(title, commands, told, (), {"flagged": None})
+        missing = Text("  The audit runs on Spark, which is not installed: install floeplan[spark].")
+        return Chapter(title, commands, missing, (), {"flagged": None})
     stage.audited = result = audit(stage.spark(), str(stage.reports), AuditOptions())
     facts = {"queries": result.queries, "flagged": [(one.filter, one.reason) for one in result.flagged]}
-    look = ("The week is fine. The payload is in no partition, and its values are spread over all files.",)
+    look = ("The week is not flagged. The payload is no partition field, and its values are spread over all files.",)
     return Chapter(title, commands, draw_audit(result), look, facts)
 
 
 def take_advice(stage: Stage) -> Chapter:
-    """Apply the best advice that serves both kinds of queries."""
+    """Apply the best candidate for both queries."""
     table = stage.table()
     before = stage.plan(PAYLOAD)
     advised = advise(table, str(stage.reports), AdviseOptions(kind="zorder", most=3))
@@ -300,18 +298,18 @@ def take_advice(stage: Stage) -> Chapter:
         "same_rows": before.count() == after.count(),
     }
     drawing = Group(draw_advice(Advice(advised)), Text(), side_by_side(before, after))
-    look = ("The estimate was made with the planner's own evaluator on points that stand for the rows.",)
+    look = ("Estimated from sample points between the files' bounds.",)
     reports = shlex.quote(str(stage.reports))
     command = stage.command(f"advise {NAME} --reports {reports} --kind zorder --apply")
     return Chapter("Advice, taken", (command,), drawing, look, facts)
 
 
 def write_the_page(stage: Stage) -> Chapter:
-    """The same as a page to click through."""
+    """Write a static report."""
     audited = None if stage.audited is None else stage.audited.to_dict()
     site = write_report(stage.table(), stage.folder / "site", (WEEK, PAYLOAD), audit=audited)
     address = Path(site.path).resolve().as_uri()
-    lines = Group(Text(f"  {address}", style="bold cyan"), Text("  It opens in a browser, without a server."))
+    lines = Group(Text(f"  {address}", style="bold cyan"), Text("  Open it in a browser; it needs no server."))
     commands = (
         stage.command(f'report {NAME} -o site --where "{WEEK}" --reports {shlex.quote(str(stage.reports))}'),
         stage.command(f"serve {NAME}"),
@@ -333,7 +331,7 @@ CHAPTERS: tuple[Callable[[Stage], Chapter], ...] = (
 
 
 def side_by_side(before: ScanPlan, after: ScanPlan) -> RenderableType:
-    """What a query read and reads, level by level."""
+    """What a query reads before and after, per level."""
     drawn = Drawing(box=box.SIMPLE_HEAD, pad_edge=False)
     drawn.add_column("the same query reads")
     for name in ("before", "of", "after", "of", "now"):

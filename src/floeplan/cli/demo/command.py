@@ -1,8 +1,7 @@
-"""`floeplan demo`: a table that changed its partitioning twice, asked, rewritten, upgraded, audited and advised.
+"""``floeplan demo``: builds a table of three partition specs and queries, rewrites, upgrades, audits and advises it.
 
-The table is made anew each time, the same every time, in the embedded default or the catalog that is named; what the
-demo writes beside it goes to the folder ``demo`` of the embedded home. Fail-safe: a demo that does not get to its end
-removes what it made, and ``--clean`` does so afterwards.
+The table is always the same. It is created in the embedded catalog or in ``--catalog``; other files go to the folder
+``demo`` of the embedded home. Fail-safe: a demo that fails removes what it created; ``--clean`` does so later.
 """
 
 from __future__ import annotations
@@ -21,16 +20,14 @@ from floeplan.cli.common import CatalogOption, JsonOption, print_json, spinner, 
 from floeplan.cli.demo.archive import SIZES, Archive, remove_archive
 from floeplan.cli.demo.chapters import CHAPTERS, Chapter, Stage
 
-SizeOption = Annotated[
-    str, typer.Option("--size", metavar="SIZE", help=f"How much telemetry there is: {', '.join(SIZES)}.")
-]
-CleanOption = Annotated[bool, typer.Option("--clean", help="Remove what an earlier demo left, and do nothing else.")]
+SizeOption = Annotated[str, typer.Option("--size", metavar="SIZE", help=f"Size of the table: {', '.join(SIZES)}.")]
+CleanOption = Annotated[bool, typer.Option("--clean", help="Only remove what an earlier demo created.")]
 
 
 def demo(
     size: SizeOption = "medium", clean: CleanOption = False, catalog: CatalogOption = None, json: JsonOption = False
 ) -> None:
-    """Show the main jobs on a small archive whose partitioning changed twice, and say what to look at.
+    """Run the main commands on a small table of three partition specs, with explanations.
 
     floeplan demo --size small
     """
@@ -44,7 +41,7 @@ def demo(
     named = "" if catalog is None else f" --catalog {shlex.quote(catalog)}"
     stage = Stage(Archive.of(opened, size), folder, program(), named)
     try:
-        told = _tell(stage, None if json else text_console())
+        chapters = _run(stage, None if json else text_console())
     except BaseException:
         remove_archive(opened)
         shutil.rmtree(folder, ignore_errors=True)
@@ -52,21 +49,21 @@ def demo(
     finally:
         stage.stop_spark()
     if json:
-        print_json({"table": stage.name, "size": size, "chapters": [one.to_dict() for one in told]})
+        print_json({"table": stage.name, "size": size, "chapters": [chapter.to_dict() for chapter in chapters]})
 
 
-def _tell(stage: Stage, console: Console | None) -> list[Chapter]:
-    """Go through the chapters; each is shown as soon as it is done."""
-    told: list[Chapter] = []
+def _run(stage: Stage, console: Console | None) -> list[Chapter]:
+    """Run the chapters and print each when it is done."""
+    chapters: list[Chapter] = []
     for number, play in enumerate(CHAPTERS, start=1):
         with spinner(f"{number} of {len(CHAPTERS)}"):
             chapter = play(stage)
-        told.append(chapter)
+        chapters.append(chapter)
         if console is not None:
             console.print(_drawn(number, chapter))
     if console is not None:
-        console.print(_farewell(stage, told))
-    return told
+        console.print(_farewell(stage, chapters))
+    return chapters
 
 
 def _drawn(number: int, chapter: Chapter) -> Group:
@@ -75,12 +72,12 @@ def _drawn(number: int, chapter: Chapter) -> Group:
     return Group(Text(f"{number}. {chapter.title}", style="bold"), *commands, Text(), chapter.drawing, *looks, Text())
 
 
-def _farewell(stage: Stage, told: list[Chapter]) -> Group:
-    commands = [Text(f"  {command}") for chapter in told for command in chapter.commands]
-    end = Text(f"Remove everything the demo made: {stage.command('demo --clean')}", style="dim")
-    return Group(Text("Step by step, by hand:", style="bold"), *commands, Text(), end)
+def _farewell(stage: Stage, chapters: list[Chapter]) -> Group:
+    commands = [Text(f"  {command}") for chapter in chapters for command in chapter.commands]
+    end = Text(f"Remove everything the demo created: {stage.command('demo --clean')}", style="dim")
+    return Group(Text("The commands of this demo:", style="bold"), *commands, Text(), end)
 
 
 def program() -> str:
-    """How to call Floeplan from here: by its name where that is found, else by the path it was called by."""
+    """How to call Floeplan: by name if it is on the PATH, else by the path of this program."""
     return "floeplan" if shutil.which("floeplan") else shlex.quote(sys.argv[0])

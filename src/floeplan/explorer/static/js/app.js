@@ -1,4 +1,4 @@
-/* The page as a whole: which table, which view, which colours. */
+/* The page: table, view and theme. */
 (function (F) {
     "use strict";
 
@@ -9,11 +9,11 @@
         ["health", "Health"],
         ["audit", "Audit"],
     ];
-    const THEMES = { auto: ["◐", "as the system says"], light: ["☀", "light"], dark: ["☾", "dark"] };
+    const THEMES = { auto: ["◐", "system"], light: ["☀", "light"], dark: ["☾", "dark"] };
     const main = document.getElementById("main");
     let shared = null;
 
-    /** What all views share; documents that do not change are asked for once. */
+    /** State shared by all views; documents that do not change are fetched once. */
     function share(session, overview) {
         const once = (ask) => {
             let found = null;
@@ -57,7 +57,7 @@
         }
     }
 
-    /** A table that cannot be shown may still be examined. */
+    /** Show the doctor's findings for a table that cannot be loaded. */
     async function examine() {
         const found = F.source.table() ? await F.source.doctor().catch(() => null) : null;
         if (found) F.add(main, F.healthCard(found));
@@ -82,7 +82,7 @@
                 { said: F.counted(session.tables.length, "table") },
                 rows.length
                     ? F.el("ul", {}, rows)
-                    : F.el("p", { class: "empty" }, "The catalog has no tables yet. floeplan demo makes one."),
+                    : F.el("p", { class: "empty" }, "The catalog has no tables. Run floeplan demo to create one."),
             ),
         );
     }
@@ -119,7 +119,7 @@
             session.allow_writes ? F.tag("warn", "writes allowed") : null,
         );
         document.title = `${name} · Floeplan`;
-        const made = F.source.live ? `served on this machine only` : `a report of ${session.made}`;
+        const made = F.source.live ? `served on this machine only` : `report of ${session.made}`;
         F.fill(
             document.getElementById("foot"),
             `Floeplan ${session.version}, ${made} · ${shared.overview.location} · snapshot ${shared.overview.snapshot_id || "none"}`,
@@ -164,7 +164,7 @@
         F.redrawAll();
     }
 
-    /** The number of findings beside the name of the view that has them; looked up when the page is idle. */
+    /** The number of findings beside the name of the view that has them; loaded after the page. */
     async function count() {
         if (F.source.live && shared.overview.files > 50000) return;
         const found = await shared.doctor().catch(() => null);

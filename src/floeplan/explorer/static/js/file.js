@@ -4,9 +4,9 @@
 
     const KIND = { "no row": "bad", "some rows": "accent", "every row": "good" };
     const MEANS = {
-        "no row": "ruled out: no row can match",
+        "no row": "pruned: no row can match",
         "some rows": "read: some rows may match",
-        "every row": "every row matches: nothing to filter",
+        "every row": "all rows match: no filter needed",
     };
 
     F.openFile = async function (path, where) {
@@ -60,8 +60,8 @@
         if (!document.conjuncts.length) return null;
         const columns = [
             { name: "Condition", text: true },
-            { name: "By the partition" },
-            { name: "By the column bounds" },
+            { name: "Partition" },
+            { name: "Column bounds" },
             { name: "Together" },
         ];
         const rows = document.conjuncts.map((one) => [
@@ -72,7 +72,7 @@
         ]);
         return [
             F.el("h3", {}, "Why"),
-            F.table("What each condition says of this file", columns, rows),
+            F.table("Result of each condition for this file", columns, rows),
             document.conjuncts.some((one) => one.range)
                 ? F.el(
                       "ul",
@@ -87,7 +87,7 @@
                           "li",
                           {},
                           F.el("span", { class: "dot", style: { background: "var(--wanted)" } }),
-                          "values that are wanted",
+                          "values of the predicate",
                       ),
                   )
                 : null,
@@ -131,7 +131,7 @@
         const asked = document.columns.filter((one) => one.asked);
         const others = document.columns.filter((one) => !one.asked);
         const first = asked.length
-            ? F.table("Bounds of the columns that are asked about", columns, asked.map(row))
+            ? F.table("Bounds of columns in the predicate", columns, asked.map(row))
             : null;
         const more = others.length
             ? F.el(
@@ -172,7 +172,7 @@
             title,
             strip,
             said,
-            F.el("details", {}, F.el("summary", {}, "Row groups one by one"), groupTable(found)),
+            F.el("details", {}, F.el("summary", {}, "All row groups"), groupTable(found)),
             found.notes.map((note) => F.el("p", { class: "faint small" }, note)),
         ];
     }

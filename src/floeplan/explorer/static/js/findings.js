@@ -9,13 +9,13 @@
     F.views.health = async function (main, shared) {
         F.fill(main, F.el("p", { class: "wait" }, "Examining the table…"));
         const found = await shared.doctor();
-        F.fill(main, F.healthCard(found), F.card("Sizes of data files", {}, sizes(shared.overview.sizes)));
+        F.fill(main, F.healthCard(found), F.card("Data file sizes", {}, sizes(shared.overview.sizes)));
     };
 
     /** What the doctor found. */
     F.healthCard = function (found) {
         const said = found.findings.length ? F.counted(found.findings.length, "finding") : "";
-        const nothing = F.el("p", { class: "empty" }, "Nothing is wrong with it, as far as metadata tell.");
+        const nothing = F.el("p", { class: "empty" }, "No problems found in the metadata.");
         return F.card("Health", { said }, found.findings.length ? kinds(found.findings).map(finding) : nothing);
     };
 
@@ -99,7 +99,7 @@
                     F.el(
                         "p",
                         { class: "empty" },
-                        "No scan reports were given. Plans leave reports behind; point the explorer at them to see which queries read more than they want.",
+                        "No scan reports were given. Planning writes scan reports; pass them to the explorer to find queries that read too much.",
                     ),
                     F.command(
                         `floeplan ${F.source.live ? "serve" : "report"} ${shared.overview.table} ${F.source.live ? "" : "-o site "}--reports DIR`,
@@ -114,7 +114,7 @@
             main,
             F.card(
                 "Audit",
-                { said: "queries whatever their literals were" },
+                { said: "queries grouped without their literals" },
                 F.facts([
                     ["queries", F.count(found.queries)],
                     ["runs", F.count(found.runs)],
@@ -180,7 +180,7 @@
             );
         return F.card(
             "Trends",
-            { said: "bytes a run reads, day by day" },
+            { said: "bytes per run and day" },
             F.chart({ label: "Bytes per run of flagged queries by day", height: 220, option, table }),
         );
     }

@@ -1,4 +1,4 @@
-/* How the table came to be: under which spec its data was written, and its snapshots. */
+/* The history of the table: partition specs and snapshots. */
 (function (F) {
     "use strict";
 
@@ -11,9 +11,7 @@
     };
 
     function specs(overview, map) {
-        const times = ["never changed its mind", "changed its mind once", "changed its mind twice"];
-        const changes = overview.specs.length - 1;
-        const said = `the table has ${times[changes] || `changed its mind ${changes} times`}`;
+        const said = F.counted(overview.specs.length, "partition spec");
         const whole = overview.specs.reduce((sum, spec) => sum + spec.bytes, 0);
         const line = F.el(
             "ol",
@@ -35,7 +33,7 @@
             ? `live files committed ${F.time(spec.first_ms)} – ${F.time(spec.last_ms)}`
             : spec.files
               ? "its snapshots have expired"
-              : "no live file has it";
+              : "no live files";
         const share = F.el(
             "div",
             { class: "share", role: "img", "aria-label": `${F.percent(spec.bytes, whole) || "none"} of the bytes` },
@@ -113,8 +111,8 @@
             "p",
             { class: "soft small" },
             map.axis.kind === "time"
-                ? `Bytes by ${map.axis.title}, a bar each ${map.axis.unit}, coloured by the spec they were written under`
-                : `Bytes by commit, a bar each ${map.axis.unit}`,
+                ? `Bytes by ${map.axis.title}, one bar per ${map.axis.unit}, coloured by partition spec`
+                : `Bytes by commit, one bar per ${map.axis.unit}`,
         );
         return F.el(
             "div",
@@ -163,7 +161,7 @@
         const left = overview.snapshots_total - shown.length;
         return F.card(
             "Snapshots",
-            { said: `${F.counted(overview.snapshots_total, "snapshot")}, the newest first` },
+            { said: `${F.counted(overview.snapshots_total, "snapshot")}, newest first` },
             overview.snapshots.length > 1 ? growth(overview) : null,
             F.table("Snapshots", columns, rows),
             left > 0 ? F.el("p", { class: "faint small" }, `and ${F.counted(left, "older snapshot")}`) : null,

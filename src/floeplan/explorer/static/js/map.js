@@ -48,13 +48,13 @@
             ? F.el(
                   "p",
                   { class: "faint small" },
-                  `${F.counted(map.untimed, "file")} without a known time stand at the left edge.`,
+                  `${F.counted(map.untimed, "file")} without a known time are drawn at the left edge.`,
               )
             : null;
         const what =
             map.axis.kind === "time"
-                ? `partitions over ${map.axis.title}, a column each ${map.axis.unit}`
-                : `partitions over commits, a column each ${map.axis.unit}`;
+                ? `partitions over ${map.axis.title}, one column per ${map.axis.unit}`
+                : `partitions over commits, one column per ${map.axis.unit}`;
         const card = F.card("Map", { said: what, aside: modes }, legend, figure, untimed);
         return {
             card,
@@ -78,7 +78,7 @@
                     "li",
                     {},
                     F.el("span", { class: "dot", style: { background: "var(--dead)" } }),
-                    "ruled out by the predicate",
+                    "pruned by the predicate",
                 ),
             );
         return items;
@@ -175,7 +175,7 @@
             `spec ${cell.spec_id}, ${F.counted(cell.files, "file")}, ${F.bytes(cell.bytes)}`,
             `${F.counted(cell.rows, "row")}, ${F.counted(cell.deletes, "delete file")}`,
         ];
-        if (cell.kept !== undefined) lines.push(`${F.count(cell.kept)} of ${F.count(cell.files)} files survive`);
+        if (cell.kept !== undefined) lines.push(`${F.count(cell.kept)} of ${F.count(cell.files)} files kept`);
         return F.tip(cell.where, lines);
     }
 
@@ -201,6 +201,6 @@
             );
             return [button, cell.spec_id, F.count(cell.files), F.bytes(cell.bytes), F.count(cell.deletes)];
         });
-        return F.table("Cells of the map, the largest first", columns, rows);
+        return F.table("Cells of the map, largest first", columns, rows);
     }
 })((window.Floeplan = window.Floeplan || {}));

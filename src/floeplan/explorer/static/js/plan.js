@@ -24,7 +24,7 @@
             autocapitalize: "off",
             autocomplete: "off",
             value: state.where,
-            placeholder: "a condition in SQL, such as  region = 'eu' AND ts >= '2024-03-01'",
+            placeholder: "a SQL condition, e.g.  region = 'eu' AND ts >= '2024-03-01'",
             readonly: !F.source.live,
             on: {
                 input: () => later(),
@@ -57,10 +57,10 @@
             F.el(
                 "div",
                 { class: "pair" },
-                F.card("Pruning pyramid", { said: "what a reader has to touch" }, pyramid),
-                F.card("What did the work", { said: "each condition by itself" }, details),
+                F.card("Pruning pyramid", { said: "what a scan reads" }, pyramid),
+                F.card("Pruned by condition", { said: "each condition alone" }, details),
             ),
-            F.card("By partition spec", { said: "how the predicate went through each" }, specs),
+            F.card("By partition spec", { said: "files kept per spec" }, specs),
             drawn.card,
             cellFiles,
             files,
@@ -155,7 +155,7 @@
                     F.el(
                         "p",
                         { class: "faint small" },
-                        `A report holds the predicates it was made with. To plan as you type: floeplan serve ${shared.overview.table}`,
+                        `A report contains only the predicates it was written with. To plan as you type: floeplan serve ${shared.overview.table}`,
                     ),
                 ];
             }
@@ -211,7 +211,7 @@
         }
 
         function fileCard(plan) {
-            const title = plan.where ? "Files that survive" : "Files";
+            const title = plan.where ? "Kept files" : "Files";
             if (!plan.files.length)
                 return F.card(
                     title,
@@ -220,8 +220,8 @@
                         "p",
                         { class: "empty" },
                         plan.where
-                            ? "No file can hold a matching row: the query is answered without reading data."
-                            : "The table has no files yet.",
+                            ? "No file can contain a matching row: the query reads no data."
+                            : "The table has no files.",
                     ),
                 );
             const shown = plan.files.map((file) => ({
@@ -231,7 +231,7 @@
             }));
             return F.card(
                 title,
-                { said: "choose one to see why" },
+                { said: "select one for details" },
                 folded(shown, title, plan.where),
                 more(plan.files.length, plan.summary.files_kept),
             );
@@ -322,7 +322,7 @@
                 F.el(
                     "p",
                     { class: "empty" },
-                    "Every row is wanted, so every file is read. A condition would leave some of them out.",
+                    "Without a condition, all files are read.",
                 ),
         ];
         for (const line of plan.advice) parts.push(F.note(line));

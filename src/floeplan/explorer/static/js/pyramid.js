@@ -61,9 +61,9 @@
         const judged = plan.passes.filter((step) => step.effects.length);
         if (!judged.length) return null;
         const columns = [
-            { name: "Each condition alone would drop", text: true },
+            { name: "Condition", text: true },
             ...judged.map((step) => ({ name: `${step.unit} of ${F.count(step.total)}`, num: true })),
-            { name: "Why not more", text: true },
+            { name: "Limits", text: true },
         ];
         const rows = judged[0].effects.map((effect, at) => {
             const why =
@@ -92,7 +92,7 @@
             { name: "Manifests", num: true },
             { name: "Files", num: true },
             { name: "Bytes", num: true },
-            { name: "How the predicate went through", text: true },
+            { name: "Predicate on partition fields", text: true },
         ];
         const rows = plan.specs.map((spec) => [
             F.el("span", {}, F.dot(spec.spec_id), `${spec.spec_id} `, F.el("code", { class: "soft" }, spec.spec)),
@@ -110,7 +110,7 @@
             return F.el(
                 "span",
                 { class: "faint" },
-                spec.notes.length ? "no partition field meets it; column bounds decide" : "",
+                spec.notes.length ? "not on a partition field; column bounds are used" : "",
             );
         return known.map((note) =>
             F.el(

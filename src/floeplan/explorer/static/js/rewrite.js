@@ -12,8 +12,8 @@
         const form = F.source.live ? rewriteForm(shared, (request) => preview(request)) : null;
         F.fill(
             main,
-            F.card("Rewrite", { said: "a dry run: nothing is changed" }, form && form.element, rewriting),
-            F.card("Upgrade the spec", { said: "files moved by metadata where their partition is proven" }, upgrading),
+            F.card("Rewrite", { said: "dry run" }, form && form.element, rewriting),
+            F.card("Upgrade the spec", { said: "by metadata where bounds prove the partition" }, upgrading),
         );
         let running = null;
         await Promise.all([preview(form ? form.request() : {}), upgrade()]);
@@ -83,7 +83,7 @@
             on: { input: later },
         });
         const specs = shared.overview.specs.map((spec) => [String(spec.spec_id), `${spec.spec_id}: ${spec.spec}`]);
-        const spec = select([["keep", "as it is"], ["current", "the current one"], ...specs]);
+        const spec = select([["keep", "keep"], ["current", "current"], ...specs]);
         const where = F.el("input", {
             placeholder: "every partition",
             spellcheck: "false",
@@ -114,7 +114,7 @@
         if (!plan.groups_total)
             return gap(
                 F.el("p", { class: "empty" }, "Nothing is worth rewriting with these choices."),
-                reasons("Files that stay as they are", skipped),
+                reasons("Skipped files", skipped),
                 F.command(`${plan.command} --dry-run`),
             );
         return gap(
@@ -125,8 +125,8 @@
                 ["delete files", F.count(plan.delete_files)],
                 ["planned in", F.milliseconds(plan.planning_ms)],
             ]),
-            reasons("Why files are rewritten", Object.entries(plan.reasons)),
-            reasons("Files that stay as they are", skipped),
+            reasons("Reasons", Object.entries(plan.reasons)),
+            reasons("Skipped files", skipped),
             plan.warnings.map((warning) => F.note(warning, "warn")),
             groups(plan),
             F.command(`${plan.command} --dry-run`),
@@ -192,13 +192,13 @@
 
     function drawUpgrade(plan) {
         if (!plan.files_by_metadata && !plan.files_by_rewrite && !plan.files_left)
-            return gap(F.el("p", { class: "empty" }, "All files have the current spec already."));
+            return gap(F.el("p", { class: "empty" }, "All files already have the current spec."));
         return gap(
             F.facts([
                 ["by metadata alone", F.count(plan.files_by_metadata), `of ${F.count(plan.files_total)}`],
                 ["by rewriting", F.count(plan.files_by_rewrite)],
                 ["left", F.count(plan.files_left)],
-                ["deletes carried along", F.count(plan.deletes_carried)],
+                ["delete files moved", F.count(plan.deletes_carried)],
             ]),
             reasons("Why files cannot be moved by metadata", Object.entries(plan.reasons)),
             plan.notes.map((note) => F.note(note, "warn")),
@@ -246,7 +246,7 @@
                 { class: "inside" },
                 F.el("h2", { id: "confirm-title" }, action === "rewrite" ? "Rewrite files?" : "Upgrade the spec?"),
                 F.el("p", {}, what),
-                F.el("label", {}, `Write ${shared.overview.table} to go on`, name),
+                F.el("label", {}, `Type ${shared.overview.table} to confirm`, name),
                 outcome,
                 F.el("p", { class: "chips" }, go, cancel),
             ),
@@ -255,7 +255,7 @@
 
         async function run() {
             go.disabled = true;
-            F.fill(outcome, F.el("p", { class: "soft" }, "Working; this page may be left open…"));
+            F.fill(outcome, F.el("p", { class: "soft" }, "Running… keep this page open to see the result."));
             try {
                 const result = await F.source.write(action, { ...body, confirm: name.value });
                 F.fill(outcome, F.note(`Done: ${F.counted(result.snapshot_ids.length, "snapshot")} committed.`));
