@@ -117,7 +117,7 @@
         return figure;
     };
 
-    /** Draw all charts anew, and let go of those that are not on the page any more. */
+    /** Redraw all charts and dispose of those that are no longer on the page. */
     F.redrawAll = function () {
         for (const one of drawn) {
             if (one.place.isConnected) one.redraw();

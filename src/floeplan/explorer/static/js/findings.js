@@ -19,7 +19,7 @@
         return F.card("Health", { said }, found.findings.length ? kinds(found.findings).map(finding) : nothing);
     };
 
-    /** Findings of one kind together: what each spec has of it, and the command that mends them all. */
+    /** Findings of one kind: one line per spec, and the command that fixes them. */
     function kinds(findings) {
         const found = new Map();
         for (const one of findings) found.set(one.kind, [...(found.get(one.kind) || []), one]);

@@ -237,7 +237,7 @@
             );
         }
 
-        /** The first files, and the others when they are asked for. */
+        /** The first files, and the others on request. */
         function folded(found, label, where) {
             if (found.length <= FEW) return listed(found, label, where);
             const place = F.el("div", { class: "stack" }, listed(found.slice(0, FEW), label, where));

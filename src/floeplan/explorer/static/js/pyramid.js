@@ -58,22 +58,22 @@
 
     /** How many manifests and files each operand of the AND would drop by itself. */
     F.effects = function (plan) {
-        const judged = plan.passes.filter((step) => step.effects.length);
-        if (!judged.length) return null;
+        const evaluated = plan.passes.filter((step) => step.effects.length);
+        if (!evaluated.length) return null;
         const columns = [
             { name: "Condition", text: true },
-            ...judged.map((step) => ({ name: `${step.unit} of ${F.count(step.total)}`, num: true })),
+            ...evaluated.map((step) => ({ name: `${step.unit} of ${F.count(step.total)}`, num: true })),
             { name: "Limits", text: true },
         ];
-        const rows = judged[0].effects.map((effect, at) => {
+        const rows = evaluated[0].effects.map((effect, at) => {
             const why =
-                judged
+                evaluated
                     .map((step) => step.effects[at].why)
                     .filter(Boolean)
                     .pop() || "";
             return [
                 F.el("code", {}, effect.predicate),
-                ...judged.map((step) => dropped(step, at)),
+                ...evaluated.map((step) => dropped(step, at)),
                 F.el("span", { class: "soft" }, why),
             ];
         });
