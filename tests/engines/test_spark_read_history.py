@@ -104,7 +104,7 @@ def test_unknown_names_are_one_clear_line(matrix: Matrix, local_catalog: SqlCata
         metadata_rows(table, "filez")
     with pytest.raises(UnknownSnapshotError):
         incremental(matrix.spark, table, None, 1)
-    with pytest.raises(BadInputError, match="is no ancestor of"):
+    with pytest.raises(BadInputError, match="is not an ancestor of"):
         incremental(matrix.spark, table, 1)
 
 

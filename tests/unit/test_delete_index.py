@@ -129,7 +129,7 @@ def test_vector_older_than_its_file_is_corrupt() -> None:
 
 @pytest.mark.parametrize("kind", [DeleteKind.POSITION_FILE, DeleteKind.VECTOR])
 def test_path_delete_under_another_partition_is_corrupt(kind: DeleteKind) -> None:
-    with pytest.raises(CorruptMetadataError, match=r"delete file v is filed under another spec .* data file a"):
+    with pytest.raises(CorruptMetadataError, match=r"delete file v is recorded in another spec .* data file a"):
         match_deletes(data(("a", 1, 5)), deletes(("v", kind, 3, 6, "a", ())))
 
 

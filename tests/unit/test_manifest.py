@@ -359,7 +359,7 @@ def test_a_partition_value_of_another_kind_is_refused(tmp_path: Path) -> None:
     writer = Writer()
     spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "region"), spec_id=0)
     data = writer.manifest([writer.entry(partition={"region": 3})], [writer.field("region", 1000, "int")])
-    with pytest.raises(CorruptMetadataError, match="'region' in a way that does not fit its type string"):
+    with pytest.raises(CorruptMetadataError, match="'region' with a type that does not fit string"):
         read(write_manifests(tmp_path, [(data, {})]), union(spec))
 
 

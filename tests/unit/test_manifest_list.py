@@ -73,7 +73,7 @@ def test_an_empty_list_has_no_rows() -> None:
 
 
 def test_another_avro_file_is_no_manifest_list() -> None:
-    with pytest.raises(CorruptMetadataError, match=r"m.avro is no manifest list"):
+    with pytest.raises(CorruptMetadataError, match=r"m.avro is not a manifest list"):
         parse_manifest_list(Writer().manifest([]), "m.avro")
     with pytest.raises(CorruptMetadataError, match="not an Avro container"):
         parse_manifest_list(b"PAR1", "m.avro")

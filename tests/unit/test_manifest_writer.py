@@ -158,9 +158,9 @@ def test_a_file_that_may_not_inherit_needs_a_sequence_number(tmp_path: Path, row
     ("version", "row", "message"),
     [
         (1, {"content": 1, "status": 1}, "format 1 has no delete files"),
-        (1, {"equality_ids": [1]}, "format 1 has no place for equality_ids"),
+        (1, {"equality_ids": [1]}, "format 1 does not have equality_ids"),
         (1, {"referenced_data_file": "a"}, "referenced_data_file"),
-        (2, {"first_row_id": 1}, "format 2 has no place for first_row_id"),
+        (2, {"first_row_id": 1}, "format 2 does not have first_row_id"),
         (2, {"content": 1, "content_offset": 1}, "content_offset"),
     ],
 )

@@ -77,7 +77,7 @@ class TestReading:
 
     def test_a_gap_in_the_history_is_an_error(self, table: Table, options: dict[str, str]) -> None:
         last = append(table, 1)
-        with pytest.raises(BadInputError, match="is no ancestor of"):
+        with pytest.raises(BadInputError, match="is not an ancestor of"):
             batch(AppendStream(SourceOptions(options)), 5, last)
 
 

@@ -1,4 +1,4 @@
-"""Which delete files apply to which data files: the five rules of Iceberg, as joins over columns.
+"""Which delete files apply to which data files: the rules of the Iceberg specification as joins over columns.
 
 =====================================  =======================  ======================================
 delete file                            found by                 applies when
@@ -10,9 +10,9 @@ position, otherwise                    (spec id, partition)     delete.seq >= da
 deletion vector                        path of the data file    replaces all position deletes of it
 =====================================  =======================  ======================================
 
-A spec of nothing but void fields is unpartitioned. Metadata that contradicts itself is an error naming the files:
-two vectors for one data file, a vector older than its data file, a path-scoped delete whose spec or partition is not
-its data file's (readers disagree about such a delete, so guessing would lose or revive rows).
+A spec with only void fields is unpartitioned. Contradicting metadata is an error that names the files: two deletion
+vectors of one data file, a vector older than its data file, a path-scoped delete whose spec or partition differs from
+its data file's (engines disagree about such a delete, so guessing would lose rows or bring deleted ones back).
 
 Fail-safe: an equality delete is left out only when statistics prove that it shares no key with the data file.
 """
@@ -167,8 +167,8 @@ def _check_same_partition(data: DataFiles, deletes: DeleteFiles, data_rows: Ints
     if len(wrong):
         data_path, delete_path = data.path[data_rows[wrong[0]]].as_py(), deletes.path[delete_rows[wrong[0]]].as_py()
         raise CorruptMetadataError(
-            f"delete file {delete_path} is filed under another spec or partition than its data file {data_path}; "
-            f"{len(wrong)} such delete file(s): floeplan doctor --repair files them where their data files are",
+            f"delete file {delete_path} is recorded in another spec or partition than its data file {data_path}; "
+            f"{len(wrong)} such delete file(s): floeplan doctor --repair moves them to their data files' partitions",
             context={"delete_file": delete_path, "data_file": data_path, "delete_files": len(wrong)},
         )
 
@@ -188,7 +188,7 @@ def _check_vectors(data: DataFiles, deletes: DeleteFiles, vectors: _Pairs) -> No
 
 
 def _may_share_a_key(data: DataFiles, deletes: DeleteFiles, pairs: _Pairs) -> Mask:
-    """Whether statistics admit a common key, per pair of data file and equality delete: every key field must."""
+    """Whether bounds admit a common key, per pair of data file and equality delete: every key field must overlap."""
     keep = np.ones(len(pairs[0]), dtype=np.bool_)
     for field_id in sorted({field_id for keys in set(deletes.equality_ids) for field_id in keys}):
         left, right = data.stats.get(field_id), deletes.stats.get(field_id)

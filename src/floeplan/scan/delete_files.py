@@ -1,10 +1,10 @@
-"""The contents of delete files: row positions of a data file, and keys of deleted rows.
+"""Reads delete files: deletion vectors, position deletes, and the keys of equality deletes.
 
-A partition-scoped position delete and an equality delete serve many data files, so decoded files are kept at hand
-while a plan is read; the least recently used go first. A Puffin file holds the vectors of many data files: those that
-are expected to be asked for are fetched together.
+A partition-scoped position delete and an equality delete apply to many data files, so decoded files stay in an LRU
+cache while a plan is read. A Puffin file holds the deletion vectors of many data files: those that are announced with
+``expect`` are fetched together.
 
-Fail-safe: a delete file that cannot be read is an error naming it; leaving it out would revive deleted rows.
+Fail-safe: a delete file that cannot be read is an error that names it; leaving it out would bring deleted rows back.
 """
 
 from __future__ import annotations
@@ -35,19 +35,14 @@ from floeplan.parquet.source import ByteSource, Range, open_source
 from floeplan.scan.model import DeleteScan
 from floeplan.scan.projection import field_id, project
 
-# Deletion vectors: the ``deletion-vector-v1`` blob of a Puffin file.
-#
-# Layout: length of magic and bitmap (4 bytes, big-endian), magic ``D1 D3 39 64``, a 64-bit Roaring bitmap in the
-# portable format, CRC-32 of magic and bitmap (4 bytes, big-endian).
-#
-# Fail-safe: anything that does not add up is ``CorruptFileError``; a vector is never applied in part.
-
+# Deletion vectors: the ``deletion-vector-v1`` blob of the Puffin specification. Layout: length of magic and bitmap
+# (4 bytes, big-endian), magic, a 64-bit Roaring bitmap in the portable format, CRC-32 of magic and bitmap (big-endian).
 
 _MAGIC = b"\xd1\xd3\x39\x64"
 
 
 def decode_deletion_vector(blob: bytes, path: str) -> BitMap64:
-    """The deleted row positions held in one blob."""
+    """Decode the deleted row positions of one blob; a damaged vector is never applied in part."""
     if len(blob) < 12:
         raise _corrupt(path, f"{len(blob)} bytes are too few")
     (length,) = struct.unpack_from(">I", blob)
@@ -59,7 +54,10 @@ def decode_deletion_vector(blob: bytes, path: str) -> BitMap64:
     (checksum,) = struct.unpack_from(">I", blob, 4 + length)
     if zlib.crc32(body) != checksum:
         raise _corrupt(path, "the checksum does not match")
-    return _bitmap(body[4:], path)
+    try:
+        return BitMap64.deserialize(body[4:])
+    except Exception as error:
+        raise _corrupt(path, f"the bitmap cannot be read: {error}") from error
 
 
 def encode_deletion_vector(positions: BitMap64) -> bytes:
@@ -68,41 +66,29 @@ def encode_deletion_vector(positions: BitMap64) -> bytes:
     return struct.pack(">I", len(body)) + body + struct.pack(">I", zlib.crc32(body))
 
 
-def _bitmap(data: bytes, path: str) -> BitMap64:
-    try:
-        return BitMap64.deserialize(data)
-    except Exception as error:
-        raise _corrupt(path, f"the bitmap cannot be read: {error}") from error
-
-
 def _corrupt(path: str, why: str) -> CorruptFileError:
     return CorruptFileError(f"deletion vector in {path} is damaged: {why}", context={"file": path})
 
 
-# Equality deletes on Arrow rows: which rows have a key that a delete file lists.
-#
-# A row is deleted when all its key columns equal those of one delete row, null equal to null, NaN equal to NaN and
-# -0.0 apart from 0.0, as Iceberg compares struct keys. Keys become integer codes column by column, so that no row is
-# ever a Python object.
+# Equality deletes. A row is deleted when all its key columns equal those of one delete row: null equals null, NaN
+# equals NaN, and -0.0 differs from 0.0, as Iceberg compares struct keys. Keys become integer codes column by column.
 
 
 def key_columns(
     stored: pa.Table, keys: Sequence[Schema], constants: Mapping[int, object], path: str, rows: int
 ) -> pa.Table:
     """The columns of a key out of a file's rows; each schema holds one column, which may lie within structs."""
-    columns = [project(stored, key, constants, path, rows).column(0) for key in keys]
-    return pa.table([_innermost(column) for column in columns], names=[str(key) for key in range(len(keys))])
-
-
-def _innermost(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The one column within structs of one field each; null where a struct is."""
-    while pa.types.is_struct(column.type):
-        column = pc.struct_field(column, [0])
-    return column
+    columns = []
+    for key in keys:
+        column = project(stored, key, constants, path, rows).column(0)
+        while pa.types.is_struct(column.type):  # a nested key: null where one of its structs is
+            column = pc.struct_field(column, [0])
+        columns.append(column)
+    return pa.table(columns, names=[str(key) for key in range(len(keys))])
 
 
 def matches_any(rows: pa.Table, deletes: pa.Table) -> npt.NDArray[np.bool_]:
-    """For each row whether its key is among the deletes; both tables have the key columns in the same order."""
+    """Whether each row's key is among the deletes; both tables have the key columns in the same order."""
     codes = np.zeros(rows.num_rows + deletes.num_rows, dtype=np.int64)
     for position in range(rows.num_columns):
         column = _codes(rows.column(position), deletes.column(position))
@@ -129,31 +115,29 @@ def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column
 
 
-# ---
-
 Positions: TypeAlias = npt.NDArray[np.int64]
 
 PATH_ID, POSITION_ID = 2147483546, 2147483545
 CACHED_FILES = 256
 VECTOR_BYTES_AT_ONCE = 8 * 1024 * 1024
-"""Of vectors that are fetched before they are asked for."""
+"""The most bytes of announced deletion vectors that one request fetches."""
 
 
 class DeleteFileReader:
-    """Reads delete files of one table, each once as long as it stays at hand; safe under threads."""
+    """Reads delete files of one table through an LRU cache; thread-safe."""
 
     def __init__(self, io: FileIO) -> None:
         self._io = io
         self._lock = threading.Lock()
-        self._once = cached(LRUCache(CACHED_FILES), key=lambda name, make: name, lock=threading.Lock())(_made)
+        self._once = cached(LRUCache(CACHED_FILES), key=lambda name, make: name, lock=threading.Lock())(_load)
         self._expected: defaultdict[str, set[Range]] = defaultdict(set)
         self._fetched: dict[tuple[str, Range], bytes] = {}
 
     def expect(self, deletes: Iterable[DeleteScan]) -> None:
-        """Say what will be asked for."""
+        """Announce deletes that will be read."""
         for delete in deletes:
             if delete.kind is DeleteKind.VECTOR:
-                self._expected[delete.path].add(_place(delete))
+                self._expected[delete.path].add(_blob_range(delete))
 
     def positions(self, delete: DeleteScan, data_path: str) -> Positions:
         """The rows of a data file that a position delete or a deletion vector removes, sorted."""
@@ -161,8 +145,8 @@ class DeleteFileReader:
             blob = ("vector", delete.path, delete.content_offset)
             positions: Positions = self._once(blob, lambda: self._vector(delete))
         else:
-            place = ("positions", delete.path)
-            by_path: Mapping[str, Positions] = self._once(place, lambda: self._by_path(delete, data_path))
+            file = ("positions", delete.path)
+            by_path: Mapping[str, Positions] = self._once(file, lambda: self._by_path(delete, data_path))
             positions = by_path.get(data_path, np.zeros(0, dtype=np.int64))
         if len(positions) and positions[0] < 0:
             raise CorruptFileError(
@@ -186,20 +170,23 @@ class DeleteFileReader:
         return np.frombuffer(vector.to_array(), dtype=np.uint64).astype(np.int64)
 
     def _blob(self, delete: DeleteScan) -> bytes:
-        """The bytes of a vector; others that are expected of the same file come with them."""
-        path, asked = delete.path, _place(delete)
+        """The bytes of a deletion vector; announced ones of the same file are fetched with it."""
+        path, own = delete.path, _blob_range(delete)
         with self._lock:
-            blob = self._fetched.pop((path, asked), None)
-            places = [] if blob is not None else _first_of(asked, self._expected[path])
-            self._expected[path].difference_update(places)
-        if blob is None:
-            blob, *others = map(bytes, open_source(path, self._io).read_ranges(places))
-            with self._lock:
-                self._fetched.update(((path, place), other) for place, other in zip(places[1:], others, strict=True))
+            blob = self._fetched.pop((path, own), None)
+            if blob is not None:
+                return blob
+            announced = sorted(self._expected[path] - {own})
+            fits = np.cumsum([size for _, size in announced]) <= VECTOR_BYTES_AT_ONCE - own[1]
+            ranges = [own, *announced[: int(fits.sum())]]
+            self._expected[path].difference_update(ranges)
+        blob, *others = map(bytes, open_source(path, self._io).read_ranges(ranges))
+        with self._lock:
+            self._fetched.update(((path, range_), other) for range_, other in zip(ranges[1:], others, strict=True))
         return blob
 
     def _by_path(self, delete: DeleteScan, expected: str) -> Mapping[str, Positions]:
-        """Positions by path. Where statistics prove that there is one path, the expected one, none is read."""
+        """Positions by path. The path column is not read where statistics prove that it holds only ``expected``."""
         source, footer = self._open(delete, (PATH_ID, POSITION_ID))
         if _proves_one_path(footer, expected):
             positions = read_plain_int64(source, footer, footer.leaf_by_id[POSITION_ID])
@@ -237,24 +224,17 @@ class DeleteFileReader:
         return source, footer
 
 
-def _made(name: Hashable, make: Callable[[], Any]) -> Any:
+def _load(name: Hashable, make: Callable[[], Any]) -> Any:
     return make()
 
 
-def _place(delete: DeleteScan) -> Range:
-    """Where in its Puffin file a vector is."""
+def _blob_range(delete: DeleteScan) -> Range:
+    """Offset and length of a deletion vector in its Puffin file."""
     if delete.content_offset is None or delete.content_size is None:
         raise CorruptFileError(
             f"the manifest does not say where in {delete.path} the deletion vector is", context={"file": delete.path}
         )
     return delete.content_offset, delete.content_size
-
-
-def _first_of(asked: Range, expected: set[Range]) -> list[Range]:
-    """What is asked for, and as much of what is expected as may be fetched with it."""
-    others = sorted(expected - {asked})
-    fits = np.cumsum([size for _, size in others]) <= VECTOR_BYTES_AT_ONCE - asked[1]
-    return [asked, *others[: int(fits.sum())]]
 
 
 def _all_rows(source: ByteSource, footer: ParquetFooter, field_ids: tuple[int, ...]) -> pa.Table:
@@ -263,7 +243,7 @@ def _all_rows(source: ByteSource, footer: ParquetFooter, field_ids: tuple[int, .
 
 
 def _proves_one_path(footer: ParquetFooter, path: str) -> bool:
-    """Bounds that are equal are values: whatever a writer cuts short, it cannot come out as the whole path twice."""
+    """Whether both bounds equal the path: a truncated upper bound is never equal to the full value."""
     chunks, only = footer.chunks(footer.leaf_by_id[PATH_ID]), path.encode()
     known = [*chunks.min_value, *chunks.max_value]
     return bool(known) and all(value == only for value in known) and bool((chunks.null_count == 0).all())

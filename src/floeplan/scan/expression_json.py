@@ -1,7 +1,7 @@
-"""Predicates in Iceberg's JSON for expressions, as scan reports and REST catalogs carry them.
+"""Predicates as Iceberg expression JSON, for scan reports and REST catalogs.
 
-Opaque pieces have no such form: they are left out as ``without_opaque`` leaves them out, so the JSON always admits at
-least the rows the predicate admits.
+Opaque parts have no such form and are left out (``without_opaque``), so the JSON matches at least the rows that the
+predicate matches.
 """
 
 from __future__ import annotations
@@ -132,8 +132,8 @@ def _iso_date(days: int) -> Json:
 
 def _iso_timestamp(micros: int, nanos: str, *, zoned: bool) -> Json:
     try:
-        moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)
+        timestamp = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)
     except OverflowError:
         return int(f"{micros}{nanos}")
-    text = moment.replace(tzinfo=None).isoformat(timespec="microseconds") + nanos
+    text = timestamp.replace(tzinfo=None).isoformat(timespec="microseconds") + nanos
     return text + "+00:00" if zoned else text

@@ -1,7 +1,7 @@
-"""Scan reports: what a plan read, in Iceberg's JSON shape, with the numbers Iceberg's reports lack.
+"""Scan reports in Iceberg's JSON format, extended with the numbers of the passes.
 
-The standard part is what Iceberg's own reporters write, so that reports of several engines can be read together. Under
-``floeplan`` stand the numbers per spec, the passes with the part of every conjunct, and what could not be used.
+The standard part is what Iceberg's own reporters write, so reports of several engines can be read together. The key
+``floeplan`` holds the numbers per partition spec, the passes with the effect of every conjunct, and the warnings.
 """
 
 from __future__ import annotations
@@ -34,11 +34,9 @@ from floeplan.scan.expression_json import expression_json
 from floeplan.scan.scan_plan import ScanPlan
 from floeplan.scan.summary import PlanWarning
 
-# Where scan reports go: a folder of JSON lines, or an Iceberg table.
-#
-# The default is the folder ``$FLOEPLAN_REPORTS``, or ``reports`` beside the embedded catalog; ``FLOEPLAN_REPORTS=off``
-# turns reports off. Fail-safe: a report that cannot be stored becomes a warning of the plan, never its failure.
-
+# Report stores: a folder of JSON lines, or an Iceberg table. The default is the folder ``$FLOEPLAN_REPORTS``, or
+# ``reports`` beside the embedded catalog; ``FLOEPLAN_REPORTS=off`` disables reports. A report that cannot be stored is
+# a warning of the plan.
 
 OFF = "off"
 REPORT_SCHEMA = pa.schema(
@@ -189,14 +187,12 @@ def _within(stats: ColumnStats | None, op: CmpOp, value: Value) -> Shares | None
     return np.where(stats.lower.valid & stats.upper.valid, np.clip(share, 0.0, 1.0), 1.0)
 
 
-# ---
-
 _POSITIONAL = (DeleteKind.POSITION_FILE, DeleteKind.POSITION_PARTITION)
 _EQUALITY = (DeleteKind.EQUALITY_GLOBAL, DeleteKind.EQUALITY_PARTITION)
 
 
 def scan_report(plan: ScanPlan) -> dict[str, Any]:
-    """The report of one plan; metrics that are not known are left out."""
+    """The report of one plan; unknown metrics are left out."""
     snapshot = plan.target.snapshot
     return {
         "report-type": "scan-report",
@@ -214,7 +210,7 @@ def scan_report(plan: ScanPlan) -> dict[str, Any]:
 
 @cache
 def _own_version() -> str:
-    """Looked up once: the metadata of a package are a file that is parsed as a mail."""
+    """The installed version; cached, because looking it up parses a metadata file."""
     return version("floeplan")
 
 

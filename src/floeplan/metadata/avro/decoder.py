@@ -48,7 +48,7 @@ DECODER = load_decoder()
 
 @dataclass(frozen=True, slots=True)
 class RawColumn:
-    """A decoded column: numbers, or bytes as offsets into ``data``; values mean nothing where ``valid`` is false."""
+    """A decoded column: numbers, or bytes as offsets into ``data``; values are undefined where ``valid`` is false."""
 
     kind: Kind
     values: Ints | Floats
@@ -72,8 +72,8 @@ class RawColumn:
 class ColumnReader:
     """Decodes blocks of many files into one set of named columns.
 
-    Programs of different schemas share columns by name; a column some file does not have is null there. With ``drop``,
-    a column and a value, records that have it are left out. ``expected`` records find room made for them.
+    Programs of different schemas share columns by name; a column that a file does not have is null there. ``drop`` is a
+    column and a value: records with it are left out. Memory is allocated for ``expected`` records.
     """
 
     def __init__(

@@ -1,10 +1,10 @@
-"""One file of the cache: decoded columns of some manifests, mapped into memory when they are needed.
+"""One segment of the cache: decoded columns of some manifests, memory-mapped on first use.
 
-A segment is an Arrow file with one record batch, and beside it an index that names the manifests, their rows, and a
-checksum for every column. The index is written last, so a segment without one does not exist.
+A segment is an Arrow file with one record batch, and an index file that names the manifests, their rows, and a checksum
+per column. The index is written last, so a segment without an index does not exist.
 
-Rule: nothing is believed unchecked. The index carries its own checksum, a column is held against the index before its
-first use. Fail-safe: whatever does not fit raises ``BadSegment``, and the caller reads the manifests instead.
+Rule: the index carries its own checksum, and a column is verified against the index before its first use. Fail-safe: a
+mismatch raises ``BadSegment``, and the caller reads the manifests instead.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from floeplan.vectors import Ints
 
 DATA_SUFFIX, INDEX_SUFFIX = ".arrow", ".index"
 IDENTITY = ("length", "spec_id", "content", "sequence_number", "added_snapshot_id", "first_row_id")
-"""What must be equal, besides the path, for a cached manifest to be the one asked for: entries inherit from these."""
+"""What must be equal, besides the path, for a cached manifest to match: entries inherit from these."""
 
 UNKNOWN_TYPE = str(UnknownType())
-"""What a segment says of a partition column whose type none of its manifests could tell."""
+"""The type of a partition column that none of the segment's manifests has."""
 
 _DIGEST_SIZE = 8
 
@@ -42,7 +42,7 @@ class BadSegment(Exception):  # noqa: N818 - never leaves the cache
 
 @dataclass(slots=True)
 class Segment:
-    """An index in memory; the data are mapped when the first column is used, and each column is checked when it is."""
+    """An index in memory; data is mapped, and each column verified, on first use."""
 
     index_path: Path
     manifests: pa.Table
@@ -53,7 +53,7 @@ class Segment:
 
     @classmethod
     def in_memory(cls, columns: Mapping[str, pa.Array], manifests: pa.Table, types: Mapping[int, str]) -> Segment:
-        """Columns that are on no disk yet."""
+        """A segment that was not written yet."""
         return cls(Path(os.devnull), manifests.combine_chunks(), dict.fromkeys(columns, ""), types, dict(columns))
 
     @property
@@ -67,16 +67,16 @@ class Segment:
         return self._numbers("count")
 
     def find(self, manifests: ManifestListTable) -> Ints:
-        """For each manifest its number in the segment, or -1."""
+        """The index of each manifest in the segment, or -1."""
         found = pc.index_in(manifests.path, value_set=self.manifests.column("path").chunk(0))
         at = np.asarray(found.fill_null(-1).to_numpy(zero_copy_only=False)).astype(np.int64)
-        there = at >= 0
+        same = at >= 0
         for name in IDENTITY:
-            there[there] = self._numbers(name)[at[there]] == getattr(manifests, name)[there]
-        return np.where(there, at, -1)
+            same[same] = self._numbers(name)[at[same]] == getattr(manifests, name)[same]
+        return np.where(same, at, -1)
 
     def column(self, name: str) -> pa.Array:
-        """A column, checked."""
+        """A verified column."""
         if name not in self._columns:
             try:
                 if self._data is None:
@@ -92,7 +92,7 @@ class Segment:
         return self._columns[name]
 
     def used(self) -> None:
-        """Remember that the segment was needed now."""
+        """Mark the segment as recently used."""
         with suppress(OSError):
             os.utime(self.index_path)
 
@@ -111,9 +111,9 @@ def open_segment(index_path: Path) -> Segment:
         if xxhash.xxh3_64_digest(content[_DIGEST_SIZE:]) != content[:_DIGEST_SIZE]:
             raise ValueError(f"{index_path} has changed")
         table = pa.ipc.open_stream(pa.py_buffer(content)[_DIGEST_SIZE:]).read_all().combine_chunks()
-        told = json.loads(table.schema.metadata[b"floeplan"])
-        types = {int(key): text for key, text in told["types"].items()}
-        return Segment(index_path, table, told["checksums"], types)
+        header = json.loads(table.schema.metadata[b"floeplan"])
+        types = {int(key): text for key, text in header["types"].items()}
+        return Segment(index_path, table, header["checksums"], types)
     except (OSError, pa.ArrowException, ValueError, KeyError, TypeError) as error:
         remove_segment(index_path)
         raise BadSegment(str(error)) from error
@@ -134,8 +134,8 @@ def write_segment(folder: Path, segment: Segment) -> Segment:
         writer.write_batch(batch)
     written = _open_data(index_path)
     checksums = {name: _digest(written.column(name)) for name in columns}
-    told = json.dumps({"checksums": checksums, "types": {str(key): text for key, text in segment.types.items()}})
-    table = segment.manifests.replace_schema_metadata({"floeplan": told})
+    header = json.dumps({"checksums": checksums, "types": {str(key): text for key, text in segment.types.items()}})
+    table = segment.manifests.replace_schema_metadata({"floeplan": header})
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
     content = sink.getvalue().to_pybytes()
@@ -145,7 +145,7 @@ def write_segment(folder: Path, segment: Segment) -> Segment:
 
 
 def merge_segments(segments: Sequence[Segment]) -> Segment:
-    """Segments with the same columns as one; of a manifest that is in two of them either copy is as good."""
+    """Merge segments with the same columns; a manifest that is in two of them stays twice."""
     columns = {name: concat_columns([s.column(name) for s in segments]) for name in segments[0].checksums}
     offsets = np.cumsum([0, *(int(s.counts.sum()) for s in segments)])
     at = segments[0].manifests.schema.get_field_index("start")
@@ -153,17 +153,14 @@ def merge_segments(segments: Sequence[Segment]) -> Segment:
         s.manifests.set_column(at, "start", pa.array(s.starts + offset)).replace_schema_metadata(None)
         for s, offset in zip(segments, offsets, strict=False)
     ]
-    return Segment.in_memory(columns, pa.concat_tables(shifted), _merge_types(segments))
-
-
-def _merge_types(segments: Sequence[Segment]) -> dict[int, str]:
-    """Types of the partition columns: one that any segment's manifests told is known, whatever the others lacked."""
-    told = [(key, text) for s in segments for key, text in s.types.items()]
-    return dict(told) | {key: text for key, text in told if text != UNKNOWN_TYPE}
+    # A partition type that one segment knows is known for all.
+    types = [(key, text) for s in segments for key, text in s.types.items()]
+    merged = dict(types) | {key: text for key, text in types if text != UNKNOWN_TYPE}
+    return Segment.in_memory(columns, pa.concat_tables(shifted), merged)
 
 
 def concat_columns(pieces: Sequence[pa.Array]) -> pa.Array:
-    """Pieces of a column as one; a partition column nobody could type when it was read is null there."""
+    """Concatenate pieces of a column; a partition column of unknown type is null and takes the type of the others."""
     if len(pieces) == 1:
         return pieces[0]
     typed = next((piece.type for piece in pieces if not pa.types.is_null(piece.type)), pa.null())
@@ -171,7 +168,7 @@ def concat_columns(pieces: Sequence[pa.Array]) -> pa.Array:
 
 
 def remove_segment(index_path: Path) -> None:
-    """Delete a segment, the index first; readers that mapped it keep what they have."""
+    """Delete a segment, the index first; readers that mapped it are not affected."""
     for path in (index_path, index_path.with_suffix(DATA_SUFFIX)):
         with suppress(OSError):
             path.unlink(missing_ok=True)
@@ -190,7 +187,7 @@ def _open_data(index_path: Path) -> pa.RecordBatch:
 
 
 class _atomic:  # noqa: N801 - reads like the functions it stands beside
-    """A name to write to that becomes the real one when all went well."""
+    """A temporary name to write to, renamed to the target on success."""
 
     def __init__(self, target: Path) -> None:
         self.target = target

@@ -1,14 +1,14 @@
-"""A cache of decoded manifests on local disk, so that a plan pays for what changed since the last one.
+"""A cache of decoded manifests on local disk: a plan decodes only what changed since the last one.
 
-Manifests never change, so what was decoded from one is good for ever; only room is limited. The cache keeps columns,
-not manifests: a plan that needs one more column's bounds decodes that column and finds the others.
+Manifests never change, so decoded columns stay valid; only space is limited. The cache holds columns, not manifests: a
+plan that needs the bounds of one more column decodes that column alone.
 
-Rule: an answer from the cache equals ``read_entries``. Where the manifests are local and smaller than the indexes that
-tell what is cached, the cache steps aside: looking them up would cost more than reading them.
+Rule: the result equals that of ``read_entries``. Local manifests that are smaller than the indexes of the cache are
+read directly, because the lookup would cost more.
 
-Fail-safe: a segment that cannot be used is removed and its manifests are read again; a cache that cannot be written is
-not used. Many processes may share a folder: files are written under other names and renamed, and one that disappears is
-only a miss.
+Fail-safe: a segment that cannot be used is removed and its manifests are decoded again; a cache that cannot be written
+is not used. Processes may share a folder: files are written under temporary names and renamed, and a file that
+disappears is a cache miss.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ from floeplan.partition.union import UnionPartitionType
 from floeplan.vectors import Ints
 
 VERSION = 3
-"""Raised whenever decoded columns change their meaning."""
+"""Incremented whenever the meaning of decoded columns changes."""
 
 DEFAULT_MAX_BYTES = 2 * 1024**3
 MAX_SEGMENTS = 16
-"""Segments of one table beyond which those with the same columns are put together."""
+"""The most segments of one table before those with the same columns are merged."""
 
 SMALL_INDEXES = 128 * 1024
-"""Bytes of indexes that cost next to nothing to look into: those of a thousand manifests."""
+"""Indexes up to this size (about 1,000 manifests) are always looked up."""
 
 _ATTEMPTS = 3
 _ABANDONED_SECONDS = 3600
@@ -66,7 +66,7 @@ _NO_PARTITION = UnionPartitionType((), {})
 
 
 def cache_directory() -> Path:
-    """``$FLOEPLAN_CACHE``, or a folder among the user's caches."""
+    """``$FLOEPLAN_CACHE``, or a folder in the user's cache directory."""
     if chosen := os.environ.get("FLOEPLAN_CACHE"):
         return Path(chosen)
     caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -75,7 +75,7 @@ def cache_directory() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """Where manifests are found: decoded columns, and for each wanted manifest its number there, or -1."""
+    """A segment, and the index in it of each requested manifest, or -1."""
 
     segment: Segment
     at: Ints
@@ -132,7 +132,7 @@ class EntriesCache:
     def _keep(
         self, folder: Path, part: EntriesTable, wanted: ManifestListTable, rows: Ints, names: Sequence[str]
     ) -> _Source:
-        """Serve what was just decoded, and write it down if that can be done."""
+        """Return decoded columns as a source, and write them to the cache if possible."""
         counts = np.bincount(part.ints("manifest"), minlength=len(wanted))[rows]
         types = {key: str(type_) for key, type_ in part.partition_types.items()}
         columns = {name: part.array(name) for name in names}
@@ -146,7 +146,7 @@ class EntriesCache:
         return _Source(segment, at)
 
     def _merge(self, folder: Path) -> None:
-        """Put segments with the same columns together when there are many."""
+        """Merge segments with the same columns when there are many."""
         segments = self._open(folder)
         if len(segments) <= MAX_SEGMENTS:
             return
@@ -160,7 +160,7 @@ class EntriesCache:
             self._drop(segment.index_path)
 
     def _evict(self) -> None:
-        """Remove the segments that were not used for longest until the rest has room; the newest always stays."""
+        """Remove the least recently used segments until the rest fits; the newest always stays."""
         folders = [Path(entry.path) for entry in os.scandir(self.directory) if entry.is_dir()]
         for folder in folders:
             _sweep(folder)
@@ -179,15 +179,15 @@ class EntriesCache:
 
 
 def _lacking(sources: Sequence[_Source], names: Sequence[str], manifests: int) -> tuple[list[str], Ints]:
-    """The columns that some manifest has nowhere, and the manifests that lack any column."""
+    """The columns that no source has for some manifest, and the manifests that lack any column."""
     lacking, missing = [], np.zeros(manifests, dtype=np.bool_)
     for holders, shared in _by_holders(sources, names).items():
-        nowhere = np.ones(manifests, dtype=np.bool_)
+        absent = np.ones(manifests, dtype=np.bool_)
         for holder in holders:
-            nowhere &= sources[holder].at < 0
-        if nowhere.any():
+            absent &= sources[holder].at < 0
+        if absent.any():
             lacking += shared
-            missing |= nowhere
+            missing |= absent
     return [name for name in names if name in set(lacking)], np.flatnonzero(missing)
 
 
@@ -206,7 +206,7 @@ def _assemble(
     rows: Ints,
     partition: UnionPartitionType,
 ) -> EntriesTable:
-    """The wanted columns over the wanted manifests, in the order asked for."""
+    """The requested columns of the requested manifests, in that order."""
     found: dict[str, pa.Array] = {}
     counts: Ints | None = None
     used: set[int] = set()
@@ -239,15 +239,15 @@ def _locate(sources: Sequence[_Source], manifests: int) -> tuple[Ints, Ints, Int
     source_of = np.full(manifests, -1, dtype=np.int64)
     starts, counts = np.zeros(manifests, dtype=np.int64), np.zeros(manifests, dtype=np.int64)
     for number, source in enumerate(sources):
-        here = (source_of < 0) & (source.at >= 0)
-        source_of[here] = number
-        starts[here] = source.segment.starts[source.at[here]]
-        counts[here] = source.segment.counts[source.at[here]]
+        found = (source_of < 0) & (source.at >= 0)
+        source_of[found] = number
+        starts[found] = source.segment.starts[source.at[found]]
+        counts[found] = source.segment.counts[source.at[found]]
     return source_of, starts, counts
 
 
 def _runs(source_of: Ints, starts: Ints, counts: Ints) -> list[tuple[int, int, int]]:
-    """Stretches of rows that lie together in one source: (source, first row, end)."""
+    """Contiguous row ranges of one source: (source, first row, end)."""
     ends = starts + counts
     breaks = np.flatnonzero((source_of[1:] != source_of[:-1]) | (starts[1:] != ends[:-1])) + 1
     first = np.concatenate([[0], breaks])
@@ -256,17 +256,17 @@ def _runs(source_of: Ints, starts: Ints, counts: Ints) -> list[tuple[int, int, i
 
 
 def _types(partition: UnionPartitionType, specs: set[int], segments: Sequence[Segment]) -> dict[int, PrimitiveType]:
-    """Types of the partition columns; what only manifests can tell is told by entries whose spec has the field."""
+    """Types of the partition columns; where the source column was dropped, the type comes from the manifests."""
     types = {field.id: field.bound.column.type for field in partition.fields}
     for field in partition.fields:
         if isinstance(types[field.id], UnknownType) and specs & field.positions.keys():
-            told = [s.types[field.id] for s in segments if s.types.get(field.id, UNKNOWN_TYPE) != UNKNOWN_TYPE]
-            types[field.id] = parse_type(told[0]) if told else UnknownType()
+            known = [s.types[field.id] for s in segments if s.types.get(field.id, UNKNOWN_TYPE) != UNKNOWN_TYPE]
+            types[field.id] = parse_type(known[0]) if known else UnknownType()
     return types
 
 
 def _table_key(manifest: str, partition: UnionPartitionType) -> str:
-    """A folder per table and partition history: other specs give partition columns another meaning."""
+    """A folder per table and set of partition fields: other specs give partition columns another meaning."""
     fields = [[f.id, f.field_id, str(f.bound.column.type), sorted(f.positions.items())] for f in partition.fields]
     home = manifest.rpartition("/")[0]
     return xxhash.xxh3_128_hexdigest(json.dumps([VERSION, home, fields]).encode())
@@ -281,7 +281,7 @@ def _smaller_than_indexes(manifests: ManifestListTable, rows: Ints, folder: Path
 
 
 def _by_age(folder: Path) -> list[Path]:
-    """The indexes in a folder, the one not used for longest first."""
+    """The indexes in a folder, least recently used first."""
     try:
         found = [Path(entry.path) for entry in os.scandir(folder) if entry.name.endswith(INDEX_SUFFIX)]
     except OSError:
@@ -290,7 +290,7 @@ def _by_age(folder: Path) -> list[Path]:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove what writers left behind that did not get to write their index."""
+    """Remove files of writers that did not finish their index."""
     for path in folder.iterdir():
         abandoned = path.suffix != INDEX_SUFFIX and not path.with_suffix(INDEX_SUFFIX).exists()
         if abandoned and time.time() - _last_use(path) > _ABANDONED_SECONDS:

@@ -1,8 +1,8 @@
-"""Raw decoded columns into the columns of an ``EntriesTable``: inheritance applied, types given, nothing copied twice.
+"""Turns decoded columns into the columns of an ``EntriesTable``, with inheritance applied.
 
-Rule: every column the caller asked for is there, null where no manifest had it. Fail-safe: a value every entry must
-have (status, path) but has not, text that is not UTF-8, or a partition value that its type cannot hold is an error:
-read as null it would be pruned as null.
+Rule: every requested column is present, null where no manifest has it. Fail-safe: a missing required value (status,
+path), text that is not UTF-8, or a partition value that does not fit its type is an error: read as null it would be
+pruned as null.
 """
 
 from __future__ import annotations
@@ -38,15 +38,14 @@ from floeplan.partition.union import UnionField, UnionPartitionType
 from floeplan.predicate.stats import POOL
 from floeplan.vectors import Ints, Mask, all_set, validity_bitmap
 
-# What entries inherit from their manifest, for all manifests at once.
+# Inheritance (Iceberg specification, "Sequence Number Inheritance" and "First Row ID Inheritance"):
 #
 # - ``snapshot_id``: the manifest's where it is null.
-# - ``sequence_number``: the manifest's where it is null and the file was added, or where the manifest's is 0 (written
-#   before sequence numbers). Null on any other entry is damage: the file's age decides which deletes apply to it.
-# - ``file_sequence_number``: likewise, but older writers did not know it, so it may stay null.
-# - ``first_row_id``: in data manifests with one, files without get the next free number, counted over the files before
-#   them that have none either; deleted entries take no part. Without a manifest's first row id there is none.
-
+# - ``sequence_number``: the manifest's where it is null and the status is ADDED, or where the manifest's is 0 (written
+#   by format 1). Null on any other entry is an error: the data sequence number decides which deletes apply.
+# - ``file_sequence_number``: likewise, but older writers did not write it, so it may stay null.
+# - ``first_row_id``: in data manifests that have one, each live file without one gets the next free id, counted over
+#   the rows of such files before it. Without a first row id of the manifest there is none.
 
 Nullable = tuple[Ints, Mask]
 """Values and where they are valid."""
@@ -94,9 +93,6 @@ def inherit_first_row_id(
     rows = np.where(takes, record_count, 0)
     before = np.cumsum(rows) - rows
     return np.where(takes, start + before - before[first_entry], values), assigned & (valid | takes)
-
-
-# ---
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +168,7 @@ class _Columns:
         self._require("content", (content >= 0) & (content <= 2))
         self._put("content", content, None, np.int8)
         self.done["file_path"] = self._text("file_path", required=True)
-        self.done["file_format"] = _capitals(self._text("file_format", required=False))
+        self.done["file_format"] = _upper_case(self._text("file_format", required=False))
         for name in ("record_count", "file_size_in_bytes"):
             values, valid = self._numbers(name)
             self._put(name, np.where(valid, values, -1), None, np.int64)
@@ -223,7 +219,7 @@ class _Columns:
         if not all_set(valid):
             path = self.origin.path_at(int(np.argmin(valid)))
             raise CorruptMetadataError(
-                f"{path} has an entry whose {name} is missing or makes no sense", context={"file": path, "field": name}
+                f"{path} has an entry whose {name} is missing or invalid", context={"file": path, "field": name}
             )
 
     def _text(self, name: str, *, required: bool) -> pa.Array:
@@ -257,7 +253,7 @@ class _Columns:
         try:
             small = keys.to_arrow().cast(pa.int32())
         except pa.ArrowInvalid as error:
-            raise CorruptMetadataError(f"a manifest has a field id in {name} that is no field id") from error
+            raise CorruptMetadataError(f"a manifest has an invalid field id in {name}") from error
         return self._listed(name, type_, pa.StructArray.from_arrays([small, values.to_arrow()], type=type_.value_type))
 
     def _listed(self, name: str, type_: pa.DataType, items: pa.Array | None) -> pa.Array:
@@ -274,7 +270,7 @@ class _Columns:
             return pa.nulls(len(self.origin), partition_arrow_type(type_), memory_pool=POOL)
         if raw.kind is not _kind_of(type_):
             raise CorruptMetadataError(
-                f"the manifests store partition field {field.name!r} in a way that does not fit its type {type_}",
+                f"the manifests store partition field {field.name!r} with a type that does not fit {type_}",
                 context={"partition_field": field.name, "type": str(type_)},
             )
         values = raw.to_arrow()
@@ -292,7 +288,7 @@ class _Columns:
 
 
 def map_type(name: str) -> pa.DataType:
-    """The Arrow type of a map of statistics: pairs of field id and value, without a limit to their number."""
+    """The Arrow type of a statistics map: a list of (field id, value)."""
     value = pa.large_binary() if name.endswith("_bounds") else pa.int64()
     return pa.large_list(pa.struct([("key", pa.int32()), ("value", value)]))
 
@@ -341,8 +337,8 @@ def _still_there(before: pa.Array, after: pa.Array) -> Mask:
     return np.asarray(pc.equal(before.is_valid(), after.is_valid()).to_numpy(zero_copy_only=False))
 
 
-def _capitals(formats: pa.Array) -> pa.Array:
-    """Rewrite the column only when a byte in it comes after the capitals."""
+def _upper_case(formats: pa.Array) -> pa.Array:
+    """Format names in upper case; the column is rewritten only when it has a lower-case letter."""
     data = formats.buffers()[2]
     written = np.frombuffer(data, dtype=np.uint8) if data else np.zeros(0, dtype=np.uint8)
     return formats if written.max(initial=0) <= ord("Z") else pc.utf8_upper(formats)

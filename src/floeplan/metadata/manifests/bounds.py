@@ -1,11 +1,11 @@
-"""Iceberg's single-value binary form as typed vectors, read under the type the column has now.
+"""Decodes Iceberg's binary single-value serialization into typed vectors, with the current type of the column.
 
-Rule: bytes are read by their own length, so bounds written before a type was promoted stay good: four-byte integers
-under ``long``, four-byte floats under ``double``, days under ``timestamp``, decimals of any precision. Fail-safe: bytes
-that no such rule explains make that one bound invalid, never the read; types without an order give no bounds at all.
+Rule: bytes are decoded by their own length, so bounds written before a type promotion stay valid: 4-byte integers for
+``long``, 4-byte floats for ``double``, days for ``timestamp``, decimals of any precision. Fail-safe: bytes of another
+length make that one bound invalid; types without an order have no bounds.
 
-UUIDs are ordered as signed numbers by some writers and as unsigned bytes by others. Both agree on the first eight bytes
-as long as the first bit is the same on both ends, so the last eight are opened up and other pairs are dropped.
+Some writers order UUIDs as signed numbers, others as unsigned bytes. Both orders agree on the first 8 bytes when lower
+and upper bound have the same first bit: then the last 8 bytes are widened, otherwise the bounds are dropped.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _SCALES: dict[type[PrimitiveType], dict[int, int]] = {
     TimestampNanoType: {4: _NANOS_PER_DAY, 8: 1},
     TimestamptzNanoType: {4: _NANOS_PER_DAY, 8: 1},
 }
-"""The readable lengths of types that are stored as integers, and the unit of each."""
+"""The valid lengths of types that are stored as integers, and the unit of each."""
 
 
 def decode_bounds(
@@ -62,7 +62,7 @@ def decode_bounds(
 ) -> tuple[Bound | None, Bound | None]:
     """Both bounds of one column for many containers; nulls and unreadable bytes are invalid.
 
-    With ``at`` the bounds of a container are those at its place, none where that is negative.
+    With ``at`` the bounds of container ``i`` are at index ``at[i]``; it has none where that is negative.
     """
     if isinstance(type_, UUIDType):
         return _uuid_bounds(_Packed.of(lower, at), _Packed.of(upper, at))
@@ -106,7 +106,7 @@ def _blobs(type_: PrimitiveType, raw: pa.Array) -> Bound:
 def as_text(raw: pa.Array) -> pa.Array:
     """``large_binary`` as ``large_string`` over the same memory; bytes that are not UTF-8 raise ``ArrowInvalid``.
 
-    ASCII is UTF-8 wherever it is cut, which one look at the largest byte tells.
+    ASCII needs no validation, and the largest byte tells whether all is ASCII.
     """
     text = pa.Array.from_buffers(pa.large_string(), len(raw), raw.buffers(), raw.null_count, raw.offset)
     if len(raw) and _offsets_and_data(raw)[1].max(initial=0) > _LAST_ASCII:
@@ -140,9 +140,9 @@ def lengths(raw: pa.Array) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class _Packed:
-    """Values as stretches of one buffer: where each starts, how long it is, and whether there is one.
+    """Values as slices of one buffer: start, length and validity of each.
 
-    ``in_order`` values lie in the buffer as they are listed here.
+    ``in_order`` means that they are contiguous in the buffer in this order.
     """
 
     starts: Ints
@@ -153,7 +153,7 @@ class _Packed:
 
     @classmethod
     def of(cls, raw: pa.Array, at: Ints | None) -> _Packed:
-        """The values of an array, all in order or those at some places."""
+        """The values of an array, all of them or those at some indices."""
         if not len(raw):
             nothing = np.zeros(0 if at is None else len(at), dtype=np.int64)
             return cls(nothing, nothing, nothing != 0, np.zeros(0, dtype=np.uint8), in_order=True)
@@ -175,7 +175,7 @@ class _Packed:
                 yield length, rows, self._matrix(rows, length)
 
     def _matrix(self, rows: Ints | slice, length: int) -> Bytes:
-        """The bytes of values of one length: a stretch of the buffer, or picked from all its windows of that length."""
+        """The bytes of values of one length: a slice of the buffer if contiguous, else gathered from a strided view."""
         starts = self.starts[rows]
         first, end = int(starts[0]), int(starts[-1]) + length
         if self.in_order and end - first == len(starts) * length:
@@ -186,7 +186,7 @@ class _Packed:
 
 
 def _distinct(sizes: Ints) -> list[int]:
-    """The lengths there are: nearly always one."""
+    """The distinct lengths; nearly always one."""
     if len(sizes) and sizes.min() == sizes.max():
         return [int(sizes[0])]
     found: list[int] = np.unique(sizes).tolist()
@@ -194,7 +194,7 @@ def _distinct(sizes: Ints) -> list[int]:
 
 
 def _integers(raw: _Packed, scale_by_length: dict[int, int]) -> Bound:
-    """Little-endian integers; ``scale_by_length`` says which lengths are readable and in which unit."""
+    """Little-endian integers; ``scale_by_length`` has the valid lengths and their units."""
     values = np.zeros(len(raw), dtype=np.int64)
     valid = np.zeros(len(raw), dtype=np.bool_)
     for length, rows, matrix in raw.by_length():

@@ -1,8 +1,8 @@
-"""Writing manifests: the entries of one spec, as columns, into one Avro file.
+"""Writes manifests: the entries of one spec, as columns, into one Avro file.
 
-Rule: nothing an entry holds is lost. Entries carry every column (``EntryColumns(WHOLE)`` reads them so,
+Rule: nothing that an entry holds is lost. Entries carry every column (``EntryColumns(WHOLE)`` reads them so,
 ``new_entries`` makes them so) and are written as they are: a sequence number that is null is inherited from the
-manifest list, one that is there is kept. A null snapshot id is the writing snapshot's.
+manifest list, an existing one is kept. A null snapshot id is the writing snapshot's.
 
 Fail-safe, before a byte is written: entries of another spec or kind, a column that was not read, a value the format
 version has no place for, and a file that was not added by this snapshot yet has no sequence number are errors.
@@ -39,12 +39,9 @@ from floeplan.partition.transforms import from_physical
 from floeplan.partition.union import UnionPartitionType
 from floeplan.vectors import Mask, valid_mask, validity_bitmap
 
-# What a manifest list says of the partition values of a manifest: is there a null, a NaN, and between which bounds.
-#
-# Rule: bounds are in the order Iceberg Java compares partition values: text by code points, bytes unsigned, UUIDs
-# as two
-# signed numbers, -0.0 before 0.0. Fail-safe: a field without ordinary values has no bounds and readers take it for all
-# null, so values of a type that cannot be written as bounds are an error.
+# Partition summaries. Bounds are in the order in which Iceberg Java compares partition values: text by code points,
+# bytes unsigned, UUIDs as two signed numbers, -0.0 before 0.0. Readers take a field without bounds for all null, so
+# values of a type that has no bounds are an error.
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,16 +87,14 @@ def _single_value(type_: PrimitiveType, value: Any) -> bytes:
     return to_bytes(type_, canonical)
 
 
-# ---
-
 _BLOCK_SIZE_IN_BYTES = 64 * 1024 * 1024
-"""Format 1 demands a block size, and readers are told to ignore it."""
+"""Format 1 requires a block size, which readers must ignore."""
 
 _SINCE = {
     2: ("equality_ids", "referenced_data_file"),
     3: ("first_row_id", "content_offset", "content_size_in_bytes"),
 }
-"""Columns that earlier format versions have no place for."""
+"""Columns that earlier format versions do not have, by the version that added them."""
 
 
 def write_manifest(
@@ -173,7 +168,7 @@ def _check(entries: EntriesTable, spec: PartitionSpec, version: int, content: in
     lost = [name for since, names in _SINCE.items() if version < since for name in names if entries.valid(name).any()]
     if lost:
         raise UnsupportedError(
-            f"format {version} has no place for {', '.join(lost)}: upgrade the table",
+            f"format {version} does not have {', '.join(lost)}: upgrade the table",
             context=context | {"fields": lost},
         )
     if version > 1:
@@ -226,7 +221,7 @@ def _partition_type(field: BoundField, entries: EntriesTable) -> PrimitiveType:
 
 
 def _without_null_values(pairs: pa.Array) -> pa.Array:
-    """A key whose value is null says nothing: maps of manifests have no null values."""
+    """Drop keys with a null value: maps in manifests have none."""
     items = pairs.flatten()
     absent = pc.is_null(pc.struct_field(items, "value"))
     if not pc.any(absent).as_py():
@@ -240,7 +235,7 @@ def _without_null_values(pairs: pa.Array) -> pa.Array:
 
 
 def _avro_values(type_: PrimitiveType, values: pa.Array) -> pa.Array:
-    """A partition column as Avro has it."""
+    """A partition column in its Avro representation."""
     if isinstance(type_, DecimalType):
         return _big_endian(type_, values)
     if isinstance(type_, FixedType) and (valid_mask(values) & (lengths(values) != len(type_))).any():
@@ -249,7 +244,7 @@ def _avro_values(type_: PrimitiveType, values: pa.Array) -> pa.Array:
 
 
 def _big_endian(type_: DecimalType, values: pa.Array) -> pa.Array:
-    """Unscaled numbers as the fixed bytes Avro's decimals are."""
+    """Unscaled numbers as big-endian fixed bytes, the Avro representation of decimals."""
     size = decimal_required_bytes(type_.precision)
     width = 16 if pa.types.is_decimal(values.type) else 8
     whole = np.frombuffer(values.buffers()[1] or b"", dtype=np.uint8)[: (values.offset + len(values)) * width]
@@ -273,7 +268,7 @@ def _summary(field: BoundField, type_: PrimitiveType, entries: EntriesTable) -> 
 def manifest_row(
     location: str, length: int, spec: SpecProjection, content: int, snapshot_id: int, entries: EntriesTable
 ) -> ManifestListTable:
-    """What the manifest list of ``snapshot_id`` says of a manifest with these entries."""
+    """The row of the manifest list of ``snapshot_id`` for a manifest with these entries."""
     summaries = [_summary(field, _partition_type(field, entries), entries) for field in spec.fields]
     status, rows = entries.status, entries.record_count
     live = (status != Status.DELETED) & entries.valid("sequence_number")
