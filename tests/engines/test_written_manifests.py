@@ -26,7 +26,6 @@ from floeplan.metadata.manifests.list_writer import ListedSnapshot, write_manife
 from floeplan.metadata.manifests.manifest_list import (
     ManifestListTable,
     concat_manifest_lists,
-    inline_manifest_list,
     read_manifest_list,
 )
 from floeplan.metadata.manifests.reader import read_entries
@@ -81,7 +80,7 @@ def one_by_one(table: Table, snapshot: Snapshot, folder: Path) -> ManifestListTa
         )
         kept = listed.take(np.array([number]))
         written.append(replace(row, sequence_number=kept.sequence_number, first_row_id=kept.first_row_id))
-    return concat_manifest_lists(written) if written else inline_manifest_list(())
+    return concat_manifest_lists(written) if written else ManifestListTable.empty()
 
 
 def format_of(snapshot: Snapshot, version: int) -> int:

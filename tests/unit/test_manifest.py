@@ -26,7 +26,7 @@ from pyiceberg.types import (
 from floeplan.errors import CorruptMetadataError, UnsupportedError
 from floeplan.metadata.avro.decoder import load_decoder
 from floeplan.metadata.manifests.entries import POSITION_DELETE_PATH, EntriesTable, EntryColumns
-from floeplan.metadata.manifests.manifest_list import inline_manifest_list, read_manifest_list
+from floeplan.metadata.manifests.manifest_list import read_manifest_list
 from floeplan.metadata.manifests.reader import read_entries
 from floeplan.partition.fields import source_types
 from floeplan.partition.union import UnionPartitionType
@@ -318,17 +318,6 @@ def test_only_what_is_wanted_is_there(tmp_path: Path) -> None:
     names = read(path, columns=EntryColumns(names=frozenset({"sort_order_id"}))).table.column_names
     assert "sort_order_id" in names
     assert not {"split_offsets", "equality_ids", "first_row_id", "key_metadata"} & set(names)
-
-
-def test_a_snapshot_may_name_its_manifests_itself(tmp_path: Path) -> None:
-    writer = Writer(version=1)
-    data = writer.manifest([writer.entry(status=0)], spec_id=4)
-    (tmp_path / "m.avro").write_bytes(data)
-    manifests = inline_manifest_list([f"file://{tmp_path}/m.avro"])
-    assert (manifests.spec_id.tolist(), manifests.length.tolist()) == ([4], [len(data)])
-    entries = read_entries(manifests, UnionPartitionType.of([PartitionSpec(spec_id=4)], {}))
-    assert entries.sequence_number.tolist() == [0]
-    assert entries.array("snapshot_id").to_pylist() == [None]
 
 
 def test_no_manifests_and_empty_manifests_give_empty_tables(tmp_path: Path) -> None:

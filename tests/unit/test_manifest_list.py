@@ -9,7 +9,7 @@ import pytest
 
 from floeplan.errors import CorruptMetadataError
 from floeplan.metadata.avro.decoder import load_decoder
-from floeplan.metadata.manifests.manifest_list import concat_manifest_lists, inline_manifest_list, parse_manifest_list
+from floeplan.metadata.manifests.manifest_list import ManifestListTable, concat_manifest_lists, parse_manifest_list
 from tests.support.tables.manifests import Writer
 
 pytestmark = pytest.mark.unit
@@ -69,7 +69,7 @@ def test_taking_rows_takes_their_summaries() -> None:
 
 def test_an_empty_list_has_no_rows() -> None:
     assert len(parse_manifest_list(Writer().manifest_list([]), "l")) == 0
-    assert len(inline_manifest_list([])) == 0
+    assert len(ManifestListTable.empty()) == 0
 
 
 def test_another_avro_file_is_no_manifest_list() -> None:

@@ -22,7 +22,7 @@ from floeplan.cli.main import main
 from floeplan.errors import BadInputError, CorruptMetadataError, UnknownFileError
 from floeplan.metadata.manifests.entries import WHOLE, EntriesTable, EntryColumns
 from floeplan.metadata.manifests.list_writer import ListedSnapshot, encode_manifest_list
-from floeplan.metadata.manifests.manifest_list import inline_manifest_list, parse_manifest_list, read_manifest_list
+from floeplan.metadata.manifests.manifest_list import ManifestListTable, parse_manifest_list, read_manifest_list
 from floeplan.metadata.manifests.new_entries import new_entries
 from floeplan.metadata.manifests.reader import read_entries
 from floeplan.metadata.manifests.stats import file_stats
@@ -272,7 +272,7 @@ def test_a_root_of_something_else_is_refused(tmp_path: Path) -> None:
     table, path = rooted(tmp_path, [file(3, 5, "ap")])
     options = replace(OPTIONS, root=path)
     other = table.metadata.model_copy(update={"table_uuid": "00000000-0000-4000-8000-000000000000"})
-    with pytest.raises(BadInputError, match=rf"of snapshot {SNAPSHOT_ID} of table .*write it anew"):
+    with pytest.raises(BadInputError, match=rf"of snapshot {SNAPSHOT_ID} of table .*write it again"):
         RootManifest(path).check(other, SNAPSHOT_ID)
     with pytest.raises(BadInputError, match="not of snapshot 1 "):
         RootManifest(path).check(table.metadata, 1)
@@ -328,7 +328,7 @@ def test_rows_asked_for_are_the_row_groups_read(tmp_path: Path) -> None:
     assert some.array("lower.55").null_count == some.array("column_size.1").null_count == 8
     none = root.read_entries(root.manifests, LAYOUT.union, columns, rows=np.array([], dtype=np.int64))
     assert {f.name: f.type for f in none.table.schema} == {f.name: f.type for f in some.table.schema}
-    assert len(read_entries(inline_manifest_list(()), LAYOUT.union)) == len(none) == 0
+    assert len(read_entries(ManifestListTable.empty(), LAYOUT.union)) == len(none) == 0
 
 
 def test_the_command_writes_the_file_and_says_what_is_in_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,7 +23,6 @@ from floeplan.metadata.manifests.entries import EntryColumns
 from floeplan.metadata.manifests.manifest_list import (
     ManifestListTable,
     concat_manifest_lists,
-    inline_manifest_list,
 )
 from floeplan.metadata.manifests.reader import read_entries
 from floeplan.partition.union import UnionPartitionType
@@ -55,7 +54,7 @@ class SnapshotFiles:
         locations = sorted(by_location)
         risk = None if trust_lists else "files that it does not list would be deleted"
         lists = read_manifest_lists([by_location[location] for location in locations], io, risk=risk)
-        listed = concat_manifest_lists(lists) if lists else inline_manifest_list(())
+        listed = concat_manifest_lists(lists) if lists else ManifestListTable.empty()
         first = np.unique(listed.path.dictionary_encode().indices.to_numpy(), return_index=True)[1]
         return cls(frozenset(locations), listed.take(np.sort(first)))
 

@@ -19,7 +19,7 @@ from floeplan.text import human_bytes, human_count, percent
 CURES = {
     "range over bucket": "bucket keeps no order: compare with = or IN, or partition by a range of the column",
     "no statistics": "no bounds were written: set write.metadata.metrics.column.<name> and rewrite the files",
-    "!= excludes almost nothing": "say what is wanted with IN instead of what is not",
+    "!= excludes almost nothing": "list the values to keep with IN instead",
     "one side of OR matches everywhere": "both sides must prune: split the query into a UNION of two",
     "values are spread over all files": "cluster the files by this column: rewrite with sort or zorder",
     "only rows can answer it": "compare the bare column with a literal, without functions around it",

@@ -28,7 +28,6 @@ from floeplan.metadata.manifests.manifest_list import (
     DATA,
     ManifestListTable,
     concat_manifest_lists,
-    inline_manifest_list,
 )
 from floeplan.partition.fields import source_types
 from floeplan.partition.union import UnionPartitionType
@@ -119,7 +118,7 @@ def _is_append(snapshot: Snapshot) -> bool:
 
 def _added_manifests(table: Table, snapshots: Sequence[Snapshot]) -> ManifestListTable:
     """The data manifests that each snapshot wrote itself."""
-    found = [inline_manifest_list(())]
+    found = [ManifestListTable.empty()]
     for snapshot, listed in zip(snapshots, read_manifest_lists(snapshots, table.io), strict=True):
         found.append(
             listed.take(np.flatnonzero((listed.content == DATA) & (listed.added_snapshot_id == snapshot.snapshot_id)))

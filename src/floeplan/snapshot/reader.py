@@ -29,7 +29,6 @@ from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns
 from floeplan.metadata.manifests.manifest_list import (
     DELETES,
     ManifestListTable,
-    inline_manifest_list,
     parse_manifest_list,
     read_manifest_list,
 )
@@ -82,7 +81,7 @@ class SnapshotReader:
             opened.check(table.metadata, None if snapshot is None else snapshot.snapshot_id)
             manifests = opened.manifests
         elif snapshot is None:
-            manifests = inline_manifest_list(())
+            manifests = ManifestListTable.empty()
         else:
             manifests = read_manifest_list(snapshot.manifest_list, table.io)
         union = UnionPartitionType.of_table(table.metadata)

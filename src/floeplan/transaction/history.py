@@ -24,7 +24,6 @@ from floeplan.metadata.manifests.manifest_list import (
     UNKNOWN,
     ManifestListTable,
     concat_manifest_lists,
-    inline_manifest_list,
 )
 from floeplan.metadata.manifests.reader import read_entries
 from floeplan.partition.union import UnionPartitionType
@@ -88,7 +87,7 @@ def committed_entries(
 ) -> Committed:
     """The entries in the data or delete manifests that these snapshots wrote, of whatever status."""
     lists = _own_manifests(snapshots, content, io)
-    manifests = concat_manifest_lists(lists) if lists else inline_manifest_list(())
+    manifests = concat_manifest_lists(lists) if lists else ManifestListTable.empty()
     entries = read_entries(manifests, union, columns, io=io)
     manifest = entries.ints("manifest")
     writer = np.repeat(np.arange(len(lists)), [len(part) for part in lists])[manifest]

@@ -36,7 +36,6 @@ from floeplan.metadata.manifests.manifest_list import (
     DELETES,
     ManifestListTable,
     concat_manifest_lists,
-    inline_manifest_list,
     read_manifest_list,
 )
 from floeplan.metadata.manifests.new_entries import concat_entries, no_entries, with_status
@@ -118,7 +117,7 @@ class SnapshotProducer:
         shape, options = TableShape.of(metadata), MergeOptions.of(metadata.properties)
         added = self._added_entries(shape)
         validate_change(self.change, added, shape)
-        listed = inline_manifest_list(()) if head is None else read_manifest_list(head.manifest_list, self.io)
+        listed = ManifestListTable.empty() if head is None else read_manifest_list(head.manifest_list, self.io)
         new = self._added_manifests(added, shape, options)
         data, deletes = self._filtered(listed, new, shape, head)
         removed = concat_entries([data.removed, deletes.removed], shape.union)

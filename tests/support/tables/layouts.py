@@ -24,7 +24,6 @@ from floeplan.metadata.manifests.manifest_list import (
     DELETES,
     ManifestListTable,
     concat_manifest_lists,
-    inline_manifest_list,
 )
 from floeplan.metadata.manifests.new_entries import ENTRY_TYPES, new_entries
 from floeplan.metadata.manifests.writer import write_manifest
@@ -79,7 +78,7 @@ class Layout:
                 **options,
             )
             listed.append(written)
-        return concat_manifest_lists(listed) if listed else inline_manifest_list(())
+        return concat_manifest_lists(listed) if listed else ManifestListTable.empty()
 
     def write_table(self, folder: Path, entries: EntriesTable) -> Table:
         """A table with one snapshot of these entries."""

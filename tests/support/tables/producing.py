@@ -18,7 +18,6 @@ from pyiceberg.types import LongType, NestedField, StringType
 from floeplan.metadata.manifests.entries import WHOLE, EntriesTable, EntryColumns
 from floeplan.metadata.manifests.manifest_list import (
     ManifestListTable,
-    inline_manifest_list,
     read_manifest_list,
 )
 from floeplan.metadata.manifests.reader import read_entries
@@ -66,7 +65,7 @@ class Line:
         self.metadata = update_table_metadata(self.metadata, updates)
 
     def manifests(self) -> ManifestListTable:
-        return inline_manifest_list(()) if self.head is None else read_manifest_list(self.head.manifest_list)
+        return ManifestListTable.empty() if self.head is None else read_manifest_list(self.head.manifest_list)
 
     def entries(self) -> EntriesTable:
         """All entries of the head, deleted ones included."""

@@ -179,7 +179,7 @@ def _stored(data: memoryview) -> Buffer:
 
 
 def _deflate(data: memoryview) -> Buffer:
-    """Raw deflate. The fast library must be told a size, so it gets a generous one; the rest goes to zlib."""
+    """Raw deflate. libdeflate needs the size in advance, so it gets a generous one; larger blocks go to zlib."""
     try:
         return deflate.deflate_decompress(data, min(8 * len(data) + 4096, MAX_BLOCK))
     except deflate.DeflateError:

@@ -1,11 +1,11 @@
 """Decode programs: what to take out of an Avro record, compiled once per writer schema.
 
 A ``Want`` names, by Iceberg field id, the values a caller needs. ``compile_program`` walks the writer's Avro schema and
-emits a flat list of integers that a decoder runs for every record: wanted values go into *sinks* (growable typed
+emits a flat list of integers that a decoder runs for every record: requested values go into *sinks* (growable typed
 columns), everything else is stepped over. Unknown fields, unions in any order, and optional or required values are all
 the writer's business: the program follows what was written, and callers only see which sinks exist.
 
-Fail-safe: a shape that cannot be decoded as wanted is an error naming the field; nothing is guessed.
+Fail-safe: a shape that cannot be decoded as requested is an error naming the field; nothing is guessed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_DEPTH = 32
 """Nesting allowed in an Avro schema; Iceberg's own metadata needs six."""
 
 SKIP = -1
-"""Sink number of a value nobody wants."""
+"""Sink number of a value that is skipped."""
 
 
 class Op(IntEnum):
@@ -101,7 +101,7 @@ class Scalar:
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """A 1 where there is a value, whatever it is."""
+    """A 1 where there is a value of any kind."""
 
     name: str
 
@@ -125,7 +125,7 @@ class Fields:
 class Items:
     """Of a list, the count of items as ``<name>`` and the items in a domain of their own.
 
-    A scalar item is wanted as ``<name>[]``.
+    A scalar item is requested as ``<name>[]``.
     """
 
     name: str
@@ -155,15 +155,15 @@ class Program:
     sink_operands: npt.NDArray[np.int64]
     domain_operands: npt.NDArray[np.int64]
     found: frozenset[str]
-    """Names of the wanted scalars and lists that the writer's schema has, those of type null included."""
+    """Names of the requested scalars and lists that the writer's schema has, including those of type null."""
 
 
 @lru_cache(maxsize=512)
 def compile_program(schema: str, want: Fields) -> Program:
-    """Compile the Avro schema (its JSON text) for what is wanted.
+    """Compile the Avro schema (its JSON text) for the requested fields.
 
     Raises:
-        CorruptMetadataError: The schema is no Avro record schema, or a wanted field has a shape it cannot have.
+        CorruptMetadataError: The schema is not an Avro record schema, or a requested field has an invalid shape.
     """
     try:
         parsed = json.loads(schema)
@@ -333,7 +333,7 @@ class _Compiler:
     def _keyed(self, avro: Mapping[str, Any], want: Keyed | None, domain: str) -> bool:
         """An Iceberg map with integer keys: an array of records with a key and, after it, a value.
 
-        An unwanted map is one of which no key is wanted. Returns whether the array is such a map.
+        A map is skipped when none of its keys is requested. Returns whether the array is such a map.
         """
         entry = avro["items"]
         entry = self.named.get(entry, entry) if isinstance(entry, str) else entry

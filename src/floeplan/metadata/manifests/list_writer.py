@@ -4,7 +4,7 @@ Rule: a manifest that was just written gets the sequence number of the snapshot,
 to its files; manifests that are older keep theirs. In format 3 a data manifest without a first row id takes the next
 free one, and as many ids as it has live rows, as Iceberg Java counts.
 
-Fail-safe: a manifest of another snapshot without sequence number, and counts that the format demands but nobody knows,
+Fail-safe: a manifest of another snapshot without sequence number, and missing counts that the format requires,
 are errors; 0 written for an unknown count would make readers skip the manifest.
 """
 

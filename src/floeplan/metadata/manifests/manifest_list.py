@@ -2,8 +2,6 @@
 
 Formats v1, v2 and v3 give the same table. What a version does not have is filled in as the specification says: content
 is data, sequence numbers are 0, and a missing spec id is 0. Counts and row ids that were not written are -1.
-
-Snapshots of old v1 tables name their manifests in the metadata itself; ``inline_manifest_list`` reads those.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from floeplan.errors import CorruptMetadataError
 from floeplan.metadata.avro.container import AvroReader, Header, corrupt, stored_blocks
 from floeplan.metadata.avro.decoder import DECODER, ColumnReader, Decoder, RawColumn
 from floeplan.metadata.avro.program import Fields, Items, Present, Scalar, compile_program
-from floeplan.metadata.files import MAX_WORKERS, read_file, read_files
+from floeplan.metadata.files import read_file
 from floeplan.metadata.manifests.bounds import as_text
 from floeplan.text import parse_count
 from floeplan.vectors import Ints, Mask, all_set
@@ -121,6 +119,16 @@ class ManifestListTable:
     has_key_metadata: Mask
     summaries: Summaries
 
+    @classmethod
+    def empty(cls) -> ManifestListTable:
+        """No manifests: a table or branch without a snapshot."""
+        return cls(
+            path=pa.array([], pa.large_string()),
+            has_key_metadata=np.zeros(0, np.bool_),
+            summaries=Summaries.none(0),
+            **{name: np.zeros(0, dtype=np.int64) for name in _NUMBERS},
+        )
+
     def __len__(self) -> int:
         return len(self.length)
 
@@ -182,26 +190,6 @@ def _check_whole(header: Header, count: int, location: str, size: int) -> None:
     said = parse_count(header.metadata.get(MANIFEST_COUNT, b"").decode("utf-8", "replace"))
     if said is not None and count < said:
         raise corrupt(location, size, f"the file ends here after {count} of the {said} manifests it should list")
-
-
-def inline_manifest_list(
-    locations: Sequence[str], io: FileIO | None = None, max_workers: int = MAX_WORKERS
-) -> ManifestListTable:
-    """The manifests that a v1 snapshot names itself; spec ids come from the manifests' headers."""
-    avro = AvroReader()
-    lengths, spec_ids = [], []
-    for location, data in zip(locations, read_files(locations, io, max_workers), strict=True):
-        spec_id = avro.header(data, location).metadata.get("partition-spec-id", b"0")
-        lengths.append(len(data))
-        spec_ids.append(int(spec_id))
-    count = len(locations)
-    defaults = {name: np.full(count, missing or 0, dtype=np.int64) for name, (_, missing) in _NUMBERS.items()}
-    return ManifestListTable(
-        path=pa.array(list(locations), pa.large_string()),
-        has_key_metadata=np.zeros(count, np.bool_),
-        summaries=Summaries.none(count),
-        **defaults | {"length": np.array(lengths, dtype=np.int64), "spec_id": np.array(spec_ids, dtype=np.int64)},
-    )
 
 
 def concat_manifest_lists(tables: Sequence[ManifestListTable]) -> ManifestListTable:

@@ -140,7 +140,7 @@ def _readable(avro: Any, known: set[str]) -> Any:
     """The same schema in a form that every reader takes.
 
     - A type that is defined again gets another name: Avro allows one definition, and PyIceberg follows no references.
-    - Values of fixed length are bytes: Iceberg Java reads (and writes) them with a length, whatever the schema says.
+    - Values of fixed length are bytes: Iceberg Java reads and writes them with a length although the schema says fixed.
     - There is no union of null and null.
     """
     if isinstance(avro, list):

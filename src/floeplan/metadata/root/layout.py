@@ -119,7 +119,7 @@ class RootHeader:
     def _of(cls, found: Mapping[str, Any], location: str) -> RootHeader:
         if found["version"] != VERSION:
             raise CorruptMetadataError(
-                f"{location} is a root manifest of version {found['version']}, known is {VERSION}: write it anew",
+                f"{location} is a root manifest of version {found['version']}, known is {VERSION}: write it again",
                 context={"file": location},
             )
         return cls(

@@ -1,7 +1,7 @@
 """Reading a root manifest: as the manifests it stands for, so that a plan is made from it as from them.
 
 Rule: row groups are manifests. ``manifests`` lists them with their partition summaries, ``read_entries`` reads the
-columns asked for of those that are left, with the signature and the result of
+requested columns of those that are left, with the signature and the result of
 ``floeplan.metadata.manifests.reader.read_entries``. Fail-safe: a root manifest of another table or snapshot, or of
 other
 partition fields, is refused, for its entries would be taken for the snapshot's.
@@ -22,7 +22,7 @@ from floeplan.errors import BadInputError, CorruptMetadataError, UnknownFileErro
 from floeplan.metadata.files import MAX_WORKERS, local_path
 from floeplan.metadata.manifests.assemble import map_type, number_array, partition_arrow_type
 from floeplan.metadata.manifests.entries import WHOLE, EntriesTable, EntryColumns, partition_column
-from floeplan.metadata.manifests.manifest_list import ManifestListTable, inline_manifest_list, parse_manifest_list
+from floeplan.metadata.manifests.manifest_list import ManifestListTable, parse_manifest_list
 from floeplan.metadata.manifests.new_entries import ENTRY_TYPES
 from floeplan.metadata.manifests.typed_values import to_physical
 from floeplan.metadata.root.layout import LEAF_OF_MAP, PLAIN, RootHeader, is_empty, pack_map
@@ -56,7 +56,7 @@ class RootManifest:
             raise self._corrupt("is no Parquet file", error) from error
         self.header = RootHeader.parse(self._file.metadata.metadata, location)
         listed = self.header.manifest_list
-        self.manifests = parse_manifest_list(listed, location) if listed else inline_manifest_list(())
+        self.manifests = parse_manifest_list(listed, location) if listed else ManifestListTable.empty()
         if len(self.manifests) != self._file.num_row_groups and self._file.metadata.num_rows:
             raise CorruptMetadataError(
                 f"{location} has {self._file.num_row_groups} row groups, but lists {len(self.manifests)}",
@@ -71,7 +71,7 @@ class RootManifest:
         if (self.header.table_uuid, self.header.snapshot_id) != (str(metadata.table_uuid), snapshot_id):
             raise BadInputError(
                 f"{self.location} is the root manifest of snapshot {self.header.snapshot_id} of table "
-                f"{self.header.table_uuid}, not of snapshot {snapshot_id} of {metadata.table_uuid}: write it anew",
+                f"{self.header.table_uuid}, not of snapshot {snapshot_id} of {metadata.table_uuid}: write it again",
                 context={"file": self.location, "snapshot_id": snapshot_id},
             )
 
@@ -100,8 +100,8 @@ class RootManifest:
         except (pa.ArrowException, OSError, LookupError, TypeError) as error:
             raise self._corrupt("is a damaged root manifest", error) from error
 
-    def _entries(self, groups: Ints, wanted: Collection[str]) -> EntriesTable:
-        table = self._read(groups, wanted)
+    def _entries(self, groups: Ints, names: Collection[str]) -> EntriesTable:
+        table = self._read(groups, names)
         counts = np.array([self._file.metadata.row_group(int(g)).num_rows for g in groups], dtype=np.int64)
         manifest = np.repeat(groups, counts)
         first = np.repeat(np.cumsum(counts) - counts, counts)
@@ -110,7 +110,7 @@ class RootManifest:
             "ordinal": number_array((np.arange(len(manifest)) - first).astype(np.int32), None),
             "spec_id": _plain(table, "spec_id"),
         }
-        made |= {name: self._column(table, name) for name in wanted}
+        made |= {name: self._column(table, name) for name in names}
         types = {key: type_ for key, (_, type_) in self.header.partition.items()}
         return EntriesTable(pa.table(made), types)
 
@@ -118,13 +118,13 @@ class RootManifest:
         known = {key: name for key, (name, _) in self.header.partition.items()}
         if known != {field.id: field.name for field in union.fields}:
             raise BadInputError(
-                f"the partition fields of the table have changed since {self.location} was written: write it anew",
+                f"the partition fields of the table have changed since {self.location} was written: write it again",
                 context={"file": self.location},
             )
 
-    def _read(self, groups: Ints, wanted: Iterable[str]) -> pa.Table:
-        """The columns of the file behind the columns wanted."""
-        paths = {path for name in ("spec_id", *wanted) for path in self._paths(name)}
+    def _read(self, groups: Ints, names: Iterable[str]) -> pa.Table:
+        """The columns of the file that hold the requested columns."""
+        paths = {path for name in ("spec_id", *names) for path in self._paths(name)}
         if not len(groups):
             return self._file.schema_arrow.empty_table()
         return self._file.read_row_groups(groups.tolist(), columns=sorted(paths)).combine_chunks()

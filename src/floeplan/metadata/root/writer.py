@@ -1,6 +1,6 @@
 """Writing the root manifest of a snapshot, and manifests out of a root manifest.
 
-Rule: the file holds all that the manifests hold of live files, whatever their spec; ``write_manifests_from_root``
+Rule: the file holds all that the manifests hold of live files, of every spec; ``write_manifests_from_root``
 gives back manifests whose entries are the same. Partition values are kept as they are, never recovered from bounds, so
 files without statistics and bucket fields come back too. See ``floeplan.metadata.root.layout`` for the columns.
 """
@@ -45,7 +45,6 @@ from floeplan.metadata.manifests.manifest_list import (
     DELETES,
     ManifestListTable,
     concat_manifest_lists,
-    inline_manifest_list,
     read_manifest_list,
 )
 from floeplan.metadata.manifests.reader import read_entries
@@ -178,7 +177,7 @@ def write_root(
     """
     metadata = table.metadata
     union = UnionPartitionType.of_table(metadata)
-    manifests = inline_manifest_list(()) if snapshot is None else read_manifest_list(snapshot.manifest_list, table.io)
+    manifests = ManifestListTable.empty() if snapshot is None else read_manifest_list(snapshot.manifest_list, table.io)
     entries = _sorted(read_entries(manifests, union, EntryColumns(WHOLE), io=table.io).live())
     groups = list(_row_groups(entries, row_group_entries))
     maps = {name: unpack_map(entries.array(name)) for name in STAT_MAPS}
@@ -241,7 +240,7 @@ def write_manifests_from_root(
                 codec=codec,
             )
         )
-    return concat_manifest_lists(written) if written else inline_manifest_list(())
+    return concat_manifest_lists(written) if written else ManifestListTable.empty()
 
 
 def _settled(entries: EntriesTable, snapshot_id: int) -> EntriesTable:
@@ -262,7 +261,7 @@ def _sorted(entries: EntriesTable) -> EntriesTable:
 
 
 def _row_groups(entries: EntriesTable, most: int) -> Iterator[slice]:
-    """Runs of rows of one content and spec, of at most so many rows."""
+    """Runs of rows of one content and spec, limited in length."""
     kind = entries.spec_id * 2 + (entries.content != Content.DATA)
     breaks = [0, *(np.flatnonzero(np.diff(kind)) + 1).tolist(), len(entries)]
     for start, end in pairwise(breaks):
