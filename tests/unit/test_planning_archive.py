@@ -40,12 +40,12 @@ def test_deleted_files_are_neither_kept_nor_counted(archive: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ["amount < 400", "region = 'eu' AND amount != 3", "amount > 5000"])
-def test_manifests_judged_in_turns_make_the_same_plan(
+def test_manifests_evaluated_in_slices_make_the_same_plan(
     archive: Path, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A manifest a turn, or all of them at once."""
+    """One manifest per slice, or all of them in one."""
     at_once = plan_scan(str(archive), where, options=QUIET)
-    monkeypatch.setattr(planning, "_BYTES_A_TURN", 1)
+    monkeypatch.setattr(planning, "_SLICE_BYTES", 1)
     in_turns = plan_scan(str(archive), where, options=QUIET)
     assert in_turns.files.entries.table.equals(at_once.files.entries.table)
     assert [file.to_dict() for file in in_turns.files] == [file.to_dict() for file in at_once.files]
