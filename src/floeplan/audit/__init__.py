@@ -1,1 +1,21 @@
-"""What scan reports say about queries and tables: the audit job and the advisor."""
+"""Auditing scans: which logged queries read too much, why, and which layout would help.
+
+Every plan can write a scan report. ``audit`` aggregates any number of them on Spark and flags queries; ``advise``
+simulates partitionings, sort orders and clusterings of one table and estimates the bytes its logged queries would read.
+
+Rule: an estimate uses the evaluator of scan planning, on bounds that a real file could have. Fail-safe: a line that is
+not a report, or a predicate that cannot be used, is counted and never guessed; nothing is changed unless a candidate is
+applied.
+
+Modules in reading order:
+
+- ``reports``: scan reports of several writers as one DataFrame.
+- ``findings``: thresholds, findings, reasons and advice.
+- ``job``: the audit on Spark.
+- ``workload``: the predicates of one table, with their runs.
+- ``candidates``: the layouts to try.
+- ``layout``: simulates a layout on sample points.
+- ``advisor``: estimates, ranks and applies candidates.
+
+Imported by ``explorer`` and ``cli``.
+"""

@@ -1,8 +1,8 @@
-"""``advise``: which partitioning, order or clustering would let the logged queries read less.
+"""``fp.advise``: estimate which partitioning, sort order or clustering lets the logged queries read fewer bytes.
 
-Every idea is tried on points that stand for the rows (``points``), cut into files of the size the table has, and the
-logged predicates are asked of those files by the planner's own evaluator. Bytes are those of whole files over all
-logged runs; what row groups and pages would save is left out on both sides of the comparison.
+Every idea is simulated on sample points (``layout``), split into files of the table's average size, and the logged
+predicates are evaluated on these files as in scan planning. Bytes are those of whole files over all logged runs; row
+groups and pages are ignored on both sides of the comparison.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.table import Table
 
-from floeplan.audit.candidates import MANIFESTS, SPEC, UPGRADE, ZORDER, Idea, Part, asked_columns, ideas
+from floeplan.audit.candidates import MANIFESTS, SPEC, UPGRADE, ZORDER, Idea, Part, ideas, workload_columns
 from floeplan.audit.layout import Layout, Points, curve_keys, lay_out, points_from_bounds, points_from_rows
 from floeplan.audit.workload import Workload, read_workload
 from floeplan.catalog import load_table
@@ -40,83 +40,32 @@ from floeplan.snapshot.passes import Predicate, evaluate_entries, evaluate_manif
 from floeplan.snapshot.reader import SnapshotReader
 from floeplan.snapshot.target import ScanTarget, resolve_target
 from floeplan.transaction.evolve_spec import evolve_spec
-from floeplan.vectors import Mask
+from floeplan.vectors import Ints, Mask
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-# What clustering manifests by partition would save: bytes of manifests opened by the logged queries, now and then.
-
-
 TARGET_BYTES = 8 * 2**20
-"""The size Iceberg aims at for a manifest."""
-
-
-def clustered_manifests(
-    manifests: ManifestListTable, entries: EntriesTable, union: UnionPartitionType, workload: Workload
-) -> tuple[int, int]:
-    """Bytes of data manifests opened by all runs: as they are, and with entries filed in the order of partitions."""
-    data = ~is_delete_manifest(manifests)
-    length = np.where(data, manifests.length, 0)
-    most = min(_partitions(entries), -(-len(entries) // LEAST_ENTRIES))
-    number = max(int(-(-length.sum() // TARGET_BYTES)), min(int(data.sum()), most), 1)
-    place = _manifest_of(entries, number)
-    before = after = 0
-    for expr, runs in workload.predicates:
-        predicate = Predicate(expr, predicate_columns(expr), union)
-        before += runs * int(length[evaluate_manifests(predicate, manifests).tri.keep].sum())
-        opened = np.bincount(place, _may_match(predicate, entries), number) > 0
-        after += runs * round(int(length.sum()) * float(opened.mean()))
-    return before, after
-
-
-def _may_match(predicate: Predicate, entries: EntriesTable) -> Mask:
-    """Entries whose partition value alone does not exclude a match."""
-    stats = partition_stats(entries, predicate.fields)
-    fields = [field.bound for field in predicate.fields]
-    return kleene(predicate.expr, stats.nonempty, lambda leaf: partition_answer(leaf, fields, stats)).keep
-
-
-def _cluster_keys(entries: EntriesTable) -> pa.Table:
-    return pa.table(
-        {"spec": pa.array(entries.spec_id)} | {str(i): array for i, array in entries.partition_columns().items()}
-    )
-
-
-def _partitions(entries: EntriesTable) -> int:
-    keys = _cluster_keys(entries)
-    return int(keys.group_by(keys.column_names).aggregate([]).num_rows)
-
-
-def _manifest_of(entries: EntriesTable, number: int) -> npt.NDArray[np.int64]:
-    """The manifest each entry would be in: equal shares of the entries in the order of spec and partition."""
-    keys = _cluster_keys(entries)
-    order = pc.sort_indices(keys, sort_keys=[(name, "ascending") for name in keys.column_names])
-    place = np.empty(len(entries), dtype=np.int64)
-    place[order.to_numpy()] = np.arange(len(entries)) * number // max(len(entries), 1)
-    return place
-
-
-# ---
+"""Iceberg's default of ``commit.manifest.target-size-bytes``."""
 
 POINTS = 40_000
 _POINTS_PER_FILE = 20
-_MOST_FILES = 4
-"""A layout of more than so many times the files would be one of tiny files."""
-_WORTH = 0.95
-"""A candidate must save at least a twentieth of the bytes to be named."""
+_MAX_FILES_FACTOR = 4
+"""Layouts with more than this factor times the table's files are ignored: their files would be tiny."""
+_MAX_REMAINING = 0.95
+"""A candidate must save at least 5 % of the bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdviseOptions:
-    """What advice is based on.
+    """Options of advice.
 
     Attributes:
-        since: Reports before this time are left out.
-        sample: Rows to read for the distribution of values; bounds have to do when it is not given.
+        since: Ignore reports before this time.
+        sample: Sample this many rows for the distribution of values; by default it is estimated from bounds.
         kind: Only candidates of this kind.
-        most: Candidates shown, the best first.
+        most: Maximum number of candidates, best first.
     """
 
     since: datetime | None = None
@@ -127,9 +76,9 @@ class AdviseOptions:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Something to do, and what it is expected to save over all logged runs.
+    """A layout change, and the bytes it is expected to save over all logged runs.
 
-    ``bytes_rewritten`` is what applying it costs; zero means metadata only. For kind ``manifests`` the estimated bytes
+    ``bytes_rewritten`` is the cost of applying it; zero means metadata only. For kind ``manifests`` the estimated bytes
     are those of manifests, for ``upgrade-spec`` those of files of older specs, for all others those of all data files.
     """
 
@@ -144,7 +93,7 @@ class Candidate:
 
     @property
     def saved(self) -> int:
-        """Bytes that would no longer be read."""
+        """The bytes that would no longer be read."""
         return self.estimated_bytes_before - self.estimated_bytes_after
 
     def to_dict(self) -> dict[str, Any]:
@@ -156,7 +105,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class AdviceResult:
-    """The candidates worth trying, best first, and what they are based on."""
+    """The useful candidates, best first, and the workload and files they are based on."""
 
     table: str
     runs: int
@@ -175,12 +124,12 @@ class AdviceResult:
 def advise(
     table: Table | str, reports: str, options: AdviseOptions | None = None, *, catalog: str | None = None
 ) -> AdviceResult:
-    """Estimate what other layouts would save.
+    """Estimate the bytes that other layouts would save.
 
     Args:
         table: A PyIceberg table, ``namespace.name``, or the path of a ``*.metadata.json``.
         reports: A folder of JSON lines, a file, or an Iceberg table of reports.
-        options: What the estimates are based on.
+        options: Options of the estimates.
         catalog: The catalog of the table and of a table of reports.
 
     Raises:
@@ -193,23 +142,23 @@ def advise(
 
 
 class _Advisor:
-    """One run: the table's files, the workload, and the points layouts are tried on."""
+    """One run: the table's files and the workload."""
 
     def __init__(self, target: ScanTarget, workload: Workload, options: AdviseOptions) -> None:
         self.target, self.workload, self.options = target, workload, options
-        self.asked = asked_columns(workload)
+        self.filtered = workload_columns(workload)
         reader = SnapshotReader.open(target.table, target.snapshot)
         self.union, self.manifests = reader.union, reader.manifests
-        self.entries = _data_entries(reader, self.asked)
+        self.entries = _data_entries(reader, self.filtered)
         self.sizes = self.entries.ints("file_size_in_bytes")
 
     def advise(self) -> AdviceResult:
         found: list[Candidate] = []
-        if len(self.entries) > 1 and self.asked:
+        if len(self.entries) > 1 and self.filtered:
             found = [*self._layouts(), *self._manifest_clustering()]
-        asked = [one for one in found if self.options.kind in (None, one.kind)]
-        worth = [one for one in asked if one.estimated_bytes_after <= _WORTH * one.estimated_bytes_before]
-        ranked = sorted(worth, key=lambda one: (-one.saved, one.bytes_rewritten, len(one.columns)))
+        of_kind = [one for one in found if self.options.kind in (None, one.kind)]
+        useful = [one for one in of_kind if one.estimated_bytes_after <= _MAX_REMAINING * one.estimated_bytes_before]
+        ranked = sorted(useful, key=lambda one: (-one.saved, one.bytes_rewritten, len(one.columns)))
         return AdviceResult(
             table=self.target.name,
             runs=self.workload.runs,
@@ -222,14 +171,14 @@ class _Advisor:
 
     def _layouts(self) -> Iterator[Candidate]:
         current = self._current_parts()
-        columns = list({c.field_id: c for c in (*self.asked, *map(_source, current))}.values())
+        columns = list({c.field_id: c for c in (*self.filtered, *map(_source, current))}.values())
         points = self._points(columns)
         if any(part.field.source_id not in points.columns for part in current):
             current = ()
         now = self._read_now()
-        for idea in ideas(points, self.asked, current):
+        for idea in ideas(points, self.filtered, current):
             layout = self._try(idea, points)
-            if len(layout.bytes) <= _MOST_FILES * len(self.entries):
+            if len(layout.bytes) <= _MAX_FILES_FACTOR * len(self.entries):
                 candidate = self._candidate(idea, points, layout, int(now.sum()), int(self.sizes.sum()))
                 if candidate.saved >= self._least_saved():
                     yield candidate
@@ -238,7 +187,7 @@ class _Advisor:
             yield self._spec_upgrade(current, points, old, now)
 
     def _least_saved(self) -> float:
-        """A file for each run of the rarest predicate: files are read whole, so less is how the cuts happen to fall."""
+        """One file per run of the rarest predicate: smaller savings depend on where files happen to be split."""
         return float(self.sizes.mean()) * min(runs for _, runs in self.workload.predicates)
 
     def _current_parts(self) -> tuple[Part, ...]:
@@ -255,12 +204,12 @@ class _Advisor:
             return points_from_rows(self.target.table, self.entries, columns, self.options.sample)
         return points_from_bounds(self.entries, columns, max(POINTS, _POINTS_PER_FILE * len(self.entries)))
 
-    def _read_now(self) -> npt.NDArray[np.int64]:
-        """Bytes of each file that all runs together read of it now."""
+    def _read_now(self) -> Ints:
+        """The bytes of each file that all runs read with the current layout."""
         total = np.zeros(len(self.entries), dtype=np.int64)
         for predicate, runs in self.workload.predicates:
-            asked = Predicate(predicate, predicate_columns(predicate), self.union)
-            total += runs * evaluate_entries(asked, self.entries).tri.keep * self.sizes
+            bound = Predicate(predicate, predicate_columns(predicate), self.union)
+            total += runs * evaluate_entries(bound, self.entries).tri.keep * self.sizes
         return total
 
     def _try(self, idea: Idea, points: Points) -> Layout:
@@ -280,10 +229,8 @@ class _Advisor:
             terms=tuple(part.term for part in idea.parts),
         )
 
-    def _spec_upgrade(
-        self, current: tuple[Part, ...], points: Points, old: Mask, now: npt.NDArray[np.int64]
-    ) -> Candidate:
-        """Files of older specs under the current one; what its bounds prove to be in one partition is only moved."""
+    def _spec_upgrade(self, current: tuple[Part, ...], points: Points, old: Mask, now: Ints) -> Candidate:
+        """Files of older specs under the current spec; a file whose bounds prove one partition is moved by metadata."""
         idea, old_points = Idea(UPGRADE, current), points.of_files(old)
         proven = recover_tuples(idea.fields, file_stats(self.entries, map(_source, current)))
         movable = np.logical_and.reduce([part.recovered for part in proven.values()])
@@ -291,7 +238,7 @@ class _Advisor:
         return self._candidate(idea, old_points, self._try(idea, old_points), int(now[old].sum()), cost)
 
     def _manifest_clustering(self) -> list[Candidate]:
-        before, after = clustered_manifests(self.manifests, self.entries, self.union, self.workload)
+        before, after = _clustered_manifests(self.manifests, self.entries, self.union, self.workload)
         if before <= after:
             return []
         columns = tuple(dict.fromkeys(field.name for field in self.union.fields))
@@ -307,7 +254,7 @@ def _keys(idea: Idea, points: Points) -> Sequence[npt.NDArray[Any]]:
 
 
 def _command(idea: Idea, table: str) -> str:
-    """How to do it by hand."""
+    """The command that applies an idea."""
     if idea.kind == UPGRADE:
         return f"floeplan upgrade-spec {table}"
     if idea.kind == SPEC:
@@ -317,24 +264,66 @@ def _command(idea: Idea, table: str) -> str:
 
 
 def _source(part: Part) -> Column:
-    """The column a partition field is made of."""
+    """The source column of a partition field."""
     return Column(part.field.source_id, part.field.source_type, part.term.column)
 
 
-def _data_entries(reader: SnapshotReader, asked: list[Column]) -> EntriesTable:
-    stats = {column.field_id for column in asked} | {field.bound.source_id for field in reader.union.fields}
+def _data_entries(reader: SnapshotReader, filtered: list[Column]) -> EntriesTable:
+    stats = {column.field_id for column in filtered} | {field.bound.source_id for field in reader.union.fields}
     columns = EntryColumns(frozenset(), stats=frozenset(stats))
     return reader.entries(reader.manifest_rows(DATA), columns)
 
 
-# Doing what advice says: handing a candidate over to the command that does it.
+def _clustered_manifests(
+    manifests: ManifestListTable, entries: EntriesTable, union: UnionPartitionType, workload: Workload
+) -> tuple[int, int]:
+    """The bytes of data manifests that all runs read: now, and with entries sorted by partition."""
+    data = ~is_delete_manifest(manifests)
+    length = np.where(data, manifests.length, 0)
+    most = min(_partitions(entries), -(-len(entries) // LEAST_ENTRIES))
+    number = max(int(-(-length.sum() // TARGET_BYTES)), min(int(data.sum()), most), 1)
+    manifest = _manifest_of(entries, number)
+    before = after = 0
+    for expr, runs in workload.predicates:
+        predicate = Predicate(expr, predicate_columns(expr), union)
+        before += runs * int(length[evaluate_manifests(predicate, manifests).tri.keep].sum())
+        opened = np.bincount(manifest, _may_match(predicate, entries), number) > 0
+        after += runs * round(int(length.sum()) * float(opened.mean()))
+    return before, after
+
+
+def _may_match(predicate: Predicate, entries: EntriesTable) -> Mask:
+    """Entries whose partition values do not exclude a match."""
+    stats = partition_stats(entries, predicate.fields)
+    fields = [field.bound for field in predicate.fields]
+    return kleene(predicate.expr, stats.nonempty, lambda leaf: partition_answer(leaf, fields, stats)).keep
+
+
+def _cluster_keys(entries: EntriesTable) -> pa.Table:
+    return pa.table(
+        {"spec": pa.array(entries.spec_id)} | {str(i): array for i, array in entries.partition_columns().items()}
+    )
+
+
+def _partitions(entries: EntriesTable) -> int:
+    keys = _cluster_keys(entries)
+    return int(keys.group_by(keys.column_names).aggregate([]).num_rows)
+
+
+def _manifest_of(entries: EntriesTable, number: int) -> Ints:
+    """The manifest of each entry when entries are sorted by spec and partition and split evenly."""
+    keys = _cluster_keys(entries)
+    order = pc.sort_indices(keys, sort_keys=[(name, "ascending") for name in keys.column_names])
+    manifest = np.empty(len(entries), dtype=np.int64)
+    manifest[order.to_numpy()] = np.arange(len(entries)) * number // max(len(entries), 1)
+    return manifest
 
 
 _ALL = {"rewrite-all": "true"}
 
 
 def apply_candidate(table: Table, candidate: Candidate, spark: SparkSession | None = None) -> dict[str, Any]:
-    """Apply a candidate; what the command that did it says."""
+    """Apply a candidate; returns the result of the operation as JSON."""
     if candidate.kind == MANIFESTS:
         return dict(rewrite_manifests(table).to_dict())
     if candidate.kind == UPGRADE:

@@ -1,4 +1,4 @@
-"""What could be done with a table, for the columns its queries ask: partition it, sort it, cluster it."""
+"""Layouts to try for a table: partitioning, sorting and clustering by the columns that its queries filter by."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from floeplan.predicate.ir import Column
 
 SPEC, SORT, ZORDER, UPGRADE, MANIFESTS = KINDS = ("spec", "sort", "zorder", "upgrade-spec", "manifests")
 MOST_COLUMNS = 4
-"""Columns that are tried; the ones that most runs ask."""
+"""The number of columns to try, those that most runs filter by."""
 
 _FIRST_FREE_ID = 1 << 30
 _TRANSFORMS: tuple[Transform, ...] = (
@@ -42,7 +42,7 @@ _TRANSFORMS: tuple[Transform, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A partition field to lay out by, and the term it is made of."""
+    """A partition field of a layout, and its term."""
 
     field: BoundField
     term: Term
@@ -60,7 +60,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Idea:
-    """A layout to try: how it is partitioned, and the columns to sort or to cluster by within partitions."""
+    """A layout to try: its partition fields, and the columns to sort or cluster by within partitions."""
 
     kind: str
     parts: tuple[Part, ...]
@@ -68,7 +68,7 @@ class Idea:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """What it is by, as people write it."""
+        """The columns or transforms of the layout, as text."""
         return tuple(map(str, self.by or self.parts))
 
     @property
@@ -77,8 +77,8 @@ class Idea:
         return tuple(part.field for part in self.parts)
 
 
-def asked_columns(workload: Workload) -> list[Column]:
-    """The columns of the predicates, those of most runs first."""
+def workload_columns(workload: Workload) -> list[Column]:
+    """The columns that predicates use, those of most runs first."""
     runs: Counter[int] = Counter()
     found: dict[int, Column] = {}
     for predicate, weight in workload.predicates:
@@ -88,9 +88,9 @@ def asked_columns(workload: Workload) -> list[Column]:
     return [found[field_id] for field_id, _ in runs.most_common()]
 
 
-def ideas(points: Points, asked: Sequence[Column], current: tuple[Part, ...]) -> Iterator[Idea]:
-    """Sort orders and Z-orders within the current partitions, and specs with one more field or another one instead."""
-    known = [column for column in asked if column.field_id in points.columns][:MOST_COLUMNS]
+def ideas(points: Points, filtered: Sequence[Column], current: tuple[Part, ...]) -> Iterator[Idea]:
+    """Sort orders and Z-orders within the current spec, specs of one field, and the current spec plus one field."""
+    known = [column for column in filtered if column.field_id in points.columns][:MOST_COLUMNS]
     for column in known:
         yield Idea(SORT, current, (column,))
     for number in (2, 3):

@@ -1,4 +1,4 @@
-"""What an audit found: the queries that read more than they should, each with why and what to do."""
+"""The result of an audit: queries that read too much, each with its reason and advice, and the thresholds."""
 
 from __future__ import annotations
 
@@ -14,11 +14,6 @@ import pyarrow as pa
 from floeplan.errors import InvalidOptionError
 from floeplan.scan.explain import CURES
 
-# Why a query reads more than it should, and the one line that says what to do about it.
-#
-# The first reasons are those a plan gives its conjuncts; the others come from the numbers of a report.
-
-
 OLD_SPEC = "old-spec files"
 DELETES = "delete files"
 MANIFESTS = "many small manifests"
@@ -27,17 +22,17 @@ NO_PARTITION = "the filter uses no partition column"
 
 ADVICE = CURES | {
     OLD_SPEC: "most bytes are in files of older specs: upgrade-spec, or rewrite with --spec current",
-    DELETES: "delete files are merged at every read: rewrite the files they belong to",
+    DELETES: "delete files are applied at every read: rewrite the data files they apply to",
     MANIFESTS: "planning opens many manifests for few files: rewrite-manifests",
-    NO_FILTER: "the whole table is read: ask for a range of a partition column",
-    NO_PARTITION: "ask for a partition column too, or see what advise says about partitioning by this one",
+    NO_FILTER: "the whole table is read: filter by a partition column",
+    NO_PARTITION: "filter by a partition column, too, or run advise for partitioning by this column",
 }
-"""Advice by reason; when a query has several that are equally frequent, the first here is named."""
+"""Advice by reason: causes that a plan reports for conjuncts, then those in the numbers of a report.
+
+Of equally frequent reasons of a query the first applies.
+"""
 
 REASONS = tuple(ADVICE)
-
-
-# Queries that differ in their literals only are one query: its shape, its fingerprint, and how people read it.
 
 
 _COMPARISONS = {"eq": "=", "not-eq": "!=", "lt": "<", "lt-eq": "<=", "gt": ">", "gt-eq": ">="}
@@ -54,12 +49,12 @@ _OTHERS = {
 
 
 def fingerprint(table: str, shape: str, opaque: str) -> str:
-    """A short name that is the same for the same shape on the same table, today and tomorrow."""
+    """A stable identifier of a query: its table and its filter without literals."""
     return hashlib.sha256("\n".join((table, shape, opaque)).encode()).hexdigest()[:12]
 
 
 def readable(shape: str, opaque: str = "") -> str:
-    """A filter whose literals are abstracted, as SQL; what is no expression of Iceberg is shown as it is."""
+    """A filter without literals as SQL; text that is not an Iceberg expression stays as it is."""
     try:
         text = _text(json.loads(shape))
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -82,7 +77,7 @@ def _text(node: Any) -> str:
 
 
 def _operand(node: Any, around: str) -> str:
-    """In brackets where AND and OR meet."""
+    """In parentheses where AND and OR are mixed."""
     mixed = isinstance(node, dict) and node["type"] in ("and", "or") and node["type"] != around
     return f"({_text(node)})" if mixed else _text(node)
 
@@ -92,10 +87,8 @@ def _term(term: Any) -> str:
     return term if isinstance(term, str) else f"{term['transform']}({_term(term['term'])})"
 
 
-# ---
-
 RATIOS = ("manifests", "files", "row_groups", "rows", "bytes")
-"""Levels whose kept share is shown, from the top of the pruning pyramid down."""
+"""Levels of pruning whose kept ratio is reported, from the manifest list down."""
 
 FINDINGS_SCHEMA = pa.schema(
     [
@@ -110,12 +103,12 @@ FINDINGS_SCHEMA = pa.schema(
         ("advice", pa.string()),
     ]
 )
-"""Columns of a table of findings."""
+"""The schema of a table of findings."""
 
 
 @dataclass(frozen=True, slots=True)
 class DayOfRuns:
-    """The runs of one query on one day, and the bytes they read together."""
+    """The runs of one query on one day, and the bytes that they read."""
 
     day: date
     runs: int
@@ -128,15 +121,15 @@ class DayOfRuns:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One query, whatever its literals were, over all its runs.
+    """One query over all its runs; queries that differ only in literals are one query.
 
     Attributes:
-        ratios: Kept share per level; ``None`` where reports do not say.
-        bytes_kept: Bytes read by all runs together.
-        bytes_per_run: Bytes read by one run on average.
-        selectivity: Share of the rows the query is expected to want, where bounds can tell.
-        trend: Bytes per run in the second half of its days over those in the first; ``None`` within one day.
-        reasons: In how many runs each reason was found.
+        ratios: Kept ratio per level; ``None`` where reports have no numbers.
+        bytes_kept: Bytes read by all runs.
+        bytes_per_run: Average bytes read by a run.
+        selectivity: The expected fraction of rows that match, where bounds allow an estimate.
+        trend: Bytes per run in the second half of its days divided by those in the first; ``None`` for a single day.
+        reasons: The number of runs with each reason.
         days: Runs and bytes read on each day, in order of days.
     """
 
@@ -156,23 +149,23 @@ class Finding:
 
     @property
     def fingerprint(self) -> str:
-        """The short name of the query."""
+        """The stable identifier of the query."""
         return fingerprint(self.table, self.shape, self.opaque)
 
     @property
     def filter(self) -> str:
-        """The query with its literals abstracted."""
+        """The filter as SQL, without literals."""
         return readable(self.shape, self.opaque)
 
     @property
     def reason(self) -> str:
-        """The most frequent reason; of several the most specific one."""
+        """The most frequent reason; of equally frequent ones the most specific."""
         known = [reason for reason in ADVICE if self.reasons.get(reason)]
         return max(known, key=lambda reason: self.reasons[reason], default=NO_PARTITION)
 
     @property
     def advice(self) -> str:
-        """What to do about it."""
+        """What to do about the reason."""
         return ADVICE[self.reason]
 
     def to_dict(self) -> dict[str, Any]:
@@ -199,10 +192,10 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class AuditResult:
-    """An audit: how much was looked at, and what was found.
+    """The findings of an audit, and its totals.
 
-    ``queries`` counts distinct ones, ``runs`` reports, ``unreadable`` lines that are no scan report; ``flagged_total``
-    is larger than the number of findings when only those that read most are shown.
+    ``queries`` counts distinct queries, ``runs`` reports, ``unreadable`` lines that are not scan reports.
+    ``flagged_total`` exceeds the number of findings when they are limited to those that read most.
     """
 
     queries: int
@@ -224,25 +217,22 @@ class AuditResult:
         }
 
 
-# When a query is worth a person's attention: the thresholds of the audit.
-
-
 @dataclass(frozen=True, slots=True)
 class AuditOptions:
-    """Thresholds, all of them per run on average.
+    """Thresholds of a finding, as averages per run.
 
     Attributes:
-        since: Reports before this time are left out.
-        min_ratio: A query that reads less than this share of the files is well pruned.
-        min_factor: A query is excused while its share of files is below so many times the share of rows it wants.
-        min_files: A query that reads fewer files is never flagged.
-        min_bytes: A query that reads fewer bytes is never flagged.
-        min_runs: A query that ran less often is never flagged.
-        alert_bytes: A query that reads as many bytes is flagged whatever share of the table it is.
-        deletes_per_file: Delete files for each data file from which on they are a reason.
-        min_manifests: Manifests read from which on small ones are a reason.
+        since: Ignore reports before this time.
+        min_ratio: A query that keeps a smaller fraction of the files is well pruned.
+        min_factor: A query is flagged only if it keeps more than this factor times the fraction of rows that match.
+        min_files: Minimum number of files read.
+        min_bytes: Minimum number of bytes read.
+        min_runs: Minimum number of runs.
+        alert_bytes: A query that reads this many bytes is always flagged.
+        deletes_per_file: Delete files per data file from which on they are a reason.
+        min_manifests: Manifests read from which on small manifests are a reason.
         files_per_manifest: Manifests with fewer files on average are small.
-        most: Findings shown, those that read most in all first.
+        most: Maximum number of findings, largest readers first.
     """
 
     since: datetime | None = None

@@ -1,13 +1,13 @@
-"""The audit job: from any number of scan reports to the queries worth a person's attention.
+"""``fp.audit``: a Spark job that aggregates scan reports to the queries that read too much.
 
 ::
 
-    reports ──► one row a report ──► query × day ──► query ──► flagged ──► driver
-               (reports.py)          sums            sums, days    thresholds, the worst only
+    reports ──► one row per report ──► query × day ──► query ──► flagged ──► driver
+               (reports.py)            sums            sums, days    thresholds, largest first
 
-A query is flagged when it reads a large share of a table's files that the rows it is expected to want do not explain,
-when it reads very many bytes, or when delete files or small manifests weigh on it. Everything up to the last arrow runs
-on Spark with the DataFrame API only; the driver sees findings, never reports.
+A query is flagged when it reads a large fraction of a table's files although few rows are expected to match, when it
+reads at least ``alert_bytes`` bytes, or when it has many delete files or small manifests. Everything before the last
+arrow runs on Spark, with the DataFrame API only; the driver receives findings, never reports.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ def audit(
     Args:
         spark: A session, classic or Connect.
         reports: A folder of JSON lines, a file, or ``namespace.name`` of an Iceberg table of reports.
-        options: What counts as worth attention.
+        options: Thresholds of a finding.
         catalog: The catalog of the table of reports.
 
     Raises:
-        BadInputError: There are no reports at that place.
+        BadInputError: There are no reports at that location.
     """
     chosen = options or AuditOptions()
     scans = audited_columns(parsed_reports(report_lines(spark, reports, chosen.since, catalog)))
@@ -65,7 +65,7 @@ def audit(
 
 
 def per_query(scans: DataFrame, options: AuditOptions) -> DataFrame:
-    """Sums per query: first per day, which trends need, then over all days."""
+    """Sums per query: first per day, for the trend, then over all days."""
     from pyspark.sql import functions as F  # noqa: N812
 
     tests = _reason_tests(options)
@@ -73,8 +73,8 @@ def per_query(scans: DataFrame, options: AuditOptions) -> DataFrame:
     for level in RATIOS:
         sums[f"{level}_total"] = F.try_sum(f"{level}_total")
         sums[f"{level}_known"] = F.try_sum(F.expr(f"CASE WHEN {level}_total IS NOT NULL THEN {level}_kept END"))
-    sums |= {"wanted": F.try_sum("selectivity"), "estimated": F.count("selectivity")}
-    sums |= {f"why_{at}": F.count_if(F.expr(tests[name])) for at, name in enumerate(REASONS)}
+    sums |= {"selectivity_sum": F.try_sum("selectivity"), "estimated": F.count("selectivity")}
+    sums |= {f"reason_{at}": F.count_if(F.expr(tests[name])) for at, name in enumerate(REASONS)}
     sums |= {"runs": F.count("*"), "unreadable": F.count_if(F.expr("table IS NULL AND NOT is_commit"))}
     daily = scans.groupBy(*_QUERY, F.to_date("time").alias("day")).agg(
         F.min("time").alias("first_run"), F.max("time").alias("last_run"), *(sums[name].alias(name) for name in sums)
@@ -88,32 +88,32 @@ def per_query(scans: DataFrame, options: AuditOptions) -> DataFrame:
 
 
 def _reason_tests(options: AuditOptions) -> dict[str, str]:
-    """For each reason the question whether a report has it."""
-    told = {reason: f"array_contains(whys, '{reason}')" for reason in CURES}
-    return told | {
-        OLD_SPEC: "old_spec_bytes * 2 >= bytes_kept AND partition_asked",
+    """For each reason, a SQL condition that holds for reports with it."""
+    of_conjuncts = {reason: f"array_contains(causes, '{reason}')" for reason in CURES}
+    return of_conjuncts | {
+        OLD_SPEC: "old_spec_bytes * 2 >= bytes_kept AND uses_partition",
         DELETES: f"files_kept > 0 AND deletes_kept >= {options.deletes_per_file} * files_kept",
         MANIFESTS: f"manifests_kept >= {options.min_manifests}"
         f" AND files_total < {options.files_per_manifest} * manifests_total",
         NO_FILTER: "shape = 'true' AND opaque = ''",
-        NO_PARTITION: "NOT partition_asked AND (shape != 'true' OR opaque != '')",
+        NO_PARTITION: "NOT uses_partition AND (shape != 'true' OR opaque != '')",
     }
 
 
 def _flagged(options: AuditOptions) -> str:
-    """The rule: much is read without need, or deletes or manifests weigh on it, or it is an alert by itself."""
-    ratio, wanted = "files_known / files_total", "coalesce(wanted / nullif(estimated, 0), 0)"
-    needless = f"{ratio} >= {options.min_ratio} AND {ratio} > {options.min_factor} * {wanted}"
-    number = {reason: f"why_{at} * 2 > runs" for at, reason in enumerate(REASONS)}
-    filtered = f"NOT ({number[NO_FILTER]})"
-    heavy = f"{number[DELETES]} OR {number[MANIFESTS]}"
+    """The SQL condition of a finding: poor pruning, many deletes or manifests, or more bytes than ``alert_bytes``."""
+    ratio, selectivity = "files_known / files_total", "coalesce(selectivity_sum / nullif(estimated, 0), 0)"
+    poorly_pruned = f"{ratio} >= {options.min_ratio} AND {ratio} > {options.min_factor} * {selectivity}"
+    in_most_runs = {reason: f"reason_{at} * 2 > runs" for at, reason in enumerate(REASONS)}
+    filtered = f"NOT ({in_most_runs[NO_FILTER]})"
+    heavy = f"{in_most_runs[DELETES]} OR {in_most_runs[MANIFESTS]}"
     large = f"files_kept >= {options.min_files} * runs AND bytes_kept >= {options.min_bytes} * runs"
     alert = f"bytes_kept >= {options.alert_bytes} * runs"
-    return f"runs >= {options.min_runs} AND ({alert} OR {large} AND ({filtered} AND {needless} OR {heavy}))"
+    return f"runs >= {options.min_runs} AND ({alert} OR {large} AND ({filtered} AND {poorly_pruned} OR {heavy}))"
 
 
 def _result(queries: DataFrame, options: AuditOptions) -> AuditResult:
-    """One run of the job gives both: the findings as its rows, the totals as what was observed on the way."""
+    """Run the job once: the findings are its rows, the totals are observed on the way."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -127,9 +127,9 @@ def _result(queries: DataFrame, options: AuditOptions) -> AuditResult:
         F.try_sum("bytes_kept").alias("bytes_kept"),
         F.count_if("flagged").alias("flagged_total"),
     )
-    worst = observed.where("flagged").orderBy(F.desc("bytes_kept"), *_QUERY).limit(options.most).collect()
+    largest = observed.where("flagged").orderBy(F.desc("bytes_kept"), *_QUERY).limit(options.most).collect()
     counts = {name: int(value or 0) for name, value in totals.get.items()}
-    return AuditResult(flagged=tuple(_finding(row.asDict(recursive=True)) for row in worst), **counts)
+    return AuditResult(flagged=tuple(_finding(row.asDict(recursive=True)) for row in largest), **counts)
 
 
 def _finding(row: dict[str, Any]) -> Finding:
@@ -142,11 +142,11 @@ def _finding(row: dict[str, Any]) -> Finding:
         ratios={level: _share(row[f"{level}_known"], row[f"{level}_total"]) for level in RATIOS},
         bytes_kept=row["bytes_kept"] or 0,
         bytes_per_run=(row["bytes_kept"] or 0) / row["runs"],
-        selectivity=_share(row["wanted"], row["estimated"]),
+        selectivity=_share(row["selectivity_sum"], row["estimated"]),
         trend=trend(days),
         first_run=row["first_run"].astimezone(UTC).isoformat(),
         last_run=row["last_run"].astimezone(UTC).isoformat(),
-        reasons={name: row[f"why_{at}"] for at, name in enumerate(REASONS) if row[f"why_{at}"]},
+        reasons={name: row[f"reason_{at}"] for at, name in enumerate(REASONS) if row[f"reason_{at}"]},
         days=tuple(DayOfRuns(*day) for day in days),
     )
 
@@ -156,7 +156,7 @@ def _share(part: float | None, whole: float | None) -> float | None:
 
 
 def trend(days: Sequence[tuple[date, int, int]]) -> float | None:
-    """Bytes per run in the second half of the time over those in the first; ``None`` when all is on one day.
+    """Bytes per run in the second half of the days divided by those in the first; ``None`` for a single day.
 
     Args:
         days: Day, runs and bytes, in order of days.
@@ -170,15 +170,12 @@ def trend(days: Sequence[tuple[date, int, int]]) -> float | None:
     return (read[1] / runs[1]) / (read[0] / runs[0])
 
 
-# Findings kept as rows of an Iceberg table, so that they can be followed over time.
-
-
 def store_findings(result: AuditResult, name: str, catalog: str | None = None) -> None:
-    """Append the findings to a table, which is made when it is not there; without findings nothing is written."""
+    """Append the findings to an Iceberg table, which is created if needed; without findings nothing is written."""
     if not result.flagged:
         return
     now = datetime.now(UTC)
     rows = [{**finding.to_dict(), "table_name": finding.table, "found_at": now} for finding in result.flagged]
-    opened = open_catalog(catalog)
-    opened.create_namespace_if_not_exists(name.rpartition(".")[0])
-    append(opened.create_table_if_not_exists(name, FINDINGS_SCHEMA), pa.Table.from_pylist(rows, FINDINGS_SCHEMA))
+    store = open_catalog(catalog)
+    store.create_namespace_if_not_exists(name.rpartition(".")[0])
+    append(store.create_table_if_not_exists(name, FINDINGS_SCHEMA), pa.Table.from_pylist(rows, FINDINGS_SCHEMA))

@@ -1,13 +1,18 @@
-"""Trying a layout on points: cut them into files of the wanted size, and ask a predicate which files it would read.
+"""Simulate a layout on sample points: split them into files of the target size, and evaluate predicates on the files.
 
-The files have bounds and partition values as real ones do, and the same evaluator that plans scans answers.
+The simulated files have bounds and partition values, and the evaluator of scan planning decides which are read.
+
+Points stand for the rows of a table. Without a sample, every file contributes points in proportion to its bytes, spread
+evenly between its bounds, columns independent of each other. With one, rows of some files are read. A column is stored
+as its sorted distinct values and, per point, the index of its value, so that sorting, splitting and computing bounds
+are integer operations for every type.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,16 +34,7 @@ from floeplan.rewrite.strategies.curves import bits_per_column, curve_words, int
 from floeplan.scan.options import ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.scan.read import PlanReader
-
-# Points that stand for a table's rows: what layouts are tried on.
-#
-# Without a sample, every file contributes points in proportion to its bytes, spread evenly between its bounds, columns
-# independent of each other. With one, rows of some files are read. Every column is kept as its distinct values in order
-# and, per point, the place of its value: sorting, cutting into files and finding their bounds are then integer work,
-# whatever the type.
-
-
-Codes: TypeAlias = npt.NDArray[np.int64]
+from floeplan.vectors import Floats, Ints, Mask
 
 NULL = -1
 _SEED = 2024
@@ -47,27 +43,27 @@ _SAMPLED_FILES = 64
 
 @dataclass(frozen=True, slots=True)
 class CodedColumn:
-    """A column of points: distinct values in ascending order, and each point's place among them, or ``NULL``."""
+    """A column of points: sorted distinct values, and the index of each point's value, or ``NULL``."""
 
     column: Column
     values: Vector
-    codes: Codes
+    codes: Ints
 
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """Points with the file each comes from and the bytes it stands for."""
+    """Sample points, each with its file and the bytes it represents."""
 
     columns: Mapping[int, CodedColumn]
-    file: Codes
-    bytes: npt.NDArray[np.float64]
+    file: Ints
+    bytes: Floats
     basis: str
 
     def __len__(self) -> int:
         """Number of points."""
         return len(self.file)
 
-    def of_files(self, chosen: npt.NDArray[np.bool_]) -> Points:
+    def of_files(self, chosen: Mask) -> Points:
         """The points of some files."""
         keep = chosen[self.file]
         columns = {i: replace(column, codes=column.codes[keep]) for i, column in self.columns.items()}
@@ -75,7 +71,7 @@ class Points:
 
 
 def points_from_bounds(entries: EntriesTable, columns: Sequence[Column], number: int) -> Points:
-    """About so many points between the bounds of the files; at least one a file."""
+    """About ``number`` points between the bounds of the files; at least one per file."""
     sizes = entries.ints("file_size_in_bytes").astype(np.float64)
     each = np.maximum(1, np.rint(number * sizes / max(sizes.sum(), 1.0)).astype(np.int64))
     file = np.repeat(np.arange(len(entries)), each)
@@ -89,8 +85,8 @@ def points_from_bounds(entries: EntriesTable, columns: Sequence[Column], number:
     return Points(_with_values(coded), file, (sizes / each)[file], "bounds")
 
 
-def _between_bounds(column: Column, stats: ColumnStats, file: Codes, random: np.random.Generator) -> CodedColumn | None:
-    """Evenly between the bounds of numbers; of other types only values that are bounds somewhere are known."""
+def _between_bounds(column: Column, stats: ColumnStats, file: Ints, random: np.random.Generator) -> CodedColumn | None:
+    """Numbers are spread evenly between bounds; of other types only values that are bounds of a file are known."""
     if stats.lower is None or stats.upper is None:
         return None
     lower, upper = stats.lower.values, stats.upper.values
@@ -104,28 +100,28 @@ def _between_bounds(column: Column, stats: ColumnStats, file: Codes, random: np.
         return coded(column, np.minimum(low + steps, high), valid)
     pool = pc.unique(pa.chunked_array([lower, upper])).drop_null()
     pool = pool.take(pc.sort_indices(pool))
-    first, last = (_places(pool, bound)[file] for bound in (lower, upper))
+    first, last = (_indexes(pool, bound)[file] for bound in (lower, upper))
     codes = first + np.floor(where * (last - first + 1)).astype(np.int64)
     return CodedColumn(column, pool, np.where(valid, codes, NULL))
 
 
-def _places(pool: pa.Array, values: pa.Array) -> Codes:
+def _indexes(pool: pa.Array, values: pa.Array) -> Ints:
     return np.asarray(pc.fill_null(pc.index_in(values, value_set=pool), 0).to_numpy(zero_copy_only=False), np.int64)
 
 
-def coded(column: Column, values: Vector, valid: npt.NDArray[np.bool_]) -> CodedColumn:
-    """Values as places among their distinct ones; NaN, which bounds leave out, counts as null."""
+def coded(column: Column, values: Vector, valid: Mask) -> CodedColumn:
+    """Encode values; NaN, which bounds exclude, counts as null."""
     if isinstance(values, np.ndarray):
         valid = valid & ~np.isnan(values) if values.dtype.kind == "f" else valid
         distinct, codes = np.unique(values, return_inverse=True)
         return CodedColumn(column, distinct, np.where(valid, codes, NULL))
     distinct = pc.unique(values).drop_null()
     distinct = distinct.take(pc.sort_indices(distinct))
-    return CodedColumn(column, distinct, np.where(valid, _places(distinct, values), NULL))
+    return CodedColumn(column, distinct, np.where(valid, _indexes(distinct, values), NULL))
 
 
 def points_from_rows(table: Table, entries: EntriesTable, columns: Sequence[Column], number: int) -> Points:
-    """About so many rows, read from files taken evenly from all of them; they stand for the bytes of the whole."""
+    """About ``number`` rows, read from files spread evenly over the table; they represent the bytes of all files."""
     plan = plan_scan(
         table, columns=[str(column) for column in columns], options=ScanOptions(footers=False, report=False)
     )
@@ -134,8 +130,8 @@ def points_from_rows(table: Table, entries: EntriesTable, columns: Sequence[Colu
     random = np.random.default_rng(_SEED)
     parts = [_some_rows(reader.read(plan.files[int(at)]), -(-number // len(chosen)), random) for at in chosen]
     rows = pa.concat_tables(parts)
-    place = pc.index_in(pa.array([plan.files[int(at)].path for at in chosen]), value_set=entries.path)
-    file = np.repeat(place.to_numpy(zero_copy_only=False).astype(np.int64), [part.num_rows for part in parts])
+    index = pc.index_in(pa.array([plan.files[int(at)].path for at in chosen]), value_set=entries.path)
+    file = np.repeat(index.to_numpy(zero_copy_only=False).astype(np.int64), [part.num_rows for part in parts])
     total = float(entries.ints("file_size_in_bytes").sum())
     made = {column.field_id: _coded_rows(column, rows) for column in columns}
     return Points(
@@ -144,7 +140,7 @@ def points_from_rows(table: Table, entries: EntriesTable, columns: Sequence[Colu
 
 
 def _with_values(columns: Mapping[int, CodedColumn | None]) -> dict[int, CodedColumn]:
-    """Columns of which a value is known; layouts know nothing of the others."""
+    """Columns with known values; layouts ignore the others."""
     return {i: column for i, column in columns.items() if column is not None and len(column.values)}
 
 
@@ -167,48 +163,42 @@ def _coded_rows(column: Column, rows: pa.Table) -> CodedColumn:
     return coded(column, values, valid)
 
 
-# ---
-
-Keys: TypeAlias = npt.NDArray[Any]
-
-
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Imagined files: what is known of each, and its bytes."""
+    """Simulated files: their bounds, partition values and bytes."""
 
     bounds: StatsTable
     partitions: StatsTable
     fields: tuple[BoundField, ...]
-    bytes: npt.NDArray[np.float64]
+    bytes: Floats
 
     def bytes_read(self, predicate: IrExpr) -> float:
-        """Bytes of the files that may hold a matching row."""
-        answer = kleene(predicate, self.bounds.nonempty, self._answer())
-        return float(self.bytes[answer.keep].sum())
+        """The bytes of files that may contain a matching row."""
 
-    def _answer(self) -> Callable[[IrExpr], Tri]:
-        def answer(leaf: IrExpr) -> Tri:
+        def evaluate(leaf: IrExpr) -> Tri:
             return answer_leaf(leaf, self.bounds).refine(partition_answer(leaf, list(self.fields), self.partitions))
 
-        return answer
+        return float(self.bytes[kleene(predicate, self.bounds.nonempty, evaluate).keep].sum())
 
 
 def lay_out(
     points: Points, fields: Sequence[BoundField], keys: Sequence[npt.NDArray[Any]], file_bytes: float
 ) -> Layout:
-    """Files of about so many bytes, none across partitions, points within a partition in the order of the keys.
+    """Split points into files of about ``file_bytes``, each of one partition, sorted by the keys within a partition.
 
-    Without keys points stay in the order of the files they come from.
+    Without keys points keep the order of their files.
     """
     values = [_partition_values(points.columns[field.source_id], field) for field in fields]
     groups = np.zeros(len(points), dtype=np.int64)
     for _, codes in values:
         _, groups = np.unique(groups * (codes.max(initial=0) + 2) + codes + 1, return_inverse=True)
     order = np.lexsort([*reversed(keys), groups]) if len(keys) else np.argsort(groups, kind="stable")
-    starts = _cuts(groups[order], points.bytes[order], file_bytes)
+    starts = _file_starts(groups[order], points.bytes[order], file_bytes)
     bounds = {i: _bounds(column, order, starts) for i, column in points.columns.items()}
     exact = {
-        field.column.field_id: _exact(distinct, codes[order][starts])
+        field.column.field_id: ColumnStats.exact(
+            take(distinct, np.maximum(codes[order][starts], 0)), codes[order][starts] == NULL
+        )
         for field, (distinct, codes) in zip(fields, values, strict=True)
     }
     number = len(starts)
@@ -216,19 +206,19 @@ def lay_out(
     return Layout(StatsTable(number, bounds), StatsTable(number, exact), tuple(fields), sizes)
 
 
-def _partition_values(column: CodedColumn, field: BoundField) -> tuple[Vector, Codes]:
-    """The distinct partition values in order, and each point's place among them; ``NULL`` where the value is null."""
-    made = apply_vector(field.transform, field.source_type, column.values)
-    if isinstance(made, np.ndarray):
-        distinct, places = np.unique(made, return_inverse=True)
+def _partition_values(column: CodedColumn, field: BoundField) -> tuple[Vector, Ints]:
+    """The distinct partition values, and the index of each point's value; ``NULL`` where it is null."""
+    transformed = apply_vector(field.transform, field.source_type, column.values)
+    if isinstance(transformed, np.ndarray):
+        distinct, indexes = np.unique(transformed, return_inverse=True)
     else:
-        encoded = made.dictionary_encode()
-        distinct, places = encoded.dictionary, encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-    return distinct, np.where(column.codes == NULL, NULL, places[column.codes])
+        encoded = transformed.dictionary_encode()
+        distinct, indexes = encoded.dictionary, encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    return distinct, np.where(column.codes == NULL, NULL, indexes[column.codes])
 
 
-def _cuts(groups: Codes, sizes: npt.NDArray[np.float64], file_bytes: float) -> npt.NDArray[np.intp]:
-    """Where files begin: at every new partition, and within one as often as its bytes fill a file."""
+def _file_starts(groups: Ints, sizes: Floats, file_bytes: float) -> npt.NDArray[np.intp]:
+    """The first point of each file: at every new partition, and within one whenever its bytes fill a file."""
     new = np.flatnonzero(np.diff(groups, prepend=-1))
     total = np.add.reduceat(sizes, new)
     before = np.repeat(np.cumsum(total) - total, np.diff(np.append(new, len(groups))))
@@ -243,18 +233,14 @@ def _bounds(column: CodedColumn, order: npt.NDArray[np.intp], starts: npt.NDArra
     codes = column.codes[order]
     lowest = np.minimum.reduceat(np.where(codes == NULL, len(column.values), codes), starts)
     highest = np.maximum.reduceat(codes, starts)
-    there = highest != NULL
+    has_values = highest != NULL
     nulls = np.maximum.reduceat(codes == NULL, starts)
-    lower, upper = (Bound(take(column.values, np.where(there, places, 0)), there) for places in (lowest, highest))
-    return ColumnStats(nulls, np.zeros_like(nulls), there, lower, upper)
-
-
-def _exact(distinct: Vector, codes: Codes) -> ColumnStats:
-    return ColumnStats.exact(take(distinct, np.maximum(codes, 0)), codes == NULL)
+    lower, upper = (Bound(take(column.values, np.where(has_values, at, 0)), has_values) for at in (lowest, highest))
+    return ColumnStats(nulls, np.zeros_like(nulls), has_values, lower, upper)
 
 
 def curve_keys(columns: Sequence[CodedColumn]) -> list[npt.NDArray[np.uint64]]:
-    """The place of every point on a Z-order curve through some columns."""
+    """The position of every point on a Z-order curve through some columns."""
     bits = bits_per_column(len(columns))
     scaled = [
         (np.maximum(column.codes, 0).astype(np.uint64) * np.uint64(1 << bits)) // np.uint64(max(len(column.values), 1))

@@ -1,11 +1,12 @@
-"""Scan reports as a DataFrame: one row a report, whoever wrote it, with the numbers the audit adds up.
+"""Scan reports as a DataFrame: one row per report of any writer, with the numbers that the audit sums.
 
-Reports are lines of JSON in files, or the ``report`` column of an Iceberg table. Three kinds are understood: those of
-Floeplan; Iceberg's own JSON, as REST catalogs receive it, alone on a line or at the end of a log line; and the text
-Iceberg's logging reporter prints. Reports of others lack the numbers per spec and per conjunct: what their filter says
-has to do. Fail-safe: lines that are no report are counted, never an error, and numbers that cannot be are left out.
+Reports are lines of JSON in files, or the ``report`` column of an Iceberg table. Three formats are supported: those of
+Floeplan; Iceberg's JSON, as REST catalogs receive it, alone on a line or at the end of a log line; and the text of
+Iceberg's ``LoggingMetricsReporter``. Reports of other writers lack the numbers per spec and per conjunct, so their
+causes are guessed from the filter.
 
-Only expressions of Spark are used: no Python worker sees a report.
+Fail-safe: lines that are not reports are counted, never an error, and impossible numbers are ignored. Only Spark
+expressions are used; no Python worker reads a report.
 """
 
 from __future__ import annotations
@@ -24,32 +25,27 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 
-# Where reports are: files at a path or URI, or the rows of an Iceberg table.
-
-
 def default_reports() -> str:
-    """Where plans put their reports when nobody says."""
+    """The location of reports when none is given: ``$FLOEPLAN_REPORTS``, or the embedded home."""
     chosen = os.environ.get("FLOEPLAN_REPORTS", "")
     return chosen if chosen and chosen.lower() != OFF else str(embedded_home() / "reports")
 
 
 def are_files(reports: str) -> bool:
-    """Whether a place names files; otherwise it names a table.
+    """Whether a location is a path of files; otherwise it is the name of a table.
 
     Raises:
-        BadInputError: It is a path, and nothing is there.
+        BadInputError: It is a path that does not exist.
     """
     if "://" in reports or Path(reports).exists():
         return True
     if "/" in reports or "." not in reports:
         raise BadInputError(
-            f"there are no reports at {reports}; name a folder of them, or a table as namespace.name",
+            f"there are no reports at {reports}; give a folder, or a table as namespace.name",
             context={"reports": reports},
         )
     return False
 
-
-# ---
 
 _METRICS = (
     "result-data-files",
@@ -81,36 +77,36 @@ _OWN = f"""STRUCT<
     warnings: ARRAY<STRUCT<kind: STRING, context: STRUCT<text: STRING>>>>"""
 REPORT = f"""`report-type` STRING, `table-name` STRING, filter STRING,
     metrics STRUCT<{", ".join(f"`{name}`: STRUCT<value: BIGINT>" for name in _METRICS)}>, floeplan {_OWN}"""
-"""The parts of a report that are read; ``filter`` stays text, because expressions nest without end."""
+"""The fields of a report that are read; ``filter`` stays text, because expressions nest to any depth."""
 
-_MOST = 2**50
-_MOMENT = "try_to_timestamp(floeplan.timestamp)"
-_TIME = f"CASE WHEN year({_MOMENT}) BETWEEN 1970 AND 9000 THEN {_MOMENT} END"
-"""When a report says it was written, if that can be."""
+_MAX_NUMBER = 2**50
+_WRITTEN_AT = "try_to_timestamp(floeplan.timestamp)"
+_TIME = f"CASE WHEN year({_WRITTEN_AT}) BETWEEN 1970 AND 9000 THEN {_WRITTEN_AT} END"
+"""The timestamp of a report, if it is plausible."""
 
 _LITERAL = r'"(values?)"\s*:\s*(?:\[(?:[^\]"]|"(?:\\.|[^"\\])*")*\]|"(?:\\.|[^"\\])*"|[^,}\]]+)'
 """A key and its literal: a list, a string or a bare word. A string never holds such a key: its quotes are escaped."""
 
 _SQL_LITERAL = r"'(?:[^']|'')*'|\b[0-9]+(?:\.[0-9]+)?\b"
-_SUSPECTED = """array(CASE WHEN shape RLIKE '"type":"or"| or ' THEN 'one side of OR matches everywhere'
+_CAUSE_FROM_FILTER = """array(CASE WHEN shape RLIKE '"type":"or"| or ' THEN 'one side of OR matches everywhere'
     WHEN shape NOT RLIKE '"type":"(eq|in|lt|gt|lt-eq|gt-eq|starts-with|is-null|is-nan)"|==|<|>|is_null'
       THEN '!= excludes almost nothing'
     ELSE 'values are spread over all files' END)"""
 _HIDDEN_LITERAL = r'"?\((?:\d+-digit|hash-|date|time)[^)"]*\)"?'
-"""What Iceberg's log shows instead of a literal: its kind."""
+"""What Iceberg's log has instead of a literal, such as ``(4-digit-int)``."""
 
 
 def report_lines(
     spark: SparkSession, source: str, since: datetime | None = None, catalog: str | None = None
 ) -> DataFrame:
-    """The reports of a folder, a file or a table, as text with the time at which they were stored.
+    """The reports of a folder, a file or a table as text, with the time at which they were stored.
 
     Raises:
         BadInputError: There is neither such a folder nor such a table.
     """
     if are_files(source):
-        place = source if "://" in source else Path(source).resolve().as_uri()
-        lines = spark.read.text(place, recursiveFileLookup=True)
+        uri = source if "://" in source else Path(source).resolve().as_uri()
+        lines = spark.read.text(uri, recursiveFileLookup=True)
         return lines.selectExpr("_metadata.file_modification_time AS stored", "value AS line")
     from floeplan.spark.read.reader import read
 
@@ -119,7 +115,7 @@ def report_lines(
 
 
 def parsed_reports(lines: DataFrame) -> DataFrame:
-    """One row a line that is not empty; nulls where a line is no report."""
+    """One row per non-empty line; nulls where a line is not a report."""
     from pyspark.sql import functions as F  # noqa: N812
 
     line = F.col("line")
@@ -133,7 +129,7 @@ def parsed_reports(lines: DataFrame) -> DataFrame:
 
 
 def _logged_columns() -> list[Column]:
-    """The numbers in the text of Iceberg's logging reporter."""
+    """The numbers in the text of Iceberg's ``LoggingMetricsReporter``."""
     from pyspark.sql import functions as F  # noqa: N812
 
     def found(pattern: str) -> Column:
@@ -153,17 +149,17 @@ def _logged_columns() -> list[Column]:
 
 
 def audited_columns(parsed: DataFrame) -> DataFrame:
-    """The numbers of every report by the same names, whoever wrote it; ``table`` is null for a line that is none.
+    """The numbers of reports of all formats under the same names; ``table`` is null for a line that is not a report.
 
-    ``whys`` are the reasons conjuncts were given or, where a report says nothing of them, what the filter lets suspect.
+    ``causes`` are those that a plan reported for its conjuncts; without them, the likely cause by the filter.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
     metric = {name: f"coalesce(metrics.`{name}`.value, logged_metrics.`{name}`.value)" for name in _METRICS}
     shape = F.regexp_replace(F.coalesce("filter", "logged_filter"), _LITERAL, r'"$1":"?"')
-    unanswered = "transform(filter(floeplan.warnings, w -> w.kind = 'not-compiled'), w -> w.context.text)"
-    opaque = F.regexp_replace(F.expr(f"array_join({unanswered}, ' AND ')"), _SQL_LITERAL, "?")
-    old = "filter(floeplan.specs, s -> s.spec_id != floeplan.default_spec_id)"
+    not_compiled = "transform(filter(floeplan.warnings, w -> w.kind = 'not-compiled'), w -> w.context.text)"
+    opaque = F.regexp_replace(F.expr(f"array_join({not_compiled}, ' AND ')"), _SQL_LITERAL, "?")
+    old_specs = "filter(floeplan.specs, s -> s.spec_id != floeplan.default_spec_id)"
     numbers = _numbers(metric)
     columns = parsed.select(
         F.expr(f"coalesce({_TIME}, stored)").alias("time"),
@@ -174,31 +170,33 @@ def audited_columns(parsed: DataFrame) -> DataFrame:
         F.coalesce(opaque, F.lit("")).alias("opaque"),
         *(F.expr(text).alias(name) for name, text in numbers.items()),
         F.expr("CASE WHEN floeplan.selectivity BETWEEN 0 AND 1 THEN floeplan.selectivity END").alias("selectivity"),
-        F.expr(_sane(f"aggregate({old}, 0L, (sum, s) -> try_add(sum, s.bytes_kept))")).alias("old_spec_bytes"),
-        F.expr("exists(floeplan.specs, s -> exists(s.notes, n -> n.field IS NOT NULL))").alias("partition_asked"),
-        F.expr("flatten(transform(floeplan.passes, p -> p.effects.why))").alias("whys"),
+        F.expr(_plausible(f"aggregate({old_specs}, 0L, (sum, s) -> try_add(sum, s.bytes_kept))")).alias(
+            "old_spec_bytes"
+        ),
+        F.expr("exists(floeplan.specs, s -> exists(s.notes, n -> n.field IS NOT NULL))").alias("uses_partition"),
+        F.expr("flatten(transform(floeplan.passes, p -> p.effects.why))").alias("causes"),
         F.expr("coalesce(`report-type`, '') = 'commit-report'").alias("is_commit"),
     )
-    return columns.withColumn("whys", F.coalesce("whys", F.expr(_SUSPECTED)))
+    return columns.withColumn("causes", F.coalesce("causes", F.expr(_CAUSE_FROM_FILTER)))
 
 
 def _numbers(metric: Mapping[str, str]) -> dict[str, str]:
-    """Totals and kept parts per level. Iceberg counts skipped files in opened manifests only: the rest is estimated."""
+    """Totals and kept numbers per level. Iceberg counts skipped files of scanned manifests; the rest is estimated."""
     manifests, scanned, files = (
         metric[name] for name in ("total-data-manifests", "scanned-data-manifests", "result-data-files")
     )
-    seen = f"try_add({files}, coalesce({metric['skipped-data-files']}, 0))"
+    in_scanned = f"try_add({files}, coalesce({metric['skipped-data-files']}, 0))"
     others = {
         "manifests_total": manifests,
         "manifests_kept": scanned,
-        "files_total": f"TRY_CAST({seen} * coalesce({manifests} / nullif({scanned}, 0), 1) AS BIGINT)",
+        "files_total": f"TRY_CAST({in_scanned} * coalesce({manifests} / nullif({scanned}, 0), 1) AS BIGINT)",
         "files_kept": files,
         "bytes_kept": metric["total-file-size-in-bytes"],
         "deletes_kept": metric["result-delete-files"],
     }
-    return {name: _sane(f"coalesce(floeplan.summary.{name}, {others.get(name, 'NULL')})") for name in _SUMMARY}
+    return {name: _plausible(f"coalesce(floeplan.summary.{name}, {others.get(name, 'NULL')})") for name in _SUMMARY}
 
 
-def _sane(number: str) -> str:
-    """A number that no table can have is as good as none."""
-    return f"CASE WHEN ({number}) BETWEEN 0 AND {_MOST} THEN ({number}) END"
+def _plausible(number: str) -> str:
+    """A number, or null if no table can have it."""
+    return f"CASE WHEN ({number}) BETWEEN 0 AND {_MAX_NUMBER} THEN ({number}) END"

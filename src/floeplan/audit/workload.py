@@ -1,7 +1,7 @@
-"""The predicates a table was asked, with how often: what an estimate is weighed by.
+"""The workload of a table: the predicates of its logged scans, each with its number of runs.
 
-Reports are read line by line in this process; those of other tables are passed over unparsed. A predicate that cannot
-be used (its columns are gone, or its writer hid the literals) is counted, never guessed.
+Reports are read line by line in this process; those of other tables are skipped unparsed. A predicate that cannot be
+used (its columns were dropped, or its writer hid the literals) is counted, never guessed.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from floeplan.scan.plan import plan_scan
 from floeplan.scan.read import read_batches
 
 MOST_PREDICATES = 300
-"""The most frequent predicates are enough: each is evaluated on every candidate."""
+"""Only the most frequent predicates are used: each is evaluated on every candidate."""
 
 _HIDDEN = re.compile(r'"\((?:\d+-digit|hash-|date|time)[^)"]*\)"')
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Distinct predicates and their runs, the most frequent first; ``unusable`` counts runs that say nothing."""
+    """Distinct predicates and their runs, most frequent first; ``unusable`` counts runs without a usable predicate."""
 
     predicates: tuple[tuple[IrExpr, int], ...]
     unusable: int
 
     @property
     def runs(self) -> int:
-        """Runs of all predicates together."""
+        """The number of runs of all predicates."""
         return sum(runs for _, runs in self.predicates)
 
 
@@ -53,7 +53,7 @@ def read_workload(
     """The predicates of one table in a folder, a file or a table of reports.
 
     Raises:
-        BadInputError: There are no reports at that place.
+        BadInputError: There are no reports at that location.
     """
     filters: Counter[str] = Counter()
     unusable = 0
@@ -81,7 +81,7 @@ def _predicate(text: str, schema: Schema) -> IrExpr | None:
 
 
 def _reports(source: str, table: str, since: datetime | None, catalog: str | None) -> Iterator[dict[str, Any]]:
-    """Scan reports of a table, whether its name was written with its catalog or without."""
+    """The scan reports of a table, whose name may have a catalog in front."""
     for line in _lines(source, catalog):
         start = line.find('{"')
         if start < 0 or table not in line:
@@ -96,24 +96,24 @@ def _reports(source: str, table: str, since: datetime | None, catalog: str | Non
 
 
 def _is_recent(report: dict[str, Any], since: datetime | None) -> bool:
-    """A report that does not say when it was written is taken for a recent one."""
+    """Whether a report is not older than a time; one without a timestamp counts as recent."""
     own = report.get("floeplan")
-    told = own.get("timestamp") if isinstance(own, dict) else None
-    if since is None or not isinstance(told, str):
+    text = own.get("timestamp") if isinstance(own, dict) else None
+    if since is None or not isinstance(text, str):
         return True
     try:
-        moment = datetime.fromisoformat(told)
+        written = datetime.fromisoformat(text)
     except ValueError:
         return True
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) >= since
+    return (written if written.tzinfo else written.replace(tzinfo=UTC)) >= since
 
 
 def _lines(source: str, catalog: str | None) -> Iterator[str]:
     if "://" in source:
-        raise UnsupportedError(f"{source}: advice reads reports of this machine's files, or of an Iceberg table")
+        raise UnsupportedError(f"{source}: advise reads reports from local files or from an Iceberg table")
     if are_files(source):
-        place = Path(source)
-        for file in sorted(place.rglob("*")) if place.is_dir() else [place]:
+        path = Path(source)
+        for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
             if file.is_file():
                 with file.open(encoding="utf-8", errors="replace") as lines:
                     yield from lines

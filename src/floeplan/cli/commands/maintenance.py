@@ -14,7 +14,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from floeplan.audit.candidates import asked_columns
+from floeplan.audit.candidates import workload_columns
 from floeplan.audit.workload import read_workload
 from floeplan.catalog import load_table
 from floeplan.cli.commands.audit import ReportsOption
@@ -198,7 +198,7 @@ def doctor(
 def filtered_columns(table: IcebergTable, reports: str, catalog: str | None) -> list[str]:
     """The columns that queries in the scan reports filter by."""
     name, schema = ".".join(table.name()), table.metadata.schema()
-    columns = asked_columns(read_workload(reports, name, schema, catalog=catalog))
+    columns = workload_columns(read_workload(reports, name, schema, catalog=catalog))
     return [".".join(column.path) for column in columns]
 
 
