@@ -68,5 +68,5 @@ def test_texts_that_repeat_are_as_good_as_numbers(monkeypatch: pytest.MonkeyPatc
     texts = [f"a text that is long {n}" for n in rng.integers(0, 9, 20_000).tolist()]
     numbers = rng.integers(0, 10**6, 20_000)
     keys = [SortKey(pa.array(texts), descending), SortKey(pa.array(numbers))]
-    monkeypatch.delattr(row_order, "_tell_apart")
+    monkeypatch.delattr(row_order, "_sort_equal_prefixes")
     assert sorted_row_numbers(keys).tolist() == in_order([texts, numbers.tolist()], keys)

@@ -80,11 +80,8 @@ class WriteTarget:
             io=table.io,
             operation_id=operation_id or str(uuid.uuid4()),
         )
-        _ = (
-            target.spec,
-            target.options,
-            target.metrics_modes,
-        )  # an unknown spec or invalid property raises here
+        # Unknown specs and invalid properties raise here, before a task starts.
+        _ = target.spec, target.options, target.metrics_modes
         return target
 
     @property

@@ -1,5 +1,5 @@
 # cython: boundscheck=False, wraparound=False, cdivision=True
-"""Compact-Thrift decoding, compiled: does exactly what ``_thrift_fallback`` does, at a tenth of its time."""
+"""Compiled decoder of Thrift's compact protocol, with the same results as ``_thrift_fallback``."""
 
 from array import array
 
@@ -17,7 +17,7 @@ cdef struct Cursor:
 
 
 def read_struct(bytes data, Py_ssize_t pos, object shape):
-    """Decode a struct into ``{field id: value}`` and say where it ends; what the shape does not name is skipped."""
+    """Decode a struct into ``{field id: value}``, skipping fields outside the shape; also return its end."""
     cdef Cursor cursor
     cursor.data = <const unsigned char*>PyBytes_AS_STRING(data)
     cursor.size = len(data)

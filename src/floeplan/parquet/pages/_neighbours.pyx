@@ -1,10 +1,11 @@
 # cython: boundscheck=False, wraparound=False, cdivision=True
-"""What each value of a page has in common with the one before it, compiled: matches for Zstandard without a search.
+"""Compiled search for the bytes that each value of a page shares with the previous one: matches for Zstandard.
 
-Numbers agree in their last bytes, the high ones, byte arrays in their length and their first bytes. A match is a row of
-four numbers: how far back, bytes that stand for themselves before it, its length, and nothing. One without a length
-ends a block, of which each but the last has ``BLOCK`` bytes. Nothing that the bytes claim is believed: from where
-values do not come out even all bytes stand for themselves. Room that does not suffice is a ``ValueError``.
+Numbers share their last (high) bytes, byte arrays their length and first bytes. A match is a ``ZSTD_Sequence`` of four
+integers: offset, literal length, match length, and 0. One without a match length ends a block; each block but the last
+has ``BLOCK`` bytes.
+
+Fail-safe: from a value with an invalid length on, all bytes are literals. A buffer that is too small is a ``ValueError``.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
@@ -25,9 +26,9 @@ cdef struct Matches:
 
 
 def neighbours(const unsigned char[::1] content, Py_ssize_t start, int width, uint32_t[:, ::1] out):
-    """Fill ``out`` with the matches of values that begin at ``start``; how many there are.
+    """Fill ``out`` with the matches of values that begin at ``start``, and return their number.
 
-    ``width`` is 4 or 8 for numbers of so many bytes, and 0 for byte arrays behind their lengths.
+    ``width`` is 4 or 8 for numbers of this size, and 0 for length-prefixed byte arrays.
     """
     cdef Py_ssize_t size = content.shape[0]
     cdef Matches found
@@ -103,7 +104,7 @@ cdef bint _byte_arrays(const unsigned char* content, Py_ssize_t start, Py_ssize_
 
 
 cdef inline Py_ssize_t _alike(const unsigned char* one, const unsigned char* other, Py_ssize_t most) noexcept nogil:
-    """How many bytes are the same from here on; ``other`` lies behind ``one`` and has the most."""
+    """The number of equal bytes from here on; ``other`` lies after ``one`` and limits it."""
     cdef Py_ssize_t same = 0
     cdef uint64_t a, b
     while most - same >= 8:
@@ -118,7 +119,7 @@ cdef inline Py_ssize_t _alike(const unsigned char* one, const unsigned char* oth
 
 
 cdef inline bint _add(Matches* found, Py_ssize_t back, Py_ssize_t at, Py_ssize_t length) noexcept nogil:
-    """Take a match, as the longer end of the last one if it goes on, and in parts where blocks end."""
+    """Add a match: extend the last one if it continues, and split it at block ends."""
     cdef uint32_t* last
     cdef Py_ssize_t part
     while at + length > found.block_end:

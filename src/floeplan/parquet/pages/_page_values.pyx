@@ -1,11 +1,11 @@
 # cython: boundscheck=False, wraparound=False, cdivision=True
-"""Values inside of Parquet pages, compiled: what no library offers without building every value.
+"""Compiled operations on encoded Parquet values that no library offers without decoding every value.
 
-``thin_numbers`` and ``thin_byte_arrays`` leave some of many values out, ``byte_array_places`` tells where each byte array
-begins and ``entry_bounds`` which of some are the smallest and the largest, ``unpack`` and ``pack`` are the encoding of
-small numbers as runs and packed bits, ``renumber`` gives them new numbers and ``mark`` tells which there are;
-``data_page_header`` is what stands before a page. Nothing that the bytes claim is believed: whatever does not come out
-even is a ``ValueError``. The interpreter is not held while values are worked on.
+``thin_numbers`` and ``thin_byte_arrays`` filter plain values; ``byte_array_places`` computes the offsets of byte arrays
+and ``entry_bounds`` their minimum and maximum; ``unpack`` and ``pack`` are the hybrid of RLE and bit packing;
+``renumber`` maps dictionary indexes and ``mark`` flags the used ones; ``data_page_header`` encodes a page header.
+
+Fail-safe: lengths are checked against the data; anything invalid is a ``ValueError``. The GIL is released meanwhile.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
@@ -21,7 +21,7 @@ cdef enum:
 
 
 def thin_numbers(const unsigned char[::1] values, const unsigned char[::1] keep, int width, unsigned char[::1] out):
-    """Copy numbers of 4 or 8 bytes, but for those that are not kept, to a place that has room for all of them."""
+    """Copy the kept numbers of 4 or 8 bytes to a buffer that has room for all of them."""
     cdef Py_ssize_t count = keep.shape[0], i, at = 0
     cdef const unsigned char* source
     cdef unsigned char* target
@@ -42,7 +42,7 @@ def thin_numbers(const unsigned char[::1] values, const unsigned char[::1] keep,
 
 
 def thin_byte_arrays(const unsigned char[::1] values, const unsigned char[::1] keep, unsigned char[::1] out):
-    """Copy byte arrays, each behind its length, but for those that are not kept.
+    """Copy the kept length-prefixed byte arrays.
 
     Returns:
         The bytes written to ``out``, and the smallest and the largest of what is there (``None`` if nothing is).
@@ -144,7 +144,7 @@ cdef inline int _compared(
 
 
 def byte_array_places(const unsigned char[::1] values, int32_t[::1] out):
-    """Fill ``out`` with where each byte array begins, its length included, and where the last one ends."""
+    """Fill ``out`` with the offsets of length-prefixed byte arrays, and of the end of the last one."""
     cdef Py_ssize_t size = values.shape[0], at = 0, i
     for i in range(out.shape[0] - 1):
         if size - at < 4 or _length(&values[at]) > size - at - 4:
@@ -157,7 +157,7 @@ def byte_array_places(const unsigned char[::1] values, int32_t[::1] out):
 
 
 def entry_bounds(const int32_t[::1] numbers, const unsigned char[::1] values, const int32_t[::1] places):
-    """The numbers of the smallest and the largest of the byte arrays that some numbers refer to."""
+    """The indexes of the smallest and the largest byte array among the given indexes."""
     cdef Py_ssize_t count = places.shape[0] - 1, i
     cdef int32_t lowest = -1, highest = -1
     for i in range(numbers.shape[0]):
@@ -184,7 +184,7 @@ cdef inline bint _before(
 
 
 def unpack(const unsigned char[::1] data, int width, int32_t[::1] out):
-    """Fill ``out`` with numbers of so many bits, written as runs and packed groups; the bytes that they take."""
+    """Decode integers of ``width`` bits from RLE runs and bit-packed groups; return the bytes read."""
     cdef Py_ssize_t size = data.shape[0], count = out.shape[0], taken
     if not 0 <= width <= 31:
         raise ValueError(f"numbers of {width} bits")
@@ -270,7 +270,7 @@ def mark(const int32_t[::1] numbers, unsigned char[::1] out):
 
 
 def renumber(int32_t[::1] numbers, const unsigned char[::1] keep, const int32_t[::1] new):
-    """Put the new number of each in place of it, those that are not kept left out; how many stay."""
+    """Map the kept numbers to new ones, in place; return how many are kept."""
     cdef Py_ssize_t count = numbers.shape[0], known = new.shape[0], i, at = 0
     cdef bint wrong = False
     cdef int32_t number
@@ -290,7 +290,7 @@ def renumber(int32_t[::1] numbers, const unsigned char[::1] keep, const int32_t[
 
 
 def pack(const int32_t[::1] numbers, int width):
-    """Numbers of so many bits as runs, where they repeat, and packed groups of eight."""
+    """Encode integers of ``width`` bits as RLE runs, where they repeat, and bit-packed groups of eight."""
     cdef Py_ssize_t count = numbers.shape[0], written
     if not 1 <= width <= 31:
         raise ValueError(f"numbers of {width} bits")
@@ -329,7 +329,7 @@ cdef Py_ssize_t _packed(const int32_t* numbers, Py_ssize_t count, int width, uns
 
 
 cdef Py_ssize_t _literals(const int32_t* numbers, Py_ssize_t count, int width, unsigned char* out) noexcept nogil:
-    """Groups of eight, the last one filled up with zeros, so many at a time that a header is one byte."""
+    """Bit-packed groups of eight, the last one padded with zeros, in runs whose header is one byte."""
     cdef Py_ssize_t written = 0, at = 0, groups, i, end
     cdef uint64_t word
     cdef int bits
@@ -363,7 +363,7 @@ cdef Py_ssize_t _literals(const int32_t* numbers, Py_ssize_t count, int width, u
 
 
 def data_page_header(uint32_t size, uint32_t stored, uint32_t rows, uint32_t encoding, uint32_t levels):
-    """What stands before a data page of the first generation: its sizes, rows, and the encodings of values and levels."""
+    """Encode the header of a v1 data page: sizes, rows, and the encodings of values and levels."""
     cdef unsigned char out[64]
     cdef Py_ssize_t written = 0
     cdef uint32_t number

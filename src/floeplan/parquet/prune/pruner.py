@@ -87,7 +87,7 @@ class Pruner:
     async def prune_async(self, file: Target, io: FileIO | None = None) -> PruneResult:
         """Prune one file without blocking the event loop; an asynchronous provider is awaited."""
         source, footer, before = await asyncio.to_thread(_open, file, io)
-        pruning = await asyncio.to_thread(self._begin, source, footer, before)
+        pruning = await asyncio.to_thread(lambda: FilePruning(self._bind(footer), footer, source, self.options, before))
         if self._is_async:
             if probes := pruning.bloom_probes():
                 requests = filter_requests(probes, pruning.undecided)
@@ -107,25 +107,19 @@ class Pruner:
         without_nan: frozenset[int] = frozenset(),
     ) -> FilePruning:
         """Run all passes on an opened file; the returned state keeps the page indexes, also of projected columns."""
-        pruning = self._begin(source, footer, cost_before or IoCounters(), projected, without_nan)
+        before = cost_before or IoCounters()
+        pruning = FilePruning(self._bind(footer), footer, source, self.options, before, projected, without_nan)
         self._prune_by_bloom(pruning)
         pruning.prune_by_pages()
         return pruning
 
-    def _begin(
-        self,
-        source: ByteSource | None,
-        footer: ParquetFooter,
-        before: IoCounters,
-        projected: Sequence[LeafColumn] = (),
-        without_nan: frozenset[int] = frozenset(),
-    ) -> FilePruning:
+    def _bind(self, footer: ParquetFooter) -> Binding:
         # The encoded schema elements identify the schema: files of one table mostly share it.
         key = b"".join(node.encoded for node in footer.root.walk())
         if key not in self._bindings:
             schema = self._schema or footer.schema
             self._bindings[key] = bind(footer, schema, self._compiled or self._compile(schema))
-        return FilePruning(self._bindings[key], footer, source, self.options, before, projected, without_nan)
+        return self._bindings[key]
 
     def _compile(self, schema: Schema) -> CompileResult:
         if isinstance(self._predicate, CompileResult):

@@ -105,7 +105,7 @@ def _field(footer: ParquetFooter, position: int, leaves: Iterable[int], written:
 
 
 def _find(footer: ParquetFooter, column: str | int, case_sensitive: bool) -> tuple[int, list[int]]:
-    """Position of the top-level field and the leaves inside it that a name, a path or a field id stands for."""
+    """Position of the top-level field and the leaves inside it for a name, a path or a field id."""
     matches = footer.fields.find(column, case_sensitive=case_sensitive)
     if len(matches) != 1:
         raise _not_one(footer, column, matches)

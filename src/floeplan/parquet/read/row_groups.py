@@ -29,8 +29,11 @@ from floeplan.vectors import Ints
 LONGEST_GAP = 1024
 """Consecutive unselected rows: a longer gap may cover a whole page."""
 WAVE_BYTES = 128 * 1024 * 1024
+"""Compressed bytes to hold in memory at once."""
 _FEW_RUNS = 32
+"""Up to this number of runs, slices are faster than a mask."""
 _WORTH_THREADS = 4 * 1024 * 1024
+"""Compressed bytes from which decoding with several threads pays."""
 
 
 def selects_every_page(footer: ParquetFooter, selection: RowSelection) -> bool:

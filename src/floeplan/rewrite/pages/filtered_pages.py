@@ -54,11 +54,11 @@ _KNOWN = frozenset({PLAIN, PLAIN_DICTIONARY, RLE, _BIT_PACKED, RLE_DICTIONARY})
 _LONGEST_BOUND = 4096
 
 
-def can_filter_pages(leaf: LeafColumn, place: ChunkLocation) -> bool:
+def can_filter_pages(leaf: LeafColumn, location: ChunkLocation) -> bool:
     """Whether, by its metadata, the pages of a column chunk can be filtered."""
     if kernel is None or leaf.type is None or leaf.max_rep or leaf.max_def > 1 or leaf.physical is Physical.INT96:
         return False
-    return place.encodings is not None and place.encodings <= _KNOWN and PageCodec.knows(place.codec)
+    return location.encodings is not None and location.encodings <= _KNOWN and PageCodec.knows(location.codec)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +67,14 @@ class SourcePages:
 
     Attributes:
         data: The pages.
-        place: Their location, codec and encodings.
+        location: Their location, codec and encodings.
         rows: Number of rows.
         keep: The rows to keep; ``None`` for all.
         kept: The statistics of the pages if they can be copied.
     """
 
     data: memoryview
-    place: ChunkLocation
+    location: ChunkLocation
     rows: int
     keep: Mask | None
     kept: PageRun | None
@@ -137,9 +137,9 @@ class FilteredColumn:
         return self._form
 
     def _add_pages(self, form: ValueEncoding, source: SourcePages) -> None:
-        place, row = source.place, 0
-        codec = self._old_codec(place.codec)
-        for page in read_pages(source.data, codec, self.leaf.max_def, place.uncompressed_size, source.rows):
+        location, row = source.location, 0
+        codec = self._old_codec(location.codec)
+        for page in read_pages(source.data, codec, self.leaf.max_def, location.uncompressed_size, source.rows):
             if page.kind == DICTIONARY_PAGE and isinstance(form, DictionaryEncoding):
                 form.add_dictionary(page)
                 continue
