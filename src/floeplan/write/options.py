@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
@@ -244,8 +245,9 @@ class MetricsModes:
                 modes[field_id] = TRUNCATE_16
         for name, text in properties.items():
             if name.startswith(_COLUMN):
-                field_id = schema._name_to_id.get(name.removeprefix(_COLUMN), -1)
-                modes[field_id] = MetricsMode.parse(text, name)
+                mode = MetricsMode.parse(text, name)
+                with suppress(ValueError):  # a column that was dropped or renamed
+                    modes[schema.find_field(name.removeprefix(_COLUMN)).field_id] = mode
         return cls(modes, default)
 
 

@@ -58,8 +58,10 @@ def project(
         return _fields(footer, {position: top.leaf_indexes for position, top in enumerate(footer.root.children)})
     wanted: dict[int, set[int]] = {}
     for column in columns:
-        position, leaves = _find(footer, column, case_sensitive)
-        wanted.setdefault(position, set()).update(leaves)
+        matches = footer.fields.find(column, case_sensitive=case_sensitive)
+        if len(matches) != 1:
+            raise _not_one(footer, column, matches)
+        wanted.setdefault(matches[0].position, set()).update(matches[0].node.leaf_indexes)
     return _fields(footer, wanted)
 
 
@@ -88,28 +90,19 @@ def _bare(field: pa.Field) -> pa.Field:
 def _fields(footer: ParquetFooter, wanted: Mapping[int, Iterable[int]]) -> tuple[ProjectedField, ...]:
     """Top-level fields by position, with the projected leaves of each."""
     written = _written_schema(footer)
-    return tuple(_field(footer, position, leaves, written) for position, leaves in wanted.items())
-
-
-def _field(footer: ParquetFooter, position: int, leaves: Iterable[int], written: pa.Schema | None) -> ProjectedField:
-    node = footer.root.children[position]
-    inside = [footer.leaves[leaf] for leaf in node.leaf_indexes]
-    layout = FieldLayout(
-        tuple(part.encoded for part in node.walk()),
-        inside[0].index,
-        tuple(LeafLayout(leaf.physical, leaf.path) for leaf in inside),
-        footer.created_by.encode(),
-        None if written is None else written.field(position),
-    )
-    return ProjectedField(layout, tuple(footer.leaves[leaf] for leaf in sorted(leaves)))
-
-
-def _find(footer: ParquetFooter, column: str | int, case_sensitive: bool) -> tuple[int, list[int]]:
-    """Position of the top-level field and the leaves inside it for a name, a path or a field id."""
-    matches = footer.fields.find(column, case_sensitive=case_sensitive)
-    if len(matches) != 1:
-        raise _not_one(footer, column, matches)
-    return matches[0].position, matches[0].node.leaf_indexes
+    fields = []
+    for position, leaves in wanted.items():
+        node = footer.root.children[position]
+        inside = [footer.leaves[leaf] for leaf in node.leaf_indexes]
+        layout = FieldLayout(
+            tuple(part.encoded for part in node.walk()),
+            inside[0].index,
+            tuple(LeafLayout(leaf.physical, leaf.path) for leaf in inside),
+            footer.created_by.encode(),
+            None if written is None else written.field(position),
+        )
+        fields.append(ProjectedField(layout, tuple(footer.leaves[leaf] for leaf in sorted(leaves))))
+    return tuple(fields)
 
 
 def _not_one(footer: ParquetFooter, column: str | int, matches: list[IndexedField]) -> UnknownColumnError:
