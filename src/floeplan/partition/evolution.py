@@ -1,14 +1,14 @@
-"""How a partition spec changes: fields added, dropped, replaced and renamed, exactly as Iceberg's own update does it.
+"""Evolve a partition spec: add, drop, replace and rename fields, exactly as Iceberg's ``UpdatePartitionSpec`` does.
 
-    format 1    a dropped field stays in its place with the void transform; field ids run on from 1000 in every spec
-    format 2+   a dropped field goes; a field that any spec of the table has had is taken again with its field id
+    format 1    a dropped field is replaced by a void field; field ids are consecutive from 1000 in every spec
+    format 2+   a dropped field is removed; a field that an earlier spec of the table had is reused with its field id
 
 Dropping a field and adding the same (source, transform) in one change keeps it, perhaps under another name. A void
-field gives its name up to a field that wants it and becomes ``name_<field id>``. Without a name a field is called after
+field is renamed to ``name_<field id>`` if a new field needs its name. A field without a name is named after
 its source: ``region``, ``id_bucket_16``, ``name_trunc_4``, ``ts_day``.
 
-Fail-safe: whatever Iceberg would refuse (two fields of one kind, a name that is taken or that is another column's, two
-new time fields on one column, a transform unknown here in the current spec) is refused before anything is written.
+Fail-safe: what Iceberg rejects (two equal fields, a name that is taken or belongs to another column, two new time
+fields on one column, an unknown transform in the current spec) is rejected before anything is written.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class AddField:
-    """A further partition field; without a name it is called as Iceberg calls it."""
+    """Add a partition field; without a name, it gets Iceberg's default name."""
 
     term: Term
     name: str | None = None
@@ -55,14 +55,14 @@ class AddField:
 
 @dataclass(frozen=True, slots=True)
 class DropField:
-    """A partition field taken away, named or told by what it is made of."""
+    """Drop a partition field, given by its name or by its term."""
 
     which: str | Term
 
 
 @dataclass(frozen=True, slots=True)
 class RenameField:
-    """Another name for a partition field; its id and its values stay."""
+    """Rename a partition field; its id and its values stay."""
 
     name: str
     new_name: str
@@ -72,14 +72,15 @@ SpecChange: TypeAlias = AddField | DropField | RenameField
 
 
 def replace_field(which: str | Term, term: Term, name: str | None = None) -> tuple[SpecChange, ...]:
-    """The changes that put one field in the place of another."""
+    """The changes that replace one field by another."""
     return DropField(which), AddField(term, name)
 
 
 def evolved_spec(metadata: TableMetadata, changes: Iterable[SpecChange]) -> PartitionSpec:
-    """The default spec with the changes made to it, in their order, all or none.
+    """Apply changes to the default spec, in order, all or none.
 
-    A spec the table has, with the same sources, transforms and names, is that spec; another has the next free id.
+    If the table has a spec with the same sources, transforms and names, it is returned; otherwise a new one with the
+    next free id.
     """
     evolving = _Evolving(metadata)
     for change in changes:
@@ -101,7 +102,7 @@ def drop_all(metadata: TableMetadata) -> tuple[DropField, ...]:
 
 
 def default_name(schema: Schema, source_id: int, transform: Transform) -> str:
-    """The name of a field that was given none."""
+    """Iceberg's default name of a partition field."""
     source = schema.find_column_name(source_id)
     match transform:
         case IdentityTransform():
@@ -115,7 +116,7 @@ def default_name(schema: Schema, source_id: int, transform: Transform) -> str:
 
 @dataclass(slots=True)
 class _Slot:
-    """A field of the spec that is changed: what it is, and what becomes of it."""
+    """A field of the current spec and its changes."""
 
     field: PartitionField
     name: str
@@ -125,12 +126,12 @@ class _Slot:
     def is_void(self) -> bool:
         return isinstance(self.field.transform, VoidTransform)
 
-    def give_name_up(self) -> None:
+    def release_name(self) -> None:
         self.name = f"{self.field.name}_{self.field.field_id}"
 
 
 class _Evolving:
-    """A spec on its way to the next one. Fields of the old spec are looked up by the names they had."""
+    """The state of an evolution. Fields of the current spec are found by their current names."""
 
     def __init__(self, metadata: TableMetadata) -> None:
         self.metadata = metadata
@@ -142,7 +143,7 @@ class _Evolving:
             if isinstance(slot.field.transform, UnknownTransform):
                 raise UnsupportedError(
                     f"the current spec has field {slot.name} with the unknown transform {slot.field.transform}; "
-                    "change it with the program that made it",
+                    "change the spec with the engine that created it",
                     context={"field": slot.name},
                 )
 
@@ -169,7 +170,7 @@ class _Evolving:
     def rename(self, name: str, new_name: str) -> None:
         taken = self._slot_named(new_name)
         if taken is not None and taken.is_void:
-            taken.give_name_up()
+            taken.release_name()
         slot = self._named(name)
         if slot.dropped:
             raise _refused(f"partition field {name} is dropped and renamed", name)
@@ -194,7 +195,7 @@ class _Evolving:
                 f"there is a partition field {field.name} already; give the new one another name", field.name
             )
         if slot is not None:
-            slot.give_name_up()
+            slot.release_name()
         self.added.append(field)
 
     def _revive(self, slot: _Slot, name: str | None) -> None:
@@ -236,10 +237,10 @@ class _Evolving:
     def _made_of(self, term: Term) -> _Slot:
         return self._found(self._slot_of(self._source_id(term), term.transform), str(term))
 
-    def _found(self, slot: _Slot | None, wanted: str) -> _Slot:
+    def _found(self, slot: _Slot | None, name: str) -> _Slot:
         if slot is None:
             known = ", ".join(f"{one.field.name} = {one.field.transform}" for one in self.slots) or "none"
-            raise _refused(f"the current spec has no partition field {wanted}; its fields are {known}", wanted)
+            raise _refused(f"the current spec has no partition field {name}; its fields are {known}", name)
         return slot
 
 
@@ -265,11 +266,11 @@ def _check_fields(fields: tuple[PartitionField, ...], metadata: TableMetadata) -
 
 
 def _spec_with(fields: tuple[PartitionField, ...], metadata: TableMetadata) -> PartitionSpec:
-    def looks(of: Iterable[PartitionField]) -> list[tuple[int, str, str]]:
+    def described(of: Iterable[PartitionField]) -> list[tuple[int, str, str]]:
         return [(field.source_id, str(field.transform), field.name) for field in of]
 
     for spec in metadata.partition_specs:
-        if looks(spec.fields) == looks(fields):
+        if described(spec.fields) == described(fields):
             return spec
     next_id = max((spec.spec_id for spec in metadata.partition_specs), default=-1) + 1
     return PartitionSpec(*fields, spec_id=next_id)

@@ -1,8 +1,8 @@
 """Partition fields with their source columns resolved by id, over every schema the table has had.
 
-The type of a source is the one it has now, or had last: a rename keeps the id, a column that was dropped is found in
-a historical schema, and a column added again under an old name has another id and is another column. A source that no
-schema knows has the unknown type, and with it the results of identity and truncate.
+The type of a source is its current one, or its last one: a rename keeps the id, a dropped column is found in a
+historical schema, and a column added again under an old name has another id and is another column. A source that is in
+no schema has the unknown type, and so have the results of identity and truncate on it.
 
 Fail-safe: where a source has had types whose values are not comparable (a promotion that changes what a transform
 yields), nothing is lifted through the field.
@@ -41,8 +41,8 @@ class BoundField:
     """A partition field as predicates see it: a column of partition values and where they come from.
 
     ``column`` is bound by the id of the partition field, or by another free id where the metadata uses one id for
-    different fields. ``source_types`` holds the types of the source, the newest first. ``obstacle`` says why partition
-    values say nothing about the source; empty when they do.
+    different fields. ``source_types`` holds the types of the source, the newest first. ``obstacle`` states why
+    partition values determine nothing about the source; empty if they do.
     """
 
     column: Column
@@ -55,7 +55,7 @@ class BoundField:
         object.__setattr__(self, "obstacle", _obstacle(self.transform, self.source_types))
 
     def __hash__(self) -> int:
-        """Lifting looks fields up all the time, and ids alone nearly tell them apart."""
+        """By ids alone: fields are cache keys of lifting, and hashing PyIceberg types is slow."""
         return hash((self.column.field_id, self.source_id))
 
     @property
@@ -65,7 +65,7 @@ class BoundField:
 
     @property
     def is_void(self) -> bool:
-        """Whether the field was dropped in a format that keeps its place: every value is null."""
+        """Whether the field was dropped in format 1, which replaces it by a void field: every value is null."""
         return isinstance(self.transform, VoidTransform)
 
 
@@ -105,7 +105,7 @@ def source_types(current: Schema, historical: Iterable[Schema] = ()) -> SourceTy
 
 
 def transform_name(transform: Transform) -> str:
-    """The transform without its parameters, for people."""
+    """The transform without its parameters, for messages."""
     return transform._transform if isinstance(transform, UnknownTransform) else str(transform).partition("[")[0]
 
 
@@ -115,7 +115,7 @@ def fields_on(fields: Sequence[BoundField], source_id: int) -> list[BoundField]:
 
 
 def _comparable(transform: Transform, newer: PrimitiveType, older: PrimitiveType) -> bool:
-    """Whether a transform of both types yields one kind of values: only then do old files mean the same."""
+    """Whether a transform of both types yields comparable values, so that old files can be compared with new ones."""
     match older, newer:
         case (IntegerType(), LongType()) | (FloatType(), DoubleType()) | (UnknownType(), _):
             return True

@@ -1,7 +1,7 @@
-"""The partition of a file: what must be equal for files to be grouped, and for deletes to meet their data.
+"""The partition of a file: what must be equal for files to be grouped and for deletes to apply to data files.
 
 A key is the spec id and the partition tuple under that spec. Different specs never share a key. The tuple is ``None``
-exactly when the file's *own* spec is unpartitioned (no fields, or only void ones), whatever the table's default is.
+exactly when the file's *own* spec is unpartitioned (no fields, or only void ones), independent of the default spec.
 
 Equality is Iceberg's: NaN equals NaN, and -0.0 is another partition than 0.0.
 """
@@ -22,8 +22,8 @@ from floeplan.partition.projection import SpecProjection
 from floeplan.partition.transforms import from_physical
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.literals import Value
+from floeplan.vectors import Ints
 
-Codes: TypeAlias = npt.NDArray[np.int64]
 PartitionTuple: TypeAlias = tuple[Value | None, ...]
 
 
@@ -40,7 +40,7 @@ class PartitionKey:
 
     @classmethod
     def from_tuple(cls, spec: SpecProjection, values: Sequence[Value | None]) -> PartitionKey:
-        """The key of a file from its partition tuple; whether it has one is for its own spec to say."""
+        """The key of a file from its partition tuple; ``None`` if its own spec is unpartitioned."""
         return cls(spec.spec_id, None if spec.unpartitioned else tuple(values))
 
     def sort_key(self) -> tuple[int, tuple[Any, ...]]:
@@ -59,7 +59,7 @@ def _order(value: Value | None) -> tuple[Any, ...]:
 
 def group_codes(
     union: UnionPartitionType, spec_ids: npt.NDArray[np.integer[Any]], columns: Mapping[int, pa.Array]
-) -> tuple[Codes, list[PartitionKey]]:
+) -> tuple[Ints, list[PartitionKey]]:
     """Number the partitions of many files: a code per file as in ``partition_codes``, and the key of every code."""
     codes = partition_codes(union, spec_ids, columns)
     first = np.zeros(int(codes.max(initial=-1)) + 1, dtype=np.int64)
@@ -69,7 +69,7 @@ def group_codes(
 
 def partition_codes(
     union: UnionPartitionType, spec_ids: npt.NDArray[np.integer[Any]], columns: Mapping[int, pa.Array]
-) -> Codes:
+) -> Ints:
     """Number the partitions of many files in the order of their first appearance, by a few passes over whole columns.
 
     Args:
@@ -87,13 +87,13 @@ def partition_codes(
     return codes
 
 
-def _dense(values: pa.Array) -> Codes:
+def _dense(values: pa.Array) -> Ints:
     """A number for every distinct value by first appearance, -1 for null."""
     indices = values.dictionary_encode().indices.cast(pa.int64())
     return np.asarray(indices.fill_null(-1).to_numpy(zero_copy_only=False))
 
 
-def _value_codes(column: pa.Array) -> Codes:
+def _value_codes(column: pa.Array) -> Ints:
     """A number for every distinct value, 0 for null; floats by their bits, all NaN alike."""
     if pa.types.is_floating(column.type):
         values = column.fill_null(0.0).to_numpy(zero_copy_only=False).astype(np.float64)
@@ -106,7 +106,7 @@ def _keys(
     union: UnionPartitionType,
     spec_ids: npt.NDArray[np.integer[Any]],
     columns: Mapping[int, pa.Array],
-    rows: Codes,
+    rows: Ints,
 ) -> list[PartitionKey]:
     picked = {field_id: column.take(pa.array(rows)).to_pylist() for field_id, column in columns.items()}
     keys = []

@@ -1,8 +1,8 @@
-"""Lifting: a predicate on a source column as a predicate on a partition field.
+"""Lift a predicate on a source column to a predicate on a partition field.
 
-The rule: ``lift(leaf, field)`` is TRUE for every partition that may hold a row for which the leaf is TRUE. This is the
-only direction written down. That *every* row of a partition matches follows from it: no row may make the negated
-leaf TRUE, and none may be null. ``floeplan.partition.projection`` does both.
+Rule: ``lift(leaf, field)`` is TRUE for every partition that may hold a row for which the leaf is TRUE. Only this
+direction is implemented. That *every* row of a partition matches follows from it: no row may make the negated leaf
+TRUE, and none may be null. ``floeplan.partition.projection`` derives both.
 
 ===========================  =========  ============================================================
 transform                    lifts      how
@@ -12,12 +12,12 @@ day of a date
 year, month, day, hour,      by ranges  ``floeplan.partition.step_functions``
 truncate of numbers
 truncate of strings, bytes   by prefix  ``floeplan.partition.step_functions``
-bucket                       =, IN      hashes keep equality, nothing else
+bucket                       =, IN      hashes preserve equality only
 void, unknown                cannot     the partition value says nothing
 ===========================  =========  ============================================================
 
-Fail-safe: what cannot be lifted is TRUE, or ``IS NOT NULL`` where the leaf is never TRUE of a null and the transform
-keeps nulls apart.
+Fail-safe: a leaf that cannot be lifted becomes TRUE, or ``IS NOT NULL`` if it is never TRUE for a null and the
+transform maps only nulls to null.
 """
 
 from __future__ import annotations
@@ -40,9 +40,8 @@ from pyiceberg.types import (
     StringType,
 )
 
-from floeplan.partition import step_functions as prefixes
 from floeplan.partition.fields import BoundField, transform_name
-from floeplan.partition.step_functions import Range, Steps, merged, overlap, ranges_to_ir
+from floeplan.partition.step_functions import Range, Steps, lift_prefix, merged, overlap, ranges_to_ir
 from floeplan.partition.transforms import buckets
 from floeplan.predicate.build import and_, negate, or_, push_not
 from floeplan.predicate.ir import (
@@ -66,10 +65,10 @@ from floeplan.predicate.literals import Value
 
 
 class Exactness(StrEnum):
-    """How much a partition value knows about a leaf.
+    """How much a partition value determines about a leaf.
 
-    ``EXACT``: the partition value decides the leaf for all its rows. ``CONSERVATIVE``: it decides for some
-    partitions and others hold rows of both kinds. ``CANNOT``: it says at most whether the source is null.
+    ``EXACT``: the partition value determines the leaf for all its rows. ``CONSERVATIVE``: it does so for some
+    partitions, while others hold rows of both kinds. ``CANNOT``: it tells at most whether the source is null.
     """
 
     EXACT = "exact"
@@ -84,7 +83,7 @@ SHARED = "the partition holds other values too"
 
 @dataclass(frozen=True, slots=True)
 class Lifted:
-    """A predicate on the partition column, how much it knows, and why not more."""
+    """A predicate on the partition column, how exact it is, and why it is not exact."""
 
     expr: IrExpr
     exactness: Exactness
@@ -95,7 +94,7 @@ class Lifted:
 def lift(expr: IrExpr, field: BoundField) -> Lifted:
     """Lift a leaf on the source column of a field, or any combination of such leaves.
 
-    A plan asks for the same leaf at every pass and again to explain itself, so the last answers are remembered.
+    Cached, because every pruning pass of a plan and its explanation lift the same leaves.
     """
     match _plain(push_not(expr)):
         case And(operands):
@@ -107,7 +106,7 @@ def lift(expr: IrExpr, field: BoundField) -> Lifted:
 
 
 def _combined(parts: list[Lifted], combine: Callable[..., IrExpr]) -> Lifted:
-    """Parts that the partition value decides are decided together; one that it cannot decide taints the whole."""
+    """Combine lifted operands; the least exact of them determines the exactness of the whole."""
     worst = min(parts, key=lambda part: _WORST_FIRST.index(part.exactness))
     return replace(worst, expr=combine(*(part.expr for part in parts)))
 
@@ -144,12 +143,12 @@ def _lift_leaf(leaf: IrExpr, field: BoundField) -> Lifted:
         case BucketTransform() as bucket:
             return _lift_bucket(leaf, field, bucket)
         case TruncateTransform(width=width) if isinstance(field.source_type, StringType | BinaryType):
-            return _judged(*prefixes.lift_prefix(leaf, field.column, width), leaf, field)
+            return _lifted(*lift_prefix(leaf, field.column, width), leaf, field)
     return _lift_ranges(leaf, field) if isinstance(leaf, Cmp | Between | InList) else _cannot(leaf, field)
 
 
 def _is_identity(field: BoundField) -> bool:
-    """Whether every partition value is its source value: then any leaf lifts as it stands."""
+    """Whether every partition value is its source value, so that any leaf lifts unchanged."""
     match field.transform:
         case IdentityTransform():
             return True
@@ -181,7 +180,7 @@ def _lift_ranges(leaf: Cmp | Between | InList, field: BoundField) -> Lifted:
         return Lifted(FALSE, Exactness.EXACT)
     others = [found for part in _parts(negate(leaf)) for found in _ranges(part, field)]
     exact = not overlap(ranges, merged(others, steps.gap))
-    return _judged(ranges_to_ir(field.column, ranges, steps.everything), exact, leaf, field)
+    return _lifted(ranges_to_ir(field.column, ranges, steps.everything), exact, leaf, field)
 
 
 @lru_cache(maxsize=64)
@@ -194,7 +193,7 @@ def _steps(field: BoundField, compared: PrimitiveType) -> Steps:
 
 @lru_cache(maxsize=256)
 def _ranges(leaf: Cmp | Between | InList, field: BoundField) -> tuple[Range, ...]:
-    """Remembered because a leaf and its negation, which are always lifted both, each need those of the other."""
+    """Cached: a leaf and its negation are always lifted together, and each needs the ranges of the other."""
     return tuple(_steps(field, leaf.column.type).ranges(leaf))
 
 
@@ -204,7 +203,7 @@ def _parts(expr: IrExpr) -> list[Cmp | Between | InList]:
     return [part for part in operands if isinstance(part, Cmp | Between | InList)]
 
 
-def _judged(lifted: IrExpr, exact: bool, leaf: IrExpr, field: BoundField) -> Lifted:
+def _lifted(lifted: IrExpr, exact: bool, leaf: IrExpr, field: BoundField) -> Lifted:
     if exact:
         return Lifted(lifted, Exactness.EXACT)
     if lifted == IsNull(field.column, negated=True):
@@ -213,13 +212,13 @@ def _judged(lifted: IrExpr, exact: bool, leaf: IrExpr, field: BoundField) -> Lif
 
 
 def _cannot(leaf: IrExpr, field: BoundField) -> Lifted:
-    """Values cannot be told apart, but the leaf is not TRUE of a null and the transform keeps nulls apart."""
+    """Only nulls can be excluded: the leaf is not TRUE for a null, and the transform maps only nulls to null."""
     reason = f"{leaf_kind(leaf)} over {transform_name(field.transform)}"
     return Lifted(IsNull(field.column, negated=True), Exactness.CANNOT, reason)
 
 
 def leaf_kind(leaf: IrExpr) -> str:
-    """What a leaf asks, in a word: ``range``, or its operator."""
+    """The kind of a leaf for messages: ``range``, or its operator."""
     match leaf:
         case Cmp(op=CmpOp.LT | CmpOp.LE | CmpOp.GT | CmpOp.GE) | Between():
             return "range"

@@ -1,4 +1,4 @@
-"""Whole predicates on partition values, and what partition values say about single leaves.
+"""Project whole predicates onto partition values, and answer single leaves from partition values.
 
 ``project`` turns a predicate into two: ``inclusive`` is TRUE of every partition that may hold a matching row, and
 ``strict`` is TRUE only of partitions in which every row matches. A leaf takes part through all fields on its column:
@@ -49,7 +49,7 @@ _MANNER = {
 
 @dataclass(frozen=True, slots=True)
 class LiftNote:
-    """What became of one leaf: the partition field that knows most about it, how much, and why not more."""
+    """How one leaf was lifted: the partition field that determines most about it, how exactly, and why not exactly."""
 
     leaf: IrExpr
     field: str | None
@@ -94,11 +94,11 @@ class SpecProjection:
         return project(expr, self.fields)
 
     def notes(self, expr: IrExpr) -> tuple[LiftNote, ...]:
-        """What became of every leaf of a predicate."""
+        """How every leaf of a predicate was lifted."""
         return lift_notes(push_not(expr), self.fields)
 
     def answer(self, leaf: IrExpr, stats: StatsTable) -> Tri:
-        """What the partition values in ``stats`` say about one leaf."""
+        """The answer to one leaf from the partition values in ``stats``."""
         return partition_answer(leaf, self.fields, stats)
 
 

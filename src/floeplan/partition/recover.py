@@ -1,17 +1,16 @@
-"""Partition values of files under specs they were not written with, recovered from column bounds.
+"""Recover partition values of files under specs they were not written with, from column bounds.
 
-The rule: every value of a file lies in [lower, upper]. A transform that keeps the order sends all of them to one
+Rule: every value of a file lies in [lower, upper]. An order-preserving transform maps all of them to one
 partition value when T(lower) = T(upper), provided that nulls and NaN are known to be absent. That holds for strings as
 well, truncated bounds included: strings between two that share their first W code points share them too. Any
 transform, bucket included, is recovered from an interval of a single point. A file whose column is known to be all
 null has the null partition, and a void field is null for every file.
 
-A recovered value is what the specification asks for. A writer with a fault (see
-``floeplan.partition.step_functions``) would
-have stored another one for some times before 1970, so recovered values say where a file belongs, not what a faulty
-writer wrote.
+A recovered value is the one the specification defines. A faulty writer (see ``floeplan.partition.step_functions``)
+would have stored another one for some times before 1970, so recovered values state where a file belongs, not what such
+a writer wrote.
 
-Fail-safe: whatever is not proven is not recovered, and ``Obstacle`` says why. A zero of floating point is never
+Fail-safe: a value that is not proven is not recovered, and ``Obstacle`` states why. A zero of floating point is never
 proven, because bounds do not tell -0.0 from 0.0, which are different partitions.
 """
 
@@ -20,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -32,9 +30,7 @@ from pyiceberg.types import BinaryType, StringType
 from floeplan.partition.fields import BoundField
 from floeplan.partition.transforms import apply_vector, integer_limits
 from floeplan.predicate.stats import ColumnStats, StatsTable, Vector, take, to_mask
-from floeplan.vectors import Mask
-
-Rows: TypeAlias = npt.NDArray[np.int64]
+from floeplan.vectors import Ints, Mask
 
 _LAST_OF_SEVERAL = 0xBF
 """The highest last byte of a character of several bytes: the next character has another byte before it."""
@@ -56,7 +52,7 @@ class Obstacle(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """One partition value per file; ``values`` mean something where ``recovered`` and not ``is_null``."""
+    """One partition value per file; ``values`` are defined where ``recovered`` and not ``is_null``."""
 
     values: Vector
     is_null: Mask
@@ -146,7 +142,7 @@ def _looks_truncated(lower: pa.Array, upper: pa.Array) -> Mask:
     return np.asarray(to_mask(pc.and_(alike, pc.greater(size(lower), 1))) & raised)
 
 
-def _last_bytes(values: pa.Array) -> npt.NDArray[np.int64]:
+def _last_bytes(values: pa.Array) -> Ints:
     """The last byte of every value; anything for one without bytes."""
     stored = values.cast(pa.large_binary())
     ends = np.frombuffer(stored.buffers()[1] or bytes(8), dtype=np.int64)[stored.offset + 1 :][: len(stored)]
@@ -154,14 +150,14 @@ def _last_bytes(values: pa.Array) -> npt.NDArray[np.int64]:
     return np.asarray(data[np.clip(ends - 1, 0, len(data) - 1)].astype(np.int64))
 
 
-def _scatter(values: Vector, rows: Rows, length: int) -> Vector:
+def _scatter(values: Vector, rows: Ints, length: int) -> Vector:
     """Values put back at their rows; zero or null elsewhere."""
     if isinstance(values, np.ndarray):
         result = np.zeros(length, dtype=values.dtype)
         result[rows] = values
         return result
-    places = np.zeros(length, dtype=np.int64)
-    places[rows] = np.arange(len(rows))
+    indices = np.zeros(length, dtype=np.int64)
+    indices[rows] = np.arange(len(rows))
     absent = np.ones(length, dtype=np.bool_)
     absent[rows] = False
-    return values.take(pa.array(places, mask=absent))
+    return values.take(pa.array(indices, mask=absent))

@@ -1,9 +1,11 @@
-"""Lifting predicates through transforms that keep the order of integers: year, month, day, hour, numeric truncation.
+"""Lift predicates through transforms that keep the order: year, month, day, hour and truncation.
 
-The rule: a leaf is a set of closed ranges of source integers, and an order-keeping transform sends the range [a, b] to
-the range [T(a), T(b)] of partition values. No operator needs a rule of its own.
+**Integers** (time transforms and truncation of numbers).
 
-Partition values are what some writer stored, not always T(v). Each deviation widens the ranges, never narrows them:
+A leaf is a set of closed ranges of source integers, and an order-preserving transform maps the range [a, b]
+to the range [T(a), T(b)] of partition values. No operator needs a rule of its own.
+
+Partition values are what a writer stored, which is not always T(v). Each known deviation widens the ranges:
 
 * Writers that round toward zero (Iceberg Java up to 0.10 and others) store T(v) + 1 for values before 1970.
 * Iceberg Java stores T(v) - 1 for timestamps before 1970 in the last tick of a unit's first second.
@@ -11,6 +13,23 @@ Partition values are what some writer stored, not always T(v). Each deviation wi
   smallest integer, and hours beyond the year 245000.
 
 A leaf is lifted *exactly* when no partition value lies in both its own ranges and those of its negation.
+
+**Strings and bytes** (truncation). A partition value shorter than the width W *is* the source value; one of full width
+is the prefix that all its source values share. With ``n`` the length of the literal:
+
+=================  ==================  ======================================
+leaf               exact when          otherwise
+=================  ==================  ======================================
+``= x``, ``<= x``  n < W               the same on the first W of x
+``> x``            n < W               ``>=`` the first W of x
+``< x``            n <= W              ``<=`` the first W of x
+``>= x``           n <= W              the same on the first W of x
+``!= x``           n < W               nothing can be excluded
+``LIKE 'x%'``      n <= W              the same on the first W of x
+``NOT LIKE``       n <= W              nothing can be excluded
+=================  ==================  ======================================
+
+Lengths of strings are code points, as in the transform itself; counting UTF-16 units or bytes would lose rows.
 """
 
 from __future__ import annotations
@@ -30,14 +49,16 @@ from floeplan.predicate.ir import FALSE, Between, Cmp, CmpOp, Column, InList, Ir
 from floeplan.predicate.literals import Value
 
 Range: TypeAlias = tuple[int, int]
-"""Both ends belong to the range; it is empty when they are in the wrong order."""
+"""Both ends are inclusive; the range is empty if the first exceeds the second."""
 
+_ROUNDED = {CmpOp.LT: CmpOp.LE, CmpOp.GT: CmpOp.GE}
+_EXACT_AT_FULL_WIDTH = (CmpOp.LT, CmpOp.GE)
 _WRAPS = {IntegerType: 2**32, LongType: 2**64}
 
 
 @dataclass(frozen=True, slots=True)
 class StepFunction:
-    """An order-keeping transform of the integers of one type; labels have to fit the limits of ``result``."""
+    """An order-preserving transform of the integers of one type; labels have to fit the limits of ``result``."""
 
     transform: Transform
     source: PrimitiveType
@@ -65,7 +86,7 @@ class StepFunction:
         return max(min(low for low, _ in stored), smallest), min(max(high for _, high in stored), largest)
 
     def _as_written(self, low: int, high: int) -> Range:
-        """Add the neighbours that faulty writers store for units before 1970."""
+        """Add the neighbouring labels that faulty writers store for units before 1970."""
         if isinstance(self.transform, TruncateTransform):
             return low, high
         if isinstance(self.source, DateType) and isinstance(self.transform, DayTransform):
@@ -74,7 +95,7 @@ class StepFunction:
         return low - downward, high + (high < 0)
 
     def _wrapped(self, low: int, high: int) -> list[Range]:
-        """Add the places where labels outside the result type land when they lose their upper bits."""
+        """Add the ranges to which labels outside the result type wrap around."""
         turn = _WRAPS.get(type(self.result))
         if turn is None:
             return [(low, high)]
@@ -85,7 +106,7 @@ class StepFunction:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """An order-keeping transform of all integer types its source has had: each wraps at limits of its own.
+    """An order-preserving transform of all integer types its source has had: each wraps at limits of its own.
 
     ``gap`` is how far one label is from the next, ``everything`` the smallest and largest label that can be stored.
     """
@@ -183,32 +204,11 @@ def _literal(column: Column, label: int) -> Value:
     return unscaled_to_decimal(label, column.type.scale) if isinstance(column.type, DecimalType) else label
 
 
-# Lifting predicates through truncation of strings (by code points) and of bytes.
-#
-# The rule: a partition value shorter than the width *is* the source value; one of full width is the prefix that all its
-# source values share. So with ``n`` the length of the literal and ``W`` the width:
-#
-# =================  ==================  ======================================
-# leaf               exact when          otherwise
-# =================  ==================  ======================================
-# ``= x``, ``<= x``  n < W               the same on the first W of x
-# ``> x``            n < W               ``>= `` the first W of x
-# ``< x``            n <= W              ``<= `` the first W of x
-# ``>= x``           n <= W              the same on the first W of x
-# ``!= x``           n < W               nothing can be excluded
-# ``LIKE 'x%'``      n <= W              the same on the first W of x
-# ``NOT LIKE``       n <= W              nothing can be excluded
-# =================  ==================  ======================================
-#
-# Lengths are code points, as in the truncation itself: counting UTF-16 units or bytes instead loses rows.
-
-
-_ROUNDED = {CmpOp.LT: CmpOp.LE, CmpOp.GT: CmpOp.GE}
-_EXACT_AT_FULL_WIDTH = (CmpOp.LT, CmpOp.GE)
-
-
 def lift_prefix(leaf: IrExpr, column: Column, width: int) -> tuple[IrExpr, bool]:
-    """The leaf on the truncated column, and whether it is exact; ``IS NOT NULL`` where nothing can be excluded."""
+    """Lift a leaf through truncation of strings or bytes.
+
+    Returns the leaf on the partition column and whether it is exact; ``IS NOT NULL`` if nothing can be excluded.
+    """
     match leaf:
         case Cmp(_, op, value):
             return _lift_comparison(op, _text(value), column, width)

@@ -1,12 +1,12 @@
 """Iceberg's partition transforms on canonical values and on vectors of them.
 
-A transform is a step function: it sends every value to the label of the *unit* it lies in. Time transforms and numeric
+A transform is a step function: it maps every value to the label of the *unit* it lies in. Time transforms and numeric
 truncation round toward minus infinity, on plain integers (days, microseconds, nanoseconds, unscaled decimals);
-string truncation counts code points; bucket hashes, with murmur3. Null goes to null, and only void sends
-a value to null.
+string truncation counts code points; bucket hashes with murmur3. Null maps to null, and only void maps a value to
+null.
 
-What the specification asks for is computed here. What faulty writers stored instead is the business of
-``floeplan.partition.step_functions``.
+This module computes what the specification defines. ``floeplan.partition.step_functions`` accounts for what faulty
+writers stored instead.
 """
 
 from __future__ import annotations
@@ -49,76 +49,12 @@ from floeplan.predicate.literals import Value
 from floeplan.predicate.stats import Vector
 from floeplan.vectors import Ints
 
-# Murmur3 (x86, 32 bits, seed 0) of whole columns: the hash behind bucket partitions.
-#
-# Integers are hashed as eight bytes, little-endian; text and bytes as they are, all values of one length at a time.
-
+Transform: TypeAlias = pt.Transform[Any, Any]
 
 Hashes: TypeAlias = npt.NDArray[np.uint32]
 
 _C1, _C2 = np.uint32(0xCC9E2D51), np.uint32(0x1B873593)
 _BLOCK = 4
-
-
-def hash_integers(values: npt.NDArray[np.int64]) -> Hashes:
-    """The hash of each integer."""
-    blocks = np.ascontiguousarray(values, dtype="<i8").view("<u4").reshape(-1, 2)
-    return _finished(_mixed_in(_mixed_in(np.zeros(len(values), dtype=np.uint32), blocks[:, 0]), blocks[:, 1]), 8)
-
-
-def hash_bytes(values: pa.Array) -> Hashes:
-    """The hash of each text or byte string; there are no nulls."""
-    if not len(values):
-        return np.zeros(0, dtype=np.uint32)
-    raw = values.cast(pa.large_binary())
-    _, offsets_buffer, data_buffer = raw.buffers()
-    offsets = np.frombuffer(offsets_buffer, dtype=np.int64)[raw.offset : raw.offset + len(raw) + 1]
-    data = np.frombuffer(data_buffer, dtype=np.uint8) if data_buffer is not None else np.zeros(0, dtype=np.uint8)
-    lengths = np.diff(offsets)
-    hashes = np.zeros(len(raw), dtype=np.uint32)
-    for length in np.unique(lengths).tolist():
-        rows = np.flatnonzero(lengths == length)
-        hashes[rows] = _hash_matrix(data[offsets[:-1][rows][:, None] + np.arange(length)])
-    return hashes
-
-
-def _hash_matrix(matrix: npt.NDArray[np.uint8]) -> Hashes:
-    """The hash of each row of bytes."""
-    rows, length = matrix.shape
-    whole = length - length % _BLOCK
-    blocks = np.ascontiguousarray(matrix[:, :whole]).view("<u4")
-    hashes = np.zeros(rows, dtype=np.uint32)
-    for at in range(blocks.shape[1]):
-        hashes = _mixed_in(hashes, blocks[:, at])
-    if whole < length:
-        tail = np.zeros((rows, _BLOCK), dtype=np.uint8)
-        tail[:, : length - whole] = matrix[:, whole:]
-        hashes = hashes ^ _mixed(tail.view("<u4")[:, 0])
-    return _finished(hashes, length)
-
-
-def _mixed(block: Hashes) -> Hashes:
-    return _rotated(block * _C1, 15) * _C2
-
-
-def _mixed_in(hashes: Hashes, block: Hashes) -> Hashes:
-    return _rotated(hashes ^ _mixed(block), 13) * np.uint32(5) + np.uint32(0xE6546B64)
-
-
-def _rotated(values: Hashes, bits: int) -> Hashes:
-    return (values << np.uint32(bits)) | (values >> np.uint32(32 - bits))
-
-
-def _finished(hashes: Hashes, length: int) -> Hashes:
-    hashes = hashes ^ np.uint32(length)
-    hashes = (hashes ^ (hashes >> np.uint32(16))) * np.uint32(0x85EBCA6B)
-    hashes = (hashes ^ (hashes >> np.uint32(13))) * np.uint32(0xC2B2AE35)
-    return hashes ^ (hashes >> np.uint32(16))
-
-
-# ---
-
-Transform: TypeAlias = pt.Transform[Any, Any]
 
 _INT32 = (-(2**31), 2**31 - 1)
 _INT64 = (-(2**63), 2**63 - 1)
@@ -257,9 +193,9 @@ def _time_units(transform: Transform, source: PrimitiveType, values: Ints) -> In
 
 def _buckets_of_vector(transform: pt.BucketTransform[Any], source: PrimitiveType, values: Vector) -> Ints:
     if isinstance(source, _HASHED_AS_INTEGERS) and isinstance(values, np.ndarray):
-        return _in_buckets(hash_integers(values.astype(np.int64, copy=False)), transform)
+        return _in_buckets(_hash_integers(values.astype(np.int64, copy=False)), transform)
     if isinstance(source, StringType | BinaryType | FixedType | UUIDType) and not isinstance(values, np.ndarray):
-        return _in_buckets(hash_bytes(values), transform)
+        return _in_buckets(_hash_bytes(values), transform)
     if isinstance(values, np.ndarray):
         distinct, where = np.unique(values, return_inverse=True)
         listed = [from_physical(source, value) for value in distinct.tolist()]
@@ -279,3 +215,63 @@ def _truncate_wide_decimals(transform: pt.TruncateTransform[Any], source: Primit
     smallest = 1 - 10**type_.precision
     fitting = [unscaled_to_decimal(label, type_.scale) if label >= smallest else None for label in labels]
     return pa.array(fitting, type=type_).take(encoded.indices)
+
+
+# Murmur3 (x86, 32 bits, seed 0) of whole columns: the hash of bucket partitions. Integers are hashed as eight
+# little-endian bytes; strings and bytes as they are, all values of one length at a time.
+
+
+def _hash_integers(values: npt.NDArray[np.int64]) -> Hashes:
+    """The hash of each integer."""
+    blocks = np.ascontiguousarray(values, dtype="<i8").view("<u4").reshape(-1, 2)
+    return _finished(_mixed_in(_mixed_in(np.zeros(len(values), dtype=np.uint32), blocks[:, 0]), blocks[:, 1]), 8)
+
+
+def _hash_bytes(values: pa.Array) -> Hashes:
+    """The hash of each text or byte string; there are no nulls."""
+    if not len(values):
+        return np.zeros(0, dtype=np.uint32)
+    raw = values.cast(pa.large_binary())
+    _, offsets_buffer, data_buffer = raw.buffers()
+    offsets = np.frombuffer(offsets_buffer, dtype=np.int64)[raw.offset : raw.offset + len(raw) + 1]
+    data = np.frombuffer(data_buffer, dtype=np.uint8) if data_buffer is not None else np.zeros(0, dtype=np.uint8)
+    lengths = np.diff(offsets)
+    hashes = np.zeros(len(raw), dtype=np.uint32)
+    for length in np.unique(lengths).tolist():
+        rows = np.flatnonzero(lengths == length)
+        hashes[rows] = _hash_matrix(data[offsets[:-1][rows][:, None] + np.arange(length)])
+    return hashes
+
+
+def _hash_matrix(matrix: npt.NDArray[np.uint8]) -> Hashes:
+    """The hash of each row of bytes."""
+    rows, length = matrix.shape
+    whole = length - length % _BLOCK
+    blocks = np.ascontiguousarray(matrix[:, :whole]).view("<u4")
+    hashes = np.zeros(rows, dtype=np.uint32)
+    for at in range(blocks.shape[1]):
+        hashes = _mixed_in(hashes, blocks[:, at])
+    if whole < length:
+        tail = np.zeros((rows, _BLOCK), dtype=np.uint8)
+        tail[:, : length - whole] = matrix[:, whole:]
+        hashes = hashes ^ _mixed(tail.view("<u4")[:, 0])
+    return _finished(hashes, length)
+
+
+def _mixed(block: Hashes) -> Hashes:
+    return _rotated(block * _C1, 15) * _C2
+
+
+def _mixed_in(hashes: Hashes, block: Hashes) -> Hashes:
+    return _rotated(hashes ^ _mixed(block), 13) * np.uint32(5) + np.uint32(0xE6546B64)
+
+
+def _rotated(values: Hashes, bits: int) -> Hashes:
+    return (values << np.uint32(bits)) | (values >> np.uint32(32 - bits))
+
+
+def _finished(hashes: Hashes, length: int) -> Hashes:
+    hashes = hashes ^ np.uint32(length)
+    hashes = (hashes ^ (hashes >> np.uint32(16))) * np.uint32(0x85EBCA6B)
+    hashes = (hashes ^ (hashes >> np.uint32(13))) * np.uint32(0xC2B2AE35)
+    return hashes ^ (hashes >> np.uint32(16))

@@ -1,8 +1,8 @@
 """The union partition type: one tuple for the files of all specs, keyed by partition field id.
 
-The rule: fields of different specs are one column when they have the same partition field id, source and transform.
+Rule: fields of different specs are one column if they have the same partition field id, source and transform.
 The name is the newest one, so a rename does not split a column, and fields whose source column is gone are kept.
-A void field is what a dropped field leaves behind: always null, it is no column.
+A void field, which format 1 leaves in place of a dropped field, is always null and not a column.
 
 Formats that did not track partition field ids number them by position, so two specs may use one id for different
 fields. Those are never mixed: the oldest keeps the id, the others get free ids above all others. Names that collide
@@ -25,7 +25,7 @@ from floeplan.partition.fields import BoundField, SourceTypes, bind_field, sourc
 from floeplan.partition.projection import SpecProjection
 
 _Meaning: TypeAlias = tuple[int, int, str]
-_Place: TypeAlias = tuple[PartitionSpec, int]
+_SpecPosition: TypeAlias = tuple[PartitionSpec, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +62,9 @@ class UnionPartitionType:
     def of(cls, specs: Iterable[PartitionSpec], sources: SourceTypes) -> UnionPartitionType:
         """The union over specs; a spec is newer than another when its id is higher."""
         ordered = sorted(specs, key=lambda spec: spec.spec_id)
-        places = _places(ordered)
-        ids = _column_ids(places)
-        fields = [_union_field(ids[meaning], places[meaning], sources) for meaning in places]
+        positions = _positions(ordered)
+        ids = _column_ids(positions)
+        fields = [_union_field(ids[meaning], positions[meaning], sources) for meaning in positions]
         projections = {spec.spec_id: _projection(spec, ids, sources) for spec in ordered}
         return cls(tuple(sorted(_with_unique_names(fields), key=lambda field: field.id)), projections)
 
@@ -99,14 +99,14 @@ def _meaning(field: PartitionField) -> _Meaning:
     return field.field_id, field.source_id, repr(field.transform)
 
 
-def _places(ordered: Iterable[PartitionSpec]) -> dict[_Meaning, list[_Place]]:
-    """Where every distinct field stands, oldest spec first."""
-    places: dict[_Meaning, list[_Place]] = {}
+def _positions(ordered: Iterable[PartitionSpec]) -> dict[_Meaning, list[_SpecPosition]]:
+    """The specs that have each distinct field and its position there, oldest spec first."""
+    positions: dict[_Meaning, list[_SpecPosition]] = {}
     for spec in ordered:
         for position, field in enumerate(spec.fields):
             if not isinstance(field.transform, VoidTransform):
-                places.setdefault(_meaning(field), []).append((spec, position))
-    return places
+                positions.setdefault(_meaning(field), []).append((spec, position))
+    return positions
 
 
 def _column_ids(meanings: Iterable[_Meaning]) -> dict[_Meaning, int]:
@@ -124,11 +124,11 @@ def _column_ids(meanings: Iterable[_Meaning]) -> dict[_Meaning, int]:
     return ids
 
 
-def _union_field(column_id: int, places: list[_Place], sources: SourceTypes) -> UnionField:
-    newest, position = places[-1]
+def _union_field(column_id: int, positions: list[_SpecPosition], sources: SourceTypes) -> UnionField:
+    newest, position = positions[-1]
     field = newest.fields[position]
     return UnionField(
-        bind_field(field, sources, column_id), field.field_id, {spec.spec_id: position for spec, position in places}
+        bind_field(field, sources, column_id), field.field_id, {spec.spec_id: position for spec, position in positions}
     )
 
 
