@@ -83,7 +83,7 @@ def test_a_delete_is_told_to_run_again(catalog: SqlCatalog, version: int) -> Non
 def test_a_rewrite_is_told_to_run_again(catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
     table = create_table(catalog)
     rows = read_rows(table)
-    usual = commit_manager._newest
+    usual = commit_manager._reload
     meanwhile = once(lambda: commit_and_expire(table))
 
     def newest(asked: Table) -> Table:
@@ -92,8 +92,8 @@ def test_a_rewrite_is_told_to_run_again(catalog: SqlCatalog, monkeypatch: pytest
         meanwhile()
         return found
 
-    monkeypatch.setattr(commit_manager, "_newest", newest)
-    with pytest.raises(CommitConflictError, match=r"were expired while .*run the rewrite again"):
+    monkeypatch.setattr(commit_manager, "_reload", newest)
+    with pytest.raises(CommitConflictError, match=r"expired while .*run the rewrite again"):
         fp.rewrite_data_files(table, options={"rewrite-all": "true"}, commit=patient())
     assert read_rows(table) == sorted(rows + OTHERS + rows_of(300, 301) * 2)
 

@@ -1,20 +1,20 @@
-"""``doctor``: what is wrong with a table, or about to be, as far as metadata tell; and mending what is wrong.
+"""``doctor``: check a table for problems, mostly from metadata, and repair some of them.
 
 ==============================  ========  ==========================================================================
 finding                         severity  meaning
 ==============================  ========  ==========================================================================
 unknown-spec                    error     manifests of a partition spec that the metadata does not have
-short-manifest-list             warning   the manifest list has fewer files than its snapshot counts: perhaps cut
+short-manifest-list             warning   the manifest list has fewer files than its summary: perhaps truncated
 duplicate-paths                 error     a data file is listed twice: its rows are read twice
 wrong-summaries                 error     the manifest list excludes partitions that are there: plans lose their files
-misfiled-values                 error     files are filed under a partition that bounds, or sampled rows, disprove
-missing-files                   error     sampled data files are not there
-stray-deletes                   error     deletes of one file are filed elsewhere than it: engines refuse, or lose them
-unreached-deletes               error     deletes name files that moved to other partitions: their rows are back
+misfiled-values                 error     files are recorded in a partition that bounds or sampled rows disprove
+missing-files                   error     sampled data files do not exist
+stray-deletes                   error     deletes are not in the partition of their data file: engines fail or lose them
+unreached-deletes               error     deletes do not apply to files that moved: deleted rows are back
 several-vectors                 error     a data file has more than one deletion vector: engines refuse the table
-late-equality-deletes           warning   equality deletes came under an old spec after files were moved away from it
-dangling-deletes                warning   deletes of files that are not there any more
-missing-statistics              warning   files without column bounds, which nothing can prune
+late-equality-deletes           warning   equality deletes were added under an old spec after files were moved from it
+dangling-deletes                warning   deletes of data files that no longer exist
+missing-statistics              warning   files without column bounds cannot be pruned
 filtered-without-bounds         warning   files without bounds of a column that queries filter by
 small-files                     info      many files far below the target size
 old-specs                       info      files under specs that are not the current one
@@ -22,9 +22,9 @@ many-manifests                  info      small manifests, or partitions spread 
 many-snapshots                  info      snapshots that could be expired
 ==============================  ========  ==========================================================================
 
-Rule: every finding says what helps, and names the command that does it where there is one. ``repair`` mends what can be
-mended by metadata alone: deletes in the wrong place, and summaries. Fail-safe: of data only the sampled files are read,
-of delete files those whose data may be elsewhere; a finding is made where something is proven, never on suspicion.
+Rule: every finding suggests a fix, with its command where there is one. ``repair`` fixes what metadata alone can fix:
+misplaced deletes and wrong partition summaries. Fail-safe: only what is proven is reported. Only sampled data files are
+read, and delete files whose data files may have moved.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from floeplan.predicate.names import Names
 from floeplan.predicate.stats import to_mask
 from floeplan.rewrite.plan.candidates import FileSizes
 from floeplan.rewrite.plan.options import RewriteOptions
-from floeplan.rewrite.spec_upgrade.delete_repair import DeleteCheck, RepairResult, repair_deletes
+from floeplan.rewrite.spec_upgrade.misplaced_deletes import DeleteCheck, RepairResult, repair_deletes
 from floeplan.snapshot.reader import SnapshotReader
 from floeplan.snapshot.target import branch_head
 from floeplan.text import counted
@@ -63,10 +63,10 @@ from floeplan.vectors import Mask
 MANY_SNAPSHOTS = 100
 MANY_SMALL_FILES = 10
 SPREAD = 4.0
-"""Manifests a partition may lie in, on average, before that is worth a word."""
+"""Average number of manifests per partition from which it is reported."""
 
 SAMPLED_FILES = 10
-"""Data files whose rows are compared with their partition unless something else is asked for."""
+"""Default number of data files whose rows are compared with their partition."""
 
 FIXES = {
     "wrong-summaries": "floeplan doctor {} --repair",
@@ -81,13 +81,13 @@ FIXES = {
     "many-manifests": "floeplan rewrite-manifests {}",
     "many-snapshots": "floeplan expire {}",
 }
-"""What helps against a finding, with the table's name left out."""
+"""The command that fixes a finding; ``{}`` is the table name."""
 
 _SHOWN = 5
 
 
 class Severity(StrEnum):
-    """How bad a finding is."""
+    """The severity of a finding."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -96,16 +96,16 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was found.
+    """One finding.
 
     Attributes:
-        severity: How bad it is.
+        severity: Its severity.
         kind: Its name.
-        message: What it means, and what helps.
-        spec_id: The spec it is about, if it is about one.
-        files: How many files are concerned.
-        examples: Some of them.
-        fix: The command that helps, if there is one.
+        message: What it means, and how to fix it.
+        spec_id: The spec of the files, if they have one in common.
+        files: The number of files.
+        examples: Paths of some of them.
+        fix: The command that fixes it, if there is one.
     """
 
     severity: Severity
@@ -124,7 +124,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class DoctorResult:
-    """What was found, after what was mended."""
+    """The findings, after the repair if one was requested."""
 
     findings: tuple[Finding, ...]
     repaired: RepairResult | None = None
@@ -152,15 +152,15 @@ def doctor(
     filtered: Sequence[str] = (),
     commit: CommitOptions | None = None,
 ) -> DoctorResult:
-    """Look for faults of a branch, and mend those that metadata alone can mend if that is asked for.
+    """Check a branch for problems, and optionally repair those that metadata alone can repair.
 
     Args:
         table: The table, or its name.
-        repair: File stray deletes where their data is, and write wrong summaries anew.
+        repair: Move misplaced deletes to the partition of their data, and rewrite wrong summaries.
         branch: The branch.
         sample: Data files whose rows are compared with their partition; 0 reads metadata only.
-        filtered: Columns that queries filter by, whose bounds should be there.
-        commit: How repairs are committed.
+        filtered: Columns that queries filter by and that should have bounds.
+        commit: Commit and retry options.
     """
     loaded = load_table(table)
     repaired, manifests = None, 0
@@ -179,7 +179,7 @@ def _with_fix(table: Table) -> Callable[[Finding], Finding]:
 
 @dataclass(frozen=True, slots=True)
 class _Examination:
-    """One head and what was read of it; manifests of unknown specs are left out, as nobody can read them."""
+    """One head and what was read of it, without manifests of unknown specs, which cannot be read."""
 
     table: Table
     branch: str
@@ -210,7 +210,7 @@ class _Examination:
         yield from self._snapshots()
 
     def _listing(self) -> Iterator[Finding]:
-        """What the manifests list that cannot be."""
+        """Problems of the manifest list and of manifests."""
         if self.truncated is not None:
             text = f"{self.truncated.message}; if rows are missing, restore it or roll back"
             missing, location = self.truncated.total - self.truncated.listed, self.truncated.manifest_list
@@ -218,8 +218,8 @@ class _Examination:
         for spec_id in np.unique(self.unknown.spec_id).tolist():
             paths = self.unknown.path.filter(pa.array(self.unknown.spec_id == spec_id)).to_pylist()
             text = (
-                f"{counted(len(paths), 'manifest')} of a spec that the metadata does not have: nobody can read their "
-                "files; roll back to a snapshot without them, or restore the spec"
+                f"{counted(len(paths), 'manifest')} of a spec that the metadata does not have: their files cannot be "
+                "read; roll back to a snapshot without them, or restore the spec"
             )
             yield Finding(Severity.ERROR, "unknown-spec", text, spec_id, len(paths), tuple(paths[:_SHOWN]))
         twice = _repeated(self.data.path, np.ones(len(self.data), dtype=np.bool_))
@@ -227,12 +227,12 @@ class _Examination:
             Severity.ERROR,
             "duplicate-paths",
             twice,
-            "listed twice, and read twice: roll back to a snapshot before that",
+            "are listed twice and read twice: roll back to an earlier snapshot",
         )
 
     def _partitions(self) -> Iterator[Finding]:
-        """Partition values that cannot be true."""
-        text = "left out of plans by a wrong summary of their manifest: run doctor with --repair"
+        """Partition values that are disproven."""
+        text = "are pruned by a wrong partition summary of their manifest: run doctor with --repair"
         deletes = self.head.entries(self.head.manifest_rows(DELETES), EntryColumns(frozenset()))
         for entries, noun in ((self.data, "file"), (deletes, "delete file")):
             lost = denied_by_list(self.head, entries)
@@ -245,9 +245,9 @@ class _Examination:
             "misfiled-values",
             entries,
             denied,
-            ("file", "under a partition their values are not of, so that queries miss them: write their rows again"),
+            ("file", "are recorded in the wrong partition, so queries miss their rows: write the rows again"),
         )
-        gone = f"of the {counted(self.sample, 'file')} looked for not there: restore them, or roll back"
+        gone = f"of the {counted(self.sample, 'file')} sampled do not exist: restore them, or roll back"
         missing = _among(entries, sampled.missing)
         yield from _per_spec(Severity.ERROR, "missing-files", entries, missing, ("file", gone))
 
@@ -261,24 +261,30 @@ class _Examination:
             nulls = entries.ints(f"null_count.{key}") == entries.record_count
             bare = ~entries.valid(f"lower.{key}") & ~nulls
             text = (
-                f"without bounds of {name}, which queries filter by: set write.metadata.metrics.column.{name}, rewrite"
+                f"have no bounds of {name}, which queries filter by: set write.metadata.metrics.column.{name}, rewrite"
             )
             yield from _per_spec(Severity.WARNING, "filtered-without-bounds", entries, bare, ("file", text))
 
     def _deletes(self) -> Iterator[Finding]:
-        check, deletes = self.check, self.check.strays.deletes
-        mend = "run doctor with --repair"
+        check, deletes = self.check, self.check.misplaced.deletes
+        fix = "run doctor with --repair"
         yield from self._of_deletes(
-            Severity.ERROR, "stray-deletes", check.strays.stray, f"filed elsewhere than their data files: {mend}"
+            Severity.ERROR,
+            "stray-deletes",
+            check.misplaced.is_misplaced,
+            f"are not in the partition of their data files: {fix}",
         )
         unreached = np.zeros(len(deletes.kinds), dtype=np.bool_)
         unreached[check.copies.delete_rows] = True
         yield from self._of_deletes(
-            Severity.ERROR, "unreached-deletes", unreached, f"do not reach data files that moved: {mend}"
+            Severity.ERROR, "unreached-deletes", unreached, f"do not apply to data files that moved: {fix}"
         )
         several = _repeated(deletes.entries.delete_targets(), deletes.kinds == DeleteKind.VECTOR)
         yield from self._of_deletes(
-            Severity.ERROR, "several-vectors", several, "of data files that have one already: rewrite those files"
+            Severity.ERROR,
+            "several-vectors",
+            several,
+            "reference data files that already have one: rewrite those files",
         )
         moved_at = self._moved_at()
         late = (deletes.kinds == DeleteKind.EQUALITY_PARTITION) & (deletes.entries.sequence_number > moved_at)
@@ -287,17 +293,17 @@ class _Examination:
             Severity.WARNING,
             "late-equality-deletes",
             late,
-            "came under an old spec after files were moved away from it and do not meet those: check their rows",
+            "were added under an old spec after files were moved from it and do not apply to those: check their rows",
         )
         yield from self._of_deletes(
             Severity.WARNING,
             "dangling-deletes",
-            check.strays.dangling,
-            "of data files that are gone: rewrite drops them",
+            check.misplaced.dangling,
+            "reference data files that no longer exist: rewrite removes them",
         )
 
     def _moved_at(self) -> int:
-        """The sequence number of the first move to another spec that is still known; a very high one without any."""
+        """The sequence number of the first known spec upgrade; very high without any."""
         at = branch_head(self.head.metadata, self.branch)
         newest = None if at is None else self.head.metadata.snapshot_by_id(at)
         moves = [
@@ -312,13 +318,13 @@ class _Examination:
         sizes = FileSizes.of(RewriteOptions(), self.head.metadata.properties)
         bare = to_mask(pc.equal(pc.fill_null(pc.list_value_length(self.data.array("lower_bounds")), 0), 0))
         yield from self._of_data(
-            Severity.WARNING, "missing-statistics", bare, "without column bounds: nothing can leave them out of a scan"
+            Severity.WARNING, "missing-statistics", bare, "have no column bounds and cannot be pruned"
         )
         small = self.data.ints("file_size_in_bytes") < sizes.smallest
         if np.count_nonzero(small) >= MANY_SMALL_FILES:
             yield from self._of_data(Severity.INFO, "small-files", small, "are below the target size: run rewrite")
         old = self.data.spec_id != self.head.metadata.default_spec_id
-        yield from self._of_data(Severity.INFO, "old-specs", old, "under an old spec: run upgrade-spec")
+        yield from self._of_data(Severity.INFO, "old-specs", old, "are under an old spec: run upgrade-spec")
 
     def _manifests(self) -> Iterator[Finding]:
         rows = self.head.manifest_rows(DATA)
@@ -344,7 +350,7 @@ class _Examination:
             yield Finding(Severity.INFO, "many-snapshots", text)
 
     def _of_deletes(self, severity: Severity, kind: str, mask: Mask, text: str) -> Iterator[Finding]:
-        return _per_spec(severity, kind, self.check.strays.deletes.entries, mask, ("delete file", text))
+        return _per_spec(severity, kind, self.check.misplaced.deletes.entries, mask, ("delete file", text))
 
     def _of_data(self, severity: Severity, kind: str, mask: Mask, text: str) -> Iterator[Finding]:
         return _per_spec(severity, kind, self.data, mask, ("file", text))
@@ -353,7 +359,7 @@ class _Examination:
 def _per_spec(
     severity: Severity, kind: str, entries: EntriesTable, mask: Mask, words: tuple[str, str]
 ) -> Iterator[Finding]:
-    """A finding for each spec with concerned files."""
+    """One finding per spec with affected files."""
     noun, text = words
     for spec_id in np.unique(entries.spec_id[mask]).tolist():
         rows = np.flatnonzero(mask & (entries.spec_id == spec_id))
@@ -366,7 +372,7 @@ def _among(entries: EntriesTable, paths: Sequence[str]) -> Mask:
 
 
 def _repeated(targets: pa.Array, among: Mask) -> Mask:
-    """Rows whose target an earlier one has."""
+    """Rows whose target an earlier row has."""
     codes = targets.dictionary_encode().indices.fill_null(-1).to_numpy(zero_copy_only=False)
     rows = np.flatnonzero(among & (codes >= 0))
     first = np.unique(codes[rows], return_index=True)[1]

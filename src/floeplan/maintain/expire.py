@@ -1,13 +1,13 @@
-"""``expire_snapshots``: old snapshots forgotten, and the files that only they had removed.
+"""``expire_snapshots``: expire old snapshots, and delete the files that only they refer to.
 
-Rule: a branch keeps its newest snapshots: those younger than the limit, and at least so many. A tag keeps its snapshot,
-and a snapshot that no branch or tag leads to is kept while it is younger than the limit. A branch or tag with a limit
-of its own goes by that; ``main`` is never dropped.
+Rule: a branch keeps its snapshots that are newer than the limit, and at least ``retain_last``. A tag keeps its
+    snapshot, and a snapshot that no branch or tag refers to is kept while it is newer than the limit. A branch or tag
+    with limits of its own uses those; ``main`` is never dropped.
 
-Fail-safe: nothing is forgotten while the manifest list of a snapshot that stays may have been cut: older snapshots have
-what it lost. Then the catalog forgets the snapshots, and only then are files removed: those of the forgotten snapshots
-that no snapshot of the table, as the catalog then has it, refers to. Files outside the table's locations stay. A table
-whose files may belong to others (``gc.enabled=false``) is refused. Nothing is done unless ``dry_run`` is off.
+Fail-safe: nothing expires while the manifest list of a remaining snapshot may be truncated: older snapshots have what
+it lost. The catalog commits the expiry first; only then are files deleted: those of the expired snapshots that no
+snapshot of the table, as the catalog then has it, refers to. Files outside the table's locations stay. A table whose
+files may belong to others (``gc.enabled=false``) is refused. Nothing is done unless ``dry_run`` is off.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ _MAX_AGE, _MIN_KEPT, _MAX_REF_AGE = (
 
 @dataclass(frozen=True, slots=True)
 class ExpireResult:
-    """What was forgotten and removed, or would be.
+    """What expired and was deleted, or would be.
 
     Attributes:
         snapshots_before: Snapshots of the table before.
         snapshots_after: And after.
-        expired: Ids of the snapshots that were forgotten.
-        refs_removed: Branches and tags that were too old.
+        expired: Ids of the expired snapshots.
+        refs_removed: Branches and tags that expired.
         data_files: Data and delete files that were removed.
         manifests: Manifests that were removed.
         manifest_lists: Manifest lists that were removed.
@@ -90,17 +90,17 @@ def expire_snapshots(
     now_ms: int | None = None,
     commit: CommitOptions | None = None,
 ) -> ExpireResult:
-    """Forget old snapshots and remove the files that only they had.
+    """Expire old snapshots and delete unreferenced files.
 
     Args:
         table: The table, or its name.
         older_than_ms: Snapshots made before this time, in milliseconds since 1970, are old; five days ago, or what the
             table's ``history.expire.max-snapshot-age-ms`` says, when not given.
-        retain_last: Snapshots of a branch to keep however old they are.
-        dry_run: Only say what would be done.
+        retain_last: Snapshots of a branch to keep whatever their age.
+        dry_run: Only report what would be done.
         trust_lists: Go on where a manifest list has fewer files than the summary of its snapshot counts.
-        now_ms: The time it is.
-        commit: How the catalog is told.
+        now_ms: The current time.
+        commit: Commit and retry options.
     """
     loaded = load_table(table)
     _check(loaded.metadata, retain_last)
@@ -140,7 +140,7 @@ def _check(metadata: TableMetadata, retain_last: int | None) -> None:
 
 
 def refuse_shared_files(metadata: TableMetadata, what: str) -> None:
-    """Refuse to remove files of a table that says others may use them."""
+    """Refuse to delete files of a table with ``gc.enabled=false``: other tables may use them."""
     if metadata.properties.get("gc.enabled", "true").lower() == "false":
         raise UnsupportedError(
             f"cannot {what}: the table says gc.enabled=false, its files may belong to other tables",
@@ -150,7 +150,7 @@ def refuse_shared_files(metadata: TableMetadata, what: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Expiry:
-    """Snapshots to forget, and refs that go with them."""
+    """Snapshots and refs to expire."""
 
     snapshot_ids: frozenset[int]
     refs: tuple[str, ...]
@@ -158,7 +158,7 @@ class _Expiry:
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """What is old."""
+    """Which snapshots are old."""
 
     now_ms: int
     older_than_ms: int | None
@@ -252,7 +252,7 @@ class _AssertSameRefs(ValidatableTableRequirement):
 
 @dataclass(frozen=True, slots=True)
 class _Files:
-    """What only the forgotten snapshots had."""
+    """The files that only expired snapshots refer to."""
 
     content: tuple[str, ...]
     manifests: tuple[str, ...]
@@ -284,7 +284,7 @@ class _Files:
         )
 
     def result(self, table: Table, expiry: _Expiry, after: int, *, dry_run: bool) -> ExpireResult:
-        """Remove the files, unless it is a dry run."""
+        """Delete the files, unless it is a dry run."""
         wanted = (*self.content, *self.statistics, *self.manifests, *self.lists)
         locations = TableLocations.of(table.metadata)
         removed = tuple(filter(locations.hold, wanted)) if dry_run else TableFiles.of(table).remove(wanted)

@@ -1,6 +1,6 @@
 """``inspect_table``: what a table is made of: specs, schemas, snapshots, files by spec, deletes and sizes.
 
-Only metadata are read: the manifest list and the manifests of one snapshot.
+Only metadata is read: the manifest list and the manifests of one snapshot.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ class Inspection:
     """What a table is made of.
 
     Attributes:
-        table: Its name, or where its metadata are.
-        format_version: Of the specification.
+        table: Its name, or its metadata location.
+        format_version: The format version.
         location: Where its files are.
         specs: All partition specs, oldest first.
         schemas: All schemas, oldest first.
         snapshots: All snapshots, newest first.
         refs: Branches and tags.
-        files_by_spec: Data files of the snapshot that was looked at.
+        files_by_spec: Data files of the snapshot.
         delete_files: Delete files of each kind.
         sizes: Bytes of data, deletes and manifests, and data files by their size.
     """
@@ -86,7 +86,7 @@ class Inspection:
 
 
 def inspect_table(table: Table | str, *, branch: str = MAIN_BRANCH) -> Inspection:
-    """Look at a table and the head of one of its branches."""
+    """Summarize a table and the head of one of its branches."""
     loaded = load_table(table)
     head = SnapshotReader.of_branch(loaded, branch)
     data = head.entries(head.manifest_rows(DATA), EntryColumns(frozenset()))
@@ -96,7 +96,7 @@ def inspect_table(table: Table | str, *, branch: str = MAIN_BRANCH) -> Inspectio
 def inspect_files(
     loaded: Table, head: SnapshotReader, data: EntriesTable, deletes: ScanDeletes, *, branch: str = MAIN_BRANCH
 ) -> Inspection:
-    """The same for who has read the live files of the head already."""
+    """As ``inspect_table``, from live entries that were already read."""
     metadata = loaded.metadata
     newest_first = sorted(
         metadata.snapshots, key=lambda snapshot: (snapshot.timestamp_ms, snapshot.sequence_number or 0)

@@ -4,12 +4,11 @@ Rule: a file is an orphan when it lies under the table's location, is older than
 metadata of the table name it. Files are listed first and the table is loaded after that, so that whatever was committed
 in between is known.
 
-Fail-safe: the age guard (three days unless said otherwise, never less than one) protects files of commits under way;
-before anything is removed the store is asked for its time too, by a file that is written for that, and the earlier of
-the two clocks counts.
-Locations are compared as scheme, authority and path; when the table names a listed file under another scheme or
-authority nobody can tell whether it is the same file, and the run is refused. Names that begin with a dot or an
-underscore are left alone. Nothing is removed unless ``dry_run`` is off.
+Fail-safe: the age guard (3 days by default, at least 1) protects files of running commits. Before anything is deleted,
+a probe file is written to read the store's clock, and the earlier of the two clocks counts. Locations are compared as
+scheme, authority and path; when the table names a listed file under another scheme or authority it cannot be determined
+whether these are the same file, and the run is refused. Names that begin with a dot or an underscore are left alone.
+Nothing is removed unless ``dry_run`` is off.
 """
 
 from __future__ import annotations
@@ -38,15 +37,15 @@ _KEPT_NAMES = frozenset({"version-hint.text"})
 
 @dataclass(frozen=True, slots=True)
 class OrphansResult:
-    """What was found and removed, or would be.
+    """What was found and deleted, or would be.
 
     Attributes:
         files_listed: Files at the location of the table.
         files_reachable: Those that the table refers to.
-        files_too_young: Others that the age guard protects.
+        files_too_young: Unreferenced files that the age guard protects.
         orphans: Files that nothing refers to.
         bytes: Their size.
-        removed: Those that are gone.
+        removed: Those that were deleted.
         dry_run: Whether nothing was removed.
     """
 
@@ -72,12 +71,12 @@ def remove_orphans(
     trust_lists: bool = False,
     now_s: float | None = None,
 ) -> OrphansResult:
-    """Find, and unless it is a dry run remove, files that a table does not refer to.
+    """Find files that a table does not refer to, and delete them unless it is a dry run.
 
     Args:
         table: The table, or its name.
         older_than: How old a file must be.
-        dry_run: Only say what would be removed.
+        dry_run: Only report what would be deleted.
         trust_lists: Go on where a manifest list has fewer files than the summary of its snapshot counts.
         now_s: The time it is, in seconds since 1970; the earlier of this machine's and the store's when not given.
 
@@ -117,7 +116,7 @@ def remove_orphans(
 
 @dataclass(frozen=True, slots=True)
 class _Listed:
-    """A file that is there."""
+    """A listed file."""
 
     path: str
     modified_s: float

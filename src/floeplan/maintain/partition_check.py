@@ -1,4 +1,4 @@
-"""Partition values that cannot be true: denied by the summary of their manifest, by column bounds, or by rows.
+"""Partition values that are disproven by the summary of their manifest, by column bounds, or by rows.
 
 ==================  ==================================================================================================
 ``denied_by_list``  the summary in the manifest list excludes the partition of an entry: pass 1 of a plan loses the file
@@ -77,7 +77,7 @@ def _excluded(listed: ColumnStats, told: ColumnStats, at: Ints) -> Mask:
 
 
 def repair_summaries(table: Table, *, branch: str, options: CommitOptions | None = None) -> int:
-    """Write manifests whose summaries are wrong anew, entries as they are; how many that were."""
+    """Rewrite manifests with wrong partition summaries, entries unchanged; return how many there were."""
     found = [0]
 
     def decide(head: SnapshotReader) -> EntryMove | None:
@@ -143,7 +143,7 @@ class Sampled:
 
 
 def denied_by_rows(table: Table, branch: str, files: int) -> Sampled:
-    """Read some files, evenly out of all, and compare their rows with what they are filed under."""
+    """Sample files evenly and compare their rows with their recorded partition."""
     if not files or branch_head(table.metadata, branch) is None:
         return Sampled()
     try:
@@ -171,14 +171,14 @@ class _Verdict(Enum):
 
 
 class _Sample:
-    """Opens files of one table and judges their rows."""
+    """Opens files of one table and checks their rows."""
 
     def __init__(self, table: Table) -> None:
         self._union, self._schema = UnionPartitionType.of_table(table.metadata), table.metadata.schema()
         self._files = FileRows(TableRows.of(table, self._schema))
 
     def judge(self, file: FileScan, told: dict[int, pa.Scalar]) -> _Verdict:
-        """Whether the first rows of a file are of the partition it is filed under."""
+        """Whether the first rows of a file belong to its recorded partition."""
         fields = [field for field in self._union.spec(file.spec_id).fields if _can_be_read(field, self._schema)]
         names = [self._schema.find_column_name(field.source_id) for field in fields]
         wanted = self._schema.select(*(name for name in names if name is not None))

@@ -1,10 +1,11 @@
 """The files that snapshots of a table refer to.
 
 Rule: a file is reachable when a snapshot of the table has it, through its manifest list and manifests, or when the
-metadata name it. Every manifest is read once, however many snapshots list it.
+metadata names it. Every manifest is read once, however many snapshots list it.
 
-Fail-safe: a manifest that cannot be read is an error. Without it nobody can say what is reachable. So is a manifest
-list with fewer files than its snapshot counts, unless the caller trusts it: what it may have lost would be removed.
+Fail-safe: a manifest that cannot be read is an error. Without it, what is reachable cannot be determined. So is a
+manifest list with fewer files than its snapshot counts, unless the caller trusts it: what it may have lost would be
+removed.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class SnapshotFiles:
         return frozenset(self.manifests.path.to_pylist())
 
     def without(self, others: SnapshotFiles) -> SnapshotFiles:
-        """What only these snapshots have."""
+        """What only these snapshots refer to."""
         known = others.manifest_paths
         rows = [row for row, path in enumerate(self.manifests.path.to_pylist()) if path not in known]
         return SnapshotFiles(self.lists - others.lists, self.manifests.take(np.array(rows, dtype=np.int64)))
@@ -76,7 +77,7 @@ class SnapshotFiles:
 
 
 def metadata_files(table: Table) -> set[str]:
-    """Files that the metadata name themselves, apart from manifest lists."""
+    """Files that the metadata names directly, except manifest lists."""
     metadata = table.metadata
     found = {table.metadata_location, *(entry.metadata_file for entry in metadata.metadata_log)}
     return found | {one.statistics_path for one in (*metadata.statistics, *metadata.partition_statistics)}

@@ -1,7 +1,7 @@
-"""``rewrite_manifests``: entries clustered by partition, so that planning leaves most manifests unread.
+"""``rewrite_manifests``: cluster manifest entries by partition, so that planning prunes most manifests.
 
 Rule: per spec and kind, entries are sorted by partition and cut into manifests (``Clustering``). A spec is left alone
-when that would not make its partitions lie in fewer manifests, nor leave fewer manifests.
+when that would reduce neither the manifests per partition nor the number of manifests.
 
 Fail-safe: a ``replace`` snapshot of EXISTING entries; every file keeps its snapshot id, sequence numbers and row ids.
 """
@@ -23,7 +23,7 @@ from floeplan.metadata.manifests.manifest_list import DATA, DELETES
 from floeplan.metadata.manifests.new_entries import concat_entries
 from floeplan.partition.key import partition_codes
 from floeplan.partition.union import UnionPartitionType
-from floeplan.rewrite.spec_upgrade.placement import MOST_MANIFESTS, Clustering
+from floeplan.rewrite.spec_upgrade.entry_moves import MOST_MANIFESTS, Clustering
 from floeplan.snapshot.reader import SnapshotReader
 from floeplan.transaction.catalog_commit import CommitOptions
 from floeplan.transaction.merge_manifests import MergeOptions
@@ -44,8 +44,8 @@ class SpecManifests:
         entries: Live entries.
         manifests_before: Manifests that held them.
         manifests_after: Manifests that hold them now.
-        overlap_before: Manifests that a partition lay in, on average.
-        overlap_after: The same now.
+        overlap_before: Average manifests per partition before.
+        overlap_after: Average manifests per partition after.
     """
 
     spec_id: int
@@ -63,7 +63,7 @@ class SpecManifests:
 
 @dataclass(frozen=True, slots=True)
 class RewriteManifestsResult:
-    """How many manifests there were and are, and the snapshot that changed it; none when all were well."""
+    """Manifests before and after, and the snapshot; none when nothing was rewritten."""
 
     manifests_before: int
     manifests_after: int
@@ -93,9 +93,9 @@ def rewrite_manifests(
         table: The table, or its name.
         spec_ids: Specs whose manifests are rewritten; all when not given.
         least_entries: Entries of a manifest below which neighbouring partitions share one.
-        dry_run: Only say what would be done.
+        dry_run: Only report what would be done.
         branch: The branch.
-        commit: How the snapshot is committed.
+        commit: Commit and retry options.
     """
     if least_entries < 1:
         raise InvalidOptionError("least_entries must be at least 1", context={"value": least_entries})
@@ -106,7 +106,7 @@ def rewrite_manifests(
 
     def decide(head: SnapshotReader) -> EntryMove | None:
         planned.append(_plan(head, spec_ids, least_entries))
-        return planned[-1].refiling()
+        return planned[-1].entry_move()
 
     if dry_run:
         decide(SnapshotReader.of_branch(loaded, branch))
@@ -134,7 +134,7 @@ class _Group:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What would be done on one head."""
+    """What would be rewritten on one head."""
 
     head: SnapshotReader
     groups: list[_Group]
@@ -143,7 +143,7 @@ class _Plan:
     def chosen(self) -> list[_Group]:
         return [group for group in self.groups if group.better]
 
-    def refiling(self) -> EntryMove | None:
+    def entry_move(self) -> EntryMove | None:
         if not self.chosen:
             return None
         return EntryMove(
@@ -195,7 +195,7 @@ def _group(head: SnapshotReader, rows: Ints, least_entries: int) -> _Group:
 
 
 def _overlap(head: SnapshotReader, entries: EntriesTable, manifest: Ints) -> float:
-    """In how many manifests a partition lies, on average."""
+    """Average manifests per partition."""
     codes = partition_codes(head.union, entries.spec_id, entries.partition_columns())
     if not len(codes):
         return 0.0

@@ -1,1 +1,21 @@
-"""Rewriting: which files to rewrite into which, and how the new files are made."""
+"""Rewriting data files: compaction, sorting, clustering, and moving files to another partition spec.
+
+``rewrite_data_files`` plans which files to rewrite, rewrites them group by group, and commits the groups.
+``upgrade_spec`` moves files to another spec by metadata alone where it can, and rewrites the rest.
+
+Rule: a rewrite never changes the rows of a table, whatever other writers commit meanwhile. Groups are independent: any
+subset can be committed. Fail-safe: a group that cannot be rewritten or committed safely stays unchanged and is
+reported.
+
+Packages in reading order:
+
+- ``plan``: which files, in which groups, and why;
+- ``strategies``: the order of rows, one object per strategy;
+- ``run``: rewriting groups in this process or on Spark, and ``rewrite_data_files`` (``run.execute``);
+- ``pages``: copying and joining encoded Parquet pages;
+- ``commit``: committing groups, and carrying over concurrent deletes;
+- ``spec_upgrade``: moving files to another spec, and repairing misplaced deletes;
+- ``result``: what a rewrite did.
+
+Imported by ``maintain``, ``audit``, ``explorer`` and ``cli``.
+"""

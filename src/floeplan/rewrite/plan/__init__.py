@@ -1,1 +1,19 @@
-"""The plan package."""
+"""Planning a rewrite: which data files, in which groups, into what, and why.
+
+Rule: planning reads metadata only, and the same table and options give the same groups with the same ids. Fail-safe: a
+file for which a filter cannot be evaluated is included with a warning (``strict`` refuses it); a manifest list that may
+be truncated is refused, because rows whose deletes it lost would be written back (``trust_lists`` overrides).
+
+Modules in reading order:
+
+- ``options``: Iceberg's options and ours;
+- ``planner``: the nine steps;
+- ``filter``: ``partition_filter`` and ``where`` over all specs;
+- ``candidates``: reasons to rewrite a file, and file sizes;
+- ``output``: the partition of a file under the output spec;
+- ``groups``: packing, dropping and ordering groups;
+- ``model``: the plan;
+- ``resume``: continuing an interrupted ``rewrite-all``.
+
+Imported by ``rewrite.run``, ``rewrite.commit``, ``rewrite.spec_upgrade``, ``maintain`` and everything above.
+"""

@@ -1,1 +1,18 @@
-"""The run package."""
+"""Running a rewrite: groups as tasks, in this process or on Spark, each in the cheapest way that applies.
+
+Rule: all live rows of a group, and no others, are in its new files; the number of rows read and written is compared for
+every group. Fail-safe: a group that fails leaves no file behind and does not fail the others.
+
+Modules in reading order:
+
+- ``execute``: ``rewrite_data_files``: plan, run and commit;
+- ``runner``: jobs of groups, locally or on Spark; ``progress``: progress reports;
+- ``group_task``: a group as a task, an attempt at it, and its result;
+- ``rewriter``: one group: copy row groups, join pages, or write rows;
+- ``join_group``: a new file from encoded pages;
+- ``write_group``: rows decoded, sorted and written; ``sorting``: in memory or on disk; ``write_sorted``: encoding by
+  several threads;
+- ``position_map``: where each row went, for concurrent deletes.
+
+Imported by ``rewrite.commit`` (results), ``rewrite.spec_upgrade`` and everything above ``rewrite``.
+"""

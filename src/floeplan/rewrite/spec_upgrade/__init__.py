@@ -1,1 +1,13 @@
-"""The spec_upgrade package."""
+"""Moving files to another partition spec, by metadata alone where their partition is proven.
+
+Rule: an entry moves only when its new partition is proven and the same deletes apply to it before and after. Fail-safe:
+other files keep their spec, with a reason, or are rewritten; deletes that a concurrent writer records in the old
+partition are found and repaired.
+
+- ``upgrade``: ``upgrade_spec``;
+- ``move``: which files can move, and why others cannot;
+- ``entry_moves``: manifests in which moved entries are recorded;
+- ``misplaced_deletes``: deletes that are not in the partition of their data file, and their repair.
+
+Imported by ``maintain`` and everything above.
+"""

@@ -1,13 +1,13 @@
-"""``upgrade_spec``: old files brought under another partition spec, by metadata alone where that is proven.
+"""``upgrade_spec``: move old files to another partition spec, by metadata alone where their partition is proven.
 
-Rule: one ``replace`` snapshot (or several, ``files_per_commit`` at a time) files the entries under the new spec; no
-data file is opened or written. What cannot be proven, or what a delete forbids, has its reason, and is rewritten: its
-rows are read and shared out by the transforms of the spec. ``metadata_only`` leaves it instead. All is decided anew on
-every head, so a run that was interrupted is taken up by the next, and a second run finds nothing to do.
+Rule: one ``replace`` snapshot (or several, ``files_per_commit`` at a time) records the entries in the new spec; no data
+file is opened or written. Files whose partition is not proven, or that a delete forbids to move, are rewritten:
+their rows are partitioned by the transforms of the spec. ``metadata_only`` leaves them instead. Every head is planned
+from scratch, so an interrupted run is continued by the next, and a second run finds nothing to do.
 
-Fail-safe: a merge-on-read writer that was in flight during the move commits its deletes under the old spec. The head is
-asked for such strays before the move, after it, and for ``grace_seconds`` more, and they are filed anew; ``doctor
---repair`` does the same at any time.
+Fail-safe: a concurrent merge-on-read writer may commit its deletes under the old spec. The head is checked for such
+deletes before the move, after it, and for ``grace_seconds`` more, and they are repaired; ``doctor --repair`` does the
+same at any time.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from floeplan.predicate.compile import PredicateSource, compile_predicate
 from floeplan.predicate.ir import TRUE, IrExpr
 from floeplan.rewrite.plan.options import RewriteOptions
 from floeplan.rewrite.run.execute import run_rewrite
-from floeplan.rewrite.spec_upgrade.delete_repair import repair_deletes
-from floeplan.rewrite.spec_upgrade.move import Fate, SpecMove, plan_move
+from floeplan.rewrite.spec_upgrade.misplaced_deletes import repair_deletes
+from floeplan.rewrite.spec_upgrade.move import MoveStatus, SpecMove, plan_move
 from floeplan.snapshot.reader import SnapshotReader
 from floeplan.text import counted
 from floeplan.transaction.catalog_commit import CommitOptions
@@ -46,16 +46,16 @@ _MEANING = (
 
 @dataclass(frozen=True, slots=True)
 class UpgradeOptions:
-    """How files are brought under another spec.
+    """Options of a spec upgrade.
 
     Attributes:
         to: The id of the spec, or ``current``.
-        allow_coarser: Whether files move where the new partition tells less than the old one did (day to month).
-        files_per_commit: Files to move in one commit; all of them when not given.
-        grace_seconds: How long to look for deletes of writers that were in flight, after the last move.
-        dry_run: Whether only to say what would be done.
-        metadata_only: Whether files that cannot be moved are left, instead of being rewritten.
-        where: Move only files of which every row is proven to match; nothing is rewritten then.
+        allow_coarser: Move files even if that drops partition information (day to month).
+        files_per_commit: Maximum files per commit; all of them by default.
+        grace_seconds: How long to check for deletes of concurrent writers after the last move.
+        dry_run: Only report what would be done.
+        metadata_only: Leave files that cannot be moved instead of rewriting them.
+        where: Move only files of which every row provably matches; nothing is rewritten.
         trust_lists: Whether to go on when a manifest list has fewer files than the snapshot summary counts.
     """
 
@@ -77,19 +77,19 @@ class UpgradeOptions:
 
 @dataclass(frozen=True, slots=True)
 class SpecUpgradeResult:
-    """What was moved, or would be, and why the rest was not.
+    """The result of a spec upgrade.
 
     Attributes:
-        target_spec_id: The spec files were to be brought under.
+        target_spec_id: The target spec.
         files_total: Live data files.
-        files_by_metadata: Files moved without being touched.
-        files_by_rewrite: Files whose rows were written anew under the spec.
+        files_by_metadata: Files moved by metadata alone.
+        files_by_rewrite: Files that were rewritten.
         files_left: Files that stay under another spec.
-        reasons: How many files could not be moved for which reason, those that were rewritten included.
-        deletes_carried: Delete files that went along with their data files, or were brought after them.
-        snapshot_ids: The snapshots that were committed, oldest first.
-        notes: What will be different for whoever uses the table.
-        dry_run: Whether nothing was done.
+        reasons: How many files could not be moved for which reason, including those that were rewritten.
+        deletes_carried: Delete files that moved with their data files.
+        snapshot_ids: The committed snapshots, oldest first.
+        notes: What changes for users of the table.
+        dry_run: Whether nothing was changed.
     """
 
     target_spec_id: int
@@ -122,19 +122,19 @@ def upgrade_spec(
     options: UpgradeOptions | None = None,
     commit: CommitOptions | None = None,
 ) -> SpecUpgradeResult:
-    """Bring the files of a branch under a partition spec.
+    """Move the files of a branch to a partition spec.
 
     Args:
         table: The table, or its name.
         to: The id of the spec, or ``current``; what ``options`` says when they are given.
-        spark: A session that rewrites what cannot be moved; without one this process does.
+        spark: A Spark session to rewrite on; by default rewrites in this process.
         branch: The branch to change.
         options: How it is done.
         commit: How snapshots are committed.
 
     Raises:
         UnknownSpecError: The table has no such spec.
-        CommitConflictError: Other writers were faster every time; what was committed before stays.
+        CommitConflictError: Other writers won every retry; what was committed before stays.
     """
     chosen = options or UpgradeOptions(to=to)
     return _Upgrade(load_table(table), branch, chosen, commit or CommitOptions(), spark).run()
@@ -142,7 +142,7 @@ def upgrade_spec(
 
 @dataclass(slots=True)
 class _Upgrade:
-    """One run; ``left`` is what the last look at the head found that could not be moved."""
+    """One run; ``left`` is the last plan, of what could not be moved."""
 
     table: Table
     branch: str
@@ -165,7 +165,7 @@ class _Upgrade:
         left = self.left
         if self._rewritable(left):
             self._rewrite(spec_id, left.coarser_specs)
-        self._bring_strays()
+        self._repair_late_deletes()
         return self._result(left)
 
     def _plan(self, head: SnapshotReader, spec_id: int) -> SpecMove:
@@ -178,11 +178,11 @@ class _Upgrade:
         return plan_move(head, spec_id, allow_coarser=self.options.allow_coarser, most_files=most, where=where)
 
     def _move(self, spec_id: int) -> bool:
-        """Move what can be moved now, at most as much as goes into one commit; false when there was nothing."""
+        """Commit one move; false when nothing can be moved."""
 
         def decide(head: SnapshotReader) -> EntryMove | None:
             self.left = self._plan(head, spec_id)
-            return self.left.refiling()
+            return self.left.entry_move()
 
         summary = {"floeplan.operation": "upgrade-spec", "floeplan.target-spec-id": str(spec_id)}
         done = move_entries(self.table, decide, branch=self.branch, summary=summary, options=self.commit)
@@ -191,14 +191,14 @@ class _Upgrade:
         self.table = done.table
         self.snapshot_ids.append(done.snapshot_id)
         self.moved += int(np.count_nonzero(self.left.moved))
-        self.carried += int(np.count_nonzero(self.left.strays.stray))
+        self.carried += int(np.count_nonzero(self.left.misplaced.is_misplaced))
         return True
 
     def _rewritable(self, left: SpecMove) -> int:
-        """How many of the files that cannot be moved are rewritten; not those that would lose partition information."""
+        """How many files that cannot be moved are rewritten; not those that would lose partition information."""
         if self.options.metadata_only or self.options.where is not None:
             return 0
-        return sum(files for reason, files in left.reasons().items() if reason != Fate.COARSER_TARGET.label)
+        return sum(files for reason, files in left.reasons().items() if reason != MoveStatus.COARSER_TARGET.label)
 
     def _rewrite(self, spec_id: int, leave_specs: frozenset[int]) -> None:
         options = RewriteOptions(
@@ -216,8 +216,8 @@ class _Upgrade:
         self.rewritten = done.files_rewritten
         self.snapshot_ids += done.snapshot_ids
 
-    def _bring_strays(self) -> None:
-        """Deletes that others committed for moved files meanwhile: looked for once, and again as long as is asked."""
+    def _repair_late_deletes(self) -> None:
+        """Repair deletes that others committed for moved files: once, and again until ``grace_seconds`` have passed."""
         timing = self.commit.timing
         until = timing.clock() + self.options.grace_seconds
         while True:
@@ -230,7 +230,7 @@ class _Upgrade:
 
     def _dry_result(self, planned: SpecMove) -> SpecUpgradeResult:
         self.moved = int(np.count_nonzero(planned.moved))
-        self.carried = int(np.count_nonzero(planned.strays.stray))
+        self.carried = int(np.count_nonzero(planned.misplaced.is_misplaced))
         self.rewritten = self._rewritable(planned)
         return self._result(planned)
 
@@ -251,11 +251,11 @@ class _Upgrade:
 
 
 def target_spec_id(table: Table, to: int | str) -> int:
-    """The id of the spec that is meant.
+    """Resolve a spec id or ``current``.
 
     Raises:
         UnknownSpecError: The table has no such spec.
-        InvalidOptionError: What is given is no id.
+        InvalidOptionError: Not a spec id.
     """
     if to == CURRENT:
         return table.metadata.default_spec_id
@@ -272,9 +272,9 @@ def target_spec_id(table: Table, to: int | str) -> int:
 
 
 def _notes(last: SpecMove, changed: int) -> tuple[str, ...]:
-    """What changes in meaning, and what is asked for before more can be done."""
+    """What changes for users, and which option would move more files."""
     meaning = _MEANING if changed else ()
-    coarser = last.reasons().get(Fate.COARSER_TARGET.label, 0)
+    coarser = last.reasons().get(MoveStatus.COARSER_TARGET.label, 0)
     if not coarser:
         return meaning
     return (*meaning, f"{counted(coarser, 'file')} would lose partition information: allow-coarser moves them too")

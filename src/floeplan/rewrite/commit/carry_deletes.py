@@ -1,16 +1,16 @@
-"""Deletes that other writers added to replaced files, carried over to the new files in the same commit.
+"""Carrying over deletes that other writers added to replaced files, in the commit that replaces them.
 
 ============================  =========================================================================================
-a newer delete                what becomes of it
+a concurrent delete           how it is carried over
 ============================  =========================================================================================
-position delete, vector       its positions go through the compaction map onto the new files: as deletion vectors in
-                              format 3, as position delete files in format 2
-equality, whole table         still meets the rows: they keep the age they had when the rewrite was planned
+position delete, vector       its positions are mapped to the new files: as deletion vectors in format 3, as position
+                              delete files in format 2
+equality, unpartitioned spec  still applies: new files keep the data sequence number of the planned snapshot
 equality, one partition       the same, if the new files are in the partition of the old ones
 ============================  =========================================================================================
 
-Fail-safe: a delete that cannot be carried over refuses its group and no other: an equality delete of a partition that
-rows leave or come to, or any equality delete when new files are not to keep the age of the old ones.
+Fail-safe: a delete that cannot be carried over fails its group and no other: an equality delete of a partition that
+rows leave or enter, or any equality delete when new files do not keep the data sequence number.
 """
 
 from __future__ import annotations
@@ -48,14 +48,6 @@ from floeplan.vectors import Ints
 from floeplan.write.position_deletes import merge_positions, write_deletion_vectors, write_position_deletes
 from floeplan.write.target import WriteTarget
 
-# What other writers did to a branch since a rewrite was planned, as far as it concerns the files that are replaced.
-#
-# Rule: a data file that left the table cannot be replaced any more. A delete file counts if it was added since and is
-# still there; a file that was taken out and put in again by one commit is there.
-#
-# Fail-safe: a history that does not reach the snapshot of the plan cannot be judged and is a conflict.
-
-
 _DATA = EntryColumns(frozenset({"snapshot_id"}), partition=False)
 _DELETES = EntryColumns(
     frozenset(
@@ -73,15 +65,17 @@ _DELETES = EntryColumns(
 
 
 @dataclass(frozen=True, slots=True)
-class Since:
-    """What happened up to a head.
+class ConcurrentChanges:
+    """What other writers committed since the plan, up to a head.
+
+    A delete file counts if it was added since and is still there; one that a commit removes and adds again is there.
 
     Attributes:
         table: The table with that head.
         head: The head's snapshot id.
-        removed_data: Paths of data files that left the table.
-        removed_deletes: Delete files that did.
-        deletes: Delete files that came.
+        removed_data: Paths of removed data files, which can no longer be replaced.
+        removed_deletes: Removed delete files.
+        deletes: Added delete files.
     """
 
     table: Table
@@ -91,8 +85,8 @@ class Since:
     deletes: ScanDeletes
 
     @classmethod
-    def of(cls, table: Table, head: int | None, start: int | None) -> Since:
-        """What happened between two snapshots of a branch.
+    def of(cls, table: Table, head: int | None, start: int | None) -> ConcurrentChanges:
+        """What was committed between two snapshots of a branch.
 
         Raises:
             CommitConflictError: The history of the head does not reach the start.
@@ -112,7 +106,7 @@ class Since:
 
 
 def _latest(deletes: Committed) -> tuple[EntriesTable, pa.Array]:
-    """The delete files that are there and were not, and the keys of those that left; snapshots count newest first."""
+    """The added delete files, and the keys of the removed ones; snapshots are numbered newest first."""
     entries, snapshot = deletes.entries, deletes.snapshot
     keys = entry_keys(entries)
     code = np.asarray(keys.dictionary_encode().indices, dtype=np.int64)
@@ -128,11 +122,9 @@ def _latest(deletes: Committed) -> tuple[EntriesTable, pa.Array]:
 
 
 def is_among(values: pa.Array, wanted: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Which values are among the wanted ones."""
+    """Which values are in ``wanted``."""
     return to_mask(pc.is_in(values, value_set=wanted.cast(values.type)))
 
-
-# ---
 
 _EQUALITY = (DeleteKind.EQUALITY_GLOBAL, DeleteKind.EQUALITY_PARTITION)
 _OF_ONE_FILE = (DeleteKind.POSITION_FILE, DeleteKind.VECTOR)
@@ -141,12 +133,12 @@ _NONE = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(slots=True)
-class Carried:
-    """Deletes of others for some groups.
+class CarriedDeletes:
+    """Concurrent deletes for some groups.
 
     Attributes:
-        positions: Rows to delete of new files, by path.
-        replaced: Newer delete files that served a replaced file alone.
+        positions: Positions to delete in new files, by path.
+        replaced: File-scoped delete files of replaced files, which the commit removes.
     """
 
     positions: dict[str, list[Ints]] = field(default_factory=lambda: defaultdict(list))
@@ -154,17 +146,17 @@ class Carried:
 
     @property
     def rows(self) -> int:
-        """How many rows they delete."""
+        """Deleted rows."""
         return sum(len(part) for parts in self.positions.values() for part in parts)
 
-    def add(self, other: Carried) -> None:
-        """Take in what was found for another group."""
+    def add(self, other: CarriedDeletes) -> None:
+        """Add the deletes of another group."""
         for path, parts in other.positions.items():
             self.positions[path] += parts
         self.replaced |= other.replaced
 
     def write(self, target: WriteTarget, added: EntriesTable, token: str) -> EntriesTable | None:
-        """Write them as deletes of the new files; their entries."""
+        """Write them as position deletes or deletion vectors of the new files; return their entries."""
         if not self.positions:
             return None
         files = added.filter(is_among(added.path, pa.array(sorted(self.positions), pa.large_string())))
@@ -176,42 +168,42 @@ class Carried:
 
 @dataclass(frozen=True, slots=True)
 class DeleteCarrier:
-    """Carries the deletes of others over to the new files of groups.
+    """Carries concurrent deletes over to the new files of groups.
 
     Attributes:
-        since: What others did.
-        keeps_age: Whether new files have the sequence number of the snapshot the plan was made on.
+        concurrent: What others committed.
+        keeps_sequence_number: Whether new files have the data sequence number of the planned snapshot.
         files: The files of the plan with the deletes that others added.
-        met: The row of each file that has any, by path.
+        rows_with_deletes: The row of each file to which one of them applies, by path.
     """
 
-    since: Since
-    keeps_age: bool
+    concurrent: ConcurrentChanges
+    keeps_sequence_number: bool
     files: PlannedFiles
-    met: Mapping[str, int]
+    rows_with_deletes: Mapping[str, int]
 
     @classmethod
-    def of(cls, planned: PlannedFiles, since: Since, *, keeps_age: bool) -> DeleteCarrier:
-        """For the files of a plan: deletes are matched with all of them at once."""
-        deletes = since.deletes
-        matches = _match(planned.entries, since)
+    def of(cls, planned: PlannedFiles, concurrent: ConcurrentChanges, *, keeps_sequence_number: bool) -> DeleteCarrier:
+        """Match concurrent deletes with all files of a plan at once."""
+        deletes = concurrent.deletes
+        matches = _match(planned.entries, concurrent)
         files = replace(planned, deletes=deletes.entries, delete_kinds=deletes.kinds, matches=matches)
         rows = np.flatnonzero(matches.counts)
         paths = planned.entries.path.take(pa.array(rows)).to_pylist()
-        return cls(since, keeps_age, files, dict(zip(paths, rows.tolist(), strict=True)))
+        return cls(concurrent, keeps_sequence_number, files, dict(zip(paths, rows.tolist(), strict=True)))
 
-    def carry(self, group: GroupResult, added: EntriesTable) -> Carried:
-        """What becomes of newer deletes of the group's files; ``added`` are its new files with their age.
+    def carry(self, group: GroupResult, added: EntriesTable) -> CarriedDeletes:
+        """Map concurrent deletes of the group's files; ``added`` are its new files with their data sequence number.
 
         Raises:
             CommitConflictError: One of them cannot be carried over.
         """
-        found = Carried()
+        found = CarriedDeletes()
         if not len(self.files.deletes):
             return found
-        rows = [self.met[path] for path in group.removed_data if path in self.met]
-        self._refuse_equality(group, rows, added)
-        reader = DeleteFileReader(self.since.table.io)
+        rows = [self.rows_with_deletes[path] for path in group.removed_data if path in self.rows_with_deletes]
+        self._check_equality_deletes(group, rows, added)
+        reader = DeleteFileReader(self.concurrent.table.io)
         for row in rows:
             file = self.files[row]
             for delete in file.deletes:
@@ -223,14 +215,14 @@ class DeleteCarrier:
                     found.positions[target].append(moved)
         return found
 
-    def _refuse_equality(self, group: GroupResult, rows: Sequence[int], added: EntriesTable) -> None:
-        """Equality deletes that would miss rows they meet now, or meet rows they miss now."""
+    def _check_equality_deletes(self, group: GroupResult, rows: Sequence[int], added: EntriesTable) -> None:
+        """Refuse equality deletes that would apply to fewer or more rows after the rewrite."""
         kinds = self.files.delete_kinds
         before = np.concatenate([self.files.matches.of(row) for row in rows] or [_NONE])
-        if not self.keeps_age:
+        if not self.keeps_sequence_number:
             wrong = before[np.isin(kinds[before], _EQUALITY)]
-        elif (kinds == DeleteKind.EQUALITY_PARTITION).any() and not self._stays(group, added):
-            concerned = np.union1d(before, _match(added, self.since).deletes)
+        elif (kinds == DeleteKind.EQUALITY_PARTITION).any() and not self._keeps_partition(group, added):
+            concerned = np.union1d(before, _match(added, self.concurrent).deletes)
             wrong = concerned[kinds[concerned] == DeleteKind.EQUALITY_PARTITION]
         else:
             return
@@ -242,20 +234,20 @@ class DeleteCarrier:
                 context={"file": path},
             )
 
-    def _stays(self, group: GroupResult, added: EntriesTable) -> bool:
+    def _keeps_partition(self, group: GroupResult, added: EntriesTable) -> bool:
         """Whether new files are in the partition of the old ones."""
         entries = self.files.entries
         old = entries.filter(is_among(entries.path, pa.array(group.removed_data, pa.large_string())))
-        return _places(old) == _places(added)
+        return _partitions(old) == _partitions(added)
 
 
-def _match(data: EntriesTable, since: Since) -> DeleteMatches:
-    metadata = since.table.metadata
+def _match(data: EntriesTable, concurrent: ConcurrentChanges) -> DeleteMatches:
+    metadata = concurrent.table.metadata
     sources = source_types(metadata.schema(), metadata.schemas)
-    return match(data, since.deletes, UnionPartitionType.of_table(metadata), sources)
+    return match(data, concurrent.deletes, UnionPartitionType.of_table(metadata), sources)
 
 
-def _places(files: EntriesTable) -> set[tuple[object, ...]]:
-    """The specs and partition tuples files are in."""
+def _partitions(files: EntriesTable) -> set[tuple[object, ...]]:
+    """The specs and partition tuples of files."""
     names = ["spec_id", *(partition_column(key) for key in files.partition_types)]
     return set(zip(*(files.array(name).to_pylist() for name in names), strict=True))

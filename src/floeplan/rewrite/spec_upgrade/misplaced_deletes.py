@@ -1,15 +1,15 @@
-"""Deletes filed where their data files are.
+"""Delete files that are not recorded in the partition of their data files, and their repair.
 
-Rule: a delete file that names one data file, and a deletion vector, belong to the spec and partition of that data file.
-One that is filed elsewhere ("stray") makes Iceberg refuse the table, and other readers bring its rows back. It comes
-about when a merge-on-read writer commits deletes for files that were moved to another spec meanwhile. The repair files
-such deletes under the partition of their data file; nothing else about them changes.
+Rule: a position delete file that references one data file, and a deletion vector, must be recorded in the spec and
+partition of that data file. One that is not (*misplaced*) makes Iceberg refuse the table, and other readers bring
+deleted rows back. It happens when a merge-on-read writer commits deletes for files that were moved to another spec
+meanwhile. The repair records such deletes in the partition of their data file; nothing else about them changes.
 
-A position delete file of several data files belongs to the partition they were in. When some of them were moved, it is
-filed under their new partitions as well, and kept where it is.
+A position delete file of several data files belongs to the partition they were in. When some of them moved, it is also
+recorded in their new partitions.
 
 Fail-safe: a delete whose data file is not in the snapshot is left alone, and so is an equality delete: which files it
-was meant for cannot be told from it.
+was meant for cannot be determined.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from floeplan.parquet.source import open_source
 from floeplan.partition.key import partition_codes
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.stats import to_mask
-from floeplan.rewrite.spec_upgrade.placement import Move, Places, refiling_of
+from floeplan.rewrite.spec_upgrade.entry_moves import Move, PartitionTuples, entry_move_of
 from floeplan.snapshot.deletes import ScanDeletes
 from floeplan.snapshot.reader import SnapshotReader
 from floeplan.transaction.catalog_commit import CommitOptions
@@ -46,45 +46,46 @@ _ONE_FILE = (DeleteKind.POSITION_FILE, DeleteKind.VECTOR)
 
 
 @dataclass(frozen=True, slots=True)
-class Strays:
-    """Delete files of a snapshot that are filed elsewhere than their data files.
+class MisplacedDeletes:
+    """Delete files of a snapshot that are not recorded in the partition of their data file.
 
     Attributes:
         deletes: All live delete files.
-        stray: Which of them are filed elsewhere.
-        data_rows: For each stray the row of its data file.
-        dangling: Path-scoped deletes whose data file is not in the snapshot.
+        is_misplaced: Which of them are misplaced.
+        data_rows: For each of these the row of its data file.
+        dangling: File-scoped deletes whose data file is not in the snapshot.
     """
 
     deletes: ScanDeletes
-    stray: Mask
+    is_misplaced: Mask
     data_rows: Ints
     dangling: Mask
 
-    def move(self, places: Places, copies: Pairs | None = None) -> Move:
-        """The strays filed where their data files are, given the places of all data files."""
-        entries, there = self.deletes.entries, places.take(self.data_rows)
+    def move(self, partitions: PartitionTuples, copies: Pairs | None = None) -> Move:
+        """Move the misplaced deletes to the partition of their data files."""
+        entries, there = self.deletes.entries, partitions.take(self.data_rows)
         if copies is None or not len(copies.delete_rows):
-            return Move(entries, self.stray, there)
-        return Move(entries, self.stray, there, copies.delete_rows, places.take(copies.data_rows))
+            return Move(entries, self.is_misplaced, there)
+        return Move(entries, self.is_misplaced, there, copies.delete_rows, partitions.take(copies.data_rows))
 
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Delete files, by row, with a data file in each partition that they have to be filed under as well."""
+    """Rows of delete files, each with a data file in a partition that it must also be recorded in."""
 
     delete_rows: Ints
     data_rows: Ints
 
 
-def joint_codes(union: UnionPartitionType, *places: Places) -> list[Ints]:
-    """A number for every distinct (spec, partition) over several sets of files."""
-    keys = sorted({key for one in places for key in one.columns})
+def joint_codes(union: UnionPartitionType, *partitions: PartitionTuples) -> list[Ints]:
+    """Number the distinct (spec, partition) pairs over several sets of files."""
+    keys = sorted({key for one in partitions for key in one.columns})
     columns = {
-        key: _stacked([one.columns.get(key) for one in places], [len(one.spec_id) for one in places]) for key in keys
+        key: _stacked([one.columns.get(key) for one in partitions], [len(one.spec_id) for one in partitions])
+        for key in keys
     }
-    codes = partition_codes(union, np.concatenate([one.spec_id for one in places]), columns)
-    return np.split(codes, np.cumsum([len(one.spec_id) for one in places])[:-1])
+    codes = partition_codes(union, np.concatenate([one.spec_id for one in partitions]), columns)
+    return np.split(codes, np.cumsum([len(one.spec_id) for one in partitions])[:-1])
 
 
 def _stacked(columns: list[pa.Array | None], lengths: list[int]) -> pa.Array:
@@ -98,22 +99,24 @@ def _stacked(columns: list[pa.Array | None], lengths: list[int]) -> pa.Array:
     )
 
 
-def find_strays(union: UnionPartitionType, paths: pa.Array, places: Places, deletes: ScanDeletes) -> Strays:
-    """The deletes that are not filed where their data files are, or are going to be."""
+def find_misplaced(
+    union: UnionPartitionType, paths: pa.Array, partitions: PartitionTuples, deletes: ScanDeletes
+) -> MisplacedDeletes:
+    """The deletes that are not recorded in the (new) partition of their data file."""
     targets = deletes.entries.delete_targets()
     by_path = np.isin(deletes.kinds, _ONE_FILE)
     found = pc.index_in(targets, value_set=paths)
     present = by_path & to_mask(found.is_valid())
     data_row = found.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-    data_codes, delete_codes = joint_codes(union, places, Places.of(deletes.entries))
-    stray = np.zeros(len(present), dtype=np.bool_)
-    stray[present] = data_codes[data_row[present]] != delete_codes[present]
-    return Strays(deletes, stray, data_row[stray], by_path & ~present)
+    data_codes, delete_codes = joint_codes(union, partitions, PartitionTuples.of(deletes.entries))
+    is_misplaced = np.zeros(len(present), dtype=np.bool_)
+    is_misplaced[present] = data_codes[data_row[present]] != delete_codes[present]
+    return MisplacedDeletes(deletes, is_misplaced, data_row[is_misplaced], by_path & ~present)
 
 
 @dataclass(frozen=True, slots=True)
 class RepairResult:
-    """Delete files that were filed anew, and the snapshot that did it; no snapshot when all were in their place."""
+    """How many delete files were repaired, and the snapshot; no snapshot when there was nothing to repair."""
 
     delete_files: int
     snapshot_id: int | None
@@ -124,13 +127,13 @@ class RepairResult:
 
 
 def repair_deletes(table: Table, *, branch: str = MAIN_BRANCH, options: CommitOptions | None = None) -> RepairResult:
-    """File stray deletes where their data files are."""
+    """Record misplaced deletes in the partition of their data files."""
     filed = [0]
 
     def decide(head: SnapshotReader) -> EntryMove | None:
         check = DeleteCheck.of(head)
         filed.append(check.faults)
-        return refiling_of(head, [check.strays.move(check.places, check.copies)])
+        return entry_move_of(head, [check.misplaced.move(check.partitions, check.copies)])
 
     result = move_entries(
         table, decide, branch=branch, summary={"floeplan.operation": "repair-deletes"}, options=options
@@ -140,40 +143,40 @@ def repair_deletes(table: Table, *, branch: str = MAIN_BRANCH, options: CommitOp
 
 @dataclass(frozen=True, slots=True)
 class DeleteCheck:
-    """The deletes of a head held against its data files.
+    """The deletes of a head compared with its data files.
 
     Attributes:
         data: All live data files.
-        places: Where they are.
-        strays: Deletes of one data file, and which of them are not where it is.
-        copies: Deletes of several data files that do not reach all of them.
+        partitions: Their specs and partitions.
+        misplaced: File-scoped deletes, and which of them are misplaced.
+        copies: Position deletes of several data files that do not apply to all of them.
     """
 
     data: EntriesTable
-    places: Places
-    strays: Strays
+    partitions: PartitionTuples
+    misplaced: MisplacedDeletes
     copies: Pairs
 
     @classmethod
     def of(cls, head: SnapshotReader) -> DeleteCheck:
-        """Look at all deletes; delete files of several data files are opened where those may be elsewhere."""
+        """Check all deletes; opens delete files of several data files where some of these may have moved."""
         data = head.entries(head.manifest_rows(DATA), _NO_COLUMNS)
-        places, deletes = Places.of(data), head.deletes()
-        strays = find_strays(head.union, data.path, places, deletes)
-        return cls(data, places, strays, _unreached(head, data, deletes))
+        partitions, deletes = PartitionTuples.of(data), head.deletes()
+        misplaced = find_misplaced(head.union, data.path, partitions, deletes)
+        return cls(data, partitions, misplaced, _find_unreached(head, data, deletes))
 
     @property
     def faults(self) -> int:
-        """Delete files that are not filed where they have to be."""
-        return int(np.count_nonzero(self.strays.stray)) + len(np.unique(self.copies.delete_rows))
+        """Delete files that are not recorded in the right partition."""
+        return int(np.count_nonzero(self.misplaced.is_misplaced)) + len(np.unique(self.copies.delete_rows))
 
 
-def _unreached(head: SnapshotReader, data: EntriesTable, deletes: ScanDeletes) -> Pairs:
-    """Pairs of a delete of several files and a data file it names that is in a partition it is not filed under."""
+def _find_unreached(head: SnapshotReader, data: EntriesTable, deletes: ScanDeletes) -> Pairs:
+    """Pairs of a delete file and a data file it references in a partition that it is not recorded in."""
     rows = np.flatnonzero(deletes.kinds == DeleteKind.POSITION_PARTITION)
     if not len(rows):
         return Pairs(rows, rows)
-    codes, filed = joint_codes(head.union, Places.of(data), Places.of(deletes.entries))
+    codes, filed = joint_codes(head.union, PartitionTuples.of(data), PartitionTuples.of(deletes.entries))
     order = pc.sort_indices(data.path).to_numpy()
     ordered = data.path.take(pa.array(order))
     known = set(zip(deletes.entries.path.to_pylist(), filed.tolist(), strict=True))
@@ -191,7 +194,7 @@ def _unreached(head: SnapshotReader, data: EntriesTable, deletes: ScanDeletes) -
 
 
 def _bounds(deletes: EntriesTable, row: int) -> tuple[str, str | None]:
-    """The first and last path a delete file may name; an upper bound that was cut off says nothing."""
+    """The first and last path a delete file may reference; ``None`` when the upper bound was truncated."""
     lower, upper = (deletes.array(f"{side}.{POSITION_DELETE_PATH}")[row].as_py() for side in ("lower", "upper"))
     return ("" if lower is None else lower.decode(errors="ignore")), None if upper is None else upper.decode(
         errors="replace"
@@ -199,7 +202,7 @@ def _bounds(deletes: EntriesTable, row: int) -> tuple[str, str | None]:
 
 
 def _between(ordered: pa.Array, first: str, last: str | None) -> slice:
-    """Where paths that a delete file may name are among the ordered ones."""
+    """The slice of sorted paths between two paths."""
     start = bisect_left(ordered, first, key=lambda path: path.as_py())
     return slice(start, len(ordered) if last is None else bisect_right(ordered, last, key=lambda path: path.as_py()))
 
@@ -207,7 +210,7 @@ def _between(ordered: pa.Array, first: str, last: str | None) -> slice:
 def _named(
     path: str, deletes: EntriesTable, row: int, data_paths: pa.Array, rows: Ints, io: FileIO | None
 ) -> list[int]:
-    """Those of the data files that a delete file names; a file that is not Parquet is not opened."""
+    """The data files that a delete file references; one that is not Parquet is not opened."""
     if not len(rows) or deletes.array("file_format")[row].as_py() != "PARQUET":
         return []
     source = open_source(path, io)

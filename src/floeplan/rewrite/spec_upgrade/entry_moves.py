@@ -1,7 +1,7 @@
-"""Where entries are filed, and what it takes to file some of them elsewhere.
+"""Recording manifest entries in manifests of another spec or partition.
 
-A place is a spec and a partition under it. Filing entries elsewhere replaces the manifests they are in: what stays is
-written again manifest by manifest, what moves is clustered by its new partition.
+Moving entries replaces the manifests they are in: entries that stay are written again manifest by manifest, entries
+that move are clustered by their new partition.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ MOST_MANIFESTS = 200
 
 @dataclass(frozen=True, slots=True)
 class Clustering:
-    """How entries are shared out.
+    """How entries are divided into manifests.
 
     Attributes:
         union: The partition fields of the table.
-        most_entries: Entries after which a manifest ends even within a partition.
-        most_manifests: Manifests of one spec and kind, unless ``most_entries`` asks for more.
+        most_entries: Maximum entries of a manifest, even within a partition.
+        most_manifests: Maximum manifests of one spec and kind, unless ``most_entries`` requires more.
     """
 
     union: UnionPartitionType
@@ -91,24 +91,24 @@ _WHOLE = EntryColumns(WHOLE)
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
-    """A spec id and the columns of the union partition tuple, for many files."""
+class PartitionTuples:
+    """The spec id and the union partition tuple of many files, as columns."""
 
     spec_id: Ints
     columns: Mapping[int, pa.Array]
 
     @classmethod
-    def of(cls, entries: EntriesTable) -> Places:
-        """Where entries are."""
+    def of(cls, entries: EntriesTable) -> PartitionTuples:
+        """The spec and partition of entries."""
         return cls(entries.spec_id, entries.partition_columns())
 
-    def take(self, rows: Ints) -> Places:
-        """The places of some of the files."""
+    def take(self, rows: Ints) -> PartitionTuples:
+        """Those of some of the files."""
         picked = pa.array(rows)
-        return Places(self.spec_id[rows], {key: column.take(picked) for key, column in self.columns.items()})
+        return PartitionTuples(self.spec_id[rows], {key: column.take(picked) for key, column in self.columns.items()})
 
     def apply(self, entries: EntriesTable) -> EntriesTable:
-        """The entries, filed at these places."""
+        """The entries with this spec and partition."""
         table = entries.table
         columns = {partition_column(key): column for key, column in self.columns.items()}
         for name, values in (("spec_id", pa.array(self.spec_id)), *columns.items()):
@@ -121,27 +121,27 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Live entries of one kind, which of them move, and where to; ``places`` has a row for each that moves.
+    """Live entries of one kind, which of them move, and the new partition of each that moves.
 
-    A delete file that takes effect in several partitions is listed in each: ``copies`` names rows that are filed at
-    ``copy_places`` as well as where they are.
+    A delete file that applies to data files in several partitions is recorded in each: the rows ``copies`` are also
+    recorded in ``copy_partitions``.
     """
 
     entries: EntriesTable
     moves: Mask
-    places: Places
+    partitions: PartitionTuples
     copies: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    copy_places: Places | None = None
+    copy_partitions: PartitionTuples | None = None
 
     @property
     def nothing(self) -> bool:
-        """Whether all entries stay where they are, and only there."""
+        """Whether no entry moves or is copied."""
         return not self.moves.any() and not len(self.copies)
 
 
-def refiling_of(head: SnapshotReader, moves: Sequence[Move]) -> EntryMove | None:
-    """The manifests to replace so that entries are filed as asked; ``None`` when all stay."""
-    found = [_refiled(head, move) for move in moves if not move.nothing]
+def entry_move_of(head: SnapshotReader, moves: Sequence[Move]) -> EntryMove | None:
+    """The manifests to replace for some moves; ``None`` when nothing moves."""
+    found = [_entry_move(head, move) for move in moves if not move.nothing]
     if not found:
         return None
     return EntryMove(
@@ -151,7 +151,7 @@ def refiling_of(head: SnapshotReader, moves: Sequence[Move]) -> EntryMove | None
     )
 
 
-def _refiled(head: SnapshotReader, move: Move) -> EntryMove:
+def _entry_move(head: SnapshotReader, move: Move) -> EntryMove:
     manifest = move.entries.ints("manifest")
     concerned = move.moves.copy()
     concerned[move.copies] = True
@@ -159,16 +159,16 @@ def _refiled(head: SnapshotReader, move: Move) -> EntryMove:
     there = np.isin(manifest, rows)
     whole, moves = head.entries(rows, _WHOLE), move.moves[there]
     staying = whole.filter(~moves)
-    parts = [move.places.apply(whole.filter(moves))]
-    if move.copy_places is not None:
+    parts = [move.partitions.apply(whole.filter(moves))]
+    if move.copy_partitions is not None:
         position = np.cumsum(there) - 1
-        parts.append(move.copy_places.apply(whole.take(position[move.copies])))
+        parts.append(move.copy_partitions.apply(whole.take(position[move.copies])))
     moved = concat_entries(parts, head.union)
     return EntryMove(rows, whole, [*_per_manifest(staying), *_clustering(head, rows, whole).manifests(moved)])
 
 
 def _per_manifest(entries: EntriesTable) -> list[EntriesTable]:
-    """Entries as they were grouped; they come in the order of the manifests."""
+    """Entries by manifest; they are in the order of the manifests."""
     starts = np.flatnonzero(np.diff(entries.ints("manifest"), prepend=-1))
     stops = np.append(starts[1:], len(entries))
     return (
@@ -177,6 +177,6 @@ def _per_manifest(entries: EntriesTable) -> list[EntriesTable]:
 
 
 def _clustering(head: SnapshotReader, rows: Ints, entries: EntriesTable) -> Clustering:
-    """Manifests of about the size the table asks for, judged by what entries take now."""
+    """Cluster to the target manifest size of the table, given the current bytes per entry."""
     each = max(1, int(head.manifests.length[rows].sum()) // max(1, len(entries)))
     return Clustering(head.union, MergeOptions.of(head.metadata.properties).target_bytes // each)
