@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
+import zipfile
+import zipimport
+from pathlib import Path
+
 import numpy as np
 import pytest
 import zstandard
@@ -10,6 +16,7 @@ from pyiceberg.types import IntegerType, ListType, NestedField, StructType
 
 from floeplan.parquet.pages import zstd
 from floeplan.schemas import fields_by_id
+from floeplan.tasks.worker import reusable
 
 pytestmark = pytest.mark.unit
 
@@ -29,3 +36,18 @@ def test_the_cffi_binding_of_zstandard_compresses_external_matches() -> None:
     assert zstandard.ZstdDecompressor().decompress(compressed, max_output_size=len(numbers)) == numbers
     packed = zstandard.ZstdCompressor().compress(numbers)
     assert zstd.Decompressor().decompress(memoryview(packed), len(numbers)).tobytes() == numbers
+
+
+def test_a_reusable_task_drops_zip_importers_and_the_directories_they_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = tmp_path / "shipped.zip"
+    with zipfile.ZipFile(archive, "w") as bundle:
+        bundle.writestr("floeplan_shipped_probe.py", "VALUE = 1")
+    monkeypatch.syspath_prepend(str(archive))
+    assert importlib.import_module("floeplan_shipped_probe").VALUE == 1
+    directories = zipimport._zip_directory_cache  # type: ignore[attr-defined]
+    assert str(archive) in directories, "zipimport has changed: see floeplan/tasks/worker.py"
+    list(reusable(lambda batches: batches)([]))
+    assert str(archive) not in directories
+    assert not any(isinstance(finder, zipimport.zipimporter) for finder in sys.path_importer_cache.values())

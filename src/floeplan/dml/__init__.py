@@ -1,1 +1,28 @@
-"""Row-level changes: append, delete, update, merge and overwrite, planned file by file."""
+"""Row-level changes: append, delete, update, merge and overwrite, each committed as one snapshot.
+
+Rule: a command plans the files that may hold matching rows with the scan planner, removes files of which every row
+matches by metadata alone, and changes the rows of the others in tasks, by copy-on-write or merge-on-read. New rows are
+written under the default spec, deletes under the spec and partition of their data file. Arrow evaluates expressions;
+what only Spark can evaluate is evaluated by Spark, and the rows it finds are changed the same way.
+
+Fail-safe: an expression that Arrow cannot evaluate exactly is an error without a Spark session, never an approximation.
+When a command fails before its commit, the files it wrote are deleted.
+
+Modules in reading order:
+
+- ``delete_update``: ``delete`` and ``update``.
+- ``append``, ``overwrite``: ``append``, and ``overwrite`` by predicate or by partition.
+- ``merge``: ``merge``, in a sub-package.
+- ``target``: the table, branch, mode and isolation level of a command.
+- ``statement``: the statement timestamp, and conditions with subqueries.
+- ``planning``: the files to read, and those that are removed by metadata.
+- ``row_changes``: which rows of a file change.
+- ``row_task``: the task that changes the rows of some files.
+- ``assign``: SET and VALUES.
+- ``spark_rows``: rows and values that Spark computes.
+- ``sources``: rows from Arrow data, DataFrames, Parquet files and tables.
+- ``commit``: ``ChangeBuilder``, the commit of a command and its ``DmlResult``.
+
+May be imported by maintain, spark.source, sql_text, audit, explorer and cli, not by rewrite; imports spark, tasks,
+transaction and below.
+"""

@@ -1,7 +1,8 @@
-"""DELETE and UPDATE: rows that match a predicate are removed or get new values.
+"""DELETE and UPDATE of the rows that match a predicate.
 
-Files that cannot match are not opened. Files of which every row is deleted go by metadata alone. The others are decided
-in tasks with Arrow; what only Spark can evaluate is evaluated by Spark, and the rows it finds are changed the same way.
+Files that cannot match are not opened, and files of which every row is deleted are removed by metadata alone. Tasks
+evaluate the others with Arrow; what only Spark can evaluate is evaluated by Spark, and its rows are changed the same
+way.
 
 Fail-safe: without a Spark session, an expression that Arrow cannot evaluate exactly is an error and nothing is done.
 """
@@ -58,7 +59,7 @@ def delete(
     Args:
         table: A PyIceberg table or ``namespace.name``.
         where: The predicate; ``"TRUE"`` deletes all rows. Subqueries are for SQL text (``fp.sql``).
-        spark: A session to work with; small changes need none.
+        spark: A session; small changes need none.
         branch: The branch to change instead of ``main``.
         mode: ``copy-on-write`` or ``merge-on-read``; the table's ``write.delete.mode`` when not given.
         isolation: ``serializable`` or ``snapshot``; the table's ``write.delete.isolation-level`` when not given.
@@ -67,7 +68,7 @@ def delete(
         options: How the commit is retried.
 
     Returns:
-        What was done; ``snapshot_id`` is ``None`` when no row matched, and then nothing was committed.
+        The result; ``snapshot_id`` is ``None`` when no row matched and nothing was committed.
     """
     target = resolve(table, Command.DELETE, branch=branch, mode=mode, isolation=isolation)
     where = with_timestamp(where, statement_timestamp())
@@ -96,13 +97,13 @@ def update(
     summary: Mapping[str, str] | None = None,
     options: CommitOptions | None = None,
 ) -> DmlResult:
-    """Give new values to the rows for which a predicate is TRUE.
+    """Update the rows for which a predicate is TRUE.
 
     Args:
         table: A PyIceberg table or ``namespace.name``.
-        set: New values by column or struct field: SQL text over the row as it was, or a Python value that is no text.
+        set: New values by column or struct field: SQL text over the old row, or a Python value other than a string.
         where: The predicate; all rows when not given.
-        spark: A session to work with; small changes need none.
+        spark: A session; small changes need none.
         branch: The branch to change instead of ``main``.
         mode: ``copy-on-write`` or ``merge-on-read``; the table's ``write.update.mode`` when not given.
         isolation: ``serializable`` or ``snapshot``; the table's ``write.update.isolation-level`` when not given.
@@ -144,13 +145,13 @@ def change_matching(
     from floeplan.dml.spark_rows import SparkClause, TargetRows, apply_clauses, first_clause, in_utc
 
     writer, rows = WriteTarget.of(target.table), TargetRows.of(target.table, target.schema, chosen)
-    asked = {*field_ids(plan.compiled.predicate), *(() if assignments is None else assignments.field_ids)}
+    fields = {*field_ids(plan.compiled.predicate), *(() if assignments is None else assignments.field_ids)}
     clauses = [SparkClause(assignments)]
     with in_utc(spark):
         if isinstance(where, SubqueryCondition):
-            frame, holds = where.matching(rows.frame(spark, asked | where.columns(target.schema))), "TRUE"
+            frame, holds = where.matching(rows.frame(spark, fields | where.columns(target.schema))), "TRUE"
         else:
-            frame, holds = rows.frame(spark, asked), str(where)
+            frame, holds = rows.frame(spark, fields), str(where)
         found = apply_clauses(frame, first_clause([(0, holds)]), clauses, rows, writer)
     apply_found_rows(target, chosen, found, changes, spark)
 
@@ -158,7 +159,7 @@ def change_matching(
 def _needs_spark(
     target: DmlTarget, where: PredicateSource | SubqueryCondition, plan: ScanPlan, assignments: Assignments | None
 ) -> bool:
-    """Whether only Spark can evaluate what is asked; it reads SQL text and nothing else."""
+    """Whether only Spark can evaluate the expressions; it takes SQL text only."""
     if isinstance(where, SubqueryCondition):
         return True
     return isinstance(where, str) and not arrow_evaluates((target.schema,), (plan.compiled.predicate,), (assignments,))
@@ -167,7 +168,7 @@ def _needs_spark(
 def apply_found_rows(
     target: DmlTarget, chosen: list[FileTask], found: FoundRows, changes: ChangeBuilder, spark: SparkSession | None
 ) -> None:
-    """Delete the rows that Spark found, and take in the new ones it computed."""
+    """Delete the rows that Spark found, and add the files of new rows it wrote."""
     changes.data += [entries for entries in found.entries if len(entries)]
     changes.rewrote |= found.updated > 0
     changed = [work for work in chosen if work.file.path in found.positions]
@@ -184,17 +185,17 @@ def run_decision(
     task = RowTask(TableRows.of(target.table, target.schema), WriteTarget.of(target.table), decision, target.copies)
     description = f"floeplan {target.command} on {'.'.join(target.table.name())}"
     discard = partial(RowTaskResult.discard, files=TableFiles.of(target.table))
-    loads = weights(chosen, _share(target, decision, chosen[0]) if chosen else 1)
+    loads = weights(chosen, _work_fraction(target, decision, chosen[0]) if chosen else 1)
     changes.add(run_tasks(task, chosen, spark, weights=loads, description=description, discard=discard))
 
 
-def _share(target: DmlTarget, decision: Decision, work: FileTask) -> float:
-    """What a task does with a file, as a share of reading and writing all of it; reading alone is about half.
+def _work_fraction(target: DmlTarget, decision: Decision, task: FileTask) -> float:
+    """The work for a file, as a fraction of reading and writing all of it; reading alone is about half.
 
-    Rows that are only deleted are decided on a few columns, and the others are never read.
+    A merge-on-read delete reads only the columns of the decision.
     """
     if target.copies:
         return 1
     if any(clause.assignments for clause in decision.clauses):
         return 0.5
-    return 0.5 * len(decision.fields(work.file)) / len(target.schema.field_ids)
+    return 0.5 * len(decision.fields(task.file)) / len(target.schema.field_ids)

@@ -1,6 +1,6 @@
-"""From a predicate to the files whose rows must be looked at, and those that go by metadata alone.
+"""The files whose rows a command must read, and those it removes by metadata alone.
 
-A file of which every row matches is dropped without being opened, when its live rows can be counted without it: it has
+A file of which every row matches is removed without opening it when its live rows can be counted from metadata: it has
 no deletes, or a single deletion vector. Files that cannot match are not opened either.
 """
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 SMALL_FILE_BYTES = 8 * 1024 * 1024
 OPENING_BYTES = 512 * 1024
-"""What could be read and written in the time it takes to open a file and to find its deletes."""
+"""Bytes that could be read and written in the time it takes to open a file and find its deletes."""
 
 
 def plan_rows(
@@ -43,15 +43,15 @@ def plan_rows(
 ) -> ScanPlan:
     """Plan the files that may hold rows to change; ``recover`` reads what proves their partitions under other specs."""
     planning = None if spark is None else SparkPlanning(spark)
-    looks = _worth_a_look(target)
-    options = ScanOptions(footers=looks, page_index=looks, report=False, planning=planning, recover=recover)
+    footers = _footers_pay(target)
+    options = ScanOptions(footers=footers, page_index=footers, report=False, planning=planning, recover=recover)
     return plan_scan(target.table, where, ref=target.ref, case_sensitive=case_sensitive, options=options)
 
 
-def _worth_a_look(target: DmlTarget) -> bool:
-    """Whether files are large enough for footers and page indexes to spare more than they cost.
+def _footers_pay(target: DmlTarget) -> bool:
+    """Whether files are large enough for footers and page indexes to save more than they cost.
 
-    Tasks open every planned file. The columns a decision needs of a small one are read as fast as its page index.
+    Tasks open every planned file; reading the columns of a small one is as fast as reading its page index.
     """
     summary = None if target.snapshot is None else target.snapshot.summary
     total, files = (
@@ -61,12 +61,12 @@ def _worth_a_look(target: DmlTarget) -> bool:
 
 
 def drop_proven(files: PlannedFiles, changes: ChangeBuilder) -> Mask:
-    """Drop the files of which every row matches, as far as metadata suffices; which files those are."""
+    """Remove files of which every row matches, where metadata suffices; returns which."""
     return drop_files(files, files.states == TriState.TRUE, changes)
 
 
 def drop_files(files: PlannedFiles, whole: Mask, changes: ChangeBuilder) -> Mask:
-    """Drop those of some files whose live rows can be counted without reading; which files those are."""
+    """Remove those of the files whose live rows can be counted without reading; returns which."""
     vector_only = _has_one_vector(files)
     counted = (files.matches.counts == 0) | vector_only
     proven: Mask = whole & counted & (files.entries.record_count >= 0)
@@ -80,9 +80,9 @@ def drop_files(files: PlannedFiles, whole: Mask, changes: ChangeBuilder) -> Mask
 
 
 def file_tasks(files: PlannedFiles, chosen: Mask) -> list[FileTask]:
-    """The chosen files, each with what it takes to change it."""
+    """Tasks for the chosen files."""
     rows = np.flatnonzero(chosen)
-    entries = _placed(files.entries.take(rows))
+    entries = _locations(files.entries.take(rows))
     first = files.entries.array("first_row_id").take(pa.array(rows)).to_pylist() if _has_row_ids(files) else None
     return [
         FileTask(file, entries.take(np.array([at])), first[at] if first is not None else None)
@@ -91,7 +91,7 @@ def file_tasks(files: PlannedFiles, chosen: Mask) -> list[FileTask]:
 
 
 def weights(chosen: list[FileTask], share: float) -> list[float]:
-    """Bytes of work in each file: a share of it is read and written again, and it is opened."""
+    """Bytes of work for each file: a fraction of its size, and opening it."""
     return [work.file.file_size * share + OPENING_BYTES for work in chosen]
 
 
@@ -107,7 +107,7 @@ def _has_one_vector(files: PlannedFiles) -> Mask:
     return found
 
 
-def _placed(entries: EntriesTable) -> EntriesTable:
-    """Where files are: spec, tuple and path."""
+def _locations(entries: EntriesTable) -> EntriesTable:
+    """Spec, partition and path of files."""
     names = ["spec_id", "file_path", *(partition_column(key) for key in entries.partition_types)]
     return EntriesTable(entries.table.select(names), entries.partition_types)

@@ -1,10 +1,9 @@
-"""The table a change is made to: its branch, and how the table wants its rows changed.
+"""The target of a command: table, branch, write mode and isolation level.
 
-Rule: what is asked for wins over the table's properties, which win over Iceberg's defaults (copy-on-write,
-serializable). Format 1 knows no delete files, so its rows are always changed by copy-on-write.
+Rule: arguments override table properties, which override Iceberg's defaults (copy-on-write, serializable). Format 1 has
+no delete files, so its rows are always changed by copy-on-write.
 
-Fail-safe: a table that cannot be committed to, a tag and a branch that is not there are refused before anything is
-read.
+Fail-safe: a read-only table, a tag and a missing branch are refused before anything is read.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ Choice = TypeVar("Choice", bound=StrEnum)
 
 
 class Mode(StrEnum):
-    """How rows are changed: by writing their files again, or by delete files beside them."""
+    """How rows are changed: by rewriting their files, or by delete files."""
 
     COPY_ON_WRITE = "copy-on-write"
     MERGE_ON_READ = "merge-on-read"
 
 
 class Command(StrEnum):
-    """What is asked for."""
+    """The DML command."""
 
     APPEND = "append"
     DELETE = "delete"
@@ -45,7 +44,7 @@ class Command(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DmlTarget:
-    """A table, the head of the branch to change, and how."""
+    """A table, the head of the branch to change, and how to change it."""
 
     table: Table
     branch: str
@@ -61,7 +60,7 @@ class DmlTarget:
 
     @property
     def schema(self) -> Schema:
-        """The current schema, in which rows are read and written."""
+        """The current schema; rows are read and written in it."""
         return self.table.schema()
 
     @property
@@ -71,7 +70,7 @@ class DmlTarget:
 
     @property
     def copies(self) -> bool:
-        """Whether changed files are written again."""
+        """Whether changed files are rewritten."""
         return self.mode is Mode.COPY_ON_WRITE
 
 
@@ -83,7 +82,7 @@ def resolve(
     mode: Mode | str | None = None,
     isolation: IsolationLevel | str | None = None,
 ) -> DmlTarget:
-    """Find the table as it is now, and how it wants to be changed."""
+    """Load the newest table and resolve branch, mode and isolation level."""
     found = load_table(table)
     if isinstance(found, StaticTable):
         raise BadInputError(
@@ -123,8 +122,8 @@ def _head(table: Table, branch: str) -> Snapshot | None:
     return table.snapshot_by_id(ref.snapshot_id)
 
 
-def _choose(kind: type[Choice], asked: str | None, of_table: str | None, default: Choice) -> Choice:
-    text = asked if asked is not None else of_table
+def _choose(kind: type[Choice], argument: str | None, of_table: str | None, default: Choice) -> Choice:
+    text = argument if argument is not None else of_table
     if text is None:
         return default
     try:

@@ -1,8 +1,8 @@
-"""What a task may take of the machine it runs on: memory to put rows in order, and cores.
+"""Memory and cores of a task.
 
-On Spark the memory is what an executor has, shared out over its cores: ``spark.executor.pyspark.memory`` if it is set,
-else as much as the JVM beside it, which on a local master is the driver's. In this process it is half of the machine's
-memory, shared out likewise. Fail-safe: what cannot be told is taken to be one gibibyte, and one core.
+On Spark a task gets its executor's memory divided by its cores: ``spark.executor.pyspark.memory`` if set, else as much
+as the executor's JVM has (the driver's on a local master). In this process it gets half of the machine's memory,
+divided by the cores. Fail-safe: what cannot be determined counts as 1 GiB and one core.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DEFAULT_MEMORY = 1024**3
-"""Bytes that putting rows in order may take when nothing else is said."""
+"""Bytes for sorting when nothing else is configured."""
 
 _UNITS = {"": 1024**2, "b": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
 _LOCAL = re.compile(r"local(?:\[(\d+|\*).*\])?$")
@@ -38,7 +38,7 @@ class Cores:
 
 
 def task_memory(spark: SparkSession | None) -> int:
-    """Bytes for one task, of which there is one on each core."""
+    """Bytes for one task, when every core runs one."""
     if spark is None:
         return max(1, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2 // (os.cpu_count() or 1))
     of_python = _bytes(_setting(spark, "spark.executor.pyspark.memory"))
@@ -47,10 +47,10 @@ def task_memory(spark: SparkSession | None) -> int:
 
 
 def cores_of(spark: SparkSession | None) -> Cores:
-    """The cores there are to share."""
+    """The cores of an executor, and of all executors."""
     if spark is None:
-        here = os.cpu_count() or 1
-        return Cores(here, here)
+        cores = os.cpu_count() or 1
+        return Cores(cores, cores)
     return Cores(_executor_cores(spark), parallelism(spark))
 
 
@@ -65,7 +65,7 @@ def _local(spark: SparkSession) -> re.Match[str] | None:
 
 
 def _bytes(text: str) -> int:
-    """A size as Spark writes it; without a unit it is in mebibytes."""
+    """A size as Spark writes it; a number without a unit is in MiB."""
     found = _SIZE.fullmatch(text.strip())
     return int(found[1]) * _UNITS[found[2].lower()] if found else 0
 
@@ -74,31 +74,28 @@ def _setting(spark: SparkSession, name: str) -> str:
     return spark.conf.get(name, "") or ""
 
 
-# Letting Python look for cycles of garbage less often while many small things are made that are in none.
-#
-# Every look goes through all that a process has loaded, which in a worker of Spark is much. Garbage without cycles,
-# which
-# is nearly all of it, goes away at once in any case.
-
-
-_MADE = 100_000
-"""Things that are made between two looks."""
+_GC_ALLOCATIONS = 100_000
+"""Allocations between two garbage collections."""
 _lock = threading.Lock()
-_usual: list[tuple[int, int, int]] = []
-"""What held before the first of those who are inside came in, one for each of them."""
+_thresholds: list[tuple[int, int, int]] = []
+"""The original thresholds, once for each thread inside the block."""
 
 
 @contextmanager
 def raised_gc_threshold() -> Iterator[None]:
-    """Look less often inside of the block; several threads may be inside, and the last to leave restores what held."""
+    """Raise the garbage collector's threshold inside the block; the last of several threads restores it.
+
+    A collection visits every object of the process, which is slow in a Spark worker with many modules. Objects that
+    are in no cycle, nearly all of them here, are freed without it.
+    """
     with _lock:
-        _usual.append(_usual[0] if _usual else gc.get_threshold())
-        if _usual[0][0]:  # 0 never looks
-            gc.set_threshold(max(_MADE, _usual[0][0]), *_usual[0][1:])
+        _thresholds.append(_thresholds[0] if _thresholds else gc.get_threshold())
+        if _thresholds[0][0]:  # 0 disables collection
+            gc.set_threshold(max(_GC_ALLOCATIONS, _thresholds[0][0]), *_thresholds[0][1:])
     try:
         yield
     finally:
         with _lock:
-            before = _usual.pop()
-            if not _usual:
+            before = _thresholds.pop()
+            if not _thresholds:
                 gc.set_threshold(*before)

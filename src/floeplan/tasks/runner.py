@@ -1,13 +1,15 @@
-"""Running the same task on many pieces of work: with a Spark session as one job, without one in this process.
+"""The task runner: one function over many descriptors, as one Spark job or in threads of this process.
 
-Rule: a task gets a pack of descriptors and the token of its attempt, and returns a value that can be pickled. Outputs
-are named with the token, so attempts never collide, and only what came back counts: what a failed or speculative
-attempt wrote is referenced by nobody. Packs are balanced and no more than there are cores, because a Python task of
-Spark costs as much as some megabytes of work; their results come back in the order of the packs, and a pack keeps the
-order of its descriptors.
+Rule: a task gets a batch of descriptors and a token for its attempt, and returns a value that can be pickled. Files are
+named with the token, so attempts never collide, and only returned results count: no snapshot refers to the files of a
+failed or speculative attempt. There are at most as many batches as cores, of about equal weight, because starting a
+Python task costs Spark as much as processing some megabytes. Results are in the order of the batches, and a batch keeps
+the order of its descriptors.
 
-Only the DataFrame API is used, so classic sessions, clusters and Spark Connect all do. An error in a task is raised
-here as what it was.
+Every task ends in an outcome, its result or its error. When one failed, the results of the others are discarded and the
+first error is raised as the task raised it.
+
+Only the DataFrame API is used, so that classic sessions, clusters and Spark Connect all work.
 """
 
 from __future__ import annotations
@@ -17,37 +19,47 @@ import pickle
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
 
 from floeplan.errors import FloeplanError
 from floeplan.tasks.worker import ArrowTask, for_each_number
+from floeplan.vectors import Floats
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-Work = TypeVar("Work")
+Descriptor = TypeVar("Descriptor")
 Result = TypeVar("Result")
-Task: TypeAlias = Callable[[Sequence[Work], str], Result]
+Task: TypeAlias = Callable[[Sequence[Descriptor], str], Result]
 
 TASK_BYTES = 8 * 1024 * 1024
-"""Work of fewer bytes does not pay for a Spark task of its own."""
+"""Less work than this is not worth a Spark task of its own."""
 LOCAL_BYTES = 128 * 1024 * 1024
-"""Work of no more bytes in all is done in this process, session or not: a Spark job would cost more than it spreads.
+"""Up to this much work runs in this process even with a session: a Spark job would cost more than it saves.
 
-``python -m bench.dml_thresholds``: on two cores a job adds 0.2 to 0.7 s of CPU and 0.1 to 0.3 s of time whatever it
-does. At 160 MiB of work both ways take equally long (1.03 s), at 270 MiB tasks are ahead (3.3 s to 3.5 s); where tasks
-have more cores than the driver they are ahead sooner.
+``python -m bench.dml_thresholds``: on two cores a job adds 0.2 to 0.7 s of CPU time and 0.1 to 0.3 s of wall time. At
+160 MiB of work both take equally long (1.03 s), at 270 MiB Spark is faster (3.3 s against 3.5 s); where Spark has more
+cores than the driver it is faster sooner.
 """
-RESULT_SCHEMA = "pack long, failed boolean, answer binary"
+RESULT_SCHEMA = "batch long, failed boolean, result binary"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskOutcome(Generic[Result]):
+    """How a task ended: with a result, or with an error."""
+
+    result: Result | None = None
+    error: BaseException | None = None
 
 
 def run_tasks(
-    task: Task[Work, Result],
-    descriptors: Sequence[Work],
+    task: Task[Descriptor, Result],
+    descriptors: Sequence[Descriptor],
     spark: SparkSession | None = None,
     *,
     weights: Sequence[float] | None = None,
@@ -57,109 +69,102 @@ def run_tasks(
     """Run a task over all descriptors.
 
     Args:
-        task: Given some descriptors and a token for names; it and they must pickle when Spark is used.
-        descriptors: The pieces of work.
-        spark: A session; without one, and for little work, everything runs in this process.
-        weights: Bytes of work in each descriptor, by which packs are balanced; equal when not given.
-        description: What a Spark user interface shows.
-        discard: Called with what tasks returned when another one failed.
+        task: Called with some descriptors and a token for file names; both must pickle when Spark is used.
+        descriptors: What to work on.
+        spark: A session; without one, and for little work, tasks run in this process.
+        weights: Bytes of work of each descriptor, to balance batches; equal when not given.
+        description: Shown in Spark's UI.
+        discard: Called with the results of the other tasks when one failed.
 
     Returns:
-        One result for each pack.
+        One result for each batch.
     """
     if not descriptors:
         return []
     sizes = np.ones(len(descriptors)) * TASK_BYTES if weights is None else np.asarray(weights, dtype=np.float64)
     if spark is None or sizes.sum() <= LOCAL_BYTES:
-        return _run_here(task, _packs(descriptors, sizes, os.cpu_count() or 1), discard)
-    packs = _packs(descriptors, sizes, parallelism(spark))
-    return _run_on_spark(task, packs, spark, description, discard)
+        outcomes = _run_locally(task, _batches(descriptors, sizes, os.cpu_count() or 1))
+    else:
+        outcomes = _run_on_spark(task, _batches(descriptors, sizes, parallelism(spark)), spark, description)
+    return _results(outcomes, discard)
 
 
 def new_attempt() -> str:
-    """A token no other attempt has."""
+    """A unique token for the files of one attempt."""
     return uuid.uuid4().hex[:16]
 
 
-def _run_here(
-    task: Task[Work, Result], packs: list[list[Work]], discard: Callable[[Result], None] | None
-) -> list[Result]:
-    with ThreadPoolExecutor(len(packs), "floeplan-task") as pool:
-        running = [pool.submit(task, pack, new_attempt()) for pack in packs]
+def _run_locally(task: Task[Descriptor, Result], batches: list[list[Descriptor]]) -> list[TaskOutcome[Result]]:
+    with ThreadPoolExecutor(len(batches), "floeplan-task") as pool:
+        running = [pool.submit(task, batch, new_attempt()) for batch in batches]
         errors = [future.exception() for future in running]
-    results = [future.result() if error is None else None for error, future in zip(errors, running, strict=True)]
-    return _all_good(errors, results, discard)
+    return [
+        TaskOutcome(future.result()) if error is None else TaskOutcome(error=error)
+        for error, future in zip(errors, running, strict=True)
+    ]
 
 
 def _run_on_spark(
-    task: Task[Work, Result],
-    packs: list[list[Work]],
-    spark: SparkSession,
-    description: str,
-    discard: Callable[[Result], None] | None,
-) -> list[Result]:
+    task: Task[Descriptor, Result], batches: list[list[Descriptor]], spark: SparkSession, description: str
+) -> list[TaskOutcome[Result]]:
     from floeplan.tasks.shipping import ensure_package
 
     ensure_package(spark)
-    _describe(spark, description)
+    _set_job_description(spark, description)
     try:
-        frame = spark.range(0, len(packs), 1, len(packs)).mapInArrow(spark_task(task, packs), RESULT_SCHEMA)
-        answers = frame.toArrow().sort_by("pack")
+        frame = spark.range(0, len(batches), 1, len(batches)).mapInArrow(spark_task(task, batches), RESULT_SCHEMA)
+        returned = frame.toArrow().sort_by("batch")
     finally:
-        _describe(spark, None)
-    return load_results(answers, discard)
+        _set_job_description(spark, None)
+    return _outcomes(returned)
 
 
-def load_results(answers: pa.Table, discard: Callable[[Result], None] | None) -> list[Result]:
-    """What tasks returned; the first error is raised."""
-    values = [pickle.loads(answer.as_buffer()) for answer in answers.column("answer")]
-    failed = answers.column("failed").to_pylist()
-    errors = [value if bad else None for bad, value in zip(failed, values, strict=True)]
-    return _all_good(errors, values, discard)
+def spark_task(task: Task[Descriptor, Result], batches: Sequence[Sequence[Descriptor]]) -> ArrowTask:
+    """The function that a Spark task runs for the numbers of its batches."""
+    return for_each_number(lambda number: [result_batch(number, partial(task, batches[number], new_attempt()))])
 
 
-def _all_good(
-    errors: Sequence[BaseException | None], values: Sequence[Result | None], discard: Callable[[Result], None] | None
-) -> list[Result]:
-    """The results, or the first error once the others' results are discarded."""
-    first = next((error for error in errors if error is not None), None)
-    if first is None:
-        return cast("list[Result]", list(values))
-    for error, value in zip(errors, values, strict=True):
-        if error is None and discard is not None:
-            discard(cast("Result", value))
-    raise first
-
-
-def spark_task(task: Task[Work, Result], packs: Sequence[Sequence[Work]]) -> ArrowTask:
-    """What a Spark task runs for every pack number it is given."""
-    return for_each_number(lambda number: [result_batch(number, partial(task, packs[number], new_attempt()))])
-
-
-def result_batch(number: int, make: Callable[[], object]) -> pa.RecordBatch:
-    """One pickled result; an error of Floeplan's is a result too, so that it arrives as what it is."""
+def result_batch(number: int, task: Callable[[], object]) -> pa.RecordBatch:
+    """Run a task and pickle its result; a Floeplan error is pickled too, so that it arrives unchanged."""
     failed = False
     try:
-        value = make()
+        value = task()
     except FloeplanError as error:
-        failed, value = True, _plain(error)
+        # Causes and the frames of the traceback need not pickle.
+        error.__cause__ = error.__context__ = None
+        failed, value = True, error.with_traceback(None)
     arrays = [
         pa.array([number], pa.int64()),
         pa.array([failed], pa.bool_()),
         pa.array([pickle.dumps(value)], pa.binary()),
     ]
-    return pa.RecordBatch.from_arrays(arrays, names=["pack", "failed", "answer"])
+    return pa.RecordBatch.from_arrays(arrays, names=["batch", "failed", "result"])
 
 
-def _plain(error: FloeplanError) -> FloeplanError:
-    """Without the traceback's frames and causes, which need not pickle."""
-    error.__cause__ = error.__context__ = None
-    return error.with_traceback(None)
+def load_results(returned: pa.Table, discard: Callable[[Result], None] | None) -> list[Result]:
+    """The results in what ``result_batch`` made; the first error is raised once other results are discarded."""
+    return _results(_outcomes(returned), discard)
 
 
-def _packs(descriptors: Sequence[Work], sizes: np.ndarray[Any, np.dtype[np.float64]], most: int) -> list[list[Work]]:
-    """At most so many packs of about equal weight, none lighter than pays; heavy descriptors are dealt first."""
-    count = int(min(most, len(descriptors), max(1, -(-sizes.sum() // TASK_BYTES))))
+def _outcomes(returned: pa.Table) -> list[TaskOutcome[Result]]:
+    values = [pickle.loads(value.as_buffer()) for value in returned.column("result")]
+    failed = returned.column("failed").to_pylist()
+    return [TaskOutcome(error=value) if bad else TaskOutcome(value) for bad, value in zip(failed, values, strict=True)]
+
+
+def _results(outcomes: Sequence[TaskOutcome[Result]], discard: Callable[[Result], None] | None) -> list[Result]:
+    first = next((outcome.error for outcome in outcomes if outcome.error is not None), None)
+    if first is None:
+        return [cast("Result", outcome.result) for outcome in outcomes]
+    for outcome in outcomes:
+        if outcome.error is None and discard is not None:
+            discard(cast("Result", outcome.result))
+    raise first
+
+
+def _batches(descriptors: Sequence[Descriptor], sizes: Floats, limit: int) -> list[list[Descriptor]]:
+    """At most ``limit`` batches of about equal weight, none below ``TASK_BYTES``; heavy descriptors are dealt first."""
+    count = int(min(limit, len(descriptors), max(1, -(-sizes.sum() // TASK_BYTES))))
     load, members = np.zeros(count), [cast("list[int]", []) for _ in range(count)]
     for row in np.argsort(-sizes, kind="stable").tolist():
         lightest = int(load.argmin())
@@ -169,15 +174,15 @@ def _packs(descriptors: Sequence[Work], sizes: np.ndarray[Any, np.dtype[np.float
 
 
 def parallelism(spark: SparkSession) -> int:
-    """Cores the session runs on, as far as it says; Spark Connect does not, and a cluster has at least some."""
+    """The cores of a session; Spark Connect does not report them, so a default is used there."""
     try:
         return max(1, int(spark.sparkContext.defaultParallelism))
     except Exception:
         return max(1, int(cast(str, spark.conf.get("spark.default.parallelism", "16"))))
 
 
-def _describe(spark: SparkSession, description: str | None) -> None:
-    """Name the job in the user interface of a classic session; others have none to name it in."""
+def _set_job_description(spark: SparkSession, description: str | None) -> None:
+    """Name the job in Spark's UI; Spark Connect has no SparkContext to do that."""
     try:
         spark.sparkContext.setJobDescription(cast(str, description))
     except Exception:

@@ -1,16 +1,17 @@
-"""Sending the package to executors that lack it.
+"""Sending the package to Spark executors that do not have it.
 
-Rule: before the first Python task of a session on a cluster or through Connect, one task looks whether the package can
-be imported there; where it cannot, the package is sent. It travels as a zip of its Python files: compiled kernels stay
-behind, and their Python stand-ins do the work there.
+Rule: before the first Python task of a session on a cluster or through Connect, one task tries to import the package;
+if that fails, the package is sent as a zip of its Python files. Python cannot import extension modules from a zip, so
+the compiled kernels are not sent; their slower pure-Python versions run instead, which is logged once a session.
 
-Fail-safe: what the package stands on (PyIceberg, pyarrow, NumPy, …) cannot be sent; when it is missing, one error
-names it before any work is done.
+Fail-safe: dependencies (PyIceberg, pyarrow, NumPy, …) are not sent; an error names a missing one before any work is
+done.
 """
 
 from __future__ import annotations
 
 import atexit
+import logging
 import re
 import tempfile
 import zipfile
@@ -28,21 +29,23 @@ from floeplan.errors import UnsupportedError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_log = logging.getLogger(__name__)
 _ready: WeakSet[SparkSession] = WeakSet()
 
 
 def ensure_package(spark: SparkSession) -> None:
-    """Make sure that tasks of a session can import the package; looked at once a session.
+    """Make sure that the tasks of a session can import the package; checked once a session.
 
     Raises:
-        UnsupportedError: A library that the package needs is not installed where the tasks run.
+        UnsupportedError: A dependency of the package is not installed on the executors.
     """
     if spark in _ready:
         return
-    if not _in_this_process(spark):
+    if not _shares_interpreter(spark):
         missing = _missing_in_tasks(spark)
         if missing is not None and missing.partition(".")[0] == floeplan.__name__:
             ship(spark)
+            _log.warning("the executors have no floeplan: sent it without compiled kernels, so slower Python code runs")
             missing = _missing_in_tasks(spark)
         if missing is not None:
             raise UnsupportedError(
@@ -60,7 +63,7 @@ def ship(spark: SparkSession) -> None:
 
 @cache
 def _archive() -> Path:
-    """The package as a zip, for as long as this process lives: executors fetch it when their first task starts."""
+    """The package as a zip, kept while this process lives: executors fetch it when their first task starts."""
     folder = tempfile.TemporaryDirectory(prefix="floeplan-ship-", ignore_cleanup_errors=True)
     atexit.register(folder.cleanup)
     archive = Path(folder.name) / "floeplan.zip"
@@ -69,23 +72,23 @@ def _archive() -> Path:
 
 
 def write_package(archive: Path) -> None:
-    """Zip the package as it is installed here."""
+    """Zip the Python files of this installation."""
     (home,) = floeplan.__path__
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as bundle:
         for file in sorted(Path(home).rglob("*.py")):
             bundle.write(file, Path("floeplan") / file.relative_to(home))
 
 
-def _in_this_process(spark: SparkSession) -> bool:
-    """Whether tasks run on this machine with this interpreter: a local session that is not reached through Connect."""
+def _shares_interpreter(spark: SparkSession) -> bool:
+    """Whether tasks run on this machine with this interpreter: a local session without Connect."""
     return not is_connect(spark) and str(spark.conf.get("spark.master", "")).startswith("local")
 
 
 def _missing_in_tasks(spark: SparkSession) -> str | None:
-    """The module that keeps tasks from importing the package."""
+    """The module that tasks cannot import; ``None`` when all is there."""
     from pyspark.errors import PySparkException
 
-    def look(batches: Iterable[Any]) -> Iterator[Any]:
+    def try_import(batches: Iterable[Any]) -> Iterator[Any]:
         from importlib import import_module
 
         missing = None
@@ -97,7 +100,7 @@ def _missing_in_tasks(spark: SparkSession) -> str | None:
             yield pa.RecordBatch.from_pydict({"missing": pa.array([missing], pa.string())})
 
     try:
-        found = spark.range(0, 1, 1, 1).mapInArrow(look, "missing string").toArrow()
+        found = spark.range(0, 1, 1, 1).mapInArrow(try_import, "missing string").toArrow()
     except PySparkException as error:
         named = re.search(r"No module named '([\w.]+)'", str(error))
         if named is None:
@@ -108,5 +111,5 @@ def _missing_in_tasks(spark: SparkSession) -> str | None:
 
 
 def is_connect(spark: SparkSession) -> bool:
-    """Whether a session is the client of another process: it has no JVM, and that process may be on another machine."""
+    """Whether a session is a Spark Connect client: it has no JVM, and the server may be on another machine."""
     return type(spark).__module__.startswith("pyspark.sql.connect")

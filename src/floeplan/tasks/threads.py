@@ -1,4 +1,4 @@
-"""The same done with many things by several threads, results in the order of the things."""
+"""Ordered parallel map over a thread pool, and prefetching of an iterator."""
 
 from __future__ import annotations
 
@@ -10,22 +10,24 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 R = TypeVar("R")
 
+_END: Any = object()
 
-def parallel_map(make: Callable[[T], R], things: Iterable[T], threads: int) -> Iterator[R]:
-    """What is made of each thing, in their order.
 
-    One more than there are threads is under way or waits to be taken; things themselves are asked for only then, by
-    the thread that takes results. With one thread nothing is made before it is asked for. An error is raised where the
-    result would have come. Whoever stops early waits for what is being made.
+def parallel_map(function: Callable[[T], R], items: Iterable[T], threads: int) -> Iterator[R]:
+    """Apply a function to items in several threads and yield the results in order.
+
+    At most one result more than there are threads is computed or waits to be taken; the caller's thread iterates the
+    items, one for each result it takes. With one thread nothing is computed before it is requested. An error is raised
+    at the position of its result. A caller that stops early waits for the running calls.
     """
     if threads <= 1:
-        yield from map(make, things)
+        yield from map(function, items)
         return
     waiting: deque[Future[R]] = deque()
     pool = ThreadPoolExecutor(threads, "floeplan-map")
     try:
-        for thing in things:
-            waiting.append(pool.submit(make, thing))
+        for item in items:
+            waiting.append(pool.submit(function, item))
             if len(waiting) > threads:
                 yield waiting.popleft().result()
         while waiting:
@@ -34,26 +36,20 @@ def parallel_map(make: Callable[[T], R], things: Iterable[T], threads: int) -> I
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-# Making the next of some things while one is being used.
+def prefetch(items: Iterable[T]) -> Iterator[T]:
+    """Yield the same items, each computed by another thread while the one before is used.
 
-
-_END: Any = object()
-
-
-def prefetch(things: Iterable[T]) -> Iterator[T]:
-    """The same things in their order, each made by another thread while the one before is used.
-
-    Two of them exist at the same time. An error is raised where the thing would have come. Whoever stops early waits
-    for the one that is being made, and what makes them is closed.
+    Two items exist at the same time. An error is raised at the position of its item. A caller that stops early waits
+    for the item being computed, and a generator is closed.
     """
-    makes = iter(things)
+    iterator = iter(items)
     pool = ThreadPoolExecutor(1, "floeplan-prefetch")
     try:
-        following = pool.submit(next, makes, _END)
-        while (made := following.result()) is not _END:
-            following = pool.submit(next, makes, _END)
-            yield made
+        following = pool.submit(next, iterator, _END)
+        while (item := following.result()) is not _END:
+            following = pool.submit(next, iterator, _END)
+            yield item
     finally:
         pool.shutdown(wait=True)
-        if isinstance(makes, Generator):
-            makes.close()
+        if isinstance(iterator, Generator):
+            iterator.close()

@@ -1,11 +1,14 @@
-"""Taking removed files out of the manifests of a snapshot.
+"""Removing files from the manifests of a snapshot.
 
-Rule: a manifest without a removed file stays as it is, under its name. One with removed files is written again: the
-removed entries DELETED by this snapshot, the others EXISTING with the snapshot id and sequence numbers they had, and
-entries that earlier snapshots deleted are gone. Manifests without live files are not listed any more.
+Rule: a manifest without a removed file is listed unchanged. One with removed files is rewritten: the removed entries
+become DELETED by this snapshot, the others EXISTING with their snapshot id and sequence numbers, and entries that
+earlier snapshots deleted are left out. Manifests without live files are no longer listed.
 
-Fail-safe: what was found in a manifest is remembered by its name. A manifest never changes, so when the snapshot is
-produced again on a newer head only manifests that are new there are read.
+Few manifests are read: first those the removed files were planned from, then those whose partition summaries admit
+their spec and partition, then all. A manifest never changes, so its result is kept by path; when the snapshot is
+produced again on a newer head, only new manifests are read.
+
+Fail-safe: each step only says where to look first. A file that no manifest holds is reported as missing.
 """
 
 from __future__ import annotations
@@ -34,30 +37,20 @@ from floeplan.transaction.change import SnapshotChange
 from floeplan.transaction.manifests import SnapshotManifests, TableShape
 from floeplan.vectors import Ints, Mask
 
-# Which manifests hold the files that a snapshot removes, found with as few reads as can be.
-#
-# Rule: a manifest that cannot hold a removed file is not read. What is known of the removed files is used in turn: the
-# manifests they were planned from, then the partition summaries against their spec and tuple, then nothing but the
-# paths.
-# Fail-safe: each step only says where to look first; a file not found there is looked for in all manifests that the
-# next
-# step leaves, and a file found nowhere is reported as missing.
-
-
-_BETWEEN = pa.scalar("\0", pa.large_string())
+_SEPARATOR = pa.scalar("\0", pa.large_string())
 IDENTITY = EntryColumns(frozenset({"referenced_data_file", "content_offset"}), partition=False)
-"""What tells files apart, and tells which data file a deletion vector belongs to."""
+"""Columns that identify a file, and the data file of a deletion vector."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """Files to be removed from the manifests of one kind.
+class FilesToRemove:
+    """Files to remove from manifests of one content.
 
     Attributes:
-        keys: What ``entry_keys`` gives for them.
-        hints: What is known of them: entries with spec and tuple; may lack some of them, or all.
-        vectors_of: Removed data files whose deletion vectors go with them.
-        older_than: Delete files with a smaller sequence number delete nothing any more; 0 if all may.
+        keys: Their ``entry_keys``.
+        hints: What is known of them: entries with spec and partition, possibly not of all files.
+        vectors_of: Removed data files, whose deletion vectors are removed too.
+        older_than: Delete files with a smaller sequence number no longer apply to any data; 0 if all may.
     """
 
     keys: pa.Array
@@ -66,17 +59,17 @@ class Wanted:
     older_than: int = 0
 
     @property
-    def nothing(self) -> bool:
-        """Whether there is nothing to look for."""
+    def is_empty(self) -> bool:
+        """Whether there is nothing to remove."""
         return not len(self.keys) and not len(self.vectors_of)
 
     @property
     def vector_paths(self) -> tuple[str, ...]:
-        """The data files whose deletion vectors go."""
+        """The data files whose deletion vectors are removed."""
         return tuple(self.vectors_of.path.to_pylist())
 
     def hits(self, entries: EntriesTable) -> Mask:
-        """The live entries that are to be removed."""
+        """The live entries to remove."""
         found = to_mask(pc.is_in(entry_keys(entries), value_set=self.keys))
         if len(self.vectors_of):
             is_vector = to_mask(pc.equal(entries.array("file_format"), "PUFFIN"))
@@ -85,12 +78,12 @@ class Wanted:
         return np.asarray(found & (entries.status != Status.DELETED))
 
     def outdated(self, entries: EntriesTable) -> Mask:
-        """Delete files that are older than all data."""
-        age = entries.sequence_number
-        return np.asarray((age > 0) & (age < self.older_than) & (entries.status != Status.DELETED))
+        """Delete files older than all data: a delete applies only to rows with a smaller or equal sequence number."""
+        number = entries.sequence_number
+        return np.asarray((number > 0) & (number < self.older_than) & (entries.status != Status.DELETED))
 
     def candidates(self, manifests: ManifestListTable, union: UnionPartitionType, missing: pa.Array) -> Mask:
-        """The manifests that may hold what is missing, or vectors of removed data files."""
+        """The manifests that may hold missing files, or deletion vectors of removed data files."""
         keys = entry_keys(self.hints)
         if not to_mask(pc.is_in(missing, value_set=keys)).all():
             return np.ones(len(manifests), dtype=np.bool_)
@@ -108,22 +101,22 @@ def removed_keys(change: SnapshotChange) -> tuple[pa.Array, pa.Array]:
 
 def _keys(paths: pa.Array | Sequence[str], offsets: pa.Array) -> pa.Array:
     named = pa.array(paths, pa.large_string())
-    return pc.binary_join_element_wise(named, offsets.cast(pa.large_string()).fill_null(""), _BETWEEN)
+    return pc.binary_join_element_wise(named, offsets.cast(pa.large_string()).fill_null(""), _SEPARATOR)
 
 
 def entry_keys(entries: EntriesTable) -> pa.Array:
-    """Path and, of a deletion vector, its offset: what tells files apart."""
+    """The identity of files: the path and, for a deletion vector, its offset."""
     nowhere = pa.nulls(len(entries), pa.int64())
     return _keys(entries.path, entries.array("content_offset") if "content_offset" in entries else nowhere)
 
 
 def live_manifests(manifests: ManifestListTable) -> Mask:
-    """Manifests with files that are not deleted, or of which it is not known."""
+    """Manifests with live files, or without counts."""
     return np.asarray((manifests.added_files != 0) | (manifests.existing_files != 0))
 
 
 def may_hold(manifests: ManifestListTable, union: UnionPartitionType, files: EntriesTable) -> Mask:
-    """Manifests whose partition summaries admit one of the files, by spec and by every field of the tuple."""
+    """Manifests whose spec and partition summaries admit one of the files."""
     found = np.zeros(len(manifests), dtype=np.bool_)
     if not len(files):
         return found
@@ -135,7 +128,7 @@ def may_hold(manifests: ManifestListTable, union: UnionPartitionType, files: Ent
 
 
 def _among(files: EntriesTable, fields: tuple[BoundField, ...]) -> IrExpr:
-    """Every field has one of the values it has in these files; a column that is not there may have any."""
+    """Each field has one of the values it has in these files; a missing column may have any."""
     known = [f for f in fields if not f.is_void and partition_column(f.column.field_id) in files]
     return and_(*(_one_of(f, files.array(partition_column(f.column.field_id))) for f in known)) if known else TRUE
 
@@ -156,22 +149,20 @@ def _one_of(field: BoundField, values: pa.Array) -> IrExpr:
 
 
 def rows_of_paths(manifests: ManifestListTable, paths: pa.Array) -> Ints:
-    """The rows of the list that name one of these manifests."""
+    """The rows of these manifests in the list."""
     return np.flatnonzero(to_mask(pc.is_in(manifests.path, value_set=paths)))
 
-
-# ---
 
 _WHOLE = EntryColumns(WHOLE)
 
 
 @dataclass(frozen=True, slots=True)
 class Filtered:
-    """The manifests after the removal.
+    """Manifests without the removed files.
 
     Attributes:
-        manifests: Those to list, in their order.
-        removed: The entries that were removed, as they were.
+        manifests: The manifests to list, in order.
+        removed: The removed entries, with their old status.
         missing: Keys of files that no manifest holds.
     """
 
@@ -182,7 +173,7 @@ class Filtered:
 
 @dataclass(frozen=True, slots=True)
 class _Rewritten:
-    """What became of one manifest; ``None`` for the row of the list if nothing was removed from it."""
+    """The result for one manifest: its row in the list, and the removed entries; ``None`` when it stays unchanged."""
 
     row: ManifestListTable | None
     removed: EntriesTable | None
@@ -193,51 +184,55 @@ _UNTOUCHED = _Rewritten(None, None)
 
 @dataclass(slots=True)
 class ManifestFilter:
-    """Removes files from manifests of one kind, again and again on newer heads.
+    """Removes files from manifests of one content, again for every newer head.
 
-    ``known`` says what became of a manifest, by all that this depends on beside the change itself, then by location.
+    ``known`` keeps the result for a manifest by path, for each state of the table that the result depends on.
     """
 
     writer: SnapshotManifests
     known: dict[tuple[object, ...], dict[str, _Rewritten]] = field(default_factory=dict)
 
-    def apply(self, manifests: ManifestListTable, wanted: Wanted, shape: TableShape, first: pa.Array) -> Filtered:
-        """Remove what is wanted; ``first`` names the manifests where it is likely to be."""
-        circumstances = wanted.older_than, wanted.vector_paths, shape.key
-        visit = _Visit(self.writer, self.known.setdefault(circumstances, {}), manifests, wanted, shape)
+    def apply(
+        self, manifests: ManifestListTable, removing: FilesToRemove, shape: TableShape, first: pa.Array
+    ) -> Filtered:
+        """Remove files; ``first`` names the manifests that probably hold them."""
+        depends_on = removing.older_than, removing.vector_paths, shape.key
+        search = _Search(self.writer, self.known.setdefault(depends_on, {}), manifests, removing, shape)
         live = live_manifests(manifests)
-        if not wanted.nothing:
-            visit.look_into(np.intersect1d(rows_of_paths(manifests, first), np.flatnonzero(live)), _WHOLE)
-            visit.look_into(np.flatnonzero(live & wanted.candidates(manifests, shape.union, visit.missing())), IDENTITY)
+        if not removing.is_empty:
+            likely = np.intersect1d(rows_of_paths(manifests, first), np.flatnonzero(live))
+            search.search_in(likely, _WHOLE)
+            candidates = removing.candidates(manifests, shape.union, search.missing())
+            search.search_in(np.flatnonzero(live & candidates), IDENTITY)
         if shape.metadata.format_version > 1:
-            visit.rewrite(np.setdiff1d(np.flatnonzero(_uncounted(manifests)), visit.rewritten_rows()))
-        rows = {row: written for row in visit.rewritten_rows() if (written := visit.found[row].row) is not None}
-        return Filtered(_replaced(manifests, live, rows), visit.removed(), visit.missing())
+            search.rewrite(np.setdiff1d(np.flatnonzero(_uncounted(manifests)), search.rewritten_rows()))
+        rows = {row: written for row in search.rewritten_rows() if (written := search.found[row].row) is not None}
+        return Filtered(_replaced(manifests, live, rows), search.removed(), search.missing())
 
 
 @dataclass(slots=True)
-class _Visit:
-    """One search through the manifests of a head; ``found`` says what became of the rows that were looked into."""
+class _Search:
+    """One search through the manifests of a head; ``found`` has the results by row of the list."""
 
     writer: SnapshotManifests
     known: dict[str, _Rewritten]
     manifests: ManifestListTable
-    wanted: Wanted
+    removing: FilesToRemove
     shape: TableShape
     found: dict[int, _Rewritten] = field(default_factory=dict)
 
-    def look_into(self, rows: Ints, columns: EntryColumns) -> None:
-        """Look for removed files in these manifests, and write those again that have some.
+    def search_in(self, rows: Ints, columns: EntryColumns) -> None:
+        """Search these manifests for removed files, and rewrite those that hold some.
 
         Args:
             rows: The manifests.
-            columns: What to read at once: everything where files are likely to be found.
+            columns: What to read: all columns where files are probably found.
         """
         unread = self._unread(rows)
         if not len(unread):
             return
         entries = self._read(unread, columns)
-        hit = np.unique(entries.ints("manifest")[self.wanted.hits(entries)])
+        hit = np.unique(entries.ints("manifest")[self.removing.hits(entries)])
         for row in np.setdiff1d(unread, hit).tolist():
             self._remember(row, _UNTOUCHED)
         if columns is _WHOLE:
@@ -246,24 +241,24 @@ class _Visit:
             self.rewrite(hit)
 
     def rewrite(self, rows: Ints) -> None:
-        """Write these manifests again, without what is removed."""
+        """Rewrite these manifests without the removed files."""
         if len(rows):
             self._write(rows, self._read(rows, _WHOLE))
 
     def _write(self, rows: Ints, entries: EntriesTable) -> None:
-        gone = self.wanted.hits(entries) | self.wanted.outdated(entries)
+        gone = self.removing.hits(entries) | self.removing.outdated(entries)
         manifest = entries.ints("manifest")
         again, removed = list[EntriesTable](), list[EntriesTable]()
         for row in rows.tolist():
-            places = np.arange(*np.searchsorted(manifest, [row, row + 1]))
-            here = entries.take(places)
-            again.append(carried_over(here, gone[places], self.writer.snapshot_id))
-            removed.append(here.filter(gone[places]))
+            rows_of_manifest = np.arange(*np.searchsorted(manifest, [row, row + 1]))
+            own = entries.take(rows_of_manifest)
+            again.append(carried_over(own, gone[rows_of_manifest], self.writer.snapshot_id))
+            removed.append(own.filter(gone[rows_of_manifest]))
         for row, manifest_row, without in zip(rows.tolist(), self._written(rows, again), removed, strict=True):
             self._remember(row, _Rewritten(manifest_row, without))
 
     def _written(self, rows: Ints, again: list[EntriesTable]) -> list[ManifestListTable]:
-        """New manifests in the place of these; of some nothing is left but the word that it is gone."""
+        """The rewritten manifests; some hold nothing but DELETED entries."""
         content = int(self.manifests.content[0])
         specs = self.manifests.spec_id[rows].tolist()
         over = [len(entries) > 0 and bool((entries.status == Status.DELETED).all()) for entries in again]
@@ -274,7 +269,7 @@ class _Visit:
         return [next(gone if nothing_left else rest) for nothing_left in over]
 
     def _unread(self, rows: Ints) -> Ints:
-        """The rows that neither this visit nor an earlier attempt knows anything about, in rising order."""
+        """The rows that neither this search nor an earlier attempt has read, ascending."""
         unseen = np.setdiff1d(rows, list(self.found))
         paths = self.manifests.path.take(pa.array(unseen)).to_pylist()
         known = {row: self.known.get(path) for row, path in zip(unseen.tolist(), paths, strict=True)}
@@ -285,7 +280,7 @@ class _Visit:
         return read_entries(self.manifests, self.shape.union, columns, rows=rows, io=self.writer.io)
 
     def rewritten_rows(self) -> list[int]:
-        """The rows whose manifest was written again."""
+        """The rows whose manifest was rewritten."""
         return sorted(row for row, found in self.found.items() if found.row is not None)
 
     def removed(self) -> EntriesTable:
@@ -294,9 +289,9 @@ class _Visit:
 
     def missing(self) -> pa.Array:
         """The keys that were not found so far."""
-        wanted = self.wanted.keys
-        found = pa.concat_arrays([wanted.slice(0, 0), *map(entry_keys, self._removed_parts())])
-        return wanted.filter(pc.invert(pc.is_in(wanted, value_set=found)))
+        removing = self.removing.keys
+        found = pa.concat_arrays([removing.slice(0, 0), *map(entry_keys, self._removed_parts())])
+        return removing.filter(pc.invert(pc.is_in(removing, value_set=found)))
 
     def _removed_parts(self) -> list[EntriesTable]:
         parts = [self.found[row].removed for row in self.rewritten_rows()]
@@ -307,20 +302,20 @@ class _Visit:
 
 
 def _uncounted(manifests: ManifestListTable) -> Mask:
-    """Manifests of format 1 that do not say how many files or rows they have: later formats demand it."""
+    """Manifests of format 1 without file or row counts, which later formats require."""
     names = (f"{status.name.lower()}_{what}" for status in Status for what in ("files", "rows"))
     return np.asarray(np.logical_or.reduce([getattr(manifests, name) == UNKNOWN for name in names]))
 
 
 def _replaced(manifests: ManifestListTable, live: Mask, changed: dict[int, ManifestListTable]) -> ManifestListTable:
-    """The live manifests, those that were written again in the place of what they were."""
+    """The live manifests, with rewritten ones in place of the originals."""
     order = np.arange(len(manifests))
     order[list(changed)] = len(manifests) + np.arange(len(changed))
     return concat_manifest_lists([manifests, *changed.values()]).take(order[live])
 
 
 def hinted_manifests(planned: ManifestListTable | None, hints: EntriesTable) -> pa.Array:
-    """The manifests that entries were planned from."""
+    """The manifests that hints were planned from."""
     if planned is None or "manifest" not in hints:
         return pa.array([], pa.large_string())
     rows = np.unique(hints.ints("manifest"))

@@ -1,11 +1,11 @@
 """What others committed to a branch since a change was planned.
 
-Rule: the history of a branch is the chain of parents of its head. The snapshots of interest are those after the
-starting snapshot; without one, all of them. What a snapshot did is in the manifests it wrote itself.
+Rule: the history of a branch is the chain of parents of its head, down to the starting snapshot. What a snapshot did is
+in the manifests that it added itself.
 
-Fail-safe: a chain that does not reach the starting snapshot (it was expired, or the branch was rolled back or replaced)
-cannot be judged and is a conflict. A snapshot that does not say what it did may have done anything, and a manifest
-that does not say who wrote it is asked entry by entry.
+Fail-safe: a chain that does not reach the starting snapshot (expired, or the branch was rolled back or replaced) is a
+conflict. A snapshot without an operation may have done anything, and the entries of a manifest without a snapshot id
+are checked one by one.
 """
 
 from __future__ import annotations
@@ -54,24 +54,24 @@ def snapshots_since(metadata: TableMetadata, head: int | None, start: int | None
 
 
 def has_expired_snapshots(now: TableMetadata, then: TableMetadata) -> bool:
-    """Whether snapshots were expired since: files that only they had may be gone, and rightly."""
+    """Whether snapshots expired since: files that only they referred to may have been deleted."""
     known = {snapshot.snapshot_id for snapshot in now.snapshots}
     return any(snapshot.snapshot_id not in known for snapshot in then.snapshots)
 
 
 def operation_of(snapshot: Snapshot) -> Operation | None:
-    """What a snapshot says it did; ``None`` when it does not say."""
+    """The operation of a snapshot; ``None`` without a summary."""
     return None if snapshot.summary is None else Operation(snapshot.summary.operation.value)
 
 
 def with_operations(snapshots: Sequence[Snapshot], operations: Collection[Operation]) -> list[Snapshot]:
-    """The snapshots that did, or may have done, one of these."""
+    """The snapshots with one of these operations, or without one."""
     return [s for s in snapshots if (operation := operation_of(s)) is None or operation in operations]
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """Entries that snapshots wrote; ``snapshot`` says for each entry which of the snapshots did."""
+    """Entries that snapshots wrote; ``snapshot`` is the index of each entry's snapshot."""
 
     entries: EntriesTable
     snapshots: tuple[Snapshot, ...]
@@ -85,7 +85,7 @@ class Committed:
 def committed_entries(
     snapshots: Sequence[Snapshot], content: int, union: UnionPartitionType, columns: EntryColumns, io: FileIO
 ) -> Committed:
-    """The entries in the data or delete manifests that these snapshots wrote, of whatever status."""
+    """The entries, of any status, in the data or delete manifests that these snapshots added."""
     lists = _own_manifests(snapshots, content, io)
     manifests = concat_manifest_lists(lists) if lists else ManifestListTable.empty()
     entries = read_entries(manifests, union, columns, io=io)
@@ -98,7 +98,7 @@ def committed_entries(
 
 
 def _own_manifests(snapshots: Sequence[Snapshot], content: int, io: FileIO) -> list[ManifestListTable]:
-    """For each snapshot the manifests it wrote, or may have written."""
+    """For each snapshot the manifests it added, or may have added."""
     own = []
     for snapshot, listed in zip(snapshots, read_manifest_lists(snapshots, io), strict=True):
         written = np.isin(listed.added_snapshot_id, [snapshot.snapshot_id, UNKNOWN])

@@ -1,9 +1,12 @@
-"""The manifests of one snapshot: written per spec, under fresh names, and remembered.
+"""Writing the manifests of one snapshot, one per spec and content.
 
-Rule: every manifest holds entries of one spec and one kind, and says so in its header; what a snapshot adds is ADDED,
-what it removes is DELETED, what it carries over is EXISTING with the snapshot id and sequence numbers it had.
+Rule: a manifest holds entries of one spec and one content, for any spec of the table, not just the default one. Added
+entries are ADDED, removed ones DELETED, and carried-over ones EXISTING with their snapshot id and sequence numbers.
+Groups are sorted by spec id, so the same change always gives the same manifests. Format 1 did not write spec ids: a
+file without one is of spec 0.
 
-Fail-safe: a manifest whose entries have another status than the writer was asked for is not written.
+Fail-safe: a spec id that the table does not have is an error naming the id and the file, before anything is written,
+and so is an entry of the wrong status.
 """
 
 from __future__ import annotations
@@ -33,20 +36,11 @@ from floeplan.partition.union import UnionPartitionType
 from floeplan.schemas import fields_by_id
 from floeplan.vectors import Ints
 
-# Files by the partition spec they were written under: a manifest holds the files of one spec, and no other.
-#
-# Rule: any spec in the table's metadata is good, not just the default one; groups are sorted by spec id, so the same
-# change always gives the same manifests. Format 1 did not write spec ids: a file without one is of spec 0.
-#
-# Fail-safe: a spec id that the metadata does not know is an error naming the id and the file, before anything is
-# written.
-
-
 _SPEC_OF_FILES_WITHOUT_ONE = 0
 
 
 def validate_added_data_files(files: EntriesTable, specs: Iterable[int]) -> None:
-    """Refuse files of a spec that is not among these ids of the table."""
+    """Refuse files of a spec that the table does not have."""
     known = sorted(specs)
     spec_id = _spec_ids(files)
     strange = ~np.isin(spec_id, known)
@@ -60,7 +54,7 @@ def validate_added_data_files(files: EntriesTable, specs: Iterable[int]) -> None
 
 
 def group_files_by_spec(files: EntriesTable) -> dict[int, EntriesTable]:
-    """New files by spec id, in rising order; a file without a spec id is of spec 0."""
+    """New files by ascending spec id; a file without a spec id is of spec 0."""
     return group_entries_by_spec(with_spec_ids(files))
 
 
@@ -74,7 +68,7 @@ def with_spec_ids(files: EntriesTable) -> EntriesTable:
 
 
 def group_entries_by_spec(entries: EntriesTable) -> dict[int, EntriesTable]:
-    """Entries by spec id, in rising order; within a spec their order is kept."""
+    """Entries by ascending spec id; within a spec their order is kept."""
     spec_id = entries.spec_id
     specs = np.unique(spec_id).tolist()
     if len(specs) == 1:
@@ -99,7 +93,7 @@ def find_compatible_schema(metadata: TableMetadata, spec: PartitionSpec) -> Sche
 
 
 def _binds(field: PartitionField, schema: Schema) -> bool:
-    """A void field is null whatever its source is, and binds without one."""
+    """A void field is always null, and binds without a source."""
     if isinstance(field.transform, VoidTransform):
         return True
     source = fields_by_id(schema).get(field.source_id)
@@ -111,10 +105,8 @@ def _spec_ids(files: EntriesTable) -> Ints:
     return files.ints("spec_id", missing=_SPEC_OF_FILES_WITHOUT_ONE)
 
 
-# ---
-
 _FIRST_MANIFEST_ENTRIES = 5000
-"""Entries of the first of several manifests; how large it became says how many entries the others take."""
+"""Entries of the first of several manifests; its size determines how many entries the others take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +125,7 @@ ManifestOfSpec: TypeAlias = tuple[EntriesTable, int, int]
 
 @dataclass(frozen=True, slots=True)
 class TableShape:
-    """What writing manifests needs to know of a table; another one after its specs, schemas or format changed."""
+    """The metadata that written manifests depend on: specs, schemas and format."""
 
     metadata: TableMetadata
     union: UnionPartitionType
@@ -142,7 +134,7 @@ class TableShape:
 
     @classmethod
     def of(cls, metadata: TableMetadata) -> TableShape:
-        """The shape that these metadata describe."""
+        """The shape of a table."""
         provider = load_location_provider(metadata.location, metadata.properties)
         return cls(metadata, UnionPartitionType.of_table(metadata), metadata.specs(), provider.new_metadata_location)
 
@@ -158,9 +150,9 @@ class SnapshotManifests:
 
     Attributes:
         snapshot_id: The snapshot.
-        commit_uuid: Begins the names of all its files.
-        io: Where the files go; local files need none.
-        written: Every manifest written so far by location, with its entries, also those that nothing refers to.
+        commit_uuid: The prefix of file names.
+        io: Writes the files; local files need none.
+        written: The entries of every manifest written so far, by path, including unreferenced ones.
     """
 
     snapshot_id: int
@@ -171,27 +163,27 @@ class SnapshotManifests:
     def write_added_data_manifests(
         self, files: EntriesTable, shape: TableShape, target_bytes: int
     ) -> list[ManifestListTable]:
-        """New data files, one manifest per spec, more where it would outgrow the target size."""
+        """Write new data files: one manifest per spec, more above the target size."""
         _require(files, Status.ADDED)
         return self._per_spec(files, shape, DATA, target_bytes)
 
     def write_delete_manifest(
         self, files: EntriesTable, shape: TableShape, target_bytes: int
     ) -> list[ManifestListTable]:
-        """New delete files, likewise."""
+        """Write new delete files in the same way."""
         _require(files, Status.ADDED)
         return self._per_spec(files, shape, DELETES, target_bytes)
 
     def write_deleted_data_manifest(
         self, tables: Sequence[EntriesTable], shape: TableShape, content: int = DATA
     ) -> list[ManifestListTable]:
-        """Entries that the snapshot removes, of each table one manifest per spec."""
+        """Write removed entries: for each table one manifest per spec."""
         return self._of_status(Status.DELETED, tables, shape, content)
 
     def write_existing_data_manifest(
         self, tables: Sequence[EntriesTable], shape: TableShape, content: int = DATA
     ) -> list[ManifestListTable]:
-        """Entries that the snapshot carries over, likewise."""
+        """Write carried-over entries in the same way."""
         return self._of_status(Status.EXISTING, tables, shape, content)
 
     def _of_status(
@@ -203,7 +195,7 @@ class SnapshotManifests:
         return self.write_each([(group, spec, content) for group, spec in groups], shape)
 
     def write_each(self, manifests: Sequence[ManifestOfSpec], shape: TableShape) -> list[ManifestListTable]:
-        """Several manifests, each of entries of one spec; in a remote store many are written at the same time."""
+        """Write several manifests, each of one spec; to a remote store in parallel."""
         named = [(self._new_location(entries, shape), spec_id, content) for entries, spec_id, content in manifests]
         if len(named) < 2 or local_path(named[0][0]) is not None:
             return [self._write(shape, *manifest) for manifest in named]
@@ -213,7 +205,7 @@ class SnapshotManifests:
     def write_manifest_for_spec(
         self, entries: EntriesTable, spec_id: int, shape: TableShape, content: int
     ) -> ManifestListTable:
-        """One manifest of entries of one spec."""
+        """Write one manifest of entries of one spec."""
         return self._write(shape, self._new_location(entries, shape), spec_id, content)
 
     def _new_location(self, entries: EntriesTable, shape: TableShape) -> str:
@@ -251,7 +243,7 @@ class SnapshotManifests:
 
 
 def _runs(rows: Ints, each: int) -> list[Ints]:
-    """The rows in runs of about equal size, none longer than ``each``."""
+    """Split rows into parts of about equal size, none longer than ``each``."""
     return np.array_split(rows, -(-len(rows) // max(1, each))) if len(rows) else []
 
 
@@ -263,7 +255,7 @@ def _require(entries: EntriesTable, status: Status) -> None:
 
 
 def _header_schema(shape: TableShape, spec_id: int) -> Schema:
-    """Readers take partition types from the table; the header gets the current schema where none fits the spec."""
+    """The schema of the manifest header: the current one where none fits, as readers take types from the table."""
     try:
         return find_compatible_schema(shape.metadata, shape.specs[spec_id])
     except UnknownSpecError:

@@ -1,9 +1,8 @@
-"""Merging small manifests while a snapshot is written, as ``commit.manifest.*`` asks for.
+"""Merging small manifests during a commit, as the ``commit.manifest.*`` properties configure.
 
-Rule: manifests of one kind and one spec are packed into bins of the target size, the oldest first. The bin of the
-newest manifest is merged when it has ``min-count-to-merge`` manifests, whichever spec it is of; any other bin of two
-or more is full and is merged as soon as it is met. At most one bin of a kind and spec is merged by a commit, so that a
-commit reads and writes no more than the target size for each, however many manifests have gathered.
+Rule: manifests of one content and spec are packed into bins of the target size, oldest first. The bin of the newest
+manifest is merged when it has ``min-count-to-merge`` manifests; any other bin of two or more is full and due at once. A
+commit merges at most one bin per content and spec, so it reads and writes at most the target size for each.
 
 Fail-safe: entries keep their snapshot ids and sequence numbers; files that this snapshot adds stay ADDED.
 """
@@ -35,7 +34,7 @@ class MergeOptions:
 
     @classmethod
     def of(cls, properties: Mapping[str, str]) -> MergeOptions:
-        """As a table has them set."""
+        """The options of a table."""
         usual = cls()
         return cls(
             _positive(properties, "commit.manifest.target-size-bytes", usual.target_bytes),
@@ -46,13 +45,13 @@ class MergeOptions:
 
 @dataclass(slots=True)
 class ManifestMerger:
-    """Merges manifests; what was merged is remembered, for the snapshot may be produced again on a newer head."""
+    """Merges manifests; results are kept, because the snapshot may be produced again on a newer head."""
 
     writer: SnapshotManifests
     _merged: dict[tuple[object, ...], ManifestListTable] = field(default_factory=dict)
 
     def merge(self, manifests: ManifestListTable, shape: TableShape, options: MergeOptions) -> ManifestListTable:
-        """The manifests, newest first, with a bin of each kind and spec merged where it is due."""
+        """The manifests, newest first, with the due bin of each content and spec merged."""
         result, order = [manifests], np.arange(len(manifests))
         for spec_id, content in sorted(set(zip(manifests.spec_id.tolist(), manifests.content.tolist(), strict=True))):
             rows = np.flatnonzero((manifests.spec_id == spec_id) & (manifests.content == content))
@@ -74,7 +73,7 @@ class ManifestMerger:
         return self._merged[key]
 
     def _entries(self, sources: ManifestListTable, shape: TableShape) -> EntriesTable:
-        """Entries of older manifests are read, those of this snapshot are at hand."""
+        """Entries of older manifests are read; those of this snapshot are in memory."""
         written = self.writer.written
         own = {row: written[path] for row, path in enumerate(sources.path.to_pylist()) if path in written}
         others = np.setdiff1d(np.arange(len(sources)), list(own))
@@ -83,7 +82,7 @@ class ManifestMerger:
 
 
 def due_bin(lengths: Ints, options: MergeOptions) -> slice | None:
-    """Which of the manifests of one kind and spec, newest first, are to be merged now."""
+    """The manifests of one content and spec, newest first, to merge now."""
     bins = pack_from_the_end(lengths, options.target_bytes)
     newest, full = bins[0], [other for other in bins[1:] if other.stop - other.start > 1]
     if newest.stop - newest.start >= max(2, options.min_count):
@@ -92,7 +91,7 @@ def due_bin(lengths: Ints, options: MergeOptions) -> slice | None:
 
 
 def pack_from_the_end(lengths: Ints, target_bytes: int) -> list[slice]:
-    """Runs of manifests that together do not exceed the target, filled from the oldest on; in the order of the list."""
+    """Pack manifests into bins of at most the target size, filled from the oldest; in the order of the list."""
     ends = np.cumsum(lengths[::-1])
     count, start, runs = len(lengths), 0, []
     while start < count:

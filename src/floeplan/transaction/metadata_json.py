@@ -1,11 +1,11 @@
 """Table metadata as JSON, where PyIceberg writes the metadata file itself (SQL, Hive, Glue and other catalogs).
 
-PyIceberg 0.12 models format 3 whole but refuses to serialise it, and silently leaves out what its models do not know.
+PyIceberg 0.12 models all of format 3 but refuses to serialise it, and silently drops fields its models do not have.
 
-Rule: within ``writable_metadata`` metadata of every format are serialised by PyIceberg's own models. Fail-safe: before
-that, the metadata file they were made from is read and put through the same models; if anything in it is lost or
-changed on the way (encryption keys, fields of later formats), the commit is refused, naming what it is. Outside of the
-context PyIceberg behaves as ever. Catalogs that write metadata on their side (REST) never come here.
+Rule: within ``writable_metadata``, PyIceberg's own models serialise metadata of every format. Fail-safe: before that,
+the previous metadata file goes through the same models; if they lose or change anything in it (encryption keys, fields
+of later formats), the commit is refused and names what would be lost. Outside the context PyIceberg is unchanged.
+Catalogs that write metadata themselves (REST) do not use this.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _io: ContextVar[FileIO | None] = ContextVar("floeplan_metadata_io", default=None
 _MOST_NAMED = 5
 _GZIP = b"\x1f\x8b"
 _NO_SNAPSHOT = -1
-"""How Java says that a table has no current snapshot."""
+"""How Java writes that a table has no current snapshot."""
 
 
 @contextmanager
 def writable_metadata(io: FileIO) -> Iterator[None]:
-    """Let catalogs serialise table metadata of every format, provided that nothing gets lost.
+    """Let catalogs serialise table metadata of every format, provided that nothing is lost.
 
     Args:
         io: Reads the metadata file that the new one replaces.
@@ -72,32 +72,32 @@ def _guard(model: type[IcebergBaseModel]) -> None:
 
 
 def _complete(metadata: Any) -> Any:
-    """The metadata with what its format demands and PyIceberg leaves out."""
-    metadata = with_time_going_on(metadata)
+    """The metadata with what its format requires and PyIceberg leaves out."""
+    metadata = with_monotonic_timestamp(metadata)
     match metadata:
         case TableMetadataV1():
-            return with_old_names(metadata)
+            return with_format_1_fields(metadata)
         case TableMetadataV3():
             return with_next_row_id(metadata)
     return metadata
 
 
-def with_time_going_on(metadata: Any) -> Any:
-    """Not said to be older than what they tell of, as the clock of this machine may be; Java refuses such metadata."""
+def with_monotonic_timestamp(metadata: Any) -> Any:
+    """Not older than its newest log entry: this machine's clock may be behind, and Java refuses such metadata."""
     newest = max((entry.timestamp_ms for entry in (*metadata.snapshot_log, *metadata.metadata_log)), default=0)
     if metadata.last_updated_ms >= newest:
         return metadata
     return metadata.model_copy(update={"last_updated_ms": newest})
 
 
-def with_old_names(metadata: TableMetadataV1) -> TableMetadataV1:
-    """Format 1 repeats the current schema and spec under names from before there were several; PyIceberg never does."""
+def with_format_1_fields(metadata: TableMetadataV1) -> TableMetadataV1:
+    """Format 1 requires the current schema and spec in ``schema`` and ``partition-spec``; PyIceberg omits them."""
     fields = [field.model_dump() for field in metadata.spec().fields]
     return metadata.model_copy(update={"partition_spec": fields, "schema_": metadata.schema()})
 
 
 def with_next_row_id(metadata: TableMetadataV3) -> TableMetadataV3:
-    """Format 3 demands the next row id; PyIceberg makes tables without one, and then never counts."""
+    """Format 3 requires ``next-row-id``; PyIceberg creates tables without it."""
     if metadata.next_row_id is not None:
         return metadata
     ends = ((snapshot.first_row_id or 0) + (snapshot.added_rows or 0) for snapshot in metadata.snapshots)
@@ -105,11 +105,11 @@ def with_next_row_id(metadata: TableMetadataV3) -> TableMetadataV3:
 
 
 def check_lossless(location: str, io: FileIO) -> None:
-    """Refuse a metadata file of which PyIceberg's models would lose something."""
+    """Refuse a metadata file that PyIceberg's models cannot represent completely."""
     data = read_file(location, io)
     before = json.loads(gzip.decompress(data) if data.startswith(_GZIP) else data)
     after = json.loads(IcebergBaseModel.model_dump_json(TableMetadataUtil.parse_obj(before)))
-    lost = sorted(set(losses(before, after)) - _saying_nothing(before))
+    lost = sorted(set(losses(before, after)) - _meaningless(before))
     if lost:
         named = ", ".join(lost[:_MOST_NAMED]) + (" and more" if len(lost) > _MOST_NAMED else "")
         raise UnsupportedError(
@@ -118,14 +118,14 @@ def check_lossless(location: str, io: FileIO) -> None:
         )
 
 
-def _saying_nothing(document: dict[str, Any]) -> set[str]:
-    """Keys without a meaning: of format 1 in later formats, and the way to write that there is no snapshot."""
+def _meaningless(document: dict[str, Any]) -> set[str]:
+    """Keys without meaning: those of format 1 in later formats, and the marker for no snapshot."""
     empty = {"current-snapshot-id"} if document.get("current-snapshot-id") == -1 else set()
     return empty | ({"schema", "partition-spec"} if document["format-version"] > 1 else set())
 
 
 def losses(before: Any, after: Any, path: str = "") -> Iterator[str]:
-    """Where one document says something that the other does not; null and empty say nothing."""
+    """Paths that one document has and the other has not; null and empty values do not count."""
     if before is None or before == after or (path == "current-snapshot-id" and before == _NO_SNAPSHOT):
         return
     if isinstance(before, dict) and isinstance(after, dict):

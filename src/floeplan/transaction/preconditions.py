@@ -1,12 +1,13 @@
-"""What is wrong with a change whatever the table's head is, found before anything is written.
+"""Whether a change is valid on any head, and still fits the table's schema, specs and format.
 
-Rule: every added file is added once, of a spec the table has and of the kind it is given as, and a data file gets one
-deletion vector. Format 1 has no deletes,
-format 2 no deletion vectors, and format 3 takes no new position delete files but vectors. An append removes nothing,
-and a replacement adds no rows.
+Rule: each file is added once, with a spec of the table and the right content, and a data file gets one deletion vector.
+Format 1 has no deletes, format 2 no deletion vectors, and format 3 no new position delete files. An append removes
+nothing, and a replace adds no rows. Written files remain valid under newer metadata that still has their specs, all
+their columns under readable types, and no new required column that they lack. Rows that a replace only rewrites were
+valid before and remain so.
 
-Fail-safe: new data under a spec whose source columns no schema has any more is refused, since nobody could say what its
-partition values mean. Old files of such a spec can still be carried over, deleted from and removed.
+Fail-safe: new data under a spec whose source columns are in no schema is refused, because its partition values would
+have no meaning. Old files of such a spec can still be carried over, deleted from and removed.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from floeplan.vectors import Mask
 
 
 def validate_change(change: SnapshotChange, added: EntriesTable, shape: TableShape) -> None:
-    """Refuse what no head could take."""
+    """Refuse a change that is invalid on any head."""
     validate_added_data_files(added, shape.specs)
     _refuse(added, _repeated(entry_keys(added)), "it is added twice")
     _refuse(added, _repeated(_vector_targets(added)), "its data file gets two deletion vectors")
@@ -45,7 +46,7 @@ def validate_change(change: SnapshotChange, added: EntriesTable, shape: TableSha
 
 
 def validate_replacement(change: SnapshotChange, added: EntriesTable, removed: EntriesTable) -> None:
-    """A replacement has the same rows in other files: fewer where deletes were applied, never more."""
+    """Refuse a replace that adds rows: it has the same rows in other files, or fewer where deletes were applied."""
     rows = [int(files.record_count[files.content == Content.DATA].sum()) for files in (added, removed)]
     if change.operation is Operation.REPLACE and rows[0] > rows[1]:
         raise BadInputError(
@@ -70,7 +71,7 @@ def _refuse_kind(files: EntriesTable | None, kind: Content, *, expected: bool, w
 
 
 def _repeated(values: pa.Array) -> Mask:
-    """Values that are not the first of their kind; nulls are no values."""
+    """Values that occurred before; nulls never repeat."""
     codes = values.dictionary_encode().indices.fill_null(-1).to_numpy(zero_copy_only=False)
     first = np.zeros(len(codes), dtype=np.bool_)
     first[np.unique(codes, return_index=True)[1]] = True
@@ -88,20 +89,11 @@ def _refuse(files: EntriesTable, wrong: Mask, why: str) -> None:
         raise UnsupportedError(f"cannot add {path}: {why}", context={"file": path})
 
 
-# Whether a table is still the one a change was made for.
-#
-# Rule: files that were written stay right under any later metadata that still has their partition specs, every column
-# they were written with under a type it can be read as, and no column that rows must have and these lack. Delete files
-# must be of the kind the format demands. Rows that are only written again were good before and are good now.
-#
-# Fail-safe: anything else is an error before manifests are written; the table is not touched.
-
-
 _FIRST_WITH_VECTORS = 3
 
 
 def check_compatible(change: SnapshotChange, planned: TableMetadata, now: TableMetadata) -> None:
-    """Refuse a change that was made for a table which has become another.
+    """Refuse a change whose files do not fit the newer metadata.
 
     Raises:
         CommitConflictError: Schema, specs or format changed meanwhile; running the operation again works.
@@ -145,7 +137,7 @@ def _check_schema(planned: Schema, now: Schema) -> None:
 
 
 def _readable(written: IcebergType, wanted: IcebergType) -> bool:
-    """Nested types are judged by their parts."""
+    """Whether values can be read as another type; nested types are checked by their fields."""
     if not isinstance(written, PrimitiveType) or not isinstance(wanted, PrimitiveType):
         return type(written) is type(wanted)
     try:
@@ -165,7 +157,7 @@ def _changed(what: str, column: str | None) -> CommitConflictError:
 
 
 def _check_format(deletes: EntriesTable, planned: TableMetadata, now: TableMetadata) -> None:
-    """An upgrade between formats that want deletes in different forms."""
+    """Refuse position delete files after an upgrade to a format with deletion vectors."""
     if planned.format_version < _FIRST_WITH_VECTORS <= now.format_version:
         of_positions = deletes.content == Content.POSITION_DELETES
         if of_positions.any():

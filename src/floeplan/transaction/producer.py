@@ -1,4 +1,4 @@
-"""From a change to a snapshot: manifests, manifest list and the snapshot itself, without a catalog.
+"""Producing the snapshot of a change: manifests, manifest list and the snapshot itself, without a catalog.
 
 ::
 
@@ -7,11 +7,11 @@
       └─────► removed files ─────────────┘                   │
                                   untouched manifests ───────┘
 
-Rule: manifests that need not change are listed as they are and not even read. The snapshot id is given once and kept:
-when another writer commits first, ``produce`` is called again with the newer head and writes only what differs.
+Rule: manifests that need not change are listed as they are, without reading them. The snapshot id stays the same: when
+another writer commits first, ``produce`` is called again with the newer head and writes only what differs.
 
-Fail-safe: what is wrong with a change itself is refused before the first file is written, and nothing refers to the
-written files until the snapshot is committed. ``written`` names them all.
+Fail-safe: an invalid change is refused before the first file is written, and no snapshot refers to the written files
+until the commit. ``written`` names them all.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from floeplan.metadata.manifests.new_entries import concat_entries, no_entries, 
 from floeplan.transaction import summary
 from floeplan.transaction.change import SnapshotChange
 from floeplan.transaction.filter_manifests import (
+    FilesToRemove,
     Filtered,
     ManifestFilter,
-    Wanted,
     hinted_manifests,
     live_manifests,
     removed_keys,
@@ -79,15 +79,15 @@ class ProducedSnapshot:
 
 @dataclass(slots=True)
 class SnapshotProducer:
-    """Produces the snapshot of one change, once for every head it is tried on.
+    """Produces the snapshot of one change, again for each head that a commit is attempted on.
 
     Attributes:
         change: What the snapshot adds and removes.
         snapshot_id: Its id, the same for all attempts.
         io: Where metadata files are read and written; local files need none.
-        commit_uuid: Begins the names of the written files.
+        commit_uuid: The prefix of written file names.
         now_ms: The clock.
-        on_step: Told when the manifests, and then when the list, of an attempt are written.
+        on_step: Called when the manifests, and then the list, of an attempt are written.
     """
 
     change: SnapshotChange
@@ -121,7 +121,7 @@ class SnapshotProducer:
         new = self._added_manifests(added, shape, options)
         data, deletes = self._filtered(listed, new, shape, head)
         removed = concat_entries([data.removed, deletes.removed], shape.union)
-        if not len(data.missing):  # else the caller has a conflict, whatever the numbers are
+        if not len(data.missing):  # otherwise the commit reports a conflict
             validate_replacement(self.change, added, removed)
         manifests = concat_manifest_lists([*new[DATA], data.manifests, *new[DELETES], deletes.manifests])
         if options.enabled and self.change.merge_manifests:
@@ -152,7 +152,7 @@ class SnapshotProducer:
     def _added_manifests(
         self, added: EntriesTable, shape: TableShape, options: MergeOptions
     ) -> dict[int, list[ManifestListTable]]:
-        """Manifests of new files, per content; written once and used again by later attempts."""
+        """Manifests of new files by content; written once and reused by later attempts."""
         write = {DATA: self._writer.write_added_data_manifests, DELETES: self._writer.write_delete_manifest}
         found = {}
         for content, write_added in write.items():
@@ -170,25 +170,28 @@ class SnapshotProducer:
         shape: TableShape,
         head: Snapshot | None,
     ) -> tuple[Filtered, Filtered]:
-        """Data manifests, then delete manifests: vectors of removed data files go, and deletes older than all data."""
+        """Remove files from data manifests, then from delete manifests.
+
+        Deletion vectors of removed data files, and deletes older than all data, are removed too.
+        """
         nothing = no_entries(shape.union)
-        hints = _usable(self.change.removed_entries, shape) or nothing
+        hints = _usable_hints(self.change.removed_entries, shape) or nothing
         is_data = hints.content == 0
         keys = removed_keys(self.change)
         planned = self._planned_on(listed, shape.metadata, head)
         of_data, of_deletes = (listed.take(np.flatnonzero(listed.content == kind)) for kind in (DATA, DELETES))
-        wanted = Wanted(keys[0], hints.filter(is_data), nothing)
-        data = self._filters[DATA].apply(of_data, wanted, shape, hinted_manifests(planned, wanted.hints))
+        removing = FilesToRemove(keys[0], hints.filter(is_data), nothing)
+        data = self._filters[DATA].apply(of_data, removing, shape, hinted_manifests(planned, removing.hints))
         vectors_of = data.removed if shape.metadata.format_version > 2 else nothing
         oldest = _oldest_data([*new[DATA], data.manifests], shape.metadata)
-        wanted = Wanted(keys[1], hints.filter(~is_data), vectors_of, oldest)
-        deletes = self._filters[DELETES].apply(of_deletes, wanted, shape, hinted_manifests(planned, wanted.hints))
+        removing = FilesToRemove(keys[1], hints.filter(~is_data), vectors_of, oldest)
+        deletes = self._filters[DELETES].apply(of_deletes, removing, shape, hinted_manifests(planned, removing.hints))
         return data, deletes
 
     def _planned_on(
         self, listed: ManifestListTable, metadata: TableMetadata, head: Snapshot | None
     ) -> ManifestListTable | None:
-        """The manifest list that the removed files were planned from, if it is still there."""
+        """The manifest list that the removed files were planned from, if it still exists."""
         if self.change.planned_on is None or self.change.removed_entries is None:
             return None
         if head is not None and head.snapshot_id == self.change.planned_on:
@@ -212,7 +215,7 @@ class SnapshotProducer:
             "snapshot-id": self.snapshot_id,
             "parent-snapshot-id": listing.parent_snapshot_id,
             "sequence-number": listing.sequence_number,
-            "timestamp-ms": max(self.now_ms(), _newest_moment(metadata)),
+            "timestamp-ms": max(self.now_ms(), _newest_timestamp(metadata)),
             "manifest-list": location,
             "summary": Summary(SummaryOperation(self.change.operation.value), **properties),
             "schema-id": metadata.current_schema_id,
@@ -232,8 +235,8 @@ class SnapshotProducer:
         return tuple(ManifestWritten(p, spec, content, len(self._writer.written[p])) for p, spec, content in found)
 
 
-def _newest_moment(metadata: TableMetadata) -> int:
-    """The latest time the table knows; whoever wrote it may have a clock that is ahead."""
+def _newest_timestamp(metadata: TableMetadata) -> int:
+    """The latest timestamp of the table; another writer's clock may be ahead of ours."""
     logged = (entry.timestamp_ms for entry in metadata.snapshot_log)
     return max(metadata.last_updated_ms, max(logged, default=0))
 
@@ -246,14 +249,14 @@ def _listed_snapshot(snapshot_id: int, metadata: TableMetadata, head: Snapshot |
 
 
 def _manifest_counts(before: ManifestListTable, after: ManifestListTable, snapshot_id: int) -> tuple[int, int, int]:
-    """Created, kept, and live ones of the head that are not there any more."""
+    """Manifests created, kept, and live ones of the head that were replaced."""
     created = int((after.added_snapshot_id == snapshot_id).sum())
     kept = len(after) - created
     return created, kept, int(live_manifests(before).sum()) - kept
 
 
 def _oldest_data(manifests: list[ManifestListTable], metadata: TableMetadata) -> int:
-    """The smallest data sequence number of the table, of its last snapshot if it holds no data."""
+    """The smallest data sequence number of the table; of its last snapshot if it has no data."""
     oldest = concat_manifest_lists(manifests).min_sequence_number
     assigned = oldest[oldest >= 0]
     if not len(oldest) or not len(assigned):
@@ -261,8 +264,8 @@ def _oldest_data(manifests: list[ManifestListTable], metadata: TableMetadata) ->
     return int(assigned.min())
 
 
-def _usable(hints: EntriesTable | None, shape: TableShape) -> EntriesTable | None:
-    """Hints under the partition columns the table has now; where those changed only the spec ids are used."""
+def _usable_hints(hints: EntriesTable | None, shape: TableShape) -> EntriesTable | None:
+    """Hints that fit the table's partition fields; where those changed, only the spec ids are used."""
     if hints is None:
         return None
     if hints.partition_types == {f.id: f.bound.column.type for f in shape.union.fields}:
@@ -272,6 +275,6 @@ def _usable(hints: EntriesTable | None, shape: TableShape) -> EntriesTable | Non
 
 
 def delete_file_id(key: str) -> DeleteFileId:
-    """The file that ``entry_keys`` gives a key."""
+    """The delete file of a key of ``entry_keys``."""
     path, _, offset = key.partition("\0")
     return DeleteFileId(path, int(offset) if offset else None)

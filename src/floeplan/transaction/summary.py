@@ -1,8 +1,8 @@
-"""The summary of a snapshot, with the names Iceberg Java gives its numbers.
+"""The snapshot summary, with the property names of Iceberg Java.
 
-Rule: a number that is zero is left out, but for the number of changed partitions and of manifests; totals are the
-parent's plus what was added minus what was removed. Fail-safe: a total that the parent does not state, or that would
-become negative, is left out rather than guessed; without a parent totals begin at zero.
+Rule: zero counts are left out, except those of changed partitions and manifests; totals are the parent's plus what was
+added minus what was removed. Fail-safe: a total that the parent lacks, or that would become negative, is left out;
+without a parent, totals start at zero.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _COUNTED = {
     "position-deletes": ("added-position-deletes", "removed-position-deletes"),
     "equality-deletes": ("added-equality-deletes", "removed-equality-deletes"),
 }
-"""What is counted, and what it is called when it is added and when it is removed."""
+"""The property names of added and removed counts."""
 
 _TOTALS = ("records", "files-size", "data-files", "delete-files", "position-deletes", "equality-deletes")
 
 
 def changes(added: EntriesTable, removed: EntriesTable, union: UnionPartitionType) -> dict[str, str]:
-    """What was added, what was removed, and in how many partitions."""
+    """Counts of added and removed files and rows, and of changed partitions."""
     found: dict[str, str] = {}
     for side, entries in enumerate((added, removed)):
         found |= {_COUNTED[what][side]: str(number) for what, number in _counts(entries).items() if number > 0}
@@ -47,13 +47,13 @@ def changes(added: EntriesTable, removed: EntriesTable, union: UnionPartitionTyp
 
 
 def manifest_counts(created: int, kept: int, replaced: int) -> dict[str, str]:
-    """How many manifests the snapshot has that are new, that are not, and how many of its parent's it has not."""
+    """Counts of new manifests, kept manifests, and manifests of the parent that were replaced."""
     counts = {"manifests-created": created, "manifests-kept": kept, "manifests-replaced": replaced}
     return {name: str(count) for name, count in counts.items()}
 
 
 def totals(changed: Mapping[str, str], parent: Mapping[str, str] | None) -> dict[str, str]:
-    """Totals after a change; ``parent`` is the summary of the snapshot before, ``None`` if there is no snapshot."""
+    """Totals after a change; ``parent`` is the parent's summary, ``None`` without a parent."""
     found = {}
     for what in _TOTALS:
         name = f"total-{what}"
@@ -84,7 +84,7 @@ def _counts(entries: EntriesTable) -> dict[str, int]:
 
 
 def _sizes(entries: EntriesTable, is_vector: Mask) -> Ints:
-    """Several vectors share a file: of each its own bytes count."""
+    """File sizes; deletion vectors share a file, so each counts its own bytes."""
     whole = entries.ints("file_size_in_bytes")
     return np.where(is_vector, entries.ints("content_size_in_bytes", missing=0), whole)
 
