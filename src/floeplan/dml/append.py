@@ -1,8 +1,7 @@
-"""APPEND: new rows become files of the current default spec.
+"""APPEND: write new rows as files of the default spec.
 
-Rows are matched with the table's columns by name, checked, partitioned and, where the table has a sort order, sorted
-within each file. Parquet files are read and written again, so that they become files of the table in every respect;
-``add_files`` registers them as they are instead.
+Columns are matched by name; rows are checked, partitioned and, where the table has a sort order, sorted within each
+file. Parquet files are read and rewritten as files of the table; ``add_files`` registers them as they are instead.
 """
 
 from __future__ import annotations
@@ -50,13 +49,13 @@ def append(
 
     Args:
         table: A PyIceberg table or ``namespace.name``.
-        data: Arrow data in any wrapping, a Spark DataFrame, or paths of Parquet files.
+        data: Arrow data, a Spark DataFrame, or paths of Parquet files.
         spark: A session that reads Parquet files and writes; a DataFrame brings its own.
         branch: The branch to append to instead of ``main``.
-        add_files: Register Parquet files where they are instead of writing their rows again.
-        hive_partitions: Of files that are registered: believe ``name=value`` folders where statistics prove nothing.
+        add_files: Register Parquet files in place instead of rewriting them.
+        hive_partitions: With ``add_files``, trust ``name=value`` folders where statistics do not prove the partition.
         spec_id: The spec of the new files; the table's default when not given.
-        fast: Leave small manifests as they are instead of merging them on the way.
+        fast: Do not merge small manifests.
         summary: Further properties of the snapshot.
         options: How the commit is retried.
     """
@@ -73,7 +72,7 @@ def append(
 def write_rows(
     target: DmlTarget, data: object, spark: SparkSession | None, spec_id: int | None = None
 ) -> list[EntriesTable]:
-    """Write outside rows as files of the table; their entries."""
+    """Write rows as files of the table and return their entries."""
     writer = WriteTarget.of(target.table, spec_id=spec_id)
     if is_data_frame(data):
         from floeplan.spark.write.appending import write_frame
@@ -85,12 +84,12 @@ def write_rows(
     sizes = [open_source(path, writer.io).size for path in paths]
     discard = partial(remove_written_files, files=writer.files)
     return run_tasks(
-        WriteParquetRows(writer), paths, spark, weights=sizes, description="floeplan append", discard=discard
+        _WriteParquetRows(writer), paths, spark, weights=sizes, description="floeplan append", discard=discard
     )
 
 
 @dataclass(frozen=True, slots=True)
-class WriteParquetRows:
+class _WriteParquetRows:
     """Writes the rows of Parquet files."""
 
     target: WriteTarget

@@ -1,7 +1,7 @@
-"""New values for rows: what SET and VALUES say, checked against the schema and evaluated on Arrow rows.
+"""SET and VALUES: assignments, checked against the schema and evaluated on Arrow rows.
 
-Rule: all expressions see the row as it was. Columns that are not assigned stay. A field within a struct may be
-assigned; the other fields of the struct stay.
+Rule: all expressions see the old row. Columns that are not assigned keep their values, and so do the other fields of a
+struct when one field is assigned.
 
 Fail-safe: an unknown column, a column assigned twice, a value that does not fit its column and NULL for a required
 column are errors that name the column, before anything is committed.
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 from decimal import Decimal
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,7 +34,7 @@ from floeplan.schemas import fields_by_id
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """One column or struct field and what it becomes."""
+    """A column or struct field and its new value."""
 
     path: tuple[str, ...]
     field: NestedField
@@ -52,17 +53,17 @@ class Assignments:
         return frozenset(field_id for item in self.items for field_id in item.value.field_ids)
 
     def kept_fields(self, schema: Schema) -> list[NestedField]:
-        """The columns of a schema of which anything is read or stays as it was."""
+        """The columns of a schema that expressions read, or that keep a value."""
         replaced = {item.field.field_id for item in self.items if len(item.path) == 1}
         replaced -= {field.field_id for field in top_fields(schema, self.field_ids).fields}
         return [field for field in schema.fields if field.field_id not in replaced]
 
     def map_text(self, change: Callable[[str], str]) -> Assignments:
-        """The same assignments with the text of their expressions changed, for an engine that reads it."""
+        """The same assignments with the text of their expressions changed, for Spark."""
         return Assignments(tuple(replace(item, value=item.value.reworded(change)) for item in self.items))
 
     def update(self, rows: pa.Table, resolve: Resolver, shape: pa.Schema) -> pa.Table:
-        """The rows with their new values, in a shape of which they may lack columns that are replaced."""
+        """The rows with their new values; they may lack columns of ``shape`` that are replaced."""
         changed = _in_shape(rows, shape)
         for item in self.items:
             wanted = _type_at(shape.field(item.path[0]).type, item.path[1:])
@@ -89,7 +90,7 @@ class Assignments:
 
 
 def compile_assignments(given: Mapping[str, object], schema: Schema, names: Names) -> Assignments:
-    """Compile what columns become; ``names`` finds the columns the expressions read."""
+    """Compile assignments; ``names`` resolves the columns the expressions read."""
     if not given:
         raise BadInputError("nothing is assigned; name at least one column and its new value")
     items = [_assignment(column, value, schema, names) for column, value in given.items()]
@@ -108,7 +109,7 @@ def _assignment(column: str, value: object, schema: Schema, names: Names) -> Ass
 
 
 def default_text(field: NestedField) -> str:
-    """``DEFAULT`` as SQL text: the value new rows take when none is given."""
+    """The write default of a column as SQL text."""
     value = field.write_default
     if not isinstance(value, str):
         return literal_text(value)
@@ -117,14 +118,14 @@ def default_text(field: NestedField) -> str:
 
 
 def column_path(name: str, schema: Schema) -> tuple[str, ...]:
-    """The parts of a column name: as it is when there is such a column, else as SQL reads it."""
+    """The parts of a column name: the name itself if such a column exists, else as SQL parses it."""
     if any(field.name == name for field in schema.fields):
         return (name,)
     return tuple(token.text for token in tokenize(name) if token.text != ".")
 
 
 def literal_text(value: object) -> str:
-    """SQL text as it is; any other Python value as its SQL literal."""
+    """A string unchanged, as SQL text; any other Python value as its SQL literal."""
     match value:
         case str():
             return value
@@ -192,39 +193,27 @@ def _replaced(array: pa.Array, path: Sequence[str], values: pa.Array) -> pa.Arra
     return pa.StructArray.from_arrays(children, fields=list(type_))
 
 
-# Whether Arrow can evaluate expressions as Spark would, found out on one row of nulls.
-#
-# An expression outside the known set says so whatever the row holds. Everything else, a wrong type or a value that does
-# not fit, is for the rows themselves to find out.
-
-
 def arrow_evaluates(
     schemas: Sequence[Schema], conditions: Iterable[IrExpr], assigned: Iterable[Assignments | None] = ()
 ) -> bool:
-    """Whether these can be evaluated on Arrow rows with the columns of some schemas."""
+    """Whether Arrow can evaluate these expressions as Spark would, tried on one row of nulls.
+
+    An unsupported expression fails on any row; wrong types and values are reported when the real rows are evaluated.
+    """
     row = pa.table({"row": pa.nulls(1)})
 
     def nulls(field_id: int) -> pa.ChunkedArray:
         schema = next(schema for schema in schemas if field_id in fields_by_id(schema))
         return pa.chunked_array([pa.nulls(1, schema_to_pyarrow(schema.find_type(field_id)))])
 
-    asked = [_Question(evaluate_rows, condition, row, nulls) for condition in conditions]
+    calls: list[Callable[[], object]] = [partial(evaluate_rows, condition, row, nulls) for condition in conditions]
     groups = [group for group in assigned if group is not None]
-    asked += [_Question(item.value.evaluate, 1, nulls) for group in groups for item in group.items]
-    return all(question() for question in asked)
-
-
-class _Question:
-    """A call that either is supported or is not."""
-
-    def __init__(self, call: Callable[..., object], *args: object) -> None:
-        self._call, self._args = call, args
-
-    def __call__(self) -> bool:
+    calls += [partial(item.value.evaluate, 1, nulls) for group in groups for item in group.items]
+    for call in calls:
         try:
-            self._call(*self._args)
+            call()
         except UnsupportedError:
             return False
         except FloeplanError:
-            return True
-        return True
+            continue
+    return True

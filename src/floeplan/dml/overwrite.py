@@ -1,9 +1,11 @@
-"""OVERWRITE: rows are replaced by others in one commit, those that match a predicate or whole partitions.
+"""OVERWRITE: replace the rows that match a predicate, or whole partitions, in one commit.
 
-A predicate need not follow files: those of which every row matches are dropped by metadata, the others lose the rows
-that match. A dynamic overwrite replaces the partitions that the new rows lie in, in the sense of the default spec: rows
-written under other specs that lie in the same partitions are replaced too. ``same_spec_only`` leaves those alone, as
-Spark does.
+Files of which every row matches the predicate are removed by metadata; matching rows of the others are deleted. A
+dynamic overwrite replaces the partitions of the new rows in the default spec, including rows in the same partitions
+that were written under other specs. ``same_spec_only`` keeps those, as Spark does.
+
+A file of another spec lies in a partition when the values of the default spec's fields are known for the whole file:
+stored, because its own spec has the same field, or proven by its column bounds. Otherwise its rows are checked.
 """
 
 from __future__ import annotations
@@ -49,14 +51,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-# Which files and rows lie in given partitions of one spec, whatever spec the files were written under.
-#
-# A file of another spec lies in a partition when the values of the spec's fields are known for the whole file: stored
-# with it, because its own spec has the same field, or proven by its column bounds. A file for which they are not
-# known is
-# asked row by row.
-
-
 @dataclass(frozen=True, slots=True)
 class PartitionSet:
     """Partitions of one spec, as columns of their tuples by union field id."""
@@ -79,7 +73,7 @@ class PartitionSet:
         return _fields(self.union, self.spec_id)
 
     def holds(self, columns: Mapping[int, pa.Array], rows: int) -> Mask:
-        """For each tuple of the same fields whether it is one of these partitions."""
+        """Whether each tuple of the same fields is one of these partitions."""
         both = {key: pa.concat_arrays([column, columns[key].cast(column.type)]) for key, column in self.columns.items()}
         codes = partition_codes(self.union, np.full(self.count + rows, self.spec_id, dtype=np.int64), both)
         return np.isin(codes[self.count :], codes[: self.count])
@@ -87,14 +81,14 @@ class PartitionSet:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """For each file: every row lies in the partitions, or some rows may."""
+    """For each file, whether all rows lie in the partitions, or some may."""
 
     whole: Mask
     perhaps: Mask
 
 
 def place_files(partitions: PartitionSet, entries: EntriesTable, sources: SourceTypes) -> Placed:
-    """Where files of any specs lie."""
+    """Which files of any spec lie in the partitions."""
     columns, known = {}, np.ones(len(entries), dtype=np.bool_)
     for field in partitions.fields:
         columns[field.column.field_id], proven = _values(partitions.union, field, entries, sources)
@@ -135,14 +129,14 @@ def _fields(union: UnionPartitionType, spec_id: int) -> tuple[BoundField, ...]:
 
 @dataclass(frozen=True, slots=True)
 class InPartitions:
-    """The decision to delete the rows that lie in given partitions."""
+    """Deletes the rows that lie in given partitions."""
 
     schema: Schema
     partitions: PartitionSet
 
     @property
     def clauses(self) -> tuple[Clause, ...]:
-        """Deleting."""
+        """One clause, which deletes."""
         return (Clause(),)
 
     def fields(self, file: FileScan) -> frozenset[int]:
@@ -150,7 +144,7 @@ class InPartitions:
         return frozenset(field.source_id for field in self.partitions.fields)
 
     def decide(self, file: FileScan, planned: PlannedRows) -> RowChanges:
-        """Transform the rows and look their tuples up."""
+        """Compute the partitions of the rows and compare them."""
         rows, fields = planned.undeleted(), self.partitions.fields
         columns = {field.column.field_id: partition_values(rows, self.schema, field) for field in fields}
         inside = self.partitions.holds(columns, planned.live_count)
@@ -159,9 +153,6 @@ class InPartitions:
     def resolver(self, rows: pa.Table, schema: Schema, source: npt.NDArray[np.int64] | None) -> Resolver:
         """Columns of the row itself."""
         return typed_columns_of(rows, schema)
-
-
-# ---
 
 
 def overwrite(
@@ -183,7 +174,7 @@ def overwrite(
 
     Args:
         table: A PyIceberg table or ``namespace.name``.
-        data: The new rows: Arrow data in any wrapping, a Spark DataFrame, or paths of Parquet files.
+        data: The new rows: Arrow data, a Spark DataFrame, or paths of Parquet files.
         where: The rows to replace; all when not given and the overwrite is not dynamic.
         dynamic: Replace the partitions that the new rows lie in.
         same_spec_only: Of a dynamic overwrite: leave files of other specs alone.

@@ -1,13 +1,13 @@
-"""Rows to change found by Spark, for conditions and values that only Spark can evaluate, and for joins of any kind.
+"""Changes that Spark computes: conditions and values that only Spark can evaluate, and large joins.
 
 ::
 
     files ──read──► (file, position, columns) ──Spark: filter, join──► (file, position, clause, values) ──► sink
 
-Rows leave their files in Python tasks, with the columns that the expressions name and no others. Spark decides which
-clause applies and computes the new values. The sink, in the tasks where these arrive, reads the other columns of
-updated rows from their files, so that no value that is not assigned goes through Spark, and writes the new rows. What
-comes back is positions and entries; the rows are then deleted at their positions as in every other change.
+Python tasks read the columns that the expressions name. Spark chooses the clause of each row and computes new values.
+The sink tasks read the other columns of updated rows from their files, so that unassigned values never pass through
+Spark, and write the new rows. They return positions and entries; the old rows are then deleted at their positions as in
+every other command.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ FILES_PER_TASK_BYTES = 64 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class SparkClause:
-    """What becomes of a row when Spark says so: its new values; without any it is deleted."""
+    """A clause that Spark evaluates: it updates or inserts rows, or deletes them without assignments."""
 
     assignments: Assignments | None
     inserts: bool = False
@@ -64,7 +64,7 @@ class SparkClause:
 
 @dataclass(slots=True)
 class FoundRows:
-    """What the sinks did: rows to delete by file, files of new rows, and counts."""
+    """What the sinks return: positions to delete by file, entries of new rows, and counts."""
 
     positions: dict[str, BitMap64] = field(default_factory=dict)
     entries: list[EntriesTable] = field(default_factory=list)
@@ -74,16 +74,16 @@ class FoundRows:
 
 @dataclass(frozen=True, slots=True)
 class TargetRows:
-    """The files to look at, as a DataFrame of their live rows."""
+    """Files whose live rows become a DataFrame."""
 
     table: TableRows
     schema: Schema
-    works: tuple[FileTask, ...]
+    tasks: tuple[FileTask, ...]
 
     @staticmethod
-    def of(table: Table, schema: Schema, works: Iterable[FileTask]) -> TargetRows:
+    def of(table: Table, schema: Schema, tasks: Iterable[FileTask]) -> TargetRows:
         """Files of a table."""
-        return TargetRows(TableRows.of(table, schema), schema, tuple(works))
+        return TargetRows(TableRows.of(table, schema), schema, tuple(tasks))
 
     def frame(self, spark: SparkSession, columns: Iterable[int]) -> DataFrame:
         """File number, position and the columns that hold these fields."""
@@ -93,16 +93,16 @@ class TargetRows:
         wanted = top_fields(self.schema, columns)
         own = [StructField(FILE, IntegerType()), StructField(POSITION, LongType())]
         shown = StructType([*own, *spark_schema(wanted).fields])
-        packs = _packs(self.works)
-        read = _reader(self, packs, wanted, to_arrow_schema(StructType(shown.fields[2:])))
+        batches_of_files = _file_batches(self.tasks)
+        read = _reader(self, batches_of_files, wanted, to_arrow_schema(StructType(shown.fields[2:])))
         ensure_package(spark)
-        return spark.range(0, len(packs), 1, len(packs)).mapInArrow(read, shown)
+        return spark.range(0, len(batches_of_files), 1, len(batches_of_files)).mapInArrow(read, shown)
 
 
 def apply_clauses(
     frame: DataFrame, clause: Column, clauses: Sequence[SparkClause], rows: TargetRows, target: WriteTarget
 ) -> FoundRows:
-    """Compute clauses and values of a frame, and let the sinks write what is new."""
+    """Compute clauses and values of a frame, and write the new rows in sink tasks."""
     values = _values(frame, clause, clauses, rows.schema)
     from pyspark.sql import functions
 
@@ -116,7 +116,7 @@ def apply_clauses(
         found.updated += part.updated
         found.inserted += part.inserted
         for number, positions in part.positions.items():
-            path = rows.works[number].file.path
+            path = rows.tasks[number].file.path
             found.positions[path] = found.positions.get(path, BitMap64()) | positions
     _check_single(parts, found, target)
     return found
@@ -124,7 +124,7 @@ def apply_clauses(
 
 @contextmanager
 def in_utc(spark: SparkSession) -> Iterator[None]:
-    """Expressions mean times in UTC, as planning takes them; the session's own zone is set back afterwards."""
+    """Evaluate expressions in UTC, as planning does; the session's time zone is restored afterwards."""
     own = spark.conf.get(_ZONE)
     if own == "UTC":
         yield
@@ -160,7 +160,7 @@ def _check_single(parts: Sequence[_SinkResult], found: FoundRows, target: WriteT
 
 
 def _values(frame: DataFrame, clause: Column, clauses: Sequence[SparkClause], schema: Schema) -> list[Column]:
-    """One column for each thing that any clause assigns."""
+    """One column for each path that any clause assigns."""
     from pyspark.sql import functions
 
     columns = []
@@ -183,7 +183,7 @@ def _values(frame: DataFrame, clause: Column, clauses: Sequence[SparkClause], sc
 
 
 def _assigned(clauses: Sequence[SparkClause]) -> dict[tuple[str, ...], dict[int, Assignment]]:
-    """What is assigned, by path and then by clause."""
+    """Assignments by path, then by clause."""
     found: dict[tuple[str, ...], dict[int, Assignment]] = {}
     for number, clause in enumerate(clauses):
         for item in () if clause.assignments is None else clause.assignments.items:
@@ -191,26 +191,26 @@ def _assigned(clauses: Sequence[SparkClause]) -> dict[tuple[str, ...], dict[int,
     return found
 
 
-def _packs(works: Sequence[FileTask]) -> list[list[int]]:
-    ends = np.cumsum([work.file.file_size for work in works])
+def _file_batches(tasks: Sequence[FileTask]) -> list[list[int]]:
+    ends = np.cumsum([task.file.file_size for task in tasks])
     cuts = np.flatnonzero(np.diff((ends - 1) // FILES_PER_TASK_BYTES)) + 1
-    return [part.tolist() for part in np.split(np.arange(len(works)), cuts) if len(part)] or [[]]
+    return [part.tolist() for part in np.split(np.arange(len(tasks)), cuts) if len(part)] or [[]]
 
 
-def _reader(rows: TargetRows, packs: Sequence[Sequence[int]], wanted: Schema, shape: pa.Schema) -> ArrowTask:
+def _reader(rows: TargetRows, batches_of_files: Sequence[Sequence[int]], wanted: Schema, shape: pa.Schema) -> ArrowTask:
     @reusable
     @report_errors
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         files = FileRows(rows.table)
         for batch in batches:
-            for number in [number for pack in batch.column(0).to_pylist() for number in packs[pack]]:
-                yield from _live_rows(files, rows.works[number], number, wanted, shape).to_batches(ROWS_PER_BATCH)
+            for number in [number for pack in batch.column(0).to_pylist() for number in batches_of_files[pack]]:
+                yield from _live_rows(files, rows.tasks[number], number, wanted, shape).to_batches(ROWS_PER_BATCH)
 
     return read
 
 
-def _live_rows(files: FileRows, work: FileTask, number: int, wanted: Schema, shape: pa.Schema) -> pa.Table:
-    opened = files.open(work.file)
+def _live_rows(files: FileRows, task: FileTask, number: int, wanted: Schema, shape: pa.Schema) -> pa.Table:
+    opened = files.open(task.file)
     selection = opened.undeleted(opened.planned())
     rows, live = opened.read(wanted, selection)
     shown = to_spark_arrow(rows, shape)
@@ -250,7 +250,7 @@ class _Sink:
         self.result = _SinkResult()
 
     def take(self, decided: pa.Table) -> _SinkResult:
-        """Everything Spark decided about in this task."""
+        """Write and collect all rows of this task."""
         self._gather(decided)
         if self.result.repeated:
             return self.result
@@ -287,7 +287,7 @@ class _Sink:
             mine = decided.filter(pc.equal(decided[FILE], number)).sort_by(POSITION)
             positions = np.asarray(mine[POSITION])
             selection = RowSelection.from_runs(positions, np.ones_like(positions))
-            rows = self.whole.read_for_update(self.rows.works[number], selection)
+            rows = self.whole.read_for_update(self.rows.tasks[number], selection)
             for path, values in self._values_at(assignments, mine):
                 rows = replace_value(rows, path, values)
             yield rows

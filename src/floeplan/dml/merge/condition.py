@@ -1,9 +1,13 @@
-"""The ON condition of a merge taken apart: keys to join by, and what else must hold.
+"""The ON condition of a merge, split into join keys and other conjuncts.
 
-Rule: a conjunct ``target.a = source.b`` (or ``<=>``) is a key. A conjunct over one side alone is asked of that side
-before joining. Everything else is asked of the pairs that the keys find. Together they are the condition, row for row.
+Rule: a conjunct ``target.a = source.b`` (or ``<=>``) is a key. A conjunct over one side is evaluated on that side
+before joining, every other one on the pairs that the keys find. Together they are equivalent to the condition.
 
-For planning, the keys become predicates on the target: the values the source has, or their range when they are many.
+For planning, the keys become predicates on the target: the source's values, or their range when there are many.
+
+Names: ``target.x`` and ``t.x`` are columns of the target, ``source.x`` and ``s.x`` of the source, unless other
+qualifiers are given. An unqualified name that both sides have is an error. Source columns get field ids beyond those
+of any table, so that a compiled expression is bound by id over both sides.
 """
 
 from __future__ import annotations
@@ -35,16 +39,6 @@ from floeplan.predicate.ir import FALSE, TRUE, Between, Column, InList, IrExpr, 
 from floeplan.predicate.names import Names, Reference
 from floeplan.predicate.rows.expressions import SqlExpression
 from floeplan.predicate.sql.compiler import compile_sql
-
-# Names in the expressions of a merge: columns of the target and of the source side by side.
-#
-# ``target.x`` and ``t.x`` are the target's, ``source.x`` and ``s.x`` the source's, unless other qualifiers are given. A
-# name without a qualifier may be of either side; when both have it, it is ambiguous and an error.
-#
-# Source columns get field ids of their own, beyond those of any table, so that a compiled expression is bound by id
-# over
-# both sides.
-
 
 FIRST_SOURCE_ID = 1_500_000_000
 TARGET_QUALIFIERS, SOURCE_QUALIFIERS = ("target", "t"), ("source", "s")
@@ -123,10 +117,8 @@ def _start(column: exp.Column) -> int:
     return int(column.parts[0].meta["start"])
 
 
-# ---
-
 LISTED_KEYS = 10_000
-"""Up to so many keys a plan asks for each of them; beyond for their range."""
+"""With more keys than this, a plan uses their range instead of a list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +132,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class MergeCondition:
-    """What makes a target row and a source row meet."""
+    """When a target row and a source row match."""
 
     keys: tuple[Key, ...]
     target_only: IrExpr
@@ -186,11 +178,11 @@ def _key(conjunct: IrExpr) -> Key | None:
 
 
 def key_predicate(column: Column, values: pa.Array) -> IrExpr:
-    """What every target row that meets one of these key values satisfies; TRUE when nothing useful can be said."""
+    """A predicate that every target row with one of these keys satisfies; TRUE when there is none."""
     plain = _in_range(column.type, values.drop_null())
     if not len(plain):
         return FALSE
-    if not _speaks_for(column.type, plain.type):
+    if not _is_same_type(column.type, plain.type):
         return TRUE
     distinct = pc.unique(plain)
     if len(distinct) <= LISTED_KEYS:
@@ -201,14 +193,14 @@ def key_predicate(column: Column, values: pa.Array) -> IrExpr:
 
 
 def _in_range(type_: PrimitiveType, keys: pa.Array) -> pa.Array:
-    """Without keys that a column of 32 bits cannot hold: they meet nothing."""
+    """Without keys that a 32-bit column cannot hold: they match nothing."""
     if not isinstance(type_, IntegerType) or not pt.is_int64(keys.type):
         return keys
     kept = keys.filter(pc.and_(pc.greater_equal(keys, -(2**31)), pc.less(keys, 2**31)))
     return kept.cast(pa.int32())
 
 
-def _speaks_for(type_: PrimitiveType, keys: pa.DataType) -> bool:
+def _is_same_type(type_: PrimitiveType, keys: pa.DataType) -> bool:
     """Whether key values are, as they are, values of the column's type."""
     match type_:
         case IntegerType():
