@@ -18,7 +18,7 @@ from bench.cpu_clock import CpuClock
 from bench.results import bar_text
 from floeplan.audit.job import audit
 from floeplan.catalog import load_table
-from floeplan.scan.options import ScanOptions
+from floeplan.scan.model import ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.scan.report import scan_report
 from floeplan.spark.session import open_session

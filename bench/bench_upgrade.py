@@ -16,7 +16,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from floeplan.maintain.rewrite_manifests import rewrite_manifests
 from floeplan.rewrite.spec_upgrade.upgrade import UpgradeOptions, upgrade_spec
-from floeplan.scan.options import ScanOptions
+from floeplan.scan.model import ScanOptions
 from floeplan.scan.plan import plan_scan
 from tests.support.tables.archive import write_evolved_archive
 

@@ -15,8 +15,7 @@ import numpy.ma  # noqa: F401 - Arrow imports it on first use, which is no part 
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import StaticTable
 
-from floeplan.metadata.avro.container import AvroReader
-from floeplan.metadata.avro.decoder import load_decoder
+from floeplan.metadata.avro.decoder import AvroReader, load_decoder
 from floeplan.metadata.cache.store import EntriesCache
 from floeplan.metadata.files import read_files
 from floeplan.metadata.manifests.entries import EntryColumns

@@ -21,14 +21,14 @@ import pyarrow as pa
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 from pyiceberg.table import StaticTable
 
-from floeplan.metadata.avro.container import AvroReader
+from floeplan.metadata.avro.decoder import AvroReader
 from floeplan.metadata.files import read_files
 from floeplan.metadata.manifests.manifest_list import read_manifest_list
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.build import columns as predicate_columns
 from floeplan.predicate.compile import compile_predicate
 from floeplan.predicate.ir import TRUE
-from floeplan.scan.options import ScanOptions
+from floeplan.scan.model import ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.snapshot.passes import Predicate, evaluate_manifests
 from scripts.fetch_jars import ensure_jars

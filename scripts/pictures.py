@@ -23,8 +23,8 @@ from floeplan.cli.demo.archive import WEEK, Archive
 from floeplan.cli.demo.chapters import (
     Stage,
     ask_for_a_week,
-    parallel_map,
     rewrite_along_a_curve,
+    side_by_side,
     tell_history,
     upgrade_by_metadata,
 )
@@ -57,7 +57,7 @@ def draw_demo() -> None:
     command = Text(f'$ floeplan plan floeplan_demo.telemetry --where "{question}"\n', style="cyan")
     export("pyramid", "a week of one mission", Group(command, draw_levels(stage.plan(WEEK))), 92)
     export(
-        "rewrite", "the same query, before and after a rewrite along a Z-order curve", parallel_map(before, after), 80
+        "rewrite", "the same query, before and after a rewrite along a Z-order curve", side_by_side(before, after), 80
     )
 
 

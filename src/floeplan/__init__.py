@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from floeplan import prune
     from floeplan.catalog import load_table
+    from floeplan.datasource.source import register
     from floeplan.dml.append import append
     from floeplan.dml.commit import DmlResult
     from floeplan.dml.delete_update import delete, update
@@ -20,22 +21,18 @@ if TYPE_CHECKING:
     from floeplan.maintain.orphans import remove_orphans
     from floeplan.maintain.rewrite_manifests import rewrite_manifests
     from floeplan.predicate.compile import CompileResult, compile_predicate
+    from floeplan.rewrite.execute import rewrite_data_files
     from floeplan.rewrite.plan.filter import FilterStats
-    from floeplan.rewrite.plan.model import RewriteDataFilesPlan, RewriteDataFilesPlanningResult
+    from floeplan.rewrite.plan.model import RewriteDataFilesPlan, RewriteDataFilesPlanningResult, RewriteResult
     from floeplan.rewrite.plan.options import RewriteOptions
     from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
-    from floeplan.rewrite.result import RewriteResult
-    from floeplan.rewrite.run.execute import rewrite_data_files
     from floeplan.rewrite.spec_upgrade.upgrade import SpecUpgradeResult, UpgradeOptions, upgrade_spec
-    from floeplan.scan.model import FileScan
-    from floeplan.scan.options import ScanOptions
+    from floeplan.scan.model import FileScan, ScanOptions, ScanPlanSummary
     from floeplan.scan.plan import plan_scan
     from floeplan.scan.scan_plan import ScanPlan
-    from floeplan.scan.summary import ScanPlanSummary
     from floeplan.spark.incremental import incremental
     from floeplan.spark.metadata_tables import metadata_table
     from floeplan.spark.read.reader import ReadOptions, ReadPlan, plan_read, read
-    from floeplan.spark.source.datasource import register
     from floeplan.sql_text.run import sql
     from floeplan.tasks.shipping import ship
     from floeplan.transaction.evolve_spec import EvolveResult
@@ -97,10 +94,10 @@ _HOMES = {
     "RewriteDataFilesPlanner": "floeplan.rewrite.plan.planner",
     "RewriteDataFilesPlanningResult": "floeplan.rewrite.plan.model",
     "RewriteOptions": "floeplan.rewrite.plan.options",
-    "RewriteResult": "floeplan.rewrite.result",
-    "ScanOptions": "floeplan.scan.options",
+    "RewriteResult": "floeplan.rewrite.plan.model",
+    "ScanOptions": "floeplan.scan.model",
     "ScanPlan": "floeplan.scan.scan_plan",
-    "ScanPlanSummary": "floeplan.scan.summary",
+    "ScanPlanSummary": "floeplan.scan.model",
     "SpecUpgradeResult": "floeplan.rewrite.spec_upgrade.upgrade",
     "UpgradeOptions": "floeplan.rewrite.spec_upgrade.upgrade",
     "append": "floeplan.dml.append",
@@ -117,9 +114,9 @@ _HOMES = {
     "plan_read": "floeplan.spark.read.reader",
     "plan_scan": "floeplan.scan.plan",
     "read": "floeplan.spark.read.reader",
-    "register": "floeplan.spark.source.datasource",
+    "register": "floeplan.datasource.source",
     "remove_orphans": "floeplan.maintain.orphans",
-    "rewrite_data_files": "floeplan.rewrite.run.execute",
+    "rewrite_data_files": "floeplan.rewrite.execute",
     "rewrite_manifests": "floeplan.maintain.rewrite_manifests",
     "ship": "floeplan.tasks.shipping",
     "sql": "floeplan.sql_text.run",

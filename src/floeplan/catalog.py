@@ -30,8 +30,7 @@ from pyiceberg.table.metadata import check_partition_specs, check_schemas, check
 from pyiceberg.utils.config import Config, merge_config
 
 from floeplan.errors import CorruptMetadataError, FloeplanError, UnknownCatalogError, UnknownTableError
-from floeplan.redact import remember
-from floeplan.text import reason
+from floeplan.text import reason, remember
 
 EMBEDDED = "local"
 METADATA_SUFFIX = ".metadata.json"

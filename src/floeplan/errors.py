@@ -33,7 +33,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from floeplan.redact import redacted
+from floeplan.text import redacted
 
 
 class FloeplanError(Exception):

@@ -24,7 +24,7 @@ from pyiceberg.exceptions import OAuthError
 from requests import Session
 
 from floeplan.errors import InvalidOptionError
-from floeplan.redact import remember
+from floeplan.text import remember
 
 CONNECTION_TIMEOUT, SOCKET_TIMEOUT = "rest.client.connection-timeout-ms", "rest.client.socket-timeout-ms"
 DEFAULTS = {CONNECTION_TIMEOUT: 10_000, SOCKET_TIMEOUT: 60_000}

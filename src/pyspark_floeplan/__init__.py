@@ -1,5 +1,5 @@
 """Makes ``format("floeplan")`` known to Spark, which looks for data sources in modules called ``pyspark_…``."""
 
-from floeplan.spark.source.datasource import FloeplanSource as DefaultSource
+from floeplan.datasource.source import FloeplanSource as DefaultSource
 
 __all__ = ["DefaultSource"]

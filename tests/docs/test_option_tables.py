@@ -12,7 +12,7 @@ import floeplan
 from floeplan.cli import main as cli
 from floeplan.maintain import doctor
 from floeplan.rewrite.plan.options import RewriteOptions
-from floeplan.scan.options import ScanOptions
+from floeplan.scan.model import ScanOptions
 from tests.support.documents import ROOT
 
 pytestmark = pytest.mark.unit

@@ -14,7 +14,7 @@ from floeplan.audit.job import audit, store_findings
 from floeplan.catalog import load_table
 from floeplan.cli.main import main
 from floeplan.errors import BadInputError
-from floeplan.scan.options import ScanOptions
+from floeplan.scan.model import ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.scan.report import JsonLinesReportStore, TableReportStore
 from tests.support.scan_reports import foreign_report, leaf, own_report, write_lines

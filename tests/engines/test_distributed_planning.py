@@ -9,7 +9,7 @@ import pytest
 from pyiceberg.table import StaticTable
 
 from floeplan.errors import CorruptMetadataError
-from floeplan.scan.options import ScanOptions
+from floeplan.scan.model import ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.spark.planning import SparkPlanning
 from tests.support.fuzz.mutation import block_ends

@@ -28,7 +28,7 @@ from floeplan.dml.commit import DmlResult
 from floeplan.metadata.manifests.manifest_list import read_manifest_list
 from floeplan.metadata.manifests.reader import read_entries
 from floeplan.partition.union import UnionPartitionType
-from floeplan.scan.options import ScanOptions
+from floeplan.scan.model import ScanOptions
 from floeplan.schemas import fields_by_id
 from tests.support.fuzz import fuzzing
 from tests.support.oracles.duckdb_reader import DuckDb, key_columns, left_out

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from floeplan.maintain.doctor import Severity, doctor
-from floeplan.metadata.manifests.completeness import find_truncation
 from floeplan.metadata.manifests.manifest_list import read_manifest_list
+from floeplan.metadata.manifests.reader import find_truncation
 from tests.support.spark.matrix import Matrix, parametrized
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from pyiceberg.table import Table
 from pyiceberg.types import LongType, NestedField, StringType
 
 from floeplan.metadata.manifests.manifest_list import DATA, read_manifest_list
-from floeplan.scan.options import ScanOptions
+from floeplan.scan.model import ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.scan.read import PlanReader
 from floeplan.scan.scan_plan import ScanPlan

@@ -13,7 +13,7 @@ import pytest
 from pyiceberg.table import Table
 
 import floeplan as fp
-from floeplan.scan.options import ScanOptions
+from floeplan.scan.model import ScanOptions
 from tests.support.fuzz import fuzzing
 from tests.support.oracles.duckdb_reader import DuckDb, key_columns, left_out
 from tests.support.spark.matrix import TABLES, Matrix, MatrixTable, interpreted, parametrized

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from floeplan.scan.options import ScanOptions
+from floeplan.scan.model import ScanOptions
 from floeplan.scan.plan import plan_scan
 from tests.support.spark.iceberg_java import planned_tasks
 from tests.support.spark.matrix import BRANCH, RECIPES, TABLES, TAG, Matrix, MatrixTable, parametrized

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
-from floeplan.scan.options import ScanOptions
+from floeplan.scan.model import ScanOptions
 from floeplan.spark.read import deletes
 from floeplan.spark.read.reader import ReadOptions, read
 from tests.support.fuzz import fuzzing

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from floeplan.spark.source.batch import FloeplanReader
-from floeplan.spark.source.streaming import BATCH_ID, QUERY_ID
+from floeplan.datasource.batch import FloeplanReader
+from floeplan.datasource.streaming import BATCH_ID, QUERY_ID
 
 if TYPE_CHECKING:
     from pyiceberg.catalog.sql import SqlCatalog

@@ -24,7 +24,7 @@ from pyspark.sql import DataFrameReader
 from floeplan.dml.append import append
 from floeplan.dml.delete_update import delete
 from floeplan.errors import FloeplanError, UnsupportedError
-from floeplan.scan.options import ScanOptions
+from floeplan.scan.model import ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.spark.read import native as row_numbers
 from floeplan.spark.read.columns import FIELD_ID

@@ -44,7 +44,7 @@ from pathlib import Path
 import pyarrow as pa
 from floeplan.rewrite.plan.options import RewriteOptions
 from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
-from floeplan.rewrite.run.rewriter import GroupRewriter
+from floeplan.rewrite.run.runner import GroupRewriter
 from floeplan.rewrite.run.group_task import group_tasks
 from tests.support.tables.two_specs import catalog
 

@@ -16,7 +16,7 @@ import floeplan as fp
 from floeplan.dml import planning
 from floeplan.predicate.compile import compile_predicate
 from floeplan.predicate.rows.evaluate import matching_mask
-from floeplan.scan.options import ScanOptions
+from floeplan.scan.model import ScanOptions
 from tests.support.tables.two_specs import REGIONS, two_spec_table
 
 pytestmark = pytest.mark.property

@@ -12,7 +12,7 @@ from pyiceberg.types import PrimitiveType
 
 from floeplan.partition.fields import BoundField, bind_field
 from floeplan.partition.lift import Exactness, lift
-from floeplan.partition.projection import partition_answer, project
+from floeplan.partition.union import partition_answer, project
 from floeplan.predicate.build import negate
 from floeplan.predicate.evaluate import evaluate
 from floeplan.predicate.ir import TRUE, And, Column, IrExpr, IsNull, Not, Or

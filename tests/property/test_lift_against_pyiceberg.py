@@ -26,7 +26,7 @@ from pyiceberg.types import (
 )
 
 from floeplan.partition.fields import BoundField, bind_field
-from floeplan.partition.projection import project
+from floeplan.partition.union import project
 from floeplan.predicate.ir import Cmp, CmpOp, Column, InList, IrExpr, StartsWith
 from tests.support.oracles.rows import evaluate_row
 from tests.support.oracles.values import TRANSFORMS, decimal, iceberg_java, specified, toward_zero

@@ -19,8 +19,7 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DoubleType, LongType, NestedField, StringType
 
 from floeplan.errors import FloeplanError
-from floeplan.metadata.avro.container import AvroReader
-from floeplan.metadata.avro.decoder import load_decoder
+from floeplan.metadata.avro.decoder import AvroReader, load_decoder
 from floeplan.metadata.manifests.entries import EntryColumns
 from floeplan.metadata.manifests.manifest_list import parse_manifest_list
 from floeplan.metadata.manifests.reader import ManifestReader

@@ -19,7 +19,7 @@ from floeplan.parquet.prune.result import PruneResult
 from floeplan.parquet.prune.selection import RowSelection
 from floeplan.parquet.read.reader import read, read_selected
 from floeplan.parquet.source import BytesSource
-from floeplan.predicate.tristate import TriState
+from floeplan.predicate.stats import TriState
 from tests.support.oracles import rows as oracle
 from tests.support.oracles.datasets import Dataset, datasets, predicates, to_table
 from tests.support.parquet.files import WriterOptions, shown, writer_options

@@ -22,7 +22,7 @@ from floeplan.rewrite.plan.options import KEEP, RewriteOptions
 from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
 from floeplan.rewrite.run.group_task import GroupResult, group_tasks
 from floeplan.rewrite.run.position_map import PositionMapBuilder, runs_of
-from floeplan.rewrite.run.rewriter import GroupRewriter
+from floeplan.rewrite.run.runner import GroupRewriter
 from floeplan.schemas import fields_by_id
 from floeplan.write.partitioning import partitions_of
 from floeplan.write.target import WriteTarget

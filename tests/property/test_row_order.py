@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from floeplan.write import row_order
-from floeplan.write.row_order import SortKey, sorted_row_numbers
+from floeplan.write import partitioning as row_order
+from floeplan.write.partitioning import SortKey, sorted_row_numbers
 
 pytestmark = pytest.mark.property
 

@@ -21,9 +21,8 @@ from pyiceberg.table import StaticTable
 
 from floeplan.parquet.prune.selection import RowSelection
 from floeplan.predicate.ir import IrExpr
-from floeplan.predicate.tristate import TriState
-from floeplan.scan.model import FileScan
-from floeplan.scan.options import ScanOptions
+from floeplan.predicate.stats import TriState
+from floeplan.scan.model import FileScan, ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.scan.scan_plan import ScanPlan
 from tests.support.oracles.datasets import predicates

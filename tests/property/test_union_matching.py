@@ -16,7 +16,7 @@ from pyiceberg.transforms import BucketTransform, IdentityTransform, VoidTransfo
 from pyiceberg.types import DoubleType, LongType, NestedField, StringType
 
 from floeplan.metadata.root.writer import write_root
-from floeplan.scan.options import ScanOptions
+from floeplan.scan.model import ScanOptions
 from floeplan.scan.plan import plan_scan
 from tests.support.tables.layouts import Layout
 

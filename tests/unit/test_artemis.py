@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from floeplan.scan.options import ScanOptions
+from floeplan.scan.model import ScanOptions
 from floeplan.scan.plan import plan_scan
 from tests.support.tables.archive import write_artemis_archive
 

@@ -22,7 +22,7 @@ from floeplan.errors import BadInputError
 from floeplan.metadata.manifests.entries import Content, Status
 from floeplan.metadata.manifests.new_entries import new_entries
 from floeplan.partition.union import UnionPartitionType
-from floeplan.scan.options import ScanOptions
+from floeplan.scan.model import ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.scan.report import JsonLinesReportStore, TableReportStore
 from floeplan.transaction.change import Operation, SnapshotChange

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from floeplan.errors import CorruptMetadataError
-from floeplan.metadata.avro import container as avro_file
-from floeplan.metadata.avro.container import AvroReader, Block
-from floeplan.metadata.avro.decoder import ColumnReader, load_decoder
+from floeplan.metadata.avro import decoder as avro_file
+from floeplan.metadata.avro.decoder import AvroReader, Block, ColumnReader, load_decoder
 from floeplan.metadata.avro.program import (
     MAX_DEPTH,
     REASONS,

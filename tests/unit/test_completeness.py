@@ -22,9 +22,9 @@ from floeplan.metadata.manifests.list_writer import ListedSnapshot, encode_manif
 from floeplan.metadata.manifests.manifest_list import MANIFEST_COUNT, parse_manifest_list, read_manifest_list
 from floeplan.metadata.manifests.reader import read_entries
 from floeplan.partition.union import UnionPartitionType
+from floeplan.rewrite.execute import rewrite_data_files
 from floeplan.rewrite.plan.options import RewriteOptions
 from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
-from floeplan.rewrite.run.execute import rewrite_data_files
 from floeplan.rewrite.spec_upgrade.upgrade import UpgradeOptions, upgrade_spec
 from floeplan.scan.plan import plan_scan
 from floeplan.transaction.commit import commit_change

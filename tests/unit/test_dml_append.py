@@ -16,7 +16,7 @@ from pyiceberg.table import Table
 
 import floeplan as fp
 from floeplan.errors import BadInputError, FloeplanError, TypeMismatchError, UnknownColumnError, UnknownFileError
-from floeplan.scan.options import ScanOptions
+from floeplan.scan.model import ScanOptions
 from tests.support.tables.two_specs import catalog, events, two_spec_table
 
 pytestmark = pytest.mark.unit

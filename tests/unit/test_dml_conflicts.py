@@ -11,7 +11,7 @@ from pyiceberg.table import Table
 
 import floeplan as fp
 from floeplan.errors import CommitConflictError
-from floeplan.scan.options import ScanOptions
+from floeplan.scan.model import ScanOptions
 from floeplan.transaction.catalog_commit import CommitOptions
 from tests.support.tables.two_specs import events, two_spec_table
 

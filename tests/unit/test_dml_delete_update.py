@@ -28,7 +28,7 @@ from floeplan.errors import (
 from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.predicate.names import Names
 from floeplan.predicate.rows.arrow_columns import typed_columns_of
-from floeplan.scan.options import ScanOptions
+from floeplan.scan.model import ScanOptions
 from floeplan.transaction.change import Operation, SnapshotChange
 from floeplan.transaction.commit import commit_change
 from floeplan.write.data_files import write_data_files

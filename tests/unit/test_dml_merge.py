@@ -14,7 +14,7 @@ from pyiceberg.table import Table
 import floeplan as fp
 from floeplan.dml.merge.builder import Merge
 from floeplan.errors import BadInputError, FloeplanError, TypeMismatchError, UnknownColumnError, UnsupportedError
-from floeplan.scan.options import ScanOptions
+from floeplan.scan.model import ScanOptions
 from tests.support.tables.two_specs import events, two_spec_table
 
 pytestmark = pytest.mark.unit

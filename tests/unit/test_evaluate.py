@@ -42,8 +42,7 @@ from floeplan.predicate.ir import (
     Opaque,
     StartsWith,
 )
-from floeplan.predicate.stats import Bound, ColumnStats, StatsTable
-from floeplan.predicate.tristate import Tri
+from floeplan.predicate.stats import Bound, ColumnStats, StatsTable, Tri
 from tests.support.oracles.statistics import Probe, Summary, column_stats, pattern
 
 pytestmark = pytest.mark.unit

@@ -39,7 +39,8 @@ from floeplan.predicate.ir import (
     StartsWith,
     Value,
 )
-from floeplan.scan.expression_json import Json, expression_json, value_json
+from floeplan.predicate.literals import value_json
+from floeplan.scan.expression_json import Json, expression_json
 
 pytestmark = pytest.mark.unit
 

@@ -20,7 +20,7 @@ from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.partition.key import PartitionKey
 from floeplan.transaction.change import Operation, SnapshotChange
 from floeplan.transaction.commit import commit_change
-from floeplan.write.file_entries import remove_written_files
+from floeplan.write.metrics import remove_written_files
 from floeplan.write.target import WriteTarget
 from tests.support.tables.commits import (
     append,

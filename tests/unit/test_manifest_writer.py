@@ -23,7 +23,7 @@ from pyiceberg.types import (
 )
 
 from floeplan.errors import CorruptMetadataError, FloeplanError, UnsupportedError
-from floeplan.metadata.avro.container import AvroReader
+from floeplan.metadata.avro.decoder import AvroReader
 from floeplan.metadata.avro.encoder import load_encoder
 from floeplan.metadata.manifests.entries import ALL_COLUMNS, WHOLE, EntryColumns
 from floeplan.metadata.manifests.list_writer import ListedSnapshot, encode_manifest_list

@@ -32,7 +32,7 @@ from floeplan.metadata.root.writer import write_manifests_from_root, write_root
 from floeplan.parquet.prune.request import PruneRequest
 from floeplan.partition.recover import Obstacle, recover_tuples
 from floeplan.predicate.ir import Column
-from floeplan.scan.options import ScanOptions
+from floeplan.scan.model import ScanOptions
 from floeplan.scan.plan import plan_scan
 from tests.support.tables.layouts import SNAPSHOT_ID, Layout, rows_of
 

@@ -13,7 +13,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import IcebergType, IntegerType, LongType, NestedField, StringType, StructType, TimestampType
 
 from floeplan.partition.fields import source_types
-from floeplan.partition.projection import SpecProjection, partition_answer
+from floeplan.partition.union import SpecProjection, partition_answer
 from floeplan.predicate.build import or_
 from floeplan.predicate.ir import FALSE, NULL_PREDICATE, TRUE, And, Cmp, CmpOp, Column, IrExpr, IsNull, Not, Opaque, Or
 from floeplan.predicate.stats import ColumnStats, StatsTable

@@ -8,7 +8,7 @@ import pytest
 from pyiceberg.table import StaticTable
 
 from floeplan.scan import plan as planning
-from floeplan.scan.options import ScanOptions
+from floeplan.scan.model import ScanOptions
 from floeplan.scan.plan import plan_scan
 from tests.support.tables.archive import write_evolved_archive
 

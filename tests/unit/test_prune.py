@@ -24,7 +24,7 @@ from floeplan.parquet.prune.result import PruneResult, build_result
 from floeplan.parquet.prune.segments import Segments
 from floeplan.parquet.source import BytesSource, IoCounters
 from floeplan.predicate.compile import compile_predicate
-from floeplan.predicate.tristate import TriState
+from floeplan.predicate.stats import TriState
 
 pytestmark = pytest.mark.unit
 

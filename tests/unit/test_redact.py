@@ -11,13 +11,13 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from floeplan import redact
+from floeplan import text as redact
 from floeplan.catalog import load_table
 from floeplan.cli.main import main
 from floeplan.errors import FloeplanError
-from floeplan.redact import document_text, redacted, without_secrets
-from floeplan.scan.options import ScanOptions
+from floeplan.scan.model import ScanOptions
 from floeplan.scan.plan import plan_scan
+from floeplan.text import document_text, redacted, without_secrets
 from tests.support.tables.two_specs import events, two_spec_table
 
 pytestmark = pytest.mark.unit

@@ -18,8 +18,8 @@ from requests.exceptions import ReadTimeout
 
 from floeplan.catalog import connect, load_table, open_catalog
 from floeplan.errors import FloeplanError, InvalidOptionError
-from floeplan.redact import without_secrets
 from floeplan.rest_timeouts import CONNECTION_TIMEOUT, SOCKET_TIMEOUT, set_timeouts
+from floeplan.text import without_secrets
 
 pytestmark = pytest.mark.unit
 

@@ -22,7 +22,7 @@ from floeplan.prune import PruneRequest
 from floeplan.rewrite.plan.options import RewriteOptions
 from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
 from floeplan.rewrite.run.group_task import GroupResult, group_tasks
-from floeplan.rewrite.run.rewriter import GroupRewriter
+from floeplan.rewrite.run.runner import GroupRewriter
 from floeplan.transaction.commit import commit_change
 from floeplan.transaction.metadata_json import writable_metadata
 from tests.support.parquet.facts import columns_encoded, facts_of

@@ -22,11 +22,11 @@ from floeplan.parquet.source import open_source
 from floeplan.rewrite.plan.options import RewriteOptions
 from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
 from floeplan.rewrite.run.group_task import GroupResult, GroupTask, assign_cores, group_tasks
-from floeplan.rewrite.run.rewriter import GroupRewriter
+from floeplan.rewrite.run.runner import GroupRewriter
 from floeplan.rewrite.run.sorting import BufferedRows
 from floeplan.rewrite.strategies.base import RowOrder, parse_order
 from floeplan.tasks.memory import Cores, cores_of
-from floeplan.tasks.threads import parallel_map
+from floeplan.tasks.runner import parallel_map
 from tests.support.tables.two_specs import EVENTS, catalog, events
 
 pytestmark = pytest.mark.unit

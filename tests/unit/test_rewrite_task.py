@@ -24,7 +24,7 @@ from floeplan.rewrite.plan.model import RewriteDataFilesPlan
 from floeplan.rewrite.plan.options import RewriteOptions
 from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
 from floeplan.rewrite.run.group_task import GroupResult, group_tasks
-from floeplan.rewrite.run.rewriter import GroupRewriter
+from floeplan.rewrite.run.runner import GroupRewriter
 from floeplan.rewrite.strategies.registry import find_strategy
 from floeplan.transaction.change import Operation, SnapshotChange
 from floeplan.transaction.commit import commit_change

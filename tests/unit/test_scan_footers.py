@@ -15,7 +15,7 @@ from pyiceberg.types import DoubleType, LongType, NestedField
 
 from floeplan.parquet.source import open_source
 from floeplan.scan.footers import FooterCache, FooterRequest
-from floeplan.scan.options import ScanOptions
+from floeplan.scan.model import ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.scan.scan_plan import ScanPlan
 from tests.support.tables.layouts import Files, Layout

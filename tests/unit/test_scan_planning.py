@@ -13,8 +13,8 @@ from pyiceberg.types import DoubleType
 
 import floeplan as fp
 from floeplan.errors import BadInputError, UnknownColumnError, UnknownSnapshotError
-from floeplan.predicate.tristate import TriState
-from floeplan.scan.options import ScanOptions
+from floeplan.predicate.stats import TriState
+from floeplan.scan.model import ScanOptions
 from floeplan.scan.plan import plan_scan
 from tests.support.tables.two_specs import START, catalog, events, two_spec_table
 

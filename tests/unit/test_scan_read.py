@@ -15,8 +15,8 @@ from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType, StructType
 
 from floeplan.errors import CorruptFileError, CorruptMetadataError, UnsupportedError
-from floeplan.predicate.tristate import TriState
-from floeplan.scan.options import ScanOptions
+from floeplan.predicate.stats import TriState
+from floeplan.scan.model import ScanOptions
 from floeplan.scan.plan import plan_scan
 from tests.support.tables.layouts import Files, Layout
 

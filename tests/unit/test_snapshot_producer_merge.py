@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from floeplan.errors import InvalidOptionError
 from floeplan.metadata.manifests.entries import Status
 from floeplan.transaction.change import Operation, SnapshotChange
-from floeplan.transaction.merge_manifests import MergeOptions, due_bin, pack_from_the_end
+from floeplan.transaction.manifests import MergeOptions, due_bin, pack_from_the_end
 from tests.support.tables.layouts import Layout
 from tests.support.tables.producing import (
     V1,

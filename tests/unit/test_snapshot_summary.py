@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from floeplan.metadata.delete_index import DeleteFileId
-from floeplan.transaction import summary
+from floeplan.transaction.producer import running_totals
 from tests.support.tables.producing import V2, V3, Line, appending, data, deleting, positions, removing, vector
 
 pytestmark = pytest.mark.unit
@@ -104,9 +104,9 @@ def test_one_tuple_under_two_specs_is_two_partitions(tmp_path: Path) -> None:
 def test_a_total_that_the_parent_does_not_state_is_not_made_up(
     parent: dict[str, str] | None, expected: dict[str, str]
 ) -> None:
-    found = summary.totals({"added-records": "5"}, parent)
+    found = running_totals({"added-records": "5"}, parent)
     assert {name: value for name, value in found.items() if name == "total-records"} == expected
 
 
 def test_a_total_never_becomes_negative() -> None:
-    assert summary.totals({"deleted-records": "5"}, {"total-records": "4"}) == {}
+    assert running_totals({"deleted-records": "5"}, {"total-records": "4"}) == {}

@@ -38,17 +38,16 @@ from pyiceberg.types import (
 )
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from floeplan.datasource.batch import SourceOptions
 from floeplan.errors import InvalidOptionError, UnknownOptionError, UnsupportedError
 from floeplan.predicate.ir import Between, BloomEq, Cmp, CmpOp, Column, InList, Not, Or, StartsWith
 from floeplan.predicate.literals import Value
 from floeplan.scan.projection import arrow_schema
-from floeplan.spark.filters import spark_sql
 from floeplan.spark.read.columns import NameHistory
 from floeplan.spark.read.deletes import CACHE_BYTES, RowTest, cached_bitmap, cached_row_test, word_counts, word_offsets
 from floeplan.spark.read.file_log import _lines
 from floeplan.spark.read.reader import ReadOptions
-from floeplan.spark.source.batch import SourceOptions
-from floeplan.spark.types import spark_schema, to_spark_arrow
+from floeplan.spark.types import spark_schema, spark_sql, to_spark_arrow
 from floeplan.tasks.shipping import write_package
 
 pytestmark = pytest.mark.unit

@@ -10,9 +10,9 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
+from floeplan.datasource.batch import FilesPartition, FloeplanReader, FloeplanWriter, SourceOptions
+from floeplan.datasource.streaming import BATCH_ID, QUERY_ID, AppendStream, StreamAppends
 from floeplan.errors import BadInputError, InvalidOptionError, UnsupportedError
-from floeplan.spark.source.batch import FilesPartition, FloeplanReader, FloeplanWriter, SourceOptions
-from floeplan.spark.source.streaming import BATCH_ID, QUERY_ID, AppendStream, StreamAppends
 
 pytestmark = pytest.mark.unit
 

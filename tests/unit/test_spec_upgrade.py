@@ -19,8 +19,8 @@ from floeplan.cli.main import main
 from floeplan.dml.append import append as dml_append
 from floeplan.errors import InvalidOptionError, UnknownColumnError, UnknownSpecError
 from floeplan.metadata.manifests.entries import Content, EntriesTable, Status
-from floeplan.partition.projection import SpecProjection
 from floeplan.partition.transforms import Transform
+from floeplan.partition.union import SpecProjection
 from floeplan.rewrite.spec_upgrade.move import is_coarser
 from floeplan.rewrite.spec_upgrade.upgrade import UpgradeOptions, upgrade_spec
 from floeplan.transaction.catalog_commit import Timing

@@ -31,8 +31,7 @@ from floeplan.errors import FloeplanError
 from floeplan.predicate.names import Names
 from floeplan.predicate.sql import compiler as sql
 from floeplan.predicate.sql.compiler import compile_sql
-from floeplan.predicate.sql.fast_path import compile_plain_piece
-from floeplan.predicate.sql.split import tokenize
+from floeplan.predicate.sql.split import compile_plain_piece, tokenize
 
 pytestmark = pytest.mark.unit
 TYPES: dict[str, PrimitiveType] = {

@@ -13,7 +13,7 @@ from pyiceberg.transforms import (
     YearTransform,
 )
 
-from floeplan.dml.statement import SubqueryCondition
+from floeplan.dml.assign import SubqueryCondition
 from floeplan.errors import BadInputError
 from floeplan.partition.evolution import AddField, DropField, Term
 from floeplan.sql_text.alter import parse_term

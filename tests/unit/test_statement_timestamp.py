@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from floeplan.dml.statement import with_timestamp
+from floeplan.dml.assign import with_timestamp
 
 pytestmark = pytest.mark.unit
 

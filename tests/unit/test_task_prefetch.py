@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from floeplan.tasks.threads import prefetch
+from floeplan.tasks.runner import prefetch
 
 pytestmark = pytest.mark.unit
 

@@ -9,7 +9,7 @@ import pytest
 from pyiceberg.types import LongType
 
 from floeplan.predicate.ir import FALSE, NULL_PREDICATE, TRUE, And, Cmp, CmpOp, Column, IrExpr, Not, Or
-from floeplan.predicate.tristate import Tri, TriState, kleene
+from floeplan.predicate.stats import Tri, TriState, kleene
 
 pytestmark = pytest.mark.unit
 

@@ -13,8 +13,7 @@ Modules in reading order:
 - ``findings``: thresholds, findings, reasons and advice.
 - ``job``: the audit on Spark.
 - ``workload``: the predicates of one table, with their runs.
-- ``candidates``: the layouts to try.
-- ``layout``: simulates a layout on sample points.
+- ``layout``: the layouts to try, simulated on sample points.
 - ``advisor``: estimates, ranks and applies candidates.
 
 Imported by ``explorer`` and ``cli``.

@@ -18,8 +18,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.table import Table
 
-from floeplan.audit.candidates import MANIFESTS, SPEC, UPGRADE, ZORDER, Idea, Part, ideas, workload_columns
-from floeplan.audit.layout import Layout, Points, curve_keys, lay_out, points_from_bounds, points_from_rows
+from floeplan.audit.layout import (
+    MANIFESTS,
+    SPEC,
+    UPGRADE,
+    ZORDER,
+    Idea,
+    Layout,
+    Part,
+    Points,
+    curve_keys,
+    ideas,
+    lay_out,
+    points_from_bounds,
+    points_from_rows,
+    workload_columns,
+)
 from floeplan.audit.workload import Workload, read_workload
 from floeplan.catalog import load_table
 from floeplan.maintain.rewrite_manifests import LEAST_ENTRIES, rewrite_manifests
@@ -27,24 +41,21 @@ from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns
 from floeplan.metadata.manifests.manifest_list import DATA, ManifestListTable
 from floeplan.metadata.manifests.stats import file_stats, partition_stats
 from floeplan.partition.evolution import AddField, SpecChange, Term, drop_all
-from floeplan.partition.projection import partition_answer
 from floeplan.partition.recover import recover_tuples
-from floeplan.partition.union import UnionPartitionType
+from floeplan.partition.union import UnionPartitionType, partition_answer
 from floeplan.predicate.build import columns as predicate_columns
 from floeplan.predicate.ir import Column
-from floeplan.predicate.tristate import kleene
+from floeplan.predicate.stats import kleene
+from floeplan.rewrite.execute import rewrite_data_files
 from floeplan.rewrite.plan.options import CURRENT
-from floeplan.rewrite.run.execute import rewrite_data_files
 from floeplan.rewrite.spec_upgrade.upgrade import upgrade_spec
 from floeplan.snapshot.passes import Predicate, evaluate_entries, evaluate_manifests, is_delete_manifest
-from floeplan.snapshot.reader import SnapshotReader
-from floeplan.snapshot.target import ScanTarget, resolve_target
+from floeplan.snapshot.reader import ScanTarget, SnapshotReader, resolve_target
 from floeplan.transaction.evolve_spec import evolve_spec
 from floeplan.vectors import Ints, Mask
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
 
 TARGET_BYTES = 8 * 2**20
 """Iceberg's default of ``commit.manifest.target-size-bytes``."""

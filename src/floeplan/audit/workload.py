@@ -24,7 +24,7 @@ from floeplan.catalog import load_table
 from floeplan.errors import BadInputError, UnsupportedError
 from floeplan.predicate.compile import compile_predicate
 from floeplan.predicate.ir import IrExpr
-from floeplan.scan.options import ScanOptions
+from floeplan.scan.model import ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.scan.read import read_batches
 

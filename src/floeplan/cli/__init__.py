@@ -1,9 +1,9 @@
 """The command line.
 
-- `main`: the entry point: finds the command, runs it, reports errors and sets the exit code.
-- `common`: options, table loading and output that commands share.
-- `commands`: one module per group of commands.
-- `demo`: ``floeplan demo``.
+- ``main``: the entry point: finds the command, runs it, reports errors and sets the exit code.
+- ``common``: options, table loading and output that commands share.
+- ``commands``: one module per group of commands.
+- ``demo``: ``floeplan demo``.
 
 A command is a function with the name of the command. It calls one function of the library and shows the result as JSON
 (`to_dict`) or as text:

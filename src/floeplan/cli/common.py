@@ -22,8 +22,8 @@ from rich.text import Text
 
 from floeplan.catalog import load_table
 from floeplan.errors import BadInputError, InvalidOptionError
-from floeplan.redact import document_text, without_secrets
 from floeplan.spark.session import SparkOnDemand
+from floeplan.text import document_text, without_secrets
 
 LOCAL_SPARK = "local[*]"
 PIPE_WIDTH = 160

@@ -21,8 +21,7 @@ from typer.core import TyperGroup
 
 from floeplan.cli.common import print_json
 from floeplan.errors import BadInputError, FloeplanError, InvalidOptionError, UnknownOptionError
-from floeplan.redact import redacted
-from floeplan.text import one_line, reason
+from floeplan.text import one_line, reason, redacted
 
 COMMANDS: dict[str, str] = {
     "plan": "commands.plan",

@@ -14,15 +14,13 @@ Modules in reading order:
 - ``append``, ``overwrite``: ``append``, and ``overwrite`` by predicate or by partition.
 - ``merge``: ``merge``, in a sub-package.
 - ``target``: the table, branch, mode and isolation level of a command.
-- ``statement``: the statement timestamp, and conditions with subqueries.
 - ``planning``: the files to read, and those that are removed by metadata.
-- ``row_changes``: which rows of a file change.
-- ``row_task``: the task that changes the rows of some files.
-- ``assign``: SET and VALUES.
+- ``row_task``: which rows of a file change, and the task that changes them.
+- ``assign``: SET and VALUES, the statement timestamp, and conditions with subqueries.
 - ``spark_rows``: rows and values that Spark computes.
 - ``sources``: rows from Arrow data, DataFrames, Parquet files and tables.
 - ``commit``: ``ChangeBuilder``, the commit of a command and its ``DmlResult``.
 
-May be imported by maintain, spark.source, sql_text, audit, explorer and cli, not by rewrite; imports spark, tasks,
+May be imported by maintain, datasource, sql_text, audit, explorer and cli, not by rewrite; imports spark, tasks,
 transaction and below.
 """

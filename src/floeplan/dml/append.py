@@ -25,7 +25,7 @@ from floeplan.tasks.runner import new_attempt, run_tasks
 from floeplan.transaction.catalog_commit import CommitOptions
 from floeplan.write.data_files import write_data_files
 from floeplan.write.existing_files import existing_file_entries
-from floeplan.write.file_entries import remove_written_files
+from floeplan.write.metrics import remove_written_files
 from floeplan.write.target import WriteTarget
 
 if TYPE_CHECKING:

@@ -36,7 +36,7 @@ from floeplan.transaction.change import (
     required_checks,
 )
 from floeplan.transaction.commit import CommitResult, commit_change
-from floeplan.write.file_entries import remove_written_files
+from floeplan.write.metrics import remove_written_files
 
 _CONTENT_NAMES = {DATA: "data", DELETES: "deletes"}
 

@@ -17,12 +17,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 from pyiceberg.table import Table
 
-from floeplan.dml.assign import Assignments, arrow_evaluates, compile_assignments
+from floeplan.dml.assign import (
+    Assignments,
+    SubqueryCondition,
+    arrow_evaluates,
+    compile_assignments,
+    planned,
+    statement_timestamp,
+    with_timestamp,
+)
 from floeplan.dml.commit import ChangeBuilder, DmlResult, commit_changes, discard_on_failure
 from floeplan.dml.planning import drop_proven, file_tasks, plan_rows, weights
-from floeplan.dml.row_changes import Clause, Decision, DeletePositions, Matching
-from floeplan.dml.row_task import RowTask, RowTaskResult
-from floeplan.dml.statement import SubqueryCondition, planned, statement_timestamp, with_timestamp
+from floeplan.dml.row_task import Clause, Decision, DeletePositions, Matching, RowTask, RowTaskResult
 from floeplan.dml.target import Command, DmlTarget, Mode, resolve
 from floeplan.metadata.files import TableFiles
 from floeplan.predicate.build import field_ids
@@ -33,7 +39,7 @@ from floeplan.scan.scan_plan import ScanPlan
 from floeplan.tasks.runner import run_tasks
 from floeplan.transaction.catalog_commit import CommitOptions
 from floeplan.transaction.change import IsolationLevel
-from floeplan.write.full_rows import FileTask
+from floeplan.write.data_files import FileTask
 from floeplan.write.target import WriteTarget
 
 if TYPE_CHECKING:

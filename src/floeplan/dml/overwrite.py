@@ -26,7 +26,7 @@ from floeplan.dml.append import write_rows
 from floeplan.dml.commit import ChangeBuilder, DmlResult, commit_changes, discard_on_failure
 from floeplan.dml.delete_update import change_matching, run_decision
 from floeplan.dml.planning import drop_files, drop_proven, file_tasks, plan_rows
-from floeplan.dml.row_changes import Clause, RowChanges
+from floeplan.dml.row_task import Clause, RowChanges
 from floeplan.dml.target import Command, DmlTarget, Mode, resolve
 from floeplan.errors import BadInputError
 from floeplan.metadata.manifests.assemble import number_array, partition_arrow_type

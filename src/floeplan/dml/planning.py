@@ -16,15 +16,14 @@ from floeplan.dml.target import DmlTarget
 from floeplan.metadata.delete_index import DeleteFileId, DeleteKind
 from floeplan.metadata.manifests.entries import EntriesTable, partition_column
 from floeplan.predicate.compile import PredicateSource
-from floeplan.predicate.tristate import TriState
-from floeplan.scan.model import PlannedFiles
-from floeplan.scan.options import ScanOptions
+from floeplan.predicate.stats import TriState
+from floeplan.scan.model import PlannedFiles, ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.scan.scan_plan import ScanPlan
 from floeplan.spark.planning import SparkPlanning
 from floeplan.text import parse_count
 from floeplan.vectors import Mask
-from floeplan.write.full_rows import FileTask
+from floeplan.write.data_files import FileTask
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -25,7 +25,7 @@ from floeplan.parquet.footer.logical_types import Physical
 from floeplan.parquet.prune.selection import RowSelection
 from floeplan.parquet.read.reader import read_selected
 from floeplan.parquet.source import open_source
-from floeplan.scan.options import ScanOptions
+from floeplan.scan.model import ScanOptions
 from floeplan.scan.plan import plan_scan
 
 if TYPE_CHECKING:

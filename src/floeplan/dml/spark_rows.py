@@ -37,9 +37,8 @@ from floeplan.spark.write.store_assignment import assignable
 from floeplan.tasks.runner import RESULT_SCHEMA, load_results, new_attempt, result_batch
 from floeplan.tasks.shipping import ensure_package
 from floeplan.tasks.worker import ArrowTask, report_errors, reraise_task_errors, reusable
-from floeplan.write.data_files import write_data_files
-from floeplan.write.file_entries import remove_written_files
-from floeplan.write.full_rows import FileTask, FullRowReader
+from floeplan.write.data_files import FileTask, FullRowReader, write_data_files
+from floeplan.write.metrics import remove_written_files
 from floeplan.write.position_deletes import merge_positions
 from floeplan.write.target import WriteTarget
 

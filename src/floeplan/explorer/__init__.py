@@ -7,9 +7,13 @@
               read once      of results              one front end in static/
 
 Rule: documents contain results of the library only, never properties of a catalog or a table. Fail-safe: the server is
-read-only unless writes are enabled, and checks the origin of every request (`server`).
+read-only unless writes are enabled, and checks the origin of every request (``server``).
 
-Modules in reading order: `view` (the files of a snapshot), `table_map` (partitions over time), `documents` (overview,
-plan, rewrite, doctor), `file_document` (one file), `site` (static report), `service` (requests to documents), `server`
-(HTTP). Only `cli` imports this package.
+Modules in reading order:
+
+- ``view``: the files of a snapshot. ``table_map``: partitions over time.
+- ``documents``: overview, plan, rewrite and doctor. ``file_document``: one file.
+- ``site``: the static report. ``service``: requests to documents. ``server``: HTTP.
+
+Only ``cli`` imports this package.
 """

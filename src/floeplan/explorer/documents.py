@@ -27,8 +27,7 @@ from floeplan.rewrite.plan.options import RewriteOptions
 from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
 from floeplan.rewrite.spec_upgrade.upgrade import SpecUpgradeResult, UpgradeOptions, upgrade_spec
 from floeplan.scan.explain import advice
-from floeplan.scan.model import FileScan
-from floeplan.scan.options import ScanOptions
+from floeplan.scan.model import FileScan, ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.scan.scan_plan import ScanPlan
 from floeplan.schemas import fields_by_id

@@ -21,22 +21,19 @@ from floeplan.parquet.footer.footer import ParquetFooter, read_footer
 from floeplan.parquet.footer.statistics import row_group_stats
 from floeplan.parquet.prune.result import PruneResult
 from floeplan.parquet.source import open_source
-from floeplan.partition.projection import partition_answer
 from floeplan.partition.transforms import from_physical
+from floeplan.partition.union import partition_answer
 from floeplan.predicate.build import columns as predicate_columns
 from floeplan.predicate.build import leaves
 from floeplan.predicate.compile import CompileResult, compile_predicate
 from floeplan.predicate.evaluate import answer_leaf, physical
 from floeplan.predicate.ir import TRUE, Between, Cmp, CmpOp, Column, IrExpr
-from floeplan.predicate.literals import Value
+from floeplan.predicate.literals import Value, value_json
 from floeplan.predicate.names import leaf_columns
-from floeplan.predicate.stats import Bound, ColumnStats, StatsTable
-from floeplan.predicate.tristate import Tri, TriState
-from floeplan.scan.expression_json import value_json
+from floeplan.predicate.stats import Bound, ColumnStats, StatsTable, Tri, TriState
 from floeplan.scan.footers import FooterPass
-from floeplan.scan.options import ScanOptions
-from floeplan.snapshot.deletes import match
-from floeplan.snapshot.passes import Evaluation, Predicate, evaluate_conjuncts, evaluate_entries
+from floeplan.scan.model import ScanOptions
+from floeplan.snapshot.passes import Evaluation, Predicate, evaluate_conjuncts, evaluate_entries, match
 
 _ROOM = 0.2
 _UPWARDS = (CmpOp.GT, CmpOp.GE)

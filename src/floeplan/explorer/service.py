@@ -33,7 +33,7 @@ from floeplan.explorer.documents import (
 )
 from floeplan.explorer.file_document import file_document
 from floeplan.explorer.view import TableView
-from floeplan.rewrite.run.execute import run_rewrite
+from floeplan.rewrite.execute import run_rewrite
 from floeplan.rewrite.spec_upgrade.upgrade import UpgradeOptions, upgrade_spec
 
 MOST_VIEWS = 4

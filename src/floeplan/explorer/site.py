@@ -30,7 +30,7 @@ from floeplan.explorer.documents import (
 )
 from floeplan.explorer.file_document import file_document
 from floeplan.explorer.view import TableView
-from floeplan.redact import document_text
+from floeplan.text import document_text
 
 ROOT = Path(__file__).parent / "static"
 INDEX, DATA = "index.html", "data.js"

@@ -23,9 +23,8 @@ from floeplan.partition.fields import SourceTypes, source_types
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.ir import Column
 from floeplan.scan.projection import PartitionNames
-from floeplan.snapshot.deletes import ScanDeletes, match
-from floeplan.snapshot.reader import SnapshotReader
-from floeplan.snapshot.target import ScanTarget, resolve_target
+from floeplan.snapshot.passes import ScanDeletes, match
+from floeplan.snapshot.reader import ScanTarget, SnapshotReader, resolve_target
 from floeplan.vectors import Ints
 
 _NAMES = frozenset({"snapshot_id", "key_metadata", "first_row_id", "sort_order_id"})

@@ -44,20 +44,19 @@ from pyiceberg.table.snapshots import ancestors_of
 from floeplan.catalog import load_table
 from floeplan.maintain.partition_check import denied_by_file, denied_by_list, denied_by_rows, repair_summaries
 from floeplan.metadata.delete_index import DeleteKind
-from floeplan.metadata.manifests.completeness import TruncatedList
 from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns
 from floeplan.metadata.manifests.manifest_list import DATA, DELETES, ManifestListTable
+from floeplan.metadata.manifests.reader import TruncatedList
 from floeplan.partition.key import partition_codes
 from floeplan.predicate.names import Names
 from floeplan.predicate.stats import to_mask
 from floeplan.rewrite.plan.candidates import FileSizes
 from floeplan.rewrite.plan.options import RewriteOptions
 from floeplan.rewrite.spec_upgrade.misplaced_deletes import DeleteCheck, RepairResult, repair_deletes
-from floeplan.snapshot.reader import SnapshotReader
-from floeplan.snapshot.target import branch_head
+from floeplan.snapshot.reader import SnapshotReader, branch_head
 from floeplan.text import counted
 from floeplan.transaction.catalog_commit import CommitOptions
-from floeplan.transaction.merge_manifests import MergeOptions
+from floeplan.transaction.manifests import MergeOptions
 from floeplan.vectors import Mask
 
 MANY_SNAPSHOTS = 100

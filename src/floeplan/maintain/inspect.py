@@ -21,9 +21,8 @@ from floeplan.metadata.delete_index import DeleteKind
 from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns
 from floeplan.metadata.manifests.manifest_list import DATA, DELETES
 from floeplan.partition.key import partition_codes
-from floeplan.snapshot.deletes import ScanDeletes
-from floeplan.snapshot.reader import SnapshotReader
-from floeplan.snapshot.target import branch_head
+from floeplan.snapshot.passes import ScanDeletes
+from floeplan.snapshot.reader import SnapshotReader, branch_head
 from floeplan.vectors import Ints
 
 STEPS = tuple(2**power for power in range(10, 35, 2))

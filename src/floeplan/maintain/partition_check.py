@@ -34,12 +34,10 @@ from floeplan.partition.union import UnionField, UnionPartitionType
 from floeplan.predicate.ir import Column
 from floeplan.predicate.stats import Bound, ColumnStats, Vector, take, to_mask
 from floeplan.scan.file_rows import FileRows, TableRows
-from floeplan.scan.model import FileScan
-from floeplan.scan.options import ScanOptions
+from floeplan.scan.model import FileScan, ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.schemas import fields_by_id
-from floeplan.snapshot.reader import SnapshotReader
-from floeplan.snapshot.target import branch_head
+from floeplan.snapshot.reader import SnapshotReader, branch_head
 from floeplan.transaction.catalog_commit import CommitOptions
 from floeplan.transaction.move_entries import EntryMove, move_entries
 from floeplan.vectors import Ints, Mask

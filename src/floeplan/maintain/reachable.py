@@ -21,10 +21,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
 from floeplan.metadata.manifests.entries import EntryColumns
-from floeplan.metadata.manifests.manifest_list import (
-    ManifestListTable,
-    concat_manifest_lists,
-)
+from floeplan.metadata.manifests.manifest_list import ManifestListTable, concat_manifest_lists
 from floeplan.metadata.manifests.reader import read_entries
 from floeplan.partition.union import UnionPartitionType
 from floeplan.snapshot.reader import read_manifest_lists

@@ -26,7 +26,7 @@ from floeplan.partition.union import UnionPartitionType
 from floeplan.rewrite.spec_upgrade.entry_moves import MOST_MANIFESTS, Clustering
 from floeplan.snapshot.reader import SnapshotReader
 from floeplan.transaction.catalog_commit import CommitOptions
-from floeplan.transaction.merge_manifests import MergeOptions
+from floeplan.transaction.manifests import MergeOptions
 from floeplan.transaction.move_entries import EntryMove, move_entries
 from floeplan.vectors import Ints
 

@@ -21,8 +21,7 @@ from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
-from floeplan.errors import FloeplanError, UnknownFileError
-from floeplan.parquet.footer.thrift import corrupt
+from floeplan.errors import CorruptFileError, FloeplanError, UnknownFileError
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
@@ -401,3 +400,10 @@ class PrefetchingSource:
         self._prefetched |= zip(self._pending, fetched[len(missing) :], strict=True)
         self._pending = []
         return [self._prefetched[span] if span in self._prefetched else fresh[span] for span in ranges]
+
+
+def corrupt(file: str, problem: str, offset: int | None = None) -> CorruptFileError:
+    """The error for a corrupt Parquet file: file, problem and, when known, the offset."""
+    where = "" if offset is None else f" (offset {offset})"
+    context = {"file": file} | ({} if offset is None else {"offset": offset})
+    return CorruptFileError(f"{file} is not a readable Parquet file: {problem}{where}", context=context)

@@ -4,7 +4,7 @@ A table whose spec has evolved holds files of several specs. This package expres
 predicate on the partition values of each spec, so that files are pruned under the spec they were written with.
 
 Rule: a lifted predicate is TRUE for every partition that may hold a matching row (``lift``); that *every* row of a
-partition matches follows from the lifted negation (``projection``). Partition fields are identified by field id, source
+partition matches follows from the lifted negation (``union``). Partition fields are identified by field id, source
 and transform, never by name or position alone (``union``).
 
 Fail-safe: a transform that is unknown or does not accept its source, a source column that no schema has, and a source
@@ -16,8 +16,7 @@ Modules in reading order:
 * ``transforms``: Iceberg's transforms on single values and on vectors, with murmur3 for buckets.
 * ``fields``: partition fields with the types of their source columns over all schemas.
 * ``lift``: one leaf on one partition field; ``step_functions``: lifting through transforms that keep the order.
-* ``projection``: whole predicates on all fields of a spec.
-* ``union``: one tuple type for the files of all specs.
+* ``union``: whole predicates on all fields of a spec; one tuple type for the files of all specs.
 * ``recover``: partition values under another spec, from column bounds.
 * ``key``: the partition of a file as a key for grouping.
 * ``evolution``: adding, dropping and renaming partition fields.

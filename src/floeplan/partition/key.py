@@ -18,9 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from floeplan.partition.fields import BoundField
-from floeplan.partition.projection import SpecProjection
 from floeplan.partition.transforms import from_physical
-from floeplan.partition.union import UnionPartitionType
+from floeplan.partition.union import SpecProjection, UnionPartitionType
 from floeplan.predicate.literals import Value
 from floeplan.vectors import Ints
 

@@ -2,7 +2,7 @@
 
 Rule: ``lift(leaf, field)`` is TRUE for every partition that may hold a row for which the leaf is TRUE. Only this
 direction is implemented. That *every* row of a partition matches follows from it: no row may make the negated leaf
-TRUE, and none may be null. ``floeplan.partition.projection`` derives both.
+TRUE, and none may be null. ``floeplan.partition.union`` derives both.
 
 ===========================  =========  ============================================================
 transform                    lifts      how

@@ -33,10 +33,10 @@ Modules in reading order:
 
 * ``ir``: the nodes and their row semantics; ``literals``: canonical values and how they are written.
 * ``build``: constructors, negation, walking, weakening.
-* ``tristate``: three-valued answers about many containers; ``stats``: their statistics; ``evaluate``: the evaluator.
+* ``stats``: statistics of many containers and three-valued answers about them; ``evaluate``: the evaluator.
 * ``compile``: the entry point for all sources of predicates. ``sql`` compiles text, ``pyiceberg_exprs`` PyIceberg's
   expressions.
-* ``names``: columns by name; ``casts`` and ``discrete``: comparing a column with a literal of another type;
+* ``names``: columns by name; ``casts``: comparing a column with a literal of another type;
   ``spark_text``: Spark's text formats.
 * ``rows``: evaluation on Arrow rows.
 

@@ -42,8 +42,7 @@ from floeplan.predicate.ir import (
     StartsWith,
 )
 from floeplan.predicate.literals import Value
-from floeplan.predicate.stats import POOL, BloomProbe, Bound, ColumnStats, StatsTable, Vector, to_mask
-from floeplan.predicate.tristate import Tri, kleene
+from floeplan.predicate.stats import POOL, BloomProbe, Bound, ColumnStats, StatsTable, Tri, Vector, kleene, to_mask
 from floeplan.vectors import Mask
 
 _Numbers: TypeAlias = "npt.NDArray[np.int64] | npt.NDArray[np.float64] | npt.NDArray[np.uint64]"

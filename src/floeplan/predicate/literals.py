@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 import math
+import uuid
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import StrEnum
-from typing import TypeAlias
+from typing import Any, TypeAlias
 from uuid import UUID
 
 import numpy as np
@@ -185,3 +186,40 @@ def _timestamp(micros: int, nanos: str, zoned: bool) -> str:
     if nanos:
         text = (text if "." in text else text + ".000000") + nanos
     return f"{'TIMESTAMP' if zoned else 'TIMESTAMP_NTZ'} '{_date(days)} {text}{'Z' if zoned else ''}'"
+
+
+def value_json(type_: PrimitiveType, value: Value) -> Any:
+    """A canonical value in Iceberg's JSON single-value form."""
+    match type_:
+        case DateType():
+            return _iso_date(int(value))
+        case TimestampType() | TimestamptzType():
+            return _iso_timestamp(int(value), "", zoned=isinstance(type_, TimestamptzType))
+        case TimestampNanoType() | TimestamptzNanoType():
+            micros, nanos = divmod(int(value), 1000)
+            return _iso_timestamp(micros, f"{nanos:03d}", zoned=isinstance(type_, TimestamptzNanoType))
+        case TimeType():
+            return (datetime(1970, 1, 1) + timedelta(microseconds=int(value))).time().isoformat()
+        case UUIDType() if isinstance(value, bytes):
+            return str(uuid.UUID(bytes=value))
+        case BinaryType() | FixedType() if isinstance(value, bytes):
+            return value.hex().upper()
+    if isinstance(value, float) and not abs(value) < float("inf"):
+        return {float("inf"): "Infinity", float("-inf"): "-Infinity"}.get(value, "NaN")
+    return str(value) if isinstance(value, Decimal | bytes) else value
+
+
+def _iso_date(days: int) -> Any:
+    try:
+        return (date(1970, 1, 1) + timedelta(days=days)).isoformat()
+    except OverflowError:
+        return days
+
+
+def _iso_timestamp(micros: int, nanos: str, *, zoned: bool) -> Any:
+    try:
+        timestamp = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)
+    except OverflowError:
+        return int(f"{micros}{nanos}")
+    text = timestamp.replace(tzinfo=None).isoformat(timespec="microseconds") + nanos
+    return text + "+00:00" if zoned else text

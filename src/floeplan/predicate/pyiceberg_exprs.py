@@ -22,8 +22,7 @@ from pyiceberg.types import DoubleType, FloatType, StringType, TimeType
 from floeplan.errors import BadInputError, TypeMismatchError
 from floeplan.predicate import casts
 from floeplan.predicate.build import and_, negate, or_
-from floeplan.predicate.casts import NeedsRows, Term
-from floeplan.predicate.discrete import TEMPORAL_UNIT
+from floeplan.predicate.casts import TEMPORAL_UNIT, NeedsRows, Term
 from floeplan.predicate.ir import FALSE, TRUE, CmpOp, Column, InList, IrExpr, IsNaN, IsNull, StartsWith
 from floeplan.predicate.literals import Kind, Literal, literal_of
 from floeplan.predicate.names import Names

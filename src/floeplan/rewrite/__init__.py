@@ -11,11 +11,11 @@ Packages in reading order:
 
 - ``plan``: which files, in which groups, and why;
 - ``strategies``: the order of rows, one object per strategy;
-- ``run``: rewriting groups in this process or on Spark, and ``rewrite_data_files`` (``run.execute``);
+- ``run``: rewriting groups in this process or on Spark;
 - ``pages``: copying and joining encoded Parquet pages;
 - ``commit``: committing groups, and carrying over concurrent deletes;
 - ``spec_upgrade``: moving files to another spec, and repairing misplaced deletes;
-- ``result``: what a rewrite did.
+- ``execute``: ``rewrite_data_files``: plan, run and commit.
 
 Imported by ``maintain``, ``audit``, ``explorer`` and ``cli``.
 """

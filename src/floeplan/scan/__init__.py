@@ -6,10 +6,10 @@ Fail-safe: what cannot be proven absent is read. A footer that cannot be used ke
 
 Reading order:
 
-- ``plan``: ``plan_scan`` runs the passes; ``options`` configures it.
+- ``plan``: ``plan_scan`` runs the passes.
 - ``footers``: the third pass.
-- ``model``: ``PlannedFiles``, the kept files as columns; ``planned_scan`` and ``scan_plan`` are the result.
-- ``summary``, ``totals``: the numbers of a plan, in total and per partition spec.
+- ``model``: options, ``PlannedFiles`` (the kept files as columns) and ``ScanPlanSummary``; ``planned_scan`` and
+  ``scan_plan`` are the result, with its numbers in total and per partition spec.
 - ``read``: reads the rows of a plan; ``file_rows`` one file, ``delete_files`` its deletes, ``projection`` its columns.
 - ``explain``: the pruning pyramid and advice as text.
 - ``incremental``: appends and row changes between two snapshots.

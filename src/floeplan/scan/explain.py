@@ -12,8 +12,8 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from floeplan.scan.model import PassSummary, SpecSummary
 from floeplan.scan.planned_scan import PlannedScan
-from floeplan.scan.summary import PassSummary, SpecSummary
 from floeplan.text import human_bytes, human_count, percent
 
 CURES = {

@@ -6,24 +6,8 @@ predicate matches.
 
 from __future__ import annotations
 
-import uuid
-from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal
 from functools import reduce
 from typing import TypeAlias
-
-from pyiceberg.types import (
-    BinaryType,
-    DateType,
-    FixedType,
-    PrimitiveType,
-    TimestampNanoType,
-    TimestampType,
-    TimestamptzNanoType,
-    TimestamptzType,
-    TimeType,
-    UUIDType,
-)
 
 from floeplan.predicate.build import negate, push_not, without_opaque
 from floeplan.predicate.ir import (
@@ -44,7 +28,7 @@ from floeplan.predicate.ir import (
     StartsWith,
     TrueExpr,
 )
-from floeplan.predicate.literals import Value
+from floeplan.predicate.literals import value_json
 
 Json: TypeAlias = "bool | str | int | float | list[Json] | dict[str, Json]"
 
@@ -100,40 +84,3 @@ def _leaf(leaf: IrExpr) -> Json:
         case Between():
             return _json(push_not(Not(negate(leaf))))
     raise AssertionError(leaf)
-
-
-def value_json(type_: PrimitiveType, value: Value) -> Json:
-    """A canonical value in Iceberg's JSON single-value form."""
-    match type_:
-        case DateType():
-            return _iso_date(int(value))
-        case TimestampType() | TimestamptzType():
-            return _iso_timestamp(int(value), "", zoned=isinstance(type_, TimestamptzType))
-        case TimestampNanoType() | TimestamptzNanoType():
-            micros, nanos = divmod(int(value), 1000)
-            return _iso_timestamp(micros, f"{nanos:03d}", zoned=isinstance(type_, TimestamptzNanoType))
-        case TimeType():
-            return (datetime(1970, 1, 1) + timedelta(microseconds=int(value))).time().isoformat()
-        case UUIDType() if isinstance(value, bytes):
-            return str(uuid.UUID(bytes=value))
-        case BinaryType() | FixedType() if isinstance(value, bytes):
-            return value.hex().upper()
-    if isinstance(value, float) and not abs(value) < float("inf"):
-        return {float("inf"): "Infinity", float("-inf"): "-Infinity"}.get(value, "NaN")
-    return str(value) if isinstance(value, Decimal | bytes) else value
-
-
-def _iso_date(days: int) -> Json:
-    try:
-        return (date(1970, 1, 1) + timedelta(days=days)).isoformat()
-    except OverflowError:
-        return days
-
-
-def _iso_timestamp(micros: int, nanos: str, *, zoned: bool) -> Json:
-    try:
-        timestamp = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)
-    except OverflowError:
-        return int(f"{micros}{nanos}")
-    text = timestamp.replace(tzinfo=None).isoformat(timespec="microseconds") + nanos
-    return text + "+00:00" if zoned else text

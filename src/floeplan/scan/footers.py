@@ -32,10 +32,8 @@ from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.build import column_of, map_leaves
 from floeplan.predicate.compile import CompileResult
 from floeplan.predicate.ir import IrExpr, Opaque
-from floeplan.predicate.tristate import TriState
-from floeplan.scan.model import RowGroups
-from floeplan.scan.options import ScanOptions
-from floeplan.scan.summary import PlanWarning
+from floeplan.predicate.stats import TriState
+from floeplan.scan.model import PlanWarning, RowGroups, ScanOptions
 from floeplan.schemas import fields_by_id
 
 FOOTER_CACHE_FILES = 4096

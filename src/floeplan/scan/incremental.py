@@ -24,27 +24,20 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from floeplan.errors import BadInputError
 from floeplan.metadata.cache.store import EntriesCache
 from floeplan.metadata.manifests.entries import EntryColumns, Status
-from floeplan.metadata.manifests.manifest_list import (
-    DATA,
-    ManifestListTable,
-    concat_manifest_lists,
-)
+from floeplan.metadata.manifests.manifest_list import DATA, ManifestListTable, concat_manifest_lists
 from floeplan.partition.fields import source_types
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.build import columns as predicate_columns
 from floeplan.predicate.compile import PredicateSource, compile_predicate
 from floeplan.predicate.ir import TRUE
 from floeplan.predicate.stats import to_mask
-from floeplan.scan.model import FileScan, PlannedFiles
-from floeplan.scan.options import ScanOptions
+from floeplan.scan.model import FileScan, PlannedFiles, ScanOptions
 from floeplan.scan.plan import plan_scan
+from floeplan.scan.planned_scan import Totals, summarise
 from floeplan.scan.projection import PartitionNames
 from floeplan.scan.scan_plan import ScanPlan
-from floeplan.scan.totals import Totals, summarise
-from floeplan.snapshot.deletes import ScanDeletes, match
-from floeplan.snapshot.passes import Predicate, evaluate_files, evaluate_manifests
-from floeplan.snapshot.reader import read_manifest_lists
-from floeplan.snapshot.target import ScanTarget, resolve_target, select
+from floeplan.snapshot.passes import Predicate, ScanDeletes, evaluate_files, evaluate_manifests, match
+from floeplan.snapshot.reader import ScanTarget, read_manifest_lists, resolve_target, select
 from floeplan.vectors import Mask
 
 _NAMES = frozenset({"key_metadata", "first_row_id", "sort_order_id", "snapshot_id"})

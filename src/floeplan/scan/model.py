@@ -7,19 +7,29 @@ per file only when it is accessed, so a plan of 400,000 files costs no Python ob
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, overload
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, Protocol, overload
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from floeplan.errors import InvalidOptionError
 from floeplan.metadata.delete_index import DeleteKind, DeleteMatches
 from floeplan.metadata.manifests.entries import EntriesTable, partition_column
 from floeplan.parquet.prune.selection import RowSelection, distinct
 from floeplan.predicate.ir import TRUE, IrExpr
-from floeplan.predicate.tristate import TriState
+from floeplan.predicate.stats import TriState
 from floeplan.scan.projection import PartitionNames
+from floeplan.snapshot.passes import ConjunctEffect
+
+if TYPE_CHECKING:
+    from pyiceberg.io import FileIO
+
+    from floeplan.metadata.manifests.entries import EntryColumns
+    from floeplan.metadata.manifests.manifest_list import ManifestListTable
+    from floeplan.snapshot.passes import EvaluatedFiles, Predicate
+    from floeplan.vectors import Ints
 
 _BATCH = 1024
 _FILE_COLUMNS = (
@@ -218,3 +228,175 @@ class PlannedFiles(Sequence[FileScan]):
             content_offset=entry.get("content_offset"),
             content_size=entry.get("content_size_in_bytes"),
         )
+
+
+# The numbers of a plan per pass and per partition spec.
+#
+# A number that metadata does not give is ``None``, never a guess: row groups of files whose footers were not opened,
+# bytes of files whose manifests were skipped and whose snapshot has no totals.
+
+
+@dataclass(frozen=True, slots=True)
+class ScanPlanSummary:
+    """Totals of the table's snapshot and what of it the plan reads."""
+
+    manifests_total: int
+    manifests_kept: int
+    delete_manifests_total: int
+    delete_manifests_kept: int
+    files_total: int | None
+    files_kept: int
+    row_groups_total: int | None
+    row_groups_kept: int | None
+    rows_total: int | None
+    rows_kept: int
+    bytes_total: int | None
+    bytes_kept: int
+    deletes_total: int | None
+    deletes_kept: int
+    planning_ms: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        return _plain(self)
+
+
+@dataclass(frozen=True, slots=True)
+class PassSummary:
+    """One pruning pass: how many containers it evaluated and kept, and the effect of each conjunct.
+
+    ``unit`` names what is counted: manifests, files, row groups or pages. ``proven`` counts the kept containers in
+    which every row matches.
+    """
+
+    name: str
+    unit: str
+    total: int
+    kept: int
+    proven: int
+    effects: tuple[ConjunctEffect, ...]
+    milliseconds: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        return {
+            "name": self.name,
+            "unit": self.unit,
+            "total": self.total,
+            "kept": self.kept,
+            "proven": self.proven,
+            "effects": [effect.to_dict() for effect in self.effects],
+            "milliseconds": self.milliseconds,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class LeafNote:
+    """How one leaf of the predicate was lifted through a spec.
+
+    ``field`` is the partition field that answers it best, if any does; ``how`` is exact, conservative or cannot.
+    """
+
+    predicate: str
+    field: str | None
+    how: str
+    reason: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        return _plain(self)
+
+
+@dataclass(frozen=True, slots=True)
+class SpecSummary:
+    """One partition spec: its files, and how the predicate was lifted through it.
+
+    ``recovered`` counts kept files of other specs whose tuple under the table's default spec is provable from their
+    column bounds; ``None`` when it was not requested.
+    """
+
+    spec_id: int
+    spec: str
+    manifests_total: int
+    manifests_kept: int
+    files_total: int | None
+    files_kept: int
+    bytes_kept: int
+    recovered: int | None
+    notes: tuple[LeafNote, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        return {**_plain(self), "notes": [note.to_dict() for note in self.notes]}
+
+
+@dataclass(frozen=True, slots=True)
+class PlanWarning:
+    """Something a reader of the plan should know; ``kind`` is stable, ``message`` is for people."""
+
+    kind: str
+    message: str
+    context: Mapping[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        return {"kind": self.kind, "message": self.message, "context": dict(self.context)}
+
+
+def _plain(numbers: ScanPlanSummary | LeafNote | SpecSummary) -> dict[str, Any]:
+    """Fields by name. ``asdict`` would copy each value, and every scan is reported."""
+    return {field.name: getattr(numbers, field.name) for field in fields(numbers)}
+
+
+# Options of scan planning.
+
+
+DEFAULT_CONCURRENCY = 64
+
+
+class ReportStore(Protocol):
+    """Keeps scan reports."""
+
+    def append(self, report: Mapping[str, Any]) -> None:
+        """Keep one report."""
+
+
+class DistributedPlanning(Protocol):
+    """Evaluates the entries of many manifests outside this process."""
+
+    @property
+    def threshold(self) -> int:
+        """Plans with fewer manifests are made in this process."""
+
+    def evaluate(
+        self, predicate: Predicate, manifests: ManifestListTable, rows: Ints, columns: EntryColumns, io: FileIO
+    ) -> EvaluatedFiles:
+        """Run pass 2 on these rows of the manifest list."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScanOptions:
+    """What planning may use. None of these changes which rows a scan returns."""
+
+    footers: bool = True
+    """Open the footers of files that are kept but not proven, and prune their row groups."""
+    page_index: bool = False
+    """Prune within row groups by page statistics; one more request per file."""
+    bloom_filter: bool = False
+    """Prune row groups by bloom filters; one more request per file."""
+    concurrency: int = DEFAULT_CONCURRENCY
+    """Requests in flight against the store."""
+    cache: bool = True
+    """Keep decoded manifests on local disk; manifests never change."""
+    root: str | None = None
+    """Plan from this root manifest of the snapshot (see ``floeplan entries``) instead of from its manifests."""
+    recover: bool = False
+    """Count the files of other specs whose partition under the default spec is provable from their bounds."""
+    planning: DistributedPlanning | None = None
+    """Evaluates the entries of many manifests, such as ``floeplan.spark.planning.SparkPlanning``."""
+    report: bool | ReportStore = True
+    """Append a scan report: to the default store, to this one, or not at all."""
+
+    def __post_init__(self) -> None:
+        if self.concurrency < 1:
+            raise InvalidOptionError(f"concurrency is {self.concurrency} but must be at least 1")

@@ -30,28 +30,26 @@ from floeplan.partition.fields import source_types
 from floeplan.predicate.build import columns as predicate_columns
 from floeplan.predicate.compile import CompileResult, PredicateSource, compile_predicate
 from floeplan.predicate.ir import TRUE
-from floeplan.predicate.tristate import TriState
+from floeplan.predicate.stats import TriState
 from floeplan.scan.footers import FooterPass, FooterRequest
-from floeplan.scan.model import PlannedFiles, RowGroups
-from floeplan.scan.options import ScanOptions
+from floeplan.scan.model import PassSummary, PlannedFiles, PlanWarning, RowGroups, ScanOptions
+from floeplan.scan.planned_scan import Totals, summarise
 from floeplan.scan.projection import PartitionNames
 from floeplan.scan.report import default_store, scan_report, store_report
 from floeplan.scan.scan_plan import ScanPlan
-from floeplan.scan.summary import PassSummary, PlanWarning
-from floeplan.scan.totals import Totals, summarise
 from floeplan.schemas import fields_by_id
-from floeplan.snapshot.deletes import ScanDeletes, match
 from floeplan.snapshot.passes import (
     ConjunctEffect,
     EvaluatedFiles,
     Predicate,
+    ScanDeletes,
     concat_evaluated,
     evaluate_files,
     evaluate_manifests,
     is_delete_manifest,
+    match,
 )
-from floeplan.snapshot.reader import SnapshotReader
-from floeplan.snapshot.target import ScanTarget, resolve_target, select
+from floeplan.snapshot.reader import ScanTarget, SnapshotReader, resolve_target, select
 from floeplan.vectors import Ints, Mask
 
 FOOTERS = "footers"

@@ -24,8 +24,7 @@ from floeplan.metadata.manifests.entries import partition_column
 from floeplan.partition.fields import BoundField
 from floeplan.partition.transforms import from_physical
 from floeplan.partition.union import UnionPartitionType
-from floeplan.predicate.literals import Value
-from floeplan.scan.expression_json import value_json
+from floeplan.predicate.literals import Value, value_json
 
 FIELD_ID = b"PARQUET:field_id"
 MAX_KNOWN_SCHEMAS = 64

@@ -19,7 +19,7 @@ from floeplan.metadata.delete_index import DeleteKind
 from floeplan.predicate.build import field_ids
 from floeplan.predicate.ir import TRUE
 from floeplan.predicate.rows.evaluate import filter_rows
-from floeplan.predicate.tristate import TriState
+from floeplan.predicate.stats import TriState
 from floeplan.scan.file_rows import EQUALITY, FileRows, TableRows
 from floeplan.scan.model import FileScan
 from floeplan.scan.planned_scan import PlannedScan

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,10 +29,10 @@ from floeplan.predicate.evaluate import physical
 from floeplan.predicate.ir import And, Between, Cmp, CmpOp, InList, IrExpr, Or
 from floeplan.predicate.literals import Value
 from floeplan.predicate.stats import ColumnStats, StatsTable
-from floeplan.redact import document_text
 from floeplan.scan.expression_json import expression_json
+from floeplan.scan.model import PlanWarning, ReportStore
 from floeplan.scan.scan_plan import ScanPlan
-from floeplan.scan.summary import PlanWarning
+from floeplan.text import document_text
 
 # Report stores: a folder of JSON lines, or an Iceberg table. The default is the folder ``$FLOEPLAN_REPORTS``, or
 # ``reports`` beside the embedded catalog; ``FLOEPLAN_REPORTS=off`` disables reports. A report that cannot be stored is
@@ -49,13 +49,6 @@ REPORT_SCHEMA = pa.schema(
     ]
 )
 """Columns of a table of reports; ``report`` is the whole JSON document."""
-
-
-class ReportStore(Protocol):
-    """Keeps scan reports."""
-
-    def append(self, report: Mapping[str, Any]) -> None:
-        """Keep one report."""
 
 
 class JsonLinesReportStore:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from floeplan.scan.planned_scan import PlannedScan
-from floeplan.snapshot.target import select
+from floeplan.snapshot.reader import select
 
 if TYPE_CHECKING:
     import pyarrow as pa

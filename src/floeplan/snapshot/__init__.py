@@ -7,10 +7,10 @@ truncated is reported, and refused by operations that delete files or write rows
 
 Reading order:
 
-- ``target``: resolves a snapshot id, timestamp, branch or tag to a snapshot and the schema to read it with.
-- ``reader``: ``SnapshotReader`` loads manifest list, manifest entries and delete files.
-- ``deletes``: classifies delete files and matches them with data files.
-- ``passes``: evaluates a predicate on manifests (pass 1) and on manifest entries (pass 2).
+- ``reader``: resolves a snapshot id, timestamp, branch or tag; ``SnapshotReader`` loads manifest list, manifest
+  entries and delete files.
+- ``passes``: evaluates a predicate on manifests (pass 1) and on manifest entries (pass 2); classifies delete
+  files and matches them with data files.
 
 May be imported by ``scan`` and every package above it; imports ``metadata`` and below.
 """

@@ -9,12 +9,13 @@ Python tasks read as ``scan`` does.
 Modules in reading order:
 
 - ``session``: opens sessions, on demand; translates Spark's errors.
-- ``types``, ``filters``: Iceberg types and predicates in Spark's terms.
-- ``read``: tables as DataFrames. ``write``: DataFrames as data files. ``source``: ``format("floeplan")``.
+- ``types``: Iceberg types and predicates in Spark's terms.
+- ``read``: tables as DataFrames. ``write``: DataFrames as data files.
 - ``planning``: evaluates manifests in Spark tasks.
 - ``incremental``: appended rows and changelogs between snapshots.
 - ``metadata_tables``: snapshots, manifests, entries, files and partitions as DataFrames.
 - ``jvm``: Spark's internal APIs, wrapped.
 
-Imported by ``dml``, ``rewrite`` and everything above; must not import ``dml`` (``source`` alone does).
+Imported by ``dml``, ``rewrite`` and everything above; must not import ``dml``. ``format("floeplan")`` is in
+``floeplan.datasource``, above ``dml``.
 """

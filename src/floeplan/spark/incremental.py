@@ -25,12 +25,10 @@ from floeplan.scan.file_rows import FileRows, TableRows
 from floeplan.scan.incremental import FileChange, plan_appends, plan_changes
 from floeplan.scan.model import FileScan
 from floeplan.scan.read import PlanReader
-from floeplan.snapshot.target import select
-from floeplan.spark.filters import quoted
-from floeplan.spark.read.arrow_path import ROWS_PER_BATCH
+from floeplan.snapshot.reader import select
 from floeplan.spark.read.columns import walk
-from floeplan.spark.read.reader import read_plan_of
-from floeplan.spark.types import spark_schema, to_spark_arrow
+from floeplan.spark.read.reader import ROWS_PER_BATCH, read_plan_of
+from floeplan.spark.types import quoted, spark_schema, to_spark_arrow
 from floeplan.tasks.shipping import ensure_package
 from floeplan.tasks.worker import for_each_number
 

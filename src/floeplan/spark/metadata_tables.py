@@ -21,8 +21,7 @@ from floeplan.metadata.manifests.manifest_list import DATA
 from floeplan.metadata.manifests.typed_values import to_logical
 from floeplan.partition.key import partition_codes
 from floeplan.partition.union import UnionPartitionType
-from floeplan.snapshot.reader import SnapshotReader
-from floeplan.snapshot.target import ScanTarget, resolve_target
+from floeplan.snapshot.reader import ScanTarget, SnapshotReader, resolve_target
 from floeplan.vectors import Ints
 
 if TYPE_CHECKING:

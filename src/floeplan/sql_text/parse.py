@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from sqlglot import exp
 
-from floeplan.dml.statement import SubqueryCondition
+from floeplan.dml.assign import SubqueryCondition
 from floeplan.errors import BadInputError
 from floeplan.sql_text.alter import parse_alter
 from floeplan.sql_text.outline import Outline, outline_of

@@ -18,30 +18,22 @@ from pyiceberg.transforms import IdentityTransform
 from sqlglot import TokenType
 
 from floeplan.dml.append import append
-from floeplan.dml.assign import compile_assignments
+from floeplan.dml.assign import SubqueryCondition, compile_assignments
 from floeplan.dml.commit import DmlResult
 from floeplan.dml.delete_update import delete, update
 from floeplan.dml.merge.builder import merge
 from floeplan.dml.overwrite import overwrite
 from floeplan.dml.sources import arrow_table
-from floeplan.dml.statement import SubqueryCondition
 from floeplan.errors import BadInputError, UnsupportedError
 from floeplan.partition.evolution import DropField, SpecChange, Term
 from floeplan.predicate.names import Names
 from floeplan.predicate.rows.arrow_columns import typed_columns_of
-from floeplan.scan.options import ScanOptions
+from floeplan.scan.model import ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.scan.projection import arrow_schema
 from floeplan.spark.session import SparkOnDemand, spark_errors_translated
 from floeplan.sql_text.parse import parse_statement
-from floeplan.sql_text.relations import (
-    find_table,
-    open_table,
-    query_frame,
-    quoted,
-    views,
-    with_views,
-)
+from floeplan.sql_text.relations import find_table, open_table, query_frame, quoted, views, with_views
 from floeplan.sql_text.statements import (
     SOURCE,
     TARGET,

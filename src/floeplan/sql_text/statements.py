@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from floeplan.dml.statement import SubqueryCondition
+from floeplan.dml.assign import SubqueryCondition
 from floeplan.errors import BadInputError
 from floeplan.partition.evolution import SpecChange
 

@@ -9,10 +9,9 @@ under its own token, so attempts never overwrite each other.
 
 Modules in reading order:
 
-- ``runner``: ``run_tasks``, its batches, results and errors.
+- ``runner``: ``run_tasks``, its batches, results and errors; ordered ``parallel_map`` and ``prefetch`` for threads.
 - ``worker``: code around a task in Spark's Python worker; errors on their way to the driver.
 - ``shipping``: sends the package to executors that do not have it.
-- ``threads``: ordered ``parallel_map`` and ``prefetch`` inside one task.
 - ``memory``: memory and cores of a task.
 
 May be imported by spark, dml, rewrite and everything above; imports transaction, write, scan and below.

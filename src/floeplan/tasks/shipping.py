@@ -23,7 +23,6 @@ from weakref import WeakSet
 
 import pyarrow as pa
 
-import floeplan
 from floeplan.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ def ensure_package(spark: SparkSession) -> None:
         return
     if not _shares_interpreter(spark):
         missing = _missing_in_tasks(spark)
-        if missing is not None and missing.partition(".")[0] == floeplan.__name__:
+        if missing is not None and missing.partition(".")[0] == "floeplan":
             ship(spark)
             _log.warning("the executors have no floeplan: sent it without compiled kernels, so slower Python code runs")
             missing = _missing_in_tasks(spark)
@@ -73,7 +72,7 @@ def _archive() -> Path:
 
 def write_package(archive: Path) -> None:
     """Zip the Python files of this installation."""
-    (home,) = floeplan.__path__
+    home = Path(__file__).resolve().parents[1]
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as bundle:
         for file in sorted(Path(home).rglob("*.py")):
             bundle.write(file, Path("floeplan") / file.relative_to(home))

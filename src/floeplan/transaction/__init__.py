@@ -18,13 +18,10 @@ Modules in reading order:
 - ``commit``: ``commit_change``, from the change to the committed snapshot.
 - ``catalog_commit``: ``CatalogCommit``, retries and the commit state check; ``CommitOptions``.
 - ``preconditions``: what is wrong with a change on any head; whether schema, specs and format still fit it.
-- ``validation``: the conflict checks against snapshots committed meanwhile.
-- ``history``: those snapshots and the entries they wrote.
-- ``producer``: manifests, manifest list and snapshot of a change.
-- ``manifests``: writing manifests per spec; ``group_files_by_spec`` and ``find_compatible_schema``.
+- ``validation``: the snapshots committed meanwhile, and the conflict checks against them.
+- ``producer``: manifests, manifest list, snapshot and snapshot summary of a change.
+- ``manifests``: writing manifests per spec, merging small ones; ``group_files_by_spec`` and ``find_compatible_schema``.
 - ``filter_manifests``: removing files from the manifests that hold them.
-- ``merge_manifests``: merging small manifests during a commit.
-- ``summary``: the snapshot summary.
 - ``metadata_json``: table metadata files where PyIceberg writes them.
 - ``move_entries``: a ``replace`` snapshot that moves entries between manifests.
 - ``refs``, ``evolve_spec``: branches and tags, partition evolution.

@@ -43,8 +43,8 @@ from floeplan.errors import (
     UnknownTableError,
 )
 from floeplan.text import parse_count, reason
-from floeplan.transaction.history import has_expired_snapshots
 from floeplan.transaction.metadata_json import writable_metadata
+from floeplan.transaction.validation import has_expired_snapshots
 
 _RETRYABLE = (CommitFailedException, WaitingForLockException, TooManyRequestsError, BadRequestError)
 """The catalog rejected the commit; it may accept it on a newer table or at a later time."""

@@ -46,15 +46,14 @@ from floeplan.metadata.files import TableFiles
 from floeplan.metadata.manifests.entries import EntryColumns
 from floeplan.metadata.manifests.manifest_list import DATA, DELETES
 from floeplan.partition.union import UnionPartitionType
-from floeplan.snapshot.target import branch_head
+from floeplan.snapshot.reader import branch_head
 from floeplan.transaction.catalog_commit import CatalogCommit, CommitOptions, UpdatesAndRequirements
 from floeplan.transaction.change import Check, ConflictValidation, Operation, SnapshotChange
-from floeplan.transaction.history import committed_entries
 from floeplan.transaction.manifests import ManifestWritten
 from floeplan.transaction.preconditions import check_compatible
 from floeplan.transaction.producer import ProducedSnapshot, SnapshotProducer
 from floeplan.transaction.refs import moved_branch, set_ref_update, table_and_ref
-from floeplan.transaction.validation import MAX_NAMED_FILES, ValidationContext, validate
+from floeplan.transaction.validation import MAX_NAMED_FILES, ValidationContext, committed_entries, validate
 
 _PATHS = EntryColumns(frozenset({"snapshot_id"}), partition=False)
 _NO_CHECKS = ConflictValidation()

@@ -18,18 +18,19 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyiceberg.io import FileIO
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation as SummaryOperation
 from pyiceberg.table.snapshots import Snapshot, Summary
 
 from floeplan.metadata.delete_index import DeleteFileId
-from floeplan.metadata.manifests.entries import EntriesTable
+from floeplan.metadata.manifests.entries import Content, EntriesTable
 from floeplan.metadata.manifests.list_writer import EncodedList, ListedSnapshot, write_manifest_list
 from floeplan.metadata.manifests.manifest_list import (
     DATA,
@@ -39,7 +40,10 @@ from floeplan.metadata.manifests.manifest_list import (
     read_manifest_list,
 )
 from floeplan.metadata.manifests.new_entries import concat_entries, no_entries, with_status
-from floeplan.transaction import summary
+from floeplan.partition.key import partition_codes
+from floeplan.partition.union import UnionPartitionType
+from floeplan.predicate.stats import to_mask
+from floeplan.text import parse_count
 from floeplan.transaction.change import SnapshotChange
 from floeplan.transaction.filter_manifests import (
     FilesToRemove,
@@ -49,9 +53,98 @@ from floeplan.transaction.filter_manifests import (
     live_manifests,
     removed_keys,
 )
-from floeplan.transaction.manifests import ManifestWritten, SnapshotManifests, TableShape, with_spec_ids
-from floeplan.transaction.merge_manifests import ManifestMerger, MergeOptions
+from floeplan.transaction.manifests import (
+    ManifestMerger,
+    ManifestWritten,
+    MergeOptions,
+    SnapshotManifests,
+    TableShape,
+    with_spec_ids,
+)
 from floeplan.transaction.preconditions import validate_change, validate_replacement
+from floeplan.vectors import Ints, Mask
+
+# The snapshot summary, with the property names of Iceberg Java.
+#
+# Rule: zero counts are left out, except those of changed partitions and manifests; totals are the parent's plus
+# what was added minus what was removed. Fail-safe: a total that the parent lacks, or that would become negative, is
+# left out; without a parent, totals start at zero.
+
+
+_COUNTED = {
+    "files-size": ("added-files-size", "removed-files-size"),
+    "data-files": ("added-data-files", "deleted-data-files"),
+    "equality-delete-files": ("added-equality-delete-files", "removed-equality-delete-files"),
+    "position-delete-files": ("added-position-delete-files", "removed-position-delete-files"),
+    "dvs": ("added-dvs", "removed-dvs"),
+    "delete-files": ("added-delete-files", "removed-delete-files"),
+    "records": ("added-records", "deleted-records"),
+    "position-deletes": ("added-position-deletes", "removed-position-deletes"),
+    "equality-deletes": ("added-equality-deletes", "removed-equality-deletes"),
+}
+"""The property names of added and removed counts."""
+
+_TOTALS = ("records", "files-size", "data-files", "delete-files", "position-deletes", "equality-deletes")
+
+
+def change_counts(added: EntriesTable, removed: EntriesTable, union: UnionPartitionType) -> dict[str, str]:
+    """Counts of added and removed files and rows, and of changed partitions."""
+    found: dict[str, str] = {}
+    for side, entries in enumerate((added, removed)):
+        found |= {_COUNTED[what][side]: str(number) for what, number in _counts(entries).items() if number > 0}
+    both = concat_entries([added, removed], union)
+    codes = partition_codes(union, both.spec_id, both.partition_columns())
+    return found | {"changed-partition-count": str(len(np.unique(codes)))}
+
+
+def manifest_counts(created: int, kept: int, replaced: int) -> dict[str, str]:
+    """Counts of new manifests, kept manifests, and manifests of the parent that were replaced."""
+    counts = {"manifests-created": created, "manifests-kept": kept, "manifests-replaced": replaced}
+    return {name: str(count) for name, count in counts.items()}
+
+
+def running_totals(changed: Mapping[str, str], parent: Mapping[str, str] | None) -> dict[str, str]:
+    """Totals after a change; ``parent`` is the parent's summary, ``None`` without a parent."""
+    found = {}
+    for what in _TOTALS:
+        name = f"total-{what}"
+        before = 0 if parent is None else parse_count(parent.get(name))
+        if before is not None:
+            added, removed = (int(changed.get(side, 0)) for side in _COUNTED[what])
+            if before + added >= removed:
+                found[name] = str(before + added - removed)
+    return found
+
+
+def _counts(entries: EntriesTable) -> dict[str, int]:
+    content, records = entries.content, entries.record_count
+    is_data, is_equality = content == Content.DATA, content == Content.EQUALITY_DELETES
+    is_position = content == Content.POSITION_DELETES
+    is_vector = is_position & to_mask(pc.equal(entries.array("file_format"), "PUFFIN"))
+    return {
+        "files-size": int(_sizes(entries, is_vector).sum()),
+        "data-files": _count(is_data),
+        "equality-delete-files": _count(is_equality),
+        "position-delete-files": _count(is_position & ~is_vector),
+        "dvs": _count(is_vector),
+        "delete-files": _count(~is_data),
+        "records": int(records[is_data].sum()),
+        "position-deletes": int(records[is_position].sum()),
+        "equality-deletes": int(records[is_equality].sum()),
+    }
+
+
+def _sizes(entries: EntriesTable, is_vector: Mask) -> Ints:
+    """File sizes; deletion vectors share a file, so each counts its own bytes."""
+    whole = entries.ints("file_size_in_bytes")
+    return np.where(is_vector, entries.ints("content_size_in_bytes", missing=0), whole)
+
+
+def _count(mask: Mask) -> int:
+    return int(np.count_nonzero(mask))
+
+
+# ---
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +225,8 @@ class SnapshotProducer:
         listing = _listed_snapshot(self.snapshot_id, metadata, head)
         encoded = write_manifest_list(location, manifests, listing, io=self.io)
         self.on_step("list-written")
-        counts = summary.manifest_counts(*_manifest_counts(listed, encoded.manifests, self.snapshot_id))
-        changed = summary.changes(added, removed, shape.union)
+        counts = manifest_counts(*_manifest_counts(listed, encoded.manifests, self.snapshot_id))
+        changed = change_counts(added, removed, shape.union)
         return ProducedSnapshot(
             snapshot=self._snapshot(metadata, head, listing, location, encoded, changed | counts),
             manifests=encoded.manifests,
@@ -209,7 +302,7 @@ class SnapshotProducer:
         changed: dict[str, str],
     ) -> Snapshot:
         parent = None if head is None else dict(head.summary.additional_properties) if head.summary else {}
-        properties = dict(self.change.summary) | changed | summary.totals(changed, parent)
+        properties = dict(self.change.summary) | changed | running_totals(changed, parent)
         first, after = listing.first_row_id, encoded.next_row_id
         stated = {
             "snapshot-id": self.snapshot_id,

@@ -25,7 +25,7 @@ from pyiceberg.table.update import (
 )
 
 from floeplan.errors import BadInputError, UnknownSnapshotError
-from floeplan.snapshot.target import branch_head
+from floeplan.snapshot.reader import branch_head
 from floeplan.transaction.catalog_commit import CatalogCommit, CommitOptions, UpdatesAndRequirements
 
 _Decide: TypeAlias = Callable[[TableMetadata], SnapshotRef | None]

@@ -12,11 +12,10 @@ Modules in reading order:
 - ``target``: ``WriteTarget``, the picklable description of the table that tasks write to.
 - ``options``: write options and metrics modes from table properties.
 - ``conform``: input rows to the table's schema.
-- ``partitioning``: splitting rows by partition, and sorting them (``row_order`` sorts by several keys).
+- ``partitioning``: splitting rows by partition, and sorting them.
 - ``data_files``: rows to data files within memory limits.
 - ``parquet_file``: one Parquet file, and the metrics that its footer lacks.
-- ``metrics``: column metrics of a manifest entry.
-- ``file_entries``: written files to manifest entries.
+- ``metrics``: written files as manifest entries, with their column metrics.
 - ``position_deletes``: position delete files and deletion vectors.
 - ``existing_files``: registering existing Parquet files (``proven_partitions`` proves their partitions).
 

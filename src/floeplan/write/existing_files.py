@@ -40,8 +40,7 @@ from floeplan.parquet.source import open_source
 from floeplan.partition.key import PartitionKey
 from floeplan.schemas import fields_by_id
 from floeplan.snapshot.reader import SnapshotReader
-from floeplan.write.file_entries import FileEntry, added_entries
-from floeplan.write.metrics import file_metrics
+from floeplan.write.metrics import FileEntry, added_entries, file_metrics
 from floeplan.write.partitioning import FilePartition
 from floeplan.write.proven_partitions import SourceFile, with_proven_partitions
 from floeplan.write.target import WriteTarget

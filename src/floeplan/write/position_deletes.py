@@ -36,8 +36,7 @@ from floeplan.scan.delete_files import PATH_ID, POSITION_ID, encode_deletion_vec
 from floeplan.scan.file_rows import FileRows
 from floeplan.scan.model import FileScan
 from floeplan.scan.projection import FIELD_ID
-from floeplan.write.file_entries import FileEntry, added_entries
-from floeplan.write.metrics import FileMetrics
+from floeplan.write.metrics import FileEntry, FileMetrics, added_entries
 from floeplan.write.parquet_file import ParquetFile, WrittenFile
 from floeplan.write.partitioning import FilePartition, partitions_of
 from floeplan.write.target import WriteTarget

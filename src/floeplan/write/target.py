@@ -25,8 +25,7 @@ from pyiceberg.types import NestedField, StructType, UnknownType, UUIDType
 from floeplan.metadata.files import TableFiles, TableLocations
 from floeplan.partition.fields import BoundField
 from floeplan.partition.key import PartitionKey
-from floeplan.partition.projection import SpecProjection
-from floeplan.partition.union import UnionPartitionType
+from floeplan.partition.union import SpecProjection, UnionPartitionType
 from floeplan.predicate.literals import Value
 from floeplan.scan.projection import arrow_schema
 from floeplan.write.options import MetricsModes, WriteOptions

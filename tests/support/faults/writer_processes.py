@@ -27,7 +27,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from floeplan import append
 from floeplan.errors import CommitConflictError
-from floeplan.rewrite.run.execute import rewrite_data_files
+from floeplan.rewrite.execute import rewrite_data_files
 from floeplan.transaction.change import IsolationLevel
 from tests.support.tables.commits import (
     appending,

@@ -47,8 +47,7 @@ from floeplan.maintain.inspect import inspect_table
 from floeplan.maintain.orphans import remove_orphans
 from floeplan.metadata.files import Location, TableLocations
 from floeplan.metadata.root.writer import write_root
-from floeplan.parquet.footer.column_chunks import ColumnChunks
-from floeplan.parquet.footer.footer import read_footer
+from floeplan.parquet.footer.footer import ColumnChunks, read_footer
 from floeplan.parquet.pages.data_pages import UNSUPPORTED_PAGE
 from floeplan.parquet.prune.options import PruneOptions
 from floeplan.parquet.prune.pruner import Pruner
@@ -60,7 +59,7 @@ from floeplan.rewrite.plan.options import RewriteOptions
 from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
 from floeplan.rewrite.spec_upgrade.upgrade import UpgradeOptions, upgrade_spec
 from floeplan.scan.delete_files import decode_deletion_vector, encode_deletion_vector
-from floeplan.scan.options import ScanOptions
+from floeplan.scan.model import ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.transaction.commit import commit_change
 from floeplan.write.options import WriteOptions

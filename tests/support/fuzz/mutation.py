@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any
 
-from floeplan.metadata.avro.container import AvroReader
+from floeplan.metadata.avro.decoder import AvroReader
 
 Edit = list[Any]
 """``["set", place, value]`` or ``["drop", place]`` of a tree; ``[kind, at, hex]`` of bytes."""

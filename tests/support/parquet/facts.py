@@ -20,7 +20,7 @@ from floeplan.parquet.footer.schema import LeafColumn
 from floeplan.parquet.footer.statistics import page_column_stats, row_group_stats
 from floeplan.parquet.source import ByteSource, LocalSource, open_source
 from floeplan.predicate.ir import TRUE, Column
-from floeplan.predicate.tristate import TriState
+from floeplan.predicate.stats import TriState
 from floeplan.scan.file_rows import FileRows, OpenFile, TableRows
 from floeplan.scan.model import FileScan
 from floeplan.write.parquet_file import encoded_file

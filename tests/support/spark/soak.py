@@ -26,11 +26,11 @@ from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType
 
 import floeplan as fp
+from floeplan.datasource.batch import SourceOptions
+from floeplan.datasource.streaming import BATCH_ID, QUERY_ID, StreamAppends
 from floeplan.errors import CommitError, CorruptMetadataError, FloeplanError
 from floeplan.partition.evolution import AddField, DropField, Term
-from floeplan.scan.options import ScanOptions
-from floeplan.spark.source.batch import SourceOptions
-from floeplan.spark.source.streaming import BATCH_ID, QUERY_ID, StreamAppends
+from floeplan.scan.model import ScanOptions
 from floeplan.transaction.catalog_commit import CommitOptions, RetryPolicy
 from floeplan.transaction.evolve_spec import evolve_spec
 from floeplan.transaction.metadata_json import writable_metadata

@@ -30,8 +30,7 @@ from floeplan.metadata.manifests.reader import read_entries
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.compile import compile_predicate
 from floeplan.scan.file_rows import FileRows, TableRows
-from floeplan.scan.model import FileScan
-from floeplan.scan.options import ScanOptions
+from floeplan.scan.model import FileScan, ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.scan.read import PlanReader
 from floeplan.transaction.catalog_commit import CommitOptions, RetryPolicy, Timing

@@ -13,7 +13,7 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 
-from floeplan.metadata.avro.container import MAGIC, SYNC_SIZE, AvroReader
+from floeplan.metadata.avro.decoder import MAGIC, SYNC_SIZE, AvroReader
 
 MAP_IDS = {
     "column_sizes": (108, 117, 118, "long"),

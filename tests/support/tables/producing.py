@@ -16,10 +16,7 @@ from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType
 
 from floeplan.metadata.manifests.entries import WHOLE, EntriesTable, EntryColumns
-from floeplan.metadata.manifests.manifest_list import (
-    ManifestListTable,
-    read_manifest_list,
-)
+from floeplan.metadata.manifests.manifest_list import ManifestListTable, read_manifest_list
 from floeplan.metadata.manifests.reader import read_entries
 from floeplan.transaction.change import Operation, SnapshotChange
 from floeplan.transaction.producer import ProducedSnapshot, SnapshotProducer

@@ -16,10 +16,10 @@ from rich.text import Text
 
 from floeplan.audit.advisor import AdviceResult, AdviseOptions, apply_candidate
 from floeplan.audit.advisor import advise as advise_table
-from floeplan.audit.candidates import KINDS
 from floeplan.audit.findings import RATIOS, AuditOptions, AuditResult, Finding
 from floeplan.audit.job import audit as audit_reports
 from floeplan.audit.job import store_findings
+from floeplan.audit.layout import KINDS
 from floeplan.audit.reports import are_files, default_reports
 from floeplan.catalog import load_table
 from floeplan.cli.common import (

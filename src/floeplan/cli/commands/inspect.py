@@ -25,7 +25,7 @@ from floeplan.cli.common import (
 )
 from floeplan.maintain.inspect import Inspection, inspect_table
 from floeplan.metadata.root.writer import RootSummary, write_root
-from floeplan.snapshot.target import resolve_target
+from floeplan.snapshot.reader import resolve_target
 from floeplan.text import counted, human_bytes, percent
 
 BAR = 24

@@ -14,7 +14,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from floeplan.audit.candidates import workload_columns
+from floeplan.audit.layout import workload_columns
 from floeplan.audit.workload import read_workload
 from floeplan.catalog import load_table
 from floeplan.cli.commands.audit import ReportsOption

@@ -31,7 +31,7 @@ from floeplan.dml.merge.builder import merge
 from floeplan.errors import InvalidOptionError
 from floeplan.maintain.doctor import doctor
 from floeplan.partition.evolution import AddField, Term, drop_all
-from floeplan.scan.options import ScanOptions
+from floeplan.scan.model import ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.transaction.evolve_spec import evolve_spec
 

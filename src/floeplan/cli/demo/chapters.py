@@ -32,12 +32,12 @@ from floeplan.cli.commands.rewrite import draw_plan, draw_rewrite, draw_upgrade
 from floeplan.cli.demo.archive import NAME, TIME, WEEK, Archive, lose_rows
 from floeplan.explorer.site import write_report
 from floeplan.maintain.inspect import inspect_table
+from floeplan.rewrite.execute import run_rewrite
 from floeplan.rewrite.plan.options import RewriteOptions
 from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
-from floeplan.rewrite.run.execute import run_rewrite
 from floeplan.rewrite.spec_upgrade.upgrade import UpgradeOptions, upgrade_spec
 from floeplan.scan.explain import explain
-from floeplan.scan.options import ScanOptions
+from floeplan.scan.model import ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.scan.report import JsonLinesReportStore
 from floeplan.scan.scan_plan import ScanPlan

@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING
 
 from pyiceberg.table import Table
 
+from floeplan.dml.assign import statement_timestamp, with_timestamp
 from floeplan.dml.commit import DmlResult
 from floeplan.dml.merge.clauses import MergeStatement, WhenText
 from floeplan.dml.merge.condition import SOURCE_QUALIFIERS, TARGET_QUALIFIERS
 from floeplan.dml.merge.run import run_merge
-from floeplan.dml.statement import statement_timestamp, with_timestamp
 from floeplan.dml.target import Command, Mode, resolve
 from floeplan.errors import BadInputError
 from floeplan.transaction.catalog_commit import CommitOptions

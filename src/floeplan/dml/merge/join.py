@@ -25,7 +25,7 @@ from pyiceberg.schema import Schema
 
 from floeplan.dml.merge.clauses import When
 from floeplan.dml.merge.condition import MergeCondition, is_source
-from floeplan.dml.row_changes import Clause, RowChanges
+from floeplan.dml.row_task import Clause, RowChanges
 from floeplan.errors import BadInputError, TypeMismatchError, UnsupportedError
 from floeplan.parquet.prune.selection import distinct
 from floeplan.predicate.build import field_ids

@@ -31,7 +31,7 @@ from floeplan.dml.merge.condition import (
 )
 from floeplan.dml.merge.join import Joined, KeyIndex, MergeSource, Rows, common_key_type, key_values, true_mask
 from floeplan.dml.planning import file_tasks, plan_rows
-from floeplan.dml.row_changes import rows_of
+from floeplan.dml.row_task import rows_of
 from floeplan.dml.sources import arrow_table, frame_rows, frame_schema, is_data_frame, source_frame
 from floeplan.dml.target import DmlTarget
 from floeplan.errors import UnsupportedError
@@ -44,7 +44,7 @@ from floeplan.predicate.rows.arrow_columns import typed_columns_of
 from floeplan.scan.projection import arrow_schema
 from floeplan.tasks.runner import run_tasks
 from floeplan.write.data_files import write_data_files
-from floeplan.write.file_entries import remove_written_files
+from floeplan.write.metrics import remove_written_files
 from floeplan.write.target import WriteTarget
 
 if TYPE_CHECKING:

@@ -6,11 +6,10 @@ Fail-safe: every read is bounds-checked; bytes that do not follow the schema are
 
 Reading order:
 
-- ``container``: header, blocks, codecs and sync markers.
 - ``program``: from a writer schema and the requested fields to a decode program.
-- ``decoder``: runs programs, with the kernel ``_avro_decode`` or its pure-Python equal ``_decode_fallback``.
+- ``decoder``: header, blocks and codecs of a container file; runs programs, with
+  the kernel ``_avro_decode`` or its pure-Python equal ``_decode_fallback``.
 - ``encoder``: the same for writing (``_avro_encode``, ``_encode_fallback``).
-- ``writer``: encoded blocks as a container file.
 
 Imported by ``metadata.manifests`` only.
 """

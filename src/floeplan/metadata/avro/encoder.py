@@ -11,20 +11,24 @@ the field; nothing is filled in.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
 from importlib import import_module
 from typing import Any, Protocol, TypeAlias
 
+import deflate
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+import xxhash
 
-from floeplan.errors import CorruptMetadataError
+from floeplan.errors import CorruptMetadataError, UnsupportedError
 from floeplan.kernels import PURE_PYTHON, load_kernel
+from floeplan.metadata.avro.decoder import MAGIC
 from floeplan.vectors import Ints, valid_mask
 
 
@@ -227,3 +231,79 @@ def _bytes(slot: Slot, array: pa.Array, valid: npt.NDArray[np.uint8] | None) -> 
         if (wrong if valid is None else wrong & valid.view(np.bool_)).any():
             raise CorruptMetadataError(f"{slot.name!r} has values that do not have {slot.size} bytes")
     return offsets, valid, np.frombuffer(data, dtype=np.uint8) if data is not None and data.size else _NO_DATA
+
+
+# Avro container files from columns: header, compressed blocks, sync markers.
+#
+# The same columns give the same bytes: the sync marker is a digest of the header.
+
+
+BLOCK_SIZE = 64_000
+"""Bytes of records in a block, before they are compressed: what other writers of manifests use."""
+
+DEFLATE_LEVEL = 6
+
+
+def avro_file(
+    schema: str,
+    program: EncodeProgram,
+    columns: Mapping[str, pa.Array],
+    records: int,
+    metadata: Mapping[str, str],
+    codec: str = "deflate",
+    encoder: type[Encoder] = ENCODER,
+) -> bytes:
+    """The bytes of a container file; ``program`` is compiled from ``schema``, ``metadata`` goes into the header."""
+    compress = _codec(codec)
+    properties = {**metadata, "avro.schema": schema, "avro.codec": codec}
+    items = (_text(key) + _text(value) for key, value in properties.items())
+    header = MAGIC + _varint(len(properties)) + b"".join(items) + _varint(0)
+    sync = xxhash.xxh3_128_digest(header)
+    parts = [header, sync]
+    for block, count in encode_blocks(program, columns, records, BLOCK_SIZE, encoder):
+        payload = compress(block)
+        parts += [_varint(count), _varint(len(payload)), payload, sync]
+    return b"".join(parts)
+
+
+def _varint(value: int) -> bytes:
+    bits, made = value << 1, bytearray()
+    while bits > 0x7F:
+        made.append(bits & 0x7F | 0x80)
+        bits >>= 7
+    return bytes([*made, bits])
+
+
+def _text(value: str) -> bytes:
+    encoded = value.encode()
+    return _varint(len(encoded)) + encoded
+
+
+def _codec(name: str) -> Callable[[bytes], bytes]:
+    try:
+        return _CODECS[name]
+    except KeyError:
+        raise UnsupportedError(
+            f"cannot compress manifests with {name!r}; choose one of {', '.join(_CODECS)}", context={"codec": name}
+        ) from None
+
+
+def _deflate(data: bytes) -> bytes:
+    return bytes(deflate.deflate_compress(data, DEFLATE_LEVEL))
+
+
+def _zstandard(data: bytes) -> bytes:
+    return bytes(pa.Codec("zstd").compress(data, asbytes=True))
+
+
+def _snappy(data: bytes) -> bytes:
+    """Avro adds a checksum of the bytes before compression."""
+    return bytes(pa.Codec("snappy").compress(data, asbytes=True)) + zlib.crc32(data).to_bytes(4, "big")
+
+
+_CODECS: Mapping[str, Callable[[bytes], bytes]] = {
+    "deflate": _deflate,
+    "zstandard": _zstandard,
+    "snappy": _snappy,
+    "null": bytes,
+}

@@ -9,9 +9,8 @@ Reading order:
 
 - ``manifest_list``: one row per manifest.
 - ``entries``: one row per manifest entry, and which columns to read.
-- ``reader``: reads the entries of many manifests.
+- ``reader``: reads the entries of many manifests; detects truncated manifests and manifest lists.
 - ``assemble``: decoded columns to entry columns, with inheritance applied.
-- ``completeness``: detects truncated manifests and manifest lists.
 - ``bounds``, ``typed_values``: Iceberg's single-value serialization and physical values as typed vectors.
 - ``stats``: summaries, partition tuples and bounds in the form predicates are evaluated on.
 - ``new_entries``: entries made from columns, concatenated, or with another status.

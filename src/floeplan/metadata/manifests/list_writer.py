@@ -17,8 +17,7 @@ import pyarrow as pa
 from pyiceberg.io import FileIO
 
 from floeplan.errors import CorruptMetadataError, UnsupportedError
-from floeplan.metadata.avro.encoder import ENCODER, Encoder, compile_encoder
-from floeplan.metadata.avro.writer import avro_file
+from floeplan.metadata.avro.encoder import ENCODER, Encoder, avro_file, compile_encoder
 from floeplan.metadata.files import write_file
 from floeplan.metadata.manifests.assemble import number_array
 from floeplan.metadata.manifests.manifest_list import (

@@ -16,8 +16,16 @@ import pyarrow.compute as pc
 from pyiceberg.io import FileIO
 
 from floeplan.errors import CorruptMetadataError
-from floeplan.metadata.avro.container import AvroReader, Header, corrupt, stored_blocks
-from floeplan.metadata.avro.decoder import DECODER, ColumnReader, Decoder, RawColumn
+from floeplan.metadata.avro.decoder import (
+    DECODER,
+    AvroReader,
+    ColumnReader,
+    Decoder,
+    Header,
+    RawColumn,
+    corrupt,
+    stored_blocks,
+)
 from floeplan.metadata.avro.program import Fields, Items, Present, Scalar, compile_program
 from floeplan.metadata.files import read_file
 from floeplan.metadata.manifests.bounds import as_text

@@ -25,8 +25,7 @@ from pyiceberg.types import DecimalType, FixedType, NestedField, PrimitiveType, 
 from pyiceberg.utils.decimal import decimal_required_bytes
 
 from floeplan.errors import CorruptMetadataError, UnsupportedError
-from floeplan.metadata.avro.encoder import ENCODER, Encoder, compile_encoder
-from floeplan.metadata.avro.writer import avro_file
+from floeplan.metadata.avro.encoder import ENCODER, Encoder, avro_file, compile_encoder
 from floeplan.metadata.files import write_file
 from floeplan.metadata.manifests.assemble import number_array
 from floeplan.metadata.manifests.bounds import lengths
@@ -34,9 +33,8 @@ from floeplan.metadata.manifests.entries import STAT_MAPS, WHOLE, Content, Entri
 from floeplan.metadata.manifests.manifest_list import DATA, DELETES, UNKNOWN, ManifestListTable, Summaries
 from floeplan.metadata.manifests.schemas import entry_layout
 from floeplan.partition.fields import BoundField
-from floeplan.partition.projection import SpecProjection
 from floeplan.partition.transforms import from_physical
-from floeplan.partition.union import UnionPartitionType
+from floeplan.partition.union import SpecProjection, UnionPartitionType
 from floeplan.vectors import Mask, valid_mask, validity_bitmap
 
 # Partition summaries. Bounds are in the order in which Iceberg Java compares partition values: text by code points,

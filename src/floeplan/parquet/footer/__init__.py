@@ -14,8 +14,7 @@ Modules in reading order:
 - ``thrift``: Thrift's compact protocol (``_thrift.pyx`` is the kernel, ``_thrift_fallback`` its pure-Python twin).
 - ``logical_types``: physical and logical types, and the Iceberg type of a leaf.
 - ``schema``: schema tree, leaf columns, field index, Iceberg schema.
-- ``column_chunks``: the column chunks of one leaf over all row groups.
-- ``footer``: ``ParquetFooter``, ``read_footer``.
+- ``footer``: ``ParquetFooter``, ``read_footer``, and the column chunks of one leaf over all row groups.
 - ``values``: raw statistics bytes to typed bounds; which statistics can be trusted.
 - ``page_index``: offset index and column index, read and written.
 - ``statistics``: adapters to the evaluator's ``StatsTable``.

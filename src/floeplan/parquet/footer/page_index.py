@@ -18,8 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from floeplan.errors import CorruptFileError
-from floeplan.parquet.footer.column_chunks import ColumnChunks
-from floeplan.parquet.footer.footer import ParquetFooter
+from floeplan.parquet.footer.footer import ColumnChunks, ParquetFooter
 from floeplan.parquet.footer.schema import LeafColumn
 from floeplan.parquet.footer.thrift import (
     I32,

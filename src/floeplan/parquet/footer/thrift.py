@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from floeplan.errors import CorruptFileError
 from floeplan.kernels import load_kernel
 from floeplan.parquet.footer import _thrift_fallback as wire
+from floeplan.parquet.source import corrupt
 
 _read_struct = (load_kernel("floeplan.parquet.footer._thrift") or wire).read_struct
 
@@ -63,13 +63,6 @@ def read_struct(data: bytes, at: int, shape: Shape, what: str, file: str) -> tup
         raise corrupt(file, f"the {what} ends in the middle of a value", at) from None
     except ValueError as error:
         raise corrupt(file, f"the {what} cannot be decoded: {error}", at) from None
-
-
-def corrupt(file: str, problem: str, offset: int | None = None) -> CorruptFileError:
-    """The error for a corrupt Parquet file: file, problem and, when known, the offset."""
-    where = "" if offset is None else f" (offset {offset})"
-    context = {"file": file} | ({} if offset is None else {"offset": offset})
-    return CorruptFileError(f"{file} is not a readable Parquet file: {problem}{where}", context=context)
 
 
 def integer(fields: Struct, field: int, default: int | None = None) -> int:

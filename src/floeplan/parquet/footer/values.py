@@ -40,8 +40,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from floeplan.parquet.footer.column_chunks import ColumnChunks
-from floeplan.parquet.footer.footer import ParquetFooter
+from floeplan.parquet.footer.footer import ColumnChunks, ParquetFooter
 from floeplan.parquet.footer.logical_types import Kind, Physical
 from floeplan.parquet.footer.schema import LeafColumn
 from floeplan.predicate.stats import Bound

@@ -14,7 +14,7 @@ from floeplan.parquet.prune.segments import Segments
 from floeplan.parquet.prune.selection import ROARING_ROW_LIMIT, RowSelection
 from floeplan.parquet.source import IoCounters
 from floeplan.predicate.compile import CompileResult
-from floeplan.predicate.tristate import TriState
+from floeplan.predicate.stats import TriState
 
 
 @dataclass(frozen=True, slots=True)

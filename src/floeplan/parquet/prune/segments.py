@@ -26,8 +26,7 @@ from floeplan.parquet.footer.statistics import page_column_stats
 from floeplan.parquet.prune.selection import RowSelection, distinct
 from floeplan.predicate.evaluate import evaluate
 from floeplan.predicate.ir import Column, IrExpr
-from floeplan.predicate.stats import Bound, ColumnStats, StatsTable
-from floeplan.predicate.tristate import Tri, TriState
+from floeplan.predicate.stats import Bound, ColumnStats, StatsTable, Tri, TriState
 from floeplan.vectors import Ints
 
 

@@ -23,10 +23,10 @@ from floeplan.errors import CorruptFileError
 from floeplan.parquet.footer.footer import ParquetFooter
 from floeplan.parquet.footer.page_index import PageIndex
 from floeplan.parquet.footer.schema import LeafColumn
-from floeplan.parquet.footer.thrift import corrupt, integer, read_struct
+from floeplan.parquet.footer.thrift import integer, read_struct
 from floeplan.parquet.prune.selection import RowSelection, distinct
 from floeplan.parquet.read.assemble import FieldLayout, LeafPages, decode_leaf
-from floeplan.parquet.source import ByteSource, Range
+from floeplan.parquet.source import ByteSource, Range, corrupt
 from floeplan.vectors import Ints, Mask
 
 _DATA_PAGE, _DATA_PAGE_V2 = 0, 3

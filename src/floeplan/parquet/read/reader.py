@@ -26,12 +26,7 @@ from floeplan.parquet.prune.pruner import Binding, Pruner, cost_since, resolves_
 from floeplan.parquet.prune.result import PruneResult
 from floeplan.parquet.prune.selection import RowSelection, distinct
 from floeplan.parquet.read.pages import LeafPlan, plan_leaf, read_leaves, take_rows
-from floeplan.parquet.read.projection import (
-    ProjectedField,
-    project,
-    project_leaves,
-    without_field_ids,
-)
+from floeplan.parquet.read.projection import ProjectedField, project, project_leaves, without_field_ids
 from floeplan.parquet.source import ByteSource, BytesSource, LocalSource, open_source
 from floeplan.predicate.build import field_ids
 from floeplan.predicate.ir import TRUE

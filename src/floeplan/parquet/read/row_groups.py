@@ -19,11 +19,10 @@ from floeplan.errors import UnknownFileError
 from floeplan.parquet.footer.footer import ParquetFooter
 from floeplan.parquet.footer.logical_types import Physical
 from floeplan.parquet.footer.schema import LeafColumn
-from floeplan.parquet.footer.thrift import corrupt
 from floeplan.parquet.pages.codec import PageCodec
 from floeplan.parquet.pages.data_pages import PLAIN, UNSUPPORTED_PAGE, kernel, read_pages
 from floeplan.parquet.prune.selection import RowSelection, distinct
-from floeplan.parquet.source import ByteSource, LocalSource, Range
+from floeplan.parquet.source import ByteSource, LocalSource, Range, corrupt
 from floeplan.vectors import Ints
 
 LONGEST_GAP = 1024

@@ -18,8 +18,7 @@ Modules in reading order:
 * ``nodes``: how each node of sqlglot's tree becomes a vector.
 * ``functions``: arithmetic, comparisons and functions on vectors.
 * ``intervals``: interval literals, and adding them to dates and timestamps.
-* ``types``: one Arrow type per Spark type; casts and common types.
-* ``describe``: SQL expressions in error messages.
+* ``types``: one Arrow type per Spark type; casts and common types; expressions in error messages.
 
 Imported by ``floeplan.predicate.sql`` and by every package that reads or writes rows. Imports no other part of Floeplan
 than ``floeplan.predicate``.

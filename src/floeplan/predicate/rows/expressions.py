@@ -17,13 +17,7 @@ import pyarrow.types as pt
 from pyiceberg.types import NestedField
 from sqlglot import exp
 
-from floeplan.errors import (
-    BadInputError,
-    EvaluationError,
-    FloeplanError,
-    TypeMismatchError,
-    UnsupportedError,
-)
+from floeplan.errors import BadInputError, EvaluationError, FloeplanError, TypeMismatchError, UnsupportedError
 from floeplan.predicate.rows.arrow_columns import Resolver, Rows
 from floeplan.predicate.rows.intervals import Interval
 from floeplan.predicate.rows.nodes import evaluate

@@ -20,7 +20,6 @@ from floeplan.errors import TypeMismatchError, UnsupportedError
 from floeplan.predicate.literals import checked_text
 from floeplan.predicate.rows import functions as fn
 from floeplan.predicate.rows.arrow_columns import Rows
-from floeplan.predicate.rows.describe import unsupported, written
 from floeplan.predicate.rows.intervals import Interval, add_days, add_interval, parse_interval
 from floeplan.predicate.rows.types import (
     BINARY,
@@ -35,6 +34,8 @@ from floeplan.predicate.rows.types import (
     cast,
     number_scalar,
     sql_type,
+    unsupported,
+    written,
 )
 from floeplan.predicate.spark_text import parse_timestamp
 

@@ -33,6 +33,7 @@ from pyiceberg.types import (
     TimeType,
 )
 from sqlglot import exp
+from sqlglot.errors import ErrorLevel
 
 from floeplan.errors import TypeMismatchError, UnsupportedError
 from floeplan.predicate import spark_text
@@ -269,3 +270,30 @@ def map_distinct(values: Vector, change: Callable[[str], object], target: pa.Dat
     encoded = values.dictionary_encode()
     changed = [change(text) for text in encoded.dictionary.to_pylist()]
     return pa.array(changed, type=target).take(encoded.indices)
+
+
+# SQL expressions in error messages.
+
+
+def described(node: exp.Expr | None) -> str:
+    """A function by its name, anything else as written."""
+    text = written(node)
+    name, parenthesis, _ = text.partition("(")
+    return f"the function {name.lower()}()" if parenthesis and name.isidentifier() else text
+
+
+def written(node: exp.Expr | None) -> str:
+    """The SQL of a node, with the names of its columns instead of their field ids."""
+    if node is None:
+        return "a missing argument"
+    named = node.transform(lambda part: exp.Var(this=part.meta["name"]) if isinstance(part, exp.Placeholder) else part)
+    try:
+        return named.sql("spark", unsupported_level=ErrorLevel.IGNORE)
+    except (ValueError, TypeError, AttributeError, LookupError):
+        return f"{node.key}(…)"  # sqlglot cannot generate some functions whose arguments are missing
+
+
+def unsupported(node: exp.Expr, what: str = "") -> UnsupportedError:
+    return UnsupportedError(
+        f"{what or described(node)} cannot be evaluated outside Spark", context={"expression": written(node)}
+    )

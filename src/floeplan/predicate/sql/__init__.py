@@ -12,8 +12,8 @@ differently is a syntax error until it has parentheses.
 
 Modules in reading order:
 
-* ``split``: tokens; AND, OR, NOT and parentheses; syntax errors with their offset.
-* ``fast_path``: the one parser bypass, with its measured gain.
+* ``split``: tokens; AND, OR, NOT and parentheses; syntax errors with their offset; the one parser bypass, with its
+  measured gain.
 * ``parse``: sqlglot's tree of one piece, its columns bound by field id.
 * ``compiler``: from a bound tree to IR; ``compile_sql`` and ``compile_value`` are the entry points.
 

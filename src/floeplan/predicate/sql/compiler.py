@@ -42,15 +42,21 @@ from floeplan.predicate.ir import (
 from floeplan.predicate.literals import NULL, Kind, Literal, literal_of
 from floeplan.predicate.names import Names, Reference, not_comparable
 from floeplan.predicate.rows.arrow_columns import Rows
-from floeplan.predicate.rows.describe import described
 from floeplan.predicate.rows.expressions import SqlExpression, ValueExpression, evaluate_sql
 from floeplan.predicate.rows.intervals import Interval
 from floeplan.predicate.rows.nodes import COMPARISONS
-from floeplan.predicate.rows.types import iceberg_type, sql_type
+from floeplan.predicate.rows.types import described, iceberg_type, sql_type
 from floeplan.predicate.spark_text import parse_like
-from floeplan.predicate.sql.fast_path import compile_plain_piece
 from floeplan.predicate.sql.parse import BoundPiece, parse_piece
-from floeplan.predicate.sql.split import BooleanTree, Junction, Negation, Piece, split_predicate, tokenize
+from floeplan.predicate.sql.split import (
+    BooleanTree,
+    Junction,
+    Negation,
+    Piece,
+    compile_plain_piece,
+    split_predicate,
+    tokenize,
+)
 
 _MIRRORED = {CmpOp.LT: CmpOp.GT, CmpOp.LE: CmpOp.GE, CmpOp.GT: CmpOp.LT, CmpOp.GE: CmpOp.LE}
 _NO_CONDITION = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod, exp.IntDiv, exp.Neg, exp.DPipe, exp.Concat, exp.Interval)

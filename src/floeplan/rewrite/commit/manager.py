@@ -35,23 +35,20 @@ from floeplan.metadata.manifests.new_entries import concat_entries
 from floeplan.partition.fields import source_types
 from floeplan.partition.union import UnionPartitionType
 from floeplan.rewrite.commit.carry_deletes import CarriedDeletes, ConcurrentChanges, DeleteCarrier, is_among
-from floeplan.rewrite.plan.model import RewriteDataFilesPlan
-from floeplan.rewrite.result import GroupFailure
+from floeplan.rewrite.plan.model import GroupFailure, RewriteDataFilesPlan
 from floeplan.rewrite.run.group_task import GroupResult
 from floeplan.scan.model import PlannedFiles
-from floeplan.snapshot.deletes import ScanDeletes, match
-from floeplan.snapshot.reader import SnapshotReader
-from floeplan.snapshot.target import branch_head
+from floeplan.snapshot.passes import ScanDeletes, match
+from floeplan.snapshot.reader import SnapshotReader, branch_head
 from floeplan.tasks.runner import new_attempt
 from floeplan.text import counted
 from floeplan.transaction.catalog_commit import CommitOptions, Retries, RetryPolicy
 from floeplan.transaction.change import Check, ConflictValidation, Operation, SnapshotChange, removed_entry_hints
 from floeplan.transaction.commit import CommitResult, commit_change
 from floeplan.transaction.filter_manifests import may_hold
-from floeplan.transaction.history import has_expired_snapshots
-from floeplan.transaction.validation import MAX_NAMED_FILES
+from floeplan.transaction.validation import MAX_NAMED_FILES, has_expired_snapshots
 from floeplan.vectors import Ints
-from floeplan.write.file_entries import remove_written_files
+from floeplan.write.metrics import remove_written_files
 from floeplan.write.target import WriteTarget
 
 _SHARED = (DeleteKind.EQUALITY_GLOBAL, DeleteKind.EQUALITY_PARTITION, DeleteKind.POSITION_PARTITION)

@@ -19,7 +19,7 @@ from functools import cache
 
 import numpy as np
 
-from floeplan.parquet.footer.column_chunks import ChunkLocation
+from floeplan.parquet.footer.footer import ChunkLocation
 from floeplan.parquet.footer.logical_types import Physical
 from floeplan.parquet.footer.schema import LeafColumn
 from floeplan.parquet.pages.codec import PageCodec

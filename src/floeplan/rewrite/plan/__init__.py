@@ -9,10 +9,9 @@ Modules in reading order:
 - ``options``: Iceberg's options and ours;
 - ``planner``: the nine steps;
 - ``filter``: ``partition_filter`` and ``where`` over all specs;
-- ``candidates``: reasons to rewrite a file, and file sizes;
-- ``output``: the partition of a file under the output spec;
+- ``candidates``: reasons to rewrite a file, file sizes, and the partition of a file under the output spec;
 - ``groups``: packing, dropping and ordering groups;
-- ``model``: the plan;
+- ``model``: the plan, and what a rewrite did;
 - ``resume``: continuing an interrupted ``rewrite-all``.
 
 Imported by ``rewrite.run``, ``rewrite.commit``, ``rewrite.spec_upgrade``, ``maintain`` and everything above.

@@ -35,8 +35,7 @@ from floeplan.metadata.manifests.stats import file_stats
 from floeplan.partition.fields import BoundField, fields_on
 from floeplan.partition.key import PartitionKey, group_codes
 from floeplan.partition.lift import Exactness, lift
-from floeplan.partition.projection import Projection, SpecProjection
-from floeplan.partition.union import UnionPartitionType
+from floeplan.partition.union import Projection, SpecProjection, UnionPartitionType
 from floeplan.predicate.build import column_of, columns, push_not
 from floeplan.predicate.compile import CompileResult, PredicateSource, compile_predicate
 from floeplan.predicate.evaluate import evaluate, physical
@@ -45,7 +44,7 @@ from floeplan.predicate.literals import Value
 from floeplan.predicate.stats import ColumnStats, StatsTable
 from floeplan.rewrite.plan.candidates import Skip, SkipCodes
 from floeplan.rewrite.plan.options import RewriteOptions
-from floeplan.scan.summary import PlanWarning
+from floeplan.scan.model import PlanWarning
 from floeplan.snapshot.passes import Predicate, evaluate_entries, evaluate_manifests
 from floeplan.text import counted, reason
 from floeplan.vectors import Ints, Mask

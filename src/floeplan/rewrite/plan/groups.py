@@ -22,9 +22,8 @@ from floeplan.metadata.delete_index import DeleteMatches
 from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.partition.key import PartitionKey, group_codes
 from floeplan.partition.union import UnionPartitionType
-from floeplan.rewrite.plan.candidates import ENOUGH_ALONE, FileSizes, Reason, ReasonBits
+from floeplan.rewrite.plan.candidates import ENOUGH_ALONE, FileSizes, OutputPartitions, Reason, ReasonBits
 from floeplan.rewrite.plan.options import JobOrder, RewriteOptions
-from floeplan.rewrite.plan.output import OutputPartitions
 from floeplan.vectors import Ints, Mask
 
 MAX_UNPROVEN_BYTES = 4 * 1024**3

@@ -33,16 +33,20 @@ from floeplan.metadata.manifests.manifest_list import DATA
 from floeplan.partition.fields import source_types
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.ir import TRUE
-from floeplan.predicate.tristate import TriState
+from floeplan.predicate.stats import TriState
 from floeplan.rewrite.plan.candidates import (
     PRUNED_MANIFEST,
     REASONS_AFTER_REWRITE,
     FileSizes,
+    OutputPartitions,
     Selection,
     Skip,
     SkipCodes,
     candidate_reasons,
+    check_writable,
     decision_texts,
+    needed_stats,
+    output_partitions,
     reason_counts,
     skip_counts,
     unreadable,
@@ -59,15 +63,13 @@ from floeplan.rewrite.plan.groups import (
 )
 from floeplan.rewrite.plan.model import RewriteDataFilesPlan, RewriteDataFilesPlanningResult, RewriteFileGroup
 from floeplan.rewrite.plan.options import RewriteOptions
-from floeplan.rewrite.plan.output import OutputPartitions, check_writable, needed_stats, output_partitions
 from floeplan.rewrite.plan.resume import RewriteRun
 from floeplan.rewrite.strategies.registry import find_strategy
 from floeplan.scan.model import PlannedFiles
 from floeplan.scan.projection import PartitionNames
 from floeplan.schemas import fields_by_id
-from floeplan.snapshot.deletes import ScanDeletes, match
-from floeplan.snapshot.reader import SnapshotReader
-from floeplan.snapshot.target import resolve_target
+from floeplan.snapshot.passes import ScanDeletes, match
+from floeplan.snapshot.reader import SnapshotReader, resolve_target
 from floeplan.text import counted
 from floeplan.vectors import Mask
 

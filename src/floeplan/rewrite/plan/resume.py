@@ -21,7 +21,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.rewrite.plan.options import RewriteOptions
-from floeplan.snapshot.target import ScanTarget
+from floeplan.snapshot.reader import ScanTarget
 from floeplan.vectors import Mask
 
 _REQUEST, _RUN, _LEFT = (f"floeplan.rewrite-{name}" for name in ("request", "run", "groups-left"))

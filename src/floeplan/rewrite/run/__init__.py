@@ -5,12 +5,10 @@ every group. Fail-safe: a group that fails leaves no file behind and does not fa
 
 Modules in reading order:
 
-- ``execute``: ``rewrite_data_files``: plan, run and commit;
-- ``runner``: jobs of groups, locally or on Spark; ``progress``: progress reports;
+- ``runner``: jobs of groups, locally or on Spark; one group: copy row groups, join pages, or write rows;
 - ``group_task``: a group as a task, an attempt at it, and its result;
-- ``rewriter``: one group: copy row groups, join pages, or write rows;
 - ``join_group``: a new file from encoded pages;
-- ``write_group``: rows decoded, sorted and written; ``sorting``: in memory or on disk; ``write_sorted``: encoding by
+- ``write_group``: rows decoded, sorted and written; ``sorting``: in memory or on disk, encoded by
   several threads;
 - ``position_map``: where each row went, for concurrent deletes.
 

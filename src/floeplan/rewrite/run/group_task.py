@@ -25,7 +25,7 @@ from floeplan.rewrite.strategies.base import Strategy
 from floeplan.scan.file_rows import FileRows
 from floeplan.tasks.memory import Cores
 from floeplan.vectors import Ints
-from floeplan.write.full_rows import FileTask
+from floeplan.write.data_files import FileTask
 from floeplan.write.partitioning import FilePartition
 from floeplan.write.target import WriteTarget
 

@@ -22,8 +22,7 @@ from pyiceberg.schema import Schema
 
 from floeplan.metadata.files import writing
 from floeplan.metadata.manifests.entries import EntriesTable
-from floeplan.parquet.footer.column_chunks import ChunkLocation
-from floeplan.parquet.footer.footer import decode_footer
+from floeplan.parquet.footer.footer import ChunkLocation, decode_footer
 from floeplan.parquet.pages.data_pages import UNSUPPORTED_PAGE
 from floeplan.parquet.prune.selection import RowSelection
 from floeplan.rewrite.pages.column_chunk import CODECS, CopyablePages, PageChunk, PageRun
@@ -32,12 +31,11 @@ from floeplan.rewrite.pages.joined_file import Chunk, JoinedFile, encoded_chunks
 from floeplan.rewrite.run.group_task import GroupAttempt
 from floeplan.scan.file_rows import EQUALITY, FileRows, OpenFile
 from floeplan.scan.projection import arrow_schema
-from floeplan.tasks.threads import parallel_map
+from floeplan.tasks.runner import parallel_map
 from floeplan.vectors import Mask
 from floeplan.write.conform import conform
-from floeplan.write.data_files import data_entry
-from floeplan.write.file_entries import added_entries
-from floeplan.write.full_rows import LAST_UPDATED, ROW_ID, FileTask, FullRowReader
+from floeplan.write.data_files import LAST_UPDATED, ROW_ID, FileTask, FullRowReader, data_entry
+from floeplan.write.metrics import added_entries
 from floeplan.write.parquet_file import (
     RowGroupMetrics,
     WrittenFile,

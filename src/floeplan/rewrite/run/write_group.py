@@ -29,17 +29,15 @@ from floeplan.parquet.prune.selection import RowSelection
 from floeplan.partition.key import PartitionKey
 from floeplan.rewrite.run.group_task import GroupAttempt
 from floeplan.rewrite.run.position_map import Runs, runs_of
-from floeplan.rewrite.run.sorting import COPIES, ORDER_BYTES, BufferedRows, sort_on_disk
-from floeplan.rewrite.run.write_sorted import SortedFileWriter
+from floeplan.rewrite.run.sorting import COPIES, ORDER_BYTES, BufferedRows, SortedFileWriter, sort_on_disk
 from floeplan.rewrite.strategies.base import RowOrder
 from floeplan.rewrite.strategies.curves import SAMPLE_ROWS
 from floeplan.scan.file_rows import OpenFile
 from floeplan.schemas import fields_by_id
-from floeplan.tasks.threads import parallel_map, prefetch
+from floeplan.tasks.runner import parallel_map, prefetch
 from floeplan.vectors import Ints
 from floeplan.write.conform import conform
-from floeplan.write.data_files import DataFileWriter
-from floeplan.write.full_rows import FileTask, FullRowReader
+from floeplan.write.data_files import DataFileWriter, FileTask, FullRowReader
 from floeplan.write.partitioning import FilePartition, partitions_of, split
 
 PROCESS_BYTES = 150 * 1024 * 1024

@@ -18,8 +18,7 @@ from floeplan.metadata.manifests.new_entries import concat_entries
 from floeplan.partition.key import partition_codes
 from floeplan.partition.union import UnionPartitionType
 from floeplan.snapshot.reader import SnapshotReader
-from floeplan.transaction.manifests import group_entries_by_spec
-from floeplan.transaction.merge_manifests import MergeOptions
+from floeplan.transaction.manifests import MergeOptions, group_entries_by_spec
 from floeplan.transaction.move_entries import EntryMove
 from floeplan.vectors import Ints, Mask
 

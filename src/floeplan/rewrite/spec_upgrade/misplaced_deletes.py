@@ -35,7 +35,7 @@ from floeplan.partition.key import partition_codes
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.stats import to_mask
 from floeplan.rewrite.spec_upgrade.entry_moves import Move, PartitionTuples, entry_move_of
-from floeplan.snapshot.deletes import ScanDeletes
+from floeplan.snapshot.passes import ScanDeletes
 from floeplan.snapshot.reader import SnapshotReader
 from floeplan.transaction.catalog_commit import CommitOptions
 from floeplan.transaction.move_entries import EntryMove, move_entries

@@ -30,16 +30,14 @@ from floeplan.metadata.delete_index import DeleteKind
 from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns
 from floeplan.metadata.manifests.manifest_list import DATA
 from floeplan.partition.fields import BoundField
-from floeplan.partition.projection import SpecProjection
 from floeplan.partition.recover import Obstacle
-from floeplan.partition.union import UnionPartitionType
+from floeplan.partition.union import SpecProjection, UnionPartitionType
 from floeplan.predicate.build import columns
 from floeplan.predicate.ir import TRUE, IrExpr
-from floeplan.rewrite.plan.output import OutputPartitions, needed_stats, output_partitions
+from floeplan.rewrite.plan.candidates import OutputPartitions, needed_stats, output_partitions
 from floeplan.rewrite.spec_upgrade.entry_moves import Move, PartitionTuples, entry_move_of
 from floeplan.rewrite.spec_upgrade.misplaced_deletes import MisplacedDeletes, find_misplaced, joint_codes
-from floeplan.snapshot.deletes import ScanDeletes
-from floeplan.snapshot.passes import Predicate, evaluate_entries
+from floeplan.snapshot.passes import Predicate, ScanDeletes, evaluate_entries
 from floeplan.snapshot.reader import SnapshotReader
 from floeplan.transaction.move_entries import EntryMove
 from floeplan.vectors import Ints, Mask

@@ -24,8 +24,8 @@ from floeplan.catalog import load_table
 from floeplan.errors import InvalidOptionError, UnknownSpecError
 from floeplan.predicate.compile import PredicateSource, compile_predicate
 from floeplan.predicate.ir import TRUE, IrExpr
+from floeplan.rewrite.execute import run_rewrite
 from floeplan.rewrite.plan.options import RewriteOptions
-from floeplan.rewrite.run.execute import run_rewrite
 from floeplan.rewrite.spec_upgrade.misplaced_deletes import repair_deletes
 from floeplan.rewrite.spec_upgrade.move import MoveStatus, SpecMove, plan_move
 from floeplan.snapshot.reader import SnapshotReader

@@ -26,8 +26,7 @@ from floeplan.predicate.names import Names
 from floeplan.predicate.rows.arrow_columns import columns_of, decoded
 from floeplan.schemas import fields_by_id
 from floeplan.vectors import Ints
-from floeplan.write.partitioning import sort_row_numbers, sort_rows
-from floeplan.write.row_order import RowNumbers
+from floeplan.write.partitioning import RowNumbers, sort_row_numbers, sort_rows
 
 AD_HOC_ORDER_ID = -1
 """The id of a sort order that the table does not have: files sorted by it must not state a ``sort_order_id``."""

@@ -24,8 +24,7 @@ from pyiceberg.table.sorting import SortOrder
 
 from floeplan.rewrite.strategies.base import ByColumns, RowOrder, Strategy, range_numbers
 from floeplan.vectors import Ints, valid_mask
-from floeplan.write.partitioning import take_rows
-from floeplan.write.row_order import KeyPrefix, RowNumbers, SortKey, key_prefix, sort_by_prefixes
+from floeplan.write.partitioning import KeyPrefix, RowNumbers, SortKey, key_prefix, sort_by_prefixes, take_rows
 
 Words: TypeAlias = npt.NDArray[np.uint64]
 Curve: TypeAlias = Callable[[Sequence[Words], int], list[Words]]

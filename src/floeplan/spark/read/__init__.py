@@ -8,13 +8,12 @@ Rule: both readers return the same rows. Fail-safe: in doubt a file is read in P
 
 Modules in reading order:
 
-- ``reader``: ``fp.read`` and ``fp.plan_read``.
+- ``reader``: ``fp.read`` and ``fp.plan_read``; Python tasks for files that Spark's reader cannot read.
 - ``reader_choice``: the reader of each file, and why.
 - ``native``: DataFrames over Spark's reader, one branch per treatment of files.
 - ``columns``: columns by field id, under names that no pushed filter mistakes.
 - ``deletes``: position deletes as a bitmap in a scalar subquery.
 - ``file_log``: hands Spark a list of files without listing them.
-- ``arrow_path``: reads files in Python tasks.
 
 Imported by the other modules of ``spark``, and by ``dml``, ``sql_text``, ``audit`` and ``cli``.
 """

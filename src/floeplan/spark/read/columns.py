@@ -25,8 +25,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 from pyspark.sql import types as spark
 
-from floeplan.spark.filters import quoted
-from floeplan.spark.types import spark_type, sql_type
+from floeplan.spark.types import quoted, spark_type, sql_type
 
 FIELD_ID = "parquet.field.id"
 ROW_INDEX = "_tmp_metadata_row_index"

@@ -49,7 +49,6 @@ from floeplan.vectors import Ints, Mask
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
 
-
 CACHE_BYTES = 64 * 2**20
 """Size of each cache: of bitmaps in this process, and of row tests, whose constants are in the JVM."""
 SMALL_DELETES = 32 * 2**20

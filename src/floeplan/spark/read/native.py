@@ -33,19 +33,17 @@ from floeplan.metadata.manifests.entries import partition_column
 from floeplan.metadata.manifests.typed_values import to_logical
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.build import field_ids
-from floeplan.predicate.tristate import TriState
+from floeplan.predicate.stats import TriState
 from floeplan.scan.model import PlannedFiles
 from floeplan.scan.scan_plan import ScanPlan
-from floeplan.spark.filters import quoted, spark_sql
 from floeplan.spark.read.columns import FIELD_ID, ROW_INDEX, NameHistory, ReadColumn, walk
 from floeplan.spark.read.deletes import MAX_WORDS, START_BITS, not_deleted, word_offsets
 from floeplan.spark.read.file_log import TAG, can_read_logs, process_folder, read_logged, read_named
-from floeplan.spark.types import spark_type
+from floeplan.spark.types import quoted, spark_sql, spark_type
 from floeplan.vectors import Ints, Mask
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
 
 BROADCAST_BYTES = 64 * 2**20
 """Equality deletes up to this size are broadcast; for larger ones Spark chooses the join."""

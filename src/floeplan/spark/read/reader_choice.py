@@ -24,7 +24,7 @@ from floeplan.parquet.footer.footer import read_footer
 from floeplan.parquet.source import open_source
 from floeplan.predicate.build import field_ids, has_opaque
 from floeplan.predicate.stats import to_mask
-from floeplan.scan.options import DEFAULT_CONCURRENCY
+from floeplan.scan.model import DEFAULT_CONCURRENCY
 from floeplan.scan.scan_plan import ScanPlan
 from floeplan.spark.read.columns import DEFAULTED, walk
 from floeplan.spark.read.deletes import MAX_WORDS, word_counts

@@ -37,7 +37,7 @@ from floeplan.tasks.shipping import ensure_package, is_connect
 from floeplan.tasks.worker import reusable
 from floeplan.write.conform import conform
 from floeplan.write.data_files import coalesce_batches, write_data_files
-from floeplan.write.file_entries import remove_written_files
+from floeplan.write.metrics import remove_written_files
 from floeplan.write.target import WriteTarget
 
 if TYPE_CHECKING:

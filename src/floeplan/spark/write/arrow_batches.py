@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from floeplan.errors import FloeplanError
-from floeplan.spark.filters import quoted, unused_name
 from floeplan.spark.jvm import with_settings
+from floeplan.spark.types import quoted, unused_name
 from floeplan.spark.write.small_frames import FIXED_WIDTH
 from floeplan.tasks.shipping import is_connect
 

@@ -42,12 +42,11 @@ from pyiceberg.types import (
 
 from floeplan.errors import InvalidOptionError
 from floeplan.partition.transforms import Transform
-from floeplan.spark.filters import quoted, unused_name
+from floeplan.spark.types import quoted, unused_name
 from floeplan.write.target import WriteTarget
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-
 
 _HOUR, _DAY = 3_600_000_000, 86_400_000_000
 """In microseconds."""

@@ -8,7 +8,7 @@ the same DataFrame reuses the filtered partitions, and loses rows.
 
 Options: ``table`` (or the path of ``load``), ``catalog`` and ``catalog.<property>``, ``where``, ``columns``,
 ``snapshot-id``, ``ref``; for writing ``branch`` and ``overwrite-where``; for streams see
-``floeplan.spark.source.streaming``.
+``floeplan.datasource.streaming``.
 
 Spark imports this module whenever it looks up data sources, so heavy modules are imported where they are used.
 """
@@ -29,7 +29,7 @@ from pyspark.sql.types import StructType
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from floeplan.spark.source.batch import SourceOptions
+    from floeplan.datasource.batch import SourceOptions
 
 
 def register(spark: SparkSession) -> None:
@@ -47,13 +47,13 @@ class FloeplanSource(DataSource):
 
     @property
     def _source_options(self) -> SourceOptions:
-        from floeplan.spark.source.batch import SourceOptions
+        from floeplan.datasource.batch import SourceOptions
 
         return SourceOptions(dict(self.options))
 
     def schema(self) -> StructType:
         """The columns of the table, or those of the option ``columns``."""
-        from floeplan.snapshot.target import resolve_target, select
+        from floeplan.snapshot.reader import resolve_target, select
         from floeplan.spark.types import spark_schema
 
         options = self._source_options
@@ -62,27 +62,27 @@ class FloeplanSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader of a batch."""
-        from floeplan.spark.source.batch import FloeplanReader
+        from floeplan.datasource.batch import FloeplanReader
 
         _check_schema(schema, self.schema())
         return FloeplanReader(self._source_options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """The writer of a batch."""
-        from floeplan.spark.source.batch import FloeplanWriter
+        from floeplan.datasource.batch import FloeplanWriter
 
         return FloeplanWriter(self._source_options, overwrite)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """The reader of a stream of appended rows."""
-        from floeplan.spark.source.streaming import AppendStream
+        from floeplan.datasource.streaming import AppendStream
 
         _check_schema(schema, self.schema())
         return AppendStream(self._source_options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         """The writer of a stream."""
-        from floeplan.spark.source.streaming import StreamAppends
+        from floeplan.datasource.streaming import StreamAppends
 
         return StreamAppends(self._source_options, overwrite)
 

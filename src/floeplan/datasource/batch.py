@@ -24,10 +24,10 @@ from floeplan.predicate.ir import TRUE, IrExpr
 from floeplan.scan.file_rows import TableRows
 from floeplan.scan.model import FileScan
 from floeplan.scan.plan import plan_scan
-from floeplan.spark.read.arrow_path import FileReading, share_files
+from floeplan.spark.read.reader import FileReading, share_files
 from floeplan.tasks.runner import new_attempt
 from floeplan.write.data_files import write_data_files
-from floeplan.write.file_entries import remove_written_files
+from floeplan.write.metrics import remove_written_files
 from floeplan.write.target import WriteTarget
 
 NAME = "floeplan"

@@ -5,10 +5,10 @@ job removes its files, and a stream commits each batch exactly once.
 
 Modules in reading order:
 
-- ``datasource``: the entry point that Spark finds through ``pyspark_floeplan``.
+- ``source``: the entry point that Spark finds through ``pyspark_floeplan``.
 - ``batch``: options, and batch reads and writes.
 - ``streaming``: streams of appended rows, and streams into a table.
 
-The only part of ``spark`` that imports ``dml``, because it commits. Nothing in ``floeplan`` imports it but the package
-itself, for ``fp.register``.
+A package of its own because it commits through ``dml``, which stands above ``spark``. Only the package itself imports
+it, for ``fp.register``.
 """

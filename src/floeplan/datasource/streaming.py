@@ -25,17 +25,17 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from floeplan.datasource.batch import FilesPartition, SourceOptions, WrittenFiles, written
 from floeplan.dml.commit import ChangeBuilder, commit_changes
 from floeplan.dml.target import Command, resolve
 from floeplan.errors import InvalidOptionError, UnsupportedError
 from floeplan.scan.file_rows import TableRows
 from floeplan.scan.incremental import plan_appends, snapshots_between
-from floeplan.snapshot.target import select
-from floeplan.spark.read.arrow_path import FileReading, share_files
-from floeplan.spark.source.batch import FilesPartition, SourceOptions, WrittenFiles, written
+from floeplan.snapshot.reader import select
+from floeplan.spark.read.reader import FileReading, share_files
 from floeplan.tasks.runner import new_attempt
 from floeplan.write.data_files import write_data_files
-from floeplan.write.file_entries import remove_written_files
+from floeplan.write.metrics import remove_written_files
 from floeplan.write.target import WriteTarget
 
 QUERY_ID, BATCH_ID = "floeplan.stream-query-id", "floeplan.stream-batch-id"
