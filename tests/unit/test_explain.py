@@ -70,14 +70,14 @@ where mission = 'm03' AND voltage > 25.0
  bytes                                                        976.6 KiB
 
 
- spec   partitioned by        manifests   files       bytes   how the predicate went through
- ────────────────────────────────────────────────────────────────────────────────────────────────
-    0   mission                    1/10    1/10   976.6 KiB   mission = 'm03': decided by mission
+ spec   partitioned by        manifests   files       bytes   predicate on partition fields
+ ──────────────────────────────────────────────────────────────────────────────────────────────
+    0   mission                    1/10    1/10   976.6 KiB   mission = 'm03': exact on mission
     1   bucket[16](payload)       10/10    0/10         0 B
 
 
 
- each conjunct alone would drop   manifests of 20   files of 11   why not more
+ dropped by each conjunct alone   of 20 manifests   of 11 files   why no more are dropped
  ─────────────────────────────────────────────────────────────────────────────────────────────────
  mission = 'm03'                                9            10
  voltage > 25.0                                 –             –   values are spread over all files
@@ -141,8 +141,8 @@ def test_notes_say_how_each_spec_took_the_predicate(table: StaticTable) -> None:
     ]
     assert [(note.field, note.how) for note in specs[1]] == [(None, "cannot"), ("payload_bucket", "cannot")]
     text = plan(table, "mission = 'm03' AND payload > 3").explain()
-    assert "mission = 'm03': decided by mission" in text
-    assert "payload > 3: not answered by payload_bucket" in text
+    assert "mission = 'm03': exact on mission" in text
+    assert "payload > 3: not evaluable on payload_bucket" in text
 
 
 def test_text_has_no_escape_codes_and_no_trailing_blanks(table: StaticTable) -> None:

@@ -72,7 +72,9 @@ NoReportOption = Annotated[bool, typer.Option("--no-report", help="Do not write 
 
 # Options of commands that write.
 
-BranchOption = Annotated[str | None, typer.Option("--branch", metavar="NAME", help="The branch to use.")]
+BranchOption = Annotated[
+    str | None, typer.Option("--branch", metavar="NAME", help="The branch to use; main by default.")
+]
 YesOption = Annotated[bool, typer.Option("--yes", help="Apply the changes; without it, this is a dry run.")]
 TrustListsOption = Annotated[
     bool,

@@ -48,7 +48,7 @@ def advice(plan: PlannedScan) -> tuple[str, ...]:
 
 BAR_WIDTH = 40
 TEXT_WIDTH = 110
-_HOW = {"exact": "decided", "conservative": "narrowed", "cannot": "not answered"}
+_HOW = {"exact": "exact", "conservative": "conservative", "cannot": "not evaluable"}
 
 
 def explain_text(plan: PlannedScan) -> str:
@@ -80,10 +80,10 @@ def explain(plan: PlannedScan) -> RenderableType:
 
 def _title(plan: PlannedScan) -> Text:
     snapshot = plan.target.snapshot
-    where = "every row" if not plan.passes or not plan.passes[0].effects else str(plan.compiled.predicate)
+    filtered = bool(plan.passes and plan.passes[0].effects)
     name = plan.target.name
     title = Text(f"{name}  snapshot {snapshot.snapshot_id if snapshot else 'none'}\n", style="bold")
-    return title.append(f"where {where}\n", style="default not bold")
+    return title.append(f"where {plan.compiled.predicate}\n" if filtered else "no filter\n", style="default not bold")
 
 
 def draw_levels(plan: PlannedScan) -> Table:
@@ -124,7 +124,7 @@ def _specs(plan: PlannedScan) -> Table:
     for name, justify in (("spec", "right"), ("partitioned by", "left"), ("manifests", "right"), ("files", "right")):
         table.add_column(name, justify=justify)  # type: ignore[arg-type]
     table.add_column("bytes", justify="right")
-    table.add_column("how the predicate went through")
+    table.add_column("predicate on partition fields")
     for spec in plan.specs:
         table.add_row(
             str(spec.spec_id),
@@ -138,25 +138,25 @@ def _specs(plan: PlannedScan) -> Table:
 
 
 def _notes(spec: SpecSummary) -> str:
-    """The leaves that a partition field of the spec answers, and how exactly."""
+    """The leaves that a partition field of the spec evaluates, and how exactly."""
     lines = []
     for note in spec.notes:
         if note.field is not None:
             reason = f" ({note.reason})" if note.reason and note.how != "exact" else ""
-            lines.append(f"{note.predicate}: {_HOW[note.how]} by {note.field}{reason}")
+            lines.append(f"{note.predicate}: {_HOW[note.how]} on {note.field}{reason}")
     return "\n".join(lines)
 
 
 def _effects(plan: PlannedScan) -> Table | None:
-    """How many containers each conjunct would drop by itself, per pass."""
+    """The number of containers that each conjunct drops on its own, per pass."""
     evaluated = [step for step in plan.passes if step.effects]
     if not evaluated:
         return None
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
-    table.add_column("each conjunct alone would drop")
+    table.add_column("dropped by each conjunct alone")
     for step in evaluated:
-        table.add_column(f"{step.unit} of {human_count(step.total)}", justify="right")
-    table.add_column("why not more")
+        table.add_column(f"of {human_count(step.total)} {step.unit}", justify="right")
+    table.add_column("why no more are dropped")
     for position, effect in enumerate(evaluated[0].effects):
         whys = [step.effects[position].why for step in evaluated if step.effects[position].why]
         table.add_row(effect.predicate, *(_dropped(step, position) for step in evaluated), whys[-1] if whys else "")

@@ -79,7 +79,8 @@ def resolve_target(
         past = [entry for entry in table.metadata.snapshot_log if entry.timestamp_ms <= timestamp_ms]
         if not past:
             raise UnknownSnapshotError(
-                f"table has no snapshot as old as {timestamp_ms} ms", context={"timestamp_ms": timestamp_ms}
+                f"table has no snapshot as old as {timestamp_ms} ms since the epoch",
+                context={"timestamp_ms": timestamp_ms},
             )
         return _with_own_schema(table, _by_id(table, past[-1].snapshot_id))
     if ref is None or ref == MAIN_BRANCH:

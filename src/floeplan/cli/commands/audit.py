@@ -75,7 +75,7 @@ ManifestsOption = Annotated[
     int, typer.Option("--min-manifests", help="Manifests per run that count as a cause if they are small.")
 ]
 PerManifestOption = Annotated[float, typer.Option("--files-per-manifest", help="A manifest with fewer files is small.")]
-MostOption = Annotated[int, typer.Option("--most", metavar="N", help="Show at most N findings, largest first.")]
+MostOption = Annotated[int, typer.Option("--most", metavar="N", help="Show at most N results, largest first.")]
 
 
 def audit(

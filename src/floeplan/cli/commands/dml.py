@@ -65,7 +65,8 @@ AddFilesOption = Annotated[
     bool, typer.Option("--add-files", help="Register the files in place instead of rewriting their rows.")
 ]
 SpecOption = Annotated[
-    int | None, typer.Option("--spec", metavar="ID", help="Partition spec of the new files; by default the current.")
+    int | None,
+    typer.Option("--spec", metavar="ID", help="Partition spec of the new files; the current one by default."),
 ]
 
 
@@ -192,14 +193,18 @@ InsertOption = Annotated[
 ]
 BySourceUpdateOption = Annotated[
     str | None,
-    typer.Option("--when-not-matched-by-source-update", metavar="c=expr,…", help="Update rows without a match."),
+    typer.Option(
+        "--when-not-matched-by-source-update",
+        metavar="c=expr,…",
+        help="(…-by-source-update) Update target rows without a match.",
+    ),
 ]
 BySourceDeleteOption = Annotated[
     str | None,
     typer.Option(
         "--when-not-matched-by-source-delete",
         metavar="COND",
-        help="Delete rows without a match that satisfy a condition; TRUE for all.",
+        help="(…-by-source-delete) Delete target rows without a match that satisfy a condition; TRUE for all.",
     ),
 ]
 
@@ -397,7 +402,7 @@ def draw_change(result: DmlResult) -> RenderableType:
     drawn.add_row("delete files", f"{result.delete_files_added:,} added, {result.delete_files_removed:,} removed")
     for manifest in result.manifests_written:
         written = f"spec {manifest.spec_id}, {manifest.content}, {counted(manifest.entries, 'file')}"
-        drawn.add_row("manifest", written)
+        drawn.add_row("new manifest", written)
     drawn.add_row("snapshot", f"{result.snapshot_id}, after {counted(result.attempts, 'attempt')}")
     mode = "" if result.operation == "append" else f" ({result.mode})"
     return Group(Text(f"{result.operation}{mode}", style="bold"), drawn)
@@ -407,10 +412,10 @@ def draw_dry_run(result: DryRun) -> RenderableType:
     """Render a dry run."""
     drawn = key_value_table()
     dropped = f"{counted(result.files_by_metadata, 'file')}, {counted(result.rows_by_metadata, 'row')}"
-    drawn.add_row("drop by metadata", dropped)
+    drawn.add_row("would drop", f"{dropped}, by metadata alone")
     read = f"{counted(result.files_to_read, 'file')}, {counted(result.rows_to_read, 'row')}"
-    drawn.add_row("read", f"{read}, {human_bytes(result.bytes_to_read)}")
-    drawn.add_row("of", "unknown" if result.files_total is None else counted(result.files_total, "file"))
+    drawn.add_row("would read", f"{read}, {human_bytes(result.bytes_to_read)}")
+    drawn.add_row("table", "unknown" if result.files_total is None else counted(result.files_total, "file"))
     return Group(Text(f"{result.operation} ({result.mode}), dry run: nothing was changed", style="bold"), drawn)
 
 

@@ -53,7 +53,7 @@ def expire(
             "--older-than",
             metavar="DAYS",
             min=0,
-            help="Expire snapshots older than this; by default the table property.",
+            help="Expire snapshots older than this; by default history.expire.max-snapshot-age-ms.",
         ),
     ] = None,
     retain_last: Annotated[
@@ -84,7 +84,9 @@ def draw_expired(result: ExpireResult) -> RenderableType:
     for name in result.refs_removed:
         drawn.add_row("ref", name)
     drawn.add_row("files", counted(result.data_files, "data or delete file"))
-    drawn.add_row("metadata", f"{counted(result.manifests, 'manifest')}, {counted(result.manifest_lists, 'list')}")
+    drawn.add_row(
+        "metadata", f"{counted(result.manifests, 'manifest')}, {counted(result.manifest_lists, 'manifest list')}"
+    )
     if result.not_removed:
         drawn.add_row("not removed", f"{counted(len(result.not_removed), 'file')}; run remove-orphans later")
     title = "dry run, would remove (add --yes to apply)" if result.dry_run else "removed"

@@ -308,7 +308,7 @@ def draw_upgrade(result: SpecUpgradeResult) -> RenderableType:
     drawn.add_row("would rewrite" if result.dry_run else "rewrote", counted(result.files_by_rewrite, "file"))
     drawn.add_row("left", counted(result.files_left, "file"))
     for reason, files in result.reasons.items():
-        drawn.add_row("not moved", f"{counted(files, 'file')}: {reason}")
+        drawn.add_row("not movable", f"{counted(files, 'file')}: {reason}")
     for snapshot_id in result.snapshot_ids:
         drawn.add_row("snapshot", str(snapshot_id))
     notes = [Text(f"! {note}", style="yellow") for note in result.notes]

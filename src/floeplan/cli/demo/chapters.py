@@ -196,7 +196,7 @@ def show_other_tools(stage: Stage) -> Chapter:
         "old_spec_files": old_files,
     }
     drawing = Group(*(Text(f"  · {line}") for line in lines))
-    return Chapter("The same table in plain tools", (), drawing, (), facts)
+    return Chapter("The same table in other tools", (), drawing, (), facts)
 
 
 def _for_pyiceberg() -> str:
@@ -265,7 +265,7 @@ def upgrade_by_metadata(stage: Stage) -> Chapter:
         "--metadata-only.",
     )
     command = stage.command(f"upgrade-spec {NAME} --metadata-only")
-    return Chapter("Another spec by metadata alone", (command,), draw_upgrade(result), look, facts)
+    return Chapter("A spec upgrade by metadata alone", (command,), draw_upgrade(result), look, facts)
 
 
 def audit_the_queries(stage: Stage) -> Chapter:
@@ -301,7 +301,7 @@ def take_advice(stage: Stage) -> Chapter:
     look = ("Estimated from sample points between the files' bounds.",)
     reports = shlex.quote(str(stage.reports))
     command = stage.command(f"advise {NAME} --reports {reports} --kind zorder --apply")
-    return Chapter("Advice, taken", (command,), drawing, look, facts)
+    return Chapter("Advice, applied", (command,), drawing, look, facts)
 
 
 def write_the_page(stage: Stage) -> Chapter:

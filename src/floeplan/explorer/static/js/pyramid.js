@@ -2,7 +2,7 @@
 (function (F) {
     "use strict";
 
-    const HOW = { exact: "decided", conservative: "narrowed", cannot: "not answered" };
+    const HOW = { exact: "exact", conservative: "conservative", cannot: "not evaluable" };
 
     /** Levels from the manifests down to the bytes; the share that is read is drawn in the middle of each. */
     F.pyramid = function (plan) {
@@ -85,7 +85,7 @@
         return number ? `${F.count(number)} · ${F.percent(number, step.total)}` : "–";
     }
 
-    /** One row a spec: what it kept, and how the predicate went through its partitioning. */
+    /** One row per spec: what it kept, and the predicate on its partition fields. */
     F.bySpec = function (plan) {
         const columns = [
             { name: "Spec" },
@@ -117,7 +117,7 @@
                 "div",
                 {},
                 F.el("code", {}, note.predicate),
-                ` ${HOW[note.how]} by `,
+                ` ${HOW[note.how]} on `,
                 F.el("code", {}, note.field),
                 note.how !== "exact" && note.reason ? F.el("span", { class: "soft" }, ` (${note.reason})`) : null,
             ),
