@@ -25,7 +25,7 @@ from floeplan.text import one_line, reason, redacted
 
 COMMANDS: dict[str, str] = {
     "plan": "commands.plan",
-    "scan": "commands.scan",
+    "scan": "commands.plan",
     "entries": "commands.inspect",
     "inspect": "commands.inspect",
     "prune": "commands.prune",
