@@ -60,7 +60,7 @@ class RewriteOptions:
     max_file_size_bytes: int | None = None
     """Larger files are rewritten; defaults to 180 % of the target."""
     min_input_files: int = 5
-    """A group with at least this many files is rewritten whatever its size."""
+    """Rewrite groups with at least this many files, regardless of their size."""
     rewrite_all: bool = False
     """Rewrite every file that passes the filters."""
     max_file_group_size_bytes: int = 100 * 1024**3
