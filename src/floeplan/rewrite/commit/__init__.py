@@ -7,5 +7,5 @@ committed.
 - ``manager``: one commit of some groups, with retries; removal of dangling deletes;
 - ``carry_deletes``: what others committed since the plan, and carrying their deletes over.
 
-Imported by ``rewrite.run.execute``.
+Imported by ``rewrite.execute``.
 """

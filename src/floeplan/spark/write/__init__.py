@@ -11,5 +11,5 @@ Modules in reading order:
 - ``small_frames``: which DataFrames are collected instead.
 - ``store_assignment``: casts the columns of a query to the table's types, as Spark's INSERT does.
 
-Imported by ``dml``, ``spark.source`` and ``sql_text``; must not import ``dml`` or ``rewrite``.
+Imported by ``dml``, ``datasource`` and ``sql_text``; must not import ``dml`` or ``rewrite``.
 """
