@@ -1,13 +1,12 @@
 """`python -m bench [SUITE …] [--size small|default|large]`: measure Floeplan against other tools.
 
-Every suite prints its table and keeps what it measured in results/. When all suites are asked for, the page of the
-documents and ratios.json are written from it: from the same figures, and both or none. `--check` writes nothing and
-compares with the ratios that are committed.
+Every suite prints its table and stores its results in results/. A run of all suites also writes docs/benchmarks.md
+and ratios.json from the same results. `--check` writes nothing and compares with ratios.json.
 
-A suite is a module `bench_<name>.py` with `run(size) -> list[dict]`. Every row says `suite, case, metric, ours, peer,
-ratio, bar`; `ratio` is ours over the peer's, and `bar` what it (or ours, where there is no peer) must not exceed, with
-`met` or `missed`. A row with `(floor)` in its case measures what no way can do without; it follows the row with a bar
-and the same metric that it is the floor of.
+A suite is a module `bench_<name>.py` with `run(size) -> list[dict]`. Every row has `suite, case, metric, ours, peer,
+ratio, bar`: `ratio` is ours divided by the peer's, and `bar` the limit for it (or for ours, without a peer), with
+`met` or `missed`. A row with `(floor)` in its case measures a lower limit that no implementation can go below; it
+follows the row with a bar and the same metric.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measure Floeplan against other tools.")
     parser.add_argument("suite", nargs="*", help=f"{', '.join(suites)}; all of them by default")
     parser.add_argument("--size", choices=SIZES, default="default")
-    parser.add_argument("--measured", action="store_true", help="take what was measured before")
-    parser.add_argument("--check", action="store_true", help="fail when a ratio is worse than the committed one")
+    parser.add_argument("--measured", action="store_true", help="use the stored results")
+    parser.add_argument("--check", action="store_true", help="fail if a ratio is worse than in ratios.json")
     arguments = parser.parse_args()
     if unknown := set(arguments.suite) - set(suites):
         parser.error(f"no suite {', '.join(sorted(unknown))}; there are {', '.join(suites)}")

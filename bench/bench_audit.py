@@ -1,8 +1,8 @@
-"""The audit job over many reports: seconds, and whether twice the reports take twice the time.
+"""Time of the audit job, and whether it grows linearly with the number of scan reports.
 
-Reports are real ones of plans over a table with three specs, repeated with other times; a quarter of them are as
-Iceberg's own planners send them. CPU seconds of the whole tree of processes; the first run of a session compiles and is
-not counted.
+The reports come from plans over a table with three specs and are repeated with other timestamps; a quarter of them have
+the form of Iceberg's own scan reports. CPU seconds of all processes. The first run of a session is not counted, because
+it includes JIT compilation.
 """
 
 from __future__ import annotations

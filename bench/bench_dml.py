@@ -1,10 +1,10 @@
-"""Changing rows on Spark: ``fp.delete``, ``fp.update``, ``fp.merge`` and ``fp.append`` against Iceberg's own commands.
+"""Row-level changes on Spark: ``fp.delete``, ``fp.update``, ``fp.merge`` and ``fp.append`` against Iceberg's commands.
 
-Evolved tables of formats 2 and 3, merge-on-read, one session, all checks on. Every turn works on a fork of its own, so
-each contender changes the same rows; contenders take turns, the one to begin changes, and the best turn of each counts.
-CPU seconds of the whole tree of processes, and wall seconds. DELETE and MERGE have a bar (0.2), appends another (1.0),
-UPDATE has none. After each case Spark reads both forks: they hold the same rows. Last, commits to a table of very many
-manifests: what they read and write, and how long that takes.
+Evolved tables of formats 2 and 3, merge-on-read, one session, all checks enabled. Each run works on its own fork of the
+table, so that all contenders change the same rows. Contenders alternate, in changing order, and the best run of each
+counts. CPU seconds of all processes, and wall seconds. The bar is 0.2 for DELETE and MERGE and 1.0 for appends; UPDATE
+has none. After each case Spark reads both forks and verifies that they have the same rows. The last cases commit to a
+table with thousands of manifests.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The explorer on the evolved archive: reading the facts of all files, the map of them, and planning while one types.
+"""The explorer on the evolved archive: loading the facts of all files, the map, and planning while a user types.
 
-Documents are asked for over HTTP from a server on this machine, as a page asks for them; the best of some requests
-counts, in CPU time of asking and answering and in time on the clock. The peer of the first look, with nothing cached,
-is PyIceberg listing the same files (``inspect.files``). A map must stay small whatever the table, and an answer must
-come before the next pause of a person typing.
+Documents are requested over HTTP from a local server, as a page does; the best of several requests counts, in CPU time
+of client and server and in wall time. The peer of the first request, with nothing cached, is PyIceberg listing the same
+files (``inspect.files``). The map must stay small for tables of any size, and responses must be fast enough to plan on
+every pause in typing.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""All manifests of the evolved archive as columns, against PyIceberg and against reading and inflating alone.
+"""Decoding all manifests of the evolved archive to columns, against PyIceberg and against reading and inflating alone.
 
-The bars: 450,000 entries per CPU second, 2.5 times reading and inflating, 0.1 s from the cache, 400 MB.
+Bars: 450,000 entries per CPU second, 2.5 times reading and inflating, 0.1 s from the cache, 400 MB.
 """
 
 from __future__ import annotations

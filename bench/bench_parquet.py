@@ -1,8 +1,8 @@
-"""Reading little from one large Parquet file: a point lookup, a narrow range and a key in a bloom-filtered column.
+"""Selective reads of one large Parquet file: a point lookup, a narrow range, and a key in a column with a bloom filter.
 
-Bytes, requests and sequential round trips are counted by the store (``object_store``), CPU is that of a cold process
-reading the local file. The file is written by pyarrow with page index, and a bloom filter on the unsorted key; it is
-made once and kept in ``.cache/bench``.
+The object store (``object_store``) counts bytes, requests and sequential round trips; CPU is that of a new process that
+reads the local file. The file is written by pyarrow with a page index, and a bloom filter on the unsorted key. It is
+created once and kept in ``.cache/bench``.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Planning scans of the evolved archive, cold and from the cache, against PyIceberg, Iceberg Java and the floor.
+"""Planning scans of the evolved archive, cold and from the cache, against PyIceberg, Iceberg Java and a lower limit.
 
-Four queries: one day of one region, 30 days, bounds of a column that says nothing of partitions, and no filter. Every
-plan is made in a process of its own, best of some, save for Java, whose best plan of several in one JVM counts. The
-floor is reading and inflating the manifests that the query needs; on the table of few manifests, where that is next to
-nothing, it is shown without a bar. The bars are those of ``BARS``; a plan keeps nothing that PyIceberg does not keep.
+Four queries: one day of one region, 30 days, bounds of a column unrelated to the partitions, and no filter. Each
+plan runs in a new process and the best of several counts; for Java, the best of several plans in one JVM. The floor is
+reading and inflating the manifests that the query needs. On the table of few manifests, where that takes little time,
+the floor has no bar. The bars are in ``BARS``. A plan must not keep more files than PyIceberg's.
 """
 
 from __future__ import annotations

@@ -1,20 +1,19 @@
 """Reading on Spark: ``fp.read`` against ``spark.read.parquet`` and Iceberg's own reader, in one session.
 
-Six columns sorted by ``id``: all of them, two of them, a range of ``id`` of a thousandth; the same with 5 % of the rows
-deleted by position and by key; and opening many files. What is deleted by position is also left out by Spark's own
-reader over the same files: by a value of the row, and by its number in the file with nothing to look up, which is the
-floor of every way by position that stands on that reader. The other way is beside them: Python tasks that hand Arrow to
-Spark.
+Six columns sorted by ``id``: all columns, two columns, and a range of 0.1 % of the rows; the same with 5 % of the rows
+deleted by position and by key; and opening many files. For comparison, Spark's Parquet reader excludes the same rows by
+a column value, and by row index without a lookup; the latter is the floor for position deletes on that reader. Python
+tasks that pass Arrow to Spark are measured too.
 
-Both sides keep decoded position deletes from turn to turn (Iceberg in its executor cache, which is on unless switched
-off); what it takes Floeplan to read them anew is a line of its own. Floeplan keeps the lists of the files it read too;
-the query that is short enough for that to matter is also measured without. CPU seconds of the whole tree of processes,
-planning included; contenders take turns, and the best turn of each counts.
+Both sides cache decoded position deletes between runs (Iceberg in its executor cache, which is on by default); reading
+them without the cache is a separate row. Floeplan also caches lists of files; the query that is short enough for this
+to matter is also measured without it. CPU seconds of all processes, planning included. Contenders alternate, and the
+best run of each counts.
 
-Position deletes cost what it takes to give each row its index and its file: 0.2 to 0.3 of the 4 CPU s of a full scan of
+The cost of position deletes is the row index and the file of each row: 0.2 to 0.3 of the 4 CPU s of a full scan of
 24 million rows with 5 % deleted, and as much of the 1.15 s of summing two columns. Spark's reader returns the file in a
-struct per row, another 0.13 s of the sum. Looking up the bitmap takes 0.06 s of the sum. Reading each file as a scan of
-its own, so that no row needs its file, was tried: a scan costs 70 to 100 ms before its first row.
+struct per row, another 0.13 s of the sum. Looking up the bitmap takes 0.06 s of the sum. A scan per file, which needs
+no file per row, is no alternative: a scan takes 70 to 100 ms before its first row.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
 """Rewriting data files on Spark: ``fp.rewrite_data_files`` against ``CALL system.rewrite_data_files``.
 
-Tables written by Iceberg's own writer, one session, the same codec and target size. Every turn works on a fork of its
-own; contenders take turns, the one to begin changes, and the best turn of each counts. CPU seconds of the whole tree of
-processes, wall seconds, the memory of a process that runs tasks (the JVM, for the peer), bytes of the new files, what
-it takes Iceberg to read all of them, and how many of them a filter on two columns leaves to be read. Iceberg reads the
-same rows of both.
+Tables written by Iceberg's own writer, one session, the same codec and target size. Each run works on its own fork of
+the table. Contenders alternate, in changing order, and the best run of each counts. Measured are CPU seconds of all
+processes, wall seconds, the memory of a process that runs tasks (the JVM for the peer), the bytes written, the time
+Iceberg needs to read the new files, and how many of them a filter on two columns keeps. Iceberg verifies that both
+results have the same rows.
 
-Clustering is shown beside: a table of many files, and how many of them a filter on two columns reads before and after.
+Clustering is measured separately: the number of files that a filter on two columns reads before and after, on a table
+of many files.
 
 `python -m bench.bench_rewrite SIZE TEXT` measures the cases whose names contain the text, and keeps nothing.
 """

@@ -1,7 +1,7 @@
-"""A whole archive brought under its newest spec by metadata alone: entries read, decided, and filed under new tuples.
+"""Upgrading a whole archive to its newest spec by metadata alone.
 
-The archive is the evolved one: a third of its files is by region, a third by day and bucket, and a third is by month
-already, the newest spec. There is no peer: others rewrite the data. The bar: 100,000 files moved in 10 s of CPU.
+A third of the files of the evolved archive is partitioned by region, a third by day and bucket, and a third by month,
+which is the newest spec. There is no peer, because other tools rewrite the data. Bar: 100,000 files in 10 s of CPU.
 """
 
 from __future__ import annotations

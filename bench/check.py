@@ -1,8 +1,8 @@
-"""`make bench-check`: ratios of this run against those that are committed in ratios.json.
+"""`make bench-check`: compares the ratios of this run with ratios.json.
 
-Rule: a row has become worse when its ratio exceeds the committed one by more than its metric is noisy by. A suite with
-such a row is run once more, and only rows that are worse both times count. A committed row that is not there any more
-counts too: what is not measured cannot be held; and so does a suite of a size of which nothing is committed.
+Rule: a row is worse if its ratio exceeds the committed one by more than the noise of its metric. A suite with such a
+row runs once more, and only rows that are worse both times count. A committed row that is no longer measured counts
+as worse, and so does a suite without committed ratios for the size.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""docs/benchmarks.md: every suite of one size, what it missed and lost first, and how to repeat it."""
+"""Writes docs/benchmarks.md: all suites of one size, with missed bars and losses first."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ def page(results: list[SuiteResult]) -> str:
     parts = [
         "---\nhide: [toc]\n---",  # the room is for tables
         "# Benchmarks",
-        "Floeplan against the tools that are used now, on the same files and on the same machine. This page is written "
-        "by `make bench`; nothing on it is typed. A *ratio* is Floeplan's figure over the peer's: less is better, and "
-        "1 is a draw. A *bar* is what must not be exceeded, and says whether it is. CPU seconds are of all processes "
-        "and all cores, the JVM and Spark's Python workers included.",
+        "Floeplan compared with other tools, on the same files and the same machine. `make bench` generates "
+        "this page. A *ratio* is Floeplan's value divided by the peer's: lower is better. A *bar* is a limit, "
+        "and each row shows whether it is met. CPU seconds include all processes and cores, with the JVM and "
+        "Spark's Python workers.",
         _verdicts(results, missed),
-        f"Size {results[0].size}. Bars are set for `SIZE=default` and `SIZE=large`: on small tables what a "
-        "query costs before it reads anything weighs more, on either side. `make bench-check` compares with the ratios "
-        f"that are committed. All of it took {sum(result.seconds for result in results) / 60:.0f} minutes on "
+        f"Size {results[0].size}. Bars are set for `SIZE=default` and `SIZE=large`: on small tables, the "
+        "fixed costs of a query weigh more, on both sides. `make bench-check` compares with the ratios "
+        f"in `bench/ratios.json`. This run took {sum(result.seconds for result in results) / 60:.0f} minutes on "
         f"{machine_text(results[0].machine)}",
-        "## In short",
-        f"![Every ratio as a dot, a line a suite](images/{PICTURE.name})",
+        "## Summary",
+        f"![All ratios as dots, one line per suite](images/{PICTURE.name})",
         markdown([_short(result) for result in results], SHORT),
-        "*Beyond reach* are missed bars below a floor that the suite measured beside them, in the same run; what the "
-        "floor stands for is said with the suite. *Ahead* and *behind* count ratios to a peer under and over 1, "
-        "whether they have a bar or not; *s* is how long the suite took, peers and making its tables included.",
+        "*Beyond reach* counts missed bars that lie below a floor measured in the same run; each suite "
+        "explains its floor. *Ahead* and *behind* count ratios to a peer below and above 1, with or without a "
+        "bar. *s* is the duration of the suite, including peers and the creation of its tables.",
         "## Bars missed",
         markdown(missed, (*LOSSES, "floor")) if missed else "None.",
-        "## Where a peer did better",
-        "Of the figures that have no bar, or a bar above 1; the worst first.",
-        markdown(behind, LOSSES) if behind else "Nowhere.",
+        "## Where a peer is better",
+        "Ratios above 1 without a missed bar, worst first.",
+        markdown(behind, LOSSES) if behind else "None.",
     ]
     for result in results:
         parts += [f"## {result.suite}", _about(result.suite), markdown([_plain(row) for row in result.rows])]
@@ -50,13 +50,13 @@ def page(results: list[SuiteResult]) -> str:
 
 
 def _verdicts(results: list[SuiteResult], missed: list[Row]) -> str:
-    """How many bars are missed, and of which of them that was to be expected."""
+    """How many bars are missed, and how many of these are beyond reach."""
     bars = sum(verdict(row) is not None for result in results for row in result.rows)
     beyond = sum(bool(row.get("beyond_reach")) for row in missed)
     if not missed:
         return f"**All {bars} bars are met.**"
-    reach = f"{beyond} of these beyond reach, below the floor that their suite measured" if beyond else "all in reach"
-    return f"**{len(missed)} of {bars} bars [are missed](#bars-missed), {reach}.**"
+    reach = f"{beyond} of these beyond reach (below the measured floor)" if beyond else "none beyond reach"
+    return f"**{len(missed)} of {bars} bars [missed](#bars-missed), {reach}.**"
 
 
 def _short(result: SuiteResult) -> Row:

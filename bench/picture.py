@@ -35,7 +35,7 @@ def picture(results: list[SuiteResult]) -> str:
 
 
 def compared(rows: list[Row]) -> list[Row]:
-    """The rows with a peer to be compared with; floors are nobody's figures."""
+    """The rows that have a peer; floors are excluded."""
     return [row for row in rows if row.get("ratio") and row.get("peer") is not None and not is_floor(row)]
 
 

@@ -65,12 +65,12 @@ def test_results_are_kept() -> None:
 def test_the_page_tells_what_was_missed_first_and_names_no_machine() -> None:
     lost, missed, won = row("lost", 3.0), row("missed", 0.9, "≤ 0.5 missed"), row("won", 0.1, "≤ 0.5 met")
     text = page.page([suite(won, lost, missed)])
-    bars, others = text.split("## Bars missed")[1].split("## read")[0].split("## Where a peer did better")
+    bars, others = text.split("## Bars missed")[1].split("## read")[0].split("## Where a peer is better")
     assert "| ≤ 0.5 **missed** |" in bars
     assert "| lost |" in others
     assert "| won |" not in bars + others
     assert "| [read](#read) | small | 2026-11-16 | 1 | 1 | 0 | 2 | 1 | 1 |" in text
-    assert text.index("**1 of 2 bars [are missed](#bars-missed), all in reach.**") < text.index("## In short")
+    assert text.index("**1 of 2 bars [missed](#bars-missed), none beyond reach.**") < text.index("## Summary")
     assert "GiB of memory" in text
     assert not {"/root", "/home", "/tmp", "/work"} & set(text.split())
 
@@ -87,11 +87,11 @@ def test_the_page_tells_which_missed_bars_lie_below_their_floor() -> None:
         row("memory", 0.5, "ours ≤ 1,000 met", metric="MB"),
     ]
     text = page.page([suite(*rows)])
-    assert "**2 of 4 bars [are missed](#bars-missed), 1 of these beyond reach, below the floor" in text
+    assert "**2 of 4 bars [missed](#bars-missed), 1 of these beyond reach (below the measured floor)" in text
     bars = text.split("## Bars missed")[1].split("## Where")[0]
     assert "| 1.2 | ≤ 1.1 **missed** | 0.7 |" in bars
     assert "| 0.9 | ≤ 0.8 **missed** | 0.85, above the bar |" in bars
-    assert "(floor)" not in text.split("## read")[0], "floors are nobody's figures"
+    assert "(floor)" not in text.split("## read")[0], "floors belong to no contender"
     assert "| [read](#read) | small | 2026-11-16 | 2 | 2 | 1 | 3 | 1 | 1 |" in text
 
 
