@@ -208,7 +208,7 @@ def test_an_expiry_that_cannot_tell_which_files_are_free_removes_none(store: Fau
     with store.opened(own_files=True) as (table, proxy):
         with (
             proxy.misbehaving(always("reset", "GET", KINDS["list"], nth=2)) as requests,
-            pytest.raises(FloeplanError, match=r"2 snapshots were forgotten.*remove-orphans will find them") as raised,
+            pytest.raises(FloeplanError, match=r"2 snapshots were expired.*remove-orphans will find them") as raised,
         ):
             OPERATIONS["expire"].run(table)
         assert raised.value.committed

@@ -97,7 +97,7 @@ def test_vectors_that_nobody_expected_are_found_too(tmp_path: Path, monkeypatch:
 
 def test_a_vector_without_a_place_is_an_error_that_names_its_file(tmp_path: Path) -> None:
     vector = replace(vector_file(tmp_path / "deletes.puffin", files=1)[0], content_offset=None)
-    with pytest.raises(CorruptFileError, match=r"does not say where in .*deletes\.puffin"):
+    with pytest.raises(CorruptFileError, match=r"deletion vector in .*deletes\.puffin has no content offset"):
         DeleteFileReader(PyArrowFileIO()).positions(vector, ONE)
 
 

@@ -249,7 +249,7 @@ REFUSED: dict[str, tuple[Callable[[Table], object], type[FloeplanError], str]] =
     "unknown column in SET": (lambda t: fp.update(t, {"missing": "1"}), UnknownColumnError, "missing"),
     "unknown column in a value": (lambda t: fp.update(t, {"small": "missing"}), UnknownColumnError, "missing"),
     "assigned twice": (lambda t: fp.update(t, {"nest": "NULL", "nest.a": "1"}), BadInputError, "twice"),
-    "nothing assigned": (lambda t: fp.update(t, {}), BadInputError, "nothing is assigned"),
+    "nothing assigned": (lambda t: fp.update(t, {}), BadInputError, "no column is assigned"),
     "text in a number": (lambda t: fp.update(t, {"small": "'x'"}), TypeMismatchError, "small"),
     "overflow": (lambda t: fp.update(t, {"small": "3000000000"}), TypeMismatchError, "small"),
     "null in a required column": (
@@ -259,7 +259,7 @@ REFUSED: dict[str, tuple[Callable[[Table], object], type[FloeplanError], str]] =
     ),
     "chance": (lambda t: fp.delete(t, "rand() < 0.5"), BadInputError, "changes with every run"),
     "only Spark can": (lambda t: fp.delete(t, "soundex(nest.b) = 'X'"), UnsupportedError, "outside Spark"),
-    "no value": (lambda t: fp.update(t, {"small": object()}), BadInputError, "no value for a column"),
+    "no value": (lambda t: fp.update(t, {"small": object()}), BadInputError, "cannot be assigned to a column"),
     "unknown branch": (lambda t: fp.delete(t, "TRUE", branch="nowhere"), UnknownSnapshotError, "nowhere"),
 }
 

@@ -163,7 +163,7 @@ class TestSources:
 
 
 REFUSED: dict[str, tuple[Callable[[Table], Merge], type[FloeplanError], str]] = {
-    "no clause": (lambda t: fp.merge(t, source(1), "id"), BadInputError, "without a clause"),
+    "no clause": (lambda t: fp.merge(t, source(1), "id"), BadInputError, "at least one clause"),
     "unknown column in ON": (
         lambda t: fp.merge(t, source(1), "t.id = s.missing").when_matched_delete(),
         UnknownColumnError,

@@ -266,7 +266,7 @@ def test_what_cannot_be_lifted_says_why() -> None:
     assert lifted(pt.VoidTransform(), LongType(), "=", 1).reason == "void"
     assert lifted(pt.UnknownTransform("zorder"), LongType(), "=", 1).reason == "unknown transform"
     assert lifted(pt.HourTransform(), DateType(), "=", 1).reason == "hour does not take date"
-    assert lifted(pt.DayTransform(), TimestampType(), "=", 1).reason == "the partition holds other values too"
+    assert lifted(pt.DayTransform(), TimestampType(), "=", 1).reason == "the partition may contain other values"
     only_rows = Opaque("f(x)", (1,), None)
     assert lift(only_rows, field(pt.IdentityTransform(), LongType())).reason == "only rows can answer it"
     assert lift(Not(only_rows), field(pt.IdentityTransform(), LongType())).exactness is CANNOT

@@ -378,5 +378,5 @@ def test_a_missing_manifest_is_named(tmp_path: Path) -> None:
 
 def test_an_unknown_codec_is_named(tmp_path: Path) -> None:
     data = Writer(codec="null").manifest([]).replace(b"\x08null", b"\x08lzma", 1)
-    with pytest.raises(UnsupportedError, match=r"m0.avro is compressed with 'lzma'; readable are deflate"):
+    with pytest.raises(UnsupportedError, match=r"m0.avro is compressed with 'lzma'; supported codecs are deflate"):
         read(write_manifests(tmp_path, [(data, {})]))

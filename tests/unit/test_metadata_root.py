@@ -288,12 +288,12 @@ def test_what_is_no_root_is_named(tmp_path: Path) -> None:
     with pytest.raises(UnknownFileError, match=r"nowhere\.parquet"):
         RootManifest(str(tmp_path / "nowhere.parquet"))
     (tmp_path / "text").write_text("no Parquet at all")
-    with pytest.raises(CorruptMetadataError, match="no Parquet file"):
+    with pytest.raises(CorruptMetadataError, match="not a Parquet file"):
         RootManifest(str(tmp_path / "text"))
     whole = pq.read_table(path)
     header = json.loads(whole.schema.metadata[HEADER_KEY])
     pq.write_table(whole.replace_schema_metadata(None), path)
-    with pytest.raises(CorruptMetadataError, match="is no root manifest"):
+    with pytest.raises(CorruptMetadataError, match="is not a root manifest"):
         RootManifest(path)
     later = json.dumps(header | {"version": 2}).encode()
     pq.write_table(whole.replace_schema_metadata({HEADER_KEY: later}), path)

@@ -237,7 +237,7 @@ def test_a_broken_footer_is_named(data: bytes, problem: str) -> None:
     [
         (forge.chunk(forge.INT64, 3), "another type"),
         (encode_struct([(2, I32, 4)]), "no metadata"),
-        (encode_struct([(3, STRUCT, encode_struct([(1, I32, forge.INT32), (5, BINARY, b"x")]))]), "no integer"),
+        (encode_struct([(3, STRUCT, encode_struct([(1, I32, forge.INT32), (5, BINARY, b"x")]))]), "not an integer"),
     ],
 )
 def test_a_broken_chunk_is_named_when_its_column_is_asked_for(chunk: bytes, problem: str) -> None:

@@ -115,7 +115,7 @@ def test_notes_say_what_became_of_every_leaf() -> None:
     expr = And((IN_EU, Cmp(ID, CmpOp.EQ, 7), Cmp(ID, CmpOp.GT, 7), Cmp(OTHER, CmpOp.EQ, 1), FROM_DAY_5))
     assert [str(note) for note in mixed.project(expr).notes] == [
         "region = 'eu': lifted exactly onto region",
-        "id = 7: lifted conservatively onto b (the partition holds other values too)",
+        "id = 7: lifted conservatively onto b (the partition may contain other values)",
         "id > 7: cannot be lifted onto b (range over bucket)",
         "other = 1: cannot be lifted onto v (void)",
         "ts >= TIMESTAMP_NTZ '1970-01-06 00:00:00': no partition field on ts",

@@ -174,7 +174,7 @@ def test_deletes_of_all_kinds_lie_apart_from_data_and_in_manifests_of_their_spec
         (V3, deleting(V3, positions("p.parquet", A)), UnsupportedError, "p.parquet: format 3 takes deletion vectors"),
         (V2, appending(V2, data(A, content=1)), UnsupportedError, "a.parquet: it is no data file"),
         (V2, deleting(V2, data(A)), UnsupportedError, "a.parquet: it is no delete file"),
-        (V2, replace(removing(A), operation=Operation.APPEND), BadInputError, "an append adds data files"),
+        (V2, replace(removing(A), operation=Operation.APPEND), BadInputError, "an append can only add data files"),
         (V2, appending(V2, data(A, status=0)), CorruptMetadataError, "a.parquet is not ADDED"),
         (V2, replace(appending(V2, data(A)), operation=Operation.REPLACE), BadInputError, "cannot add 10"),
         (V2, appending(V2, data(A), data(B), data(A, 1)), UnsupportedError, "a.parquet: it is added twice"),

@@ -99,7 +99,7 @@ class Assignments:
 def compile_assignments(given: Mapping[str, object], schema: Schema, names: Names) -> Assignments:
     """Compile assignments; ``names`` resolves the columns the expressions read."""
     if not given:
-        raise BadInputError("nothing is assigned; name at least one column and its new value")
+        raise BadInputError("no column is assigned; name at least one column and its new value")
     items = [_assignment(column, value, schema, names) for column, value in given.items()]
     paths = [item.path for item in items]
     for path in paths:
@@ -155,7 +155,7 @@ def literal_text(value: object) -> str:
             return f"DATE '{value.isoformat()}'"
         case bytes():
             return f"X'{value.hex()}'"
-    raise BadInputError(f"{type(value).__name__} is no value for a column; write it as SQL text")
+    raise BadInputError(f"{type(value).__name__} cannot be assigned to a column; write it as SQL text")
 
 
 def top_fields(schema: Schema, ids: Iterable[int]) -> Schema:

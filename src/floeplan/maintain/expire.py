@@ -125,7 +125,7 @@ def expire_snapshots(
 
 def _files_unknown(expiry: _Expiry, error: FloeplanError) -> FloeplanError:
     return FloeplanError(
-        f"{counted(len(expiry.snapshot_ids), 'snapshot')} were forgotten, but which files only they had is not known: "
+        f"{counted(len(expiry.snapshot_ids), 'snapshot')} were expired, but their files could not be determined: "
         f"{error.message}; remove-orphans will find them",
         kind=error.kind,
         context=error.context,
@@ -143,7 +143,7 @@ def refuse_shared_files(metadata: TableMetadata, what: str) -> None:
     """Refuse to delete files of a table with ``gc.enabled=false``: other tables may use them."""
     if metadata.properties.get("gc.enabled", "true").lower() == "false":
         raise UnsupportedError(
-            f"cannot {what}: the table says gc.enabled=false, its files may belong to other tables",
+            f"cannot {what}: gc.enabled is false, so its files may belong to other tables",
             context={"property": "gc.enabled"},
         )
 
@@ -204,7 +204,9 @@ def _number(metadata: TableMetadata, name: str, default: int) -> int:
     text = metadata.properties.get(name, str(default))
     number = parse_count(text)
     if number is None:
-        raise InvalidOptionError(f"table property {name} is {text!r}, which is no number", context={"property": name})
+        raise InvalidOptionError(
+            f"table property {name} is {text!r}, which is not a number", context={"property": name}
+        )
     return number
 
 

@@ -88,7 +88,7 @@ def remove_orphans(
     """
     if older_than < LEAST_AGE:
         raise InvalidOptionError(
-            f"files younger than {LEAST_AGE.days} day may belong to a commit under way: raise the age",
+            f"files younger than {LEAST_AGE.days} day may belong to a running commit; raise the age",
             context={"older_than_s": older_than.total_seconds()},
         )
     loaded = load_table(table)
@@ -180,7 +180,7 @@ def _refuse_other_names(listed: Iterable[Location], reachable: Iterable[Location
         if found is not None and found != location:
             named, seen = (f"{one.scheme}://{one.authority}{one.path}" for one in (location, found))
             raise CorruptMetadataError(
-                f"the table names {named}, and {seen} is there: cannot determine whether these are the same file; "
-                "nothing was removed",
+                f"the table references {named}, and {seen} was listed: cannot determine whether these are the same "
+                "file; nothing was removed",
                 context={"file": named, "listed": seen},
             )

@@ -78,7 +78,7 @@ class Exactness(StrEnum):
 
 _WORST_FIRST = (Exactness.CANNOT, Exactness.CONSERVATIVE, Exactness.EXACT)
 _LIFTABLE = (Cmp, Between, InList, StartsWith, IsNull, IsNaN)
-SHARED = "the partition holds other values too"
+SHARED = "the partition may contain other values"
 
 
 @dataclass(frozen=True, slots=True)

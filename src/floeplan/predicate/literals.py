@@ -134,7 +134,9 @@ def checked_text(value: str) -> str:
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise BadInputError(f"the string literal {value!r} holds a lone surrogate, which is not a character") from error
+        raise BadInputError(
+            f"the string literal {value!r} contains a lone surrogate, which is not a valid character"
+        ) from error
     return value
 
 

@@ -110,7 +110,7 @@ class Names:
                 f"there is no column {name}: {parent} is {type_} and has no fields", context={"column": name}
             )
         return TypeMismatchError(
-            f"{name} is inside {parent}, which holds several values per row and cannot be compared",
+            f"{name} is inside {parent}, which has several values per row and cannot be compared",
             context={"column": name},
         )
 

@@ -232,7 +232,8 @@ def _blob_range(delete: DeleteScan) -> Range:
     """Offset and length of a deletion vector in its Puffin file."""
     if delete.content_offset is None or delete.content_size is None:
         raise CorruptFileError(
-            f"the manifest does not say where in {delete.path} the deletion vector is", context={"file": delete.path}
+            f"the manifest entry of the deletion vector in {delete.path} has no content offset",
+            context={"file": delete.path},
         )
     return delete.content_offset, delete.content_size
 

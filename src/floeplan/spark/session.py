@@ -36,7 +36,7 @@ def open_session(url: str) -> SparkSession:
     """
     if not url.startswith(_MASTERS) and url not in ("local", "yarn"):
         raise InvalidOptionError(
-            f"{url!r} is no Spark session; use local[*], spark://host:port or sc://host:port", context={"spark": url}
+            f"{url!r} is not a Spark session; use local[*], spark://host:port or sc://host:port", context={"spark": url}
         )
     try:
         from pyspark.sql import SparkSession

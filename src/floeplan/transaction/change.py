@@ -69,10 +69,10 @@ class SnapshotChange:
 class Check(Enum):
     """A conflict check: what must not have happened since the starting snapshot."""
 
-    NO_NEW_DATA = "no data file that may hold matching rows was added"
+    NO_NEW_DATA = "no data file that may contain matching rows was added"
     NO_NEW_DELETES = "no delete file that may delete matching rows was added"
     NO_NEW_DELETES_FOR_REMOVED = "no delete was added for a data file that is removed"
-    NO_REMOVED_DATA = "no data file that may hold matching rows was removed"
+    NO_REMOVED_DATA = "no data file that may contain matching rows was removed"
     REFERENCED_FILES_EXIST = "every data file the new deletes refer to still exists"
     REFERENCED_FILES_NOT_DELETED = "every data file the new deletes refer to still exists and was not deleted"
     REMOVED_FILES_EXIST = "every file to be removed still exists"

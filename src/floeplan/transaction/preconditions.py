@@ -39,7 +39,7 @@ def validate_change(change: SnapshotChange, added: EntriesTable, shape: TableSha
     _refuse_kind(change.added_deletes, Content.DATA, expected=False, what="no delete file")
     removes = change.removed_data or change.removed_deletes
     if change.operation is Operation.APPEND and (removes or change.added_deletes is not None):
-        raise BadInputError("an append adds data files and nothing else: state another operation")
+        raise BadInputError("an append can only add data files: use another operation")
     _validate_deletes(added, shape.metadata.format_version)
     for spec_id in np.unique(added.spec_id[added.content == Content.DATA]).tolist():
         find_compatible_schema(shape.metadata, shape.specs[spec_id])

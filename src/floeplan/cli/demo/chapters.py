@@ -279,7 +279,7 @@ def audit_the_queries(stage: Stage) -> Chapter:
         return Chapter(title, commands, missing, (), {"flagged": None})
     stage.audited = result = audit(stage.spark(), str(stage.reports), AuditOptions())
     facts = {"queries": result.queries, "flagged": [(one.filter, one.reason) for one in result.flagged]}
-    look = ("The week is not flagged. The payload is no partition field, and its values are spread over all files.",)
+    look = ("The week is not flagged. The payload is not a partition field, and its values are spread over all files.",)
     return Chapter(title, commands, draw_audit(result), look, facts)
 
 

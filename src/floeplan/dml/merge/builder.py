@@ -108,7 +108,7 @@ class Merge(MergeStatement):
                 change one row. Nothing is committed.
         """
         if not (self.matched or self.not_matched or self.by_source):
-            raise BadInputError("a merge without a clause does nothing; say what to do when rows match or do not")
+            raise BadInputError("a merge needs at least one clause, such as when_matched_update()")
         target = resolve(self.table, Command.MERGE, **self.arguments)
         return run_merge(target, self._with_timestamp(statement_timestamp()))
 

@@ -180,7 +180,7 @@ def _codec(name: str, path: str) -> Callable[[memoryview], Buffer]:
         return _CODECS[name]
     except KeyError:
         raise UnsupportedError(
-            f"{path} is compressed with {name!r}; readable are {', '.join(sorted(_CODECS))}",
+            f"{path} is compressed with {name!r}; supported codecs are {', '.join(sorted(_CODECS))}",
             context={"file": path, "codec": name},
         ) from None
 
@@ -207,7 +207,7 @@ def _zlib(data: memoryview, window_bits: int) -> bytes:
     if not stream.eof:
         if len(inflated) == MAX_BLOCK:
             raise _TooLarge
-        raise EOFError("the compressed data is cut off")
+        raise EOFError("the compressed data is truncated")
     return inflated
 
 

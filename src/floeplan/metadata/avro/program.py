@@ -67,7 +67,7 @@ REASONS = (
     "the block ends within a value",
     "a variable-length number takes more than ten bytes",
     "a length is negative or reaches beyond the block",
-    "a count is larger than the bytes that could hold it",
+    "a count is larger than the remaining bytes allow",
     "a union has no such branch",
     "a boolean is neither 0 nor 1",
     "bytes are left over after the last record of the block",

@@ -126,7 +126,7 @@ def _check(manifests: ManifestListTable, snapshot: ListedSnapshot) -> None:
     if version > 1:
         unknown = np.logical_or.reduce([getattr(manifests, name) == UNKNOWN for name in _COUNTS])
         if unknown.any():
-            _refuse(manifests, unknown, "does not say how many files it has: write it again")
+            _refuse(manifests, unknown, "has no file counts: write it again")
         orphans = (manifests.sequence_number == UNKNOWN) & (manifests.added_snapshot_id != snapshot.snapshot_id)
         if orphans.any():
             _refuse(manifests, orphans, "was not added by this snapshot and has no sequence number")

@@ -158,9 +158,11 @@ def _check(entries: EntriesTable, spec: PartitionSpec, version: int, content: in
             f"cannot write entries without {', '.join(missing)}: read them whole", context=context
         )
     if (entries.spec_id != spec.spec_id).any():
-        raise CorruptMetadataError(f"a manifest of spec {spec.spec_id} cannot hold entries of another", context=context)
+        raise CorruptMetadataError(
+            f"a manifest of spec {spec.spec_id} cannot contain entries of another spec", context=context
+        )
     if content not in (DATA, DELETES) or ((entries.content == Content.DATA) != (content == DATA)).any():
-        raise CorruptMetadataError("a manifest holds either data files or delete files", context=context)
+        raise CorruptMetadataError("a manifest contains either data files or delete files", context=context)
     if version == 1 and content == DELETES:
         raise UnsupportedError("format 1 has no delete files: upgrade the table to format 2", context=context)
     lost = [name for since, names in _SINCE.items() if version < since for name in names if entries.valid(name).any()]

@@ -107,7 +107,7 @@ class RootHeader:
         """Out of the footer's key-value pairs."""
         text = (metadata or {}).get(HEADER_KEY)
         if text is None:
-            raise CorruptMetadataError(f"{location} is no root manifest", context={"file": location})
+            raise CorruptMetadataError(f"{location} is not a root manifest", context={"file": location})
         try:
             return cls._of(json.loads(text), location)
         except (ValueError, LookupError, TypeError, AttributeError) as error:

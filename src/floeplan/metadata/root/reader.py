@@ -53,7 +53,7 @@ class RootManifest:
         except FileNotFoundError as error:
             raise UnknownFileError(f"no root manifest {location}", context={"file": location}) from error
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise self._corrupt("is no Parquet file", error) from error
+            raise self._corrupt("is not a Parquet file", error) from error
         self.header = RootHeader.parse(self._file.metadata.metadata, location)
         listed = self.header.manifest_list
         self.manifests = parse_manifest_list(listed, location) if listed else ManifestListTable.empty()

@@ -117,7 +117,7 @@ def decode_chunks(file: str, leaf: LeafColumn, structs: list[Struct], footer_sta
         raise ValueError("a chunk is stored as another type")
     stats = [meta.get(12, {}) for meta in metas]
     if not all(isinstance(stat, dict) for stat in stats):
-        raise ValueError("statistics are no struct")
+        raise ValueError("statistics are not a struct")
     offset_index = _inside(_numbers(structs, 4, -1), _numbers(structs, 5, -1), footer_start)
     column_index = _inside(_numbers(structs, 6, -1), _numbers(structs, 7, -1), footer_start)
     bloom_length = _numbers(metas, 15, -1)
@@ -162,7 +162,7 @@ def _numbers(structs: list[Any], number: int, default: int | None = None) -> Int
     try:
         return np.fromiter((struct.get(number, default) for struct in structs), dtype=np.int64, count=len(structs))
     except (TypeError, OverflowError):
-        raise ValueError(f"field {number} is no integer") from None
+        raise ValueError(f"field {number} is not an integer") from None
 
 
 def _raw(stats: list[Struct], number: int) -> tuple[bytes | None, ...]:

@@ -95,7 +95,7 @@ def build_result(
     kept = np.flatnonzero(selection.overlaps(footer.first_rows, footer.row_group_rows))
     bitmap = skipped = None
     if emit_roaring and footer.num_rows > ROARING_ROW_LIMIT:
-        skipped = f"{footer.num_rows} rows exceed a 32-bit Roaring bitmap; use row_selection, which holds the same rows"
+        skipped = f"{footer.num_rows} rows exceed a 32-bit Roaring bitmap; use row_selection, which has the same rows"
     elif emit_roaring:
         bitmap = selection.to_bitmap()
     return PruneResult(

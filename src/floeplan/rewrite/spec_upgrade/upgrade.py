@@ -261,7 +261,7 @@ def target_spec_id(table: Table, to: int | str) -> int:
         return table.metadata.default_spec_id
     text = str(to)
     if not text.isdecimal():
-        raise InvalidOptionError(f"{to!r} is no partition spec: give {CURRENT} or an id", context={"to": text})
+        raise InvalidOptionError(f"{to!r} is not a partition spec: give {CURRENT} or an id", context={"to": text})
     known = sorted(table.metadata.specs())
     if int(text) not in known:
         listed = ", ".join(map(str, known))

@@ -157,7 +157,7 @@ def _reasons_by_file(spark: SparkSession, plan: ScanPlan) -> Iterator[tuple[str,
         return
     data, deletes = matched_pairs(files, np.arange(len(files)))
     if len(data) > MAX_PAIRS:
-        yield "they have more equality deletes than a constant should hold", equality
+        yield "they have more equality deletes than fit in a constant", equality
     hidden = np.zeros(len(files), dtype=np.bool_)
     hidden[data[_hidden(files.deletes.path)[deletes]]] = True
     yield "the name of one of their delete files begins with _ or .", hidden
