@@ -165,7 +165,7 @@ def rows_of(numbers: BitMap64) -> Ints:
     return np.frombuffer(numbers.to_array(), dtype=np.uint64).astype(np.int64)
 
 
-# ---
+# The task: change the rows of some files.
 
 
 @dataclass(slots=True)

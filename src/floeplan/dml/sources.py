@@ -48,7 +48,7 @@ def frame_schema(frame: DataFrame) -> pa.Schema:
 
 
 def frame_rows(frame: DataFrame, most: int, most_bytes: int) -> pa.Table | None:
-    """The rows of a DataFrame; ``None`` when there are more than so many, or may be so many bytes."""
+    """The rows of a DataFrame; ``None`` above the limits of rows or bytes."""
     from floeplan.spark.write.small_frames import collect_if_small
 
     rows = collect_if_small(frame, most_bytes // _BYTES_IN_MEMORY)

@@ -108,7 +108,7 @@ def denied_by_file(head: SnapshotReader, rows: Ints) -> tuple[EntriesTable, Mask
             continue
         proven = recover(field.bound, stats[field.bound.source_id], len(entries))
         member = np.isin(entries.spec_id, list(field.positions)) & proven.recovered & (entries.record_count > 0)
-        if member.any():  # values of a transform that nobody knows are of no type to be compared
+        if member.any():  # values of an unknown transform have no type to compare
             denied |= member & _differs(field, told[field.id], Bound(proven.values, ~proven.is_null))
     return entries, denied
 

@@ -206,7 +206,7 @@ def _rebuild(expr: IrExpr, change: Callable[[IrExpr], IrExpr]) -> IrExpr:
             return change(leaf)
 
 
-# ---
+# The union partition type.
 
 _Meaning: TypeAlias = tuple[int, int, str]
 _SpecPosition: TypeAlias = tuple[PartitionSpec, int]

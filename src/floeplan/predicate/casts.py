@@ -190,7 +190,7 @@ def to_double(value: int | float | Decimal) -> float:
         return math.inf if value > 0 else -math.inf
 
 
-# ---
+# Comparisons with a literal of another type.
 
 _NUMBERS = (Kind.INTEGER, Kind.DECIMAL, Kind.DOUBLE)
 

@@ -155,7 +155,7 @@ class _Groups(ProgressColumn):
         return Text(f"{task.fields['groups']}/{task.fields['of']} groups{failed}")
 
 
-# ---
+# ``rewrite_data_files``.
 
 
 def rewrite_data_files(

@@ -148,7 +148,7 @@ def _recovered(run: Totals, entries: EntriesTable, spec_id: int) -> int:
     return int(np.logical_and.reduce([part.recovered for part in tuples.values()]).sum())
 
 
-# ---
+# The planned scan.
 
 
 @dataclass(frozen=True, slots=True)

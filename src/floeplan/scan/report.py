@@ -101,7 +101,7 @@ def default_store() -> ReportStore | None:
 
 
 def store_report(store: ReportStore, make: Callable[[], Mapping[str, Any]]) -> PlanWarning | None:
-    """Make and keep a report; whatever goes wrong is a warning, because the scan itself is fine."""
+    """Make and store a report; a failure becomes a warning, because the scan itself is unaffected."""
     try:
         store.append(make())
     except Exception as error:

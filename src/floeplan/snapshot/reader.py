@@ -151,7 +151,7 @@ def select(schema: Schema, columns: Sequence[str], case_sensitive: bool = True) 
     return Schema(*sorted(chosen.fields, key=first_named), schema_id=schema.schema_id)
 
 
-# ---
+# Loading the metadata of a snapshot.
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,7 +139,7 @@ def _literal(type_: PrimitiveType, value: Value) -> str:
     return sql_literal(type_, value)
 
 
-# ---
+# Iceberg types as Spark types.
 
 NANOSECONDS = (iceberg.TimestampNanoType, iceberg.TimestamptzNanoType)
 

@@ -144,7 +144,7 @@ def _count(mask: Mask) -> int:
     return int(np.count_nonzero(mask))
 
 
-# ---
+# Producing the snapshot.
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,7 +139,7 @@ def _own_manifests(snapshots: Sequence[Snapshot], content: int, io: FileIO) -> l
     return own
 
 
-# ---
+# Conflict validation.
 
 MAX_NAMED_FILES = 5
 """Conflicting files that an error names; the others are counted."""

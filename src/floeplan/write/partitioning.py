@@ -225,7 +225,7 @@ def _prefixes(values: pa.Array, skipped: int) -> Words:
     return words
 
 
-# ---
+# Splitting rows by partition.
 
 
 @dataclass(frozen=True, slots=True)

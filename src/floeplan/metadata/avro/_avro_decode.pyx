@@ -146,7 +146,7 @@ cdef inline bint has_value(const Sink *sink, int64_t row, int64_t value) noexcep
 
 
 cdef inline int claim(Sink *sink, int64_t row) noexcept nogil:
-    """Make ``row`` the last row and mark it valid; a row that was already written is written anew."""
+    """Make ``row`` the last row and mark it valid; a row that was already written is overwritten."""
     if row >= sink.capacity and grow(sink, row + 1) < 0:
         return FAILED
     if sink.rows < row:

@@ -247,7 +247,7 @@ _CODECS: Mapping[str, Callable[[memoryview], Buffer]] = {
 }
 
 
-# ---
+# Decoding blocks into named columns.
 
 Number = TypeVar("Number", bound=np.generic)
 

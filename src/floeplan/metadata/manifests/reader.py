@@ -147,7 +147,7 @@ def find_truncation(snapshot: Snapshot, manifests: ManifestListTable) -> Truncat
     return None
 
 
-# ---
+# Reading manifests.
 
 _EVERYTHING = EntryColumns()
 _LEAST_BYTES = 16

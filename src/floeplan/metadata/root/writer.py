@@ -123,7 +123,7 @@ def _fits(field: BoundField, source: Vector, labels: Vector) -> Mask:
     return fits & np.asarray(labels <= source) if steps else fits
 
 
-# ---
+# Writing the root manifest.
 
 ROW_GROUP_ENTRIES = 10_000
 """Entries in a row group: enough to compress well, few enough that a selective plan reads few."""

@@ -181,7 +181,7 @@ def encrypted_error(file: str, how: str) -> UnsupportedError:
     return UnsupportedError(f"{file} cannot be read: {how}; decrypt it first", context={"file": file})
 
 
-# ---
+# The footer as a whole.
 
 DEFAULT_TAIL = 128 * 1024
 """Bytes of the first request. Files of pyarrow have 130 to 190 footer bytes per column chunk and 40 bytes of page index

@@ -203,7 +203,7 @@ def _stitch_group(attempt: GroupAttempt, partition: FilePartition, written: Exit
     return added_entries(entries, target.union)
 
 
-# ---
+# Running jobs of groups.
 
 GroupOutcome: TypeAlias = GroupResult | GroupFailure
 

@@ -84,7 +84,7 @@ def _cuts(ends: Ints, least: int, most: int) -> list[int]:
     return cuts
 
 
-# ---
+# Moving entries.
 
 _WHOLE = EntryColumns(WHOLE)
 

@@ -81,7 +81,7 @@ class FileReading:
             yield from to_spark_arrow(reader.read(file), shape).to_batches(ROWS_PER_BATCH)
 
 
-# ---
+# ``read``: a plan as a DataFrame.
 
 PATHS = ("auto", "native", "arrow")
 
