@@ -40,7 +40,7 @@ class KillingSource(FloeplanSource):
         return "killing"
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> KillingWriter:  # noqa: N802
-        return KillingWriter(self._asked, overwrite)
+        return KillingWriter(self._source_options, overwrite)
 
 
 class KillingWriter(StreamAppends):
