@@ -22,7 +22,7 @@ rm -rf dist build/lib build/bdist.* "$CLEAN"
 say "built $(cd dist && echo *.whl *.tar.gz)"
 
 "$UV" venv --quiet --python "$PYTHON" "$CLEAN"
-VIRTUAL_ENV=$PWD/$CLEAN "$UV" pip install --quiet --constraint requirements.lock dist/*.whl pytest hypothesis
+VIRTUAL_ENV=$PWD/$CLEAN "$UV" pip install --quiet --constraint requirements.lock dist/*.whl pytest hypothesis fastavro
 cp -r tests scripts pyproject.toml "$CLEAN/"
 rm -rf "$CLEAN/tests/__pycache__"
 cd "$CLEAN"
