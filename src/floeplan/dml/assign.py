@@ -290,7 +290,7 @@ def _is_name(tokens: list[Token], at: int) -> bool:
 class SubqueryCondition:
     """A condition with subqueries, which only Spark can evaluate.
 
-    Files are planned with ``implied``, so that no file that may match is left out whatever the subqueries return, and
+    Files are planned with ``implied``, so that no file that may match is left out for any result of the subqueries, and
     no file is removed by metadata alone; Spark then evaluates the condition on every row of those files.
 
     Attributes:

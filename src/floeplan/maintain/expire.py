@@ -96,7 +96,7 @@ def expire_snapshots(
         table: The table, or its name.
         older_than_ms: Snapshots made before this time, in milliseconds since 1970, are old; five days ago, or what the
             table's ``history.expire.max-snapshot-age-ms`` says, when not given.
-        retain_last: Snapshots of a branch to keep whatever their age.
+        retain_last: Snapshots of a branch to keep regardless of their age.
         dry_run: Only report what would be done.
         trust_lists: Go on where a manifest list has fewer files than the summary of its snapshot counts.
         now_ms: The current time.

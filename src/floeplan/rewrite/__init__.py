@@ -3,7 +3,7 @@
 ``rewrite_data_files`` plans which files to rewrite, rewrites them group by group, and commits the groups.
 ``upgrade_spec`` moves files to another spec by metadata alone where it can, and rewrites the rest.
 
-Rule: a rewrite never changes the rows of a table, whatever other writers commit meanwhile. Groups are independent: any
+Rule: a rewrite never changes the rows of a table, regardless of concurrent commits. Groups are independent: any
 subset can be committed. Fail-safe: a group that cannot be rewritten or committed safely stays unchanged and is
 reported.
 

@@ -30,7 +30,7 @@ def with_settings(frame: DataFrame, settings: Mapping[str, str]) -> DataFrame:
         datasets = session._jvm.org.apache.spark.sql.classic.Dataset
         # The analysed plan keeps references to views, variables and cached data that are resolved already.
         return type(frame)(datasets.ofRows(copied, frame._jdf.queryExecution().analyzed()), session)
-    except Exception:  # py4j raises whatever class fits; the settings are an optimisation
+    except Exception:  # py4j raises many classes; the settings are an optimisation
         return frame
 
 

@@ -168,7 +168,7 @@ def _readings(missions: list[str], first_day: int, days: int, readings: int, sha
     )
 
 
-# PyIceberg 0.12 records every appended data file in a manifest of the default spec, whatever the file's spec is: here a
+# PyIceberg 0.12 records every appended data file in a manifest of the default spec, not the file's: here a
 # day is stored as a month, and a query for its month misses its rows. The demo shows this on a table of its own.
 
 

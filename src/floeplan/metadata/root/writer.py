@@ -70,8 +70,8 @@ from floeplan.vectors import Mask
 
 # The range of every partition function's output over a file, for all fields of the union tuple.
 #
-# Rule: for a field of the file's own spec both ends are the partition value itself, whatever the function (bucket too)
-# and whatever statistics there are. For a field of another spec the ends are the function of the file's bounds, if it
+# Rule: for a field of the file's own spec both ends are the partition value itself, for every function (bucket too)
+# and with any statistics. For a field of another spec the ends are the function of the file's bounds, if it
 # keeps the order: bounds need not be tight, the range is only wider then. Fail-safe: everything else is null, unknown.
 # A range is about ordinary values; nulls and NaN are outside of it.
 

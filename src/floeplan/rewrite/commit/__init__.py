@@ -1,4 +1,4 @@
-"""Committing a rewrite: REPLACE snapshots that stay correct whatever other writers commit meanwhile.
+"""Committing a rewrite: REPLACE snapshots that stay correct regardless of concurrent commits.
 
 Rule: new files keep the data sequence number of the planned snapshot, so newer equality deletes apply to them; newer
 position deletes of replaced files are mapped to the new files. Fail-safe: a group for which that is not possible is not

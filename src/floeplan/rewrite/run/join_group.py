@@ -58,7 +58,7 @@ class JoinLayout:
     """The layout of the new file.
 
     A column that has no definition levels in any of the old files has none in the new one: some writers omit them when
-    no row is null, whatever the table schema says, and pages without them fit no column that has them.
+    no row is null, even if the table schema allows nulls, and pages without them fit no column that has them.
     """
 
     schema: Schema

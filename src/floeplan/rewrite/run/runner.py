@@ -4,7 +4,7 @@ Rule: a group that fails does not fail the others; its failure is an outcome lik
 jobs finish, so they can be committed while others run. With a Spark session a job is a Spark job, and several run
 concurrently; without one, jobs run in this process one after the other, with a thread per core inside each.
 
-Fail-safe: when the caller stops iterating, for whatever reason, running jobs are interrupted or awaited, and the files
+Fail-safe: when the caller stops iterating for any reason, running jobs are interrupted or awaited, and the files
 of outcomes that were not handed over are removed.
 """
 

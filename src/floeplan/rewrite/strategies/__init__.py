@@ -6,7 +6,7 @@ compares strategy names.
 
 Rule: a strategy changes the order of rows and nothing else. Which files are rewritten, how they are grouped, which
 deletes are applied and how groups are committed is the same for all of them. Fail-safe: ``run`` counts the rows that
-were read and written for every group and refuses a group in which they differ, whatever its strategy does.
+were read and written for every group and refuses a group in which they differ, regardless of its strategy.
 
 To add a strategy, write one module with an instance of ``Strategy`` (or of a subclass that overrides ``sort_order`` or
 ``row_order``) and add it to the ``register`` call in ``registry``. ``tests/unit/test_rewrite_strategies.py`` adds a toy

@@ -1,7 +1,7 @@
 """What strategies along a space-filling curve share: one number per row, close for rows close in several columns.
 
 Every column is mapped to the rank of its values among the distinct values of a sample, scaled to a few bits. All
-columns therefore weigh the same in the curve, whatever their types and distributions. Nulls rank highest. The numbers
+columns therefore weigh the same in the curve, for all types and distributions. Nulls rank highest. The numbers
 are comparable only among the rows they were computed from.
 
 Cells are about ``CELL_ROWS`` rows large, so a page holds rows of a few cells. Finer cells would not let a reader skip

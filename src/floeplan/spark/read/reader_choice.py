@@ -137,7 +137,7 @@ def _unreachable_stores(spark: SparkSession, plan: ScanPlan) -> Iterator[str]:
         path = paths[int(to_mask(pc.starts_with(paths, root)).argmax())].as_py()
         try:
             spark.read.option("__globPaths__", "false").schema("nothing int").parquet(path).schema  # noqa: B018
-        except Exception as error:  # py4j raises whatever class fits; Python tasks have credentials of their own
+        except Exception as error:  # py4j raises many classes; Python tasks have credentials of their own
             reason = str(getattr(error, "java_exception", error)).splitlines()[0]
             yield f"Spark cannot read {root}: {reason}"
 
