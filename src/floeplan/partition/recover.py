@@ -6,7 +6,7 @@ well, truncated bounds included: strings between two that share their first W co
 transform, bucket included, is recovered from an interval of a single point. A file whose column is known to be all
 null has the null partition, and a void field is null for every file.
 
-A recovered value is the one the specification defines. A faulty writer (see ``floeplan.partition.step_functions``)
+A recovered value is the one the specification defines. A faulty writer (see ``floeplan.partition.lift``)
 would have stored another one for some times before 1970, so recovered values state where a file belongs, not what such
 a writer wrote.
 

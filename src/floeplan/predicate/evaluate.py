@@ -28,19 +28,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.types import BooleanType, DecimalType, PrimitiveType
 
-from floeplan.predicate.ir import (
-    Between,
-    BloomEq,
-    BloomInList,
-    Cmp,
-    CmpOp,
-    Column,
-    InList,
-    IrExpr,
-    IsNaN,
-    IsNull,
-    StartsWith,
-)
+from floeplan.predicate import ir
+from floeplan.predicate.ir import CmpOp, Column, IrExpr
 from floeplan.predicate.literals import Value
 from floeplan.predicate.stats import POOL, BloomProbe, Bound, ColumnStats, StatsTable, Tri, Vector, kleene, to_mask
 from floeplan.vectors import Mask
@@ -59,7 +48,7 @@ def answer_leaf(leaf: IrExpr, stats: StatsTable) -> Tri:
     """Answer one leaf from the statistics of its column; without statistics all three may occur."""
     column = getattr(leaf, "column", None)
     known = stats.columns.get(column.field_id) if column is not None else None
-    if isinstance(leaf, BloomEq | BloomInList):
+    if isinstance(leaf, ir.BloomEq | ir.BloomInList):
         return _bloom(leaf, known, stats)
     if known is None:
         return Tri.unknown(stats.nonempty)
@@ -68,24 +57,24 @@ def answer_leaf(leaf: IrExpr, stats: StatsTable) -> Tri:
 
 def _from_statistics(leaf: IrExpr, stats: ColumnStats) -> Tri:
     match leaf:
-        case IsNull(_, negated):
+        case ir.IsNull(_, negated):
             answer = Tri(stats.may_null, stats.may_value | stats.may_nan, _none(stats))
             return ~answer if negated else answer
-        case IsNaN(_, negated):
+        case ir.IsNaN(_, negated):
             answer = Tri(stats.may_nan, stats.may_value | stats.may_null, _none(stats))
             return ~answer if negated else answer
-        case Cmp(column, CmpOp.NULL_SAFE_EQ, value):
+        case ir.Cmp(column, CmpOp.NULL_SAFE_EQ, value):
             equal = _compare(stats, column.type, CmpOp.EQ, value)
             return Tri(equal.may_true, equal.may_false | stats.may_null, _none(stats))
-        case Cmp(column, op, value):
+        case ir.Cmp(column, op, value):
             return _compare(stats, column.type, op, value)
-        case Between(column, low, high, inclusive):
+        case ir.Between(column, low, high, inclusive):
             above, below = (CmpOp.GE, CmpOp.LE) if inclusive else (CmpOp.GT, CmpOp.LT)
             return _compare(stats, column.type, above, low) & _compare(stats, column.type, below, high)
-        case InList(column, values, negated):
+        case ir.InList(column, values, negated):
             answer = _in_list(stats, column, values)
             return ~answer if negated else answer
-        case StartsWith(_, prefix, negated):
+        case ir.StartsWith(_, prefix, negated):
             answer = _starts_with(stats, prefix)
             return ~answer if negated else answer
     return Tri.unknown(stats.may_null | stats.may_nan | stats.may_value)
@@ -255,10 +244,10 @@ def _starts_with(stats: ColumnStats, prefix: str) -> Tri:
     return Tri(may_true, may_false, stats.may_null)
 
 
-def _bloom(leaf: BloomEq | BloomInList, known: ColumnStats | None, stats: StatsTable) -> Tri:
+def _bloom(leaf: ir.BloomEq | ir.BloomInList, known: ColumnStats | None, stats: StatsTable) -> Tri:
     """Equality by statistics and bloom filter; a filter can only rule out TRUE."""
-    values = (leaf.value,) if isinstance(leaf, BloomEq) else leaf.values
-    plain = InList(leaf.column, values)
+    values = (leaf.value,) if isinstance(leaf, ir.BloomEq) else leaf.values
+    plain = ir.InList(leaf.column, values)
     answer = Tri.unknown(stats.nonempty) if known is None else _from_statistics(plain, known)
     might = None if stats.bloom is None else _might_contain(stats.bloom, leaf.column, values)
     return answer if might is None else Tri(answer.may_true & might, answer.may_false, answer.may_null)

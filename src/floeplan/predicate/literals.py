@@ -15,21 +15,7 @@ from typing import Any, TypeAlias
 from uuid import UUID
 
 import numpy as np
-from pyiceberg.types import (
-    BinaryType,
-    BooleanType,
-    DateType,
-    FixedType,
-    IntegerType,
-    LongType,
-    PrimitiveType,
-    TimestampNanoType,
-    TimestampType,
-    TimestamptzNanoType,
-    TimestamptzType,
-    TimeType,
-    UUIDType,
-)
+from pyiceberg import types
 
 from floeplan.errors import BadInputError, TypeMismatchError
 
@@ -140,28 +126,28 @@ def checked_text(value: str) -> str:
     return value
 
 
-def sql_literals(type_: PrimitiveType, values: tuple[Value, ...]) -> str:
+def sql_literals(type_: types.PrimitiveType, values: tuple[Value, ...]) -> str:
     """Write canonical values as a list; integers without a call per value, because lists hold thousands."""
-    if isinstance(type_, IntegerType | LongType):
+    if isinstance(type_, types.IntegerType | types.LongType):
         return ", ".join(map(str, values))
     return ", ".join(sql_literal(type_, value) for value in values)
 
 
-def sql_literal(type_: PrimitiveType, value: Value) -> str:
+def sql_literal(type_: types.PrimitiveType, value: Value) -> str:
     """Write a canonical value as a Spark-SQL literal that reads back as the same value."""
     match type_:
-        case BooleanType():
+        case types.BooleanType():
             return "TRUE" if value else "FALSE"
-        case DateType():
+        case types.DateType():
             return f"DATE '{_date(int(value))}'"
-        case TimestampType() | TimestamptzType():
-            return _timestamp(int(value), "", isinstance(type_, TimestamptzType))
-        case TimestampNanoType() | TimestamptzNanoType():
+        case types.TimestampType() | types.TimestamptzType():
+            return _timestamp(int(value), "", isinstance(type_, types.TimestamptzType))
+        case types.TimestampNanoType() | types.TimestamptzNanoType():
             micros, nanos = divmod(int(value), 1000)
-            return _timestamp(micros, f"{nanos:03d}" if nanos else "", isinstance(type_, TimestamptzNanoType))
-        case TimeType():
+            return _timestamp(micros, f"{nanos:03d}" if nanos else "", isinstance(type_, types.TimestamptzNanoType))
+        case types.TimeType():
             return f"TIME '{_clock(int(value))}'"
-        case BinaryType() | FixedType() | UUIDType() if isinstance(value, bytes):
+        case types.BinaryType() | types.FixedType() | types.UUIDType() if isinstance(value, bytes):
             return f"X'{value.hex().upper()}'"
     if isinstance(value, str):
         return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
@@ -190,21 +176,21 @@ def _timestamp(micros: int, nanos: str, zoned: bool) -> str:
     return f"{'TIMESTAMP' if zoned else 'TIMESTAMP_NTZ'} '{_date(days)} {text}{'Z' if zoned else ''}'"
 
 
-def value_json(type_: PrimitiveType, value: Value) -> Any:
+def value_json(type_: types.PrimitiveType, value: Value) -> Any:
     """A canonical value in Iceberg's JSON single-value form."""
     match type_:
-        case DateType():
+        case types.DateType():
             return _iso_date(int(value))
-        case TimestampType() | TimestamptzType():
-            return _iso_timestamp(int(value), "", zoned=isinstance(type_, TimestamptzType))
-        case TimestampNanoType() | TimestamptzNanoType():
+        case types.TimestampType() | types.TimestamptzType():
+            return _iso_timestamp(int(value), "", zoned=isinstance(type_, types.TimestamptzType))
+        case types.TimestampNanoType() | types.TimestamptzNanoType():
             micros, nanos = divmod(int(value), 1000)
-            return _iso_timestamp(micros, f"{nanos:03d}", zoned=isinstance(type_, TimestamptzNanoType))
-        case TimeType():
+            return _iso_timestamp(micros, f"{nanos:03d}", zoned=isinstance(type_, types.TimestamptzNanoType))
+        case types.TimeType():
             return (datetime(1970, 1, 1) + timedelta(microseconds=int(value))).time().isoformat()
-        case UUIDType() if isinstance(value, bytes):
+        case types.UUIDType() if isinstance(value, bytes):
             return str(uuid.UUID(bytes=value))
-        case BinaryType() | FixedType() if isinstance(value, bytes):
+        case types.BinaryType() | types.FixedType() if isinstance(value, bytes):
             return value.hex().upper()
     if isinstance(value, float) and not abs(value) < float("inf"):
         return {float("inf"): "Infinity", float("-inf"): "-Infinity"}.get(value, "NaN")

@@ -20,29 +20,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
+from pyiceberg import types
 from pyiceberg.schema import Schema
-from pyiceberg.types import (
-    BinaryType,
-    BooleanType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FixedType,
-    FloatType,
-    IcebergType,
-    IntegerType,
-    LongType,
-    NestedField,
-    PrimitiveType,
-    StringType,
-    StructType,
-    TimestampNanoType,
-    TimestampType,
-    TimestamptzNanoType,
-    TimestamptzType,
-    TimeType,
-    UUIDType,
-)
 
 from floeplan.errors import TypeMismatchError, UnknownColumnError
 from floeplan.predicate.ir import Column
@@ -61,12 +40,12 @@ _WIDE = pa.decimal128(38, 0)
 _DAY = 86_400 * 10**9
 _NANOS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 _COLUMN_NANOS = {
-    DateType: _DAY,
-    TimeType: 10**3,
-    TimestampType: 10**3,
-    TimestamptzType: 10**3,
-    TimestampNanoType: 1,
-    TimestamptzNanoType: 1,
+    types.DateType: _DAY,
+    types.TimeType: 10**3,
+    types.TimestampType: 10**3,
+    types.TimestamptzType: 10**3,
+    types.TimestampNanoType: 1,
+    types.TimestamptzNanoType: 1,
 }
 
 
@@ -113,7 +92,7 @@ def typed_columns_of(table: pa.Table, schema: Schema) -> Resolver:
 
     def resolve_typed(field_id: int) -> pa.ChunkedArray:
         data, field = decoded(resolve(field_id)), schema.find_field(field_id)
-        if not isinstance(field.field_type, PrimitiveType):
+        if not isinstance(field.field_type, types.PrimitiveType):
             return data
         try:
             return data.cast(_arrow_type(field.field_type))
@@ -123,22 +102,22 @@ def typed_columns_of(table: pa.Table, schema: Schema) -> Resolver:
     return resolve_typed
 
 
-def _arrow_type(type_: IcebergType) -> pa.DataType:
+def _arrow_type(type_: types.IcebergType) -> pa.DataType:
     from pyiceberg.io.pyarrow import schema_to_pyarrow  # imported late: slow, and most predicates do not need it
 
     return schema_to_pyarrow(type_)
 
 
-def _path(fields: tuple[NestedField, ...], field_id: int) -> tuple[NestedField, ...]:
+def _path(fields: tuple[types.NestedField, ...], field_id: int) -> tuple[types.NestedField, ...]:
     for field in fields:
         if field.field_id == field_id:
             return (field,)
-        if isinstance(field.field_type, StructType) and (below := _path(field.field_type.fields, field_id)):
+        if isinstance(field.field_type, types.StructType) and (below := _path(field.field_type.fields, field_id)):
             return (field, *below)
     return ()
 
 
-def _walk(table: pa.Table, path: tuple[NestedField, ...]) -> pa.ChunkedArray:
+def _walk(table: pa.Table, path: tuple[types.NestedField, ...]) -> pa.ChunkedArray:
     """Follow the path through the table's structs; a missing field yields its default or nulls."""
     data: pa.ChunkedArray | None = None
     for field in path:
@@ -150,7 +129,7 @@ def _walk(table: pa.Table, path: tuple[NestedField, ...]) -> pa.ChunkedArray:
     return data
 
 
-def _position(siblings: list[pa.Field], target: NestedField) -> int | None:
+def _position(siblings: list[pa.Field], target: types.NestedField) -> int | None:
     unnamed = None
     for position, field in enumerate(siblings):
         field_id = (field.metadata or {}).get(_FIELD_ID)
@@ -161,7 +140,9 @@ def _position(siblings: list[pa.Field], target: NestedField) -> int | None:
     return unnamed
 
 
-def _absent(rows: int, parent: pa.ChunkedArray | None, missing: NestedField, leaf: NestedField) -> pa.ChunkedArray:
+def _absent(
+    rows: int, parent: pa.ChunkedArray | None, missing: types.NestedField, leaf: types.NestedField
+) -> pa.ChunkedArray:
     type_ = _arrow_type(leaf.field_type)
     if missing is not leaf or leaf.initial_default is None:
         return pa.chunked_array([pa.nulls(rows, type_)])
@@ -280,29 +261,31 @@ def comparable(column: Column, data: pa.ChunkedArray | pa.Array) -> Comparable:
     return ready
 
 
-def _comparable(type_: PrimitiveType, data: pa.ChunkedArray) -> Comparable | None:
+def _comparable(type_: types.PrimitiveType, data: pa.ChunkedArray) -> Comparable | None:
     """The comparable values, or ``None`` if data of this Arrow type cannot be data of the column's type."""
     arrow, absent = data.type, pt.is_null(data.type)
     match type_:
-        case BooleanType() if absent or pt.is_boolean(arrow):
+        case types.BooleanType() if absent or pt.is_boolean(arrow):
             return Comparable(data.cast(pa.bool_()))
-        case IntegerType() | LongType() if absent or pt.is_integer(arrow):
+        case types.IntegerType() | types.LongType() if absent or pt.is_integer(arrow):
             return Comparable(_integers(data))
-        case FloatType() | DoubleType() if absent or pt.is_floating(arrow):
+        case types.FloatType() | types.DoubleType() if absent or pt.is_floating(arrow):
             return Comparable(data.cast(pa.float64()))
-        case DecimalType(scale=0) if pt.is_integer(arrow):
+        case types.DecimalType(scale=0) if pt.is_integer(arrow):
             return Comparable(data.cast(_WIDE))
-        case DecimalType() if absent or pt.is_decimal(arrow):
+        case types.DecimalType() if absent or pt.is_decimal(arrow):
             return Comparable(data.cast(_common_decimal(type_, arrow)))
-        case DateType() if absent or pt.is_date(arrow) or pt.is_integer(arrow):
+        case types.DateType() if absent or pt.is_date(arrow) or pt.is_integer(arrow):
             return _instants(type_, data)
-        case TimeType() if absent or pt.is_time(arrow) or pt.is_integer(arrow):
+        case types.TimeType() if absent or pt.is_time(arrow) or pt.is_integer(arrow):
             return _instants(type_, data)
-        case TimestampType() | TimestamptzType() | TimestampNanoType() | TimestamptzNanoType() if (
-            absent or pt.is_timestamp(arrow) or pt.is_date(arrow) or pt.is_integer(arrow)
+        case (
+            types.TimestampType() | types.TimestamptzType() | types.TimestampNanoType() | types.TimestamptzNanoType()
+        ) if absent or pt.is_timestamp(arrow) or pt.is_date(arrow) or pt.is_integer(arrow):
+            return _instants(type_, data)
+        case types.StringType() | types.BinaryType() | types.FixedType() | types.UUIDType() if absent or _is_bytes(
+            arrow
         ):
-            return _instants(type_, data)
-        case StringType() | BinaryType() | FixedType() | UUIDType() if absent or _is_bytes(arrow):
             wide = pt.is_large_string(arrow) or pt.is_large_binary(arrow) or _is_view(arrow)
             return Comparable(data.cast(pa.large_binary() if wide else pa.binary()))
     return None
@@ -329,7 +312,7 @@ def _integers(data: pa.ChunkedArray) -> pa.ChunkedArray:
         return data.cast(_WIDE)
 
 
-def _instants(type_: PrimitiveType, data: pa.ChunkedArray) -> Comparable:
+def _instants(type_: types.PrimitiveType, data: pa.ChunkedArray) -> Comparable:
     """Dates, times and timestamps in the finer of the data's and the column's unit."""
     of_column = _COLUMN_NANOS[type(type_)]
     of_data = _nanos_of(data.type, of_column)
@@ -354,7 +337,7 @@ def _multiplied(counts: pa.ChunkedArray, factor: int) -> pa.ChunkedArray:
         return pc.multiply(counts.cast(pa.decimal128(19, 0)), pa.scalar(factor, type=pa.decimal128(18, 0)))
 
 
-def _common_decimal(type_: DecimalType, arrow: pa.DataType) -> pa.DataType:
+def _common_decimal(type_: types.DecimalType, arrow: pa.DataType) -> pa.DataType:
     """A decimal type that holds both the data and the column's literals."""
     if pt.is_null(arrow):
         return pa.decimal128(type_.precision, type_.scale)
