@@ -114,7 +114,9 @@ def without_secrets(text: str) -> str:
     """Mask known secrets and the user information of URIs; for results, in which names are data."""
     for secret in sorted(_all_secrets(), key=len, reverse=True):
         if secret in text:
-            text = _pattern(secret).sub(MASK, text)
+            # A short secret is masked as a whole word only.
+            pattern = re.escape(secret) if len(secret) >= _SHORT else rf"(?<![\w-]){re.escape(secret)}(?![\w-])"
+            text = re.sub(pattern, MASK, text)
     return _USER_INFORMATION.sub(MASK, text) if "://" in text else text
 
 
@@ -138,12 +140,6 @@ def _masked(value: Any) -> Any:
 def redacted(text: str) -> str:
     """Also mask values after the name of a secret; for messages and logs."""
     return _NAMED.sub(rf"\g<name>{MASK}", without_secrets(text))
-
-
-def _pattern(secret: str) -> re.Pattern[str]:
-    """The pattern of a secret; a short one matches whole words only."""
-    literal = re.escape(secret)
-    return re.compile(literal if len(secret) >= _SHORT else rf"(?<![\w-]){literal}(?![\w-])")
 
 
 def _all_secrets() -> set[str]:

@@ -69,7 +69,15 @@ NULL = Literal(Kind.NULL, None)
 def literal_of(value: object) -> Literal:
     """A literal from a Python or NumPy value; datetimes without a zone are in UTC."""
     if isinstance(value, np.datetime64):
-        return _from_datetime64(value)
+        if np.isnat(value):
+            return NULL
+        unit, step = np.datetime_data(value.dtype)
+        if unit == "D":
+            return Literal(Kind.DATE, int(value.astype("int64")) * step)
+        nanos_per = {"h": 3600 * 10**9, "m": 60 * 10**9, "s": 10**9, "ms": 10**6, "us": 1000, "ns": 1}.get(unit)
+        if nanos_per is None:
+            raise TypeMismatchError(f"a datetime64[{unit}] cannot be a literal in a predicate; use days to nanoseconds")
+        return Literal(Kind.TIMESTAMP, int(value.astype("int64")) * step * nanos_per)
     if isinstance(value, np.generic):
         value = value.item()
     match value:
@@ -101,18 +109,6 @@ def literal_of(value: object) -> Literal:
                 Kind.TIME, ((value.hour * 60 + value.minute) * 60 + value.second) * 10**9 + value.microsecond * 1000
             )
     raise TypeMismatchError(f"a {type(value).__name__} cannot be a literal in a predicate: {value!r}")
-
-
-def _from_datetime64(value: np.datetime64) -> Literal:
-    if np.isnat(value):
-        return NULL
-    unit, step = np.datetime_data(value.dtype)
-    if unit == "D":
-        return Literal(Kind.DATE, int(value.astype("int64")) * step)
-    nanos_per = {"h": 3600 * 10**9, "m": 60 * 10**9, "s": 10**9, "ms": 10**6, "us": 1000, "ns": 1}.get(unit)
-    if nanos_per is None:
-        raise TypeMismatchError(f"a datetime64[{unit}] cannot be a literal in a predicate; use days to nanoseconds")
-    return Literal(Kind.TIMESTAMP, int(value.astype("int64")) * step * nanos_per)
 
 
 def checked_text(value: str) -> str:
@@ -180,14 +176,17 @@ def value_json(type_: types.PrimitiveType, value: Value) -> Any:
     """A canonical value in Iceberg's JSON single-value form."""
     match type_:
         case types.DateType():
-            return _iso_date(int(value))
+            try:
+                return (date(1970, 1, 1) + timedelta(days=int(value))).isoformat()
+            except OverflowError:  # beyond the years of Python's dates
+                return value
         case types.TimestampType() | types.TimestamptzType():
             return _iso_timestamp(int(value), "", zoned=isinstance(type_, types.TimestamptzType))
         case types.TimestampNanoType() | types.TimestamptzNanoType():
             micros, nanos = divmod(int(value), 1000)
             return _iso_timestamp(micros, f"{nanos:03d}", zoned=isinstance(type_, types.TimestamptzNanoType))
         case types.TimeType():
-            return (datetime(1970, 1, 1) + timedelta(microseconds=int(value))).time().isoformat()
+            return _clock(int(value))
         case types.UUIDType() if isinstance(value, bytes):
             return str(uuid.UUID(bytes=value))
         case types.BinaryType() | types.FixedType() if isinstance(value, bytes):
@@ -195,13 +194,6 @@ def value_json(type_: types.PrimitiveType, value: Value) -> Any:
     if isinstance(value, float) and not abs(value) < float("inf"):
         return {float("inf"): "Infinity", float("-inf"): "-Infinity"}.get(value, "NaN")
     return str(value) if isinstance(value, Decimal | bytes) else value
-
-
-def _iso_date(days: int) -> Any:
-    try:
-        return (date(1970, 1, 1) + timedelta(days=days)).isoformat()
-    except OverflowError:
-        return days
 
 
 def _iso_timestamp(micros: int, nanos: str, *, zoned: bool) -> Any:

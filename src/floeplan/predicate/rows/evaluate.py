@@ -159,20 +159,10 @@ def _compare(data: Comparable, op: CmpOp, value: Value) -> pa.ChunkedArray:
     if isinstance(value, float) and math.isnan(value):
         return _compare_nan(data, op)
     values, literal = data.align(value)
-    match op:
-        case CmpOp.EQ:
-            return pc.equal(values, literal)
-        case CmpOp.NE:
-            return pc.not_equal(values, literal)
-        case CmpOp.LT:
-            return pc.less(values, literal)
-        case CmpOp.LE:
-            return pc.less_equal(values, literal)
-        case CmpOp.GT:
-            return pc.invert(pc.less_equal(values, literal))
-        case CmpOp.GE:
-            return pc.invert(pc.less(values, literal))
-    raise AssertionError(f"no row semantics for {op}")
+    if op in (CmpOp.GT, CmpOp.GE):
+        return pc.invert((pc.less_equal if op is CmpOp.GT else pc.less)(values, literal))
+    function = {CmpOp.EQ: pc.equal, CmpOp.NE: pc.not_equal, CmpOp.LT: pc.less, CmpOp.LE: pc.less_equal}[op]
+    return function(values, literal)
 
 
 def _compare_nan(data: Comparable, op: CmpOp) -> pa.ChunkedArray:
