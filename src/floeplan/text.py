@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -154,13 +155,8 @@ def _secrets(properties: Mapping[str, object]) -> Iterator[str]:
         if not isinstance(value, str):
             continue
         found = [value, _SECOND_PART.sub("", value, count=1)] if _SECRET_NAME.search(str(name)) else []
-        found += _passwords(value) if "://" in value and "@" in value else []
+        if "://" in value and "@" in value:
+            with suppress(ValueError):  # not a valid URI
+                password = urlsplit(value).password
+                found += [] if password is None else [password, unquote(password)]
         yield from (secret for secret in found if len(secret) >= _SHORTEST and not secret.isspace())
-
-
-def _passwords(uri: str) -> list[str]:
-    try:
-        password = urlsplit(uri).password
-    except ValueError:
-        return []
-    return [] if password is None else [password, unquote(password)]

@@ -17,17 +17,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from pyiceberg import transforms as pt
 from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.transforms import (
-    BucketTransform,
-    IdentityTransform,
-    TimeTransform,
-    TruncateTransform,
-    UnknownTransform,
-    VoidTransform,
-)
 
 from floeplan.errors import BadInputError, TypeMismatchError, UnsupportedError
 from floeplan.partition.transforms import Transform, can_apply
@@ -39,7 +32,7 @@ class Term:
     """A transform of a column: ``bucket(16, id)``; the column is a path into structs."""
 
     column: tuple[str, ...]
-    transform: Transform = field(default_factory=IdentityTransform)
+    transform: Transform = field(default_factory=pt.IdentityTransform)
 
     def __str__(self) -> str:
         return f"{self.transform}({'.'.join(self.column)})"
@@ -106,7 +99,7 @@ def evolved_spec(metadata: TableMetadata, changes: Iterable[SpecChange]) -> Part
 
 def drop_all(metadata: TableMetadata) -> tuple[DropField, ...]:
     """The changes that leave a table unpartitioned."""
-    return tuple(DropField(f.name) for f in metadata.spec().fields if not isinstance(f.transform, VoidTransform))
+    return tuple(DropField(f.name) for f in metadata.spec().fields if not isinstance(f.transform, pt.VoidTransform))
 
 
 @dataclass(slots=True)
@@ -119,7 +112,7 @@ class _Slot:
 
     @property
     def is_void(self) -> bool:
-        return isinstance(self.field.transform, VoidTransform)
+        return isinstance(self.field.transform, pt.VoidTransform)
 
     def release_name(self) -> None:
         self.name = f"{self.field.name}_{self.field.field_id}"
@@ -135,7 +128,7 @@ class _Evolving:
         self.added: list[PartitionField] = []
         self.last_id = metadata.last_partition_id or PARTITION_FIELD_ID_START - 1
         for slot in self.slots:
-            if isinstance(slot.field.transform, UnknownTransform):
+            if isinstance(slot.field.transform, pt.UnknownTransform):
                 raise UnsupportedError(
                     f"the current spec has field {slot.name} with the unknown transform {slot.field.transform}; "
                     "change the spec with the engine that created it",
@@ -188,13 +181,13 @@ class _Evolving:
             if not slot.dropped:
                 yield PartitionField(slot.field.source_id, slot.field.field_id, slot.field.transform, slot.name)
             elif self.metadata.format_version < 2:
-                yield PartitionField(slot.field.source_id, slot.field.field_id, VoidTransform(), slot.name)
+                yield PartitionField(slot.field.source_id, slot.field.field_id, pt.VoidTransform(), slot.name)
         yield from self.added
 
     def _append(self, field: PartitionField) -> None:
-        if isinstance(field.transform, TimeTransform):
+        if isinstance(field.transform, pt.TimeTransform):
             for other in self.added:
-                if other.source_id == field.source_id and isinstance(other.transform, TimeTransform):
+                if other.source_id == field.source_id and isinstance(other.transform, pt.TimeTransform):
                     raise _refused(f"{field.name} and {other.name} divide one column by time; add one", field.name)
         slot = self._slot_named(field.name)
         if slot is not None and not (slot.dropped or slot.is_void):
@@ -260,11 +253,11 @@ def _default_name(schema: Schema, source_id: int, transform: Transform) -> str:
     """Iceberg's default name of a partition field."""
     source = schema.find_column_name(source_id)
     match transform:
-        case IdentityTransform():
+        case pt.IdentityTransform():
             return f"{source}"
-        case BucketTransform():
+        case pt.BucketTransform():
             return f"{source}_bucket_{transform.num_buckets}"
-        case TruncateTransform():
+        case pt.TruncateTransform():
             return f"{source}_trunc_{transform.width}"
     return f"{source}_{transform}"
 

@@ -64,7 +64,7 @@ from pyiceberg.utils.decimal import unscaled_to_decimal
 from floeplan.partition.fields import BoundField, transform_name
 from floeplan.partition.transforms import TIMESTAMPS, Transform, buckets, integer_limits, result_type, to_integer, units
 from floeplan.predicate import ir
-from floeplan.predicate.build import and_, negate, or_, push_not
+from floeplan.predicate.build import and_, negate, one_of, or_, push_not
 from floeplan.predicate.ir import FALSE, TRUE, CmpOp, Column, IrExpr
 from floeplan.predicate.literals import Value
 
@@ -199,11 +199,6 @@ def _cannot(leaf: IrExpr, field: BoundField) -> Lifted:
             kind = str(leaf)
     not_null = ir.IsNull(field.column, negated=True)
     return Lifted(not_null, Exactness.CANNOT, f"{kind} over {transform_name(field.transform)}")
-
-
-def one_of(column: Column, values: Sequence[Value]) -> IrExpr:
-    """``=`` for one value, IN for several."""
-    return ir.Cmp(column, CmpOp.EQ, values[0]) if len(values) == 1 else ir.InList(column, tuple(values))
 
 
 # Integers: ranges of partition values.
@@ -379,9 +374,8 @@ def _lift_prefix(leaf: IrExpr, column: Column, width: int) -> tuple[IrExpr, bool
             if negated:
                 lifted: IrExpr = ir.InList(column, tuple(short), negated=True) if short else not_null
             else:
-                cut = list(dict.fromkeys(text[:width] for text in texts))
-                lifted = one_of(column, cut) if cut else FALSE
-            return lifted, len(short) == len(texts)
+                lifted = one_of(column, [text[:width] for text in texts]) if texts else FALSE
+            return lifted, len(short) == len(values)
         case ir.StartsWith(_, prefix, negated):
             if len(prefix) < width:
                 return ir.StartsWith(column, prefix, negated), True

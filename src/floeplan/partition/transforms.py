@@ -41,6 +41,7 @@ _INT64 = (-(2**63), 2**63 - 1)
 _MICROS, _NANOS = (types.TimestampType, types.TimestamptzType), (types.TimestampNanoType, types.TimestamptzNanoType)
 TIMESTAMPS = (*_MICROS, *_NANOS)
 _HASHED_AS_INTEGERS = (types.IntegerType, types.LongType, types.DateType, types.TimeType, *_MICROS)
+_HASHED_AS_BYTES = (types.StringType, types.BinaryType, types.FixedType, types.UUIDType)
 _HOURS_PER_DAY = 24
 _TICKS_PER_HOUR = {**dict.fromkeys(_MICROS, 3_600_000_000), **dict.fromkeys(_NANOS, 3_600_000_000_000)}
 _CALENDAR = {pt.YearTransform: "datetime64[Y]", pt.MonthTransform: "datetime64[M]"}
@@ -147,7 +148,12 @@ def apply_vector(transform: Transform, source: types.PrimitiveType, values: Vect
         case pt.TruncateTransform() if isinstance(values, np.ndarray):
             return values - values % transform.width
         case pt.TruncateTransform():
-            return _truncate_wide_decimals(transform, source, values)
+            wide: pa.Array = values
+            encoded, type_ = wide.dictionary_encode(), wide.type
+            labels = units(transform, source, map(to_integer, encoded.dictionary.to_pylist()))
+            smallest = 1 - 10**type_.precision
+            fitting = [unscaled_to_decimal(label, type_.scale) if label >= smallest else None for label in labels]
+            return pa.array(fitting, type=type_).take(encoded.indices)
         case pt.BucketTransform():
             return _buckets_of_vector(transform, source, values)
     return _time_units(transform, source, np.asarray(values, dtype=np.int64))
@@ -172,33 +178,19 @@ def _time_units(transform: Transform, source: types.PrimitiveType, values: Ints)
 
 
 def _buckets_of_vector(transform: pt.BucketTransform[Any], source: types.PrimitiveType, values: Vector) -> Ints:
-    if isinstance(source, _HASHED_AS_INTEGERS) and isinstance(values, np.ndarray):
-        return _in_buckets(_hash_integers(values.astype(np.int64, copy=False)), transform)
-    if isinstance(source, types.StringType | types.BinaryType | types.FixedType | types.UUIDType) and not isinstance(
-        values, np.ndarray
-    ):
-        return _in_buckets(_hash_bytes(values), transform)
-    if isinstance(values, np.ndarray):
-        distinct, where = np.unique(values, return_inverse=True)
-        listed = [from_physical(source, value) for value in distinct.tolist()]
+    if isinstance(values, np.ndarray) and isinstance(source, _HASHED_AS_INTEGERS):
+        hashes = _hash_integers(values.astype(np.int64, copy=False))
+    elif not isinstance(values, np.ndarray) and isinstance(source, _HASHED_AS_BYTES):
+        hashes = _hash_bytes(values)
     else:
-        encoded = values.dictionary_encode()
-        listed, where = encoded.dictionary.to_pylist(), encoded.indices.to_numpy(zero_copy_only=False)
-    return np.array(buckets(transform, source, listed), dtype=np.int64)[where]
-
-
-def _in_buckets(hashes: Hashes, transform: pt.BucketTransform[Any]) -> Ints:
+        if isinstance(values, np.ndarray):
+            distinct, where = np.unique(values, return_inverse=True)
+            listed = [from_physical(source, value) for value in distinct.tolist()]
+        else:
+            encoded = values.dictionary_encode()
+            listed, where = encoded.dictionary.to_pylist(), encoded.indices.to_numpy(zero_copy_only=False)
+        return np.array(buckets(transform, source, listed), dtype=np.int64)[where]
     return ((hashes & np.uint32(_INT32[1])) % np.uint32(transform.num_buckets)).astype(np.int64)
-
-
-def _truncate_wide_decimals(
-    transform: pt.TruncateTransform[Any], source: types.PrimitiveType, values: pa.Array
-) -> pa.Array:
-    encoded, type_ = values.dictionary_encode(), values.type
-    labels = units(transform, source, map(to_integer, encoded.dictionary.to_pylist()))
-    smallest = 1 - 10**type_.precision
-    fitting = [unscaled_to_decimal(label, type_.scale) if label >= smallest else None for label in labels]
-    return pa.array(fitting, type=type_).take(encoded.indices)
 
 
 # Murmur3 (x86, 32 bits, seed 0) of whole columns: the hash of bucket partitions. Integers are hashed as eight

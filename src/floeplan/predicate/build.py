@@ -11,38 +11,35 @@ from collections.abc import Callable, Iterable, Iterator
 
 from floeplan.predicate import ir
 from floeplan.predicate.ir import FALSE, TRUE, CmpOp, Column, IrExpr
+from floeplan.predicate.literals import Value
 
-_NEGATED = {
-    CmpOp.EQ: CmpOp.NE,
-    CmpOp.NE: CmpOp.EQ,
-    CmpOp.LT: CmpOp.GE,
-    CmpOp.GE: CmpOp.LT,
-    CmpOp.GT: CmpOp.LE,
-    CmpOp.LE: CmpOp.GT,
-}
+_NEGATED = {CmpOp.EQ: CmpOp.NE, CmpOp.LT: CmpOp.GE, CmpOp.GT: CmpOp.LE}
+_NEGATED |= {negated: op for op, negated in _NEGATED.items()}
 _COLUMN_LEAVES = (ir.Cmp, ir.Between, ir.InList, ir.StartsWith, ir.IsNull, ir.IsNaN, ir.BloomEq, ir.BloomInList)
 
 
 def and_(*operands: IrExpr) -> IrExpr:
     """Conjunction, flattened; TRUE disappears and FALSE absorbs."""
-    flat = _flatten(operands, ir.And)
-    if FALSE in flat:
-        return FALSE
-    kept = tuple(dict.fromkeys(o for o in flat if o != TRUE))
-    return kept[0] if len(kept) == 1 else ir.And(kept) if kept else TRUE
+    return _join(operands, ir.And, TRUE, FALSE)
 
 
 def or_(*operands: IrExpr) -> IrExpr:
     """Disjunction, flattened; FALSE disappears and TRUE absorbs."""
-    flat = _flatten(operands, ir.Or)
-    if TRUE in flat:
-        return TRUE
-    kept = tuple(dict.fromkeys(o for o in flat if o != FALSE))
-    return kept[0] if len(kept) == 1 else ir.Or(kept) if kept else FALSE
+    return _join(operands, ir.Or, FALSE, TRUE)
 
 
-def _flatten(operands: Iterable[IrExpr], kind: type[ir.And] | type[ir.Or]) -> list[IrExpr]:
-    return [leaf for o in operands for leaf in (o.operands if isinstance(o, kind) else (o,))]
+def _join(operands: Iterable[IrExpr], kind: type[ir.And | ir.Or], neutral: IrExpr, absorbing: IrExpr) -> IrExpr:
+    flat = [leaf for o in operands for leaf in (o.operands if isinstance(o, kind) else (o,))]
+    if absorbing in flat:
+        return absorbing
+    kept = tuple(dict.fromkeys(o for o in flat if o != neutral))
+    return kept[0] if len(kept) == 1 else kind(kept) if kept else neutral
+
+
+def one_of(column: Column, values: Iterable[Value]) -> IrExpr:
+    """``=`` for one distinct value, IN for several or none."""
+    unique = tuple(dict.fromkeys(values))
+    return ir.Cmp(column, CmpOp.EQ, unique[0]) if len(unique) == 1 else ir.InList(column, unique)
 
 
 def conjuncts(expr: IrExpr) -> tuple[IrExpr, ...]:

@@ -38,7 +38,7 @@ from pyiceberg.utils.decimal import unscaled_to_decimal
 
 from floeplan.errors import BadInputError, TypeMismatchError
 from floeplan.predicate import spark_text
-from floeplan.predicate.build import and_, negate, or_
+from floeplan.predicate.build import and_, negate, one_of, or_
 from floeplan.predicate.ir import FALSE, NULL_PREDICATE, Between, Cmp, CmpOp, Column, InList, IrExpr, IsNull
 from floeplan.predicate.literals import Kind, Literal, Value
 
@@ -211,7 +211,7 @@ def in_list(term: Term, literals: Iterable[Literal]) -> IrExpr:
                 values.append(domain_of(term.column.type).value(coerced.ceil))
             elif coerced.ceil < coerced.floor:
                 ranges.append(compare_cut(term.column, CmpOp.EQ, coerced))
-        found = or_(_one_of(term.column, values), *ranges) if values or not ranges else or_(*ranges)
+        found = or_(one_of(term.column, values), *ranges) if values or not ranges else or_(*ranges)
     return found if len(present) == len(listed) else or_(found, NULL_PREDICATE)
 
 
@@ -220,17 +220,12 @@ def in_integers(term: Term, numbers: list[int]) -> IrExpr:
     if not _holds_integers(term):
         return in_list(term, [Literal(Kind.INTEGER, number) for number in numbers])
     domain = domain_of(term.column.type)
-    return _one_of(term.column, [number for number in numbers if domain.low <= number <= domain.high])
+    return one_of(term.column, [number for number in numbers if domain.low <= number <= domain.high])
 
 
 def _holds_integers(term: Term) -> bool:
     integers = types.IntegerType | types.LongType
     return isinstance(term.column.type, integers) and isinstance(term.type, integers)
-
-
-def _one_of(column: Column, values: Iterable[Value]) -> IrExpr:
-    unique = tuple(dict.fromkeys(values))
-    return Cmp(column, CmpOp.EQ, unique[0]) if len(unique) == 1 else InList(column, unique)
 
 
 def widened(column: Column, target: types.PrimitiveType) -> Term:

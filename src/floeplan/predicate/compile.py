@@ -46,15 +46,8 @@ _ICE_OPERATORS: dict[type, CmpOp] = {
     ice.LessThanOrEqual: CmpOp.LE,
     ice.GreaterThan: CmpOp.GT,
     ice.GreaterThanOrEqual: CmpOp.GE,
-    ice.BoundEqualTo: CmpOp.EQ,
-    ice.BoundNotEqualTo: CmpOp.NE,
-    ice.BoundLessThan: CmpOp.LT,
-    ice.BoundLessThanOrEqual: CmpOp.LE,
-    ice.BoundGreaterThan: CmpOp.GT,
-    ice.BoundGreaterThanOrEqual: CmpOp.GE,
 }
-_UNBOUND_NEGATIVE = (ice.NotNull, ice.NotNaN, ice.NotIn, ice.NotStartsWith)
-_NEGATIVE = (*_UNBOUND_NEGATIVE, ice.BoundNotNull, ice.BoundNotNaN, ice.BoundNotIn, ice.BoundNotStartsWith)
+_NEGATIVE = (ice.NotNull, ice.NotNaN, ice.NotIn, ice.NotStartsWith)
 
 PredicateSource: TypeAlias = "str | ice.BooleanExpression | IrExpr | Sequence[object]"
 """Spark-SQL text, a PyIceberg expression, IR, or tuples ``(column, operator, value)`` as in pyarrow."""
@@ -191,14 +184,17 @@ def _compile_pyiceberg(expression: ice.BooleanExpression, names: Names, *, negat
             return join(*(_compile_pyiceberg(operand, names, negated=negated) for operand in operands))
         case ice.UnboundPredicate() | ice.BoundPredicate():
             try:
-                return _compile_ice_predicate(expression, names, negated != isinstance(expression, _NEGATIVE))
+                return _compile_ice_predicate(expression, names, negated)
             except NeedsRows as reason:
                 raise TypeMismatchError(f"{expression}: {reason}; use a literal of the column's type") from None
     raise BadInputError(f"a PyIceberg {type(expression).__name__} cannot be used as a predicate")
 
 
 def _compile_ice_predicate(predicate: Any, names: Names, negated: bool) -> IrExpr:
-    """Compile the positive form of a predicate (``IsNull`` for ``NotNull``), or its negation."""
+    """Compile a predicate, bound or not, or its negation."""
+    kind = predicate.as_unbound if isinstance(predicate, ice.BoundPredicate) else type(predicate)
+    if kind in _NEGATIVE:  # each is the negation of the positive form that the cases below name
+        negated = not negated
     reference = predicate.term
     if isinstance(reference, ice.BoundReference):
         column = names.find_id(reference.field.field_id, reference.field.name)
@@ -207,27 +203,24 @@ def _compile_ice_predicate(predicate: Any, names: Names, negated: bool) -> IrExp
     else:
         raise BadInputError(f"a PyIceberg term of type {type(reference).__name__} cannot be used in a predicate")
     is_float, term = isinstance(column.type, FloatType | DoubleType), Term(column, column.type)
-    match predicate:
-        case ice.IsNull() | ice.BoundIsNull() | ice.NotNull() | ice.BoundNotNull():
-            return IsNull(column, negated)
-        case ice.IsNaN() | ice.BoundIsNaN() | ice.NotNaN() | ice.BoundNotNaN():
-            if not is_float:
-                reason = f"column {column} is {column.type} and never NaN"
-                raise TypeMismatchError(f"{reason}; IsNaN needs a float or double column")
-            return and_(IsNull(column, negated=True), IsNaN(column, negated=True)) if negated else IsNaN(column)
-        case ice.In() | ice.BoundIn() | ice.NotIn() | ice.BoundNotIn():
-            literals = [_ice_literal(column, literal) for literal in predicate.literals]
-            expr = casts.in_list(term, sorted(literals, key=lambda literal: str(literal.value)))
-            return or_(negate(expr), IsNull(column)) if negated else expr
-        case ice.StartsWith() | ice.BoundStartsWith() | ice.NotStartsWith() | ice.BoundNotStartsWith():
-            value = predicate.literal.value
-            if not isinstance(column.type, StringType) or not isinstance(value, str):
-                raise TypeMismatchError(
-                    f"StartsWith needs a string column and a string, not {column.type} and {value!r}"
-                )
-            prefix = str(literal_of(value).value)
-            return StartsWith(column, prefix, negated) if prefix else InList(column, (), not negated)
-    op = _ICE_OPERATORS[type(predicate)]
+    if kind in (ice.IsNull, ice.NotNull):
+        return IsNull(column, negated)
+    if kind in (ice.IsNaN, ice.NotNaN):
+        if not is_float:
+            message = f"column {column} is {column.type} and never NaN; IsNaN needs a float or double column"
+            raise TypeMismatchError(message)
+        return and_(IsNull(column, negated=True), IsNaN(column, negated=True)) if negated else IsNaN(column)
+    if kind in (ice.In, ice.NotIn):
+        literals = [_ice_literal(column, literal) for literal in predicate.literals]
+        expr = casts.in_list(term, sorted(literals, key=lambda literal: str(literal.value)))
+        return or_(negate(expr), IsNull(column)) if negated else expr
+    if kind in (ice.StartsWith, ice.NotStartsWith):
+        value = predicate.literal.value
+        if not isinstance(column.type, StringType) or not isinstance(value, str):
+            raise TypeMismatchError(f"StartsWith needs a string column and a string, not {column.type} and {value!r}")
+        prefix = str(literal_of(value).value)
+        return StartsWith(column, prefix, negated) if prefix else InList(column, (), not negated)
+    op = _ICE_OPERATORS[kind]
     expr = casts.compare(term, op, _ice_literal(column, predicate.literal))
     if op in (CmpOp.GT, CmpOp.GE) and is_float:
         expr = and_(expr, IsNaN(column, negated=True))

@@ -56,12 +56,6 @@ def answer_leaf(leaf: IrExpr, stats: StatsTable) -> Tri:
 
 def _from_statistics(leaf: IrExpr, stats: ColumnStats) -> Tri:
     match leaf:
-        case ir.IsNull(_, negated):
-            answer = Tri(stats.may_null, stats.may_value | stats.may_nan, _none(stats))
-            return ~answer if negated else answer
-        case ir.IsNaN(_, negated):
-            answer = Tri(stats.may_nan, stats.may_value | stats.may_null, _none(stats))
-            return ~answer if negated else answer
         case ir.Cmp(column, CmpOp.NULL_SAFE_EQ, value):
             equal = _compare(stats, column.type, CmpOp.EQ, value)
             return Tri(equal.may_true, equal.may_false | stats.may_null, _none(stats))
@@ -70,13 +64,17 @@ def _from_statistics(leaf: IrExpr, stats: ColumnStats) -> Tri:
         case ir.Between(column, low, high, inclusive):
             above, below = (CmpOp.GE, CmpOp.LE) if inclusive else (CmpOp.GT, CmpOp.LT)
             return _compare(stats, column.type, above, low) & _compare(stats, column.type, below, high)
+        case ir.IsNull(_, negated):
+            answer = Tri(stats.may_null, stats.may_value | stats.may_nan, _none(stats))
+        case ir.IsNaN(_, negated):
+            answer = Tri(stats.may_nan, stats.may_value | stats.may_null, _none(stats))
         case ir.InList(column, values, negated):
             answer = _in_list(stats, column, values)
-            return ~answer if negated else answer
         case ir.StartsWith(_, prefix, negated):
             answer = _starts_with(stats, prefix)
-            return ~answer if negated else answer
-    return Tri.unknown(stats.may_null | stats.may_nan | stats.may_value)
+        case _:
+            return Tri.unknown(stats.may_null | stats.may_nan | stats.may_value)
+    return ~answer if negated else answer
 
 
 def _none(stats: ColumnStats) -> Mask:

@@ -21,6 +21,9 @@ from floeplan.errors import BadInputError, TypeMismatchError
 
 Value: TypeAlias = bool | int | float | Decimal | str | bytes
 
+_NANOS = (types.TimestampNanoType, types.TimestamptzNanoType)
+_TIMESTAMPS = (types.TimestampType, types.TimestamptzType, *_NANOS)
+_ZONED = (types.TimestamptzType, types.TimestamptzNanoType)
 _EPOCH_ORDINAL = date(1970, 1, 1).toordinal()
 _DAYS_IN_400_YEARS = 146_097
 _MICROS_PER_DAY = 86_400_000_000
@@ -136,11 +139,13 @@ def sql_literal(type_: types.PrimitiveType, value: Value) -> str:
             return "TRUE" if value else "FALSE"
         case types.DateType():
             return f"DATE '{_date(int(value))}'"
-        case types.TimestampType() | types.TimestamptzType():
-            return _timestamp(int(value), "", isinstance(type_, types.TimestamptzType))
-        case types.TimestampNanoType() | types.TimestamptzNanoType():
-            micros, nanos = divmod(int(value), 1000)
-            return _timestamp(micros, f"{nanos:03d}" if nanos else "", isinstance(type_, types.TimestamptzNanoType))
+        case _ if isinstance(type_, _TIMESTAMPS):
+            micros, nanos = divmod(int(value), 1000) if isinstance(type_, _NANOS) else (int(value), 0)
+            days, of_day = divmod(micros, _MICROS_PER_DAY)
+            text, zoned = _clock(of_day), isinstance(type_, _ZONED)
+            if nanos:
+                text = f"{text if '.' in text else text + '.000000'}{nanos:03d}"
+            return f"{'TIMESTAMP' if zoned else 'TIMESTAMP_NTZ'} '{_date(days)} {text}{'Z' if zoned else ''}'"
         case types.TimeType():
             return f"TIME '{_clock(int(value))}'"
         case types.BinaryType() | types.FixedType() | types.UUIDType() if isinstance(value, bytes):
@@ -164,14 +169,6 @@ def _clock(micros: int) -> str:
     return (datetime.min + timedelta(microseconds=micros)).time().isoformat()
 
 
-def _timestamp(micros: int, nanos: str, zoned: bool) -> str:
-    days, of_day = divmod(micros, _MICROS_PER_DAY)
-    text = _clock(of_day)
-    if nanos:
-        text = (text if "." in text else text + ".000000") + nanos
-    return f"{'TIMESTAMP' if zoned else 'TIMESTAMP_NTZ'} '{_date(days)} {text}{'Z' if zoned else ''}'"
-
-
 def value_json(type_: types.PrimitiveType, value: Value) -> Any:
     """A canonical value in Iceberg's JSON single-value form."""
     match type_:
@@ -180,11 +177,14 @@ def value_json(type_: types.PrimitiveType, value: Value) -> Any:
                 return (date(1970, 1, 1) + timedelta(days=int(value))).isoformat()
             except OverflowError:  # beyond the years of Python's dates
                 return value
-        case types.TimestampType() | types.TimestamptzType():
-            return _iso_timestamp(int(value), "", zoned=isinstance(type_, types.TimestamptzType))
-        case types.TimestampNanoType() | types.TimestamptzNanoType():
-            micros, nanos = divmod(int(value), 1000)
-            return _iso_timestamp(micros, f"{nanos:03d}", zoned=isinstance(type_, types.TimestamptzNanoType))
+        case _ if isinstance(type_, _TIMESTAMPS):
+            micros, nanos = divmod(int(value), 1000) if isinstance(type_, _NANOS) else (int(value), None)
+            try:
+                text = (datetime(1970, 1, 1) + timedelta(microseconds=micros)).isoformat(timespec="microseconds")
+            except OverflowError:
+                return value
+            text += "" if nanos is None else f"{nanos:03d}"
+            return text + "+00:00" if isinstance(type_, _ZONED) else text
         case types.TimeType():
             return _clock(int(value))
         case types.UUIDType() if isinstance(value, bytes):
@@ -194,12 +194,3 @@ def value_json(type_: types.PrimitiveType, value: Value) -> Any:
     if isinstance(value, float) and not abs(value) < float("inf"):
         return {float("inf"): "Infinity", float("-inf"): "-Infinity"}.get(value, "NaN")
     return str(value) if isinstance(value, Decimal | bytes) else value
-
-
-def _iso_timestamp(micros: int, nanos: str, *, zoned: bool) -> Any:
-    try:
-        timestamp = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)
-    except OverflowError:
-        return int(f"{micros}{nanos}")
-    text = timestamp.replace(tzinfo=None).isoformat(timespec="microseconds") + nanos
-    return text + "+00:00" if zoned else text

@@ -21,7 +21,6 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TypeAlias
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
@@ -60,8 +59,7 @@ def evaluate_rows(expr: ir.IrExpr, table: pa.Table, columns: Schema | Resolver) 
 
 def matching_mask(expr: ir.IrExpr, table: pa.Table, columns: Schema | Resolver) -> Mask:
     """Which rows evaluate to TRUE."""
-    chunks = [to_mask(chunk) for chunk in evaluate_rows(expr, table, columns).chunks]
-    return chunks[0] if len(chunks) == 1 else np.concatenate([np.zeros(0, dtype=np.bool_), *chunks])
+    return to_mask(evaluate_rows(expr, table, columns).combine_chunks())
 
 
 def filter_rows(expr: ir.IrExpr, table: pa.Table, columns: Schema | Resolver) -> pa.Table:
@@ -127,19 +125,18 @@ class _Evaluation:
                 above, below = (CmpOp.GE, CmpOp.LE) if inclusive else (CmpOp.GT, CmpOp.LT)
                 data = self._column(column)
                 return pc.and_kleene(_compare(data, above, low), _compare(data, below, high))
-            case ir.InList(column, values, negated):
-                return _negated(_is_in(self._column(column), values), negated)
-            case ir.BloomInList(column, values):
-                return _is_in(self._column(column), values)
-            case ir.StartsWith(column, prefix, negated):
-                return _negated(pc.starts_with(self._column(column).values, prefix.encode()), negated)
-            case ir.IsNull(column, negated):
-                return _negated(pc.is_null(self._column(column).values), negated)
-            case ir.IsNaN(column, negated):
+            case ir.InList(column, values) | ir.BloomInList(column, values):
+                answer = _is_in(self._column(column), values)
+            case ir.StartsWith(column, prefix):
+                answer = pc.starts_with(self._column(column).values, prefix.encode())
+            case ir.IsNull(column):
+                answer = pc.is_null(self._column(column).values)
+            case ir.IsNaN(column):
                 data = self._column(column)
-                nan = pc.fill_null(pc.is_nan(data.values), False) if data.is_float else self._constant(False)
-                return _negated(nan, negated)
-        raise AssertionError(f"no row semantics for {type(leaf).__name__}")
+                answer = pc.fill_null(pc.is_nan(data.values), False) if data.is_float else self._constant(False)
+            case _:
+                raise AssertionError(f"no row semantics for {type(leaf).__name__}")
+        return pc.invert(answer) if getattr(leaf, "negated", False) else answer
 
     def _column(self, column: ir.Column) -> Comparable:
         if column not in self._ready:
@@ -148,10 +145,6 @@ class _Evaluation:
 
     def _constant(self, value: bool | None) -> pa.ChunkedArray:
         return pa.chunked_array([pa.repeat(pa.scalar(value, type=pa.bool_()), self._table.num_rows)])
-
-
-def _negated(answer: pa.ChunkedArray, negated: bool) -> pa.ChunkedArray:
-    return pc.invert(answer) if negated else answer
 
 
 def _compare(data: Comparable, op: CmpOp, value: Value) -> pa.ChunkedArray:

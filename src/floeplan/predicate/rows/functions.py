@@ -143,24 +143,19 @@ def remainder(left: Vector, right: Vector) -> Vector:
     if pt.is_decimal(left.type) or pt.is_decimal(right.type):
         raise UnsupportedError("the remainder of decimals cannot be evaluated outside Spark")
     _reject_zero(left, right, "remainder")
-    if pt.is_floating(left.type):
-        return _numpy(np.fmod, left, right)
-    return _numpy(lambda a, b: np.fmod(a, np.where(b == 0, 1, b)), left, right)
+    dividend, divisor = _plain(left), _plain(right)
+    if not pt.is_floating(left.type):
+        divisor = np.where(divisor == 0, 1, divisor)  # what is zero now was null
+    with np.errstate(all="ignore"):
+        result = np.fmod(dividend, divisor)
+    values = pa.scalar(result.item(), left.type) if result.ndim == 0 else pa.array(result, type=left.type)
+    return pc.if_else(pc.and_(pc.is_valid(left), pc.is_valid(right)), values, pa.scalar(None, left.type))
 
 
 def _reject_zero(left: Vector, right: Vector, what: str) -> None:
     zero = pc.and_(pc.equal(right, pa.scalar(0).cast(right.type)), pc.is_valid(left))
     if (pc.any(zero) if isinstance(zero, pa.Array) else zero).as_py():
         raise pa.ArrowInvalid(f"{what} by zero")
-
-
-def _numpy(function: Callable[..., Any], left: Vector, right: Vector) -> Vector:
-    """A NumPy function of two vectors, null where either is."""
-    valid = pc.and_(pc.is_valid(left), pc.is_valid(right))
-    with np.errstate(all="ignore"):
-        result = function(_plain(left), _plain(right))
-    values = pa.scalar(result.item(), left.type) if result.ndim == 0 else pa.array(result, type=left.type)
-    return pc.if_else(valid, values, pa.scalar(None, left.type))
 
 
 def _plain(values: Vector) -> Any:

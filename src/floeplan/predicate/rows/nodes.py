@@ -127,8 +127,7 @@ def _interval(node: exp.Interval, rows: Rows) -> Interval:
     """``INTERVAL 7 DAYS``, ``INTERVAL '1 day 3 hours'`` or ``INTERVAL '1-2' YEAR TO MONTH``."""
     quantity, unit = node.this, node.args.get("unit")
     sign = "-" if isinstance(quantity, exp.Neg) else ""
-    if sign:
-        quantity = quantity.this
+    quantity = quantity.this if sign else quantity
     if not isinstance(quantity, exp.Literal):
         raise BadInputError(f"{node.sql('spark')} is not an interval of a fixed length")
     text = sign + str(quantity.this).strip()
@@ -360,7 +359,7 @@ def _unknown_function(node: exp.Anonymous, rows: Rows) -> Vector:
     """Functions without a node in sqlglot: casts by type name, and null tests."""
     name, arguments = node.name.lower(), node.expressions
     if len(arguments) == 1 and name in CAST_FUNCTIONS:
-        return cast(_vector(arguments[0], rows), CAST_FUNCTIONS[name])
+        return cast(_vector(arguments[0], rows), sql_type(exp.DataType.build(name, dialect="spark")))
     if len(arguments) == 1 and name in ("isnull", "isnotnull"):
         return (pc.is_null if name == "isnull" else pc.is_valid)(_vector(arguments[0], rows))
     raise unsupported(node)

@@ -49,14 +49,7 @@ _SQL_TYPES = {
     exp.DType.TIMESTAMPLTZ: TIMESTAMP,
     exp.DType.TIMESTAMPNTZ: TIMESTAMP_NTZ,
 }
-CAST_FUNCTIONS = {
-    "tinyint": pa.int8(),
-    "smallint": pa.int16(),
-    "int": INT,
-    "bigint": LONG,
-    "decimal": pa.decimal128(10, 0),
-    "binary": BINARY,
-}
+CAST_FUNCTIONS = frozenset({"tinyint", "smallint", "int", "bigint", "decimal", "binary"})
 """Spark's functions that cast to the type they are named after and that sqlglot does not parse as casts."""
 _ICEBERG_TYPES: dict[pa.DataType, types.PrimitiveType] = {
     BOOLEAN: types.BooleanType(),
@@ -177,6 +170,10 @@ def wider_decimal(a: pa.DataType, b: pa.DataType) -> pa.DataType:
     """A decimal type that holds both exactly, with more than 38 digits if necessary."""
     scale = max(a.scale, b.scale)
     precision = scale + max(a.precision - a.scale, b.precision - b.scale)
+    return _decimal_type(precision, scale)
+
+
+def _decimal_type(precision: int, scale: int) -> pa.DataType:
     return pa.decimal128(precision, scale) if precision <= MAX_PRECISION else pa.decimal256(precision, scale)
 
 
@@ -223,11 +220,7 @@ def _number_to_number(values: Vector, target: pa.DataType) -> Vector:
 
 def with_room(values: Vector) -> Vector:
     """Decimals with one more digit, because rounding may carry."""
-    type_ = values.type
-    digits = type_.precision + 1
-    return values.cast(
-        pa.decimal128(digits, type_.scale) if digits <= MAX_PRECISION else pa.decimal256(digits, type_.scale)
-    )
+    return values.cast(_decimal_type(values.type.precision + 1, values.type.scale))
 
 
 def _text_parser(target: pa.DataType) -> Callable[[str], object]:
