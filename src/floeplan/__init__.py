@@ -129,17 +129,8 @@ def __getattr__(name: str) -> object:
     """Import a public name when it is first used, so that `import floeplan` stays fast."""
     if name == "prune":
         return import_module("floeplan.prune")
-    if name in _HOMES:
-        return _imported(name)
-    raise AttributeError(f"module 'floeplan' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    """The public names, including those not imported yet."""
-    return sorted({*globals(), *__all__})
-
-
-def _imported(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'floeplan' has no attribute {name!r}")
     try:
         return getattr(import_module(_HOMES[name]), name)
     except ModuleNotFoundError as error:
@@ -148,3 +139,8 @@ def _imported(name: str) -> object:
         from floeplan.errors import UnsupportedError
 
         raise UnsupportedError(f"fp.{name} needs Spark; install floeplan[spark]", context={"name": name}) from error
+
+
+def __dir__() -> list[str]:
+    """The public names, including those not imported yet."""
+    return sorted({*globals(), *__all__})

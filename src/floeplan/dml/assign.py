@@ -29,10 +29,9 @@ from floeplan.predicate.compile import PredicateSource
 from floeplan.predicate.ir import IrExpr, path_text
 from floeplan.predicate.names import Names
 from floeplan.predicate.rows.arrow_columns import Resolver
-from floeplan.predicate.rows.evaluate import evaluate_rows
-from floeplan.predicate.rows.expressions import ValueExpression, store
-from floeplan.predicate.sql.compiler import compile_value
-from floeplan.predicate.sql.split import tokenize
+from floeplan.predicate.rows.evaluate import ValueExpression, evaluate_rows, store
+from floeplan.predicate.sql_compiler import compile_value
+from floeplan.predicate.sql_parser import tokenize
 from floeplan.schemas import fields_by_id
 
 if TYPE_CHECKING:

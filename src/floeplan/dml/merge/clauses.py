@@ -14,7 +14,7 @@ from floeplan.dml.assign import Assignments, compile_assignments
 from floeplan.dml.merge.condition import MergeNames
 from floeplan.errors import BadInputError, UnknownColumnError
 from floeplan.predicate.ir import TRUE, IrExpr, path_text
-from floeplan.predicate.sql.compiler import compile_sql
+from floeplan.predicate.sql_compiler import compile_sql
 from floeplan.transaction.catalog_commit import CommitOptions
 
 if TYPE_CHECKING:

@@ -37,8 +37,8 @@ from floeplan.errors import UnknownColumnError
 from floeplan.predicate.build import and_, conjuncts, field_ids
 from floeplan.predicate.ir import FALSE, TRUE, Between, Column, InList, IrExpr, Opaque, path_text
 from floeplan.predicate.names import Names, Reference
-from floeplan.predicate.rows.expressions import SqlExpression
-from floeplan.predicate.sql.compiler import compile_sql
+from floeplan.predicate.rows.evaluate import SqlExpression
+from floeplan.predicate.sql_compiler import compile_sql
 
 FIRST_SOURCE_ID = 1_500_000_000
 TARGET_QUALIFIERS, SOURCE_QUALIFIERS = ("target", "t"), ("source", "s")
