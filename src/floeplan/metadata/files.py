@@ -167,10 +167,14 @@ class Location:
         """Whether the other location is inside this one, with no ``..`` and no symbolic link on the way."""
         if (self.scheme, self.authority) != (other.scheme, other.authority) or ".." in other.path.split("/"):
             return False
-        if not _is_under(other.path, self.path):
+        if self.path == "/" or not other.path.startswith(f"{self.path}/"):
             return False
-        inside = other.path.removeprefix(self.path)
-        return self.scheme != "file" or _folders_followed(other.path) == os.path.realpath(self.path) + inside
+        if self.scheme != "file":
+            return True
+        # Links are resolved in the folders only: the last part is what would be deleted, link or not.
+        folder, name = os.path.split(other.path)
+        resolved = os.path.join(os.path.realpath(folder), name)
+        return resolved == os.path.realpath(self.path) + other.path.removeprefix(self.path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,16 +209,6 @@ def _from_here(path: str) -> str:
 
 def _one_slash(path: str) -> str:
     return "/" + "/".join(part for part in path.split("/") if part)
-
-
-def _is_under(path: str, root: str) -> bool:
-    return root != "/" and path.startswith(f"{root}/")
-
-
-def _folders_followed(path: str) -> str:
-    """The path with the symbolic links of its folders resolved; the last part is what would be deleted, link or not."""
-    folder, name = os.path.split(path)
-    return os.path.join(os.path.realpath(folder), name)
 
 
 _DELETE_THREADS = 16

@@ -26,9 +26,15 @@ from pyiceberg.types import PrimitiveType, UnknownType
 
 from floeplan.errors import CorruptMetadataError
 from floeplan.metadata.delete_index import DataFiles, DeleteFiles, DeleteKind, DeleteMatches, match_deletes
-from floeplan.metadata.manifests.entries import POSITION_DELETE_PATH, Content, EntriesTable, EntryColumns, Status
+from floeplan.metadata.manifests.entries import (
+    POSITION_DELETE_PATH,
+    Content,
+    EntriesTable,
+    EntryColumns,
+    Status,
+    no_entries,
+)
 from floeplan.metadata.manifests.manifest_list import DELETES, ManifestListTable
-from floeplan.metadata.manifests.new_entries import no_entries
 from floeplan.metadata.manifests.stats import file_stats, manifest_stats, partition_stats
 from floeplan.partition.fields import SourceTypes, fields_on
 from floeplan.partition.key import partition_codes

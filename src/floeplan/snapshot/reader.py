@@ -4,7 +4,7 @@ Scans, rewrites, DML, commits that move entries, maintenance, audit and the expl
 manifest entries and delete files through it, so that all of them see the same files and apply the same checks.
 
 Rule: DELETED entries are never part of a snapshot, and manifests without live files are not opened.
-Fail-safe: a damaged or truncated manifest is an error (``metadata.manifests.completeness``). A manifest list that may
+Fail-safe: a damaged or truncated manifest is an error (``metadata.manifests.reader``). A manifest list that may
 be truncated is reported by ``truncation``; callers that delete files or write rows call ``check_complete``, because
 what they do with a truncated list cannot be undone.
 """
@@ -26,7 +26,7 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.types import NestedField
 
 from floeplan.errors import BadInputError, UnknownColumnError, UnknownSnapshotError
-from floeplan.metadata.cache.store import EntriesCache
+from floeplan.metadata.cache import EntriesCache
 from floeplan.metadata.files import MAX_WORKERS, read_files
 from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns
 from floeplan.metadata.manifests.manifest_list import (
@@ -36,7 +36,7 @@ from floeplan.metadata.manifests.manifest_list import (
     read_manifest_list,
 )
 from floeplan.metadata.manifests.reader import TruncatedList, find_truncation, read_entries
-from floeplan.metadata.root.reader import RootManifest
+from floeplan.metadata.root import RootManifest
 from floeplan.partition.union import UnionPartitionType
 from floeplan.schemas import fields_by_id
 from floeplan.snapshot.passes import DELETE_COLUMNS, ScanDeletes

@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 from pyiceberg.types import DoubleType, FloatType, PrimitiveType, UnknownType
 
-from floeplan.metadata.manifests.bounds import decode_bounds
 from floeplan.metadata.manifests.entries import EntriesTable, partition_column
 from floeplan.metadata.manifests.manifest_list import ManifestListTable, Summaries
+from floeplan.metadata.manifests.values import decode_bounds
 from floeplan.partition.union import UnionField
 from floeplan.predicate.ir import Column
 from floeplan.predicate.stats import Bound, ColumnStats, StatsTable, Vector
