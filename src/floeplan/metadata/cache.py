@@ -101,7 +101,7 @@ class EntriesCache:
         key = json.dumps([VERSION, manifests.paths(chosen[:1])[0].rpartition("/")[0], fields])
         folder = self.directory / xxhash.xxh3_128_hexdigest(key.encode())
         small = max(SMALL_INDEXES, int(manifests.length[chosen].sum()))
-        looked_up = sum(_size(path) for path in _by_age(folder)) <= small
+        looked_up = sum(_stat(path)[1] for path in _by_age(folder)) <= small
         if not looked_up and all(local_path(path) is not None for path in manifests.paths(chosen)):
             return read_entries(manifests, partition, columns, rows=chosen, io=io, max_workers=max_workers)
         wanted = manifests.take(chosen)
@@ -168,12 +168,12 @@ class EntriesCache:
             for path in Path(entry.path).iterdir():
                 # Data without an index is of a writer that did not finish, or has not yet.
                 abandoned = path.suffix != INDEX_SUFFIX and not path.with_suffix(INDEX_SUFFIX).exists()
-                if abandoned and time.time() - _last_use(path) > _ABANDONED_SECONDS:
+                if abandoned and time.time() - _stat(path)[0] > _ABANDONED_SECONDS:
                     path.unlink(missing_ok=True)
             indexes += _by_age(Path(entry.path))
-        sizes = {path: _size(path) + _size(path.with_suffix(DATA_SUFFIX)) for path in indexes}
+        sizes = {path: _stat(path)[1] + _stat(path.with_suffix(DATA_SUFFIX))[1] for path in indexes}
         total = sum(sizes.values())
-        for path in sorted(indexes, key=_last_use)[:-1]:
+        for path in sorted(indexes, key=_stat)[:-1]:
             if total <= self.max_bytes:
                 return
             total -= sizes[path]
@@ -268,21 +268,16 @@ def _by_age(folder: Path) -> list[Path]:
         found = [Path(entry.path) for entry in os.scandir(folder) if entry.name.endswith(INDEX_SUFFIX)]
     except OSError:
         return []
-    return sorted(found, key=_last_use)
+    return sorted(found, key=_stat)
 
 
-def _last_use(path: Path) -> float:
+def _stat(path: Path) -> tuple[float, int]:
+    """When a file was last used, and its size; zeros for a file that disappeared."""
     try:
-        return path.stat().st_mtime
+        found = path.stat()
     except FileNotFoundError:
-        return 0.0
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0
+        return 0.0, 0
+    return found.st_mtime, found.st_size
 
 
 class BadSegment(Exception):  # noqa: N818 - never leaves the cache

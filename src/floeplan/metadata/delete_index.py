@@ -31,7 +31,7 @@ import pyarrow.compute as pc
 
 from floeplan.errors import CorruptMetadataError
 from floeplan.predicate.stats import Bound, ColumnStats, take, to_mask
-from floeplan.vectors import Ints, Mask
+from floeplan.vectors import Ints, Mask, offsets_of
 
 
 class DeleteKind(IntEnum):
@@ -90,7 +90,7 @@ class DeleteMatches:
     def take(self, rows: Ints) -> DeleteMatches:
         """The matches of some data files, in the order given."""
         counts = self.counts[rows]
-        offsets = np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
+        offsets = offsets_of(counts)
         inside = np.arange(offsets[-1]) - np.repeat(offsets[:-1], counts)
         return DeleteMatches(offsets, self.deletes[np.repeat(self.offsets[:-1][rows], counts) + inside])
 
@@ -133,8 +133,7 @@ def match_deletes(data: DataFiles, deletes: DeleteFiles) -> DeleteMatches:
     )
     equality = _select(equality, _may_share_a_key(data, deletes, equality))
     data_rows, delete_rows = _join(vectors, positions, equality)
-    offsets = np.zeros(len(data.sequence) + 1, dtype=np.int64)
-    np.cumsum(np.bincount(data_rows, minlength=len(data.sequence)), out=offsets[1:])
+    offsets = offsets_of(np.bincount(data_rows, minlength=len(data.sequence)))
     return DeleteMatches(offsets, delete_rows[np.lexsort((delete_rows, data_rows))])
 
 
@@ -145,7 +144,7 @@ def _by_partition(data: DataFiles, deletes: DeleteFiles, kind: DeleteKind, *, st
     """
     rows = np.flatnonzero(deletes.kind == kind)
     if not len(rows):
-        return _no_pairs()
+        return rows, rows
     everywhere = kind is DeleteKind.EQUALITY_GLOBAL
     delete_code = np.zeros(len(rows), dtype=np.int64) if everywhere else deletes.partition[rows]
     data_code = np.zeros(len(data.sequence), dtype=np.int64) if everywhere else data.partition
@@ -167,7 +166,7 @@ def _by_path(data: DataFiles, deletes: DeleteFiles, kind: DeleteKind) -> _Pairs:
     """Pairs in which the delete names the path of the data file and is not older than it."""
     rows = np.flatnonzero(deletes.kind == kind)
     if not len(rows):
-        return _no_pairs()
+        return rows, rows
     found = pc.index_in(deletes.target.take(pa.array(rows)), value_set=data.path)
     present = to_mask(found.is_valid())
     rows = rows[present]
@@ -224,10 +223,6 @@ def _join(*parts: _Pairs) -> _Pairs:
 
 def _select(pairs: _Pairs, keep: Mask) -> _Pairs:
     return pairs[0][keep], pairs[1][keep]
-
-
-def _no_pairs() -> _Pairs:
-    return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -11,7 +11,7 @@ import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -236,8 +236,7 @@ class TableFiles:
         return tuple(path for path, done in zip(inside, deleted, strict=True) if done)
 
     def _remove(self, path: str) -> bool:
-        try:
+        with suppress(Exception):
             self.io.delete(path)
-        except Exception:
-            return False
-        return True
+            return True
+        return False

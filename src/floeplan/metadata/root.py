@@ -47,10 +47,10 @@ from floeplan.metadata.manifests.entries import (
     partition_column,
 )
 from floeplan.metadata.manifests.manifest_list import ManifestListTable, parse_manifest_list
-from floeplan.metadata.manifests.values import parse_type, partition_arrow_type, to_physical
+from floeplan.metadata.manifests.values import list_array, parse_type, partition_arrow_type, to_physical
 from floeplan.partition.union import UnionPartitionType
 from floeplan.text import one_line
-from floeplan.vectors import Ints, valid_mask, validity_bitmap
+from floeplan.vectors import Ints, valid_mask
 
 HEADER_KEY = b"floeplan.root"
 VERSION = 1
@@ -239,10 +239,7 @@ def _pack_map(name: str, columns: Mapping[int, pa.Array], empty_maps: npt.NDArra
     row, at = np.nonzero(there)
     counts = there.sum(axis=1)
     values = pa.concat_arrays(whole).take(pa.array(at * length + row)) if whole else pa.array([], value_type)
-    offsets = np.zeros(length + 1, dtype=np.int64)
-    np.cumsum(counts, out=offsets[1:])
     # Entries without the map and entries with an empty one look alike as columns; a bit tells them apart.
     is_empty = np.asarray((empty_maps >> STAT_MAPS.index(name)) & 1, dtype=np.bool_)
-    bitmap, nulls = validity_bitmap((counts > 0) | is_empty)
     items = pa.StructArray.from_arrays([pa.array(ids[at]), values], type=type_.value_type)
-    return pa.Array.from_buffers(type_, length, [bitmap, pa.py_buffer(offsets)], nulls, children=[items])
+    return list_array(type_, counts, (counts > 0) | is_empty, items)

@@ -60,9 +60,8 @@ from floeplan.metadata.root import HEADER_KEY, LEAF_OF_MAP, PLAIN, RootHeader, R
 from floeplan.partition.fields import BoundField, source_types
 from floeplan.partition.transforms import apply_vector, integer_limits
 from floeplan.partition.union import UnionField, UnionPartitionType
-from floeplan.predicate.stats import Bound, take, trusted
+from floeplan.predicate.stats import Bound, take, to_mask, trusted
 from floeplan.schemas import fields_by_id
-from floeplan.vectors import Ints, valid_mask
 
 ROW_GROUP_ENTRIES = 10_000
 """Entries in a row group: enough to compress well, few enough that a selective plan reads few."""
@@ -208,7 +207,7 @@ def unpack_map(pairs: pa.Array) -> dict[int, pa.Array]:
     items = pairs.flatten()
     keys = pc.struct_field(items, "key").to_numpy(zero_copy_only=False)
     values = pc.struct_field(items, "value")
-    rows = np.repeat(np.arange(len(pairs)), _counts(pairs))
+    rows = pc.list_parent_indices(pairs).to_numpy()
     order = np.argsort(keys, kind="stable")
     found, starts = np.unique(keys[order], return_index=True)
     columns = {}
@@ -217,10 +216,6 @@ def unpack_map(pairs: pa.Array) -> dict[int, pa.Array]:
         places[rows[order[start:end]]] = order[start:end]
         columns[key] = values.take(pa.array(places, mask=places < 0))
     return columns
-
-
-def _counts(pairs: pa.Array) -> Ints:
-    return np.asarray(pc.list_value_length(pairs).fill_null(0).to_numpy(zero_copy_only=False)).astype(np.int64)
 
 
 def _stat_columns(field_ids: set[int], metadata: TableMetadata) -> dict[str, tuple[int, PrimitiveType | None]]:
@@ -274,8 +269,8 @@ def _body(
     # A bit for each map of statistics: the entry has the map, and there is nothing in it.
     empty_maps = np.zeros(len(entries), dtype=np.int8)
     for bit, name in enumerate(STAT_MAPS):
-        pairs = entries.array(name)
-        empty_maps |= ((valid_mask(pairs) & (_counts(pairs) == 0)).astype(np.int8) << bit).astype(np.int8)
+        is_empty = pc.equal(pc.list_value_length(entries.array(name)), 0).fill_null(False)
+        empty_maps |= to_mask(is_empty).astype(np.int8) << np.int8(bit)
     made["empty_maps"] = pa.array(empty_maps)
     tuples, ranges = {}, {}
     for field in union.fields:

@@ -208,8 +208,27 @@ class EvaluatedFiles:
         return EvaluatedFiles(self.entries.filter(keep), self.states[keep], self.proven[keep], self.total, self.effects)
 
     def residuals(self, predicate: IrExpr) -> tuple[tuple[IrExpr, ...], npt.NDArray[np.intp]]:
-        """The distinct residuals, and which of them each file needs."""
-        return residuals(conjuncts(predicate), self.proven)
+        """The distinct residuals, and the index of the residual that each file needs.
+
+        The pattern of unproven conjuncts becomes one number per file, one bit per conjunct, ``_BITS`` at a time.
+        """
+        operands = conjuncts(predicate)
+        codes = np.zeros(len(self.proven), dtype=np.intp)
+        patterns: list[tuple[IrExpr, ...]] = [()]
+        for start in range(0, len(operands), _BITS):
+            some = operands[start : start + _BITS]
+            bits = ~self.proven[:, start : start + _BITS] @ (1 << np.arange(len(some)))
+            numbers = (codes << len(some)) + bits
+            if not len(numbers) or numbers.max() > _MOST_COUNTED:
+                distinct, codes = np.unique(numbers, return_inverse=True)
+            else:  # np.unique sorts; counting is several times faster for the few patterns that occur in practice
+                present = np.bincount(numbers) > 0
+                distinct, codes = np.flatnonzero(present), (np.cumsum(present) - 1)[numbers]
+            patterns = [
+                patterns[code >> len(some)] + tuple(operand for bit, operand in enumerate(some) if code >> bit & 1)
+                for code in distinct.tolist()
+            ]
+        return tuple(and_(*pattern) for pattern in patterns), codes
 
 
 def evaluate_files(predicate: Predicate, entries: EntriesTable) -> EvaluatedFiles:
@@ -253,29 +272,6 @@ def concat_evaluated(parts: Sequence[EvaluatedFiles]) -> EvaluatedFiles:
         total=total,
         effects=tuple(summed),
     )
-
-
-def residuals(operands: tuple[IrExpr, ...], proven: Mask) -> tuple[tuple[IrExpr, ...], npt.NDArray[np.intp]]:
-    """The distinct residuals of containers, and the index of the residual that each container needs.
-
-    The pattern of unproven conjuncts becomes one number per container, one bit per conjunct, ``_BITS`` at a time.
-    """
-    codes = np.zeros(len(proven), dtype=np.intp)
-    patterns: list[tuple[IrExpr, ...]] = [()]
-    for start in range(0, len(operands), _BITS):
-        some = operands[start : start + _BITS]
-        bits = ~proven[:, start : start + _BITS] @ (1 << np.arange(len(some)))
-        numbers = (codes << len(some)) + bits
-        if not len(numbers) or numbers.max() > _MOST_COUNTED:
-            distinct, codes = np.unique(numbers, return_inverse=True)
-        else:  # np.unique sorts; counting is several times faster for the few patterns that occur in practice
-            present = np.bincount(numbers) > 0
-            distinct, codes = np.flatnonzero(present), (np.cumsum(present) - 1)[numbers]
-        patterns = [
-            patterns[code >> len(some)] + tuple(operand for bit, operand in enumerate(some) if code >> bit & 1)
-            for code in distinct.tolist()
-        ]
-    return tuple(and_(*pattern) for pattern in patterns), codes
 
 
 DELETE_COLUMNS = EntryColumns(

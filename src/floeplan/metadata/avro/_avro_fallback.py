@@ -59,24 +59,20 @@ class _Sink:
     def has(self, row: int, value: int) -> bool:
         return self.rows > row and bool(self.valid[row]) and self.values[row] == value
 
-    def put(self, row: int, value: float) -> None:
-        if self.rows > row:
-            self.values[row] = value
-            return
-        self.pad(row)
-        self.values.append(value)
-        self.valid.append(1)
-        self.rows = row + 1
-
-    def put_bytes(self, row: int, value: bytes | memoryview) -> None:
-        if self.rows > row:
-            del self.data[int(self.values[row]) :]
+    def put(self, row: int, value: Any) -> None:
+        """Set a row; of a key that a map has twice the last value counts."""
+        again = self.rows > row
+        if not again:
+            self.pad(row)
+        if self.is_bytes:
+            if again:
+                del self.data[int(self.values[row]) :]
             self.data += value
-            self.values[row + 1] = len(self.data)
+            value = len(self.data)
+        if again:
+            self.values[row + self.is_bytes] = value
             return
-        self.pad(row)
-        self.data += value
-        self.values.append(len(self.data))
+        self.values.append(value)
         self.valid.append(1)
         self.rows = row + 1
 
@@ -191,15 +187,10 @@ class Decoder:
             raise BadAvro(BAD_BRANCH, start)
         return branch
 
-    def _put(self, number: int, value: float) -> None:
+    def _put(self, number: int, value: float | memoryview) -> None:
         if number >= 0:
             sink = self._sinks[number]
             sink.put(self._rows[sink.domain], value)
-
-    def _put_bytes(self, number: int, value: memoryview) -> None:
-        if number >= 0:
-            sink = self._sinks[number]
-            sink.put_bytes(self._rows[sink.domain], value)
 
     def _keyed(self, pc: int, is_bytes: bool) -> None:
         keys, null_branch = self._code[pc], self._code[pc + 1]
@@ -216,10 +207,7 @@ class Decoder:
                 sink = sinks.get(self._varint(), -1)
                 if null_branch >= 0 and self._branch(2) == null_branch:
                     continue
-                if is_bytes:
-                    self._put_bytes(sink, self._take(self._length()))
-                else:
-                    self._put(sink, self._varint())
+                self._put(sink, self._take(self._length()) if is_bytes else self._varint())
 
     def _list(self, pc: int) -> None:
         domain = self._code[pc + 1]
@@ -241,7 +229,7 @@ class Decoder:
                 self._put(code[pc + 1], self._varint())
                 pc += 2
             elif op == BYTES:
-                self._put_bytes(code[pc + 1], self._take(self._length()))
+                self._put(code[pc + 1], self._take(self._length()))
                 pc += 2
             elif op == OPTIONAL:
                 pc += 3 + (code[pc + 2] if self._branch(2) == code[pc + 1] else 0)
@@ -263,7 +251,7 @@ class Decoder:
                 self._list(pc + 1)
                 pc += 4 + code[pc + 3]
             elif op == FIXED:
-                self._put_bytes(code[pc + 1], self._take(code[pc + 2]))
+                self._put(code[pc + 1], self._take(code[pc + 2]))
                 pc += 3
             elif op == MARK:
                 self._put(code[pc + 1], 1)

@@ -231,22 +231,14 @@ def _text(value: str) -> bytes:
     return _varint(len(encoded)) + encoded
 
 
-def _deflate(data: bytes) -> bytes:
-    return bytes(deflate.deflate_compress(data, DEFLATE_LEVEL))
-
-
-def _zstandard(data: bytes) -> bytes:
-    return bytes(pa.Codec("zstd").compress(data, asbytes=True))
-
-
 def _snappy(data: bytes) -> bytes:
     """Avro adds a checksum of the bytes before compression."""
     return bytes(pa.Codec("snappy").compress(data, asbytes=True)) + zlib.crc32(data).to_bytes(4, "big")
 
 
 _CODECS: Mapping[str, Callable[[bytes], bytes]] = {
-    "deflate": _deflate,
-    "zstandard": _zstandard,
+    "deflate": lambda data: bytes(deflate.deflate_compress(data, DEFLATE_LEVEL)),
+    "zstandard": lambda data: bytes(pa.Codec("zstd").compress(data, asbytes=True)),
     "snappy": _snappy,
     "null": bytes,
 }

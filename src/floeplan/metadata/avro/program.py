@@ -223,7 +223,7 @@ class _Compiler:
             self._union(avro, want, domain, depth)
             return
         kind = avro["type"]
-        if isinstance(kind, _NESTED) or kind in self.named:
+        if isinstance(kind, dict | list) or kind in self.named:
             self.emit(kind, want, domain, depth + 1)
             return
         if kind in ("record", "fixed", "enum"):
@@ -288,13 +288,13 @@ class _Compiler:
         self.open.append(avro["name"])
         for item in avro["fields"]:
             inner = wanted.get(item.get("field-id"))
-            if isinstance(inner, _NAMED):
+            if isinstance(inner, Scalar | Present | Items):
                 self.found.add(inner.name)
             self.emit(item["type"], inner, domain, depth + 1)
         self.open.pop()
 
     def _union(self, branches: list[Any], want: Want | None, domain: str, depth: int) -> None:
-        nulls = [position for position, branch in enumerate(branches) if branch == "null" or branch == _NULL]
+        nulls = [position for position, branch in enumerate(branches) if branch in ("null", {"type": "null"})]
         if len(branches) == 2 and len(nulls) == 1:
             self.code += [Op.OPTIONAL, nulls[0]]
             self._nested(branches[1 - nulls[0]], want, domain, depth, end=False)
@@ -362,9 +362,6 @@ class _Compiler:
 _PLAIN = frozenset({"int", "long", "boolean", "float", "double", "string", "bytes"})
 """Types that a name alone tells."""
 
-_NULL = {"type": "null"}
-_NESTED = (dict, list)
-_NAMED = (Scalar, Present, Items)
 _SCALARS: Mapping[str, tuple[Op, Kind]] = {
     "int": (Op.VARINT, Kind.INT),
     "long": (Op.VARINT, Kind.INT),

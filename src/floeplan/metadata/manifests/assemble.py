@@ -53,12 +53,13 @@ from floeplan.metadata.manifests.values import (
     as_text,
     big_endian_decimals,
     lengths,
+    list_array,
     number_array,
     partition_arrow_type,
 )
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.stats import POOL
-from floeplan.vectors import Ints, Mask, all_set, valid_mask, validity_bitmap
+from floeplan.vectors import Ints, Mask, all_set, valid_mask
 
 
 def assemble(
@@ -202,11 +203,7 @@ class _Columns:
         type_ = ENTRY_TYPES[name]
         if items is None:
             return self._nulls(type_)
-        counts, valid = self.numbers(name)
-        offsets = np.zeros(len(counts) + 1, dtype=np.int64)
-        np.cumsum(counts, out=offsets[1:])
-        bitmap, nulls = validity_bitmap(valid)
-        return pa.Array.from_buffers(type_, len(counts), [bitmap, pa.py_buffer(offsets)], nulls, children=[items])
+        return list_array(type_, *self.numbers(name), items)
 
     def map(self, name: str) -> pa.Array:
         """Keys and values in the order they were written."""

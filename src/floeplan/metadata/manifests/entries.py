@@ -84,6 +84,8 @@ _MAPS = {
 }
 """Field ids of each map of statistics, its keys and its values."""
 
+_BOUNDS = ("lower_bounds", "upper_bounds")
+
 STATS = {
     "value_count": "value_counts",
     "null_count": "null_value_counts",
@@ -92,12 +94,6 @@ STATS = {
     "upper": "upper_bounds",
 }
 """Columns of statistics by field id, and the map each comes from."""
-
-
-def map_type(name: str) -> pa.DataType:
-    """The Arrow type of a statistics map: a list of (field id, value)."""
-    value = pa.large_binary() if name.endswith("_bounds") else _INT64
-    return pa.large_list(pa.struct([("key", pa.int32()), ("value", value)]))
 
 
 ALL_COLUMNS = frozenset({*_ENTRY, *_DATA_FILE})
@@ -109,9 +105,10 @@ FIELD_IDS = {name: found[0] for name, found in {**_ENTRY, **_DATA_FILE}.items()}
 ENTRY_TYPES: Mapping[str, pa.DataType] = {
     "spec_id": pa.int32(),
     **{name: found[1] for name, found in {**_ENTRY, **_DATA_FILE}.items()},
-    **{name: map_type(name) for name in _MAPS},
+    **dict.fromkeys(_MAPS, pa.large_list(pa.struct([("key", pa.int32()), ("value", _INT64)]))),
+    **dict.fromkeys(_BOUNDS, pa.large_list(pa.struct([("key", pa.int32()), ("value", pa.large_binary())]))),
 }
-"""Arrow types of the columns of whole entries, the partition tuple apart."""
+"""Arrow types of the columns of whole entries, the partition tuple apart; a map is a list of (field id, value)."""
 
 STAT_MAPS = tuple(_MAPS)
 """The statistics as whole maps from field id to value."""

@@ -148,11 +148,10 @@ def _refuse(manifests: ManifestListTable, wrong: Mask, why: str) -> None:
 def _columns(manifests: ManifestListTable) -> dict[str, pa.Array]:
     """The columns by the names they have in Avro."""
     summaries = manifests.summaries
-    unknown_nan = summaries.contains_nan == UNKNOWN
     partitions = pa.StructArray.from_arrays(
         [
             pa.array(summaries.contains_null),
-            pa.array(summaries.contains_nan == 1, mask=unknown_nan),
+            pa.array(summaries.contains_nan == 1, mask=summaries.contains_nan == UNKNOWN),
             summaries.lower,
             summaries.upper,
         ],

@@ -28,7 +28,7 @@ from floeplan.metadata.avro.program import Fields, Items, Present, Scalar, compi
 from floeplan.metadata.files import read_file
 from floeplan.metadata.manifests.values import as_text
 from floeplan.text import parse_count
-from floeplan.vectors import Ints, Mask, all_set
+from floeplan.vectors import Ints, Mask, all_set, offsets_of
 
 DATA, DELETES = 0, 1
 """Content of a manifest."""
@@ -101,7 +101,7 @@ class Summaries:
     def take(self, rows: Ints) -> Summaries:
         """Those of these manifests, in their order."""
         counts = np.diff(self.offsets)[rows]
-        offsets = _offsets(counts)
+        offsets = offsets_of(counts)
         at = np.arange(offsets[-1]) + np.repeat(self.offsets[rows] - offsets[:-1], counts)
         lower, upper = (bounds.take(pa.array(at)) for bounds in (self.lower, self.upper))
         return Summaries(offsets, self.contains_null[at], self.contains_nan[at], lower, upper)
@@ -226,7 +226,7 @@ def _summaries(columns: dict[str, RawColumn], count: int) -> Summaries:
     if nan is not None:
         contains_nan = np.where(nan.valid, nan.values, UNKNOWN).astype(np.int8)
     return Summaries(
-        offsets=_offsets(listed.values.astype(np.int64, copy=False)),
+        offsets=offsets_of(listed.values.astype(np.int64, copy=False)),
         contains_null=~null.valid | (null.values != 0),
         contains_nan=contains_nan,
         lower=lower.to_arrow(),
@@ -238,7 +238,7 @@ def concat_manifest_lists(tables: Sequence[ManifestListTable]) -> ManifestListTa
     """The rows of several lists, one after the other."""
     parts = [table.summaries for table in tables]
     summaries = Summaries(
-        _offsets(np.concatenate([np.diff(part.offsets) for part in parts])),
+        offsets_of(np.concatenate([np.diff(part.offsets) for part in parts])),
         np.concatenate([part.contains_null for part in parts]),
         np.concatenate([part.contains_nan for part in parts]),
         pa.concat_arrays([part.lower for part in parts]),
@@ -250,9 +250,3 @@ def concat_manifest_lists(tables: Sequence[ManifestListTable]) -> ManifestListTa
         summaries=summaries,
         **{name: np.concatenate([getattr(table, name) for table in tables]) for name in plain},
     )
-
-
-def _offsets(counts: Ints) -> Ints:
-    offsets = np.zeros(len(counts) + 1, dtype=np.int64)
-    np.cumsum(counts, out=offsets[1:])
-    return offsets

@@ -51,7 +51,7 @@ from pyiceberg.utils.decimal import unscaled_to_decimal
 from floeplan.errors import CorruptMetadataError
 from floeplan.partition.transforms import integer_limits
 from floeplan.predicate.stats import Bound
-from floeplan.vectors import Bytes, Ints, Mask, all_set, valid_mask, validity_bitmap
+from floeplan.vectors import Bytes, Ints, Mask, all_set, offsets_of, valid_mask, validity_bitmap
 
 MAX_INT64_DIGITS = 18
 """Decimals up to this precision are unscaled integers, wider ones Arrow decimals."""
@@ -102,12 +102,8 @@ def decode_values(type_: PrimitiveType, raw: pa.Array, at: Ints | None = None) -
         return _strings(raw)
     valid = valid_mask(raw)
     if not isinstance(type_, BinaryType):
-        valid = valid & (lengths(raw) == _fixed_size(type_))
+        valid = valid & (lengths(raw) == (len(type_) if isinstance(type_, FixedType) else _UUID_BYTES))
     return Bound(raw, valid)
-
-
-def _fixed_size(type_: FixedType | UUIDType) -> int:
-    return len(type_) if isinstance(type_, FixedType) else _UUID_BYTES
 
 
 def _numbers(type_: PrimitiveType, raw: _Packed) -> Bound:
@@ -261,6 +257,13 @@ def number_array(values: npt.NDArray[np.generic], valid: Mask | None = None) -> 
     bitmap, nulls = (None, 0) if valid is None else validity_bitmap(valid)
     buffers = [bitmap, pa.py_buffer(np.ascontiguousarray(values))]
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), buffers, nulls)
+
+
+def list_array(type_: pa.DataType, counts: npt.NDArray[np.integer], valid: Mask, items: pa.Array) -> pa.Array:
+    """A list column of items, of which each row has as many as ``counts`` says."""
+    bitmap, nulls = validity_bitmap(valid)
+    buffers = [bitmap, pa.py_buffer(offsets_of(counts))]
+    return pa.Array.from_buffers(type_, len(counts), buffers, nulls, children=[items])
 
 
 def big_endian_decimals(type_: DecimalType, raw: pa.Array) -> pa.Array:

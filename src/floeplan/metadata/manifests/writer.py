@@ -33,11 +33,11 @@ from floeplan.metadata.files import write_file
 from floeplan.metadata.manifests.entries import STAT_MAPS, WHOLE, Content, EntriesTable, Status, partition_column
 from floeplan.metadata.manifests.manifest_list import DATA, DELETES, UNKNOWN, ManifestListTable, Summaries
 from floeplan.metadata.manifests.schemas import entry_layout
-from floeplan.metadata.manifests.values import fixed_width, lengths, number_array
+from floeplan.metadata.manifests.values import fixed_width, lengths, list_array, number_array
 from floeplan.partition.fields import BoundField
 from floeplan.partition.transforms import from_physical
 from floeplan.partition.union import SpecProjection, UnionPartitionType
-from floeplan.vectors import Ints, valid_mask, validity_bitmap
+from floeplan.vectors import Ints, valid_mask
 
 _BLOCK_SIZE_IN_BYTES = 64 * 1024 * 1024
 """Format 1 requires a block size, which readers must ignore."""
@@ -177,15 +177,11 @@ def _partition_type(field: BoundField, entries: EntriesTable) -> PrimitiveType:
 def _without_null_values(pairs: pa.Array) -> pa.Array:
     """Drop keys with a null value: maps in manifests have none."""
     items = pairs.flatten()
-    absent = pc.is_null(pc.struct_field(items, "value"))
-    if not pc.any(absent).as_py():
+    present = pc.is_valid(pc.struct_field(items, "value"))
+    if pc.all(present, min_count=0).as_py():
         return pairs
-    counts = np.asarray(pc.list_value_length(pairs).fill_null(0).to_numpy(zero_copy_only=False))
-    kept = np.concatenate([[0], np.cumsum(~np.asarray(absent.to_numpy(zero_copy_only=False)))])
-    offsets = kept[np.concatenate([[0], np.cumsum(counts)])].astype(np.int64)
-    bitmap, nulls = validity_bitmap(valid_mask(pairs))
-    children = [items.filter(pc.invert(absent))]
-    return pa.Array.from_buffers(pairs.type, len(pairs), [bitmap, pa.py_buffer(offsets)], nulls, children=children)
+    left = np.bincount(pc.list_parent_indices(pairs).filter(present).to_numpy(), minlength=len(pairs))
+    return list_array(pairs.type, left, valid_mask(pairs), items.filter(present))
 
 
 def _big_endian(type_: DecimalType, values: pa.Array) -> pa.Array:
