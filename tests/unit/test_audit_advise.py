@@ -19,8 +19,7 @@ from floeplan.audit.workload import read_workload
 from floeplan.catalog import open_catalog
 from floeplan.cli.main import main
 from floeplan.errors import BadInputError
-from floeplan.metadata.manifests.entries import Content, Status
-from floeplan.metadata.manifests.new_entries import new_entries
+from floeplan.metadata.manifests.entries import Content, Status, new_entries
 from floeplan.partition.union import UnionPartitionType
 from floeplan.scan.model import ScanOptions
 from floeplan.scan.plan import plan_scan

@@ -16,7 +16,7 @@ from floeplan.errors import CorruptMetadataError
 from floeplan.maintain.doctor import doctor
 from floeplan.maintain.expire import expire_snapshots
 from floeplan.maintain.orphans import remove_orphans
-from floeplan.metadata.cache.store import EntriesCache
+from floeplan.metadata.cache import EntriesCache
 from floeplan.metadata.manifests.entries import EntryColumns
 from floeplan.metadata.manifests.list_writer import ListedSnapshot, encode_manifest_list
 from floeplan.metadata.manifests.manifest_list import MANIFEST_COUNT, parse_manifest_list, read_manifest_list

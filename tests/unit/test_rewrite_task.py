@@ -18,7 +18,7 @@ from pyiceberg.transforms import IdentityTransform
 import floeplan as fp
 from floeplan.errors import UnknownFileError
 from floeplan.metadata.files import local_path
-from floeplan.metadata.manifests.new_entries import concat_entries
+from floeplan.metadata.manifests.entries import concat_entries
 from floeplan.partition.union import UnionPartitionType
 from floeplan.rewrite.plan.model import RewriteDataFilesPlan
 from floeplan.rewrite.plan.options import RewriteOptions

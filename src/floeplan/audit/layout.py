@@ -34,7 +34,7 @@ from pyiceberg.transforms import (
 from floeplan.audit.workload import Workload
 from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.metadata.manifests.stats import file_stats
-from floeplan.metadata.manifests.typed_values import to_physical
+from floeplan.metadata.manifests.values import to_physical
 from floeplan.partition.evolution import Term
 from floeplan.partition.fields import BoundField, bind_field, transform_name
 from floeplan.partition.transforms import Transform, apply_vector, can_apply

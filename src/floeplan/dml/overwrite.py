@@ -29,10 +29,9 @@ from floeplan.dml.planning import drop_files, drop_proven, file_tasks, plan_rows
 from floeplan.dml.row_task import Clause, RowChanges
 from floeplan.dml.target import Command, DmlTarget, Mode, resolve
 from floeplan.errors import BadInputError
-from floeplan.metadata.manifests.assemble import number_array, partition_arrow_type
-from floeplan.metadata.manifests.entries import EntriesTable, partition_column
-from floeplan.metadata.manifests.new_entries import concat_entries
+from floeplan.metadata.manifests.entries import EntriesTable, concat_entries, partition_column
 from floeplan.metadata.manifests.stats import file_stats
+from floeplan.metadata.manifests.values import number_array, partition_arrow_type
 from floeplan.partition.fields import BoundField, SourceTypes, source_types
 from floeplan.partition.key import partition_codes
 from floeplan.partition.recover import recover

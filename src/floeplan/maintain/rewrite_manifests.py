@@ -18,9 +18,8 @@ from pyiceberg.table.refs import MAIN_BRANCH
 
 from floeplan.catalog import load_table
 from floeplan.errors import InvalidOptionError
-from floeplan.metadata.manifests.entries import WHOLE, EntriesTable, EntryColumns
+from floeplan.metadata.manifests.entries import WHOLE, EntriesTable, EntryColumns, concat_entries
 from floeplan.metadata.manifests.manifest_list import DATA, DELETES
-from floeplan.metadata.manifests.new_entries import concat_entries
 from floeplan.partition.key import partition_codes
 from floeplan.partition.union import UnionPartitionType
 from floeplan.rewrite.spec_upgrade.entry_moves import MOST_MANIFESTS, Clustering

@@ -22,7 +22,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 
 from floeplan.errors import BadInputError
-from floeplan.metadata.cache.store import EntriesCache
+from floeplan.metadata.cache import EntriesCache
 from floeplan.metadata.manifests.entries import EntryColumns, Status
 from floeplan.metadata.manifests.manifest_list import DATA, ManifestListTable, concat_manifest_lists
 from floeplan.partition.fields import source_types

@@ -18,7 +18,7 @@ from floeplan.catalog import load_table
 from floeplan.errors import UnknownOptionError
 from floeplan.metadata.manifests.entries import STAT_MAPS, WHOLE, Content, EntriesTable, EntryColumns, partition_column
 from floeplan.metadata.manifests.manifest_list import DATA
-from floeplan.metadata.manifests.typed_values import to_logical
+from floeplan.metadata.manifests.values import to_logical
 from floeplan.partition.key import partition_codes
 from floeplan.partition.union import UnionPartitionType
 from floeplan.snapshot.reader import ScanTarget, SnapshotReader, resolve_target

@@ -21,9 +21,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.types import UnknownType
 
-from floeplan.metadata.manifests.entries import WHOLE, EntriesTable, EntryColumns, Status, partition_column
+from floeplan.metadata.manifests.entries import (
+    WHOLE,
+    EntriesTable,
+    EntryColumns,
+    Status,
+    carried_over,
+    concat_entries,
+    partition_column,
+)
 from floeplan.metadata.manifests.manifest_list import UNKNOWN, ManifestListTable, concat_manifest_lists
-from floeplan.metadata.manifests.new_entries import carried_over, concat_entries
 from floeplan.metadata.manifests.reader import read_entries
 from floeplan.metadata.manifests.stats import manifest_stats
 from floeplan.partition.fields import BoundField

@@ -28,9 +28,8 @@ from pyiceberg.types import PrimitiveType
 
 from floeplan.errors import CorruptMetadataError, InvalidOptionError, UnknownSpecError
 from floeplan.metadata.files import MAX_WORKERS, local_path
-from floeplan.metadata.manifests.entries import WHOLE, EntriesTable, EntryColumns, Status
+from floeplan.metadata.manifests.entries import WHOLE, EntriesTable, EntryColumns, Status, carried_over, concat_entries
 from floeplan.metadata.manifests.manifest_list import DATA, DELETES, ManifestListTable, concat_manifest_lists
-from floeplan.metadata.manifests.new_entries import carried_over, concat_entries
 from floeplan.metadata.manifests.reader import read_entries
 from floeplan.metadata.manifests.writer import write_manifest
 from floeplan.partition.transforms import can_apply

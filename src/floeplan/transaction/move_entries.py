@@ -22,9 +22,8 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
 
 from floeplan.errors import CorruptMetadataError, FloeplanError
-from floeplan.metadata.manifests.entries import Content, EntriesTable, Status
+from floeplan.metadata.manifests.entries import Content, EntriesTable, Status, with_status
 from floeplan.metadata.manifests.manifest_list import DATA, DELETES, ManifestListTable
-from floeplan.metadata.manifests.new_entries import with_status
 from floeplan.snapshot.reader import SnapshotReader
 from floeplan.transaction.catalog_commit import CommitOptions
 from floeplan.transaction.change import Operation, SnapshotChange

@@ -30,7 +30,7 @@ from pyiceberg.table.snapshots import Operation as SummaryOperation
 from pyiceberg.table.snapshots import Snapshot, Summary
 
 from floeplan.metadata.delete_index import DeleteFileId
-from floeplan.metadata.manifests.entries import Content, EntriesTable
+from floeplan.metadata.manifests.entries import Content, EntriesTable, concat_entries, no_entries, with_status
 from floeplan.metadata.manifests.list_writer import EncodedList, ListedSnapshot, write_manifest_list
 from floeplan.metadata.manifests.manifest_list import (
     DATA,
@@ -39,7 +39,6 @@ from floeplan.metadata.manifests.manifest_list import (
     concat_manifest_lists,
     read_manifest_list,
 )
-from floeplan.metadata.manifests.new_entries import concat_entries, no_entries, with_status
 from floeplan.partition.key import partition_codes
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.stats import to_mask

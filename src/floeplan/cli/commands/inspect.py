@@ -24,7 +24,7 @@ from floeplan.cli.common import (
     spinner,
 )
 from floeplan.maintain.inspect import Inspection, inspect_table
-from floeplan.metadata.root.writer import RootSummary, write_root
+from floeplan.metadata.root_writer import RootSummary, write_root
 from floeplan.snapshot.reader import resolve_target
 from floeplan.text import counted, human_bytes, percent
 

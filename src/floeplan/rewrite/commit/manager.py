@@ -29,9 +29,8 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from floeplan.errors import CommitConflictError, CommitError, CorruptMetadataError, FloeplanError
 from floeplan.metadata.delete_index import DeleteFileId, DeleteKind
 from floeplan.metadata.files import TableFiles
-from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns
+from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns, concat_entries
 from floeplan.metadata.manifests.manifest_list import DATA
-from floeplan.metadata.manifests.new_entries import concat_entries
 from floeplan.partition.fields import source_types
 from floeplan.partition.union import UnionPartitionType
 from floeplan.rewrite.commit.carry_deletes import CarriedDeletes, ConcurrentChanges, DeleteCarrier, is_among

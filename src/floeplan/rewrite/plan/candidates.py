@@ -23,9 +23,9 @@ from pyiceberg.schema import Schema
 
 from floeplan.errors import InvalidOptionError
 from floeplan.metadata.delete_index import DeleteKind, DeleteMatches
-from floeplan.metadata.manifests.assemble import partition_arrow_type
 from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.metadata.manifests.stats import file_stats
+from floeplan.metadata.manifests.values import partition_arrow_type
 from floeplan.partition.fields import transform_name
 from floeplan.partition.recover import Obstacle, Recovered, recover
 from floeplan.partition.transforms import can_apply

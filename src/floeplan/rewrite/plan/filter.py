@@ -28,10 +28,10 @@ import numpy as np
 import pyarrow as pa
 from pyiceberg.schema import Schema
 
-from floeplan.metadata.manifests.assemble import partition_arrow_type
 from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.metadata.manifests.manifest_list import ManifestListTable
 from floeplan.metadata.manifests.stats import file_stats
+from floeplan.metadata.manifests.values import partition_arrow_type
 from floeplan.partition.fields import BoundField, fields_on
 from floeplan.partition.key import PartitionKey, group_codes
 from floeplan.partition.lift import Exactness, lift

@@ -23,8 +23,7 @@ import pyarrow as pa
 from pyiceberg.schema import Schema
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER_ID, SortField, SortOrder
 
-from floeplan.metadata.manifests.entries import EntriesTable
-from floeplan.metadata.manifests.new_entries import concat_entries
+from floeplan.metadata.manifests.entries import EntriesTable, concat_entries
 from floeplan.parquet.prune.selection import RowSelection
 from floeplan.partition.key import PartitionKey
 from floeplan.rewrite.run.group_task import GroupAttempt

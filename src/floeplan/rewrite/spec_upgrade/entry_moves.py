@@ -13,8 +13,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from floeplan.metadata.manifests.entries import WHOLE, Content, EntriesTable, EntryColumns, partition_column
-from floeplan.metadata.manifests.new_entries import concat_entries
+from floeplan.metadata.manifests.entries import (
+    WHOLE,
+    Content,
+    EntriesTable,
+    EntryColumns,
+    concat_entries,
+    partition_column,
+)
 from floeplan.partition.key import partition_codes
 from floeplan.partition.union import UnionPartitionType
 from floeplan.snapshot.reader import SnapshotReader

@@ -30,7 +30,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from floeplan.metadata.delete_index import DeleteKind
 from floeplan.metadata.manifests.entries import partition_column
-from floeplan.metadata.manifests.typed_values import to_logical
+from floeplan.metadata.manifests.values import to_logical
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.build import field_ids
 from floeplan.predicate.stats import TriState

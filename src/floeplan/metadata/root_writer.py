@@ -2,7 +2,12 @@
 
 Rule: the file holds all that the manifests hold of live files, of every spec; ``write_manifests_from_root``
 gives back manifests whose entries are the same. Partition values are kept as they are, never recovered from bounds, so
-files without statistics and bucket fields come back too. See ``floeplan.metadata.root.layout`` for the columns.
+files without statistics and bucket fields come back too. See ``floeplan.metadata.root`` for the columns.
+
+Partition ranges: for a field of the file's own spec both ends are the partition value itself, for every function
+(bucket too) and with any statistics. For a field of another spec the ends are the function of the file's bounds, if it
+keeps the order: bounds need not be tight, the range is only wider then. A range is about ordinary values; nulls and NaN
+are outside of it. Fail-safe: everything else is null, unknown.
 """
 
 from __future__ import annotations
@@ -10,7 +15,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
 from uuid import uuid4
@@ -24,13 +29,13 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import LongType, PrimitiveType, StringType
 
 from floeplan.metadata.files import local_path
-from floeplan.metadata.manifests.assemble import number_array, partition_arrow_type
-from floeplan.metadata.manifests.bounds import decode_bounds, decode_values
 from floeplan.metadata.manifests.entries import (
     FIELD_IDS,
     PARTITION,
+    POSITION_DELETE_PATH,
     STAT_MAPS,
     WHOLE,
     Content,
@@ -38,6 +43,7 @@ from floeplan.metadata.manifests.entries import (
     EntryColumns,
     Status,
     partition_column,
+    with_status,
 )
 from floeplan.metadata.manifests.list_writer import ListedSnapshot, encode_manifest_list
 from floeplan.metadata.manifests.manifest_list import (
@@ -48,85 +54,26 @@ from floeplan.metadata.manifests.manifest_list import (
     read_manifest_list,
 )
 from floeplan.metadata.manifests.reader import read_entries
-from floeplan.metadata.manifests.typed_values import fitting, to_logical
+from floeplan.metadata.manifests.values import decode_bounds, decode_values, fitting, partition_arrow_type, to_logical
 from floeplan.metadata.manifests.writer import manifest_row, write_manifest
-from floeplan.metadata.root.layout import (
-    HEADER_KEY,
-    LEAF_OF_MAP,
-    PLAIN,
-    RootHeader,
-    StatColumn,
-    empty_maps,
-    partition_fields,
-    stat_columns,
-    unpack_map,
-)
-from floeplan.metadata.root.reader import RootManifest
-from floeplan.partition.fields import BoundField
+from floeplan.metadata.root import HEADER_KEY, LEAF_OF_MAP, PLAIN, RootHeader, RootManifest
+from floeplan.partition.fields import BoundField, source_types
 from floeplan.partition.transforms import apply_vector, integer_limits
 from floeplan.partition.union import UnionField, UnionPartitionType
-from floeplan.predicate.stats import Bound, Vector, take, trusted
-from floeplan.vectors import Mask
-
-# The range of every partition function's output over a file, for all fields of the union tuple.
-#
-# Rule: for a field of the file's own spec both ends are the partition value itself, for every function (bucket too)
-# and with any statistics. For a field of another spec the ends are the function of the file's bounds, if it
-# keeps the order: bounds need not be tight, the range is only wider then. Fail-safe: everything else is null, unknown.
-# A range is about ordinary values; nulls and NaN are outside of it.
-
-
-Bounds = Mapping[int, pa.Array]
-"""Single-value bytes by field id of the column they bound."""
-
-
-def partition_range(
-    field: UnionField, entries: EntriesTable, values: pa.Array, lower: Bounds, upper: Bounds
-) -> tuple[pa.Array, pa.Array]:
-    """Both ends for every entry, in the physical domain; ``values`` is the field's column of the union tuple."""
-    own = pa.array(np.isin(entries.spec_id, list(field.positions)))
-    type_ = values.type
-    ends = _from_bounds(field.bound, lower.get(field.bound.source_id), upper.get(field.bound.source_id))
-    if ends is None:
-        nothing = pa.nulls(len(values), type_)
-        ends = nothing, nothing
-    return pc.if_else(own, values, ends[0].cast(type_)), pc.if_else(own, values, ends[1].cast(type_))
-
-
-def _from_bounds(field: BoundField, lower: pa.Array | None, upper: pa.Array | None) -> tuple[pa.Array, pa.Array] | None:
-    if lower is None or upper is None or field.obstacle or not field.transform.preserves_order:
-        return None
-    low, high = trusted(*decode_bounds(field.source_type, lower, upper))
-    if low is None or high is None:
-        return None
-    return _transformed(field, low), _transformed(field, high)
-
-
-def _transformed(field: BoundField, bound: Bound) -> pa.Array:
-    rows = np.flatnonzero(bound.valid)
-    source = take(bound.values, rows)
-    labels = apply_vector(field.transform, field.source_type, source)
-    fitting = _fits(field, source, labels)
-    places = np.full(len(bound.valid), -1, dtype=np.int64)
-    places[rows[fitting]] = np.flatnonzero(fitting)
-    values = pa.array(labels) if isinstance(labels, np.ndarray) else labels
-    return values.cast(partition_arrow_type(field.column.type)).take(pa.array(places, mask=places < 0))
-
-
-def _fits(field: BoundField, source: Vector, labels: Vector) -> Mask:
-    """Whether a label is within its type; one above its source has wrapped around the smallest integer."""
-    limits = integer_limits(field.column.type)
-    if not isinstance(labels, np.ndarray) or limits is None:
-        return np.ones(len(labels), dtype=np.bool_)
-    fits = np.asarray((labels >= limits[0]) & (labels <= limits[1]))
-    steps = field.column.type == field.source_type and not isinstance(field.transform, IdentityTransform)
-    return fits & np.asarray(labels <= source) if steps else fits
-
-
-# Writing the root manifest.
+from floeplan.predicate.stats import Bound, take, to_mask, trusted
+from floeplan.schemas import fields_by_id
 
 ROW_GROUP_ENTRIES = 10_000
 """Entries in a row group: enough to compress well, few enough that a selective plan reads few."""
+
+_RESERVED: Mapping[int, tuple[str, PrimitiveType]] = {
+    POSITION_DELETE_PATH: ("file_path", StringType()),
+    POSITION_DELETE_PATH - 1: ("pos", LongType()),
+}
+"""The columns of position delete files, which no schema has."""
+
+Maps = Mapping[str, Mapping[int, pa.Array]]
+"""The maps of statistics by name, each as columns by field id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,17 +92,9 @@ class RootSummary:
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON document of the command."""
-        return {
-            "file": self.location,
-            "snapshot_id": self.snapshot_id,
-            "entries": self.entries,
-            "data_files": self.data_files,
-            "delete_files": self.delete_files,
-            "specs": list(self.specs),
-            "partition_fields": list(self.partition_fields),
-            "row_groups": self.row_groups,
-            "bytes": self.bytes,
-        }
+        found = asdict(self)
+        lists = {"specs": list(self.specs), "partition_fields": list(self.partition_fields)}
+        return {"file": found.pop("location")} | found | lists
 
 
 def write_root(
@@ -178,20 +117,20 @@ def write_root(
     metadata = table.metadata
     union = UnionPartitionType.of_table(metadata)
     manifests = ManifestListTable.empty() if snapshot is None else read_manifest_list(snapshot.manifest_list, table.io)
-    entries = _sorted(read_entries(manifests, union, EntryColumns(WHOLE), io=table.io).live())
+    entries = _sorted(read_entries(manifests, union, EntryColumns(WHOLE), io=table.io, live=True))
     groups = list(_row_groups(entries, row_group_entries))
     maps = {name: unpack_map(entries.array(name)) for name in STAT_MAPS}
-    columns = stat_columns({key for found in maps.values() for key in found}, metadata)
-    body = _body(entries, manifests, union, maps, columns)
+    columns = _stat_columns({key for found in maps.values() for key in found}, metadata)
+    types = entries.partition_types
     header = RootHeader(
         table_uuid=str(metadata.table_uuid),
         snapshot_id=None if snapshot is None else snapshot.snapshot_id,
-        partition=partition_fields(union, entries.partition_types),
-        columns={column.name: column.field_id for column in columns},
+        partition={f.id: (f.name, types.get(f.id, f.bound.column.type)) for f in union.fields},
+        columns={name: field_id for name, (field_id, _) in columns.items()},
         manifest_list=_list_of_groups(location, entries, groups, union, snapshot),
     )
-    body = body.replace_schema_metadata({HEADER_KEY: header.to_json().encode()})
-    size = _write(location, body, groups, io)
+    body = _body(entries, manifests, union, maps, columns)
+    size = _write(location, body.replace_schema_metadata({HEADER_KEY: header.to_json().encode()}), groups, io)
     is_data = entries.content == Content.DATA
     return RootSummary(
         location=location,
@@ -225,11 +164,13 @@ def write_manifests_from_root(
     specs = {spec.spec_id: spec for spec in metadata.partition_specs}
     groups, name, written = root.manifests, uuid4(), []
     for group in range(len(groups)):
-        entries = _settled(root.read_entries(groups, union, EntryColumns(WHOLE), rows=np.array([group])), snapshot_id)
+        entries = root.read_entries(groups, union, EntryColumns(WHOLE), rows=np.array([group]))
+        added_by = entries.ints("snapshot_id")
+        added = (entries.status == Status.ADDED) & (added_by == snapshot_id)
         written.append(
             write_manifest(
                 f"{folder.rstrip('/')}/{name}-m{group}.avro",
-                entries,
+                with_status(entries, np.where(added, Status.ADDED, Status.EXISTING), added_by),
                 specs[int(groups.spec_id[group])],
                 metadata.schema(),
                 union=union,
@@ -241,13 +182,6 @@ def write_manifests_from_root(
             )
         )
     return concat_manifest_lists(written) if written else ManifestListTable.empty()
-
-
-def _settled(entries: EntriesTable, snapshot_id: int) -> EntriesTable:
-    added = (entries.status == Status.ADDED) & (entries.ints("snapshot_id") == snapshot_id)
-    status = number_array(np.where(added, Status.ADDED, Status.EXISTING).astype(np.int8), None)
-    at = entries.table.schema.get_field_index("status")
-    return replace(entries, table=entries.table.set_column(at, "status", status))
 
 
 def _sorted(entries: EntriesTable) -> EntriesTable:
@@ -268,9 +202,46 @@ def _row_groups(entries: EntriesTable, most: int) -> Iterator[slice]:
         yield from (slice(at, min(at + most, end)) for at in range(start, end, most))
 
 
+def unpack_map(pairs: pa.Array) -> dict[int, pa.Array]:
+    """A map per entry as a column for each key, null where a map does not have it; of a key twice the last counts."""
+    items = pairs.flatten()
+    keys = pc.struct_field(items, "key").to_numpy(zero_copy_only=False)
+    values = pc.struct_field(items, "value")
+    rows = pc.list_parent_indices(pairs).to_numpy()
+    order = np.argsort(keys, kind="stable")
+    found, starts = np.unique(keys[order], return_index=True)
+    columns = {}
+    for key, (start, end) in zip(found.tolist(), pairwise([*starts, len(order)]), strict=True):
+        places = np.full(len(pairs), -1, dtype=np.int64)
+        places[rows[order[start:end]]] = order[start:end]
+        columns[key] = values.take(pa.array(places, mask=places < 0))
+    return columns
+
+
+def _stat_columns(field_ids: set[int], metadata: TableMetadata) -> dict[str, tuple[int, PrimitiveType | None]]:
+    """Field ids and types of the columns of ``stats`` by name.
+
+    Names and types are the newest ones, the id is added to names that are taken; there is no type when no schema knows
+    the column.
+    """
+    types = source_types(metadata.schema(), metadata.schemas)
+    newest_last = sorted(metadata.schemas, key=lambda s: (s.schema_id == metadata.current_schema_id, s.schema_id))
+    names: dict[int, str] = {key: name for key, (name, _) in _RESERVED.items()}
+    for schema in newest_last:
+        names |= {field_id: schema.find_column_name(field_id) or "" for field_id in fields_by_id(schema)}
+    columns: dict[str, tuple[int, PrimitiveType | None]] = {}
+    for field_id in sorted(field_ids):
+        name = names.get(field_id) or f"field_{field_id}"
+        name = f"{name}_{field_id}" if name in columns else name
+        known = types.get(field_id) or ((_RESERVED[field_id][1],) if field_id in _RESERVED else (None,))
+        columns[name] = (field_id, known[0])
+    return columns
+
+
 def _list_of_groups(
     location: str, entries: EntriesTable, groups: list[slice], union: UnionPartitionType, snapshot: Snapshot | None
 ) -> bytes:
+    """The manifest list whose manifests are the row groups, as Avro."""
     if snapshot is None or not groups:
         return b""
     rows = []
@@ -289,45 +260,37 @@ def _body(
     entries: EntriesTable,
     manifests: ManifestListTable,
     union: UnionPartitionType,
-    maps: Mapping[str, Mapping[int, pa.Array]],
-    columns: tuple[StatColumn, ...],
+    maps: Maps,
+    columns: Mapping[str, tuple[int, PrimitiveType | None]],
 ) -> pa.Table:
+    """The rows of the file."""
     made = {name: entries.array(name) for name in PLAIN}
     made["manifest_path"] = manifests.path.take(entries.array("manifest")).dictionary_encode()
-    made["empty_maps"] = pa.array(empty_maps(entries))
+    # A bit for each map of statistics: the entry has the map, and there is nothing in it.
+    empty_maps = np.zeros(len(entries), dtype=np.int8)
+    for bit, name in enumerate(STAT_MAPS):
+        is_empty = pc.equal(pc.list_value_length(entries.array(name)), 0).fill_null(False)
+        empty_maps |= to_mask(is_empty).astype(np.int8) << np.int8(bit)
+    made["empty_maps"] = pa.array(empty_maps)
     tuples, ranges = {}, {}
     for field in union.fields:
         values, type_ = entries.array(partition_column(field.id)), entries.partition_types[field.id]
-        ends = partition_range(field, entries, values, maps["lower_bounds"], maps["upper_bounds"])
+        lower, upper = _partition_range(field, entries, values, maps)
         tuples[field.name] = to_logical(type_, values)
-        ranges[field.name] = _struct(dict(zip(("lower", "upper"), (to_logical(type_, e) for e in ends), strict=True)))
-    stats = {column.name: _struct(_stats(column, maps, len(entries))) for column in columns}
+        ranges[field.name] = _struct({"lower": to_logical(type_, lower), "upper": to_logical(type_, upper)})
+    stats = {name: _stats(field_id, type_, maps, len(entries)) for name, (field_id, type_) in columns.items()}
     for name, fields in {"partition": tuples, "partition_ranges": ranges, "stats": stats}.items():
         if fields:
             made[name] = _struct(fields)
-    ids = {field.name: field.id for field in union.fields}
-    schema = [_with_field_ids(pa.field(name, array.type), ids) for name, array in made.items()]
+    # Fields have the ids they have in manifests, those of the union tuple their own.
+    ids, union_ids = {**FIELD_IDS, "partition": PARTITION}, {field.name: field.id for field in union.fields}
+    schema = []
+    for name, array in made.items():
+        type_ = array.type
+        if name == "partition":
+            type_ = pa.struct([_with_id(type_.field(at), union_ids) for at in range(type_.num_fields)])
+        schema.append(_with_id(pa.field(name, type_), ids))
     return pa.table(list(made.values()), schema=pa.schema(schema))
-
-
-def _stats(column: StatColumn, maps: Mapping[str, Mapping[int, pa.Array]], rows: int) -> dict[str, pa.Array]:
-    leaves = {}
-    for name, leaf in LEAF_OF_MAP.items():
-        empty = pa.nulls(rows, pa.large_binary() if leaf.endswith("_bytes") else pa.int64())
-        leaves[leaf] = maps[name].get(column.field_id, empty)
-    for side in ("lower", "upper"):
-        bound = None if column.type is None else decode_values(column.type, leaves[f"{side}_bytes"])
-        if bound is not None and column.type is not None:
-            leaves[side] = to_logical(column.type, fitting(column.type, bound))
-    return leaves
-
-
-def _with_field_ids(field: pa.Field, partition_ids: Mapping[str, int]) -> pa.Field:
-    """The field with its id in manifests, and the fields of the union tuple with theirs."""
-    if field.name == "partition":
-        inner = [_with_id(field.type.field(at), partition_ids) for at in range(field.type.num_fields)]
-        field = pa.field(field.name, pa.struct(inner))
-    return _with_id(field, {**FIELD_IDS, "partition": PARTITION})
 
 
 def _with_id(field: pa.Field, ids: Mapping[str, int]) -> pa.Field:
@@ -338,8 +301,56 @@ def _struct(fields: Mapping[str, pa.Array]) -> pa.Array:
     return pa.StructArray.from_arrays(list(fields.values()), names=list(fields))
 
 
+def _stats(field_id: int, type_: PrimitiveType | None, maps: Maps, rows: int) -> pa.Array:
+    """The statistics of one column; bounds as they were written and, if the type is known, in it."""
+    leaves = {}
+    for name, leaf in LEAF_OF_MAP.items():
+        empty = pa.nulls(rows, pa.large_binary() if leaf.endswith("_bytes") else pa.int64())
+        leaves[leaf] = maps[name].get(field_id, empty)
+    for side in ("lower", "upper"):
+        bound = None if type_ is None else decode_values(type_, leaves[f"{side}_bytes"])
+        if bound is not None and type_ is not None:
+            leaves[side] = to_logical(type_, fitting(type_, bound))
+    return _struct(leaves)
+
+
+def _partition_range(
+    field: UnionField, entries: EntriesTable, values: pa.Array, maps: Maps
+) -> tuple[pa.Array, pa.Array]:
+    """Both ends for every entry, in the physical domain; ``values`` is the field's column of the union tuple."""
+    bound = field.bound
+    lower, upper = (maps[name].get(bound.source_id) for name in ("lower_bounds", "upper_bounds"))
+    low = high = None
+    if lower is not None and upper is not None and not bound.obstacle and bound.transform.preserves_order:
+        low, high = trusted(*decode_bounds(bound.source_type, lower, upper))
+    if low is None or high is None:
+        first = last = pa.nulls(len(values), values.type)
+    else:
+        first, last = (_transformed(bound, end).cast(values.type) for end in (low, high))
+    own = pa.array(np.isin(entries.spec_id, list(field.positions)))
+    return pc.if_else(own, values, first), pc.if_else(own, values, last)
+
+
+def _transformed(field: BoundField, bound: Bound) -> pa.Array:
+    """The partition function of bounds; null where a bound is invalid or the result is outside its type."""
+    rows = np.flatnonzero(bound.valid)
+    source = take(bound.values, rows)
+    labels = apply_vector(field.transform, field.source_type, source)
+    fits = np.ones(len(rows), dtype=np.bool_)
+    limits = integer_limits(field.column.type)
+    if isinstance(labels, np.ndarray) and limits is not None:
+        fits = np.asarray((labels >= limits[0]) & (labels <= limits[1]))
+        # Truncation rounds down: a result above its source has wrapped around the smallest integer.
+        if field.column.type == field.source_type and not isinstance(field.transform, IdentityTransform):
+            fits &= np.asarray(labels <= source)
+    places = np.full(len(bound.valid), -1, dtype=np.int64)
+    places[rows[fits]] = np.flatnonzero(fits)
+    values = pa.array(labels) if isinstance(labels, np.ndarray) else labels
+    return values.cast(partition_arrow_type(field.column.type)).take(pa.array(places, mask=places < 0))
+
+
 def _write(location: str, body: pa.Table, groups: list[slice], io: FileIO | None) -> int:
-    """Write the file; on a disk beside the target, which is replaced in the end."""
+    """Write the file and return its size; on a disk beside the target, which is replaced in the end."""
     path = local_path(location)
     if path is None:
         store = io or load_file_io(location=location)

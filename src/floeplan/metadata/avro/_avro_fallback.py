@@ -1,23 +1,26 @@
-"""The decoder in plain Python, for places without the compiled one: same programs, same columns, same errors.
+"""The decoder and the encoder in plain Python, for places without the compiled ones: same programs, columns and errors.
 
-It follows ``_avro_decode`` step by step; both must be changed together.
+They follow ``_avro_decode`` and ``_avro_encode`` step by step; both must be changed together.
 """
 
 from __future__ import annotations
 
 import struct
 from array import array
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from floeplan.metadata.avro.program import BadAvro, Kind, Op
+from floeplan.metadata.avro.program import BadAvro, EncodeOp, Kind, Op
 
 TRUNCATED, LONG_VARINT, BAD_LENGTH, BAD_COUNT, BAD_BRANCH, BAD_BOOLEAN, LEFT_OVER = range(7)
 INT64_MIN = -(2**63)
+# Plain integers: comparing them is faster than comparing members of an enumeration.
 END, VARINT, BYTES, BOOL, FLOAT, DOUBLE, FIXED, MARK, OPTIONAL = (int(op) for op in list(Op)[:9])
 LIST, KEYED_VARINT, KEYED_BYTES, SKIP_ARRAY, SKIP_MAP = (int(op) for op in list(Op)[10:])
+ENCODE_OPTIONAL, ENCODE_LIST = int(EncodeOp.OPTIONAL), int(EncodeOp.LIST)
 
 Buffers: TypeAlias = "tuple[array[Any], bytearray, bytearray]"
 
@@ -56,24 +59,20 @@ class _Sink:
     def has(self, row: int, value: int) -> bool:
         return self.rows > row and bool(self.valid[row]) and self.values[row] == value
 
-    def put(self, row: int, value: float) -> None:
-        if self.rows > row:
-            self.values[row] = value
-            return
-        self.pad(row)
-        self.values.append(value)
-        self.valid.append(1)
-        self.rows = row + 1
-
-    def put_bytes(self, row: int, value: bytes | memoryview) -> None:
-        if self.rows > row:
-            del self.data[int(self.values[row]) :]
+    def put(self, row: int, value: Any) -> None:
+        """Set a row; of a key that a map has twice the last value counts."""
+        again = self.rows > row
+        if not again:
+            self.pad(row)
+        if self.is_bytes:
+            if again:
+                del self.data[int(self.values[row]) :]
             self.data += value
-            self.values[row + 1] = len(self.data)
+            value = len(self.data)
+        if again:
+            self.values[row + self.is_bytes] = value
             return
-        self.pad(row)
-        self.data += value
-        self.values.append(len(self.data))
+        self.values.append(value)
         self.valid.append(1)
         self.rows = row + 1
 
@@ -188,15 +187,10 @@ class Decoder:
             raise BadAvro(BAD_BRANCH, start)
         return branch
 
-    def _put(self, number: int, value: float) -> None:
+    def _put(self, number: int, value: float | memoryview) -> None:
         if number >= 0:
             sink = self._sinks[number]
             sink.put(self._rows[sink.domain], value)
-
-    def _put_bytes(self, number: int, value: memoryview) -> None:
-        if number >= 0:
-            sink = self._sinks[number]
-            sink.put_bytes(self._rows[sink.domain], value)
 
     def _keyed(self, pc: int, is_bytes: bool) -> None:
         keys, null_branch = self._code[pc], self._code[pc + 1]
@@ -213,10 +207,7 @@ class Decoder:
                 sink = sinks.get(self._varint(), -1)
                 if null_branch >= 0 and self._branch(2) == null_branch:
                     continue
-                if is_bytes:
-                    self._put_bytes(sink, self._take(self._length()))
-                else:
-                    self._put(sink, self._varint())
+                self._put(sink, self._take(self._length()) if is_bytes else self._varint())
 
     def _list(self, pc: int) -> None:
         domain = self._code[pc + 1]
@@ -226,19 +217,6 @@ class Decoder:
                 self._run(pc + 3)
                 self._rows[domain] += 1
         self._put(self._code[pc], self._rows[domain] - first)
-
-    def _skip_items(self, pc: int, has_keys: bool) -> None:
-        while True:
-            count, size = self._count()
-            if count == 0:
-                return
-            if size >= 0:
-                self._at += size
-                continue
-            for _ in range(count):
-                if has_keys:
-                    self._take(self._length())
-                self._run(pc)
 
     def _run(self, pc: int) -> None:
         """Run code up to its END."""
@@ -251,7 +229,7 @@ class Decoder:
                 self._put(code[pc + 1], self._varint())
                 pc += 2
             elif op == BYTES:
-                self._put_bytes(code[pc + 1], self._take(self._length()))
+                self._put(code[pc + 1], self._take(self._length()))
                 pc += 2
             elif op == OPTIONAL:
                 pc += 3 + (code[pc + 2] if self._branch(2) == code[pc + 1] else 0)
@@ -259,34 +237,112 @@ class Decoder:
                 self._keyed(pc + 1, op == KEYED_BYTES)
                 pc += 3 + 2 * code[pc + 1]
             elif op in (SKIP_ARRAY, SKIP_MAP):
-                self._skip_items(pc + 2, op == SKIP_MAP)
+                while (block := self._count())[0]:
+                    count, size = block
+                    if size >= 0:
+                        self._at += size
+                        continue
+                    for _ in range(count):
+                        if op == SKIP_MAP:
+                            self._take(self._length())
+                        self._run(pc + 2)
                 pc += 2 + code[pc + 1]
             elif op == LIST:
                 self._list(pc + 1)
                 pc += 4 + code[pc + 3]
             elif op == FIXED:
-                self._put_bytes(code[pc + 1], self._take(code[pc + 2]))
+                self._put(code[pc + 1], self._take(code[pc + 2]))
                 pc += 3
             elif op == MARK:
                 self._put(code[pc + 1], 1)
                 pc += 2
             elif op == BOOL:
-                self._boolean(code[pc + 1])
+                start, value = self._at, self._take(1)[0]
+                if value > 1:
+                    raise BadAvro(BAD_BOOLEAN, start)
+                self._put(code[pc + 1], value)
                 pc += 2
             elif op in (FLOAT, DOUBLE):
-                self._put(code[pc + 1], struct.unpack("<d" if op == DOUBLE else "<f", self._real(op))[0])
+                real = struct.unpack("<d" if op == DOUBLE else "<f", self._take(8 if op == DOUBLE else 4))
+                self._put(code[pc + 1], real[0])
                 pc += 2
             else:  # UNION
                 first = pc + 3 + code[pc + 1]
                 self._run(first + code[pc + 3 + self._branch(code[pc + 1])])
                 pc = first + code[pc + 2]
 
-    def _real(self, op: int) -> memoryview:
-        return self._take(8 if op == DOUBLE else 4)
 
-    def _boolean(self, sink: int) -> None:
-        start = self._at
-        value = self._take(1)[0]
-        if value > 1:
-            raise BadAvro(BAD_BOOLEAN, start)
-        self._put(sink, value)
+ColumnBuffers: TypeAlias = tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8] | None, npt.NDArray[np.uint8]]
+
+
+class Encoder:
+    """Writes the rows of domain 0 as records, in order."""
+
+    def __init__(
+        self, code: npt.NDArray[np.int32], columns: Sequence[ColumnBuffers], domains: int, records: int
+    ) -> None:
+        self._code: list[int] = code.tolist()
+        self._values: list[list[int]] = [values.tolist() for values, _, _ in columns]
+        self._valid: list[list[int] | None] = [None if valid is None else valid.tolist() for _, valid, _ in columns]
+        self._data = [data.tobytes() for _, _, data in columns]
+        self._rows = [0] * domains
+        self._records = records
+        self._out = bytearray()
+
+    def encode(self, limit: int) -> tuple[bytes, int]:
+        """The next records, as many as it takes to have ``limit`` bytes, and their number."""
+        first = self._rows[0]
+        self._out = bytearray()
+        while self._rows[0] < self._records and len(self._out) < limit:
+            self._run(0, 0)
+            self._rows[0] += 1
+        return bytes(self._out), self._rows[0] - first
+
+    def _varint(self, value: int) -> None:
+        bits = (value << 1) ^ (value >> 63)
+        while bits > 0x7F:
+            self._out.append(bits & 0x7F | 0x80)
+            bits >>= 7
+        self._out.append(bits)
+
+    def _list(self, column: int, row: int, pc: int) -> None:
+        """All items as one block, then the empty block that ends a list."""
+        domain, count = self._code[pc], self._values[column][row]
+        if count:
+            self._varint(count)
+            for _ in range(count):
+                self._run(pc + 2, domain)
+                self._rows[domain] += 1
+        self._varint(0)
+
+    def _run(self, pc: int, domain: int) -> None:
+        """Run code up to its END for the next row of a domain."""
+        code, row = self._code, self._rows[domain]
+        while (op := code[pc]) != END:
+            column = code[pc + 1]
+            if op == VARINT:
+                self._varint(self._values[column][row])
+                pc += 2
+            elif op in (BYTES, FIXED):
+                start, end = self._values[column][row : row + 2]
+                if op == BYTES:
+                    self._varint(end - start)
+                self._out += self._data[column][start:end]
+                pc += 2
+            elif op == ENCODE_OPTIONAL:
+                valid = self._valid[column]
+                present = valid is None or bool(valid[row])
+                self._varint(int(present))
+                pc += 3 if present else 3 + code[pc + 2]
+            elif op == ENCODE_LIST:
+                self._list(column, row, pc + 2)
+                pc += 4 + code[pc + 3]
+            else:
+                value = self._values[column][row]
+                if op == BOOL:
+                    self._out.append(value != 0)
+                elif op == DOUBLE:
+                    self._out += struct.pack("<q", value)
+                else:  # FLOAT
+                    self._out += np.int64(value).view(np.float64).astype(np.float32).tobytes()
+                pc += 2
