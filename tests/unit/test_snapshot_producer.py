@@ -223,7 +223,7 @@ def test_writers_of_one_status_refuse_others(tmp_path: Path) -> None:
         with pytest.raises(CorruptMetadataError, match=r"a\.parquet is not EXISTING"):
             writer.write_existing_data_manifest([wrong], shape)
     with pytest.raises(CorruptMetadataError, match=r"a\.parquet is not ADDED"):
-        writer.write_added_data_manifests(deleted, shape, 1)
+        writer.write_added_manifests(deleted, DATA, shape, 1)
 
 
 def test_many_added_files_are_spread_over_manifests_of_the_target_size(tmp_path: Path) -> None:

@@ -50,7 +50,8 @@ class DeleteFileReader:
     def __init__(self, io: FileIO) -> None:
         self._io = io
         self._lock = threading.Lock()
-        self._once = cached(LRUCache(CACHED_FILES), key=lambda name, make: name, lock=threading.Lock())(_load)
+        cache = cached(LRUCache(CACHED_FILES), key=lambda name, make: name, lock=threading.Lock())
+        self._once: Callable[[Hashable, Callable[[], Any]], Any] = cache(lambda name, make: make())
         self._expected: defaultdict[str, set[Range]] = defaultdict(set)
         self._fetched: dict[tuple[str, Range], bytes] = {}
 
@@ -147,10 +148,6 @@ class DeleteFileReader:
                 f"delete file {delete.path} has no column with field id {missing[0]}", context={"file": delete.path}
             )
         return source, footer
-
-
-def _load(name: Hashable, make: Callable[[], Any]) -> Any:
-    return make()
 
 
 def _blob_range(delete: DeleteScan) -> Range:

@@ -113,17 +113,15 @@ def plan_changes(
     # A replace snapshot has the same rows in other files.
     chain = [s for s in chain if s.summary is None or s.summary.operation is not Operation.REPLACE]
     for ordinal, snapshot in enumerate(chain):
-        old, new = (_files_at(table, at, where) for at in (snapshot.parent_snapshot_id, snapshot.snapshot_id))
-        for before, after_ in _changed(old, new):
+        files = []
+        for at in (snapshot.parent_snapshot_id, snapshot.snapshot_id):
+            # As the current snapshot of a copy of the table, it is planned with the current schema.
+            metadata = table.metadata.model_copy(update={"current_snapshot_id": at})
+            past = Table(table.name(), metadata, table.metadata_location, table.io, table.catalog)
+            files.append(plan_scan(past, where, options=ScanOptions(footers=False, report=False)).files)
+        for before, after_ in _changed(*files):
             changes.append(FileChange(ordinal, snapshot.snapshot_id, before, after_))
     return changes
-
-
-def _files_at(table: Table, snapshot_id: int | None, where: PredicateSource | None) -> PlannedFiles:
-    """The files of a snapshot, planned with the current schema."""
-    metadata = table.metadata.model_copy(update={"current_snapshot_id": snapshot_id})
-    past = Table(table.name(), metadata, table.metadata_location, table.io, table.catalog)
-    return plan_scan(past, where, options=ScanOptions(footers=False, report=False)).files
 
 
 def _changed(old: PlannedFiles, new: PlannedFiles) -> Iterator[tuple[FileScan | None, FileScan | None]]:

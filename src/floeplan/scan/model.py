@@ -31,26 +31,9 @@ if TYPE_CHECKING:
     from floeplan.vectors import Ints
 
 _BATCH = 1024
-_FILE_COLUMNS = (
-    "spec_id",
-    "file_path",
-    "file_format",
-    "record_count",
-    "file_size_in_bytes",
-    "sequence_number",
-    "key_metadata",
-)
-
-_DELETE_COLUMNS = (
-    "file_path",
-    "file_format",
-    "record_count",
-    "file_size_in_bytes",
-    "sequence_number",
-    "equality_ids",
-    "content_offset",
-    "content_size_in_bytes",
-)
+_SHARED_COLUMNS = ("file_path", "file_format", "record_count", "file_size_in_bytes", "sequence_number")
+_FILE_COLUMNS = ("spec_id", *_SHARED_COLUMNS, "key_metadata")
+_DELETE_COLUMNS = (*_SHARED_COLUMNS, "equality_ids", "content_offset", "content_size_in_bytes")
 
 
 @dataclass(frozen=True, slots=True)

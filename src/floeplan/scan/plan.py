@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -49,7 +49,6 @@ from floeplan.scan.projection import PartitionNames
 from floeplan.scan.report import default_store, scan_report, store_report
 from floeplan.schemas import fields_by_id
 from floeplan.snapshot.passes import (
-    ConjunctEffect,
     EvaluatedFiles,
     Predicate,
     ScanDeletes,
@@ -187,7 +186,7 @@ class _Planner:
         if self.options.footers and self.compiled.predicate != TRUE:
             kept, opened = self._pass_footers(kept)
         files = planned_files(self.target, self.predicate, kept, deletes, opened)
-        elapsed = (time.perf_counter() - started) * 1000
+        elapsed = _milliseconds_since(started)
         totals = Totals(
             target=self.target,
             manifests=self.reader.manifests,
@@ -212,7 +211,8 @@ class _Planner:
         data, keep = ~is_delete_manifest(self.reader.manifests), evaluation.tri.keep
         kept, proven = int((keep & data).sum()), int((evaluation.tri.all_match & data).sum())
         effects = evaluation.effects(data, lambda _: "")
-        self._record("manifest list", "manifests", int(data.sum()), kept, proven, clock, effects)
+        elapsed = _milliseconds_since(clock)
+        self.passes.append(PassSummary("manifest list", "manifests", int(data.sum()), kept, proven, effects, elapsed))
         return keep
 
     def _pass_entries(self, keep: Mask, deletes: ScanDeletes) -> EvaluatedFiles:
@@ -238,7 +238,8 @@ class _Planner:
             read = partial(self.reader.entries, columns=columns, live=self.reader.cache is None)
             files = concat_evaluated([evaluate_files(self.predicate, read(part)) for part in slices])
         kept, proven = len(files.entries), int((files.states == TriState.TRUE).sum())
-        self._record("manifest entries", "files", files.total, kept, proven, clock, files.effects)
+        elapsed = _milliseconds_since(clock)
+        self.passes.append(PassSummary("manifest entries", "files", files.total, kept, proven, files.effects, elapsed))
         return files
 
     def _pass_footers(self, kept: EvaluatedFiles) -> tuple[EvaluatedFiles, dict[int, RowGroups]]:
@@ -260,9 +261,11 @@ class _Planner:
         self.warnings += [answer for answer in answers if isinstance(answer, PlanWarning)]
         groups = opened.values()
         total, groups_kept = sum(g.total for g in groups), sum(len(g.kept) for g in groups)
-        self._record(FOOTERS, "row groups", total, groups_kept, sum(len(g.kept) for g in groups if g.proven), clock)
+        proven, elapsed = sum(len(g.kept) for g in groups if g.proven), _milliseconds_since(clock)
+        self.passes.append(PassSummary(FOOTERS, "row groups", total, groups_kept, proven, (), elapsed))
         if pages := sum(g.pages_total for g in groups):
-            self._record("page index", "pages", pages, sum(g.pages_kept for g in groups), 0, clock)
+            pages_kept = sum(g.pages_kept for g in groups)
+            self.passes.append(PassSummary("page index", "pages", pages, pages_kept, 0, (), elapsed))
         keep = np.ones(len(kept.entries), dtype=np.bool_)
         keep[[row for row, groups in opened.items() if not groups.kept]] = False
         position = np.cumsum(keep) - 1
@@ -297,18 +300,9 @@ class _Planner:
             pages_kept=result.pages_kept,
         )
 
-    def _record(
-        self,
-        name: str,
-        unit: str,
-        total: int,
-        kept: int,
-        proven: int,
-        clock: float,
-        effects: tuple[ConjunctEffect, ...] = (),
-    ) -> None:
-        elapsed = round((time.perf_counter() - clock) * 1000, 3)
-        self.passes.append(PassSummary(name, unit, total, kept, proven, effects, elapsed))
+
+def _milliseconds_since(clock: float) -> float:
+    return round((time.perf_counter() - clock) * 1000, 3)
 
 
 @cached(LRUCache(FOOTER_CACHE_FILES), key=lambda path, size, source: (path, size), lock=threading.Lock())
@@ -336,11 +330,7 @@ def file_pruner(compiled: CompileResult, schema: Schema, fields: Sequence[BoundF
 
 
 def planned_files(
-    target: ScanTarget,
-    predicate: Predicate,
-    kept: EvaluatedFiles,
-    deletes: ScanDeletes,
-    opened: Mapping[int, RowGroups],
+    target: ScanTarget, predicate: Predicate, kept: EvaluatedFiles, deletes: ScanDeletes, opened: dict[int, RowGroups]
 ) -> PlannedFiles:
     """The kept files with their residuals and the deletes that apply to them."""
     residuals, codes = kept.residuals(predicate.expr)

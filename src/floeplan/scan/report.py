@@ -228,17 +228,12 @@ def _json(expr: IrExpr) -> Json:
             return reduce(lambda left, right: {"type": name, "left": left, "right": right}, map(_json, operands))
         case Not(operand):
             return {"type": "not", "child": _json(operand)}
-    return _leaf(expr)
-
-
-def _leaf(leaf: IrExpr) -> Json:
-    match leaf:
         case Cmp(column, op, value):
             return {"type": _OPERATIONS[op], "term": str(column), "value": value_json(column.type, value)}
         case BloomEq(column, value):
-            return _leaf(Cmp(column, CmpOp.EQ, value))
+            return _json(Cmp(column, CmpOp.EQ, value))
         case BloomInList(column, values):
-            return _leaf(InList(column, values))
+            return _json(InList(column, values))
         case InList(column, (), negated):
             return {"type": "not-null", "term": str(column)} if negated else False
         case InList(column, values, negated):
@@ -251,8 +246,8 @@ def _leaf(leaf: IrExpr) -> Json:
         case IsNaN(column, negated):
             return {"type": "not-nan" if negated else "is-nan", "term": str(column)}
         case Between():
-            return _json(push_not(Not(negate(leaf))))
-    raise AssertionError(leaf)
+            return _json(push_not(Not(negate(expr))))
+    raise AssertionError(expr)
 
 
 def _selectivity(expr: IrExpr, files: StatsTable, rows: Ints, rows_total: int) -> float | None:

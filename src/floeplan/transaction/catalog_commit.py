@@ -254,14 +254,8 @@ class CatalogCommit:
         except Exception as lost:
             self._unanswered.append(built)
             return None if self._check_status(lost) else lost
-        self.newest = Table(
-            current.name(),
-            response.metadata,
-            response.metadata_location,
-            current.io,
-            current.catalog,
-            current.config,
-        )
+        metadata, location = response.metadata, response.metadata_location
+        self.newest = Table(current.name(), metadata, location, current.io, current.catalog, current.config)
         return None
 
     def _check_status(self, lost: Exception) -> bool:

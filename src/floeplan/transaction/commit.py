@@ -87,7 +87,6 @@ def commit_change(
     validation: ConflictValidation = _NO_CHECKS,
     options: CommitOptions = _DEFAULTS,
     extra_updates: tuple[TableUpdate, ...] = (),
-    extra_requirements: tuple[ValidatableTableRequirement, ...] = (),
     producer: Callable[..., SnapshotProducer] = SnapshotProducer,
 ) -> CommitResult:
     """Commit a change to a branch.
@@ -99,7 +98,6 @@ def commit_change(
         validation: What must not have happened since the change was planned.
         options: Retries and cleaning.
         extra_updates: Metadata updates of the same commit, applied before the snapshot.
-        extra_requirements: What must hold for those.
         producer: Makes the snapshot of the change.
 
     Raises:
@@ -108,7 +106,7 @@ def commit_change(
         CommitError: The catalog rejected the commit.
         BadInputError: The branch is a tag, or does not exist.
     """
-    update = _SnapshotUpdate(table, change, branch, validation, options, extra_updates, extra_requirements, producer)
+    update = _SnapshotUpdate(table, change, branch, validation, options, extra_updates, producer)
     commit = CatalogCommit(table, update, options)
     try:
         committed = commit.run()
@@ -144,7 +142,6 @@ class _SnapshotUpdate:
     validation: ConflictValidation
     options: CommitOptions
     extra_updates: tuple[TableUpdate, ...]
-    extra_requirements: tuple[ValidatableTableRequirement, ...]
     make_producer: Callable[..., SnapshotProducer]
     produced: dict[str, ProducedSnapshot] = field(default_factory=dict)
     validated_until: int | None = None
@@ -190,7 +187,7 @@ class _SnapshotUpdate:
                 context={"check": Check.REMOVED_FILES_EXIST.name, "files": missing[:MAX_NAMED_FILES]},
             )
 
-        requirements = [*table_and_ref(metadata, self.branch, at), *self.extra_requirements]
+        requirements: list[ValidatableTableRequirement] = [*table_and_ref(metadata, self.branch, at)]
         if self.change.added_data is not None:
             schema_id = {"current-schema-id": metadata.current_schema_id}
             requirements.append(AssertCurrentSchemaId.model_validate(schema_id))

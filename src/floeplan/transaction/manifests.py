@@ -30,7 +30,7 @@ from pyiceberg.types import PrimitiveType
 from floeplan.errors import CorruptMetadataError, InvalidOptionError, UnknownSpecError
 from floeplan.metadata.files import MAX_WORKERS, local_path
 from floeplan.metadata.manifests.entries import WHOLE, EntriesTable, EntryColumns, Status
-from floeplan.metadata.manifests.manifest_list import DATA, DELETES, ManifestListTable, concat_manifest_lists
+from floeplan.metadata.manifests.manifest_list import DATA, ManifestListTable, concat_manifest_lists
 from floeplan.metadata.manifests.new_entries import carried_over, concat_entries
 from floeplan.metadata.manifests.reader import read_entries
 from floeplan.metadata.manifests.writer import write_manifest
@@ -94,10 +94,8 @@ def find_compatible_schema(metadata: TableMetadata, spec: PartitionSpec) -> Sche
     for schema in (metadata.schema(), *sorted(older, key=lambda schema: -schema.schema_id)):
         columns = fields_by_id(schema)
         types = [columns[f.source_id].field_type if f.source_id in columns else None for f in fields]
-        if all(
-            isinstance(type_, PrimitiveType) and can_apply(field.transform, type_)
-            for field, type_ in zip(fields, types, strict=True)
-        ):
+        pairs = zip(fields, types, strict=True)
+        if all(isinstance(type_, PrimitiveType) and can_apply(field.transform, type_) for field, type_ in pairs):
             return schema
     raise UnknownSpecError(
         f"no schema of the table has all source columns of partition spec {spec.spec_id}: write under another spec",
@@ -156,21 +154,10 @@ class SnapshotManifests:
     io: FileIO | None
     written: dict[str, EntriesTable] = field(default_factory=dict)
 
-    def write_added_data_manifests(
-        self, files: EntriesTable, shape: TableShape, target_bytes: int
+    def write_added_manifests(
+        self, files: EntriesTable, content: int, shape: TableShape, target_bytes: int
     ) -> list[ManifestListTable]:
-        """Write new data files: one manifest per spec, more above the target size."""
-        return self._write_added(files, shape, DATA, target_bytes)
-
-    def write_delete_manifest(
-        self, files: EntriesTable, shape: TableShape, target_bytes: int
-    ) -> list[ManifestListTable]:
-        """Write new delete files in the same way."""
-        return self._write_added(files, shape, DELETES, target_bytes)
-
-    def _write_added(
-        self, files: EntriesTable, shape: TableShape, content: int, target_bytes: int
-    ) -> list[ManifestListTable]:
+        """Write new data or delete files: one manifest per spec, more above the target size."""
         _require(files, Status.ADDED)
         groups = group_files_by_spec(files)
         heads = [group.take(np.arange(len(group))[:_FIRST_MANIFEST_ENTRIES]) for group in groups.values()]

@@ -31,7 +31,7 @@ from floeplan.transaction.change import Operation, SnapshotChange, entry_keys
 from floeplan.transaction.commit import CommitResult, commit_change
 from floeplan.transaction.filter_manifests import Filtered
 from floeplan.transaction.manifests import TableShape
-from floeplan.transaction.producer import SnapshotProducer
+from floeplan.transaction.producer import ManifestsByContent, SnapshotProducer
 from floeplan.vectors import Ints
 
 
@@ -90,11 +90,7 @@ class _MoveProducer(SnapshotProducer):
     decide: DecideMove = lambda _: None
 
     def _filtered(
-        self,
-        listed: ManifestListTable,
-        new: dict[int, list[ManifestListTable]],
-        shape: TableShape,
-        head: Snapshot | None,
+        self, listed: ManifestListTable, new: ManifestsByContent, shape: TableShape, head: Snapshot | None
     ) -> tuple[Filtered, Filtered]:
         """Write the new manifests into ``new`` and return those that stay."""
         move = self.decide(SnapshotReader(shape.metadata, head, listed, shape.union, self.io))

@@ -20,6 +20,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -77,13 +78,16 @@ _COUNTED = {
 _TOTALS = ("records", "files-size", "data-files", "delete-files", "position-deletes", "equality-deletes")
 
 
+ManifestsByContent: TypeAlias = dict[int, list[ManifestListTable]]
+"""Rows of the manifest list for ``DATA`` and for ``DELETES``."""
+
+
 @dataclass(frozen=True, slots=True)
 class ProducedSnapshot:
     """A snapshot ready to commit.
 
     Attributes:
         snapshot: The snapshot for the catalog.
-        manifests: Its manifest list.
         manifests_written: The manifests this snapshot added.
         written: Every file written so far for the change, by all attempts.
         removed: Entries of the removed files, including those the change implies.
@@ -92,7 +96,6 @@ class ProducedSnapshot:
     """
 
     snapshot: Snapshot
-    manifests: ManifestListTable
     manifests_written: tuple[ManifestWritten, ...]
     written: tuple[str, ...]
     removed: EntriesTable
@@ -172,11 +175,13 @@ class SnapshotProducer:
         replaced = int(live_manifests(listed).sum()) - kept
         counts = {"manifests-created": created, "manifests-kept": kept, "manifests-replaced": replaced}
         changed = change_counts(added, removed, shape.union) | {name: str(number) for name, number in counts.items()}
+        parent = None if head is None else dict(head.summary.additional_properties) if head.summary else {}
+        properties = dict(self.change.summary) | changed | running_totals(changed, parent)
+        summary = Summary(SummaryOperation(self.change.operation.value), **properties)
         paths = after.path.filter(pa.array(is_new)).to_pylist()
         written = zip(paths, after.spec_id[is_new].tolist(), after.content[is_new].tolist(), strict=True)
         return ProducedSnapshot(
-            snapshot=self._snapshot(metadata, head, listing, location, encoded, changed),
-            manifests=after,
+            snapshot=self._snapshot(metadata, listing, location, encoded, summary),
             manifests_written=tuple(ManifestWritten(*row, len(self._writer.written[row[0]])) for row in written),
             written=self.written,
             removed=removed,
@@ -184,26 +189,19 @@ class SnapshotProducer:
             missing_deletes=frozenset(map(delete_file_id, deletes.missing.to_pylist())),
         )
 
-    def _added_manifests(
-        self, added: EntriesTable, shape: TableShape, options: MergeOptions
-    ) -> dict[int, list[ManifestListTable]]:
+    def _added_manifests(self, added: EntriesTable, shape: TableShape, options: MergeOptions) -> ManifestsByContent:
         """Manifests of new files by content; written once and reused by later attempts."""
-        write = {DATA: self._writer.write_added_data_manifests, DELETES: self._writer.write_delete_manifest}
         found = {}
-        for content, write_added in write.items():
-            files = added.filter((added.content == 0) == (content == DATA))
+        for content in (DATA, DELETES):
             key = content, shape.key
             if key not in self._added:
-                self._added[key] = write_added(files, shape, options.target_bytes) if len(files) else []
+                files = added.filter((added.content == Content.DATA) == (content == DATA))
+                self._added[key] = self._writer.write_added_manifests(files, content, shape, options.target_bytes)
             found[content] = self._added[key]
         return found
 
     def _filtered(
-        self,
-        listed: ManifestListTable,
-        new: dict[int, list[ManifestListTable]],
-        shape: TableShape,
-        head: Snapshot | None,
+        self, listed: ManifestListTable, new: ManifestsByContent, shape: TableShape, head: Snapshot | None
     ) -> tuple[Filtered, Filtered]:
         """Remove files from data manifests, then from delete manifests.
 
@@ -238,16 +236,8 @@ class SnapshotProducer:
         return data, self._filters[DELETES].apply(of_deletes, removing, shape, first)
 
     def _snapshot(
-        self,
-        metadata: TableMetadata,
-        head: Snapshot | None,
-        listing: ListedSnapshot,
-        location: str,
-        encoded: EncodedList,
-        changed: dict[str, str],
+        self, metadata: TableMetadata, listing: ListedSnapshot, location: str, encoded: EncodedList, summary: Summary
     ) -> Snapshot:
-        parent = None if head is None else dict(head.summary.additional_properties) if head.summary else {}
-        properties = dict(self.change.summary) | changed | running_totals(changed, parent)
         # Another writer's clock may be ahead of ours.
         logged = [entry.timestamp_ms for entry in metadata.snapshot_log]
         first, after = listing.first_row_id, encoded.next_row_id
@@ -257,7 +247,7 @@ class SnapshotProducer:
             "sequence-number": listing.sequence_number,
             "timestamp-ms": max([self.now_ms(), metadata.last_updated_ms, *logged]),
             "manifest-list": location,
-            "summary": Summary(SummaryOperation(self.change.operation.value), **properties),
+            "summary": summary,
             "schema-id": metadata.current_schema_id,
             "first-row-id": first,
             "added-rows": None if first is None or after is None else after - first,

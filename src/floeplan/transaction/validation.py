@@ -29,7 +29,7 @@ one by one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 
@@ -123,16 +123,15 @@ def validate(context: ValidationContext) -> None:
         raise BadInputError(
             f"the change removes data file {both[0]} and also adds deletes for it", context={"file": both[0]}
         )
-    checks = [check for check in Check if check in context.validation.checks]
-    if not checks or context.head == context.validation.starting_snapshot_id:
+    rules = [rule for rule in _RULES if rule.check in context.validation.checks]
+    if not rules or context.head == context.validation.starting_snapshot_id:
         return
     history = snapshots_since(context.metadata, context.head, context.validation.starting_snapshot_id)
     since = list(takewhile(lambda snapshot: snapshot.snapshot_id != context.validated_until, history))
-    rules = [(check, rule) for check in checks for rule in _RULES[check]]
     for content in (DATA, DELETES):
         # All rules of one content share one read of the entries they look at.
-        of_content = [(check, rule) for check, rule in rules if rule.content == content]
-        operations = frozenset[Operation]().union(*(rule.operations for _, rule in of_content))
+        of_content = [rule for rule in rules if rule.content == content]
+        operations = frozenset[Operation]().union(*(rule.operations for rule in of_content))
         snapshots = with_operations(since, operations) if of_content else []
         if not snapshots:
             continue
@@ -140,21 +139,22 @@ def validate(context: ValidationContext) -> None:
         if content == DATA:
             columns = EntryColumns(frozenset({"snapshot_id"}), stats=frozenset(context.predicate.columns))
         committed = committed_entries(snapshots, content, context.union, columns, context.io)
-        for check, rule in of_content:
-            _apply(check, rule, context, committed)
+        for rule in of_content:
+            _apply(rule, context, committed)
 
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """Entries of this content and status, written by these operations, conflict where ``conflicts`` is true."""
+    """Of a check: entries of this content and status, written by these operations, where ``conflicts`` is true."""
 
+    check: Check
     content: int
     operations: frozenset[Operation]
     status: Status
     conflicts: Callable[[ValidationContext, EntriesTable], Mask]
 
 
-def _apply(check: Check, rule: _Rule, context: ValidationContext, committed: Committed) -> None:
+def _apply(rule: _Rule, context: ValidationContext, committed: Committed) -> None:
     ids = {snapshot.snapshot_id for snapshot in with_operations(committed.snapshots, rule.operations)}
     concerned = np.array([snapshot.snapshot_id in ids for snapshot in committed.snapshots], dtype=np.bool_)
     of_rule = committed.filter(concerned[committed.snapshot] & (committed.entries.status == rule.status))
@@ -171,11 +171,11 @@ def _apply(check: Check, rule: _Rule, context: ValidationContext, committed: Com
     verb = "removed" if rule.status is Status.DELETED else "added"
     more = f" and {len(paths) - MAX_NAMED_FILES} more" if len(paths) > MAX_NAMED_FILES else ""
     raise CommitConflictError(
-        f"this {context.change.operation} requires that {check.value}, but snapshot {snapshot.snapshot_id} "
+        f"this {context.change.operation} requires that {rule.check.value}, but snapshot {snapshot.snapshot_id} "
         f"({operation or 'operation unknown'}) {verb} {', '.join(paths[:MAX_NAMED_FILES])}{more}; "
         "run the operation again: it will see that snapshot",
         context={
-            "check": check.name,
+            "check": rule.check.name,
             "operation": context.change.operation.value,
             "snapshot_id": snapshot.snapshot_id,
             "snapshot_operation": None if operation is None else operation.value,
@@ -273,19 +273,17 @@ _REMOVING = frozenset({Operation.OVERWRITE, Operation.REPLACE, Operation.DELETE}
 _REWRITING = frozenset({Operation.OVERWRITE, Operation.REPLACE})
 _ADDING = frozenset({Operation.APPEND, Operation.OVERWRITE})
 
-_RULES: Mapping[Check, tuple[_Rule, ...]] = {
-    Check.NO_NEW_DATA: (_Rule(DATA, _ADDING, Status.ADDED, _may_match),),
-    Check.NO_NEW_DELETES: (_Rule(DELETES, _DELETING, Status.ADDED, _may_match),),
-    Check.NO_NEW_DELETES_FOR_REMOVED: (_Rule(DELETES, _DELETING, Status.ADDED, _apply_to_removed),),
-    Check.NO_REMOVED_DATA: (_Rule(DATA, _REMOVING, Status.DELETED, _may_match),),
-    Check.REFERENCED_FILES_EXIST: (_Rule(DATA, _REWRITING, Status.DELETED, _is_referenced),),
-    Check.REFERENCED_FILES_NOT_DELETED: (_Rule(DATA, _REMOVING, Status.DELETED, _is_referenced),),
-    Check.REMOVED_FILES_EXIST: (
-        _Rule(DATA, _REMOVING, Status.DELETED, _is_removed),
-        _Rule(DELETES, _REMOVING, Status.DELETED, _is_removed),
-    ),
-    Check.NO_NEW_DVS: (_Rule(DELETES, _REMOVING, Status.ADDED, _has_vector_target),),
-}
+_RULES = (
+    _Rule(Check.NO_NEW_DATA, DATA, _ADDING, Status.ADDED, _may_match),
+    _Rule(Check.NO_NEW_DELETES, DELETES, _DELETING, Status.ADDED, _may_match),
+    _Rule(Check.NO_NEW_DELETES_FOR_REMOVED, DELETES, _DELETING, Status.ADDED, _apply_to_removed),
+    _Rule(Check.NO_REMOVED_DATA, DATA, _REMOVING, Status.DELETED, _may_match),
+    _Rule(Check.REFERENCED_FILES_EXIST, DATA, _REWRITING, Status.DELETED, _is_referenced),
+    _Rule(Check.REFERENCED_FILES_NOT_DELETED, DATA, _REMOVING, Status.DELETED, _is_referenced),
+    _Rule(Check.REMOVED_FILES_EXIST, DATA, _REMOVING, Status.DELETED, _is_removed),
+    _Rule(Check.REMOVED_FILES_EXIST, DELETES, _REMOVING, Status.DELETED, _is_removed),
+    _Rule(Check.NO_NEW_DVS, DELETES, _REMOVING, Status.ADDED, _has_vector_target),
+)
 
 
 def snapshots_since(metadata: TableMetadata, head: int | None, start: int | None) -> tuple[Snapshot, ...]:
