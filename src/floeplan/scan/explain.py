@@ -128,9 +128,8 @@ def draw_levels(plan: PlannedScan) -> Table:
 def _specs(plan: PlannedScan) -> Table:
     """The specs of the table, and how the partition fields of each evaluate the leaves of the predicate."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
-    for name, justify in (("spec", "right"), ("partitioned by", "left"), ("manifests", "right"), ("files", "right")):
-        table.add_column(name, justify=justify)  # type: ignore[arg-type]
-    table.add_column("bytes", justify="right")
+    for name in ("spec", "partitioned by", "manifests", "files", "bytes"):
+        table.add_column(name, justify="left" if name == "partitioned by" else "right")
     table.add_column("predicate on partition fields")
     for spec in plan.specs:
         notes = []

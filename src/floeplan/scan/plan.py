@@ -46,7 +46,7 @@ from floeplan.predicate.stats import TriState
 from floeplan.scan.model import PlannedFiles, PlanWarning, RowGroups, ScanOptions
 from floeplan.scan.planned_scan import PassSummary, PlannedScan, Totals, summarise
 from floeplan.scan.projection import PartitionNames
-from floeplan.scan.report import default_store, scan_report, store_report
+from floeplan.scan.report import default_store, scan_report
 from floeplan.schemas import fields_by_id
 from floeplan.snapshot.passes import (
     EvaluatedFiles,
@@ -202,8 +202,14 @@ class _Planner:
         plan = ScanPlan(self.target, self.compiled, self.schema, files, summary, totals, passes, warnings)
         report = self.options.report
         store = (default_store() if report else None) if isinstance(report, bool) else report
-        warning = None if store is None else store_report(store, lambda: scan_report(plan))
-        return plan if warning is None else replace(plan, warnings=(*plan.warnings, warning))
+        try:
+            if store is not None:
+                store.append(scan_report(plan))
+        except Exception as error:  # a warning only, because the scan itself is unaffected
+            message = f"the scan report was not stored: {error}"
+            warning = PlanWarning("report-not-stored", message, {"error": str(error)})
+            return replace(plan, warnings=(*plan.warnings, warning))
+        return plan
 
     def _pass_manifests(self) -> Mask:
         clock = time.perf_counter()

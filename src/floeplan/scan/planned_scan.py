@@ -23,6 +23,7 @@ from floeplan.predicate.ir import Column
 from floeplan.scan.model import PlannedFiles, PlanWarning
 from floeplan.snapshot.passes import ConjunctEffect, is_delete_manifest
 from floeplan.snapshot.reader import ScanTarget
+from floeplan.text import parse_count
 from floeplan.vectors import Ints, Mask
 
 
@@ -238,11 +239,7 @@ def _summary_number(run: Totals, key: str) -> int | None:
     snapshot = run.target.snapshot
     if snapshot is None:
         return 0
-    text = snapshot.summary[key] if snapshot.summary is not None else None
-    try:
-        return None if text is None else int(text)
-    except ValueError:
-        return None
+    return None if snapshot.summary is None else parse_count(snapshot.summary[key])
 
 
 def _recovered(run: Totals, entries: EntriesTable, spec_id: int) -> int:

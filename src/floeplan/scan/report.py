@@ -11,7 +11,7 @@ a warning of the plan.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cache, reduce
 from importlib.metadata import version
@@ -50,7 +50,7 @@ from floeplan.predicate.ir import (
 )
 from floeplan.predicate.literals import Value, value_json
 from floeplan.predicate.stats import ColumnStats, StatsTable
-from floeplan.scan.model import PlanWarning, ReportStore
+from floeplan.scan.model import ReportStore
 from floeplan.scan.planned_scan import PlannedScan
 from floeplan.text import document_text
 from floeplan.vectors import Ints
@@ -66,6 +66,9 @@ _OPERATIONS = {
     CmpOp.GE: "gt-eq",
     CmpOp.NULL_SAFE_EQ: "eq",
 }
+_version = cache(version)
+"""Cached, because looking up the installed version parses a metadata file."""
+
 Shares: TypeAlias = npt.NDArray[np.float64]
 
 OFF = "off"
@@ -98,7 +101,7 @@ def scan_report(plan: PlannedScan) -> dict[str, Any]:
         "projected-field-ids": [field.field_id for field in plan.schema.fields],
         "projected-field-names": [field.name for field in plan.schema.fields],
         "metrics": _metrics(plan),
-        "metadata": {"engine-name": "floeplan", "engine-version": _own_version()},
+        "metadata": {"engine-name": "floeplan", "engine-version": _version("floeplan")},
         "floeplan": {
             "timestamp": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "predicate": str(predicate),
@@ -110,12 +113,6 @@ def scan_report(plan: PlannedScan) -> dict[str, Any]:
             "warnings": [warning.to_dict() for warning in plan.warnings[:20]],
         },
     }
-
-
-@cache
-def _own_version() -> str:
-    """The installed version; cached, because looking it up parses a metadata file."""
-    return version("floeplan")
 
 
 def _metrics(plan: PlannedScan) -> dict[str, Any]:
@@ -161,11 +158,9 @@ class JsonLinesReportStore:
         self.directory.mkdir(parents=True, exist_ok=True)
         path = self.directory / f"scan-{datetime.now(UTC):%Y%m%d}-{os.getpid()}.jsonl"
         line = document_text(report, default=str) + "\n"
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        try:
-            os.write(handle, line.encode("utf-8", "backslashreplace"))
-        finally:
-            os.close(handle)
+        # Unbuffered: one write call per line, so that the lines of several threads do not mix.
+        with path.open("ab", buffering=0) as file:
+            file.write(line.encode("utf-8", "backslashreplace"))
 
 
 class TableReportStore:
@@ -197,15 +192,6 @@ def default_store() -> ReportStore | None:
     if chosen.lower() == OFF:
         return None
     return JsonLinesReportStore(Path(chosen) if chosen else embedded_home() / "reports")
-
-
-def store_report(store: ReportStore, make: Callable[[], Mapping[str, Any]]) -> PlanWarning | None:
-    """Make and store a report; a failure becomes a warning, because the scan itself is unaffected."""
-    try:
-        store.append(make())
-    except Exception as error:
-        return PlanWarning("report-not-stored", f"the scan report was not stored: {error}", {"error": str(error)})
-    return None
 
 
 def expression_json(expr: IrExpr) -> Json:

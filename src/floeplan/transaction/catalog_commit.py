@@ -171,12 +171,12 @@ class CatalogCommit:
     def __init__(self, table: Table, update: PendingUpdate, options: CommitOptions) -> None:
         if isinstance(table, StaticTable):
             raise BadInputError(
-                f"{table.metadata_location} was opened without a catalog and is read-only: name the table instead",
+                f"{table.metadata_location} is a metadata file, which is read-only; name the table as namespace.name",
                 context={"table": table.metadata_location},
             )
         set_rest_timeouts(table.catalog)
-        self.newest = table
-        self._planned = table
+        self.newest = self._planned = table
+        self._name = ".".join(table.name())
         self._update = update
         self._options = options
         self._unanswered: list[UpdatesAndRequirements] = []
@@ -300,10 +300,6 @@ class CatalogCommit:
     def _dropped(self) -> UnknownTableError:
         message = f"table {self._name} was dropped since the change was planned"
         return UnknownTableError(message, context=self._context())
-
-    @property
-    def _name(self) -> str:
-        return ".".join(self._planned.name())
 
     def _context(self) -> dict[str, object]:
         return {"table": self._name, "attempts": self.attempts}

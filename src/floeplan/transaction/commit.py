@@ -15,11 +15,9 @@ attempts, after a definite failure everything written for the commit. When the c
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import count
 from typing import Literal
 
 from pyiceberg.catalog import MetastoreCatalog
@@ -148,12 +146,7 @@ class _SnapshotUpdate:
     producer: SnapshotProducer = field(init=False)
 
     def __post_init__(self) -> None:
-        snapshot_id = self.options.snapshot_id
-        if snapshot_id is None:
-            # A random positive id that no snapshot of the table has.
-            taken = {snapshot.snapshot_id for snapshot in self.table.metadata.snapshots}
-            ids = (uuid.uuid4().int & ((1 << 63) - 1) for _ in count())
-            snapshot_id = next(chosen for chosen in ids if chosen not in taken)
+        snapshot_id = self.options.snapshot_id or self.table.metadata.new_snapshot_id()
         self.producer = self.make_producer(self.change, snapshot_id, self.table.io, on_step=self.options.step)
 
     @property

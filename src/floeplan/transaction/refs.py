@@ -10,19 +10,14 @@ Fail-safe: a rollback goes to an ancestor and a fast-forward to a descendant; ev
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TypeAlias
 
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRef, SnapshotRefType
 from pyiceberg.table.snapshots import ancestors_of
-from pyiceberg.table.update import (
-    AssertRefSnapshotId,
-    AssertTableUUID,
-    RemoveSnapshotRefUpdate,
-    SetSnapshotRefUpdate,
-)
+from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID, RemoveSnapshotRefUpdate, SetSnapshotRefUpdate
 
 from floeplan.errors import BadInputError, UnknownSnapshotError
 from floeplan.snapshot.reader import branch_head
@@ -33,7 +28,10 @@ _Decide: TypeAlias = Callable[[TableMetadata], SnapshotRef | None]
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How long to keep a ref and the snapshots of a branch; ``None`` is the table's default."""
+    """How long to keep a ref and the snapshots of a branch; ``None`` is the table's default.
+
+    The names are those of PyIceberg's ``SnapshotRef``.
+    """
 
     max_ref_age_ms: int | None = None
     max_snapshot_age_ms: int | None = None
@@ -182,24 +180,16 @@ def _create(
         known = now.refs.get(name)
         if known is not None and not replace:
             raise BadInputError(
-                f"{known.snapshot_ref_type} {name} exists already, at snapshot {known.snapshot_id}; replace it or drop "
-                "it",
+                f"{known.snapshot_ref_type} {name} exists already, at snapshot {known.snapshot_id}; "
+                "replace it or drop it",
                 context={"ref": name},
             )
         if known is not None and known.snapshot_ref_type is not kind:
             raise BadInputError(
                 f"{name} is a {known.snapshot_ref_type}, not a {kind}: drop it first", context={"ref": name}
             )
-        kept = retention or Retention()
-        return SnapshotRef.model_validate(
-            {
-                "snapshot-id": _snapshot_id(now, target),
-                "type": kind,
-                "max-ref-age-ms": kept.max_ref_age_ms,
-                "max-snapshot-age-ms": kept.max_snapshot_age_ms,
-                "min-snapshots-to-keep": kept.min_snapshots_to_keep,
-            }
-        )
+        kept = asdict(retention or Retention())
+        return SnapshotRef.model_validate({"snapshot-id": _snapshot_id(now, target), "type": kind, **kept})
 
     return _commit(table, name, decide, options)
 

@@ -57,14 +57,7 @@ from floeplan.predicate.build import columns as predicate_columns
 from floeplan.predicate.stats import to_mask
 from floeplan.snapshot.passes import Predicate, ScanDeletes, evaluate_entries, joint_partition_codes, match
 from floeplan.snapshot.reader import SnapshotReader, read_manifest_lists
-from floeplan.transaction.change import (
-    Check,
-    ConflictValidation,
-    Operation,
-    SnapshotChange,
-    entry_keys,
-    removed_keys,
-)
+from floeplan.transaction.change import Check, ConflictValidation, Operation, SnapshotChange, entry_keys, removed_keys
 from floeplan.vectors import Ints, Mask
 
 MAX_NAMED_FILES = 5
