@@ -35,7 +35,7 @@ from floeplan.predicate.build import field_ids
 from floeplan.predicate.compile import PredicateSource
 from floeplan.predicate.names import Names
 from floeplan.scan.file_rows import TableRows
-from floeplan.scan.scan_plan import ScanPlan
+from floeplan.scan.plan import ScanPlan
 from floeplan.tasks.runner import run_tasks
 from floeplan.transaction.catalog_commit import CommitOptions
 from floeplan.transaction.change import IsolationLevel

@@ -18,8 +18,7 @@ from floeplan.metadata.manifests.entries import EntriesTable, partition_column
 from floeplan.predicate.compile import PredicateSource
 from floeplan.predicate.stats import TriState
 from floeplan.scan.model import PlannedFiles, ScanOptions
-from floeplan.scan.plan import plan_scan
-from floeplan.scan.scan_plan import ScanPlan
+from floeplan.scan.plan import ScanPlan, plan_scan
 from floeplan.spark.planning import SparkPlanning
 from floeplan.text import parse_count
 from floeplan.vectors import Mask

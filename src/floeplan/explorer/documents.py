@@ -28,8 +28,7 @@ from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
 from floeplan.rewrite.spec_upgrade.upgrade import SpecUpgradeResult, UpgradeOptions, upgrade_spec
 from floeplan.scan.explain import advice
 from floeplan.scan.model import FileScan, ScanOptions
-from floeplan.scan.plan import plan_scan
-from floeplan.scan.scan_plan import ScanPlan
+from floeplan.scan.plan import ScanPlan, plan_scan
 from floeplan.schemas import fields_by_id
 from floeplan.text import parse_count
 

@@ -31,8 +31,8 @@ from floeplan.predicate.ir import TRUE, Between, Cmp, CmpOp, Column, IrExpr
 from floeplan.predicate.literals import Value, value_json
 from floeplan.predicate.names import leaf_columns
 from floeplan.predicate.stats import Bound, ColumnStats, StatsTable, Tri, TriState
-from floeplan.scan.footers import FooterPass
 from floeplan.scan.model import ScanOptions
+from floeplan.scan.plan import file_pruner
 from floeplan.snapshot.passes import Evaluation, Predicate, evaluate_conjuncts, evaluate_entries, match
 
 _ROOM = 0.2
@@ -224,10 +224,10 @@ def _row_groups(asked: _FilePredicate) -> dict[str, Any]:
         source = open_source(path, view.table.io)
         footer = read_footer(source)
         options = ScanOptions(page_index=True, bloom_filter=True)
-        footers = FooterPass(asked.compiled, view.target.schema, None, view.union, view.table.io, options)
         if not footer.has_field_ids:
             return {"unread": "its columns carry no field ids", "groups": []}
-        pruner = footers.pruner(int(asked.entry.spec_id[0]))
+        fields = view.union.spec(int(asked.entry.spec_id[0])).fields
+        pruner = file_pruner(asked.compiled, view.target.schema, fields, options)
         result = pruner.examine(source, footer, without_nan=_without_nan(asked)).result()
     except (FloeplanError, OSError) as error:
         return {"unread": str(error), "groups": []}

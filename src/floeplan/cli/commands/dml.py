@@ -39,8 +39,7 @@ from floeplan.dml.target import Command, DmlTarget, resolve
 from floeplan.errors import InvalidOptionError
 from floeplan.predicate.names import Names
 from floeplan.scan.model import ScanOptions
-from floeplan.scan.plan import plan_scan
-from floeplan.scan.scan_plan import ScanPlan
+from floeplan.scan.plan import ScanPlan, plan_scan
 from floeplan.spark.session import SparkOnDemand, spark_errors_translated
 from floeplan.sql_text.parse import parse_assignments
 from floeplan.sql_text.relations import find_table, read_table

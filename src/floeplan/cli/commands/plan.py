@@ -43,10 +43,9 @@ from floeplan.predicate.build import field_ids
 from floeplan.predicate.ir import TRUE
 from floeplan.scan.explain import draw_pyramid, explain
 from floeplan.scan.model import DistributedPlanning, ScanOptions
-from floeplan.scan.plan import plan_scan
+from floeplan.scan.plan import ScanPlan, plan_scan
 from floeplan.scan.projection import arrow_schema
 from floeplan.scan.read import read_batches
-from floeplan.scan.scan_plan import ScanPlan
 from floeplan.spark.session import spark_errors_translated
 from floeplan.text import counted
 

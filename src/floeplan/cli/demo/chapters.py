@@ -38,9 +38,8 @@ from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
 from floeplan.rewrite.spec_upgrade.upgrade import UpgradeOptions, upgrade_spec
 from floeplan.scan.explain import explain
 from floeplan.scan.model import ScanOptions
-from floeplan.scan.plan import plan_scan
+from floeplan.scan.plan import ScanPlan, plan_scan
 from floeplan.scan.report import JsonLinesReportStore
-from floeplan.scan.scan_plan import ScanPlan
 from floeplan.text import human_bytes, percent
 
 if TYPE_CHECKING:

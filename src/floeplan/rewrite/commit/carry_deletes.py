@@ -41,8 +41,7 @@ from floeplan.rewrite.run.group_task import GroupResult
 from floeplan.scan.delete_files import DeleteFileReader
 from floeplan.scan.model import PlannedFiles
 from floeplan.snapshot.passes import ScanDeletes, match
-from floeplan.transaction.filter_manifests import entry_keys
-from floeplan.transaction.producer import delete_file_id
+from floeplan.transaction.change import delete_file_id, entry_keys
 from floeplan.transaction.validation import Committed, committed_entries, snapshots_since
 from floeplan.vectors import Ints
 from floeplan.write.position_deletes import merge_positions, write_deletion_vectors, write_position_deletes

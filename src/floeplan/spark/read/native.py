@@ -35,7 +35,7 @@ from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.build import field_ids
 from floeplan.predicate.stats import TriState
 from floeplan.scan.model import PlannedFiles
-from floeplan.scan.scan_plan import ScanPlan
+from floeplan.scan.plan import ScanPlan
 from floeplan.spark.read.columns import FIELD_ID, ROW_INDEX, NameHistory, ReadColumn, walk
 from floeplan.spark.read.deletes import MAX_WORDS, START_BITS, not_deleted, word_offsets
 from floeplan.spark.read.file_log import TAG, can_read_logs, process_folder, read_logged, read_named

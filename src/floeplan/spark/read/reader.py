@@ -25,9 +25,8 @@ from floeplan.errors import InvalidOptionError, UnsupportedError
 from floeplan.predicate.compile import PredicateSource
 from floeplan.scan.file_rows import TableRows
 from floeplan.scan.model import FileScan, ScanOptions
-from floeplan.scan.plan import plan_scan
+from floeplan.scan.plan import ScanPlan, plan_scan
 from floeplan.scan.read import PlanReader
-from floeplan.scan.scan_plan import ScanPlan
 from floeplan.spark.read.native import Branch, NativeReading
 from floeplan.spark.read.reader_choice import FIELD_ID_CONF, ReaderChoice, choose_readers
 from floeplan.spark.types import spark_schema, to_spark_arrow

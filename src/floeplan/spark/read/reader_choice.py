@@ -25,7 +25,7 @@ from floeplan.parquet.source import open_source
 from floeplan.predicate.build import field_ids, has_opaque
 from floeplan.predicate.stats import to_mask
 from floeplan.scan.model import DEFAULT_CONCURRENCY
-from floeplan.scan.scan_plan import ScanPlan
+from floeplan.scan.plan import ScanPlan
 from floeplan.spark.read.columns import DEFAULTED, walk
 from floeplan.spark.read.deletes import MAX_WORDS, word_counts
 from floeplan.spark.read.file_log import can_read_logs
