@@ -33,7 +33,18 @@ from floeplan.write.target import WriteTarget
 NAME = "floeplan"
 STREAM_OPTIONS = ("start-snapshot-id", "streaming-skip-overwrite-snapshots", "query-id")
 _SPARK_OPTIONS = ("checkpointlocation",)
-_OPTIONS = ("table", "path", "catalog", "where", "columns", "snapshot-id", "ref", "branch", "overwrite-where")
+_OPTIONS = (
+    "table",
+    "path",
+    "catalog",
+    "where",
+    "columns",
+    "snapshot-id",
+    "ref",
+    "branch",
+    "overwrite-where",
+    "trust-lists",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +161,8 @@ class FloeplanWriter(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Commit the files of all tasks, as an append or an overwrite."""
         command = Command.OVERWRITE if self._overwrite else Command.APPEND
-        target = resolve(self._options.table(), command, branch=self._options.get("branch"))
+        trust = self._options.flag("trust-lists")
+        target = resolve(self._options.table(), command, branch=self._options.get("branch"), trust_lists=trust)
         changes = ChangeBuilder()
         conflict_filter: IrExpr = TRUE
         with discard_on_failure(changes, target):

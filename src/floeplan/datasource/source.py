@@ -7,7 +7,7 @@ Filters are given as the option ``where``. The source does not implement ``pushF
 the same DataFrame reuses the filtered partitions, and loses rows.
 
 Options: ``table`` (or the path of ``load``), ``catalog`` and ``catalog.<property>``, ``where``, ``columns``,
-``snapshot-id``, ``ref``; for writing ``branch`` and ``overwrite-where``; for streams see
+``snapshot-id``, ``ref``; for writing ``branch``, ``overwrite-where`` and ``trust-lists``; for streams see
 ``floeplan.datasource.streaming``.
 
 Spark imports this module whenever it looks up data sources, so heavy modules are imported where they are used.

@@ -57,6 +57,7 @@ def delete(
     mode: Mode | str | None = None,
     isolation: IsolationLevel | str | None = None,
     case_sensitive: bool = True,
+    trust_lists: bool = False,
     summary: Mapping[str, str] | None = None,
     options: CommitOptions | None = None,
 ) -> DmlResult:
@@ -70,13 +71,14 @@ def delete(
         mode: ``copy-on-write`` or ``merge-on-read``; the table's ``write.delete.mode`` when not given.
         isolation: ``serializable`` or ``snapshot``; the table's ``write.delete.isolation-level`` when not given.
         case_sensitive: Whether column names must match exactly.
+        trust_lists: Change rows even when the manifest list has fewer files than the snapshot summary counts.
         summary: Further properties of the snapshot.
         options: How the commit is retried.
 
     Returns:
         The result; ``snapshot_id`` is ``None`` when no row matched and nothing was committed.
     """
-    target = resolve(table, Command.DELETE, branch=branch, mode=mode, isolation=isolation)
+    target = resolve(table, Command.DELETE, branch=branch, mode=mode, isolation=isolation, trust_lists=trust_lists)
     where = with_timestamp(where, statement_timestamp())
     plan = plan_rows(target, planned(where), spark, case_sensitive)
     changes = ChangeBuilder(planned=plan.files)
@@ -100,6 +102,7 @@ def update(
     mode: Mode | str | None = None,
     isolation: IsolationLevel | str | None = None,
     case_sensitive: bool = True,
+    trust_lists: bool = False,
     summary: Mapping[str, str] | None = None,
     options: CommitOptions | None = None,
 ) -> DmlResult:
@@ -114,10 +117,11 @@ def update(
         mode: ``copy-on-write`` or ``merge-on-read``; the table's ``write.update.mode`` when not given.
         isolation: ``serializable`` or ``snapshot``; the table's ``write.update.isolation-level`` when not given.
         case_sensitive: Whether column names must match exactly.
+        trust_lists: Change rows even when the manifest list has fewer files than the snapshot summary counts.
         summary: Further properties of the snapshot.
         options: How the commit is retried.
     """
-    target = resolve(table, Command.UPDATE, branch=branch, mode=mode, isolation=isolation)
+    target = resolve(table, Command.UPDATE, branch=branch, mode=mode, isolation=isolation, trust_lists=trust_lists)
     timestamp = statement_timestamp()
     where = with_timestamp(where, timestamp)
     values = {name: with_timestamp(value, timestamp) for name, value in set.items()}

@@ -167,6 +167,7 @@ def overwrite(
     mode: Mode | str | None = None,
     isolation: IsolationLevel | str | None = None,
     case_sensitive: bool = True,
+    trust_lists: bool = False,
     summary: Mapping[str, str] | None = None,
     options: CommitOptions | None = None,
 ) -> DmlResult:
@@ -183,6 +184,7 @@ def overwrite(
         mode: How rows of partly matching files go; the table's ``write.delete.mode`` when not given.
         isolation: ``serializable`` or ``snapshot``; when not given, rows that others add meanwhile are not looked at.
         case_sensitive: Whether column names must match exactly.
+        trust_lists: Change rows even when the manifest list has fewer files than the snapshot summary counts.
         summary: Further properties of the snapshot.
         options: How the commit is retried.
     """
@@ -190,7 +192,7 @@ def overwrite(
         raise BadInputError("a dynamic overwrite replaces partitions; give a predicate or dynamic, not both")
     if same_spec_only and not dynamic:
         raise BadInputError("same_spec_only is an option of dynamic overwrites")
-    target = resolve(table, Command.OVERWRITE, branch=branch, mode=mode, isolation=isolation)
+    target = resolve(table, Command.OVERWRITE, branch=branch, mode=mode, isolation=isolation, trust_lists=trust_lists)
     changes = ChangeBuilder()
     level = None if isolation is None else target.isolation
     conflict_filter: IrExpr = TRUE

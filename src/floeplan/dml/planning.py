@@ -15,6 +15,7 @@ from floeplan.dml.commit import ChangeBuilder
 from floeplan.dml.target import DmlTarget
 from floeplan.metadata.delete_index import DeleteFileId, DeleteKind
 from floeplan.metadata.manifests.entries import EntriesTable, partition_column
+from floeplan.metadata.manifests.reader import find_truncation
 from floeplan.predicate.compile import PredicateSource
 from floeplan.predicate.stats import TriState
 from floeplan.scan.model import PlannedFiles, ScanOptions
@@ -40,11 +41,21 @@ def plan_rows(
     case_sensitive: bool = True,
     recover: bool = False,
 ) -> ScanPlan:
-    """Plan the files that may hold rows to change; ``recover`` reads what proves their partitions under other specs."""
+    """Plan the files that may hold rows to change; ``recover`` reads what proves their partitions under other specs.
+
+    Raises:
+        CorruptMetadataError: The manifest list may be truncated and is not trusted.
+    """
     planning = None if spark is None else SparkPlanning(spark)
     footers = _footers_pay(target)
     options = ScanOptions(footers=footers, page_index=footers, report=False, planning=planning, recover=recover)
-    return plan_scan(target.table, where, ref=target.ref, case_sensitive=case_sensitive, options=options)
+    plan = plan_scan(target.table, where, ref=target.ref, case_sensitive=case_sensitive, options=options)
+    # Copy-on-write would write rows back whose delete file a truncated list has lost, and a merge insert rows again.
+    if target.snapshot is not None and not target.trust_lists:
+        truncated = find_truncation(target.snapshot, plan.totals.manifests)
+        if truncated is not None:
+            raise truncated.error("rows whose delete files it does not list would be written back")
+    return plan
 
 
 def _footers_pay(target: DmlTarget) -> bool:

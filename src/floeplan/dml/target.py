@@ -52,6 +52,8 @@ class DmlTarget:
     command: Command
     mode: Mode
     isolation: IsolationLevel
+    trust_lists: bool = False
+    """Whether to change rows even when the manifest list may be truncated."""
 
     @property
     def snapshot_id(self) -> int | None:
@@ -81,6 +83,7 @@ def resolve(
     branch: str | None = None,
     mode: Mode | str | None = None,
     isolation: IsolationLevel | str | None = None,
+    trust_lists: bool = False,
 ) -> DmlTarget:
     """Load the newest table and resolve branch, mode and isolation level."""
     found = load_table(table)
@@ -105,6 +108,7 @@ def resolve(
         command=command,
         mode=chosen,
         isolation=_choose(IsolationLevel, isolation, level, IsolationLevel.SERIALIZABLE),
+        trust_lists=trust_lists,
     )
 
 

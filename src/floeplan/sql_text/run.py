@@ -69,12 +69,14 @@ class StatementOptions:
         branch: The branch to change, unless the name of the table ends with one.
         mode: ``copy-on-write`` or ``merge-on-read``; overrides the table's properties.
         isolation: ``serializable`` or ``snapshot``; overrides the table's properties.
+        trust_lists: Change rows even when the manifest list has fewer files than the snapshot summary counts.
     """
 
     catalog: str | Catalog | None = None
     branch: str | None = None
     mode: str | None = None
     isolation: str | None = None
+    trust_lists: bool = False
 
     def branch_of(self, name: TableName) -> str | None:
         """The branch that a statement changes."""
@@ -95,6 +97,7 @@ class StatementOptions:
             "mode": self.mode,
             "isolation": self.isolation,
             "case_sensitive": False,
+            "trust_lists": self.trust_lists,
         }
 
 
@@ -106,6 +109,7 @@ def sql(
     branch: str | None = None,
     mode: str | None = None,
     isolation: str | None = None,
+    trust_lists: bool = False,
 ) -> StatementResult:
     """Run one INSERT, DELETE, UPDATE, MERGE or ALTER TABLE … PARTITION FIELD in Spark's dialect.
 
@@ -116,11 +120,12 @@ def sql(
         branch: The branch to change, unless the name of the table ends with one (``db.t.branch_b``).
         mode: ``copy-on-write`` or ``merge-on-read``; by default from the table's properties.
         isolation: ``serializable`` or ``snapshot``; by default from the table's properties.
+        trust_lists: Change rows even when the manifest list has fewer files than the snapshot summary counts.
 
     Raises:
         BadInputError: The statement is of another kind, or cannot be parsed.
     """
-    options = StatementOptions(catalog, branch, mode, isolation)
+    options = StatementOptions(catalog, branch, mode, isolation, trust_lists)
     return run_text(statement, SparkOnDemand(spark), options)
 
 

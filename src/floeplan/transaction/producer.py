@@ -16,6 +16,7 @@ until the commit. ``written`` names them all.
 
 from __future__ import annotations
 
+import logging
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -40,11 +41,12 @@ from floeplan.metadata.manifests.manifest_list import (
     read_manifest_list,
 )
 from floeplan.metadata.manifests.new_entries import concat_entries, no_entries, with_status
+from floeplan.metadata.manifests.reader import find_truncation
 from floeplan.partition.key import partition_codes
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.stats import to_mask
 from floeplan.text import parse_count
-from floeplan.transaction.change import SnapshotChange
+from floeplan.transaction.change import Operation, SnapshotChange
 from floeplan.transaction.filter_manifests import (
     FilesToRemove,
     Filtered,
@@ -63,6 +65,8 @@ from floeplan.transaction.manifests import (
 )
 from floeplan.transaction.preconditions import validate_change, validate_replacement
 from floeplan.vectors import Ints, Mask
+
+_log = logging.getLogger(__name__)
 
 # The snapshot summary, with the property names of Iceberg Java.
 #
@@ -211,6 +215,10 @@ class SnapshotProducer:
         added = self._added_entries(shape)
         validate_change(self.change, added, shape)
         listed = ManifestListTable.empty() if head is None else read_manifest_list(head.manifest_list, self.io)
+        truncated = None if head is None else find_truncation(head, listed)
+        if truncated is not None and self.change.operation is Operation.APPEND:
+            # An append reads no rows, so it can go on; its totals still count the lost files.
+            _log.warning("%s; the new snapshot has only the files it lists", truncated.message)
         new = self._added_manifests(added, shape, options)
         data, deletes = self._filtered(listed, new, shape, head)
         removed = concat_entries([data.removed, deletes.removed], shape.union)

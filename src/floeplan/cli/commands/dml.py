@@ -22,6 +22,7 @@ from floeplan.cli.common import (
     ChangedTableArgument,
     JsonOption,
     SparkOption,
+    TrustListsOption,
     key_value_table,
     show,
     spark_for,
@@ -102,6 +103,7 @@ def delete(
     branch: BranchOption = None,
     mode: ModeOption = None,
     isolation: IsolationOption = None,
+    trust_lists: TrustListsOption = False,
     dry_run: DryRunOption = False,
     case_insensitive: CaseOption = False,
     spark: SparkOption = None,
@@ -113,7 +115,7 @@ def delete(
     floeplan delete db.events --where "ts < TIMESTAMP '2024-01-01'" --dry-run
     """
     target = writable_table(table, catalog)
-    options: dict[str, Any] = {"branch": branch, "mode": mode, "isolation": isolation}
+    options: dict[str, Any] = {"branch": branch, "mode": mode, "isolation": isolation, "trust_lists": trust_lists}
     case_sensitive = not case_insensitive
     if dry_run:
         show(dry_delete(resolve(target, Command.DELETE, **options), where, case_sensitive), draw_dry_run, as_json=json)
@@ -141,6 +143,7 @@ def update(
     branch: BranchOption = None,
     mode: ModeOption = None,
     isolation: IsolationOption = None,
+    trust_lists: TrustListsOption = False,
     dry_run: DryRunOption = False,
     case_insensitive: CaseOption = False,
     spark: SparkOption = None,
@@ -153,7 +156,7 @@ def update(
     """
     assigned = assigned_texts(parse_assignments(", ".join(set_), "--set"))
     target = writable_table(table, catalog)
-    options: dict[str, Any] = {"branch": branch, "mode": mode, "isolation": isolation}
+    options: dict[str, Any] = {"branch": branch, "mode": mode, "isolation": isolation, "trust_lists": trust_lists}
     case_sensitive = not case_insensitive
     if dry_run:
         planned = dry_update(resolve(target, Command.UPDATE, **options), assigned, where, case_sensitive)
@@ -221,6 +224,7 @@ def merge(
     branch: BranchOption = None,
     mode: ModeOption = None,
     isolation: IsolationOption = None,
+    trust_lists: TrustListsOption = False,
     case_insensitive: CaseOption = False,
     spark: SparkOption = None,
     catalog: CatalogOption = None,
@@ -251,6 +255,7 @@ def merge(
                 branch=branch,
                 mode=mode,
                 isolation=isolation,
+                trust_lists=trust_lists,
                 case_sensitive=not case_insensitive,
                 target_alias="target",
                 source_alias="source",
@@ -308,6 +313,7 @@ def sql(
     branch: BranchOption = None,
     mode: ModeOption = None,
     isolation: IsolationOption = None,
+    trust_lists: TrustListsOption = False,
     spark: SparkOption = None,
     catalog: CatalogOption = None,
     json: JsonOption = False,
@@ -317,7 +323,8 @@ def sql(
     floeplan sql "ALTER TABLE db.events REPLACE PARTITION FIELD ts_day WITH hours(ts)"
     """
     with spinner("running"):
-        result = run_text(statement, spark_for(spark), StatementOptions(catalog, branch, mode, isolation))
+        options = StatementOptions(catalog, branch, mode, isolation, trust_lists)
+        result = run_text(statement, spark_for(spark), options)
     show(result, draw_statement, as_json=json)
 
 

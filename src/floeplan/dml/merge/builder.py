@@ -47,6 +47,7 @@ def merge(
     case_sensitive: bool = True,
     target_alias: str | None = None,
     source_alias: str | None = None,
+    trust_lists: bool = False,
     summary: Mapping[str, str] | None = None,
     options: CommitOptions | None = None,
 ) -> Merge:
@@ -63,6 +64,7 @@ def merge(
         case_sensitive: Whether column names must match exactly.
         target_alias: Another qualifier for columns of the table, instead of ``target`` and ``t``.
         source_alias: Another qualifier for columns of the source, instead of ``source`` and ``s``.
+        trust_lists: Change rows even when the manifest list has fewer files than the snapshot summary counts.
         summary: Further properties of the snapshot.
         options: How the commit is retried.
     """
@@ -70,7 +72,7 @@ def merge(
         TARGET_QUALIFIERS if target_alias is None else (target_alias,),
         SOURCE_QUALIFIERS if source_alias is None else (source_alias,),
     )
-    arguments = {"branch": branch, "mode": mode, "isolation": isolation}
+    arguments = {"branch": branch, "mode": mode, "isolation": isolation, "trust_lists": trust_lists}
     return Merge(table, source, on, spark, case_sensitive, qualifiers, arguments, summary or {}, options)
 
 
