@@ -62,7 +62,10 @@ def append(
     target = resolve(table, Command.APPEND, branch=branch)
     changes = ChangeBuilder(merge_manifests=not fast)
     if add_files:
-        changes.register(_registered(target, data, spec_id, hive_partitions))
+        paths = parquet_paths(data)
+        if paths is None:
+            raise BadInputError("only Parquet files can be added as they are; give their paths")
+        changes.register(existing_file_entries(target.table, paths, spec_id=spec_id, hive_partitions=hive_partitions))
     else:
         for entries in write_rows(target, data, spark, spec_id):
             changes.insert(entries)
@@ -75,7 +78,7 @@ def write_rows(
     """Write rows as files of the table and return their entries."""
     writer = WriteTarget.of(target.table, spec_id=spec_id)
     if is_data_frame(data):
-        from floeplan.spark.write.appending import write_frame
+        from floeplan.spark.write import write_frame
 
         return write_frame(data, writer)
     paths = parquet_paths(data)
@@ -101,10 +104,3 @@ class _WriteParquetRows:
     def _rows(self, paths: Sequence[str]) -> Iterator[pa.Table]:
         for path in paths:
             yield from ParquetRows(path, self.target.io).tables()
-
-
-def _registered(target: DmlTarget, data: object, spec_id: int | None, hive_partitions: bool) -> EntriesTable:
-    paths = parquet_paths(data)
-    if paths is None:
-        raise BadInputError("only Parquet files can be added as they are; give their paths")
-    return existing_file_entries(target.table, paths, spec_id=spec_id, hive_partitions=hive_partitions)

@@ -25,7 +25,6 @@ from pyiceberg.types import NestedField
 from sqlglot import Token, TokenType
 
 from floeplan.errors import BadInputError, FloeplanError, PredicateSyntaxError, TypeMismatchError, UnsupportedError
-from floeplan.predicate.compile import PredicateSource
 from floeplan.predicate.ir import IrExpr, path_text
 from floeplan.predicate.names import Names
 from floeplan.predicate.rows.arrow_columns import Resolver
@@ -313,8 +312,3 @@ class SubqueryCondition:
         from pyspark.sql import functions
 
         return frame.alias(self.alias).where(functions.expr(self.text))
-
-
-def planned(where: PredicateSource | SubqueryCondition) -> PredicateSource:
-    """The predicate to plan files with."""
-    return where.implied if isinstance(where, SubqueryCondition) else where

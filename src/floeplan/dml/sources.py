@@ -49,7 +49,7 @@ def frame_schema(frame: DataFrame) -> pa.Schema:
 
 def frame_rows(frame: DataFrame, most: int, most_bytes: int) -> pa.Table | None:
     """The rows of a DataFrame; ``None`` above the limits of rows or bytes."""
-    from floeplan.spark.write.small_frames import collect_if_small
+    from floeplan.spark.jvm import collect_if_small
 
     rows = collect_if_small(frame, most_bytes // _BYTES_IN_MEMORY)
     if rows is None:

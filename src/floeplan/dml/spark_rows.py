@@ -31,9 +31,8 @@ from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.parquet.prune.selection import RowSelection
 from floeplan.predicate.ir import path_text
 from floeplan.scan.file_rows import FileRows, TableRows
-from floeplan.spark.types import spark_schema, spark_type, to_spark_arrow
-from floeplan.spark.write.appending import ReportedFiles, removed_on_failure
-from floeplan.spark.write.store_assignment import assignable
+from floeplan.spark.types import assignable, spark_schema, spark_type, to_spark_arrow
+from floeplan.spark.write import ReportedFiles, removed_on_failure
 from floeplan.tasks.runner import RESULT_SCHEMA, load_results, new_attempt, result_batch
 from floeplan.tasks.shipping import ensure_package
 from floeplan.tasks.worker import ArrowTask, report_errors, reraise_task_errors, reusable

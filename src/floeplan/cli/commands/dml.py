@@ -33,9 +33,9 @@ from floeplan.dml.append import append as append_rows
 from floeplan.dml.assign import compile_assignments
 from floeplan.dml.commit import ChangeBuilder, DmlResult
 from floeplan.dml.delete_update import delete as delete_rows
+from floeplan.dml.delete_update import drop_proven, plan_rows
 from floeplan.dml.delete_update import update as update_rows
 from floeplan.dml.merge.builder import merge as merge_rows
-from floeplan.dml.planning import drop_proven, plan_rows
 from floeplan.dml.target import Command, DmlTarget, resolve
 from floeplan.errors import InvalidOptionError
 from floeplan.predicate.names import Names
@@ -45,7 +45,7 @@ from floeplan.scan.scan_plan import ScanPlan
 from floeplan.spark.session import SparkOnDemand, spark_errors_translated
 from floeplan.sql_text.parse import parse_assignments
 from floeplan.sql_text.relations import find_table, read_table
-from floeplan.sql_text.run import StatementOptions, StatementResult, assigned_texts, run_text
+from floeplan.sql_text.run import StatementOptions, StatementResult, run_text
 from floeplan.text import counted, human_bytes
 from floeplan.transaction.evolve_spec import EvolveResult
 from floeplan.vectors import Mask
@@ -154,7 +154,7 @@ def update(
 
     floeplan update db.events --set "v = v * 2" --set "region = 'eu'" --where "id = 7"
     """
-    assigned = assigned_texts(parse_assignments(", ".join(set_), "--set"))
+    assigned = parse_assignments(", ".join(set_), "--set")
     target = writable_table(table, catalog)
     options: dict[str, Any] = {"branch": branch, "mode": mode, "isolation": isolation, "trust_lists": trust_lists}
     case_sensitive = not case_insensitive
@@ -278,7 +278,7 @@ def merge(
 
 def _values(text: str | None, what: str) -> dict[str, object] | None:
     """Parse ``c = expr, …``; ``None`` stands for ``*``, every column from the source column of its name."""
-    return None if text is None or text.strip() == "*" else assigned_texts(parse_assignments(text, what))
+    return None if text is None or text.strip() == "*" else parse_assignments(text, what)
 
 
 def _merge_source(source: str, spark: SparkOnDemand, catalog: str | None) -> object:

@@ -16,15 +16,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 from pyiceberg.table import Table
 
 from floeplan.dml.assign import statement_timestamp, with_timestamp
 from floeplan.dml.commit import DmlResult
-from floeplan.dml.merge.clauses import MergeStatement, WhenText
-from floeplan.dml.merge.condition import SOURCE_QUALIFIERS, TARGET_QUALIFIERS
+from floeplan.dml.merge.compile import SOURCE_QUALIFIERS, TARGET_QUALIFIERS, MergeStatement, WhenText
 from floeplan.dml.merge.run import run_merge
 from floeplan.dml.target import Command, Mode, resolve
 from floeplan.errors import BadInputError
@@ -112,12 +110,10 @@ class Merge(MergeStatement):
         if not (self.matched or self.not_matched or self.by_source):
             raise BadInputError("a merge needs at least one clause, such as when_matched_update()")
         target = resolve(self.table, Command.MERGE, **self.arguments)
-        return run_merge(target, self._with_timestamp(statement_timestamp()))
-
-    def _with_timestamp(self, timestamp: datetime) -> Merge:
-        """The same merge with ``current_timestamp()`` and related functions as literals."""
+        timestamp = statement_timestamp()
 
         def fixed(whens: tuple[WhenText, ...]) -> tuple[WhenText, ...]:
+            """The clauses with ``current_timestamp()`` and related functions as literals."""
             return tuple(
                 replace(
                     when,
@@ -127,10 +123,11 @@ class Merge(MergeStatement):
                 for when in whens
             )
 
-        return replace(
+        statement = replace(
             self,
             on=with_timestamp(self.on, timestamp),
             matched=fixed(self.matched),
             not_matched=fixed(self.not_matched),
             by_source=fixed(self.by_source),
         )
+        return run_merge(target, statement)

@@ -23,9 +23,9 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 from pyiceberg.schema import Schema
 
-from floeplan.dml.merge.clauses import When
-from floeplan.dml.merge.condition import MergeCondition, is_source
-from floeplan.dml.row_task import Clause, RowChanges
+from floeplan.dml.assign import Assignments
+from floeplan.dml.merge.compile import MergeCondition, When, is_source
+from floeplan.dml.row_task import Decision, RowChanges
 from floeplan.errors import BadInputError, TypeMismatchError, UnsupportedError
 from floeplan.parquet.prune.selection import distinct
 from floeplan.predicate.build import field_ids
@@ -201,7 +201,7 @@ class MergeSource:
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class Joined(Decision):
     """The decision of a merge."""
 
     schema: Schema
@@ -211,9 +211,9 @@ class Joined:
     by_source: tuple[When, ...]
 
     @property
-    def clauses(self) -> tuple[Clause, ...]:
+    def clauses(self) -> tuple[Assignments | None, ...]:
         """Those of matched rows, then those of unmatched rows."""
-        return tuple(Clause(when.assignments) for when in (*self.matched, *self.by_source))
+        return tuple(when.assignments for when in (*self.matched, *self.by_source))
 
     def fields(self, file: FileScan) -> frozenset[int]:
         """Keys, and the target fields of conditions."""
