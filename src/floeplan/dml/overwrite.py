@@ -23,14 +23,7 @@ from pyiceberg.table import Table
 
 from floeplan.dml.append import write_rows
 from floeplan.dml.commit import ChangeBuilder, DmlResult, commit_changes, discard_on_failure
-from floeplan.dml.delete_update import (
-    change_matching,
-    drop_files,
-    drop_proven,
-    file_tasks,
-    plan_rows,
-    run_decision,
-)
+from floeplan.dml.delete_update import change_matching, drop_files, drop_proven, file_tasks, plan_rows, run_decision
 from floeplan.dml.row_task import Decision, RowChanges
 from floeplan.dml.target import Command, DmlTarget, Mode, resolve
 from floeplan.errors import BadInputError
@@ -188,12 +181,9 @@ class PartitionSet:
     def _values(self, field: BoundField, entries: EntriesTable, sources: SourceTypes) -> tuple[pa.Array, Mask]:
         """The value of one partition field for each file, and where it is known: stored, or proven by bounds."""
         key = field.column.field_id
-        having = [
-            spec_id
-            for spec_id, spec in self.union.specs.items()
-            if any(not f.is_void and f.column.field_id == key for f in spec.fields)
-        ]
-        stored = np.isin(entries.spec_id, having)
+        specs = self.union.specs.items()
+        ids_of_spec = {i: [f.column.field_id for f in spec.fields if not f.is_void] for i, spec in specs}
+        stored = np.isin(entries.spec_id, [spec_id for spec_id, ids in ids_of_spec.items() if key in ids])
         source = Column(field.source_id, sources[field.source_id][0], (str(field.source_id),))
         found = recover(field, file_stats(entries, [source]).columns.get(field.source_id), len(entries))
         usable, values = found.recovered & ~found.is_null, found.values

@@ -27,40 +27,13 @@ if TYPE_CHECKING:
 JavaObject: TypeAlias = Any
 """A py4j proxy of an object in the JVM."""
 
-_NEVER_GROW = frozenset(
-    {
-        "Aggregate",
-        "DataSourceV2ScanRelation",
-        "Distinct",
-        "Filter",
-        "GlobalLimit",
-        "LocalLimit",
-        "LocalRelation",
-        "LogicalRelation",
-        "Project",
-        "Range",
-        "Sort",
-        "Union",
-    }
-)
-"""Operators of a logical plan whose output is never larger than their input."""
+_SOURCES = ("DataSourceV2ScanRelation", "LocalRelation", "LogicalRelation", "Range")
+_NEVER_GROW = frozenset((*_SOURCES, "Distinct", "Filter", "GlobalLimit", "LocalLimit", "Sort", "Union"))
+"""Operators of a logical plan whose output is never larger than their input; they compute no values."""
 _MAX_RESULT_SIZE = "spark.driver.maxResultSize"
 """The setting that Spark names in the error of a job whose tasks return too much."""
-FIXED_WIDTH = frozenset(
-    {
-        "boolean",
-        "byte",
-        "date",
-        "decimal",
-        "double",
-        "float",
-        "integer",
-        "long",
-        "short",
-        "timestamp",
-        "timestamp_ntz",
-    }
-)
+_NUMBERS = ("byte", "decimal", "double", "float", "integer", "long", "short")
+FIXED_WIDTH = frozenset((*_NUMBERS, "boolean", "date", "timestamp", "timestamp_ntz"))
 """Types whose values all have the same size, by their Spark name."""
 
 

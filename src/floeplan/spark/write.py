@@ -20,14 +20,13 @@ their own, and Spark Connect, whose sessions cannot be copied, keep Spark's batc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
-from pyspark.accumulators import Accumulator, AccumulatorParam
+from pyspark.accumulators import AccumulatorParam
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, DataType, NullType, StringType, StructType
 
@@ -58,6 +57,7 @@ _SETTINGS = {
     "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
 }
 _Batches: TypeAlias = Iterable[pa.RecordBatch]
+ReportFiles: TypeAlias = Callable[[EntriesTable], EntriesTable]
 
 
 class WideRowError(FloeplanError):
@@ -95,11 +95,11 @@ def has_default_batch_size(spark: SparkSession) -> bool:
 
 def _write_in_tasks(frame: DataFrame, target: WriteTarget, *, row_batches: bool) -> list[EntriesTable]:
     """Write rows in the tasks that compute them; with ``row_batches`` the last column flags wide rows."""
-    with removed_on_failure(frame.sparkSession, target.files) as reported:
+    with removed_on_failure(frame.sparkSession, target.files) as report:
 
         def write(batches: _Batches) -> EntriesTable:
             rows = coalesce_batches(without_flag(batches) if row_batches else iter(batches))
-            return reported.add(write_data_files(target, rows, file_name_token=new_attempt(), sort=True))
+            return report(write_data_files(target, rows, file_name_token=new_attempt(), sort=True))
 
         @reusable
         def run(batches: _Batches) -> Iterator[pa.RecordBatch]:
@@ -153,25 +153,18 @@ def _unbounded_values(name: str, type_: DataType) -> list[str] | None:
     return [] if isinstance(type_, NullType) or type_.typeName() in FIXED_WIDTH else None
 
 
-@dataclass(frozen=True, slots=True)
-class ReportedFiles:
-    """The paths of files that tasks report to the driver; pickled with each task."""
+@contextmanager
+def removed_on_failure(spark: SparkSession, files: TableFiles) -> Iterator[ReportFiles]:
+    """Yield a function that tasks report their files with; when a job in this context fails, they are removed."""
+    paths = None if is_connect(spark) else spark.sparkContext.accumulator([], _ListAccumulator())
 
-    paths: Accumulator[list[str]] | None
-
-    def add(self, entries: EntriesTable) -> EntriesTable:
-        """Report files."""
-        if self.paths is not None:
-            self.paths.add(entries.path.to_pylist())
+    def report(entries: EntriesTable) -> EntriesTable:
+        if paths is not None:
+            paths.add(entries.path.to_pylist())
         return entries
 
-
-@contextmanager
-def removed_on_failure(spark: SparkSession, files: TableFiles) -> Iterator[ReportedFiles]:
-    """Remove the files that tasks have reported when a job in this context fails."""
-    paths = None if is_connect(spark) else spark.sparkContext.accumulator([], _ListAccumulator())
     try:
-        yield ReportedFiles(paths)
+        yield report
     except BaseException:
         files.remove([] if paths is None else paths.value)
         raise

@@ -34,16 +34,7 @@ from floeplan.scan.projection import arrow_schema
 from floeplan.spark.session import SparkOnDemand, spark_errors_translated
 from floeplan.sql_text.parse import parse_statement
 from floeplan.sql_text.relations import find_table, open_table, query_frame, table_views
-from floeplan.sql_text.statements import (
-    SOURCE,
-    TARGET,
-    AlterPartitioning,
-    Delete,
-    Insert,
-    Merge,
-    TableName,
-    Update,
-)
+from floeplan.sql_text.statements import SOURCE, TARGET, AlterPartitioning, Delete, Insert, Merge, TableName, Update
 from floeplan.sql_text.tokens import Cursor, quoted
 from floeplan.transaction.evolve_spec import EvolveResult, evolve_spec
 

@@ -19,8 +19,6 @@ from floeplan.partition.evolution import SpecChange
 TARGET, SOURCE = "target", "source"
 """The qualifiers of columns in the expressions of a MERGE."""
 
-Assignments: TypeAlias = Mapping[str, object]
-
 
 @dataclass(frozen=True, slots=True)
 class TableName:
@@ -77,7 +75,7 @@ class Update:
     """UPDATE; without a condition, of every row."""
 
     table: TableName
-    assignments: Assignments
+    assignments: Mapping[str, object]
     where: str | SubqueryCondition | None = None
 
 

@@ -152,37 +152,56 @@ class When:
 
 
 @dataclass(frozen=True, slots=True)
-class Clauses:
-    """All clauses of a merge, compiled over the columns each kind may name."""
+class CompiledMerge:
+    """A merge compiled over the columns of both sides; ``on`` is the text of its condition."""
 
+    names: MergeNames
+    on: str
+    condition: MergeCondition
     matched: tuple[When, ...]
     not_matched: tuple[When, ...]
     by_source: tuple[When, ...]
 
     @property
-    def all(self) -> tuple[When, ...]:
-        """Every clause."""
-        return (*self.matched, *self.not_matched, *self.by_source)
+    def assignments(self) -> list[Assignments]:
+        """Those of all clauses."""
+        whens = (*self.matched, *self.not_matched, *self.by_source)
+        return [when.assignments for when in whens if when.assignments is not None]
+
+    @property
+    def conditions(self) -> list[IrExpr]:
+        """All conditions except for the keys."""
+        on, whens = self.condition, (*self.matched, *self.not_matched, *self.by_source)
+        return [on.target_only, on.source_only, on.pairs, *(when.condition for when in whens)]
+
+    @property
+    def fields(self) -> set[int]:
+        """All fields of both sides that the merge names."""
+        found = {field_id for key in self.condition.keys for field_id in (key.target, key.source)}
+        return found.union(*map(field_ids, self.conditions), *(one.field_ids for one in self.assignments))
 
 
-def compile_clauses(merge: MergeStatement, schema: Schema, source: Schema) -> Clauses:
-    """Compile the clauses: matched ones may name both sides, inserts the source, the others the target."""
+def compile_merge(merge: MergeStatement, schema: Schema, source: Schema) -> CompiledMerge:
+    """Compile a merge: matched clauses may name both sides, inserts the source, the others the target."""
 
     def compiled(whens: tuple[WhenText, ...], of_target: Schema, of_source: Schema) -> tuple[When, ...]:
         names = MergeNames(of_target, merge.case_sensitive, of_source, *merge.qualifiers)
         found = []
         for when in whens:
-            condition: IrExpr = TRUE
+            condition = TRUE if when.condition is None else compile_sql(when.condition, names)[0]
             assignments = None
-            if when.condition is not None:
-                condition = compile_sql(when.condition, names)[0]
             if not when.deletes:
                 values = _all_columns(schema, source, names) if when.values is None else when.values
                 assignments = compile_assignments(values, schema, names)
             found.append(When(condition, assignments))
         return tuple(found)
 
-    return Clauses(
+    names = MergeNames(schema, merge.case_sensitive, source, *merge.qualifiers)
+    on = _condition_text(merge.on, names)
+    return CompiledMerge(
+        names,
+        on,
+        _compile_condition(on, names),
         compiled(merge.matched, schema, source),
         compiled(merge.not_matched, Schema(), source),
         compiled(merge.by_source, schema, Schema()),
@@ -206,7 +225,7 @@ def _all_columns(schema: Schema, source: Schema, names: MergeNames) -> dict[str,
 # The ON condition.
 
 
-def condition_text(on: str | Sequence[str], names: MergeNames) -> str:
+def _condition_text(on: str | Sequence[str], names: MergeNames) -> str:
     """ON as SQL text; a column name stands for its equality on both sides."""
     given = [on] if isinstance(on, str) else list(on)
     both = [{column.name for column in side.fields} for side in (names.schema, names.source)]
@@ -237,7 +256,7 @@ class MergeCondition:
     pairs: IrExpr
 
 
-def compile_condition(on: str, names: MergeNames) -> MergeCondition:
+def _compile_condition(on: str, names: MergeNames) -> MergeCondition:
     """Compile the text of an ON condition."""
     predicate, _ = compile_sql(on, names)
     keys: list[Key] = []

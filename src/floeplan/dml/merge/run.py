@@ -6,8 +6,8 @@ joins when Arrow cannot evaluate an expression, or when the source exceeds ``SHI
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,27 +21,24 @@ from floeplan.dml.assign import arrow_evaluates, top_fields
 from floeplan.dml.commit import ChangeBuilder, DmlResult, commit_changes, discard_on_failure
 from floeplan.dml.delete_update import apply_found_rows, file_tasks, plan_rows, run_decision
 from floeplan.dml.merge.compile import (
-    Clauses,
+    CompiledMerge,
     Key,
     MergeCondition,
-    MergeNames,
     MergeStatement,
     When,
-    compile_clauses,
-    compile_condition,
-    condition_text,
+    compile_merge,
     is_source,
     key_predicate,
     source_schema,
 )
 from floeplan.dml.merge.join import Joined, KeyIndex, MergeSource, Rows, common_key_type, key_values, true_mask
 from floeplan.dml.row_task import rows_of
-from floeplan.dml.sources import arrow_table, frame_rows, frame_schema, is_data_frame, source_frame
+from floeplan.dml.sources import arrow_table, frame_rows, is_data_frame
 from floeplan.dml.target import DmlTarget
 from floeplan.errors import UnsupportedError
 from floeplan.metadata.files import TableFiles
 from floeplan.metadata.manifests.entries import EntriesTable
-from floeplan.predicate.build import and_, field_ids
+from floeplan.predicate.build import and_
 from floeplan.predicate.ir import TRUE, IrExpr
 from floeplan.predicate.names import Names
 from floeplan.predicate.rows.arrow_columns import typed_columns_of
@@ -71,21 +68,19 @@ def run_merge(target: DmlTarget, merge: MergeStatement) -> DmlResult:
     spark = frame.sparkSession if merge.spark is None and frame is not None else merge.spark
 
     # 1. Compile the condition and the clauses over the columns of both sides.
-    rows: Any = None if frame is not None else arrow_table(merge.source, target.table.io)
-    source = source_schema(rows.schema if frame is None else frame_schema(frame))
-    names = MergeNames(target.schema, merge.case_sensitive, source, *merge.qualifiers)
-    on = condition_text(merge.on, names)
-    condition = compile_condition(on, names)
-    clauses = compile_clauses(merge, target.schema, source)
-    conditions = [condition.target_only, condition.source_only, condition.pairs, *(w.condition for w in clauses.all)]
-    assigned = [when.assignments for when in clauses.all if when.assignments is not None]
-    fields = {field_id for one in conditions for field_id in field_ids(one)}
-    fields.update(*(assignments.field_ids for assignments in assigned))
-    fields.update(field_id for key in condition.keys for field_id in (key.target, key.source))
-    needed = top_fields(source, fields)
+    rows: Any = None
+    if frame is None:
+        rows = arrow_table(merge.source, target.table.io)
+        source = source_schema(rows.schema)
+    else:
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        source = source_schema(to_arrow_schema(frame.schema))
+    compiled = compile_merge(merge, target.schema, source)
+    condition, needed = compiled.condition, top_fields(source, compiled.fields)
 
     # 2. Choose who joins: tasks with the source sent to them, or Spark.
-    in_arrow = arrow_evaluates((target.schema, source), conditions, assigned) and all(
+    in_arrow = arrow_evaluates((target.schema, source), compiled.conditions, compiled.assignments) and all(
         _joinable(target.schema, source, key) for key in condition.keys
     )
     if frame is not None and in_arrow:
@@ -102,7 +97,7 @@ def run_merge(target: DmlTarget, merge: MergeStatement) -> DmlResult:
         assert rows is not None, "only Spark joins a DataFrame that is not collected"
         indexed = _index(rows, needed, condition, target.schema)
         predicate = _key_predicate(indexed, condition, target.schema)
-    if clauses.by_source:
+    if compiled.by_source:
         predicate = TRUE
     plan = plan_rows(target, predicate, spark)
     changes = ChangeBuilder(planned=plan.files)
@@ -112,13 +107,13 @@ def run_merge(target: DmlTarget, merge: MergeStatement) -> DmlResult:
         chosen = file_tasks(plan.files, np.ones(len(plan.files), dtype=np.bool_))
         if indexed is None:
             assert spark is not None
-            given = frame if frame is not None else source_frame(spark, rows, source)
-            found = _join_on_spark(spark, given, target, merge, clauses, names, on, fields, chosen)
+            given = rows if frame is None else frame
+            found = _join_on_spark(spark, given, source, target, merge, compiled, chosen)
             apply_found_rows(target, chosen, found, changes, spark)
         else:
-            decision = Joined(target.schema, indexed, condition, clauses.matched, clauses.by_source)
+            decision = Joined(target.schema, indexed, condition, compiled.matched, compiled.by_source)
             run_decision(target, chosen, decision, changes, spark)
-            for entries in _insert_unmatched(target, indexed, clauses.not_matched, changes, spark):
+            for entries in _insert_unmatched(target, indexed, compiled.not_matched, changes, spark):
                 changes.insert(entries)
     return commit_changes(
         target,
@@ -183,60 +178,55 @@ def _insert_unmatched(
     is_new[rows_of(changes.matched_sources)] = False
     new = np.flatnonzero(is_new)
     parts = [new[at : at + INSERT_ROWS] for at in range(0, len(new), INSERT_ROWS)]
-    task = InsertRows(WriteTarget.of(target.table), source.rows, source.schema, tuple(whens))
+    task = partial(_write_unmatched, WriteTarget.of(target.table), source.rows, source.schema, whens)
     discard = partial(remove_written_files, files=TableFiles.of(target.table))
     return run_tasks(task, parts, spark if len(parts) > 1 else None, discard=discard)
 
 
-@dataclass(frozen=True, slots=True)
-class InsertRows:
-    """Writes source rows by the first insert clause that applies."""
+def _write_unmatched(
+    target: WriteTarget, rows: pa.Table, schema: Schema, whens: Sequence[When], parts: Sequence[Rows], attempt: str
+) -> EntriesTable:
+    """Write the source rows with these indexes, each by the first insert clause that applies."""
 
-    target: WriteTarget
-    rows: pa.Table
-    schema: Schema
-    whens: tuple[When, ...]
-
-    def __call__(self, parts: Sequence[Rows], attempt: str) -> EntriesTable:
-        """Write the source rows with these indexes."""
-        return write_data_files(self.target, self._new_rows(parts), file_name_token=attempt, sort=True)
-
-    def _new_rows(self, parts: Sequence[Rows]) -> Iterator[pa.Table]:
+    def new_rows() -> Iterator[pa.Table]:
         for part in parts:
-            left = self.rows.take(pa.array(part))
-            for when in self.whens:
-                mask = true_mask(when.condition, left.num_rows, typed_columns_of(left, self.schema))
+            left = rows.take(pa.array(part))
+            for when in whens:
+                mask = true_mask(when.condition, left.num_rows, typed_columns_of(left, schema))
                 mine, left = left.filter(pa.array(mask)), left.filter(pa.array(~mask))
                 if mine.num_rows and when.assignments is not None:
-                    resolve = typed_columns_of(mine, self.schema)
-                    yield when.assignments.insert(mine.num_rows, resolve, self.target.arrow_schema)
+                    yield when.assignments.insert(mine.num_rows, typed_columns_of(mine, schema), target.arrow_schema)
+
+    return write_data_files(target, new_rows(), file_name_token=attempt, sort=True)
 
 
 def _join_on_spark(
     spark: SparkSession,
-    source: DataFrame,
+    given: DataFrame | pa.Table,
+    schema: Schema,
     target: DmlTarget,
     merge: MergeStatement,
-    clauses: Clauses,
-    names: MergeNames,
-    on: str,
-    fields: Iterable[int],
+    compiled: CompiledMerge,
     chosen: Sequence[FileTask],
 ) -> FoundRows:
     """Join by Spark, for expressions only Spark can evaluate and for sources too large to send to every task."""
     from pyspark.sql import functions
 
     from floeplan.dml.spark_rows import FILE, SparkClause, TargetRows, apply_clauses, first_clause, in_utc
+    from floeplan.spark.types import spark_schema
 
+    # Arrow rows keep exactly their types: timestamps without a zone stay without one.
+    source = spark.createDataFrame(given, schema=spark_schema(schema)) if isinstance(given, pa.Table) else given
     # Clauses are numbered over all kinds; each kind names the columns of its own sides.
+    names = compiled.names
     of_target, of_source = replace(names, source=Schema()), replace(names, schema=Schema())
-    single = len(merge.matched) != 1 or clauses.matched[0] != When()  # a lone DELETE may apply twice to a row
+    single = len(merge.matched) != 1 or compiled.matched[0] != When()  # a lone DELETE may apply twice to a row
     conditions: list[list[tuple[int, str | None]]] = []
     numbered: list[SparkClause] = []
     for texts, whens, seen, inserts, once in (
-        (merge.matched, clauses.matched, names, False, single),
-        (merge.by_source, clauses.by_source, of_target, False, True),
-        (merge.not_matched, clauses.not_matched, of_source, True, True),
+        (merge.matched, compiled.matched, names, False, single),
+        (merge.by_source, compiled.by_source, of_target, False, True),
+        (merge.not_matched, compiled.not_matched, of_source, True, True),
     ):
         conditions.append([])
         for text, when in zip(texts, whens, strict=True):
@@ -246,11 +236,11 @@ def _join_on_spark(
             numbered.append(SparkClause(assignments, inserts, once))
     rows = TargetRows.of(target.table, target.schema, chosen)
     with in_utc(spark):
-        left = rows.frame(spark, [i for i in fields if not is_source(i)]).alias(names.target_qualifiers[0])
+        left = rows.frame(spark, [i for i in compiled.fields if not is_source(i)]).alias(names.target_qualifiers[0])
         right = source.withColumn(_SOURCE, functions.lit(True)).alias(names.source_qualifiers[0])
         kinds = {(False, False): "inner", (True, False): "left", (False, True): "right", (True, True): "full"}
         how = kinds[bool(merge.by_source), bool(merge.not_matched)]
-        joined = left.join(right, functions.expr(names.qualified(on)), how)
+        joined = left.join(right, functions.expr(names.qualified(compiled.on)), how)
         in_target, in_source = functions.col(FILE).isNotNull(), functions.col(_SOURCE).isNotNull()
         matched, by_source, not_matched = map(first_clause, conditions)
         clause = functions.when(in_target & in_source, matched).when(in_target, by_source).otherwise(not_matched)
