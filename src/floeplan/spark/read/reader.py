@@ -38,44 +38,9 @@ from floeplan.vectors import Ints
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# Read in Python tasks, for files that Spark's own reader cannot read: pyarrow decodes, Spark receives Arrow batches.
-#
-# A task reads its files exactly as ``ScanPlan.to_arrow`` does: the same row groups and pages, deletes and residual.
-
-
 BYTES_PER_TASK = 64 * 2**20
 """A Python task costs about 150 ms of CPU of its own, so tasks are few and large."""
 ROWS_PER_BATCH = 65_536
-
-
-def share_files(plan: ScanPlan, rows: Ints) -> list[list[FileScan]]:
-    """Split files into tasks of about ``BYTES_PER_TASK`` bytes, in their order."""
-    sizes = plan.files.entries.ints("file_size_in_bytes")[rows]
-    return [[plan.files[int(row)] for row in rows[part]] for part in split_by_bytes(sizes, BYTES_PER_TASK)]
-
-
-def split_by_bytes(sizes: Ints, most: int) -> list[Ints]:
-    """The indexes of files of these sizes, in runs of about ``most`` bytes."""
-    cuts = np.flatnonzero(np.diff((np.cumsum(sizes) - 1) // most)) + 1
-    return [part for part in np.split(np.arange(len(sizes)), cuts) if len(part)]
-
-
-class FileReading:
-    """Reads planned files into batches for Spark; pickled with each task."""
-
-    def __init__(self, table: TableRows, schema: Schema) -> None:
-        self._table, self._schema = table, schema
-
-    def batches(self, files: Sequence[FileScan]) -> Iterator[pa.RecordBatch]:
-        """The rows of files, one file after another."""
-        reader = PlanReader(self._table, self._schema)
-        shape = to_arrow_schema(spark_schema(self._schema))
-        for file in files:
-            yield from to_spark_arrow(reader.read(file), shape).to_batches(ROWS_PER_BATCH)
-
-
-# ``read``: a plan as a DataFrame.
-
 PATHS = ("auto", "native", "arrow")
 
 
@@ -214,3 +179,34 @@ def read(
     """
     chosen = plan_read(spark, table, where, columns=columns, snapshot_id=snapshot_id, ref=ref, options=options)
     return chosen.dataframe()
+
+
+# Read in Python tasks, for files that Spark's own reader cannot read: pyarrow decodes, Spark receives Arrow batches.
+#
+# A task reads its files exactly as ``ScanPlan.to_arrow`` does: the same row groups and pages, deletes and residual.
+
+
+def share_files(plan: ScanPlan, rows: Ints) -> list[list[FileScan]]:
+    """Split files into tasks of about ``BYTES_PER_TASK`` bytes, in their order."""
+    sizes = plan.files.entries.ints("file_size_in_bytes")[rows]
+    return [[plan.files[int(row)] for row in rows[part]] for part in split_by_bytes(sizes, BYTES_PER_TASK)]
+
+
+def split_by_bytes(sizes: Ints, most: int) -> list[Ints]:
+    """The indexes of files of these sizes, in runs of about ``most`` bytes."""
+    cuts = np.flatnonzero(np.diff((np.cumsum(sizes) - 1) // most)) + 1
+    return [part for part in np.split(np.arange(len(sizes)), cuts) if len(part)]
+
+
+class FileReading:
+    """Reads planned files into batches for Spark; pickled with each task."""
+
+    def __init__(self, table: TableRows, schema: Schema) -> None:
+        self._table, self._schema = table, schema
+
+    def batches(self, files: Sequence[FileScan]) -> Iterator[pa.RecordBatch]:
+        """The rows of files, one file after another."""
+        reader = PlanReader(self._table, self._schema)
+        shape = to_arrow_schema(spark_schema(self._schema))
+        for file in files:
+            yield from to_spark_arrow(reader.read(file), shape).to_batches(ROWS_PER_BATCH)
