@@ -23,7 +23,7 @@ import floeplan as fp
 from floeplan.explorer.server import ExplorerServer
 from floeplan.explorer.service import ExplorerService
 from floeplan.partition.evolution import AddField, drop_all
-from floeplan.sql_text.alter import parse_term
+from floeplan.sql_text.parse import parse_term
 from floeplan.transaction.evolve_spec import evolve_spec
 
 NAME = "db.telemetry"

@@ -16,6 +16,7 @@ until the commit. ``written`` names them all.
 
 from __future__ import annotations
 
+import logging
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -40,11 +41,13 @@ from floeplan.metadata.manifests.manifest_list import (
     concat_manifest_lists,
     read_manifest_list,
 )
+from floeplan.metadata.manifests.reader import find_truncation
 from floeplan.partition.key import partition_codes
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.stats import to_mask
 from floeplan.text import parse_count
 from floeplan.transaction.change import (
+    Operation,
     SnapshotChange,
     delete_file_id,
     removed_keys,
@@ -60,6 +63,8 @@ from floeplan.transaction.manifests import (
     TableShape,
     with_spec_ids,
 )
+
+_log = logging.getLogger(__name__)
 
 _COUNTED = {
     "files-size": ("added-files-size", "removed-files-size"),
@@ -146,6 +151,10 @@ class SnapshotProducer:
         validate_change(self.change, added, shape)
 
         listed = ManifestListTable.empty() if head is None else read_manifest_list(head.manifest_list, self.io)
+        truncated = None if head is None else find_truncation(head, listed)
+        if truncated is not None and self.change.operation is Operation.APPEND:
+            # An append reads no rows, so it can go on; its totals still count the lost files.
+            _log.warning("%s; the new snapshot has only the files it lists", truncated.message)
         new = self._added_manifests(added, shape, options)
         data, deletes = self._filtered(listed, new, shape, head)
         removed = concat_entries([data.removed, deletes.removed], shape.union)

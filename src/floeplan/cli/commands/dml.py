@@ -22,6 +22,7 @@ from floeplan.cli.common import (
     ChangedTableArgument,
     JsonOption,
     SparkOption,
+    TrustListsOption,
     key_value_table,
     show,
     spark_for,
@@ -32,9 +33,9 @@ from floeplan.dml.append import append as append_rows
 from floeplan.dml.assign import compile_assignments
 from floeplan.dml.commit import ChangeBuilder, DmlResult
 from floeplan.dml.delete_update import delete as delete_rows
+from floeplan.dml.delete_update import drop_proven, plan_rows
 from floeplan.dml.delete_update import update as update_rows
 from floeplan.dml.merge.builder import merge as merge_rows
-from floeplan.dml.planning import drop_proven, plan_rows
 from floeplan.dml.target import Command, DmlTarget, resolve
 from floeplan.errors import InvalidOptionError
 from floeplan.predicate.names import Names
@@ -43,7 +44,7 @@ from floeplan.scan.plan import ScanPlan, plan_scan
 from floeplan.spark.session import SparkOnDemand, spark_errors_translated
 from floeplan.sql_text.parse import parse_assignments
 from floeplan.sql_text.relations import find_table, read_table
-from floeplan.sql_text.run import StatementOptions, StatementResult, assigned_texts, run_text
+from floeplan.sql_text.run import StatementOptions, StatementResult, run_text
 from floeplan.text import counted, human_bytes
 from floeplan.transaction.evolve_spec import EvolveResult
 from floeplan.vectors import Mask
@@ -101,6 +102,7 @@ def delete(
     branch: BranchOption = None,
     mode: ModeOption = None,
     isolation: IsolationOption = None,
+    trust_lists: TrustListsOption = False,
     dry_run: DryRunOption = False,
     case_insensitive: CaseOption = False,
     spark: SparkOption = None,
@@ -112,7 +114,7 @@ def delete(
     floeplan delete db.events --where "ts < TIMESTAMP '2024-01-01'" --dry-run
     """
     target = writable_table(table, catalog)
-    options: dict[str, Any] = {"branch": branch, "mode": mode, "isolation": isolation}
+    options: dict[str, Any] = {"branch": branch, "mode": mode, "isolation": isolation, "trust_lists": trust_lists}
     case_sensitive = not case_insensitive
     if dry_run:
         show(dry_delete(resolve(target, Command.DELETE, **options), where, case_sensitive), draw_dry_run, as_json=json)
@@ -140,6 +142,7 @@ def update(
     branch: BranchOption = None,
     mode: ModeOption = None,
     isolation: IsolationOption = None,
+    trust_lists: TrustListsOption = False,
     dry_run: DryRunOption = False,
     case_insensitive: CaseOption = False,
     spark: SparkOption = None,
@@ -150,9 +153,9 @@ def update(
 
     floeplan update db.events --set "v = v * 2" --set "region = 'eu'" --where "id = 7"
     """
-    assigned = assigned_texts(parse_assignments(", ".join(set_), "--set"))
+    assigned = parse_assignments(", ".join(set_), "--set")
     target = writable_table(table, catalog)
-    options: dict[str, Any] = {"branch": branch, "mode": mode, "isolation": isolation}
+    options: dict[str, Any] = {"branch": branch, "mode": mode, "isolation": isolation, "trust_lists": trust_lists}
     case_sensitive = not case_insensitive
     if dry_run:
         planned = dry_update(resolve(target, Command.UPDATE, **options), assigned, where, case_sensitive)
@@ -220,6 +223,7 @@ def merge(
     branch: BranchOption = None,
     mode: ModeOption = None,
     isolation: IsolationOption = None,
+    trust_lists: TrustListsOption = False,
     case_insensitive: CaseOption = False,
     spark: SparkOption = None,
     catalog: CatalogOption = None,
@@ -250,6 +254,7 @@ def merge(
                 branch=branch,
                 mode=mode,
                 isolation=isolation,
+                trust_lists=trust_lists,
                 case_sensitive=not case_insensitive,
                 target_alias="target",
                 source_alias="source",
@@ -272,7 +277,7 @@ def merge(
 
 def _values(text: str | None, what: str) -> dict[str, object] | None:
     """Parse ``c = expr, …``; ``None`` stands for ``*``, every column from the source column of its name."""
-    return None if text is None or text.strip() == "*" else assigned_texts(parse_assignments(text, what))
+    return None if text is None or text.strip() == "*" else parse_assignments(text, what)
 
 
 def _merge_source(source: str, spark: SparkOnDemand, catalog: str | None) -> object:
@@ -307,6 +312,7 @@ def sql(
     branch: BranchOption = None,
     mode: ModeOption = None,
     isolation: IsolationOption = None,
+    trust_lists: TrustListsOption = False,
     spark: SparkOption = None,
     catalog: CatalogOption = None,
     json: JsonOption = False,
@@ -316,7 +322,8 @@ def sql(
     floeplan sql "ALTER TABLE db.events REPLACE PARTITION FIELD ts_day WITH hours(ts)"
     """
     with spinner("running"):
-        result = run_text(statement, spark_for(spark), StatementOptions(catalog, branch, mode, isolation))
+        options = StatementOptions(catalog, branch, mode, isolation, trust_lists)
+        result = run_text(statement, spark_for(spark), options)
     show(result, draw_statement, as_json=json)
 
 

@@ -42,7 +42,7 @@ from floeplan.rewrite.spec_upgrade.upgrade import CURRENT, SpecUpgradeResult, Up
 from floeplan.rewrite.spec_upgrade.upgrade import upgrade_spec as upgrade
 from floeplan.rewrite.strategies.registry import strategy_names
 from floeplan.spark.session import open_session
-from floeplan.sql_text.alter import parse_term
+from floeplan.sql_text.parse import parse_term
 from floeplan.text import counted, human_bytes
 from floeplan.transaction.evolve_spec import add_spec
 
