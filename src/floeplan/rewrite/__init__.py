@@ -15,7 +15,7 @@ Packages in reading order:
 - ``pages``: copying and joining encoded Parquet pages;
 - ``commit``: committing groups, and carrying over concurrent deletes;
 - ``spec_upgrade``: moving files to another spec, and repairing misplaced deletes;
-- ``execute``: ``rewrite_data_files``: plan, run and commit.
+- ``execute``: ``rewrite_data_files``: plan, run and commit; ``progress``: its progress reports.
 
 Imported by ``maintain``, ``audit``, ``explorer`` and ``cli``.
 """

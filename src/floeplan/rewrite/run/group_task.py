@@ -6,11 +6,14 @@ runs; ``GroupResult`` lists what was written and what it replaces.
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 import numpy as np
 from pyiceberg.table.sorting import SortOrder
@@ -23,12 +26,21 @@ from floeplan.rewrite.plan.model import RewriteDataFilesPlan
 from floeplan.rewrite.run.position_map import PositionMap, PositionMapBuilder
 from floeplan.rewrite.strategies.base import Strategy
 from floeplan.scan.file_rows import FileRows
-from floeplan.tasks.memory import Cores
+from floeplan.tasks.runner import parallelism
 from floeplan.vectors import Ints
 from floeplan.write.data_files import FileTask
 from floeplan.write.partitioning import FilePartition
 from floeplan.write.target import WriteTarget
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DEFAULT_MEMORY = 1024**3
+"""Bytes for sorting when nothing else is configured."""
+
+_UNITS = {"": 1024**2, "b": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
+_LOCAL_MASTER = re.compile(r"local(?:\[(\d+|\*).*\])?$")
+_SIZE = re.compile(r"(\d+)\s*([bkmgt]?)b?", re.IGNORECASE)
 _NAN_COUNT = "nan_count."
 _CORE_ROUNDING = 0.1
 """A group whose share of the cores is this close to the next whole number is given one more."""
@@ -197,3 +209,44 @@ def assign_cores(tasks: Sequence[GroupTask], cores: Cores) -> list[GroupTask]:
         replace(task, cores=max(1, min(cores.per_executor, int(cores.total * task.bytes / total + _CORE_ROUNDING))))
         for task in tasks
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class Cores:
+    """Cores of one executor, and of all of them."""
+
+    per_executor: int
+    total: int
+
+
+def cores_of(spark: SparkSession | None) -> Cores:
+    """The cores of an executor, and of all executors; one where a session does not tell."""
+    if spark is None:
+        cores = os.cpu_count() or 1
+        return Cores(cores, cores)
+    local = _LOCAL_MASTER.match(_setting(spark, "spark.master"))
+    text = (local[1] or "1") if local else _setting(spark, "spark.executor.cores") or "1"
+    cores = os.cpu_count() or 1 if text == "*" else int(text) if text.isdecimal() else 1
+    return Cores(max(1, cores), parallelism(spark))
+
+
+def task_memory(spark: SparkSession | None) -> int:
+    """Bytes for one task, when every core runs one.
+
+    On Spark it is the executor's memory divided by its cores: ``spark.executor.pyspark.memory`` if set, else as much as
+    the executor's JVM has (the driver's on a local master). In this process it is half of the machine's memory, divided
+    by the cores. Fail-safe: what cannot be determined counts as ``DEFAULT_MEMORY`` and one core.
+    """
+    if spark is None:
+        return max(1, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2 // (os.cpu_count() or 1))
+    local = _LOCAL_MASTER.match(_setting(spark, "spark.master"))
+    for name in ("spark.executor.pyspark.memory", "spark.driver.memory" if local else "spark.executor.memory"):
+        # A size as Spark writes it; a number without a unit is in MiB.
+        found = _SIZE.fullmatch(_setting(spark, name).strip())
+        if found and int(found[1]):
+            return int(found[1]) * _UNITS[found[2].lower()] // cores_of(spark).per_executor
+    return DEFAULT_MEMORY // cores_of(spark).per_executor
+
+
+def _setting(spark: SparkSession, name: str) -> str:
+    return spark.conf.get(name, "") or ""
