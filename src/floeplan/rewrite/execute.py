@@ -2,7 +2,7 @@
 
 Rule: groups are independent, so any subset that was rewritten can be committed: all at the end in one snapshot, or with
 partial progress in several commits. An interrupted rewrite is continued by running it again: planning starts from what
-was committed, and with ``rewrite-all`` skips the files that the same run has already made (``plan.resume``).
+was committed, and with ``rewrite-all`` skips the files that the same run has already made (``plan.model.RewriteRun``).
 
 Fail-safe: a group that fails stays unchanged and is reported. When all fail, the first error is raised. However a run
 ends, files that were written but not committed are removed, unless the commit state is unknown.
@@ -198,8 +198,8 @@ class _Run:
         except KeyboardInterrupt as interrupt:
             raise RewriteInterruptedError(self._result()) from interrupt
         finally:
-            for result in pending:
-                discard(result)
+            for group in pending:
+                discard(group)
             self.progress.stop()
         result = self._result()
         if self.failures and not result.snapshot_ids:

@@ -27,7 +27,7 @@ from floeplan.parquet.pages.data_pages import UNSUPPORTED_PAGE
 from floeplan.parquet.prune.selection import RowSelection
 from floeplan.rewrite.pages.column_chunk import CODECS, CopyablePages, PageChunk, PageRun
 from floeplan.rewrite.pages.filtered_pages import FilteredColumn, SourcePages, can_filter_pages
-from floeplan.rewrite.pages.joined_file import Chunk, JoinedFile, encoded_chunks, encoded_footer
+from floeplan.rewrite.pages.new_file import Chunk, JoinedFile, encoded_chunks, encoded_footer
 from floeplan.rewrite.run.group_task import GroupAttempt
 from floeplan.scan.file_rows import EQUALITY, FileRows, OpenFile
 from floeplan.scan.projection import arrow_schema

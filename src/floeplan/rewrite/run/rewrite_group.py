@@ -22,7 +22,7 @@ from pyiceberg.table.sorting import SortOrder
 from floeplan.errors import FloeplanError
 from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.rewrite.pages.column_chunk import CODECS
-from floeplan.rewrite.pages.stitch import MIN_ROW_GROUP_BYTES, small_row_groups_reason, stitch, stitch_obstacle
+from floeplan.rewrite.pages.new_file import MIN_ROW_GROUP_BYTES, small_row_groups_reason, stitch, stitch_obstacle
 from floeplan.rewrite.plan.model import RewriteDataFilesPlan
 from floeplan.rewrite.run.group_task import DEFAULT_MEMORY, GroupAttempt, GroupResult, GroupTask, split_by_output
 from floeplan.rewrite.run.join_group import GroupJoiner, join_layout

@@ -25,7 +25,7 @@ import pyarrow as pa
 from floeplan.metadata.files import writing
 from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.parquet.footer.footer import decode_footer
-from floeplan.rewrite.pages.joined_file import Chunk, JoinedFile, encoded_chunks, encoded_footer
+from floeplan.rewrite.pages.new_file import Chunk, JoinedFile, encoded_chunks, encoded_footer
 from floeplan.rewrite.run.group_task import GroupAttempt
 from floeplan.rewrite.run.position_map import runs_of_one
 from floeplan.rewrite.strategies.base import RowOrder

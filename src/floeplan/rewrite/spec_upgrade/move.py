@@ -35,12 +35,18 @@ from floeplan.partition.union import SpecProjection, UnionPartitionType
 from floeplan.predicate.build import columns
 from floeplan.predicate.ir import TRUE, IrExpr
 from floeplan.rewrite.plan.candidates import OutputPartitions, needed_stats, output_partitions
-from floeplan.rewrite.spec_upgrade.entry_moves import Move, PartitionTuples, entry_move_of
-from floeplan.rewrite.spec_upgrade.misplaced_deletes import MisplacedDeletes, find_misplaced, joint_codes
+from floeplan.rewrite.spec_upgrade.entry_moves import (
+    MisplacedDeletes,
+    Move,
+    PartitionTuples,
+    entry_move_of,
+    find_misplaced,
+    joint_codes,
+)
 from floeplan.snapshot.passes import Predicate, ScanDeletes, evaluate_entries
 from floeplan.snapshot.reader import SnapshotReader
 from floeplan.transaction.move_entries import EntryMove
-from floeplan.vectors import Ints, Mask
+from floeplan.vectors import Mask
 
 
 class MoveStatus(IntEnum):
@@ -70,17 +76,16 @@ class MoveStatus(IntEnum):
         return self.name.lower().replace("_", "-")
 
 
-_OF_OBSTACLE = {
+_OTHER_NAMES = {
     Obstacle.NONE: MoveStatus.MOVED,
-    Obstacle.UNKNOWN_TRANSFORM: MoveStatus.UNKNOWN_TRANSFORM,
-    Obstacle.MISSING_STATS: MoveStatus.MISSING_STATS,
-    Obstacle.NULLS: MoveStatus.NULLS,
-    Obstacle.NAN: MoveStatus.NAN,
-    Obstacle.BUCKET: MoveStatus.BUCKET,
     Obstacle.SPANS: MoveStatus.SPANS_PARTITIONS,
     Obstacle.TRUNCATED: MoveStatus.TRUNCATED_BOUNDS,
-    Obstacle.OUT_OF_RANGE: MoveStatus.OUT_OF_RANGE,
 }
+_OF_OBSTACLE = np.array(
+    [_OTHER_NAMES[one] if one in _OTHER_NAMES else MoveStatus[one.name] for one in Obstacle], dtype=np.int8
+)
+"""The status of a file whose partition is not proven, by the obstacle."""
+_NOT_REPORTED = (MoveStatus.MOVED, MoveStatus.IN_TARGET_SPEC, MoveStatus.NOT_ASKED_FOR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +119,7 @@ class SpecMove:
     def reasons(self) -> dict[str, int]:
         """How many files stay for each reason."""
         counts = np.bincount(self.status, minlength=len(MoveStatus)).tolist()
-        staying = (
-            fate
-            for fate in MoveStatus
-            if fate not in (MoveStatus.MOVED, MoveStatus.IN_TARGET_SPEC, MoveStatus.NOT_ASKED_FOR)
-        )
-        return {fate.label: counts[fate] for fate in staying if counts[fate]}
+        return {one.label: counts[one] for one in MoveStatus if one not in _NOT_REPORTED and counts[one]}
 
     def entry_move(self) -> EntryMove | None:
         """The manifests to replace; ``None`` when nothing moves."""
@@ -151,7 +151,8 @@ def plan_move(
     data = head.entries(head.manifest_rows(DATA), EntryColumns(frozenset(), stats=stats))
     deletes = head.deletes()
     outputs = output_partitions(data, head.union, target_spec_id)
-    status = _provable(data, target_spec_id, outputs)
+    status = _OF_OBSTACLE[outputs.obstacle]
+    status[data.spec_id == target_spec_id] = MoveStatus.IN_TARGET_SPEC
     for source_id, spec_ids in constants.items():
         unseen = np.isin(data.spec_id, spec_ids) & ~data.valid(f"value_count.{source_id}")
         status[unseen & (status == MoveStatus.MOVED)] = MoveStatus.VALUES_ONLY_IN_PARTITION
@@ -209,14 +210,6 @@ def _tells(fine: BoundField, coarse: BoundField) -> bool:
     return fine.transform == coarse.transform
 
 
-def _provable(data: EntriesTable, target_spec_id: int, outputs: OutputPartitions) -> npt.NDArray[np.int8]:
-    """Whether the partition of each file is proven, and if not, why."""
-    by_obstacle = np.array([_OF_OBSTACLE[obstacle] for obstacle in Obstacle], dtype=np.int8)
-    status = by_obstacle[outputs.obstacle]
-    status[data.spec_id == target_spec_id] = MoveStatus.IN_TARGET_SPEC
-    return status
-
-
 def _keep_for_deletes(
     head: SnapshotReader,
     data: EntriesTable,
@@ -229,31 +222,24 @@ def _keep_for_deletes(
     old_codes, new_codes, delete_codes = joint_codes(
         head.union, PartitionTuples.of(data), new, PartitionTuples.of(deletes.entries)
     )
-    age = data.sequence_number
+    partitions = 1 + max(int(codes.max(initial=-1)) for codes in (old_codes, new_codes, delete_codes))
     checks = (
         (DeleteKind.EQUALITY_PARTITION, new_codes, 1, MoveStatus.EQUALITY_DELETES_OF_NEW_PARTITION),
         (DeleteKind.EQUALITY_PARTITION, old_codes, 1, MoveStatus.EQUALITY_DELETES_OF_OLD_PARTITION),
         (DeleteKind.POSITION_PARTITION, old_codes, 0, MoveStatus.POSITION_DELETES_OF_OLD_PARTITION),
     )
-    for kind, codes, newer_by, fate in checks:
+    for kind, codes, newer_by, why in checks:
+        # For each partition the highest sequence number of deletes of this kind; -1 when there are none.
         of_kind = deletes.kinds == kind
-        newest = _newest(delete_codes[of_kind], deletes.entries.sequence_number[of_kind], codes)
-        status[(status == MoveStatus.MOVED) & (newest >= age + newer_by)] = fate
-
-
-def _newest(delete_codes: Ints, sequence: Ints, codes: Ints) -> Ints:
-    """For each file the highest sequence number of deletes in its partition; -1 when there are none."""
-    most = np.full(max(int(codes.max(initial=-1)), int(delete_codes.max(initial=-1))) + 2, -1, dtype=np.int64)
-    np.maximum.at(most, delete_codes, sequence)
-    return np.asarray(most[codes])
+        newest = np.full(partitions, -1, dtype=np.int64)
+        np.maximum.at(newest, delete_codes[of_kind], deletes.entries.sequence_number[of_kind])
+        status[(status == MoveStatus.MOVED) & (newest[codes] >= data.sequence_number + newer_by)] = why
 
 
 def _partitions(data: EntriesTable, outputs: OutputPartitions, moved: Mask) -> PartitionTuples:
     """The partition of files after the move: the proven one for those that move, their own for the others."""
-    own, picked = (
-        PartitionTuples.of(data),
-        pa.array(np.where(moved, np.arange(len(data)) + len(data), np.arange(len(data)))),
-    )
+    own, rows = PartitionTuples.of(data), np.arange(len(data))
+    picked = pa.array(np.where(moved, rows + len(data), rows))
     chosen = {}
     for key, column in own.columns.items():
         new = outputs.columns[key]
