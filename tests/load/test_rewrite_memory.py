@@ -45,7 +45,7 @@ import pyarrow as pa
 from floeplan.rewrite.plan.options import RewriteOptions
 from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
 from floeplan.rewrite.run.rewrite_group import GroupRewriter
-from floeplan.rewrite.run.group_task import group_tasks
+from floeplan.rewrite.run.rewrite_group import group_tasks
 from tests.support.tables.two_specs import catalog
 
 strategy, memory = sys.argv[2], int(sys.argv[3])

@@ -21,8 +21,8 @@ from floeplan.parquet.footer.footer import read_footer
 from floeplan.parquet.source import open_source
 from floeplan.rewrite.plan.options import RewriteOptions
 from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
-from floeplan.rewrite.run.group_task import Cores, GroupResult, GroupTask, assign_cores, cores_of, group_tasks
-from floeplan.rewrite.run.rewrite_group import GroupRewriter
+from floeplan.rewrite.run.group import GroupResult, GroupTask
+from floeplan.rewrite.run.rewrite_group import Cores, GroupRewriter, assign_cores, cores_of, group_tasks
 from floeplan.rewrite.run.sorting import BufferedRows
 from floeplan.rewrite.strategies.base import RowOrder, parse_order
 from floeplan.tasks.runner import parallel_map
@@ -141,5 +141,5 @@ def test_a_column_of_a_group_is_one_piece_and_pieces_are_let_go(tmp_path: Path) 
     assert not pieces
     assert all(column.num_chunks == 1 for column in held.rows.columns)
     assert held.sorted_rows(5, 10)["id"].to_pylist() == list(range(5, 15))
-    assert held.sorted_column("id", 7, 2).to_pydict() == {"id": [7, 8]}
+    assert held.sorted_rows(7, 2, ["id"]).to_pydict() == {"id": [7, 8]}
     assert np.array_equal(np.sort(held.permutation), np.arange(30))

@@ -14,7 +14,7 @@ from pyiceberg.table.sorting import SortOrder
 from pyiceberg.types import DecimalType, DoubleType, LongType, NestedField, StringType, StructType
 
 import floeplan as fp
-from floeplan.rewrite.run.group_task import task_memory
+from floeplan.rewrite.run.rewrite_group import task_memory
 from floeplan.rewrite.run.sorting import sort_on_disk
 from floeplan.rewrite.strategies.base import RowOrder, parse_order
 from floeplan.rewrite.strategies.curves import level_codes

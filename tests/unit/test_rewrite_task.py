@@ -23,8 +23,8 @@ from floeplan.partition.union import UnionPartitionType
 from floeplan.rewrite.plan.model import RewriteDataFilesPlan
 from floeplan.rewrite.plan.options import RewriteOptions
 from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
-from floeplan.rewrite.run.group_task import GroupResult, group_tasks
-from floeplan.rewrite.run.rewrite_group import GroupRewriter
+from floeplan.rewrite.run.group import GroupResult
+from floeplan.rewrite.run.rewrite_group import GroupRewriter, group_tasks
 from floeplan.rewrite.strategies.registry import find_strategy
 from floeplan.transaction.change import Operation, SnapshotChange
 from floeplan.transaction.commit import commit_change

@@ -26,7 +26,7 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from floeplan.catalog import load_table, refreshed
 from floeplan.errors import BadInputError, FloeplanError
 from floeplan.predicate.compile import PredicateSource
-from floeplan.rewrite.commit.manager import CommitManager, CommittedGroups
+from floeplan.rewrite.commit_groups import CommitManager, CommittedGroups
 from floeplan.rewrite.plan.model import (
     GroupFailure,
     RewriteDataFilesPlanningResult,
@@ -36,17 +36,16 @@ from floeplan.rewrite.plan.model import (
 from floeplan.rewrite.plan.options import KEEP, RewriteOptions
 from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
 from floeplan.rewrite.progress import NO_PROGRESS, Progress
-from floeplan.rewrite.run.group_task import (
-    GroupResult,
-    GroupTask,
+from floeplan.rewrite.run.group import GroupResult, GroupTask
+from floeplan.rewrite.run.rewrite_group import (
+    GroupRewriter,
     assign_cores,
     cores_of,
     group_tasks,
     split_task,
     task_memory,
 )
-from floeplan.rewrite.run.rewrite_group import GroupRewriter
-from floeplan.tasks.runner import TaskOutcome, run_jobs
+from floeplan.tasks.runner import run_jobs
 from floeplan.transaction.catalog_commit import CommitOptions
 from floeplan.write.metrics import remove_written_files
 
@@ -163,7 +162,10 @@ class _Run:
         # Without partial progress everything is one commit.
         commits = options.partial_progress_max_commits if options.partial_progress_enabled else 1
         per_commit = -(-len(tasks) // commits)
-        meter = _Meter(tasks, self.progress)
+        # A group is finished when all its parts are.
+        parts_left, bytes_done, failed = Counter(task.group_id for task in tasks), 0, set[int]()
+        groups = len(parts_left)
+        self.progress.start(groups, sum(task.bytes for task in tasks))
         pending = list[GroupResult]()
 
         def discard(result: GroupResult) -> None:
@@ -188,7 +190,10 @@ class _Run:
                         else:
                             error = cast("FloeplanError", outcome.error)
                             self.failures.append(GroupFailure(task.group_id, error, task.bytes))
-                    meter.count(outcomes)
+                            failed.add(task.group_id)
+                    parts_left -= Counter(task.group_id for task, _ in outcomes)
+                    bytes_done += sum(task.bytes for task, _ in outcomes)
+                    self.progress.done(groups - len(parts_left), bytes_done, len(failed))
                     while len(pending) >= per_commit:
                         # The commit manager owns the files of what it is given, so it leaves the list first.
                         now, pending = pending[:per_commit], pending[per_commit:]
@@ -241,24 +246,6 @@ class _Run:
             groups_stitched=len({group.group_id for group in groups if not group.decoded_because}),
             failures=tuple(self.failures),
         )
-
-
-class _Meter:
-    """Counts finished groups and bytes; a group counts when all its parts are finished."""
-
-    def __init__(self, tasks: Sequence[GroupTask], progress: Progress) -> None:
-        self._left = Counter(task.group_id for task in tasks)
-        self._groups = len(self._left)
-        self._progress = progress
-        self._bytes, self._failed = 0, set[int]()
-        progress.start(self._groups, sum(task.bytes for task in tasks))
-
-    def count(self, outcomes: Sequence[tuple[GroupTask, TaskOutcome[GroupResult]]]) -> None:
-        """Report these as finished."""
-        self._left -= Counter(task.group_id for task, _ in outcomes)
-        self._bytes += sum(task.bytes for task, _ in outcomes)
-        self._failed |= {task.group_id for task, outcome in outcomes if outcome.error is not None}
-        self._progress.done(self._groups - len(self._left), self._bytes, len(self._failed))
 
 
 def _jobs(tasks: Sequence[GroupTask]) -> Iterator[list[GroupTask]]:

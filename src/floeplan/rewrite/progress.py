@@ -10,17 +10,8 @@ import sys
 import time
 from typing import IO
 
+from rich import progress as rich_progress
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    ProgressColumn,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
-from rich.progress import Progress as RichProgress
-from rich.progress import Task as RichTask
 from rich.text import Text
 
 
@@ -82,13 +73,13 @@ class BarProgress(Progress):
     """A bar on a terminal: groups, bytes, rate and time left."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self._bar = RichProgress(
-            TextColumn("{task.description}"),
-            BarColumn(),
+        self._bar = rich_progress.Progress(
+            rich_progress.TextColumn("{task.description}"),
+            rich_progress.BarColumn(),
             _Groups(),
-            DownloadColumn(binary_units=True),
-            TransferSpeedColumn(),
-            TimeRemainingColumn(),
+            rich_progress.DownloadColumn(binary_units=True),
+            rich_progress.TransferSpeedColumn(),
+            rich_progress.TimeRemainingColumn(),
             console=console or Console(stderr=True),
             transient=True,
         )
@@ -108,9 +99,9 @@ class BarProgress(Progress):
         self._bar.stop()
 
 
-class _Groups(ProgressColumn):
+class _Groups(rich_progress.ProgressColumn):
     """Groups done, of all, and how many failed."""
 
-    def render(self, task: RichTask) -> Text:
+    def render(self, task: rich_progress.Task) -> Text:
         failed = f", {task.fields['failed']} failed" if task.fields["failed"] else ""
         return Text(f"{task.fields['groups']}/{task.fields['of']} groups{failed}")

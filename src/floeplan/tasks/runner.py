@@ -75,6 +75,11 @@ class TaskOutcome(Generic[Result]):
     error: BaseException | None = None
 
 
+Batches: TypeAlias = list[list[Descriptor]]
+Outcomes: TypeAlias = list[TaskOutcome[Result]]
+JobOutcomes: TypeAlias = list[tuple[Descriptor, TaskOutcome[Result]]]
+
+
 class Executor(Protocol):
     """Where the tasks of a job run."""
 
@@ -82,9 +87,7 @@ class Executor(Protocol):
     def cores(self) -> int:
         """How many tasks run at the same time."""
 
-    def run(
-        self, task: Task[Descriptor, Result], batches: list[list[Descriptor]], description: str
-    ) -> list[TaskOutcome[Result]]:
+    def run(self, task: Task[Descriptor, Result], batches: Batches[Descriptor], description: str) -> Outcomes[Result]:
         """Run a task for each batch; return their outcomes in the order of the batches."""
 
 
@@ -95,9 +98,7 @@ class LocalThreads:
     def cores(self) -> int:
         return os.cpu_count() or 1
 
-    def run(
-        self, task: Task[Descriptor, Result], batches: list[list[Descriptor]], description: str
-    ) -> list[TaskOutcome[Result]]:
+    def run(self, task: Task[Descriptor, Result], batches: Batches[Descriptor], description: str) -> Outcomes[Result]:
         with ThreadPoolExecutor(len(batches), "floeplan-task") as pool:
             running = [pool.submit(task, batch, new_attempt()) for batch in batches]
             errors = [future.exception() for future in running]
@@ -117,9 +118,7 @@ class SparkTasks:
     def cores(self) -> int:
         return parallelism(self.spark)
 
-    def run(
-        self, task: Task[Descriptor, Result], batches: list[list[Descriptor]], description: str
-    ) -> list[TaskOutcome[Result]]:
+    def run(self, task: Task[Descriptor, Result], batches: Batches[Descriptor], description: str) -> Outcomes[Result]:
         ensure_package(self.spark)
         numbers = self.spark.range(0, len(batches), 1, len(batches))
         self._describe_job(description)
@@ -173,7 +172,7 @@ def run_jobs(
     concurrent_jobs: int,
     discard: Callable[[Result], None],
     error_kind: str,
-) -> Generator[list[tuple[Descriptor, TaskOutcome[Result]]]]:
+) -> Generator[JobOutcomes[Descriptor, Result]]:
     """Run jobs, and yield each descriptor of a job with its outcome as jobs finish.
 
     Args:
@@ -188,7 +187,7 @@ def run_jobs(
     """
     tag = f"floeplan-{uuid.uuid4().hex[:12]}"  # by which Spark finds the jobs to interrupt
 
-    def run(job: Sequence[Descriptor]) -> list[tuple[Descriptor, TaskOutcome[Result]]]:
+    def run(job: Sequence[Descriptor]) -> JobOutcomes[Descriptor, Result]:
         try:
             if spark is not None:
                 spark.addTag(tag)
@@ -206,7 +205,7 @@ def run_jobs(
 
     with ThreadPoolExecutor(1 if spark is None else concurrent_jobs, "floeplan-job") as pool:
         running = [pool.submit(run, job) for job in jobs]
-        delivered = set[Future[list[tuple[Descriptor, TaskOutcome[Result]]]]]()
+        delivered = set[Future[JobOutcomes[Descriptor, Result]]]()
         try:
             for future in as_completed(running):
                 delivered.add(future)
@@ -227,13 +226,10 @@ def run_jobs(
 
 
 def _run_isolated(
-    task: Callable[[Descriptor, str], Result],
-    error_kind: str,
-    batch: Sequence[tuple[int, Descriptor]],
-    attempt: str,
-) -> list[tuple[int, TaskOutcome[Result]]]:
+    task: Callable[[Descriptor, str], Result], error_kind: str, batch: Sequence[tuple[int, Descriptor]], attempt: str
+) -> JobOutcomes[int, Result]:
     """Run a task for one numbered descriptor after the other; one that fails ends in its error."""
-    outcomes = list[tuple[int, TaskOutcome[Result]]]()
+    outcomes: JobOutcomes[int, Result] = []
     with raised_gc_threshold():
         for number, descriptor in batch:
             try:
@@ -281,7 +277,7 @@ def load_results(returned: pa.Table, discard: Callable[[Result], None] | None) -
     return _results(_outcomes(returned), discard)
 
 
-def _outcomes(returned: pa.Table) -> list[TaskOutcome[Result]]:
+def _outcomes(returned: pa.Table) -> Outcomes[Result]:
     values = [pickle.loads(value.as_buffer()) for value in returned.column("result")]
     failed = returned.column("failed").to_pylist()
     return [TaskOutcome(error=value) if bad else TaskOutcome(value) for bad, value in zip(failed, values, strict=True)]
@@ -297,7 +293,7 @@ def _results(outcomes: Sequence[TaskOutcome[Result]], discard: Callable[[Result]
     raise first
 
 
-def _batches(descriptors: Sequence[Descriptor], sizes: Floats, limit: int) -> list[list[Descriptor]]:
+def _batches(descriptors: Sequence[Descriptor], sizes: Floats, limit: int) -> Batches[Descriptor]:
     """At most ``limit`` batches of about equal weight, none below ``TASK_BYTES``; heavy descriptors are dealt first."""
     count = int(min(limit, len(descriptors), max(1, -(-sizes.sum() // TASK_BYTES))))
     load, members = np.zeros(count), [cast("list[int]", []) for _ in range(count)]

@@ -13,5 +13,6 @@ Modules in reading order:
 - ``groups``: packing, dropping and ordering groups;
 - ``model``: the plan, the run of a ``rewrite-all`` that it continues, and what a rewrite did.
 
-Imported by ``rewrite.run``, ``rewrite.commit``, ``rewrite.spec_upgrade``, ``maintain`` and everything above.
+Imported by ``rewrite.run``, ``rewrite.commit_groups``, ``rewrite.spec_upgrade``,
+``maintain`` and everything above.
 """

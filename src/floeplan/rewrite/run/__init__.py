@@ -5,12 +5,11 @@ every group. Fail-safe: a group that fails leaves no file behind and does not fa
 
 Modules in reading order:
 
-- ``group_task``: a group as a task, an attempt at it, and its result; cores and memory of a task;
-- ``rewrite_group``: what a task does: copy row groups, join pages, or write rows;
+- ``group``: a group as a task, an attempt at it, its result, and where each row went, for concurrent deletes;
+- ``rewrite_group``: the groups of a plan as tasks; what a task does: copy row groups, join pages, or write rows;
 - ``join_group``: a new file from encoded pages;
 - ``write_group``: rows decoded, sorted and written; ``sorting``: in memory or on disk, encoded by
-  several threads;
-- ``position_map``: where each row went, for concurrent deletes.
+  several threads.
 
-Imported by ``rewrite.commit`` (results), ``rewrite.spec_upgrade`` and everything above ``rewrite``.
+Imported by ``rewrite.commit_groups``, ``rewrite.execute``, ``rewrite.spec_upgrade`` and everything above ``rewrite``.
 """

@@ -37,7 +37,7 @@ from floeplan.metadata.manifests.manifest_list import DATA, DELETES
 from floeplan.partition.fields import source_types
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.stats import to_mask
-from floeplan.rewrite.run.group_task import GroupResult
+from floeplan.rewrite.run.group import GroupResult
 from floeplan.scan.delete_files import DeleteFileReader
 from floeplan.scan.model import PlannedFiles
 from floeplan.snapshot.passes import ScanDeletes, match

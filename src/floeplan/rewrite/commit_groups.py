@@ -9,8 +9,8 @@
                                         └────── others changed the same files ◄──────────┘
 
 Rule: each round checks the newest head, and conflict validation starts from that head, so nothing between plan and
-    commit is missed. New files get the data sequence number of the planned snapshot: equality deletes that were applied
-    do not apply to them again, newer ones do.
+commit is missed. New files get the data sequence number of the planned snapshot: equality deletes that were applied do
+not apply to them again, newer ones do. Newer position deletes of replaced files are mapped to the new files.
 
 Fail-safe: a group whose files were removed, or whose concurrent deletes cannot be carried over, fails alone. After a
 refused commit its files are removed; when the commit state is unknown, all files stay.
@@ -36,9 +36,9 @@ from floeplan.metadata.manifests.new_entries import concat_entries
 from floeplan.partition.fields import source_types
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.stats import to_mask
-from floeplan.rewrite.commit.carry_deletes import CarriedDeletes, ConcurrentChanges, DeleteCarrier, files_at
+from floeplan.rewrite.carry_deletes import CarriedDeletes, ConcurrentChanges, DeleteCarrier, files_at
 from floeplan.rewrite.plan.model import GroupFailure, RewriteDataFilesPlan
-from floeplan.rewrite.run.group_task import GroupResult
+from floeplan.rewrite.run.group import GroupResult
 from floeplan.scan.model import PlannedFiles
 from floeplan.snapshot.passes import ScanDeletes, match
 from floeplan.snapshot.reader import SnapshotReader, branch_head
