@@ -37,14 +37,7 @@ from floeplan.rewrite.plan.options import KEEP, RewriteOptions
 from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
 from floeplan.rewrite.progress import NO_PROGRESS, Progress
 from floeplan.rewrite.run.group import GroupResult, GroupTask
-from floeplan.rewrite.run.rewrite_group import (
-    GroupRewriter,
-    assign_cores,
-    cores_of,
-    group_tasks,
-    split_task,
-    task_memory,
-)
+from floeplan.rewrite.run.rewrite_group import prepare
 from floeplan.tasks.runner import run_jobs
 from floeplan.transaction.catalog_commit import CommitOptions
 from floeplan.write.metrics import remove_written_files
@@ -151,13 +144,7 @@ class _Run:
     def run(self) -> RewriteResult:
         """Rewrite all groups and commit them."""
         plan, options = self.planned.plan, self.planned.plan.options
-        rewriter = GroupRewriter.of(plan, memory=options.task_memory_bytes, core_memory=task_memory(self.spark))
-        tasks = [
-            part
-            for task in group_tasks(plan)
-            for part in (split_task(task, plan.order) if rewriter.keeps_sizes(task) else [task])
-        ]
-        tasks = assign_cores(tasks, cores_of(self.spark))
+        rewriter, tasks = prepare(plan, self.spark)
         self.manager.results_expected = len(tasks)
         # Without partial progress everything is one commit.
         commits = options.partial_progress_max_commits if options.partial_progress_enabled else 1
@@ -184,10 +171,9 @@ class _Run:
         try:
             with closing(running):
                 for outcomes in running:
+                    pending += [cast("GroupResult", outcome.result) for _, outcome in outcomes if outcome.error is None]
                     for task, outcome in outcomes:
-                        if outcome.error is None:
-                            pending.append(cast("GroupResult", outcome.result))
-                        else:
+                        if outcome.error is not None:
                             error = cast("FloeplanError", outcome.error)
                             self.failures.append(GroupFailure(task.group_id, error, task.bytes))
                             failed.add(task.group_id)

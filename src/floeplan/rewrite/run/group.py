@@ -180,14 +180,14 @@ class PositionMap:
 
         Positions of rows that were already deleted are left out. Costs one binary search per position.
         """
-        asked = np.asarray(positions, dtype=np.int64)
+        deleted = np.asarray(positions, dtype=np.int64)
         # Positions to row numbers, through the runs that were read from this file.
         index = self._source_index[path]
         low, high = np.searchsorted(self.source, [index, index + 1])
         starts, count = self.source_start[low:high], self.count[low:high]
-        run = np.searchsorted(starts, asked, side="right") - 1
-        asked, run = asked[run >= 0], run[run >= 0]
-        inside = asked - starts[run]
+        run = np.searchsorted(starts, deleted, side="right") - 1
+        deleted, run = deleted[run >= 0], run[run >= 0]
+        inside = deleted - starts[run]
         read = inside < count[run]
         numbers = self._number[low:high][run[read]] + inside[read]
         # Row numbers to offsets in the new files.

@@ -193,6 +193,15 @@ def _stitch_group(attempt: GroupAttempt, partition: FilePartition, written: Exit
     return added_entries(entries, target.union)
 
 
+def prepare(plan: RewriteDataFilesPlan, spark: SparkSession | None) -> tuple[GroupRewriter, list[GroupTask]]:
+    """The rewriter of a plan, and its groups as tasks: split where possible, with cores assigned."""
+    rewriter = GroupRewriter.of(plan, memory=plan.options.task_memory_bytes, core_memory=task_memory(spark))
+    tasks = list[GroupTask]()
+    for task in group_tasks(plan):
+        tasks += split_task(task, plan.order) if rewriter.keeps_sizes(task) else [task]
+    return rewriter, assign_cores(tasks, cores_of(spark))
+
+
 def group_tasks(plan: RewriteDataFilesPlan) -> list[GroupTask]:
     """The groups of a plan as tasks, in the order of the job."""
     rows = [group.rows for group in plan.groups]

@@ -31,7 +31,7 @@ from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns
 from floeplan.metadata.manifests.manifest_list import DATA
 from floeplan.partition.fields import BoundField
 from floeplan.partition.recover import Obstacle
-from floeplan.partition.union import SpecProjection, UnionPartitionType
+from floeplan.partition.union import SpecProjection
 from floeplan.predicate.build import columns
 from floeplan.predicate.ir import TRUE, IrExpr
 from floeplan.rewrite.plan.candidates import OutputPartitions, needed_stats, output_partitions
@@ -67,7 +67,7 @@ class MoveStatus(IntEnum):
     EQUALITY_DELETES_OF_OLD_PARTITION = 12
     EQUALITY_DELETES_OF_NEW_PARTITION = 13
     NEXT_COMMIT = 14
-    NOT_ASKED_FOR = 15
+    OUTSIDE_FILTER = 15
     VALUES_ONLY_IN_PARTITION = 16
 
     @property
@@ -85,7 +85,7 @@ _OF_OBSTACLE = np.array(
     [_OTHER_NAMES[one] if one in _OTHER_NAMES else MoveStatus[one.name] for one in Obstacle], dtype=np.int8
 )
 """The status of a file whose partition is not proven, by the obstacle."""
-_NOT_REPORTED = (MoveStatus.MOVED, MoveStatus.IN_TARGET_SPEC, MoveStatus.NOT_ASKED_FOR)
+_NOT_REPORTED = (MoveStatus.MOVED, MoveStatus.IN_TARGET_SPEC, MoveStatus.OUTSIDE_FILTER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +145,15 @@ def plan_move(
         where: Move only files of which every row provably matches.
     """
     target = head.union.spec(target_spec_id)
-    asked = Predicate(where, columns(where), head.union)
-    constants = _constants(head.union, target_spec_id)
-    stats = needed_stats(head.union, target_spec_id) | asked.columns.keys() | constants.keys()
+    predicate = Predicate(where, columns(where), head.union)
+    # Columns whose value readers take from the partition under some specs, but not under the target.
+    identities = [field for field in head.union.fields if isinstance(field.bound.transform, IdentityTransform)]
+    in_target = {field.bound.source_id for field in identities if target_spec_id in field.positions}
+    constants: dict[int, list[int]] = {}
+    for field in identities:
+        if field.bound.source_id not in in_target:
+            constants.setdefault(field.bound.source_id, []).extend(field.positions)
+    stats = needed_stats(head.union, target_spec_id) | predicate.columns.keys() | constants.keys()
     data = head.entries(head.manifest_rows(DATA), EntryColumns(frozenset(), stats=stats))
     deletes = head.deletes()
     outputs = output_partitions(data, head.union, target_spec_id)
@@ -161,38 +167,26 @@ def plan_move(
         status[np.isin(data.spec_id, coarser) & (status != MoveStatus.IN_TARGET_SPEC)] = MoveStatus.COARSER_TARGET
     _keep_for_deletes(head, data, outputs, deletes, status)
     if where is not TRUE:
-        proven = evaluate_entries(asked, data).tri.all_match
-        status[~proven & (status != MoveStatus.IN_TARGET_SPEC)] = MoveStatus.NOT_ASKED_FOR
+        proven = evaluate_entries(predicate, data).tri.all_match
+        status[~proven & (status != MoveStatus.IN_TARGET_SPEC)] = MoveStatus.OUTSIDE_FILTER
     if most_files is not None:
         status[np.flatnonzero(status == MoveStatus.MOVED)[most_files:]] = MoveStatus.NEXT_COMMIT
     partitions = _partitions(data, outputs, np.asarray(status == MoveStatus.MOVED))
     return SpecMove(head, data, status, partitions, find_misplaced(head.union, data.path, partitions, deletes))
 
 
-def _constants(union: UnionPartitionType, target_spec_id: int) -> dict[int, list[int]]:
-    """Columns whose value readers take from the partition under some specs, but not under the target."""
-    identities = [field for field in union.fields if isinstance(field.bound.transform, IdentityTransform)]
-    told = {field.bound.source_id for field in identities if target_spec_id in field.positions}
-    found: dict[int, list[int]] = {}
-    for field in identities:
-        if field.bound.source_id not in told:
-            found.setdefault(field.bound.source_id, []).extend(field.positions)
-    return found
-
-
 def is_coarser(target: SpecProjection, own: SpecProjection) -> bool:
     """Whether the partition under one spec determines that under the other, and not vice versa."""
-    return _follows(target, own) and not _follows(own, target)
+    return _determines(own, target) and not _determines(target, own)
 
 
-def _follows(coarse: SpecProjection, fine: SpecProjection) -> bool:
-    """Whether a field of the other spec determines every field of the one."""
-    asked = [field for field in coarse.fields if not field.is_void]
-    given = [field for field in fine.fields if not field.is_void]
-    return all(any(_tells(field, other) for field in given) for other in asked)
+def _determines(fine: SpecProjection, coarse: SpecProjection) -> bool:
+    """Whether every field of one spec is determined by a field of the other."""
+    of_fine, of_coarse = ([field for field in spec.fields if not field.is_void] for spec in (fine, coarse))
+    return all(any(_determines_field(field, other) for field in of_fine) for other in of_coarse)
 
 
-def _tells(fine: BoundField, coarse: BoundField) -> bool:
+def _determines_field(fine: BoundField, coarse: BoundField) -> bool:
     """Whether equal values of one field mean equal values of the other."""
     if fine.source_id != coarse.source_id:
         return False

@@ -164,7 +164,7 @@ class _Upgrade:
             return self._result(planned)
         while self._move(spec_id):
             pass
-        assert self.left is not None, "the last look found nothing to move"
+        assert self.left is not None, "the last round found nothing to move"
         left = self.left
         if self._rewritable(left):
             self._rewrite(spec_id, left.coarser_specs)
