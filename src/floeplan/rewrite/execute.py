@@ -158,12 +158,16 @@ class _Run:
         def discard(result: GroupResult) -> None:
             remove_written_files(result.added, rewriter.target.files)
 
+        def describe(job: Sequence[GroupTask]) -> str:
+            ids = sorted({task.group_id for task in job})[:5]
+            return f"floeplan rewrite {plan.target.name}: groups {', '.join(map(str, ids))}"
+
         running = run_jobs(
             rewriter,
             _jobs(tasks),
             self.spark,
             weight=lambda task: task.bytes,
-            describe=lambda job: f"floeplan rewrite {plan.target.name}: groups {_first_ids(job)}",
+            describe=describe,
             concurrent_jobs=options.max_concurrent_file_group_rewrites,
             discard=discard,
             error_kind="rewrite-failed",
@@ -244,10 +248,6 @@ def _jobs(tasks: Sequence[GroupTask]) -> Iterator[list[GroupTask]]:
             job = []
     if job:
         yield job
-
-
-def _first_ids(job: Sequence[GroupTask]) -> str:
-    return ", ".join(map(str, sorted({task.group_id for task in job})[:5]))
 
 
 @contextmanager

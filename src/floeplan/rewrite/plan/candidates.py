@@ -1,4 +1,4 @@
-"""Steps 3 and 4 of planning: which files are worth rewriting, and why; and the file sizes that decide it.
+"""Steps 3 to 5 of planning: which files are worth rewriting, and why; file sizes; the partition files go to.
 
 A file is a candidate when it is smaller than ``min-file-size-bytes`` or larger than ``max-file-size-bytes``, when at
 least ``delete-file-threshold`` delete files apply to it, when at least ``delete-ratio-threshold`` of its rows are
@@ -41,6 +41,10 @@ ReasonBits: TypeAlias = npt.NDArray[np.uint8]
 """Per file the bits of ``Reason``."""
 SkipCodes: TypeAlias = npt.NDArray[np.int8]
 """Per file a value of ``Skip``."""
+DEFAULT_TARGET_BYTES = 512 * 1024**2
+_TARGET_PROPERTY = "write.target-file-size-bytes"
+_MIN_RATIO, _MAX_RATIO = 0.75, 1.80
+_OVERHEAD = 5 * 1024
 
 
 class Reason(IntFlag):
@@ -107,12 +111,6 @@ def decision_texts(reasons: ReasonBits, skips: SkipCodes) -> pa.Array:
     texts = taken + [label(skip) for skip in Skip]
     codes = np.where(skips == Skip.NONE, reasons, len(taken) + skips.astype(np.int32)).astype(np.int32)
     return pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(texts))
-
-
-DEFAULT_TARGET_BYTES = 512 * 1024**2
-_TARGET_PROPERTY = "write.target-file-size-bytes"
-_MIN_RATIO, _MAX_RATIO = 0.75, 1.80
-_OVERHEAD = 5 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,19 +232,16 @@ def candidate_reasons(
     return reasons
 
 
-# The partition that the rows of a file will be in after a rewrite, where metadata proves it.
-#
-# Rule: a file that keeps its spec keeps its partition. A file that moves to another spec has a proven partition
-# there when every field of that spec is also a field of its own spec, or can be recovered from its column bounds.
-# Files of several old specs are then packed together without being read.
-#
-# Fail-safe: a partition that is not proven is computed from the rows. Such files are sorted by the lowest partition
-# value that their bounds admit, and packed together.
-
-
 @dataclass(frozen=True, slots=True)
 class OutputPartitions:
-    """The output partition of each file.
+    """The partition that the rows of each file will be in after a rewrite, where metadata proves it.
+
+    A file that keeps its spec keeps its partition. A file that moves to another spec has a proven partition there when
+    every field of that spec is also a field of its own spec, or can be recovered from its column bounds. Files of
+    several old specs are then packed together without being read.
+
+    Fail-safe: a partition that is not proven is computed from the rows. Such files are sorted by the lowest partition
+    value that their bounds admit, and packed together.
 
     Attributes:
         spec_id: The output spec where the partition is proven, else the file's own.
