@@ -26,13 +26,7 @@ from pyiceberg.table import Table
 
 from floeplan.errors import CommitConflictError
 from floeplan.metadata.delete_index import DeleteFileId, DeleteKind, DeleteMatches
-from floeplan.metadata.manifests.entries import (
-    POSITION_DELETE_PATH,
-    EntriesTable,
-    EntryColumns,
-    Status,
-    partition_column,
-)
+from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns, Status, partition_column
 from floeplan.metadata.manifests.manifest_list import DATA, DELETES
 from floeplan.partition.fields import source_types
 from floeplan.partition.union import UnionPartitionType
@@ -40,7 +34,7 @@ from floeplan.predicate.stats import to_mask
 from floeplan.rewrite.run.group import GroupResult
 from floeplan.scan.delete_files import DeleteFileReader
 from floeplan.scan.model import PlannedFiles
-from floeplan.snapshot.passes import ScanDeletes, match
+from floeplan.snapshot.passes import DELETE_COLUMNS, ScanDeletes, match
 from floeplan.transaction.filter_manifests import entry_keys
 from floeplan.transaction.producer import delete_file_id
 from floeplan.transaction.validation import committed_entries, snapshots_since
@@ -52,19 +46,7 @@ _EQUALITY = (DeleteKind.EQUALITY_GLOBAL, DeleteKind.EQUALITY_PARTITION)
 _OF_ONE_FILE = (DeleteKind.POSITION_FILE, DeleteKind.VECTOR)
 _FIRST_WITH_VECTORS = 3
 _DATA = EntryColumns(frozenset({"snapshot_id"}), partition=False)
-_DELETES = EntryColumns(
-    frozenset(
-        {
-            "snapshot_id",
-            "equality_ids",
-            "referenced_data_file",
-            "content_offset",
-            "content_size_in_bytes",
-            "key_metadata",
-        }
-    ),
-    stats=frozenset({POSITION_DELETE_PATH}),
-)
+_DELETES = replace(DELETE_COLUMNS, names=DELETE_COLUMNS.names | {"snapshot_id"})
 
 
 @dataclass(frozen=True, slots=True)
