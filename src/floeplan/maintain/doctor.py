@@ -52,7 +52,7 @@ from floeplan.predicate.names import Names
 from floeplan.predicate.stats import to_mask
 from floeplan.rewrite.plan.candidates import FileSizes
 from floeplan.rewrite.plan.options import RewriteOptions
-from floeplan.rewrite.spec_upgrade.misplaced_deletes import DeleteCheck, RepairResult, repair_deletes
+from floeplan.rewrite.spec_upgrade.entry_moves import DeleteCheck, RepairResult, repair_deletes
 from floeplan.snapshot.reader import SnapshotReader, branch_head
 from floeplan.text import counted
 from floeplan.transaction.catalog_commit import CommitOptions

@@ -34,10 +34,11 @@ from floeplan.cli.common import (
 )
 from floeplan.errors import BadInputError, InvalidOptionError
 from floeplan.partition.evolution import AddField, drop_all, evolved_spec
-from floeplan.rewrite.execute import NO_PROGRESS, BarProgress, JsonProgress, Progress, run_rewrite
+from floeplan.rewrite.execute import run_rewrite
 from floeplan.rewrite.plan.model import RewriteDataFilesPlanningResult, RewriteFileGroup, RewriteResult
 from floeplan.rewrite.plan.options import RewriteOptions
 from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
+from floeplan.rewrite.progress import NO_PROGRESS, BarProgress, JsonProgress, Progress
 from floeplan.rewrite.spec_upgrade.upgrade import CURRENT, SpecUpgradeResult, UpgradeOptions
 from floeplan.rewrite.spec_upgrade.upgrade import upgrade_spec as upgrade
 from floeplan.rewrite.strategies.registry import strategy_names

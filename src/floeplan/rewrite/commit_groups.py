@@ -9,8 +9,8 @@
                                         └────── others changed the same files ◄──────────┘
 
 Rule: each round checks the newest head, and conflict validation starts from that head, so nothing between plan and
-    commit is missed. New files get the data sequence number of the planned snapshot: equality deletes that were applied
-    do not apply to them again, newer ones do.
+commit is missed. New files get the data sequence number of the planned snapshot: equality deletes that were applied do
+not apply to them again, newer ones do. Newer position deletes of replaced files are mapped to the new files.
 
 Fail-safe: a group whose files were removed, or whose concurrent deletes cannot be carried over, fails alone. After a
 refused commit its files are removed; when the commit state is unknown, all files stay.
@@ -18,11 +18,12 @@ refused commit its files are removed; when the commit state is unknown, all file
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH
 
@@ -33,9 +34,10 @@ from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns, conc
 from floeplan.metadata.manifests.manifest_list import DATA
 from floeplan.partition.fields import source_types
 from floeplan.partition.union import UnionPartitionType
-from floeplan.rewrite.commit.carry_deletes import CarriedDeletes, ConcurrentChanges, DeleteCarrier, is_among
+from floeplan.predicate.stats import to_mask
+from floeplan.rewrite.carry_deletes import CarriedDeletes, ConcurrentChanges, DeleteCarrier, files_at
 from floeplan.rewrite.plan.model import GroupFailure, RewriteDataFilesPlan
-from floeplan.rewrite.run.group_task import GroupResult
+from floeplan.rewrite.run.group import GroupResult
 from floeplan.scan.model import PlannedFiles
 from floeplan.snapshot.passes import ScanDeletes, match
 from floeplan.snapshot.reader import SnapshotReader, branch_head
@@ -46,73 +48,11 @@ from floeplan.transaction.change import Check, ConflictValidation, Operation, Sn
 from floeplan.transaction.commit import CommitResult, commit_change
 from floeplan.transaction.filter_manifests import may_hold
 from floeplan.transaction.validation import MAX_NAMED_FILES, has_expired_snapshots
-from floeplan.vectors import Ints
+from floeplan.vectors import Mask
 from floeplan.write.metrics import remove_written_files
 from floeplan.write.target import WriteTarget
 
 _SHARED = (DeleteKind.EQUALITY_GLOBAL, DeleteKind.EQUALITY_PARTITION, DeleteKind.POSITION_PARTITION)
-
-
-def dangling_deletes(
-    planned: PlannedFiles, concurrent: ConcurrentChanges, removed: pa.Array, added_before: frozenset[str]
-) -> frozenset[DeleteFileId]:
-    """Delete files of several data files that no longer apply to any after this commit.
-
-    Only deletes that applied to a replaced file are considered. One is dangling when the delete index matches it with
-    no remaining data file. Files that this rewrite added need not be checked: the deletes were applied to their rows,
-    and position deletes cannot reference them.
-
-    Fail-safe: the index never matches too little, so a delete that may still apply stays. Files that others commit
-    concurrently have higher sequence numbers than these deletes, or replace files they already applied to.
-
-    Args:
-        planned: The files of the plan, with the deletes that were applied to them.
-        concurrent: What others committed; the rewrite is committed on its head.
-        removed: Paths of the replaced data files.
-        added_before: Files that earlier commits of this rewrite added.
-    """
-    union = UnionPartitionType.of_table(concurrent.table.metadata)
-    chosen = _applied(planned, concurrent, removed)
-    if not len(chosen) or concurrent.head is None:
-        return frozenset()
-    deletes = ScanDeletes.of(planned.deletes.take(chosen), union)
-    staying = _live_data(concurrent.table, concurrent.head, deletes, union)
-    gone = pa.concat_arrays([removed, pa.array(sorted(added_before), removed.type)])
-    data = staying.filter(~is_among(staying.path, gone))
-    metadata = concurrent.table.metadata
-    applied = match(data, deletes, union, source_types(metadata.schema(), metadata.schemas)).deletes
-    free = np.setdiff1d(np.arange(len(chosen)), applied)
-    return frozenset(DeleteFileId(path) for path in deletes.entries.path.take(pa.array(free)).to_pylist())
-
-
-def _applied(planned: PlannedFiles, concurrent: ConcurrentChanges, removed: pa.Array) -> Ints:
-    """Delete files of several data files that were applied to a replaced file and are still in the table."""
-    matches = planned.matches
-    of_match = np.repeat(is_among(planned.entries.path, removed), matches.counts)
-    rows = np.unique(matches.deletes[of_match])
-    rows = rows[np.isin(planned.delete_kinds[rows], _SHARED)]
-    if not len(rows):
-        return rows
-    left = is_among(
-        planned.deletes.take(rows).path,
-        pa.array(sorted({file.path for file in concurrent.removed_deletes}), pa.large_string()),
-    )
-    return np.asarray(rows[~left])
-
-
-def _live_data(table: Table, head: int, deletes: ScanDeletes, union: UnionPartitionType) -> EntriesTable:
-    """Data files that some of the deletes may apply to."""
-    snapshot = table.metadata.snapshot_by_id(head)
-    assert snapshot is not None, "the head of a branch is there"
-    reader = SnapshotReader.open(table, snapshot)
-    manifests = reader.manifests
-    chosen = (manifests.content == DATA) & (manifests.min_sequence_number <= deletes.entries.sequence_number.max())
-    if not (deletes.kinds == DeleteKind.EQUALITY_GLOBAL).any():
-        chosen &= may_hold(manifests, union, deletes.entries)
-    columns = EntryColumns(frozenset(), stats=deletes.key_columns)
-    return reader.entries(np.flatnonzero(chosen), columns)
-
-
 _CHECKS = frozenset({Check.REMOVED_FILES_EXIST, Check.NO_NEW_DELETES_FOR_REMOVED})
 
 
@@ -185,7 +125,15 @@ class CommitManager:
             pending = state.groups
             done = self._commit(state) if pending else None
             if done is not None:
-                return self._committed(state, done, failures)
+                self._added |= set(state.added.path.to_pylist())
+                self._results_committed += len(pending)
+                return CommittedGroups(
+                    snapshot_id=done.snapshot_id,
+                    groups=pending,
+                    failures=tuple(failures),
+                    delete_files_removed=int(done.summary.get("removed-delete-files", 0)),
+                    deletes_carried=state.carried.rows,
+                )
             if pending and not rounds.again():
                 self._discard(pending)
                 raise CommitConflictError(
@@ -199,37 +147,38 @@ class CommitManager:
     def _check_head(self, groups: Sequence[GroupResult], table: Table) -> _CommitState:
         """Check which groups can be committed on the newest head; removes their files when that fails."""
         try:
-            return self._state_of_head(groups, table)
+            now = _reload(table)
+            start = self.plan.target.snapshot
+            try:
+                concurrent = ConcurrentChanges.of(
+                    now, branch_head(now.metadata, self.branch), None if start is None else start.snapshot_id
+                )
+            except CorruptMetadataError as missing:
+                if not has_expired_snapshots(_reload(table).metadata, now.metadata):
+                    raise
+                name = self.plan.target.name
+                raise CommitConflictError(
+                    f"snapshots of {name} expired while checking for concurrent commits; run the rewrite again",
+                    context={"table": name},
+                ) from missing
+            carrier = DeleteCarrier.of(self.plan.files, concurrent, keeps_sequence_number=self._keeps_sequence_number)
+            gone = frozenset(concurrent.removed_data.to_pylist())
+            kept, failures, carried = list[GroupResult](), list[GroupFailure](), CarriedDeletes()
+            for group in groups:
+                try:
+                    _check_not_removed(group, gone)
+                    carried.add(carrier.carry(group, self._with_planned_sequence_number(group.added)))
+                except FloeplanError as error:
+                    failures.append(GroupFailure(group.group_id, error, group.bytes))
+                    self._discard([group])
+                else:
+                    kept.append(group)
+            union = UnionPartitionType.of_table(now.metadata)
+            added = self._with_planned_sequence_number(concat_entries([group.added for group in kept], union))
+            return _CommitState(concurrent, tuple(kept), tuple(failures), added, carried)
         except BaseException:
             self._discard(groups)
             raise
-
-    def _state_of_head(self, groups: Sequence[GroupResult], table: Table) -> _CommitState:
-        now = _reload(table)
-        start = self.plan.target.snapshot
-        try:
-            concurrent = ConcurrentChanges.of(
-                now, branch_head(now.metadata, self.branch), None if start is None else start.snapshot_id
-            )
-        except CorruptMetadataError as missing:
-            if has_expired_snapshots(_reload(table).metadata, now.metadata):
-                raise _expired_error(self.plan.target.name) from missing
-            raise
-        carrier = DeleteCarrier.of(self.plan.files, concurrent, keeps_sequence_number=self._keeps_sequence_number)
-        gone = frozenset(concurrent.removed_data.to_pylist())
-        kept, failures, carried = list[GroupResult](), list[GroupFailure](), CarriedDeletes()
-        for group in groups:
-            try:
-                _check_not_removed(group, gone)
-                carried.add(carrier.carry(group, self._with_planned_sequence_number(group.added)))
-            except FloeplanError as error:
-                failures.append(GroupFailure(group.group_id, error, group.bytes))
-                self._discard([group])
-            else:
-                kept.append(group)
-        union = UnionPartitionType.of_table(now.metadata)
-        added = self._with_planned_sequence_number(concat_entries([group.added for group in kept], union))
-        return _CommitState(concurrent, tuple(kept), tuple(failures), added, carried)
 
     def _commit(self, state: _CommitState) -> CommitResult | None:
         """Commit; ``None`` when another writer changed the same files after the check.
@@ -261,9 +210,12 @@ class CommitManager:
         gone: set[DeleteFileId] = {delete for group in state.groups for delete in group.removed_deletes}
         gone |= state.carried.replaced
         if self.plan.options.remove_dangling_deletes:
-            paths = pa.array(sorted(removed), pa.large_string())
-            gone |= dangling_deletes(self.plan.files, concurrent, paths, frozenset(self._added))
+            gone |= dangling_deletes(self.plan.files, concurrent, removed, self._added)
         gone -= concurrent.removed_deletes
+        summary = {}
+        if self.plan.run is not None:  # with which an interrupted rewrite-all is continued
+            left = max(0, self.results_expected - self._results_committed - len(state.groups))
+            summary = self.plan.run.summary(left, begun=self._results_committed > 0)
         start = self.plan.target.snapshot
         return SnapshotChange(
             operation=Operation.REPLACE,
@@ -273,26 +225,17 @@ class CommitManager:
             removed_deletes=frozenset(gone),
             removed_entries=removed_entry_hints(self.plan.files, removed, gone),
             planned_on=None if start is None else start.snapshot_id,
-            summary=self._summary(state),
+            summary=summary,
         )
-
-    def _summary(self, state: _CommitState) -> dict[str, str]:
-        """Snapshot summary properties with which an interrupted rewrite-all is continued."""
-        if self.plan.run is None:
-            return {}
-        left = max(0, self.results_expected - self._results_committed - len(state.groups))
-        return self.plan.run.summary(left, begun=self._results_committed > 0)
 
     def _validation(self, state: _CommitState) -> ConflictValidation:
         """The required checks from the checked head on; for files that change their spec also new equality deletes."""
-        entries = self.plan.files.entries
-        old = entries.filter(is_among(entries.path, pa.array(sorted(state.removed_data), pa.large_string())))
+        old = files_at(self.plan.files.entries, state.removed_data)
         checks, partitions = _CHECKS, None
         if self.plan.output_spec_id is not None and (old.spec_id != self.plan.output_spec_id).any():
             checks |= {Check.NO_NEW_DELETES}
-            partitions = concat_entries(
-                [old, state.added], UnionPartitionType.of_table(state.concurrent.table.metadata)
-            )
+            union = UnionPartitionType.of_table(state.concurrent.table.metadata)
+            partitions = concat_entries([old, state.added], union)
         return ConflictValidation(starting_snapshot_id=state.concurrent.head, checks=checks, partitions=partitions)
 
     @property
@@ -304,20 +247,9 @@ class CommitManager:
         start = self.plan.target.snapshot
         if not self._keeps_sequence_number or start is None or start.sequence_number is None:
             return added
-        ages = pa.array(np.full(len(added), start.sequence_number, dtype=np.int64))
+        numbers = pa.array(np.full(len(added), start.sequence_number, dtype=np.int64))
         at = added.table.schema.get_field_index("sequence_number")
-        return EntriesTable(added.table.set_column(at, "sequence_number", ages), added.partition_types)
-
-    def _committed(self, state: _CommitState, done: CommitResult, failures: Sequence[GroupFailure]) -> CommittedGroups:
-        self._added |= set(state.added.path.to_pylist())
-        self._results_committed += len(state.groups)
-        return CommittedGroups(
-            snapshot_id=done.snapshot_id,
-            groups=state.groups,
-            failures=tuple(failures),
-            delete_files_removed=int(done.summary.get("removed-delete-files", 0)),
-            deletes_carried=state.carried.rows,
-        )
+        return EntriesTable(added.table.set_column(at, "sequence_number", numbers), added.partition_types)
 
     def _discard(self, groups: Sequence[GroupResult]) -> None:
         for group in groups:
@@ -336,13 +268,6 @@ def _reload(table: Table) -> Table:
         ) from error
 
 
-def _expired_error(name: str) -> CommitConflictError:
-    return CommitConflictError(
-        f"snapshots of {name} expired while checking for concurrent commits; run the rewrite again",
-        context={"table": name},
-    )
-
-
 def _check_not_removed(group: GroupResult, gone: frozenset[str]) -> None:
     """Refuse to replace a removed file: its rows may be in another file now, or be deleted."""
     missing = sorted(gone.intersection(group.removed_data))
@@ -352,3 +277,51 @@ def _check_not_removed(group: GroupResult, gone: frozenset[str]) -> None:
             "run the rewrite again",
             context={"group_id": group.group_id, "files": missing[:MAX_NAMED_FILES], "file_count": len(missing)},
         )
+
+
+def dangling_deletes(
+    planned: PlannedFiles, concurrent: ConcurrentChanges, removed: Set[str], added_before: Set[str]
+) -> frozenset[DeleteFileId]:
+    """Delete files of several data files that no longer apply to any after this commit.
+
+    Only deletes that applied to a replaced file are considered. One is dangling when the delete index matches it with
+    no remaining data file. Files that this rewrite added need not be checked: the deletes were applied to their rows,
+    and position deletes cannot reference them.
+
+    Fail-safe: the index never matches too little, so a delete that may still apply stays. Files that others commit
+    concurrently have higher sequence numbers than these deletes, or replace files they already applied to.
+
+    Args:
+        planned: The files of the plan, with the deletes that were applied to them.
+        concurrent: What others committed; the rewrite is committed on its head.
+        removed: Paths of the replaced data files.
+        added_before: Files that earlier commits of this rewrite added.
+    """
+    # Delete files of several data files that were applied to a replaced file and are still in the table.
+    of_match = np.repeat(_is_among(planned.entries.path, removed), planned.matches.counts)
+    rows = np.unique(planned.matches.deletes[of_match])
+    rows = rows[np.isin(planned.delete_kinds[rows], _SHARED)]
+    rows = rows[~_is_among(planned.deletes.take(rows).path, {file.path for file in concurrent.removed_deletes})]
+    metadata = concurrent.table.metadata
+    snapshot = None if concurrent.head is None else metadata.snapshot_by_id(concurrent.head)
+    if not len(rows) or snapshot is None:
+        return frozenset()
+    union = UnionPartitionType.of_table(metadata)
+    deletes = ScanDeletes.of(planned.deletes.take(rows), union)
+
+    # The data files that some of them may apply to, and that stay.
+    reader = SnapshotReader.open(concurrent.table, snapshot)
+    manifests = reader.manifests
+    chosen = (manifests.content == DATA) & (manifests.min_sequence_number <= deletes.entries.sequence_number.max())
+    if not (deletes.kinds == DeleteKind.EQUALITY_GLOBAL).any():
+        chosen &= may_hold(manifests, union, deletes.entries)
+    live = reader.entries(np.flatnonzero(chosen), EntryColumns(frozenset(), stats=deletes.key_columns))
+    data = live.filter(~_is_among(live.path, removed | added_before))
+
+    applied = match(data, deletes, union, source_types(metadata.schema(), metadata.schemas)).deletes
+    free = np.setdiff1d(np.arange(len(rows)), applied)
+    return frozenset(DeleteFileId(path) for path in deletes.entries.path.take(pa.array(free)).to_pylist())
+
+
+def _is_among(paths: pa.Array, wanted: Set[str]) -> Mask:
+    return to_mask(pc.is_in(paths, value_set=pa.array(sorted(wanted), paths.type)))

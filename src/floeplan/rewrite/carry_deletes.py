@@ -16,7 +16,7 @@ rows leave or enter, or any equality delete when new files do not keep the data 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -26,41 +26,26 @@ from pyiceberg.table import Table
 
 from floeplan.errors import CommitConflictError
 from floeplan.metadata.delete_index import DeleteFileId, DeleteKind, DeleteMatches
-from floeplan.metadata.manifests.entries import (
-    POSITION_DELETE_PATH,
-    EntriesTable,
-    EntryColumns,
-    Status,
-    partition_column,
-)
+from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns, Status, partition_column
 from floeplan.metadata.manifests.manifest_list import DATA, DELETES
 from floeplan.partition.fields import source_types
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.stats import to_mask
-from floeplan.rewrite.run.group_task import GroupResult
+from floeplan.rewrite.run.group import GroupResult
 from floeplan.scan.delete_files import DeleteFileReader
 from floeplan.scan.model import PlannedFiles
-from floeplan.snapshot.passes import ScanDeletes, match
+from floeplan.snapshot.passes import DELETE_COLUMNS, ScanDeletes, match
 from floeplan.transaction.change import delete_file_id, entry_keys
-from floeplan.transaction.validation import Committed, committed_entries, snapshots_since
+from floeplan.transaction.validation import committed_entries, snapshots_since
 from floeplan.vectors import Ints
 from floeplan.write.position_deletes import merge_positions, write_deletion_vectors, write_position_deletes
 from floeplan.write.target import WriteTarget
 
+_EQUALITY = (DeleteKind.EQUALITY_GLOBAL, DeleteKind.EQUALITY_PARTITION)
+_OF_ONE_FILE = (DeleteKind.POSITION_FILE, DeleteKind.VECTOR)
+_FIRST_WITH_VECTORS = 3
 _DATA = EntryColumns(frozenset({"snapshot_id"}), partition=False)
-_DELETES = EntryColumns(
-    frozenset(
-        {
-            "snapshot_id",
-            "equality_ids",
-            "referenced_data_file",
-            "content_offset",
-            "content_size_in_bytes",
-            "key_metadata",
-        }
-    ),
-    stats=frozenset({POSITION_DELETE_PATH}),
-)
+_DELETES = replace(DELETE_COLUMNS, names=DELETE_COLUMNS.names | {"snapshot_id"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,41 +79,24 @@ class ConcurrentChanges:
         snapshots = snapshots_since(table.metadata, head, start)
         data = committed_entries(snapshots, DATA, union, _DATA, table.io).entries
         deletes = committed_entries(snapshots, DELETES, union, _DELETES, table.io)
-        came, left = _latest(deletes)
+        # The newest snapshot that added and that removed each delete file; snapshots are numbered newest first.
+        entries, snapshot, keys = deletes.entries, deletes.snapshot, entry_keys(deletes.entries)
+        code = np.asarray(keys.dictionary_encode().indices, dtype=np.int64)
+        newest = dict[Status, Ints]()
+        for status in (Status.ADDED, Status.DELETED):
+            newest[status] = np.full(int(code.max(initial=-1)) + 1, len(deletes.snapshots), dtype=np.int64)
+            of_status = entries.status == status
+            np.minimum.at(newest[status], code[of_status], snapshot[of_status])
+        there = (newest[Status.ADDED] <= newest[Status.DELETED])[code]
+        is_newest = (entries.status == Status.ADDED) & (snapshot == newest[Status.ADDED][code])
+        left = pc.unique(keys.filter(pa.array((entries.status == Status.DELETED) & ~there)))
         return cls(
             table=table,
             head=head,
             removed_data=data.path.filter(pa.array(data.status == Status.DELETED)),
             removed_deletes=frozenset(map(delete_file_id, left.to_pylist())),
-            deletes=ScanDeletes.of(came, union),
+            deletes=ScanDeletes.of(entries.filter(is_newest & there), union),
         )
-
-
-def _latest(deletes: Committed) -> tuple[EntriesTable, pa.Array]:
-    """The added delete files, and the keys of the removed ones; snapshots are numbered newest first."""
-    entries, snapshot = deletes.entries, deletes.snapshot
-    keys = entry_keys(entries)
-    code = np.asarray(keys.dictionary_encode().indices, dtype=np.int64)
-    count = int(code.max(initial=-1)) + 1
-    newest = {status: np.full(count, len(deletes.snapshots), dtype=np.int64) for status in Status}
-    for status in Status:
-        of_status = entries.status == status
-        np.minimum.at(newest[status], code[of_status], snapshot[of_status])
-    there = newest[Status.ADDED] <= newest[Status.DELETED]
-    is_newest = (entries.status == Status.ADDED) & (snapshot == newest[Status.ADDED][code])
-    left = (entries.status == Status.DELETED) & ~there[code]
-    return entries.filter(is_newest & there[code]), pc.unique(keys.filter(pa.array(left)))
-
-
-def is_among(values: pa.Array, wanted: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Which values are in ``wanted``."""
-    return to_mask(pc.is_in(values, value_set=wanted.cast(values.type)))
-
-
-_EQUALITY = (DeleteKind.EQUALITY_GLOBAL, DeleteKind.EQUALITY_PARTITION)
-_OF_ONE_FILE = (DeleteKind.POSITION_FILE, DeleteKind.VECTOR)
-_FIRST_WITH_VECTORS = 3
-_NONE = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(slots=True)
@@ -158,7 +126,7 @@ class CarriedDeletes:
         """Write them as position deletes or deletion vectors of the new files; return their entries."""
         if not self.positions:
             return None
-        files = added.filter(is_among(added.path, pa.array(sorted(self.positions), pa.large_string())))
+        files = files_at(added, self.positions)
         positions = [merge_positions(*self.positions[path]) for path in files.path.to_pylist()]
         vectors = target.format_version >= _FIRST_WITH_VECTORS
         write = write_deletion_vectors if vectors else write_position_deletes
@@ -217,10 +185,13 @@ class DeleteCarrier:
     def _check_equality_deletes(self, group: GroupResult, rows: Sequence[int], added: EntriesTable) -> None:
         """Refuse equality deletes that would apply to fewer or more rows after the rewrite."""
         kinds = self.files.delete_kinds
-        before = np.concatenate([self.files.matches.of(row) for row in rows] or [_NONE])
+        before = np.concatenate([np.zeros(0, dtype=np.int64), *(self.files.matches.of(row) for row in rows)])
         if not self.keeps_sequence_number:
             wrong = before[np.isin(kinds[before], _EQUALITY)]
-        elif (kinds == DeleteKind.EQUALITY_PARTITION).any() and not self._keeps_partition(group, added):
+        elif (kinds == DeleteKind.EQUALITY_PARTITION).any() and (
+            _partitions(files_at(self.files.entries, group.removed_data)) != _partitions(added)
+        ):
+            # New files are not in the partition of the old ones: deletes of either partition are concerned.
             concerned = np.union1d(before, _match(added, self.concurrent).deletes)
             wrong = concerned[kinds[concerned] == DeleteKind.EQUALITY_PARTITION]
         else:
@@ -233,11 +204,10 @@ class DeleteCarrier:
                 context={"file": path},
             )
 
-    def _keeps_partition(self, group: GroupResult, added: EntriesTable) -> bool:
-        """Whether new files are in the partition of the old ones."""
-        entries = self.files.entries
-        old = entries.filter(is_among(entries.path, pa.array(group.removed_data, pa.large_string())))
-        return _partitions(old) == _partitions(added)
+
+def files_at(entries: EntriesTable, paths: Iterable[str]) -> EntriesTable:
+    """The entries of the files at some paths."""
+    return entries.filter(to_mask(pc.is_in(entries.path, value_set=pa.array(sorted(paths), entries.path.type))))
 
 
 def _match(data: EntriesTable, concurrent: ConcurrentChanges) -> DeleteMatches:

@@ -1,25 +1,38 @@
-"""Where the rows of rewritten files went: maps positions in old files to positions in new ones.
+"""A group of files as a task, one attempt at it, its result, and where its rows went: values that can be pickled.
 
-With the map, position deletes that another writer adds to the old files during the rewrite are carried over to the new
-files (``commit.carry_deletes``).
+``GroupTask`` is a group, or a part of one, to rewrite; ``GroupAttempt`` is one attempt at it on the machine where it
+runs; ``GroupResult`` lists what was written and what it replaces.
 
-Live rows of the old files are numbered in the order in which they are read; rows that were already deleted have no
-number. The *offset* of a row counts over all new files, one after the other. A map has runs of positions that were
-read, and runs of row numbers with the offset at which each was written; where rows were shuffled, it has the offset of
-every row number instead.
+``PositionMap`` maps positions in old files to positions in new ones. With it, position deletes that another writer adds
+to the old files during the rewrite are carried over to the new files (``carry_deletes``). Live rows of the old files
+are numbered in the order in which they are read; rows that were already deleted have no number. The *offset* of a row
+counts over all new files, one after the other. A map has runs of positions that were read, and runs of row numbers with
+the offset at which each was written; where rows were shuffled, it has the offset of every row number instead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from types import TracebackType
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from pyiceberg.table.sorting import SortOrder
 
 from floeplan.errors import FloeplanError
+from floeplan.metadata.delete_index import DeleteFileId
+from floeplan.metadata.manifests.entries import EntriesTable
+from floeplan.partition.key import PartitionKey
+from floeplan.rewrite.plan.candidates import FileSizes
+from floeplan.rewrite.strategies.base import Strategy
+from floeplan.scan.file_rows import FileRows
 from floeplan.vectors import Ints
+from floeplan.write.data_files import FileTask
+from floeplan.write.partitioning import FilePartition
+from floeplan.write.target import WriteTarget
 
 _AnyInts: TypeAlias = npt.NDArray[np.integer[Any]]
 
@@ -29,6 +42,100 @@ Runs: TypeAlias = tuple[_AnyInts, _AnyInts]
 _NO_RUNS: Runs = (np.zeros(0, dtype=np.uint8), np.zeros(0, dtype=np.uint8))
 _SHUFFLED = 4
 """With fewer rows per run than this on average, an offset for every row number is smaller than the runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupTask:
+    """A group to rewrite, or a part of one.
+
+    Attributes:
+        group_id: The id of the group in the plan.
+        files: Its files.
+        output_spec_id: The spec of the new files.
+        partition: The partition that all rows are in under that spec; ``None`` when it is computed from the rows.
+        outputs: The expected number of new files, when all rows are in one partition.
+        max_file_bytes: The size at which a file is closed in any case.
+        sizes: Computes how many files a number of bytes becomes.
+        nan_counts: For each file the NaN counts by field id, as far as its manifest entry has them.
+        cores: Cores assigned to the group; it may use the memory of as many tasks.
+    """
+
+    group_id: int
+    files: tuple[FileTask, ...]
+    output_spec_id: int
+    partition: PartitionKey | None
+    outputs: int
+    max_file_bytes: int
+    sizes: FileSizes
+    nan_counts: tuple[Mapping[int, int], ...]
+    cores: int = 1
+
+    @property
+    def bytes(self) -> int:
+        """Bytes to read."""
+        return sum(one.file.file_size for one in self.files)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupResult:
+    """What a group task wrote.
+
+    Attributes:
+        group_id: The id of the group.
+        bytes: Bytes of the replaced files.
+        added: Entries of the new files.
+        removed_data: Paths of the replaced files.
+        removed_deletes: Delete files that applied to the replaced files only.
+        position_map: Where each row went.
+        decoded_because: Why row groups were decoded; empty when they were copied.
+    """
+
+    group_id: int
+    bytes: int
+    added: EntriesTable
+    removed_data: tuple[str, ...]
+    removed_deletes: tuple[DeleteFileId, ...]
+    position_map: PositionMap
+    decoded_because: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupAttempt:
+    """One attempt at one group.
+
+    Attributes:
+        task: The group.
+        target: The table as writers see it, with the spec and the file size of this group.
+        strategy: The strategy.
+        order: What rows are sorted or clustered by; unsorted when they keep their order.
+        token: The prefix of file names, unique to this attempt.
+        files: Opens files of the table.
+        position_map: Records where rows go.
+        memory: Bytes that sorting may take.
+        threads: Threads to use.
+    """
+
+    task: GroupTask
+    target: WriteTarget
+    strategy: Strategy
+    order: SortOrder
+    token: str
+    files: FileRows
+    position_map: PositionMapBuilder
+    memory: int
+    threads: int = 1
+
+    def new_file(self, written: ExitStack, partition: FilePartition, number: int = 0) -> str:
+        """The location of a new data file; ``written`` removes the file when it exits with an exception."""
+        target = self.target
+        path = target.new_location(f"{target.file_name(f'{self.token}-{number}')}.parquet", partition.key)
+
+        def remove_on_error(kind: type[BaseException] | None, _: object, __: TracebackType | None) -> None:
+            if kind is not None:
+                target.files.remove([path])
+
+        written.push(remove_on_error)
+        return path
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +180,14 @@ class PositionMap:
 
         Positions of rows that were already deleted are left out. Costs one binary search per position.
         """
-        asked = np.asarray(positions, dtype=np.int64)
+        deleted = np.asarray(positions, dtype=np.int64)
         # Positions to row numbers, through the runs that were read from this file.
         index = self._source_index[path]
         low, high = np.searchsorted(self.source, [index, index + 1])
         starts, count = self.source_start[low:high], self.count[low:high]
-        run = np.searchsorted(starts, asked, side="right") - 1
-        asked, run = asked[run >= 0], run[run >= 0]
-        inside = asked - starts[run]
+        run = np.searchsorted(starts, deleted, side="right") - 1
+        deleted, run = deleted[run >= 0], run[run >= 0]
+        inside = deleted - starts[run]
         read = inside < count[run]
         numbers = self._number[low:high][run[read]] + inside[read]
         # Row numbers to offsets in the new files.
