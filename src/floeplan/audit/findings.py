@@ -34,7 +34,6 @@ Of equally frequent reasons of a query the first applies.
 
 REASONS = tuple(ADVICE)
 
-
 _COMPARISONS = {"eq": "=", "not-eq": "!=", "lt": "<", "lt-eq": "<=", "gt": ">", "gt-eq": ">="}
 _OTHERS = {
     "in": "{} IN (?)",
@@ -207,14 +206,8 @@ class AuditResult:
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
-        return {
-            "queries": self.queries,
-            "runs": self.runs,
-            "unreadable": self.unreadable,
-            "bytes_kept": self.bytes_kept,
-            "flagged_total": self.flagged_total,
-            "flagged": [finding.to_dict() for finding in self.flagged],
-        }
+        found = {name: getattr(self, name) for name in self.__slots__}
+        return found | {"flagged": [finding.to_dict() for finding in self.flagged]}
 
 
 @dataclass(frozen=True, slots=True)

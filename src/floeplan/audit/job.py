@@ -61,14 +61,22 @@ def audit(
     scans = audited_columns(parsed_reports(report_lines(spark, reports, chosen.since, catalog)))
     if chosen.since is not None:
         scans = scans.where(f"time >= timestamp_millis({int(chosen.since.timestamp() * 1000)})")
-    return _result(per_query(scans, chosen), chosen)
+    return _result(_per_query(scans, chosen), chosen)
 
 
-def per_query(scans: DataFrame, options: AuditOptions) -> DataFrame:
+def _per_query(scans: DataFrame, options: AuditOptions) -> DataFrame:
     """Sums per query: first per day, for the trend, then over all days."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    tests = _reason_tests(options)
+    # For each reason a condition that holds for reports with it.
+    tests = {reason: f"array_contains(causes, '{reason}')" for reason in CURES} | {
+        OLD_SPEC: "old_spec_bytes * 2 >= bytes_kept AND uses_partition",
+        DELETES: f"files_kept > 0 AND deletes_kept >= {options.deletes_per_file} * files_kept",
+        MANIFESTS: f"manifests_kept >= {options.min_manifests}"
+        f" AND files_total < {options.files_per_manifest} * manifests_total",
+        NO_FILTER: "shape = 'true' AND opaque = ''",
+        NO_PARTITION: "NOT uses_partition AND (shape != 'true' OR opaque != '')",
+    }
     sums = {name: F.try_sum(name) for name in ("files_kept", "bytes_kept", "deletes_kept")}
     for level in RATIOS:
         sums[f"{level}_total"] = F.try_sum(f"{level}_total")
@@ -85,19 +93,6 @@ def per_query(scans: DataFrame, options: AuditOptions) -> DataFrame:
         F.max("last_run").alias("last_run"),
         *(F.try_sum(name).alias(name) for name in sums),
     )
-
-
-def _reason_tests(options: AuditOptions) -> dict[str, str]:
-    """For each reason, a SQL condition that holds for reports with it."""
-    of_conjuncts = {reason: f"array_contains(causes, '{reason}')" for reason in CURES}
-    return of_conjuncts | {
-        OLD_SPEC: "old_spec_bytes * 2 >= bytes_kept AND uses_partition",
-        DELETES: f"files_kept > 0 AND deletes_kept >= {options.deletes_per_file} * files_kept",
-        MANIFESTS: f"manifests_kept >= {options.min_manifests}"
-        f" AND files_total < {options.files_per_manifest} * manifests_total",
-        NO_FILTER: "shape = 'true' AND opaque = ''",
-        NO_PARTITION: "NOT uses_partition AND (shape != 'true' OR opaque != '')",
-    }
 
 
 def _flagged(options: AuditOptions) -> str:

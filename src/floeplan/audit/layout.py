@@ -2,10 +2,12 @@
 
 The simulated files have bounds and partition values, and the evaluator of scan planning decides which are read.
 
-Points stand for the rows of a table. Without a sample, every file contributes points in proportion to its bytes, spread
+Points represent the rows of a table. Without a sample, every file contributes points in proportion to its bytes, spread
 evenly between its bounds, columns independent of each other. With one, rows of some files are read. A column is stored
 as its sorted distinct values and, per point, the index of its value, so that sorting, splitting and computing bounds
 are integer operations for every type.
+
+``ideas`` are the layouts to try: partitioning, sorting and clustering by the columns that the queries filter by.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from pyiceberg.transforms import (
     TruncateTransform,
 )
 
-from floeplan.audit.workload import Workload
+from floeplan.audit.reports import Workload
 from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.metadata.manifests.stats import file_stats
 from floeplan.metadata.manifests.typed_values import to_physical
@@ -49,7 +51,20 @@ from floeplan.scan.plan import plan_scan
 from floeplan.scan.read import PlanReader
 from floeplan.vectors import Floats, Ints, Mask
 
+SPEC, SORT, ZORDER, UPGRADE, MANIFESTS = KINDS = ("spec", "sort", "zorder", "upgrade-spec", "manifests")
+MOST_COLUMNS = 4
+"""The number of columns to try, those that most runs filter by."""
+
 NULL = -1
+_FIRST_FREE_ID = 1 << 30
+_TRANSFORMS: tuple[Transform, ...] = (
+    IdentityTransform(),
+    HourTransform(),
+    DayTransform(),
+    MonthTransform(),
+    BucketTransform(16),
+    TruncateTransform(4),
+)
 _SEED = 2024
 _SAMPLED_FILES = 64
 
@@ -141,9 +156,14 @@ def points_from_rows(table: Table, entries: EntriesTable, columns: Sequence[Colu
     chosen = np.unique(np.linspace(0, len(plan.files) - 1, min(_SAMPLED_FILES, len(plan.files))).astype(np.int64))
     reader = PlanReader.of(plan, plan.schema)
     random = np.random.default_rng(_SEED)
-    parts = [_some_rows(reader.read(plan.files[int(at)]), -(-number // len(chosen)), random) for at in chosen]
+    parts, most = [], -(-number // len(chosen))
+    for at in chosen.tolist():
+        part = reader.read(plan.files[at])
+        if part.num_rows > most:
+            part = part.take(pa.array(np.sort(random.choice(part.num_rows, most, replace=False))))
+        parts.append(part)
     rows = pa.concat_tables(parts)
-    index = pc.index_in(pa.array([plan.files[int(at)].path for at in chosen]), value_set=entries.path)
+    index = pc.index_in(pa.array([plan.files[at].path for at in chosen.tolist()]), value_set=entries.path)
     file = np.repeat(index.to_numpy(zero_copy_only=False).astype(np.int64), [part.num_rows for part in parts])
     total = float(entries.ints("file_size_in_bytes").sum())
     made = {column.field_id: _coded_rows(column, rows) for column in columns}
@@ -155,12 +175,6 @@ def points_from_rows(table: Table, entries: EntriesTable, columns: Sequence[Colu
 def _with_values(columns: Mapping[int, CodedColumn | None]) -> dict[int, CodedColumn]:
     """Columns with known values; layouts ignore the others."""
     return {i: column for i, column in columns.items() if column is not None and len(column.values)}
-
-
-def _some_rows(rows: pa.Table, most: int, random: np.random.Generator) -> pa.Table:
-    if rows.num_rows <= most:
-        return rows
-    return rows.take(pa.array(np.sort(random.choice(rows.num_rows, most, replace=False))))
 
 
 def _coded_rows(column: Column, rows: pa.Table) -> CodedColumn:
@@ -262,24 +276,6 @@ def curve_keys(columns: Sequence[CodedColumn]) -> list[npt.NDArray[np.uint64]]:
     return curve_words(scaled, bits, interleave)
 
 
-# Layouts to try for a table: partitioning, sorting and clustering by the columns that its queries filter by.
-
-
-SPEC, SORT, ZORDER, UPGRADE, MANIFESTS = KINDS = ("spec", "sort", "zorder", "upgrade-spec", "manifests")
-MOST_COLUMNS = 4
-"""The number of columns to try, those that most runs filter by."""
-
-_FIRST_FREE_ID = 1 << 30
-_TRANSFORMS: tuple[Transform, ...] = (
-    IdentityTransform(),
-    HourTransform(),
-    DayTransform(),
-    MonthTransform(),
-    BucketTransform(16),
-    TruncateTransform(4),
-)
-
-
 @dataclass(frozen=True, slots=True)
 class Part:
     """A partition field of a layout, and its term."""
@@ -340,12 +336,9 @@ def ideas(points: Points, filtered: Sequence[Column], current: tuple[Part, ...])
         for transform in _TRANSFORMS:
             if not can_apply(transform, column.type):
                 continue
-            part = Part(_field(column, transform, _FIRST_FREE_ID + position), Term(column.path, transform))
+            field = PartitionField(column.field_id, _FIRST_FREE_ID + position, transform, str(column))
+            bound = bind_field(field, {column.field_id: (column.type,)})
+            part = Part(bound, Term(column.path, transform))
             yield Idea(SPEC, (part,))
             if current and column.field_id not in {old.field.source_id for old in current}:
                 yield Idea(SPEC, (*current, part))
-
-
-def _field(column: Column, transform: Transform, field_id: int) -> BoundField:
-    partition = PartitionField(column.field_id, field_id, transform, str(column))
-    return bind_field(partition, {column.field_id: (column.type,)})

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from floeplan.audit.layout import workload_columns
-from floeplan.audit.workload import read_workload
+from floeplan.audit.reports import read_workload
 from floeplan.catalog import load_table
 from floeplan.cli.commands.audit import ReportsOption
 from floeplan.cli.common import (
