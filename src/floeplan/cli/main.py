@@ -146,18 +146,14 @@ def _failure(error: Exception) -> FloeplanError:
     if isinstance(error, FloeplanError):
         return error
     if isinstance(error, typer.TyperException):
-        return _usage_error(error)
+        message = error.format_message().rstrip(".")
+        context = getattr(error, "ctx", None)
+        path = context.command_path if context else "floeplan"
+        usage: type[BadInputError] = UnknownOptionError if message.startswith("No such") else InvalidOptionError
+        return usage(f"{message[:1].lower()}{message[1:]}; see '{path} --help'", context={"command": path})
     # Unexpected: the base class is not safe_to_clean, so no file is deleted because of it.
-    context = {"exception": type(error).__name__}
-    return FloeplanError(f"{reason(error)} (-v shows the traceback)", kind="unexpected", context=context)
-
-
-def _usage_error(error: typer.TyperException) -> FloeplanError:
-    message = error.format_message().rstrip(".")
-    context = getattr(error, "ctx", None)
-    path = context.command_path if context else "floeplan"
-    kind: type[BadInputError] = UnknownOptionError if message.startswith("No such") else InvalidOptionError
-    return kind(f"{message[:1].lower()}{message[1:]}; see '{path} --help'", context={"command": path})
+    name = type(error).__name__
+    return FloeplanError(f"{reason(error)} (-v shows the traceback)", kind="unexpected", context={"exception": name})
 
 
 def run() -> None:
