@@ -44,7 +44,7 @@ COMMANDS: dict[str, str] = {
     "doctor": "commands.maintenance",
     "report": "commands.explorer",
     "serve": "commands.explorer",
-    "demo": "demo.command",
+    "demo": "demo",
 }
 """Commands in the order of `--help`, each with its module in `floeplan.cli`; `a-b` is the function `a_b`."""
 
