@@ -13,8 +13,7 @@ from playwright.sync_api import Browser, Page, expect
 from floeplan.audit.findings import AuditResult, DayOfRuns, Finding
 from floeplan.catalog import load_table
 from floeplan.explorer.documents import plan_for
-from floeplan.explorer.server import ExplorerServer
-from floeplan.explorer.service import ExplorerService
+from floeplan.explorer.server import ExplorerServer, ExplorerService
 from floeplan.explorer.site import write_report
 from floeplan.explorer.view import TableView
 from tests.support.explorer import EVIL, NAME, SCREENSHOTS, TOKEN, serving

@@ -7,32 +7,27 @@ groups and pages are ignored on both sides of the comparison.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyiceberg.partitioning import PartitionField
 from pyiceberg.table import Table
-
-from floeplan.audit.layout import (
-    MANIFESTS,
-    SPEC,
-    UPGRADE,
-    ZORDER,
-    Idea,
-    Layout,
-    Part,
-    Points,
-    curve_keys,
-    ideas,
-    lay_out,
-    points_from_bounds,
-    points_from_rows,
-    workload_columns,
+from pyiceberg.transforms import (
+    BucketTransform,
+    DayTransform,
+    HourTransform,
+    IdentityTransform,
+    MonthTransform,
+    TruncateTransform,
 )
+
+from floeplan.audit.layout import Layout, Points, curve_keys, lay_out, points_from_bounds, points_from_rows
 from floeplan.audit.reports import Workload, read_workload
 from floeplan.catalog import load_table
 from floeplan.maintain.rewrite_manifests import LEAST_ENTRIES, rewrite_manifests
@@ -40,7 +35,9 @@ from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns
 from floeplan.metadata.manifests.manifest_list import DATA
 from floeplan.metadata.manifests.stats import file_stats, partition_stats
 from floeplan.partition.evolution import AddField, SpecChange, Term, drop_all
+from floeplan.partition.fields import BoundField, bind_field, transform_name
 from floeplan.partition.recover import recover_tuples
+from floeplan.partition.transforms import Transform, can_apply
 from floeplan.partition.union import partition_answer
 from floeplan.predicate.build import columns as predicate_columns
 from floeplan.predicate.ir import Column
@@ -55,6 +52,20 @@ from floeplan.vectors import Mask
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+SPEC, SORT, ZORDER, UPGRADE, MANIFESTS = KINDS = ("spec", "sort", "zorder", "upgrade-spec", "manifests")
+MOST_COLUMNS = 4
+"""The number of columns to try, those that most runs filter by."""
+
+_FIRST_FREE_ID = 1 << 30
+_TRANSFORMS: tuple[Transform, ...] = (
+    IdentityTransform(),
+    HourTransform(),
+    DayTransform(),
+    MonthTransform(),
+    BucketTransform(16),
+    TruncateTransform(4),
+)
 
 TARGET_BYTES = 8 * 2**20
 """Iceberg's default of ``commit.manifest.target-size-bytes``."""
@@ -156,7 +167,7 @@ class _Advisor:
 
     def __init__(self, target: ScanTarget, workload: Workload, options: AdviseOptions) -> None:
         self.target, self.workload, self.options = target, workload, options
-        self.filtered = workload_columns(workload)
+        self.filtered = workload.columns()
         reader = SnapshotReader.open(target.table, target.snapshot)
         self.union, self.manifests = reader.union, reader.manifests
         stats = {column.field_id for column in self.filtered} | {field.bound.source_id for field in self.union.fields}
@@ -185,7 +196,7 @@ class _Advisor:
         spec = self.union.spec(self.target.metadata.default_spec_id)
         named = [(field, self.target.schema.find_column_name(field.source_id)) for field in spec.fields]
         current = tuple(
-            Part(field, Term(tuple(name.split(".")), field.transform))
+            _Part(field, Term(tuple(name.split(".")), field.transform))
             for field, name in named
             if name is not None and not field.obstacle
         )
@@ -205,7 +216,7 @@ class _Advisor:
             now += runs * evaluate_entries(predicate, self.entries).tri.keep * self.sizes
         # Savings below one file per run of the rarest predicate depend on where files happen to be split.
         least_saved = float(self.sizes.mean()) * min(runs for _, runs in self.workload.predicates)
-        for idea in ideas(points, self.filtered, current):
+        for idea in _ideas(points, self.filtered, current):
             layout = self._simulate(idea, points)
             if len(layout.bytes) <= _MAX_FILES_FACTOR * len(self.entries):
                 candidate = self._candidate(idea, points, layout, int(now.sum()), int(self.sizes.sum()))
@@ -214,19 +225,19 @@ class _Advisor:
         old = self.entries.spec_id != self.target.metadata.default_spec_id
         if current and old.any():
             # A file whose bounds prove one partition of the current spec is moved by metadata, without cost.
-            idea, old_points = Idea(UPGRADE, current), points.of_files(old)
+            idea, old_points = _Idea(UPGRADE, current), points.of_files(old)
             proven = recover_tuples(idea.fields, file_stats(self.entries, sources))
             movable = np.logical_and.reduce([part.recovered for part in proven.values()])
             cost = int(self.sizes[old & ~movable].sum())
             yield self._candidate(idea, old_points, self._simulate(idea, old_points), int(now[old].sum()), cost)
 
-    def _simulate(self, idea: Idea, points: Points) -> Layout:
+    def _simulate(self, idea: _Idea, points: Points) -> Layout:
         chosen = [points.columns[column.field_id] for column in idea.by]
         keys = curve_keys(chosen) if idea.kind == ZORDER else [column.codes for column in chosen]
         file_bytes = max(float(self.sizes.mean()), _POINTS_PER_FILE * float(points.bytes.mean()))
         return lay_out(points, idea.fields, keys, file_bytes)
 
-    def _candidate(self, idea: Idea, points: Points, layout: Layout, before: int, cost: int) -> Candidate:
+    def _candidate(self, idea: _Idea, points: Points, layout: Layout, before: int, cost: int) -> Candidate:
         after = sum(runs * layout.bytes_read(predicate) for predicate, runs in self.workload.predicates)
         name, by = self.target.name, ",".join(idea.columns)
         command = f"floeplan rewrite {name} --strategy {idea.kind} --by {by} --option rewrite-all=true"
@@ -270,6 +281,63 @@ class _Advisor:
             basis = f"partition values of {len(self.entries)} files, {self.workload.runs} runs"
             command = f"floeplan rewrite-manifests {self.target.name}"
             yield Candidate(MANIFESTS, columns, before, after, basis, 0, command)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A partition field of a layout, and its term."""
+
+    field: BoundField
+    term: Term
+
+    def __str__(self) -> str:
+        """The column of an identity, otherwise the transform around it: ``day(ts)``, ``bucket(16, id)``."""
+        source, name = ".".join(self.term.column), transform_name(self.term.transform)
+        match self.term.transform:
+            case IdentityTransform():
+                return source
+            case BucketTransform(num_buckets=parameter) | TruncateTransform(width=parameter):
+                return f"{name}({parameter}, {source})"
+        return f"{name}({source})"
+
+
+@dataclass(frozen=True, slots=True)
+class _Idea:
+    """A layout to try: its partition fields, and the columns to sort or cluster by within partitions."""
+
+    kind: str
+    parts: tuple[_Part, ...]
+    by: tuple[Column, ...] = ()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns or transforms of the layout, as text."""
+        return tuple(map(str, self.by or self.parts))
+
+    @property
+    def fields(self) -> tuple[BoundField, ...]:
+        """The partition fields."""
+        return tuple(part.field for part in self.parts)
+
+
+def _ideas(points: Points, filtered: Sequence[Column], current: tuple[_Part, ...]) -> Iterator[_Idea]:
+    """Sort orders and Z-orders within the current spec, specs of one field, and the current spec plus one field."""
+    known = [column for column in filtered if column.field_id in points.columns][:MOST_COLUMNS]
+    for column in known:
+        yield _Idea(SORT, current, (column,))
+    for number in (2, 3):
+        for some in combinations(known, number):
+            yield _Idea(ZORDER, current, some)
+    for position, column in enumerate(known):
+        for transform in _TRANSFORMS:
+            if not can_apply(transform, column.type):
+                continue
+            field = PartitionField(column.field_id, _FIRST_FREE_ID + position, transform, str(column))
+            bound = bind_field(field, {column.field_id: (column.type,)})
+            part = _Part(bound, Term(column.path, transform))
+            yield _Idea(SPEC, (part,))
+            if current and column.field_id not in {old.field.source_id for old in current}:
+                yield _Idea(SPEC, (*current, part))
 
 
 def _may_match(predicate: Predicate, entries: EntriesTable) -> Mask:

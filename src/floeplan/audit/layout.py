@@ -6,42 +6,26 @@ Points represent the rows of a table. Without a sample, every file contributes p
 evenly between its bounds, columns independent of each other. With one, rows of some files are read. A column is stored
 as its sorted distinct values and, per point, the index of its value, so that sorting, splitting and computing bounds
 are integer operations for every type.
-
-``ideas`` are the layouts to try: partitioning, sorting and clustering by the columns that the queries filter by.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.partitioning import PartitionField
 from pyiceberg.table import Table
-from pyiceberg.transforms import (
-    BucketTransform,
-    DayTransform,
-    HourTransform,
-    IdentityTransform,
-    MonthTransform,
-    TruncateTransform,
-)
 
-from floeplan.audit.reports import Workload
 from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.metadata.manifests.stats import file_stats
 from floeplan.metadata.manifests.typed_values import to_physical
-from floeplan.partition.evolution import Term
-from floeplan.partition.fields import BoundField, bind_field, transform_name
-from floeplan.partition.transforms import Transform, apply_vector, can_apply
+from floeplan.partition.fields import BoundField
+from floeplan.partition.transforms import apply_vector
 from floeplan.partition.union import partition_answer
-from floeplan.predicate.build import column_of, leaves
 from floeplan.predicate.evaluate import answer_leaf
 from floeplan.predicate.ir import Column, IrExpr
 from floeplan.predicate.stats import Bound, ColumnStats, StatsTable, Tri, Vector, kleene, take
@@ -51,20 +35,7 @@ from floeplan.scan.plan import plan_scan
 from floeplan.scan.read import PlanReader
 from floeplan.vectors import Floats, Ints, Mask
 
-SPEC, SORT, ZORDER, UPGRADE, MANIFESTS = KINDS = ("spec", "sort", "zorder", "upgrade-spec", "manifests")
-MOST_COLUMNS = 4
-"""The number of columns to try, those that most runs filter by."""
-
 NULL = -1
-_FIRST_FREE_ID = 1 << 30
-_TRANSFORMS: tuple[Transform, ...] = (
-    IdentityTransform(),
-    HourTransform(),
-    DayTransform(),
-    MonthTransform(),
-    BucketTransform(16),
-    TruncateTransform(4),
-)
 _SEED = 2024
 _SAMPLED_FILES = 64
 
@@ -274,71 +245,3 @@ def curve_keys(columns: Sequence[CodedColumn]) -> list[npt.NDArray[np.uint64]]:
         for column in columns
     ]
     return curve_words(scaled, bits, interleave)
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A partition field of a layout, and its term."""
-
-    field: BoundField
-    term: Term
-
-    def __str__(self) -> str:
-        """The column of an identity, otherwise the transform around it: ``day(ts)``, ``bucket(16, id)``."""
-        source, name = ".".join(self.term.column), transform_name(self.term.transform)
-        match self.term.transform:
-            case IdentityTransform():
-                return source
-            case BucketTransform(num_buckets=parameter) | TruncateTransform(width=parameter):
-                return f"{name}({parameter}, {source})"
-        return f"{name}({source})"
-
-
-@dataclass(frozen=True, slots=True)
-class Idea:
-    """A layout to try: its partition fields, and the columns to sort or cluster by within partitions."""
-
-    kind: str
-    parts: tuple[Part, ...]
-    by: tuple[Column, ...] = ()
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The columns or transforms of the layout, as text."""
-        return tuple(map(str, self.by or self.parts))
-
-    @property
-    def fields(self) -> tuple[BoundField, ...]:
-        """The partition fields."""
-        return tuple(part.field for part in self.parts)
-
-
-def workload_columns(workload: Workload) -> list[Column]:
-    """The columns that predicates use, those of most runs first."""
-    runs: Counter[int] = Counter()
-    found: dict[int, Column] = {}
-    for predicate, weight in workload.predicates:
-        columns = {column.field_id: column for leaf in leaves(predicate) if (column := column_of(leaf)) is not None}
-        found |= columns
-        runs.update(dict.fromkeys(columns, weight))
-    return [found[field_id] for field_id, _ in runs.most_common()]
-
-
-def ideas(points: Points, filtered: Sequence[Column], current: tuple[Part, ...]) -> Iterator[Idea]:
-    """Sort orders and Z-orders within the current spec, specs of one field, and the current spec plus one field."""
-    known = [column for column in filtered if column.field_id in points.columns][:MOST_COLUMNS]
-    for column in known:
-        yield Idea(SORT, current, (column,))
-    for number in (2, 3):
-        for some in combinations(known, number):
-            yield Idea(ZORDER, current, some)
-    for position, column in enumerate(known):
-        for transform in _TRANSFORMS:
-            if not can_apply(transform, column.type):
-                continue
-            field = PartitionField(column.field_id, _FIRST_FREE_ID + position, transform, str(column))
-            bound = bind_field(field, {column.field_id: (column.type,)})
-            part = Part(bound, Term(column.path, transform))
-            yield Idea(SPEC, (part,))
-            if current and column.field_id not in {old.field.source_id for old in current}:
-                yield Idea(SPEC, (*current, part))

@@ -29,15 +29,17 @@ from pyiceberg.schema import Schema
 from floeplan.audit.findings import RATIOS
 from floeplan.catalog import embedded_home, load_table
 from floeplan.errors import BadInputError, UnsupportedError
+from floeplan.predicate.build import column_of, leaves
 from floeplan.predicate.compile import compile_predicate
-from floeplan.predicate.ir import IrExpr
+from floeplan.predicate.ir import Column, IrExpr
 from floeplan.scan.model import ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.scan.read import read_batches
 from floeplan.scan.report import OFF
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column as SparkColumn
+    from pyspark.sql import DataFrame, SparkSession
 
 
 def default_reports() -> str:
@@ -121,10 +123,10 @@ def parsed_reports(lines: DataFrame) -> DataFrame:
     """One row per non-empty line; nulls where a line is not a report."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    def in_log(pattern: str) -> Column:
+    def in_log(pattern: str) -> SparkColumn:
         return F.nullif(F.regexp_extract("logged", pattern, 1), F.lit(""))
 
-    def number_in_log(name: str) -> Column:
+    def number_in_log(name: str) -> SparkColumn:
         first, *rest = name.split("-")
         java = first + "".join(map(str.capitalize, rest))
         value = in_log(rf"\b{java}=CounterResult\{{unit=\w+, value=(\d+)\}}")
@@ -211,6 +213,16 @@ class Workload:
     def runs(self) -> int:
         """The number of runs of all predicates."""
         return sum(runs for _, runs in self.predicates)
+
+    def columns(self) -> list[Column]:
+        """The columns that predicates use, those of most runs first."""
+        counts: Counter[int] = Counter()
+        found: dict[int, Column] = {}
+        for predicate, weight in self.predicates:
+            columns = {column.field_id: column for leaf in leaves(predicate) if (column := column_of(leaf)) is not None}
+            found |= columns
+            counts.update(dict.fromkeys(columns, weight))
+        return [found[field_id] for field_id, _ in counts.most_common()]
 
 
 def read_workload(

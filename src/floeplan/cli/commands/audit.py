@@ -14,12 +14,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from floeplan.audit.advisor import AdviceResult, AdviseOptions, apply_candidate
+from floeplan.audit.advisor import KINDS, AdviceResult, AdviseOptions, apply_candidate
 from floeplan.audit.advisor import advise as advise_table
 from floeplan.audit.findings import RATIOS, AuditOptions, AuditResult, Finding
 from floeplan.audit.job import audit as audit_reports
 from floeplan.audit.job import store_findings
-from floeplan.audit.layout import KINDS
 from floeplan.audit.reports import are_files, default_reports
 from floeplan.catalog import load_table
 from floeplan.cli import common

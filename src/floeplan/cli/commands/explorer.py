@@ -15,8 +15,7 @@ from rich.text import Text
 from floeplan.catalog import load_table
 from floeplan.cli import common
 from floeplan.errors import InvalidOptionError
-from floeplan.explorer.server import ExplorerServer
-from floeplan.explorer.service import ExplorerService, audit_reports, check_reports
+from floeplan.explorer.server import ExplorerServer, ExplorerService, audit_reports, check_reports
 from floeplan.explorer.site import SiteReport, write_report
 from floeplan.text import counted, human_bytes
 

@@ -11,7 +11,6 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from floeplan.audit.layout import workload_columns
 from floeplan.audit.reports import read_workload
 from floeplan.catalog import load_table
 from floeplan.cli import common
@@ -173,8 +172,8 @@ def doctor(
         filtered: list[str] = []
         if reports is not None:
             name, schema = ".".join(loaded.name()), loaded.metadata.schema()
-            columns = workload_columns(read_workload(reports, name, schema, catalog=catalog))
-            filtered = [".".join(column.path) for column in columns]
+            workload = read_workload(reports, name, schema, catalog=catalog)
+            filtered = [".".join(column.path) for column in workload.columns()]
         result = examine(loaded, repair=repair, branch=branch or "main", sample=sample, filtered=filtered)
     common.show(result, draw_findings, as_json=json)
     if not result.healthy:

@@ -3,7 +3,6 @@
     "use strict";
 
     const PAUSE_MS = 350;
-    const STRATEGIES = ["binpack", "sort", "zorder", "hilbert", "stitch"];
 
     F.views = F.views || {};
     F.views.rewrite = async function (main, shared) {
@@ -76,9 +75,9 @@
                 { on: { change: later } },
                 values.map(([value, text]) => F.el("option", { value }, text)),
             );
-        const strategy = select(STRATEGIES.map((name) => [name, name]));
+        const strategy = select(shared.session.strategies.map((name) => [name, name]));
         const by = F.el("input", {
-            placeholder: "columns, for sort and curves",
+            placeholder: "columns to sort or cluster by",
             spellcheck: "false",
             on: { input: later },
         });
