@@ -7,7 +7,7 @@ groups and pages are ignored on both sides of the comparison.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import combinations
@@ -16,16 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyiceberg.transforms as pt
 from pyiceberg.partitioning import PartitionField
 from pyiceberg.table import Table
-from pyiceberg.transforms import (
-    BucketTransform,
-    DayTransform,
-    HourTransform,
-    IdentityTransform,
-    MonthTransform,
-    TruncateTransform,
-)
 
 from floeplan.audit.layout import Layout, Points, curve_keys, lay_out, points_from_bounds, points_from_rows
 from floeplan.audit.reports import Workload, read_workload
@@ -58,13 +51,12 @@ MOST_COLUMNS = 4
 """The number of columns to try, those that most runs filter by."""
 
 _FIRST_FREE_ID = 1 << 30
+_TIME_UNITS: tuple[Transform, ...] = (pt.HourTransform(), pt.DayTransform(), pt.MonthTransform())
 _TRANSFORMS: tuple[Transform, ...] = (
-    IdentityTransform(),
-    HourTransform(),
-    DayTransform(),
-    MonthTransform(),
-    BucketTransform(16),
-    TruncateTransform(4),
+    pt.IdentityTransform(),
+    *_TIME_UNITS,
+    pt.BucketTransform(16),
+    pt.TruncateTransform(4),
 )
 
 TARGET_BYTES = 8 * 2**20
@@ -126,7 +118,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class AdviceResult:
-    """The useful candidates, best first, and the workload and files they are based on."""
+    """The useful candidates, best first, the workload and files they are based on, and the result of applying one."""
 
     table: str
     runs: int
@@ -135,11 +127,13 @@ class AdviceResult:
     files: int
     bytes: int
     candidates: tuple[Candidate, ...]
+    applied: Mapping[str, Any] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
         names = ("table", "runs", "unusable", "predicates", "files", "bytes")
-        return {name: getattr(self, name) for name in names} | {"candidates": [c.to_dict() for c in self.candidates]}
+        found = {name: getattr(self, name) for name in names} | {"candidates": [c.to_dict() for c in self.candidates]}
+        return found if self.applied is None else found | {"applied": dict(self.applied)}
 
 
 def advise(
@@ -294,9 +288,9 @@ class _Part:
         """The column of an identity, otherwise the transform around it: ``day(ts)``, ``bucket(16, id)``."""
         source, name = ".".join(self.term.column), transform_name(self.term.transform)
         match self.term.transform:
-            case IdentityTransform():
+            case pt.IdentityTransform():
                 return source
-            case BucketTransform(num_buckets=parameter) | TruncateTransform(width=parameter):
+            case pt.BucketTransform(num_buckets=parameter) | pt.TruncateTransform(width=parameter):
                 return f"{name}({parameter}, {source})"
         return f"{name}({source})"
 

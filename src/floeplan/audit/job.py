@@ -95,8 +95,12 @@ def _per_query(scans: DataFrame, options: AuditOptions) -> DataFrame:
     )
 
 
-def _flagged(options: AuditOptions) -> str:
-    """The SQL condition of a finding: poor pruning, many deletes or manifests, or more bytes than ``alert_bytes``."""
+def _result(queries: DataFrame, options: AuditOptions) -> AuditResult:
+    """Run the job once: the findings are its rows, the totals are observed on the way."""
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as F  # noqa: N812
+
+    # A query is flagged for poor pruning, many deletes or manifests, or for reading ``alert_bytes``.
     ratio, selectivity = "files_known / files_total", "coalesce(selectivity_sum / nullif(estimated, 0), 0)"
     poorly_pruned = f"{ratio} >= {options.min_ratio} AND {ratio} > {options.min_factor} * {selectivity}"
     in_most_runs = {reason: f"reason_{at} * 2 > runs" for at, reason in enumerate(REASONS)}
@@ -104,16 +108,9 @@ def _flagged(options: AuditOptions) -> str:
     heavy = f"{in_most_runs[DELETES]} OR {in_most_runs[MANIFESTS]}"
     large = f"files_kept >= {options.min_files} * runs AND bytes_kept >= {options.min_bytes} * runs"
     alert = f"bytes_kept >= {options.alert_bytes} * runs"
-    return f"runs >= {options.min_runs} AND ({alert} OR {large} AND ({filtered} AND {poorly_pruned} OR {heavy}))"
-
-
-def _result(queries: DataFrame, options: AuditOptions) -> AuditResult:
-    """Run the job once: the findings are its rows, the totals are observed on the way."""
-    from pyspark.sql import Observation
-    from pyspark.sql import functions as F  # noqa: N812
-
+    rule = f"runs >= {options.min_runs} AND ({alert} OR {large} AND ({filtered} AND {poorly_pruned} OR {heavy}))"
     totals, known = Observation(), F.col("table").isNotNull()
-    flagged = F.coalesce(F.expr(_flagged(options)), F.lit(False)) & known
+    flagged = F.coalesce(F.expr(rule), F.lit(False)) & known
     observed = queries.withColumn("flagged", flagged).observe(
         totals,
         F.count_if(known).alias("queries"),

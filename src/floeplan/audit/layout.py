@@ -137,7 +137,18 @@ def points_from_rows(table: Table, entries: EntriesTable, columns: Sequence[Colu
     index = pc.index_in(pa.array([plan.files[at].path for at in chosen.tolist()]), value_set=entries.path)
     file = np.repeat(index.to_numpy(zero_copy_only=False).astype(np.int64), [part.num_rows for part in parts])
     total = float(entries.ints("file_size_in_bytes").sum())
-    made = {column.field_id: _coded_rows(column, rows) for column in columns}
+    made = {}
+    for column in columns:
+        array = rows.column(column.path[0])
+        for name in column.path[1:]:
+            array = pc.struct_field(array, name)
+        values = to_physical(column.type, array.combine_chunks())
+        valid = np.asarray(values.is_valid().to_numpy(zero_copy_only=False))
+        if pa.types.is_integer(values.type) or pa.types.is_floating(values.type) or pa.types.is_boolean(values.type):
+            kind = np.float64 if pa.types.is_floating(values.type) else np.int64
+            filled = values.fill_null(False if pa.types.is_boolean(values.type) else 0)
+            values = filled.to_numpy(zero_copy_only=False).astype(kind)
+        made[column.field_id] = coded(column, values, valid)
     return Points(
         _with_values(made), file, np.full(len(file), total / max(len(file), 1)), f"sample of {len(file)} rows"
     )
@@ -146,19 +157,6 @@ def points_from_rows(table: Table, entries: EntriesTable, columns: Sequence[Colu
 def _with_values(columns: Mapping[int, CodedColumn | None]) -> dict[int, CodedColumn]:
     """Columns with known values; layouts ignore the others."""
     return {i: column for i, column in columns.items() if column is not None and len(column.values)}
-
-
-def _coded_rows(column: Column, rows: pa.Table) -> CodedColumn:
-    array = rows.column(column.path[0])
-    for name in column.path[1:]:
-        array = pc.struct_field(array, name)
-    values = to_physical(column.type, array.combine_chunks())
-    valid = np.asarray(values.is_valid().to_numpy(zero_copy_only=False))
-    if pa.types.is_integer(values.type) or pa.types.is_floating(values.type) or pa.types.is_boolean(values.type):
-        kind = np.float64 if pa.types.is_floating(values.type) else np.int64
-        filled = values.fill_null(False if pa.types.is_boolean(values.type) else 0)
-        return coded(column, filled.to_numpy(zero_copy_only=False).astype(kind), valid)
-    return coded(column, values, valid)
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,16 @@ def are_files(reports: str) -> bool:
     return False
 
 
+def check_reports(reports: str, catalog: str | None) -> None:
+    """Check that the scan reports exist, without starting Spark.
+
+    Raises:
+        BadInputError: They do not exist.
+    """
+    if not are_files(reports):
+        load_table(reports, catalog)
+
+
 _METRICS = (
     "result-data-files",
     "skipped-data-files",

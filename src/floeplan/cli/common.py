@@ -26,7 +26,6 @@ from floeplan.errors import BadInputError, InvalidOptionError
 from floeplan.spark.session import SparkOnDemand
 from floeplan.text import document_text, without_secrets
 
-LOCAL_SPARK = "local[*]"
 PIPE_WIDTH = 160
 """Line width when stdout is not a terminal."""
 
@@ -159,7 +158,7 @@ def writable_table(name: str, catalog: str | None) -> Table:
 
 def spark_for(url: str | None) -> SparkOnDemand:
     """The requested Spark session, opened now; without a URL, a local one that is opened when it is needed."""
-    spark = SparkOnDemand(url=url or LOCAL_SPARK)
+    spark = SparkOnDemand(url=url or "local[*]")
     if url is not None:
         spark.needed("--spark")
     return spark

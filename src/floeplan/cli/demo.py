@@ -31,8 +31,8 @@ from floeplan.audit.findings import AuditOptions, AuditResult
 from floeplan.audit.job import audit
 from floeplan.catalog import embedded_home, open_catalog
 from floeplan.cli import common
-from floeplan.cli.commands.audit import Advice, draw_candidates
 from floeplan.cli.commands.audit import draw as draw_audit
+from floeplan.cli.commands.audit import draw_candidates
 from floeplan.cli.commands.inspect import draw_specs
 from floeplan.cli.commands.rewrite import draw_plan, draw_rewrite, draw_upgrade
 from floeplan.cli.demo_archive import NAME, SIZES, TIME, WEEK, Archive, lose_rows, remove_archive
@@ -336,7 +336,7 @@ def take_advice(stage: Stage) -> Chapter:
         "after": _kept(after),
         "same_rows": before.count() == after.count(),
     }
-    drawing = Group(draw_candidates(Advice(advised)), Text(), side_by_side(before, after))
+    drawing = Group(draw_candidates(advised), Text(), side_by_side(before, after))
     look = ("Estimated from sample points between the files' bounds.",)
     reports = shlex.quote(str(stage.reports))
     command = stage.command(f"advise {NAME} --reports {reports} --kind zorder --apply")

@@ -12,7 +12,6 @@ import logging
 import sys
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib import import_module, metadata
 from typing import Annotated, Any
 
@@ -56,13 +55,6 @@ class _Redacting(logging.Formatter):
         return redacted(super().format(record))
 
 
-@dataclass(slots=True)
-class Invocation:
-    """The options before the command."""
-
-    verbose: bool = False
-
-
 class LazyCommands(TyperGroup):
     """Imports the module of a command when the command is looked up."""
 
@@ -100,7 +92,7 @@ def options(
     ] = False,
 ) -> None:
     """Handle the options before the command."""
-    ctx.ensure_object(Invocation).verbose = verbose
+    ctx.ensure_object(dict)["verbose"] = verbose
     level = logging.INFO if verbose else logging.WARNING
     handler = logging.StreamHandler()
     handler.setFormatter(_Redacting("%(levelname)s %(name)s: %(message)s"))
@@ -127,12 +119,12 @@ def versions() -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit code."""
-    invocation = Invocation()
+    before_command: dict[str, bool] = {}
     try:
-        code = app(list(arguments), prog_name="floeplan", standalone_mode=False, obj=invocation)
+        code = app(list(arguments), prog_name="floeplan", standalone_mode=False, obj=before_command)
         return code if isinstance(code, int) else 0
     except Exception as error:
-        if invocation.verbose:
+        if before_command.get("verbose"):
             sys.stderr.write(redacted(traceback.format_exc()))
         failure = _failure(error)
         if "--json" in arguments:

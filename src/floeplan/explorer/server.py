@@ -29,7 +29,7 @@ from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from pyiceberg.table import Table
 
-from floeplan.audit.reports import are_files
+from floeplan.audit.reports import check_reports
 from floeplan.catalog import load_table, open_catalog
 from floeplan.errors import BadInputError, FloeplanError, InvalidOptionError, UnknownTableError
 from floeplan.explorer.documents import (
@@ -220,16 +220,6 @@ def _integer(parameters: Parameters, name: str) -> int:
         return int(text)
     except ValueError as error:
         raise InvalidOptionError(f"{name} is {text!r} but must be a number", context={"option": name}) from error
-
-
-def check_reports(reports: str, catalog: str | None) -> None:
-    """Check that the scan reports exist, without starting Spark.
-
-    Raises:
-        BadInputError: They do not exist.
-    """
-    if not are_files(reports):
-        load_table(reports, catalog)
 
 
 def audit_reports(reports: str, spark_url: str | None, catalog: str | None) -> dict[str, Any]:

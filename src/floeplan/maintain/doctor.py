@@ -82,16 +82,14 @@ FIXES = {
 """The command that fixes a finding; ``{}`` is the table name."""
 
 _SHOWN = 5
-_WARNINGS = frozenset(
-    {
-        "short-manifest-list",
-        "late-equality-deletes",
-        "dangling-deletes",
-        "missing-statistics",
-        "filtered-without-bounds",
-    }
+_WARNINGS = (
+    "short-manifest-list",
+    "late-equality-deletes",
+    "dangling-deletes",
+    "missing-statistics",
+    "filtered-without-bounds",
 )
-_INFOS = frozenset({"small-files", "old-specs", "many-manifests", "many-snapshots"})
+_INFOS = ("small-files", "old-specs", "many-manifests", "many-snapshots")
 
 
 class Severity(StrEnum):
@@ -145,9 +143,7 @@ class DoctorResult:
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON document."""
-        repaired = None if self.repaired is None else dict(self.repaired.to_dict())
-        if repaired is not None:
-            repaired["manifests"] = self.manifests_repaired
+        repaired = None if self.repaired is None else {**self.repaired.to_dict(), "manifests": self.manifests_repaired}
         return {"findings": [finding.to_dict() for finding in self.findings], "repaired": repaired}
 
 
@@ -218,12 +214,12 @@ def _partitions(head: SnapshotReader, data: EntriesTable, table: Table, branch: 
     for entries, noun in ((data, "file"), (deletes, "delete file")):
         yield from _per_spec("wrong-summaries", entries, denied_by_list(head, entries), text, noun)
     entries, denied = denied_by_file(head, head.manifest_rows(DATA))
-    sampled = denied_by_rows(table, branch, sample)
-    denied |= _among(entries, sampled.denied)
+    denied_paths, missing_paths = denied_by_rows(table, branch, sample)
+    denied |= _among(entries, denied_paths)
     text = "are recorded in the wrong partition, so queries miss their rows: write the rows again"
     yield from _per_spec("misfiled-values", entries, denied, text)
     text = f"of the {counted(sample, 'file')} sampled do not exist: restore them, or roll back"
-    yield from _per_spec("missing-files", entries, _among(entries, sampled.missing), text)
+    yield from _per_spec("missing-files", entries, _among(entries, missing_paths), text)
 
 
 def _deletes(head: SnapshotReader, branch: str) -> Iterator[Finding]:

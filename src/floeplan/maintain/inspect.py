@@ -76,12 +76,8 @@ class Inspection:
     def to_dict(self) -> dict[str, Any]:
         """The JSON document."""
         found = {name: getattr(self, name) for name in self.__slots__}
-        return found | {
-            "specs": [dict(spec) for spec in self.specs],
-            "schemas": [dict(schema) for schema in self.schemas],
-            "snapshots": [dict(snapshot) for snapshot in self.snapshots],
-            "files_by_spec": [files.to_dict() for files in self.files_by_spec],
-        }
+        lists = {name: list(getattr(self, name)) for name in ("specs", "schemas", "snapshots")}
+        return found | lists | {"files_by_spec": [files.to_dict() for files in self.files_by_spec]}
 
 
 def inspect_table(table: Table | str, *, branch: str = MAIN_BRANCH) -> Inspection:

@@ -12,8 +12,6 @@ are not compared with summaries, whose order differs between writers; rows are r
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -119,26 +117,23 @@ def denied_by_file(head: SnapshotReader, rows: Ints) -> tuple[EntriesTable, Mask
     return entries, denied
 
 
-@dataclass(frozen=True, slots=True)
-class Sampled:
-    """Paths of sampled files of which some row belongs to another partition, and of those that are not there."""
+def denied_by_rows(table: Table, branch: str, files: int) -> tuple[list[str], list[str]]:
+    """Sample files evenly and compare their rows with their recorded partition.
 
-    denied: tuple[str, ...] = ()
-    missing: tuple[str, ...] = ()
-
-
-def denied_by_rows(table: Table, branch: str, files: int) -> Sampled:
-    """Sample files evenly and compare their rows with their recorded partition."""
+    Returns:
+        The paths of files of which some row belongs to another partition, and of files that do not exist.
+    """
+    denied: list[str] = []
+    missing: list[str] = []
     if not files or branch_head(table.metadata, branch) is None:
-        return Sampled()
+        return denied, missing
     try:
         plan = plan_scan(table, ref=branch, options=ScanOptions(footers=False, report=False))
     except CorruptError:
-        return Sampled()  # what is wrong there has findings of its own
+        return denied, missing  # what is wrong there has findings of its own
     entries, columns = plan.files.entries, plan.files.entries.partition_columns()
     union, schema = UnionPartitionType.of_table(table.metadata), table.metadata.schema()
     files_of_table = FileRows(TableRows.of(table, schema))
-    denied, missing = [], []
     for row in np.unique(np.linspace(0, len(entries) - 1, min(files, len(entries))).astype(np.int64)).tolist():
         file = plan.files[row]
         fields = [
@@ -162,7 +157,7 @@ def denied_by_rows(table: Table, branch: str, files: int) -> Sampled:
             for field in fields
         ):
             denied.append(file.path)
-    return Sampled(tuple(denied), tuple(missing))
+    return denied, missing
 
 
 def _differ(values: pa.Array, recorded: pa.Scalar, field: BoundField) -> bool:

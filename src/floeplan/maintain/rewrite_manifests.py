@@ -102,11 +102,11 @@ def rewrite_manifests(
     loaded = load_table(table)
     for spec_id in spec_ids or ():
         UnionPartitionType.of_table(loaded.metadata).spec(spec_id)
-    planned: list[_Plan] = []
+    planned: list[tuple[SnapshotReader, list[_Group]]] = []
 
     def decide(head: SnapshotReader) -> EntryMove | None:
-        planned.append(_plan(head, spec_ids, least_entries))
-        chosen = planned[-1].chosen
+        chosen = _chosen(head, spec_ids, least_entries)
+        planned.append((head, chosen))
         if not chosen:
             return None
         return EntryMove(
@@ -123,13 +123,13 @@ def rewrite_manifests(
         done = move_entries(loaded, decide, branch=branch, summary=summary, options=commit)
         snapshot_id = None if done is None else done.snapshot_id
     # Of a commit that was retried, the last plan is the one that was committed.
-    plan = planned[-1]
-    before = len(plan.head.manifest_rows(DATA)) + len(plan.head.manifest_rows(DELETES))
+    head, groups = planned[-1]
+    before = len(head.manifest_rows(DATA)) + len(head.manifest_rows(DELETES))
     return RewriteManifestsResult(
         manifests_before=before,
-        manifests_after=before + sum(len(group.parts) - len(group.rows) for group in plan.chosen),
-        entries_rewritten=sum(len(group.entries) for group in plan.chosen),
-        specs=tuple(group.report for group in plan.chosen),
+        manifests_after=before + sum(len(group.parts) - len(group.rows) for group in groups),
+        entries_rewritten=sum(len(group.entries) for group in groups),
+        specs=tuple(group.report for group in groups),
         snapshot_id=snapshot_id,
         dry_run=dry_run,
     )
@@ -145,15 +145,8 @@ class _Group:
     report: SpecManifests
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """What is rewritten on one head: the groups whose manifests get fewer, or fewer per partition."""
-
-    head: SnapshotReader
-    chosen: list[_Group]
-
-
-def _plan(head: SnapshotReader, spec_ids: Sequence[int] | None, least_entries: int) -> _Plan:
+def _chosen(head: SnapshotReader, spec_ids: Sequence[int] | None, least_entries: int) -> list[_Group]:
+    """The groups whose manifests get fewer, or fewer per partition."""
     chosen = []
     for content in (DATA, DELETES):
         of_content = head.manifest_rows(content)
@@ -164,7 +157,7 @@ def _plan(head: SnapshotReader, spec_ids: Sequence[int] | None, least_entries: i
             before = group.report.overlap_before, group.report.manifests_before
             if (group.report.overlap_after, group.report.manifests_after) < before:
                 chosen.append(group)
-    return _Plan(head, chosen)
+    return chosen
 
 
 def _group(head: SnapshotReader, rows: Ints, least_entries: int) -> _Group:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich import box
@@ -19,7 +18,7 @@ from floeplan.audit.advisor import advise as advise_table
 from floeplan.audit.findings import RATIOS, AuditOptions, AuditResult, Finding
 from floeplan.audit.job import audit as audit_reports
 from floeplan.audit.job import store_findings
-from floeplan.audit.reports import are_files, default_reports
+from floeplan.audit.reports import check_reports, default_reports
 from floeplan.catalog import load_table
 from floeplan.cli import common
 from floeplan.errors import BadInputError, InvalidOptionError
@@ -101,8 +100,7 @@ def audit(
         most=most,
     )
     location = reports or default_reports()
-    if not are_files(location):
-        load_table(location, catalog)  # fails before Spark is started if there is no such table
+    check_reports(location, catalog)  # before Spark is started
     with common.spinner("auditing"):
         result = audit_reports(common.spark_for(spark).needed("the audit"), location, options, catalog=catalog)
         if findings is not None:
@@ -152,18 +150,6 @@ def _bar(share: float) -> Text:
     return bar + Text(f" {share:.0%}")
 
 
-@dataclass(frozen=True, slots=True)
-class Advice:
-    """The candidates, and the result of applying the first one."""
-
-    result: AdviceResult
-    applied: Mapping[str, Any] | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON document."""
-        return self.result.to_dict() | ({} if self.applied is None else {"applied": dict(self.applied)})
-
-
 def advise(
     table: common.TableArgument,
     reports: common.ReportsOption = None,
@@ -188,18 +174,17 @@ def advise(
     options = AdviseOptions(since=since_time(since, datetime.now(UTC)), sample=sample, kind=kind, most=most)
     with common.spinner("estimating layouts"):
         result = advise_table(chosen, reports or default_reports(), options, catalog=catalog)
-    applied = None
     if apply:
         if not result.candidates:
             raise BadInputError(f"nothing to apply to {result.table}: no candidate reduces the bytes read")
         with common.spinner("applying"):
             applied = apply_candidate(chosen, result.candidates[0], common.spark_for(spark).session)
-    common.show(Advice(result, applied), draw_candidates, as_json=json)
+        result = replace(result, applied=applied)
+    common.show(result, draw_candidates, as_json=json)
 
 
-def draw_candidates(advice: Advice) -> RenderableType:
+def draw_candidates(result: AdviceResult) -> RenderableType:
     """Render the candidates as a table, best first."""
-    result = advice.result
     workload = f"{counted(result.predicates, 'predicate')} in {counted(result.runs, 'run')}"
     size = f"{counted(result.files, 'file')}, {human_bytes(result.bytes)}"
     parts: list[RenderableType] = [Text(f"{result.table}  {size}; {workload}", style="bold")]
@@ -221,6 +206,6 @@ def draw_candidates(advice: Advice) -> RenderableType:
         )
     best = result.candidates[0]
     parts += [table, Text(f"→ {best.command}", style="cyan")]
-    if advice.applied is not None:
+    if result.applied is not None:
         parts.append(Text(f"applied: {best.kind} by {', '.join(best.columns)}"))
     return Group(*parts)

@@ -216,23 +216,14 @@ def merge(
     clauses = (when_matched_update, when_matched_delete, when_not_matched_insert, *by_source)
     if all(clause is None for clause in clauses):
         raise InvalidOptionError("merge needs at least one --when-… option; see 'floeplan merge --help'")
+    options: dict[str, Any] = {"branch": branch, "mode": mode, "isolation": isolation}
+    options |= {"target_alias": "target", "source_alias": "source"}
     opened = common.spark_for(spark)
     with common.spinner("merging"):
         rows = _merge_source(source, opened, catalog)
 
         def run(session: Any) -> DmlResult:
-            change = merge_rows(
-                target,
-                rows,
-                on,
-                spark=session,
-                branch=branch,
-                mode=mode,
-                isolation=isolation,
-                case_sensitive=not case_insensitive,
-                target_alias="target",
-                source_alias="source",
-            )
+            change = merge_rows(target, rows, on, spark=session, case_sensitive=not case_insensitive, **options)
             if when_matched_delete is not None:
                 change = change.when_matched_delete(when_matched_delete)
             if when_matched_update is not None:

@@ -12,10 +12,11 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from floeplan.audit.reports import check_reports
 from floeplan.catalog import load_table
 from floeplan.cli import common
 from floeplan.errors import InvalidOptionError
-from floeplan.explorer.server import ExplorerServer, ExplorerService, audit_reports, check_reports
+from floeplan.explorer.server import ExplorerServer, ExplorerService, audit_reports
 from floeplan.explorer.site import SiteReport, write_report
 from floeplan.text import counted, human_bytes
 
