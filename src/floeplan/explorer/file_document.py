@@ -115,7 +115,7 @@ def _columns(entry: EntriesTable, columns: dict[int, Column], used: frozenset[in
             {
                 "name": ".".join(column.path),
                 "type": str(column.type),
-                "asked": field_id in used,
+                "in_predicate": field_id in used,
                 "nulls": None if nulls < 0 else nulls,
                 "nans": None if nans < 0 else nans,
             }
