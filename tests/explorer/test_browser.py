@@ -157,7 +157,8 @@ def test_planning_follows_the_typing(quiet: Page, server: ExplorerServer, view: 
     box = quiet.get_by_role("textbox")
     expect(quiet.locator(".ask .status")).to_contain_text("70 files of 70")
     box.press_sequentially("payload = 250100", delay=5)
-    expect(quiet.locator(".ask .status")).to_contain_text(f"{plan_for(view, 'payload = 250100').summary.files_kept} file")
+    kept = plan_for(view, "payload = 250100").summary.files_kept
+    expect(quiet.locator(".ask .status")).to_contain_text(f"{kept} file")
     expect(quiet.locator(".legend").first).to_contain_text("pruned by the predicate")
     box.fill("payloat = 3")
     expect(quiet.locator(".ask .status.bad")).to_have_text("there is no column payloat; did you mean payload?")
