@@ -15,7 +15,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from floeplan.audit.advisor import AdviceResult, AdviseOptions, Candidate, advise, apply_candidate
-from floeplan.audit.workload import read_workload
+from floeplan.audit.reports import read_workload
 from floeplan.catalog import open_catalog
 from floeplan.cli.main import main
 from floeplan.errors import BadInputError

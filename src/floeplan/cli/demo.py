@@ -1,35 +1,41 @@
-"""The chapters of the demo: an operation, the equivalent command, and what to notice.
+"""``floeplan demo``: builds a table of three partition specs and queries, rewrites, upgrades, audits and advises it.
 
-Every number comes from the result of the operation. The facts of a chapter are the same in every run; drawings also
-contain values that are not, such as snapshot ids.
+A chapter is an operation, the equivalent command, and what to notice. Every number comes from the result of the
+operation. The facts of a chapter are the same in every run; drawings also contain values that are not, such as snapshot
+ids.
+
+The table (``demo_archive``) is always the same. It is created in the embedded catalog or in ``--catalog``; other files
+go to the folder ``demo`` of the embedded home. Fail-safe: a demo that fails removes what it created; ``--clean`` does
+so later.
 """
 
 from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from pyiceberg.table import Table
-from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table as Drawing
 from rich.text import Text
 
 from floeplan.audit.advisor import AdviseOptions, Candidate, advise, apply_candidate
 from floeplan.audit.findings import AuditOptions, AuditResult
 from floeplan.audit.job import audit
-from floeplan.cli.commands.audit import Advice
+from floeplan.catalog import embedded_home, open_catalog
+from floeplan.cli import common
 from floeplan.cli.commands.audit import draw as draw_audit
-from floeplan.cli.commands.audit import draw_candidates as draw_advice
+from floeplan.cli.commands.audit import draw_candidates
 from floeplan.cli.commands.inspect import draw_specs
 from floeplan.cli.commands.rewrite import draw_plan, draw_rewrite, draw_upgrade
-from floeplan.cli.demo.archive import NAME, TIME, WEEK, Archive, lose_rows
+from floeplan.cli.demo_archive import NAME, SIZES, TIME, WEEK, Archive, lose_rows, remove_archive
 from floeplan.explorer.site import write_report
 from floeplan.maintain.inspect import inspect_table
 from floeplan.rewrite.execute import run_rewrite
@@ -47,10 +53,56 @@ if TYPE_CHECKING:
 
 SINCE_FEBRUARY = f"{TIME} >= TIMESTAMP_NTZ '2024-02-01'"
 CLUSTERED_BY = ("mission_id", TIME)
+REWRITE = RewriteOptions(where=SINCE_FEBRUARY, strategy="zorder", by=CLUSTERED_BY, rewrite_all=True)
 PAYLOAD = "payload_id BETWEEN 400 AND 404"
 LOGGED = (WEEK, WEEK, *(f"payload_id BETWEEN {low} AND {low + 4}" for low in (100, 400, 700, 900)))
 _SHOWN_GROUPS = 6
 _LEVELS = ("manifests", "files", "row_groups", "rows", "bytes")
+
+SizeOption = Annotated[str, typer.Option("--size", metavar="SIZE", help=f"Size of the table: {', '.join(SIZES)}.")]
+CleanOption = Annotated[bool, typer.Option("--clean", help="Only remove what an earlier demo created.")]
+
+
+def demo(
+    size: SizeOption = "medium",
+    clean: CleanOption = False,
+    catalog: common.CatalogOption = None,
+    json: common.JsonOption = False,
+) -> None:
+    """Run the main commands on a small table of three partition specs, with explanations.
+
+    floeplan demo --size small
+    """
+    opened, folder = open_catalog(catalog), embedded_home() / "demo"
+    remove_archive(opened)
+    shutil.rmtree(folder, ignore_errors=True)
+    if clean:
+        if json:
+            common.print_json({"removed": True})
+        return
+    program = "floeplan" if shutil.which("floeplan") else shlex.quote(sys.argv[0])
+    named = "" if catalog is None else f" --catalog {shlex.quote(catalog)}"
+    stage = Stage(Archive.of(opened, size), folder, program, named)
+    chapters: list[Chapter] = []
+    console = None if json else common.text_console()
+    try:
+        for number, play in enumerate(CHAPTERS, start=1):
+            with common.spinner(f"{number} of {len(CHAPTERS)}"):
+                chapters.append(play(stage))
+            if console is not None:
+                console.print(chapters[-1].drawn(number))
+    except BaseException:
+        remove_archive(opened)
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    finally:
+        stage.stop_spark()
+    if console is None:
+        common.print_json({"table": NAME, "size": size, "chapters": [chapter.to_dict() for chapter in chapters]})
+        return
+    commands = [Text(f"  {command}") for chapter in chapters for command in chapter.commands]
+    end = Text(f"Remove everything the demo created: {stage.command('demo --clean')}", style="dim")
+    console.print(Group(Text("The commands of this demo:", style="bold"), *commands, Text(), end))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +127,12 @@ class Chapter:
         """The JSON document."""
         return {"title": self.title, "commands": list(self.commands), "facts": dict(self.facts)}
 
+    def drawn(self, number: int) -> RenderableType:
+        """The chapter as text."""
+        commands = [Text(f"  $ {command}", style="cyan") for command in self.commands]
+        looks = [Text(f"  {line}") for line in self.look]
+        return Group(Text(f"{number}. {self.title}", style="bold"), *commands, Text(), self.drawing, *looks, Text())
+
 
 @dataclass(slots=True)
 class Stage:
@@ -87,11 +145,6 @@ class Stage:
     plans: list[ScanPlan] = field(default_factory=list)
     audited: AuditResult | None = None
     _spark: SparkSession | None = None
-
-    @property
-    def name(self) -> str:
-        """The table."""
-        return NAME
 
     @property
     def reports(self) -> Path:
@@ -116,27 +169,21 @@ class Stage:
         if self._spark is None:
             from floeplan.spark.session import open_session
 
-            with _muted_children():
+            # The JVM prints to stderr while it starts; failures are raised anyway.
+            stderr = os.dup(2)
+            with open(os.devnull, "wb") as nothing:
+                os.dup2(nothing.fileno(), 2)
+            try:
                 self._spark = open_session("local[*]")
+            finally:
+                os.dup2(stderr, 2)
+                os.close(stderr)
         return self._spark
 
     def stop_spark(self) -> None:
         """Stop the session, if one was started."""
         if self._spark is not None:
             self._spark.stop()
-
-
-@contextmanager
-def _muted_children() -> Iterator[None]:
-    """Redirect stderr while the JVM starts, which prints to it; failures are raised anyway."""
-    with open(os.devnull, "wb") as nothing:
-        kept = os.dup(2)
-        os.dup2(nothing.fileno(), 2)
-        try:
-            yield
-        finally:
-            os.dup2(kept, 2)
-            os.close(kept)
 
 
 def tell_history(stage: Stage) -> Chapter:
@@ -172,8 +219,14 @@ def ask_for_a_week(stage: Stage) -> Chapter:
 def show_other_tools(stage: Stage) -> Chapter:
     """The same table in other tools; PyIceberg runs here."""
     plan, table = stage.plans[0], stage.table()
-    tasks = list(table.scan(row_filter=_for_pyiceberg()).plan_files())
-    refusal = _refused_overwrite(table, plan)
+    # The same predicate in PyIceberg's syntax.
+    where = WEEK.replace("TIMESTAMP_NTZ ", "").replace("-26'", "-26T00:00:00'").replace("-04'", "-04T00:00:00'")
+    tasks = list(table.scan(row_filter=where).plan_files())
+    refusal = "accepted"
+    try:
+        table.transaction().dynamic_partition_overwrite(plan.to_arrow(limit=1))
+    except (ValueError, NotImplementedError) as error:
+        refusal = f"refused, {str(error).split(':')[0]}"
     loss = lose_rows(stage.archive.catalog)
     old = [spec for spec in plan.specs if spec.spec_id != table.metadata.default_spec_id]
     old_files = sum(spec.files_total or 0 for spec in old)
@@ -198,23 +251,9 @@ def show_other_tools(stage: Stage) -> Chapter:
     return Chapter("The same table in other tools", (), drawing, (), facts)
 
 
-def _for_pyiceberg() -> str:
-    """The predicate in PyIceberg's syntax."""
-    return WEEK.replace("TIMESTAMP_NTZ ", "").replace("-26'", "-26T00:00:00'").replace("-04'", "-04T00:00:00'")
-
-
-def _refused_overwrite(table: Table, plan: ScanPlan) -> str:
-    rows = plan.to_arrow(limit=1)
-    try:
-        table.transaction().dynamic_partition_overwrite(rows)
-    except (ValueError, NotImplementedError) as error:
-        return f"refused, {str(error).split(':')[0]}"
-    return "accepted"
-
-
 def preview_rewrite(stage: Stage) -> Chapter:
     """Plan a rewrite."""
-    result = RewriteDataFilesPlanner(stage.table(), _rewrite()).plan_with_stats()
+    result = RewriteDataFilesPlanner(stage.table(), REWRITE).plan_with_stats()
     groups = result.plan.groups
     facts = {
         "groups": len(groups),
@@ -229,7 +268,7 @@ def preview_rewrite(stage: Stage) -> Chapter:
 
 def rewrite_along_a_curve(stage: Stage) -> Chapter:
     """Cluster February and March by mission and time, and plan the query again."""
-    done = run_rewrite(stage.table(), _rewrite())
+    done = run_rewrite(stage.table(), REWRITE)
     after = stage.plan(WEEK)
     before = stage.plans[0]
     stage.plans.append(after)
@@ -296,7 +335,7 @@ def take_advice(stage: Stage) -> Chapter:
         "after": _kept(after),
         "same_rows": before.count() == after.count(),
     }
-    drawing = Group(draw_advice(Advice(advised)), Text(), side_by_side(before, after))
+    drawing = Group(draw_candidates(advised), Text(), side_by_side(before, after))
     look = ("Estimated from sample points between the files' bounds.",)
     reports = shlex.quote(str(stage.reports))
     command = stage.command(f"advise {NAME} --reports {reports} --kind zorder --apply")
@@ -331,10 +370,7 @@ CHAPTERS: tuple[Callable[[Stage], Chapter], ...] = (
 
 def side_by_side(before: ScanPlan, after: ScanPlan) -> RenderableType:
     """What a query reads before and after, per level."""
-    drawn = Drawing(box=box.SIMPLE_HEAD, pad_edge=False)
-    drawn.add_column("the same query reads")
-    for name in ("before", "of", "after", "of", "now"):
-        drawn.add_column(name, justify="right")
+    drawn = common.header_table("the same query reads", ">before", ">of", ">after", ">of", ">now")
     for level in _LEVELS:
         show = human_bytes if level == "bytes" else "{:,}".format
         numbers = [getattr(plan.summary, f"{level}_{kind}") for plan in (before, after) for kind in ("kept", "total")]
@@ -346,11 +382,6 @@ def side_by_side(before: ScanPlan, after: ScanPlan) -> RenderableType:
     if any(deletes):
         drawn.add_row("delete files", str(deletes[0]), "", str(deletes[1]), "", percent(deletes[1], deletes[0]))
     return drawn
-
-
-def _rewrite() -> RewriteOptions:
-    options = RewriteOptions(where=SINCE_FEBRUARY, strategy="zorder", by=CLUSTERED_BY)
-    return replace(options, rewrite_all=True)
 
 
 def _rewrite_command(stage: Stage, *, dry: bool = False) -> str:
