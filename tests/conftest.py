@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tests.support.spark.matrix import Matrix
 
 settings.register_profile(
-    "default", max_examples=30, derandomize=False, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "default", max_examples=20, derandomize=False, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile("ci", settings.get_profile("default"), max_examples=60, derandomize=True, print_blob=True)
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true")
