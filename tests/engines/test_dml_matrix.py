@@ -275,7 +275,7 @@ def all_cells(_: str, version: int) -> list[Cell]:
 def some_cells(name: str, version: int) -> list[Cell]:
     """Some of the cells; all with ``FLOEPLAN_FUZZ_SECONDS``.
 
-    Tables of one format version take turns: its representatives, up to seven, together have every cell.
+    Tables of one format version take turns: its representatives together have every cell.
     """
     found = all_cells(name, version)
     peers = [table for table in TABLES if format_version(table) == format_version(name)]
