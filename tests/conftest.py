@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
+from sqlalchemy import Engine, event
 
 from tests.support.fuzz import fuzzing
 
@@ -20,13 +22,22 @@ if TYPE_CHECKING:
     from tests.support.spark.matrix import Matrix
 
 settings.register_profile(
-    "default", max_examples=30, derandomize=False, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "default", max_examples=20, derandomize=False, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile("ci", settings.get_profile("default"), max_examples=60, derandomize=True, print_blob=True)
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true")
 settings.load_profile("ci" if IN_CI and not fuzzing.SECONDS else "default")
 
 pytest_plugins = ["pytester"]
+
+
+@event.listens_for(Engine, "connect")
+def _do_not_sync(connection: object, _: object) -> None:
+    """SQLite catalogs of the tests need not survive a power failure: waiting for the disk is a fifth of a unit test."""
+    if isinstance(connection, sqlite3.Connection):
+        connection.execute("PRAGMA synchronous = OFF")
+
+
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 KINDS = ("unit", "property", "spark", "engines", "services", "load")
 

@@ -22,8 +22,20 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.engines
 
-TABLES = ("evolving_v2_position_file", "evolving_v3_vectors")
-MODES = ("copy-on-write", "merge-on-read")
+POSITIONS, VECTORS = "evolving_v2_position_file", "evolving_v3_vectors"
+COPY, MERGE = "copy-on-write", "merge-on-read"
+FORMATS = pytest.mark.parametrize("made", [POSITIONS, VECTORS], indirect=True)
+ONE_FORMAT = pytest.mark.parametrize(
+    "made", [pytest.param(POSITIONS, marks=pytest.mark.matrix), VECTORS], indirect=True
+)
+"""Where the format version makes no difference."""
+
+
+def modes(*left_to_ci: tuple[str, str]) -> pytest.MarkDecorator:
+    """Both tables with both modes; ``make test`` leaves some of these out."""
+    every = [(name, mode) for name in (POSITIONS, VECTORS) for mode in (COPY, MERGE)]
+    marked = [pytest.param(*case, marks=pytest.mark.matrix if case in left_to_ci else ()) for case in every]
+    return pytest.mark.parametrize(("made", "mode"), marked, indirect=["made"])
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +44,7 @@ def _every_task_on_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("floeplan.tasks.runner.LOCAL_BYTES", -1)
 
 
-@pytest.fixture(params=TABLES)
+@pytest.fixture
 def made(request: pytest.FixtureRequest, matrix: Matrix) -> MatrixTable:
     return matrix.fork(request.param)
 
@@ -52,7 +64,7 @@ def same(left: dict[int, dict[str, Any]], right: dict[int, dict[str, Any]]) -> N
     assert {key: repr(row) for key, row in left.items()} == {key: repr(row) for key, row in right.items()}
 
 
-@pytest.mark.parametrize("mode", MODES)
+@modes((VECTORS, COPY))
 def test_descriptor_jobs_change_what_this_process_would(
     mode: str, made: MatrixTable, table: Table, spark: SparkSession
 ) -> None:
@@ -76,7 +88,7 @@ def test_descriptor_jobs_change_what_this_process_would(
     same(by_key(made), expected)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@modes((POSITIONS, MERGE), (VECTORS, COPY))
 def test_expressions_only_spark_evaluates(mode: str, made: MatrixTable, table: Table, spark: SparkSession) -> None:
     before = by_key(made)
     where = "crc32(CAST(pk AS STRING)) % 2 = 0 AND pk < 4000"
@@ -103,7 +115,7 @@ def test_expressions_only_spark_evaluates(mode: str, made: MatrixTable, table: T
     same(by_key(made), {pk: row for pk, row in after.items() if pk not in chosen})
 
 
-@pytest.mark.parametrize("mode", MODES)
+@modes((POSITIONS, MERGE), (VECTORS, COPY))
 def test_joins_only_spark_makes(mode: str, made: MatrixTable, table: Table, spark: SparkSession) -> None:
     before = by_key(made)
     source = spark.sql("SELECT id AS k, CAST(id * 10 AS INT) AS w FROM range(1, 30, 3)")
@@ -130,7 +142,16 @@ def test_joins_only_spark_makes(mode: str, made: MatrixTable, table: Table, spar
     same(by_key(made), expected)
 
 
-@pytest.mark.parametrize("framed", [True, False])
+@pytest.mark.parametrize(
+    ("made", "framed"),
+    [
+        (POSITIONS, True),
+        pytest.param(POSITIONS, False, marks=pytest.mark.matrix),
+        pytest.param(VECTORS, True, marks=pytest.mark.matrix),
+        (VECTORS, False),
+    ],
+    indirect=["made"],
+)
 def test_sources_too_large_to_be_sent_along_are_joined_by_spark(
     framed: bool, made: MatrixTable, table: Table, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,6 +171,7 @@ def test_sources_too_large_to_be_sent_along_are_joined_by_spark(
     same(by_key(made), expected)
 
 
+@FORMATS
 def test_two_source_rows_for_one_are_refused_by_spark_too(table: Table, spark: SparkSession) -> None:
     source = pa.table({"k": [1002, 1002], "at": pa.nulls(2, pa.timestamp("us"))})
     before = len(table.metadata.snapshots)
@@ -162,6 +184,7 @@ def test_two_source_rows_for_one_are_refused_by_spark_too(table: Table, spark: S
     assert len(table.refresh().metadata.snapshots) == before
 
 
+@ONE_FORMAT
 def test_data_frames_are_appended_and_overwrite(made: MatrixTable, table: Table, spark: SparkSession) -> None:
     before = by_key(made)
     new = spark.table(made.name).where("pk < 1000").selectExpr("* EXCEPT (pk)", "pk + 50000 AS pk")
@@ -176,6 +199,7 @@ def test_data_frames_are_appended_and_overwrite(made: MatrixTable, table: Table,
     assert len(by_key(made)) == 3
 
 
+@ONE_FORMAT
 def test_parquet_files_are_read_in_tasks(made: MatrixTable, table: Table, spark: SparkSession, tmp_path: Path) -> None:
     before = by_key(made)
     folder = str(tmp_path / "given")
@@ -185,7 +209,7 @@ def test_parquet_files_are_read_in_tasks(made: MatrixTable, table: Table, spark:
 
 
 def test_rows_keep_their_identity_in_format_3(matrix: Matrix, local_catalog: SqlCatalog, spark: SparkSession) -> None:
-    for mode in MODES:
+    for mode in (COPY, MERGE):
         made = matrix.fork("evolving_v3_vectors")
         table = local_catalog.load_table(made.identifier)
         query = f"SELECT pk, _row_id, _last_updated_sequence_number FROM {made.name}"
@@ -196,7 +220,7 @@ def test_rows_keep_their_identity_in_format_3(matrix: Matrix, local_catalog: Sql
         assert after == {pk: (row, newest if pk % 3 == 0 else seq) for pk, (row, seq) in before.items()}
 
 
-@pytest.mark.parametrize("mode", MODES)
+@modes((VECTORS, COPY))
 def test_spark_goes_on_where_floeplan_stopped_and_the_other_way_round(
     mode: str, made: MatrixTable, table: Table, spark: SparkSession
 ) -> None:

@@ -1,6 +1,8 @@
 """A stream whose driver is killed, reading from one table and writing to another, goes on from its checkpoint.
 
-The process is killed for real, with its JVM, at steps of its own batch; this session starts the query again.
+The process is killed for real, with its JVM, at steps of its own batch; this session starts the query again. That a
+batch which is repeated is not committed again is also tested without a killed process (``test_spark_read_source.py``
+with Spark, ``test_spark_read_streams.py`` without), so this test, which takes a minute, runs in CI alone.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from tests.support.fuzz import fuzzing
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.matrix]
 
 
 @pytest.fixture

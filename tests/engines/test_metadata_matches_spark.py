@@ -22,11 +22,12 @@ from floeplan.metadata.manifests.entries import POSITION_DELETE_PATH, EntriesTab
 from floeplan.metadata.manifests.manifest_list import ManifestListTable, Summaries, read_manifest_list
 from floeplan.metadata.manifests.reader import read_entries
 from floeplan.partition.union import UnionPartitionType
-from tests.support.spark.iceberg_java import union_partition_ids
+from tests.support.spark.iceberg_java import JavaTable
 from tests.support.spark.matrix import Matrix, MatrixTable, parametrized
 
 if TYPE_CHECKING:
     from pyiceberg.catalog.sql import SqlCatalog
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.engines
 
@@ -106,6 +107,12 @@ def comparable(entries: EntriesTable, columns: frozenset[str]) -> Iterator[dict[
 
 def in_order(rows: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: (row["file_path"], row.get("content_offset", 0), row["status"]))
+
+
+def union_partition_ids(spark: SparkSession, table: JavaTable) -> dict[str, int]:
+    """Partition field ids by the names Iceberg gives them in the partition column of its metadata tables."""
+    fields = spark._jvm.org.apache.iceberg.Partitioning.partitionType(table).fields()
+    return {field.name(): field.fieldId() for field in fields}
 
 
 def assert_same_entries(made: MatrixTable, table: Table, snapshot_id: int | None = None) -> None:

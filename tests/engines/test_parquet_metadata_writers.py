@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import duckdb
+import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from floeplan.parquet.footer.statistics import row_group_stats
+from floeplan.parquet.footer.bloom import probe_file
+from floeplan.parquet.footer.footer import ParquetFooter, read_footer
+from floeplan.parquet.footer.page_index import PageIndex, read_page_indexes
+from floeplan.parquet.footer.statistics import page_column_stats, row_group_stats
+from floeplan.parquet.source import LocalSource
 from floeplan.predicate.ir import Column
-from tests.support.parquet.facts import assert_metadata_is_true
+from tests.support.oracles.statistics import assert_admits
+from tests.support.parquet.facts import canonical, reach
 from tests.support.parquet.files import (
     ROWS,
     SPARK_OPTIONS,
@@ -27,6 +34,45 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.engines
+
+
+def assert_metadata_is_true(path: str, rows: pa.Table | None = None) -> tuple[ParquetFooter, dict[str, PageIndex]]:
+    """No statistic and no filter of the file rules out a row of it; returns the footer and the pages by column."""
+    source = LocalSource(path)
+    footer = read_footer(source)
+    table = pq.ParquetFile(path).read() if rows is None else rows
+    of_row = np.repeat(np.arange(footer.num_row_groups), footer.row_group_rows).tolist()
+    indexes = read_page_indexes(source, footer, footer.leaves, range(footer.num_row_groups))
+    for leaf in footer.leaves:
+        if leaf.type is None or leaf.max_rep:
+            continue
+        column = Column(leaf.field_id, leaf.type, leaf.path)
+        values = canonical(reach(table, leaf), leaf.type)
+        stats = row_group_stats(footer, [column]).columns[leaf.field_id]
+        assert_admits(stats, of_row, values, leaf.type)
+        assert_pages_admit(indexes[leaf.index], column, values)
+        assert_filters_admit(source, footer, column, of_row, values)
+    return footer, {str(leaf): indexes[leaf.index] for leaf in footer.leaves}
+
+
+def assert_pages_admit(index: PageIndex, column: Column, values: list[Any]) -> None:
+    stats = page_column_stats(index, column)
+    assert stats is not None
+    assert index.row_count.sum() == len(values)
+    of_row = np.repeat(np.arange(len(index.row_count)), index.row_count).tolist()
+    assert_admits(stats, of_row, values, column.type)
+
+
+def assert_filters_admit(
+    source: LocalSource, footer: ParquetFooter, column: Column, of_row: list[int], values: list[Any]
+) -> None:
+    there = sorted({(group, value) for group, value in zip(of_row, values, strict=True) if value is not None}, key=repr)
+    sample = there[:: max(1, len(there) // 200)]
+    questions = [(column, (value,)) for _, value in sample]
+    answers = probe_file(source, footer, questions, range(footer.num_row_groups))
+    for group, value in sample:
+        might = answers.might_contain(column, (value,))
+        assert might is None or might[group], f"{value!r} of {column} is in row group {group}, and is denied"
 
 
 def hidden_table() -> pa.Table:

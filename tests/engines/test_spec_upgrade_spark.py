@@ -37,7 +37,7 @@ def contents(table: MatrixTable) -> list[str]:
         return sorted(map(repr, table.rows().to_pylist()))
 
 
-@pytest.mark.parametrize("name", parametrized(TABLES))
+@pytest.mark.parametrize("name", parametrized())
 def test_spark_reads_the_same_rows_after_every_move(matrix: Matrix, local_catalog: SqlCatalog, name: str) -> None:
     """To every spec of the table in turn, then with manifests clustered."""
     table = matrix.fork(name)

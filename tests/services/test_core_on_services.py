@@ -1,13 +1,16 @@
 """One of everything on an evolved table of formats 2 and 3, on real catalogs, stores and kinds of Spark.
 
 A set of places in which every catalog meets every store it is used with, and every kind of Spark both stores; the
-whole matrix of tables is for the embedded catalog alone.
+whole matrix of tables is for the embedded catalog alone. ``make test`` runs one place for each kind of Spark: of a
+local one what other tests do not cover, the object store.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import cached_property
 from pathlib import Path
 
 import pytest
@@ -28,56 +31,84 @@ from tests.support.spark.core_table import audit_reports, change_everything, rea
 
 pytestmark = pytest.mark.services
 
-PLACES = {
-    "local": (("sqlite and s3", (2, 3)), ("postgres and files", (2, 3))),
-    "cluster": (("rest and s3", (2,)), ("sqlite and files", (3,))),
-    "connect": (("sqlite and files", (2,)), ("rest and s3", (3,))),
+KINDS = {
+    "local": [("sqlite and s3", 3), ("sqlite and s3", 2), ("postgres and files", 2), ("postgres and files", 3)],
+    "cluster": [("rest and s3", 2), ("sqlite and files", 3)],
+    "connect": [("sqlite and files", 2), ("rest and s3", 3)],
 }
-"""For each kind of Spark a representative place and another one, with the formats of its tables: files and objects."""
+"""For each kind of Spark its places, each a catalog with a store, and the format version of the table there.
+
+The first place is the representative one.
+"""
+
+
+class Places:
+    """How PyIceberg reaches the catalog of each place; servers start when a place first needs them."""
+
+    def __init__(self, home: Path, started: ExitStack) -> None:
+        self._home, self._started = home, started
+
+    @cached_property
+    def _store(self) -> dict[str, str]:
+        return self._started.enter_context(s3_store())
+
+    @cached_property
+    def _rest(self) -> str:
+        return self._started.enter_context(rest_catalog(self._home, f"s3://{BUCKET}/warehouse", self._store))
+
+    @cached_property
+    def _database(self) -> str:
+        return self._started.enter_context(postgres())
+
+    def properties(self, place: str) -> dict[str, str]:
+        files = {"type": "sql", "warehouse": (self._home / "warehouse").as_uri()}
+        match place:
+            case "sqlite and files":
+                return files | {"uri": f"sqlite:///{self._home}/files.db"}
+            case "postgres and files":
+                return files | {"uri": self._database}
+            case "sqlite and s3":
+                bucket = {"uri": f"sqlite:///{self._home}/s3.db", "warehouse": f"s3://{BUCKET}/warehouse"}
+                return files | bucket | self._store
+            case "rest and s3":
+                return {"type": "rest", "uri": self._rest, **self._store}
+        raise AssertionError(place)
 
 
 @pytest.fixture(scope="module")
-def catalogs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict[str, str]]]:
-    """How PyIceberg reaches the catalog of each place."""
+def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    home = tmp_path_factory.mktemp("places")
-    files, bucket = (home / "warehouse").as_uri(), f"s3://{BUCKET}/warehouse"
-    sqlite = {"type": "sql", "uri": f"sqlite:///{home}/files.db", "warehouse": files}
-    with postgres() as database, s3_store() as store, rest_catalog(home, bucket, store) as rest:
-        yield {
-            "sqlite and files": sqlite,
-            "postgres and files": sqlite | {"uri": database},
-            "sqlite and s3": sqlite | {"uri": f"sqlite:///{home}/s3.db", "warehouse": bucket, **store},
-            "rest and s3": {"type": "rest", "uri": rest, **store},
-        }
+    with ExitStack() as started:
+        yield Places(tmp_path_factory.mktemp("places"), started)
 
 
-@pytest.fixture(scope="module", params=PLACES)
-def session(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Client]]:
+@pytest.fixture(scope="module")
+def session(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     """A process with each kind of Spark session in turn."""
-    kind: str = request.param
-    if kind == "connect":
+    if request.param == "connect":
         with spark_connect(SETTINGS) as url, client(url) as opened:
-            yield kind, opened
-    elif kind == "cluster":
+            yield opened
+    elif request.param == "cluster":
         with spark_cluster(tmp_path_factory.mktemp("cluster")) as url, client(url, DRIVER) as opened:
-            yield kind, opened
+            yield opened
     else:
         with client("local[2]", DRIVER) as opened:
-            yield kind, opened
+            yield opened
 
 
+@pytest.mark.parametrize("others", [False, pytest.param(True, marks=pytest.mark.matrix)])
+@pytest.mark.parametrize("session", KINDS, indirect=True)
+def test_everything_works(session: Client, places: Places, others: bool, request: pytest.FixtureRequest) -> None:
+    kind = request.node.callspec.params["session"]
+    for place, version in KINDS[kind][1:] if others else KINDS[kind][:1]:
+        path = "arrow" if place.endswith("s3") else "native"
+        session.run(change_everything, places.properties(place), version, path)
+
+
+# What a local session reads is tested in tests/engines.
 @pytest.mark.parametrize(
-    "number", [pytest.param(0, id="representative"), pytest.param(1, id="other", marks=pytest.mark.matrix)]
+    "session", [pytest.param("local", marks=pytest.mark.matrix), "cluster", "connect"], indirect=True
 )
-def test_everything_works(session: tuple[str, Client], catalogs: dict[str, dict[str, str]], number: int) -> None:
-    kind, opened = session
-    place, versions = PLACES[kind][number]
-    for version in versions:
-        opened.run(change_everything, catalogs[place], version, "arrow" if place.endswith("s3") else "native")
-
-
-def test_every_way_to_read(session: tuple[str, Client], catalogs: dict[str, dict[str, str]], tmp_path: Path) -> None:
-    _, opened = session
-    opened.run(read_every_way, catalogs["sqlite and files"])
-    assert opened.run(audit_reports, tmp_path) == ["user = ?"]
+def test_every_way_to_read(session: Client, places: Places, tmp_path: Path) -> None:
+    session.run(read_every_way, places.properties("sqlite and files"))
+    assert session.run(audit_reports, tmp_path) == ["user = ?"]

@@ -104,7 +104,7 @@ def spark_connect(settings: Mapping[str, str], environment: Mapping[str, str] | 
 def spark_cluster(work: Path, workers: int = 2, environment: Mapping[str, str] | None = None) -> Iterator[str]:
     """A standalone master with workers of one core each; yields the URL of the master."""
     run, deploy = str(SPARK / "bin/spark-class"), "org.apache.spark.deploy"
-    daemon = _OF_SPARK | {"SPARK_DAEMON_MEMORY": "256m"}
+    daemon = _OF_SPARK | {"SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": QUICK_JVM}
     port = free_port()
     address = f"spark://127.0.0.1:{port}"
     with ExitStack() as started:

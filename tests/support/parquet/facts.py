@@ -1,4 +1,4 @@
-"""A Parquet file's statistics against its rows, as pyarrow reads them: for files of any writer."""
+"""Values and facts of Parquet files of any writer, to compare before and after a change."""
 
 from __future__ import annotations
 
@@ -8,62 +8,19 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.types import DecimalType, PrimitiveType, TimestampNanoType, TimestamptzNanoType, UUIDType
 
-from floeplan.parquet.footer.bloom import probe_file
 from floeplan.parquet.footer.footer import ParquetFooter, read_footer
-from floeplan.parquet.footer.page_index import PageIndex, read_page_indexes
+from floeplan.parquet.footer.page_index import read_page_indexes
 from floeplan.parquet.footer.schema import LeafColumn
-from floeplan.parquet.footer.statistics import page_column_stats, row_group_stats
-from floeplan.parquet.source import ByteSource, LocalSource, open_source
-from floeplan.predicate.ir import TRUE, Column
+from floeplan.parquet.source import ByteSource, open_source
+from floeplan.predicate.ir import TRUE
 from floeplan.predicate.stats import TriState
 from floeplan.scan.file_rows import FileRows, OpenFile, TableRows
 from floeplan.scan.model import FileScan
 from floeplan.write.parquet_file import encoded_file
-from tests.support.oracles.statistics import assert_admits
-
-
-def assert_metadata_is_true(path: str, rows: pa.Table | None = None) -> tuple[ParquetFooter, dict[str, PageIndex]]:
-    """No statistic and no filter of the file rules out a row of it; returns the footer and the pages by column."""
-    source = LocalSource(path)
-    footer = read_footer(source)
-    table = pq.ParquetFile(path).read() if rows is None else rows
-    of_row = np.repeat(np.arange(footer.num_row_groups), footer.row_group_rows).tolist()
-    indexes = read_page_indexes(source, footer, footer.leaves, range(footer.num_row_groups))
-    for leaf in footer.leaves:
-        if leaf.type is None or leaf.max_rep:
-            continue
-        column = Column(leaf.field_id, leaf.type, leaf.path)
-        values = canonical(reach(table, leaf), leaf.type)
-        stats = row_group_stats(footer, [column]).columns[leaf.field_id]
-        assert_admits(stats, of_row, values, leaf.type)
-        assert_pages_admit(indexes[leaf.index], column, values)
-        assert_filters_admit(source, footer, column, of_row, values)
-    return footer, {str(leaf): indexes[leaf.index] for leaf in footer.leaves}
-
-
-def assert_pages_admit(index: PageIndex, column: Column, values: list[Any]) -> None:
-    stats = page_column_stats(index, column)
-    assert stats is not None
-    assert index.row_count.sum() == len(values)
-    of_row = np.repeat(np.arange(len(index.row_count)), index.row_count).tolist()
-    assert_admits(stats, of_row, values, column.type)
-
-
-def assert_filters_admit(
-    source: LocalSource, footer: ParquetFooter, column: Column, of_row: list[int], values: list[Any]
-) -> None:
-    there = sorted({(group, value) for group, value in zip(of_row, values, strict=True) if value is not None}, key=repr)
-    sample = there[:: max(1, len(there) // 200)]
-    questions = [(column, (value,)) for _, value in sample]
-    answers = probe_file(source, footer, questions, range(footer.num_row_groups))
-    for group, value in sample:
-        might = answers.might_contain(column, (value,))
-        assert might is None or might[group], f"{value!r} of {column} is in row group {group}, and is denied"
 
 
 def reach(table: pa.Table, leaf: LeafColumn) -> pa.Array:

@@ -30,12 +30,6 @@ def spec_texts(table: JavaTable) -> dict[int, str]:
     return {spec_id: " ".join(spec.toString().split()) for spec_id, spec in dict(table.specs()).items()}
 
 
-def union_partition_ids(spark: SparkSession, table: JavaTable) -> dict[str, int]:
-    """Partition field ids by the names Iceberg gives them in the partition column of its metadata tables."""
-    fields = spark._jvm.org.apache.iceberg.Partitioning.partitionType(table).fields()
-    return {field.name(): field.fieldId() for field in fields}
-
-
 def planned_tasks(
     spark: SparkSession, table: JavaTable, filter_: JavaExpression | None = None, snapshot_id: int | None = None
 ) -> list[Any]:

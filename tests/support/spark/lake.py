@@ -62,6 +62,7 @@ class Lake:
             f"{catalog}.type": "jdbc",
             f"{catalog}.uri": f"jdbc:sqlite:{self.database}",
             f"{catalog}.jdbc.schema-version": "V1",
+            f"{catalog}.jdbc.synchronous": "OFF",
             f"{catalog}.warehouse": self.warehouse.as_uri(),
             f"{catalog}.cache-enabled": "false",
         }.items():

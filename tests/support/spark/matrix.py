@@ -19,7 +19,6 @@ import pytest
 
 from tests.support.spark import iceberg_java
 from tests.support.spark import matrix_chains as chains
-from tests.support.spark import matrix_chains as deletes
 from tests.support.spark.matrix_chains import COLUMNS, batch
 
 if TYPE_CHECKING:
@@ -45,27 +44,27 @@ class Recipe:
 def _recipes() -> dict[str, Recipe]:
     recipes = {}
     for version in (1, 2, 3):
-        recipes[f"evolving_v{version}"] = Recipe(version, chains.evolving, deletes.rewritten, branches=True)
-        recipes[f"voids_v{version}"] = Recipe(version, chains.voids, deletes.rewritten)
+        recipes[f"evolving_v{version}"] = Recipe(version, chains.evolving, chains.rewritten, branches=True)
+        recipes[f"voids_v{version}"] = Recipe(version, chains.voids, chains.rewritten)
         recipes[f"dropped_sources_v{version}"] = Recipe(version, chains.dropped_sources)
         recipes[f"truncations_v{version}"] = Recipe(version, chains.truncations)
     for version in (2, 3):
         recipes[f"gaps_v{version}"] = Recipe(version, chains.gaps)
-        recipes[f"evolving_v{version}_equality"] = Recipe(version, chains.evolving, deletes.by_equality)
-        recipes[f"voids_v1_to_v{version}_equality"] = Recipe(1, chains.voids, deletes.by_equality, upgrade=version)
+        recipes[f"evolving_v{version}_equality"] = Recipe(version, chains.evolving, chains.by_equality)
+        recipes[f"voids_v1_to_v{version}_equality"] = Recipe(1, chains.voids, chains.by_equality, upgrade=version)
     for name in ("evolving", "dropped_sources", "truncations"):
         chain = getattr(chains, name)
-        recipes[f"{name}_v2_position_file"] = Recipe(2, chain, deletes.by_position_in_file)
-        recipes[f"{name}_v2_position_partition"] = Recipe(2, chain, deletes.by_position_in_partition)
-        recipes[f"{name}_v3_vectors"] = Recipe(3, chain, deletes.by_position_in_file)
+        recipes[f"{name}_v2_position_file"] = Recipe(2, chain, chains.by_position_in_file)
+        recipes[f"{name}_v2_position_partition"] = Recipe(2, chain, chains.by_position_in_partition)
+        recipes[f"{name}_v3_vectors"] = Recipe(3, chain, chains.by_position_in_file)
     for version in (1, 2, 3):
         recipes[f"imported_v{version}"] = Recipe(version, chains.imported)
-    recipes["imported_v2_position_file"] = Recipe(2, chains.imported, deletes.by_position_in_file)
+    recipes["imported_v2_position_file"] = Recipe(2, chains.imported, chains.by_position_in_file)
     recipes["defaults_v3"] = Recipe(3, chains.defaults)
-    recipes["defaults_v3_vectors"] = Recipe(3, chains.defaults, deletes.by_position_in_file)
-    recipes["voids_v1_to_v2_position_partition"] = Recipe(1, chains.voids, deletes.by_position_in_partition, upgrade=2)
-    recipes["voids_v1_to_v3_vectors"] = Recipe(1, chains.voids, deletes.by_position_in_file, upgrade=3)
-    recipes["evolving_v2_to_v3_vectors"] = Recipe(2, chains.evolving, deletes.upgraded_to_vectors)
+    recipes["defaults_v3_vectors"] = Recipe(3, chains.defaults, chains.by_position_in_file)
+    recipes["voids_v1_to_v2_position_partition"] = Recipe(1, chains.voids, chains.by_position_in_partition, upgrade=2)
+    recipes["voids_v1_to_v3_vectors"] = Recipe(1, chains.voids, chains.by_position_in_file, upgrade=3)
+    recipes["evolving_v2_to_v3_vectors"] = Recipe(2, chains.evolving, chains.upgraded_to_vectors)
     recipes["evolving_v2_no_statistics"] = Recipe(
         2, chains.evolving, properties={"write.metadata.metrics.default": "none"}
     )
@@ -80,13 +79,8 @@ TABLES = tuple(RECIPES)
 REPRESENTATIVES = frozenset(
     {
         "evolving_v1",
-        "evolving_v2",
-        "evolving_v2_position_file",
         "evolving_v2_position_partition",
-        "evolving_v2_equality",
         "evolving_v2_to_v3_vectors",
-        "evolving_v3_vectors",
-        "voids_v1",
         "voids_v1_to_v2_equality",
         "dropped_sources_v1",
         "truncations_v2",
@@ -95,13 +89,25 @@ REPRESENTATIVES = frozenset(
         "defaults_v3_vectors",
     }
 )
-"""Every chain, every format version and every kind of delete at least once."""
+"""Every chain, every format version, every upgrade and every kind of delete at least once."""
+NAMED = REPRESENTATIVES | {
+    "evolving_v2",
+    "evolving_v2_equality",
+    "evolving_v2_position_file",
+    "evolving_v3_vectors",
+    "voids_v1",
+}
+"""More tables that ``make test`` builds, for tests which name the few tables that they run on."""
 BRANCH, TAG = "side", "start"
 
 
-def parametrized(names: Sequence[str] = TABLES) -> list[ParameterSet]:
-    """Parameters for tests of these tables: all but the representatives run only in ``make test-all``."""
-    return [pytest.param(name, marks=() if name in REPRESENTATIVES else pytest.mark.matrix) for name in names]
+def parametrized(names: Sequence[str] | None = None) -> list[ParameterSet]:
+    """Parameters for tests of all tables, or of the named ones.
+
+    ``make test`` runs those of the representatives, of named tables those in ``NAMED``; ``make test-all`` runs all.
+    """
+    wanted = REPRESENTATIVES if names is None else NAMED
+    return [pytest.param(name, marks=() if name in wanted else pytest.mark.matrix) for name in names or TABLES]
 
 
 class Builder:

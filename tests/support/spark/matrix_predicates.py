@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tests.support.fuzz import fuzzing
@@ -14,9 +16,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyiceberg.catalog.sql import SqlCatalog
     from pyiceberg.table import Table
-
-from collections.abc import Collection
-from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
