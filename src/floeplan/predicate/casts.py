@@ -265,6 +265,8 @@ def _coerce(term: Term, literal: Literal, *, as_double: bool) -> Cut | Value:
     """The literal as a value of the column's type, or as a cut for discrete types."""
     try:
         match term.type:
+            case types.IntegerType() | types.LongType() | types.DecimalType() | types.FloatType() | types.DoubleType():
+                return _number(term, literal, as_double=as_double)
             case types.StringType() if literal.kind is Kind.STRING:
                 return str(literal.value)
             case types.StringType():
@@ -278,8 +280,6 @@ def _coerce(term: Term, literal: Literal, *, as_double: bool) -> Cut | Value:
                 return Cut(flag, flag)
             case types.BooleanType():
                 raise _mismatch(term, literal)
-            case types.IntegerType() | types.LongType() | types.DecimalType() | types.FloatType() | types.DoubleType():
-                return _number(term, literal, as_double=as_double)
         return _instant(term, literal)
     except TypeMismatchError:
         raise

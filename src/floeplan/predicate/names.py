@@ -46,8 +46,7 @@ class Names:
 
     def find(self, path: Sequence[str]) -> Reference:
         """The field a path names."""
-        name, fields = path_text(path), self.schema.fields
-        found: list[str] = []
+        fields, found = self.schema.fields, list[str]()
         for depth, part in enumerate(path):
             same = [field for field in fields if field.name == part]
             if not same and not self.case_sensitive:
@@ -55,7 +54,7 @@ class Names:
             if not same:
                 raise self._unknown(path)
             if len(same) > 1:
-                matches = [field.name for field in same]
+                name, matches = path_text(path), [field.name for field in same]
                 raise UnknownColumnError(
                     f"the name {name} is ambiguous: it matches {', '.join(sorted(matches))}; write the exact name",
                     context={"column": name, "matches": matches},
@@ -63,14 +62,16 @@ class Names:
             found.append(same[0].name)
             if depth == len(path) - 1:
                 return Reference(same[0], tuple(found))
-            type_, parent = same[0].field_type, path_text(found)
+            type_ = same[0].field_type
+            if isinstance(type_, StructType):
+                fields = type_.fields
+                continue
+            name, parent = path_text(path), path_text(found)
             if isinstance(type_, PrimitiveType):
                 message = f"there is no column {name}: {parent} is {type_} and has no fields"
                 raise UnknownColumnError(message, context={"column": name})
-            if not isinstance(type_, StructType):
-                message = f"{name} is inside {parent}, which has several values per row and cannot be compared"
-                raise TypeMismatchError(message, context={"column": name})
-            fields = type_.fields
+            message = f"{name} is inside {parent}, which has several values per row and cannot be compared"
+            raise TypeMismatchError(message, context={"column": name})
         raise UnknownColumnError("a column name is empty")
 
     def column(self, path: Sequence[str]) -> Column:

@@ -135,7 +135,8 @@ def tokenize(sql: str) -> list[Token]:
 
 def split_predicate(sql: str) -> BooleanTree:
     """Split the text of a predicate; a long IN list of integers is one token (``is_integer_list``)."""
-    tokens = _tokenize_around_lists(sql) if _INTEGERS.search(sql) else tokenize(sql)
+    has_list = len(sql) > 200 and _INTEGERS.search(sql)  # 100 integers and their commas
+    tokens = _tokenize_around_lists(sql) if has_list else tokenize(sql)
     if not tokens:
         raise PredicateSyntaxError("the predicate is empty; write TRUE to match every row")
     return _Splitter(sql, tokens).split(0, len(tokens))
