@@ -172,7 +172,7 @@ def without_row_ids(rows: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]
 
 def check_manifests(produced: ProducedSnapshot, union: UnionPartitionType) -> None:
     """Each manifest has the entries of one spec, and the list counts them right."""
-    manifests = produced.manifests
+    manifests = read_manifest_list(produced.snapshot.manifest_list)
     entries = entries_of(manifests, union)
     for row in range(len(manifests)):
         here = entries.filter(entries.ints("manifest") == row)
