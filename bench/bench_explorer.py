@@ -23,8 +23,7 @@ from urllib.request import urlopen
 from bench.cpu_clock import CpuClock
 from bench.planning_tables import evolved
 from floeplan.catalog import load_table
-from floeplan.explorer.server import ExplorerServer
-from floeplan.explorer.service import ExplorerService
+from floeplan.explorer.server import ExplorerServer, ExplorerService
 
 MANIFESTS = {"small": 400, "default": 4_000, "large": 4_000}
 TYPED = {

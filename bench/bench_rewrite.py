@@ -36,7 +36,7 @@ from bench.results import markdown
 from bench.rewrite_memory import PeakMemory
 from bench.spark_session import start_session
 from floeplan.metadata.files import local_path
-from floeplan.rewrite.run.position_map import PositionMapBuilder
+from floeplan.rewrite.run.group import PositionMapBuilder
 from tests.support.spark.lake import NAME, Lake
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from pyiceberg.table import Table
 
 import floeplan as fp
 from floeplan.dml.commit import DmlResult
-from floeplan.spark.write.small_frames import is_small
+from floeplan.spark.jvm import is_small
 from floeplan.tasks.runner import LOCAL_BYTES
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import StaticTable
 
 from floeplan.metadata.avro.decoder import AvroReader, load_decoder
-from floeplan.metadata.cache.store import EntriesCache
+from floeplan.metadata.cache import EntriesCache
 from floeplan.metadata.files import read_files
 from floeplan.metadata.manifests.entries import EntryColumns
 from floeplan.metadata.manifests.manifest_list import ManifestListTable, read_manifest_list

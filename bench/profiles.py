@@ -25,7 +25,6 @@ from bench.read_tables import make_tables
 from bench.results import HERE
 from bench.sampler import Sampler, Stack, in_turn
 from bench.spark_session import start_session
-from floeplan.rewrite.run import runner as rewrite_runner
 from floeplan.tasks import runner as dml_runner
 from tests.support.spark.lake import NAME, Lake
 
@@ -78,7 +77,7 @@ def _tasks(tables: dict[str, Table]) -> None:
     def rewrite() -> None:
         fp.rewrite_data_files(table.refresh(), strategy="sort", by=["region", "ts"], options=options)
 
-    with in_turn(dml_runner, rewrite_runner):
+    with in_turn(dml_runner):
         delete()
         _drawn("delete", "a delete by two columns", delete)
         rewrite()

@@ -17,8 +17,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
 import floeplan as fp
-from floeplan.metadata.manifests.entries import Content, EntriesTable, Status
-from floeplan.metadata.manifests.new_entries import ENTRY_TYPES, new_entries
+from floeplan.metadata.manifests.entries import ENTRY_TYPES, Content, EntriesTable, Status, new_entries
 from floeplan.partition.union import UnionPartitionType
 from floeplan.transaction.change import Operation, SnapshotChange
 from floeplan.transaction.commit import commit_change

@@ -19,8 +19,7 @@ from rich.text import Text
 
 from floeplan.catalog import open_catalog
 from floeplan.cli.commands.prune import Answer, render
-from floeplan.cli.demo.archive import WEEK, Archive
-from floeplan.cli.demo.chapters import (
+from floeplan.cli.demo import (
     Stage,
     ask_for_a_week,
     rewrite_along_a_curve,
@@ -28,6 +27,7 @@ from floeplan.cli.demo.chapters import (
     tell_history,
     upgrade_by_metadata,
 )
+from floeplan.cli.demo_archive import WEEK, Archive
 from floeplan.parquet.prune.request import PruneRequest
 from floeplan.parquet.source import open_source
 from floeplan.scan.explain import draw_levels

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from floeplan.rewrite.plan.options import RewriteOptions
     from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
     from floeplan.rewrite.spec_upgrade.upgrade import SpecUpgradeResult, UpgradeOptions, upgrade_spec
-    from floeplan.scan.model import FileScan, ScanOptions, ScanPlanSummary
-    from floeplan.scan.plan import plan_scan
-    from floeplan.scan.scan_plan import ScanPlan
+    from floeplan.scan.model import FileScan, ScanOptions
+    from floeplan.scan.plan import ScanPlan, plan_scan
+    from floeplan.scan.planned_scan import ScanPlanSummary
     from floeplan.spark.incremental import incremental
     from floeplan.spark.metadata_tables import metadata_table
     from floeplan.spark.read.reader import ReadOptions, ReadPlan, plan_read, read
@@ -96,8 +96,8 @@ _HOMES = {
     "RewriteOptions": "floeplan.rewrite.plan.options",
     "RewriteResult": "floeplan.rewrite.plan.model",
     "ScanOptions": "floeplan.scan.model",
-    "ScanPlan": "floeplan.scan.scan_plan",
-    "ScanPlanSummary": "floeplan.scan.model",
+    "ScanPlan": "floeplan.scan.plan",
+    "ScanPlanSummary": "floeplan.scan.planned_scan",
     "SpecUpgradeResult": "floeplan.rewrite.spec_upgrade.upgrade",
     "UpgradeOptions": "floeplan.rewrite.spec_upgrade.upgrade",
     "append": "floeplan.dml.append",
@@ -129,17 +129,8 @@ def __getattr__(name: str) -> object:
     """Import a public name when it is first used, so that `import floeplan` stays fast."""
     if name == "prune":
         return import_module("floeplan.prune")
-    if name in _HOMES:
-        return _imported(name)
-    raise AttributeError(f"module 'floeplan' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    """The public names, including those not imported yet."""
-    return sorted({*globals(), *__all__})
-
-
-def _imported(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'floeplan' has no attribute {name!r}")
     try:
         return getattr(import_module(_HOMES[name]), name)
     except ModuleNotFoundError as error:
@@ -148,3 +139,8 @@ def _imported(name: str) -> object:
         from floeplan.errors import UnsupportedError
 
         raise UnsupportedError(f"fp.{name} needs Spark; install floeplan[spark]", context={"name": name}) from error
+
+
+def __dir__() -> list[str]:
+    """The public names, including those not imported yet."""
+    return sorted({*globals(), *__all__})

@@ -105,7 +105,13 @@ def connect(name: str, properties: Mapping[str, Any]) -> Catalog:
     remember(merged)
     context = {"catalog": name}
     try:
-        if _is_rest(name, merged):
+        # Whether PyIceberg would open a REST catalog; invalid properties are left for PyIceberg to report.
+        type_ = merged.get(TYPE)
+        if PY_CATALOG_IMPL in merged or not merged.get(URI):
+            kind = None
+        else:
+            kind = CatalogType(str(type_).lower()) if type_ else infer_catalog_type(name, merged)
+        if kind is CatalogType.REST:
             from floeplan.rest_timeouts import TimeoutRestCatalog
 
             return TimeoutRestCatalog(name, **merged)
@@ -118,14 +124,6 @@ def connect(name: str, properties: Mapping[str, Any]) -> Catalog:
     except Exception as error:
         message = f"catalog {name!r} cannot be opened: {reason(error, lines=2)}"
         raise FloeplanError(message, kind="unreachable", context=context, retryable=True, safe_to_clean=True) from error
-
-
-def _is_rest(name: str, properties: dict[str, Any]) -> bool:
-    """Whether PyIceberg would open a REST catalog; invalid properties are left for PyIceberg to report."""
-    if PY_CATALOG_IMPL in properties or not properties.get(URI):
-        return False
-    type_ = properties.get(TYPE)
-    return (CatalogType(str(type_).lower()) if type_ else infer_catalog_type(name, properties)) is CatalogType.REST
 
 
 def embedded_home() -> Path:

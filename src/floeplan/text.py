@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -114,7 +115,9 @@ def without_secrets(text: str) -> str:
     """Mask known secrets and the user information of URIs; for results, in which names are data."""
     for secret in sorted(_all_secrets(), key=len, reverse=True):
         if secret in text:
-            text = _pattern(secret).sub(MASK, text)
+            # A short secret is masked as a whole word only.
+            pattern = re.escape(secret) if len(secret) >= _SHORT else rf"(?<![\w-]){re.escape(secret)}(?![\w-])"
+            text = re.sub(pattern, MASK, text)
     return _USER_INFORMATION.sub(MASK, text) if "://" in text else text
 
 
@@ -140,12 +143,6 @@ def redacted(text: str) -> str:
     return _NAMED.sub(rf"\g<name>{MASK}", without_secrets(text))
 
 
-def _pattern(secret: str) -> re.Pattern[str]:
-    """The pattern of a secret; a short one matches whole words only."""
-    literal = re.escape(secret)
-    return re.compile(literal if len(secret) >= _SHORT else rf"(?<![\w-]){literal}(?![\w-])")
-
-
 def _all_secrets() -> set[str]:
     environment = {name: os.environ[name] for name in os.environ if name.startswith(_ENVIRONMENT)}
     return _known.union(_secrets(environment))
@@ -158,13 +155,8 @@ def _secrets(properties: Mapping[str, object]) -> Iterator[str]:
         if not isinstance(value, str):
             continue
         found = [value, _SECOND_PART.sub("", value, count=1)] if _SECRET_NAME.search(str(name)) else []
-        found += _passwords(value) if "://" in value and "@" in value else []
+        if "://" in value and "@" in value:
+            with suppress(ValueError):  # not a valid URI
+                password = urlsplit(value).password
+                found += [] if password is None else [password, unquote(password)]
         yield from (secret for secret in found if len(secret) >= _SHORTEST and not secret.isspace())
-
-
-def _passwords(uri: str) -> list[str]:
-    try:
-        password = urlsplit(uri).password
-    except ValueError:
-        return []
-    return [] if password is None else [password, unquote(password)]

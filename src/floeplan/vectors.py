@@ -25,6 +25,13 @@ def validity_bitmap(valid: Mask) -> tuple[pa.Buffer | None, int]:
     return (pa.py_buffer(np.packbits(valid, bitorder="little")) if nulls else None), nulls
 
 
+def offsets_of(counts: npt.NDArray[np.integer]) -> Ints:
+    """Where the items of each row begin when rows have these numbers of items, and where the last ones end."""
+    offsets = np.zeros(len(counts) + 1, dtype=np.int64)
+    np.cumsum(counts, out=offsets[1:])
+    return offsets
+
+
 def valid_mask(array: pa.Array) -> Mask:
     """Which rows are not null."""
     if array.null_count == 0:

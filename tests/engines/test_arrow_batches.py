@@ -12,13 +12,13 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import Observation, functions
 
 import floeplan as fp
-from floeplan.spark.write import appending, arrow_batches
-from floeplan.spark.write.arrow_batches import (
+from floeplan.spark import write
+from floeplan.spark.jvm import with_settings
+from floeplan.spark.write import (
     BATCH_ROWS,
     WideRowError,
     flag_wide_rows,
     has_default_batch_size,
-    with_row_batches,
     without_flag,
 )
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.engines
 
-ROWS, BYTES = arrow_batches._SETTINGS
+ROWS, BYTES = write._SETTINGS
 
 
 @pytest.fixture(autouse=True)
 def _in_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     """However few rows there are, tasks write them, and what is wide is found in short texts."""
     monkeypatch.setattr("floeplan.tasks.runner.LOCAL_BYTES", -1)
-    monkeypatch.setattr(arrow_batches, "MAX_ROW_BYTES", 100)
+    monkeypatch.setattr(write, "MAX_ROW_BYTES", 100)
 
 
 @pytest.fixture
@@ -44,10 +44,10 @@ def spread(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
     def noted(frame: Any, target: Any, *, row_batches: bool) -> Any:
         found.append(frame.columns)
-        return write(frame, target, row_batches=row_batches)
+        return write_in_tasks(frame, target, row_batches=row_batches)
 
-    write = appending._write_in_tasks
-    monkeypatch.setattr(appending, "_write_in_tasks", noted)
+    write_in_tasks = write._write_in_tasks
+    monkeypatch.setattr(write, "_write_in_tasks", noted)
     return found
 
 
@@ -135,7 +135,7 @@ def sizes(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def test_batches_end_at_a_number_of_rows_and_those_of_others_do_not(spark: SparkSession) -> None:
     query = spark.range(0, 2 * BATCH_ROWS + 1, 1, 1).mapInArrow(sizes, "rows long")
-    moved = with_row_batches(query)
+    moved = with_settings(query, write._SETTINGS)
     assert spark.conf.getAll.keys().isdisjoint((ROWS, BYTES))
     assert query.toArrow().column("rows").to_pylist() == [2 * BATCH_ROWS + 1]
     spark.conf.set(ROWS, "5000")
@@ -166,7 +166,7 @@ def test_a_frame_is_still_what_its_session_knows_of_it(spark: SparkSession) -> N
     try:
         assert kept.count() == 7
         observed = kept.observe(seen, functions.sum("id").alias("total"))
-        moved = with_row_batches(observed.where("id > 5"))
+        moved = with_settings(observed.where("id > 5"), write._SETTINGS)
         assert sorted(moved.toArrow().column("id").to_pylist()) == [6, 7, 8, 9, 10]
         assert seen.get == {"total": 49}
         assert "InMemoryTableScan" in moved._jdf.queryExecution().executedPlan().toString()
@@ -181,4 +181,4 @@ def test_a_session_that_cannot_be_copied_keeps_its_batches(
 ) -> None:
     frame = spark.range(1)
     monkeypatch.setattr(spark, "_jsparkSession", None)
-    assert with_row_batches(frame) is frame
+    assert with_settings(frame, write._SETTINGS) is frame

@@ -34,7 +34,7 @@ from pyiceberg.types import (
 
 import floeplan as fp
 from floeplan.partition.transforms import apply
-from floeplan.spark.write.distribution import bucket_sql, with_hash
+from floeplan.spark.distribution import bucket_sql, with_hash
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from floeplan.catalog import open_catalog
-from floeplan.cli.demo import command as demo_command
-from floeplan.cli.demo.archive import NAMESPACE, Archive
-from floeplan.cli.demo.chapters import Chapter, Stage, ask_for_a_week, preview_rewrite, tell_history
+from floeplan.cli import demo as demo_command
+from floeplan.cli.demo import Chapter, Stage, ask_for_a_week, preview_rewrite, tell_history
+from floeplan.cli.demo_archive import NAMESPACE, Archive
 from floeplan.cli.main import main
 from floeplan.errors import FloeplanError
 

@@ -35,7 +35,7 @@ from pyiceberg.types import (
 
 import floeplan as fp
 from floeplan.partition.transforms import Transform, apply
-from floeplan.spark.write.distribution import transform_sql
+from floeplan.spark.distribution import transform_sql
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

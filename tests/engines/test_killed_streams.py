@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from floeplan.datasource.streaming import BATCH_ID
+from floeplan.datasource.io import BATCH_ID
 from tests.support.faults.killed_stream import FIRST, MORE, STEPS, add, open_catalog, stream
 from tests.support.faults.writer_processes import ROOT
 from tests.support.fuzz import fuzzing

@@ -22,9 +22,8 @@ from pyiceberg.types import LongType, NestedField, StringType
 
 from floeplan.metadata.manifests.manifest_list import DATA, read_manifest_list
 from floeplan.scan.model import ScanOptions
-from floeplan.scan.plan import plan_scan
+from floeplan.scan.plan import ScanPlan, plan_scan
 from floeplan.scan.read import PlanReader
-from floeplan.scan.scan_plan import ScanPlan
 from floeplan.transaction.change import Operation, SnapshotChange
 from floeplan.transaction.commit import CommitResult, commit_change
 from floeplan.transaction.metadata_json import writable_metadata

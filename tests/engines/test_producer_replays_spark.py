@@ -20,9 +20,8 @@ from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.table.snapshots import Snapshot
 
 from floeplan.metadata.delete_index import DeleteFileId
-from floeplan.metadata.manifests.entries import WHOLE, Content, EntriesTable, EntryColumns, Status
+from floeplan.metadata.manifests.entries import ENTRY_TYPES, WHOLE, Content, EntriesTable, EntryColumns, Status
 from floeplan.metadata.manifests.manifest_list import ManifestListTable, read_manifest_list
-from floeplan.metadata.manifests.new_entries import ENTRY_TYPES
 from floeplan.metadata.manifests.reader import read_entries
 from floeplan.partition.union import UnionPartitionType
 from floeplan.transaction.change import Operation, SnapshotChange

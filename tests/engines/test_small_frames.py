@@ -10,7 +10,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import functions as F  # noqa: N812
 
 import floeplan as fp
-from floeplan.spark.write.small_frames import collect_if_small, is_small
+from floeplan.spark.jvm import collect_if_small, is_small
 from tests.support.spark.matrix import Matrix
 
 if TYPE_CHECKING:

@@ -30,8 +30,7 @@ from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType
 
 import floeplan as fp
-from floeplan.datasource.batch import SourceOptions
-from floeplan.datasource.streaming import BATCH_ID, QUERY_ID, StreamAppends
+from floeplan.datasource.io import BATCH_ID, QUERY_ID, SourceOptions, StreamAppends
 from floeplan.errors import CommitError, CorruptMetadataError, FloeplanError
 from floeplan.partition.evolution import AddField, DropField, Term
 from floeplan.scan.model import ScanOptions

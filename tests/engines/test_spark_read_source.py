@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from floeplan.datasource.batch import FloeplanReader
-from floeplan.datasource.streaming import BATCH_ID, QUERY_ID
+from floeplan.datasource.io import BATCH_ID, QUERY_ID, FloeplanReader
 
 if TYPE_CHECKING:
     from pyiceberg.catalog.sql import SqlCatalog

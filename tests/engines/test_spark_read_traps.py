@@ -25,7 +25,7 @@ from floeplan.dml.append import append
 from floeplan.dml.delete_update import delete
 from floeplan.errors import FloeplanError, UnsupportedError
 from floeplan.scan.model import ScanOptions
-from floeplan.scan.plan import plan_scan
+from floeplan.scan.plan import ScanPlan, plan_scan
 from floeplan.spark.read import native as row_numbers
 from floeplan.spark.read.columns import FIELD_ID
 from floeplan.spark.read.deletes import cached_bitmap, cached_row_test, is_kept
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyspark.sql import DataFrame, SparkSession
 
-    from floeplan.scan.scan_plan import ScanPlan
+    from floeplan.scan.plan import ScanPlan
 
 pytestmark = pytest.mark.spark
 

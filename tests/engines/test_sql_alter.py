@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 
 from floeplan.errors import FloeplanError
 from floeplan.partition.evolution import AddField, RenameField
-from floeplan.sql_text.alter import parse_term
+from floeplan.sql_text.parse import parse_term
 from floeplan.sql_text.run import sql
 from floeplan.transaction.evolve_spec import add_spec, evolve_spec
 from tests.support.spark.iceberg_java import load_table, spec_texts

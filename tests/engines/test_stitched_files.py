@@ -16,7 +16,7 @@ import pytest
 from datafusion import SessionContext
 
 from floeplan.parquet.read.reader import read
-from floeplan.rewrite.pages.stitch import stitch
+from floeplan.rewrite.pages.new_file import stitch
 from tests.support.parquet.facts import IO, expected_facts, facts_of, opened, same_place
 from tests.support.parquet.files import SPARK_OPTIONS, WRITERS, sample_table, shown, write_spark
 

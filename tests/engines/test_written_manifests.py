@@ -26,12 +26,11 @@ from floeplan.metadata.manifests.list_writer import ListedSnapshot, write_manife
 from floeplan.metadata.manifests.manifest_list import ManifestListTable, concat_manifest_lists, read_manifest_list
 from floeplan.metadata.manifests.reader import read_entries
 from floeplan.metadata.manifests.writer import write_manifest
-from floeplan.metadata.root.reader import RootManifest
-from floeplan.metadata.root.writer import write_manifests_from_root, write_root
+from floeplan.metadata.root import RootManifest
+from floeplan.metadata.root_writer import write_manifests_from_root, write_root
 from floeplan.partition.union import UnionPartitionType
 from floeplan.scan.model import ScanOptions
-from floeplan.scan.plan import plan_scan
-from floeplan.scan.scan_plan import ScanPlan
+from floeplan.scan.plan import ScanPlan, plan_scan
 from floeplan.schemas import fields_by_id
 from tests.support.spark import iceberg_java
 from tests.support.spark.matrix import Matrix, MatrixTable, parametrized

@@ -12,8 +12,7 @@ import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from floeplan.catalog import load_table, open_catalog
-from floeplan.explorer.server import ExplorerServer
-from floeplan.explorer.service import ExplorerService
+from floeplan.explorer.server import ExplorerServer, ExplorerService
 from floeplan.explorer.view import TableView
 from tests.support.explorer import NAME, SCREENSHOTS, TOKEN, explored_table, serving
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from floeplan.audit.reports import check_reports
 from floeplan.errors import BadInputError
-from floeplan.explorer.service import ExplorerService, audit_reports, check_reports
+from floeplan.explorer.server import ExplorerService, audit_reports
 from tests.support.scan_reports import leaf, own_report, write_lines
 
 pytestmark = pytest.mark.spark

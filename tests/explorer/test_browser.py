@@ -13,8 +13,7 @@ from playwright.sync_api import Browser, Page, expect
 from floeplan.audit.findings import AuditResult, DayOfRuns, Finding
 from floeplan.catalog import load_table
 from floeplan.explorer.documents import plan_for
-from floeplan.explorer.server import ExplorerServer
-from floeplan.explorer.service import ExplorerService
+from floeplan.explorer.server import ExplorerServer, ExplorerService
 from floeplan.explorer.site import write_report
 from floeplan.explorer.view import TableView
 from tests.support.explorer import EVIL, NAME, SCREENSHOTS, TOKEN, serving
@@ -81,7 +80,7 @@ def test_a_report_opens_from_a_file_without_a_network(quiet: Page, site: str, vi
     quiet.context.set_offline(True)
     quiet.goto(site)
     summary = plan_for(view, WEEK).summary
-    expect(quiet.locator(".said")).to_contain_text(f"{summary.files_kept} files of 70")
+    expect(quiet.locator(".ask .status")).to_contain_text(f"{summary.files_kept} files of 70")
     assert level(quiet, "files") == f"files: {summary.files_kept} of 70 read"
     assert level(quiet, "row groups") == f"row groups: {summary.row_groups_kept} of {summary.row_groups_total} read"
     expect(quiet.locator("canvas")).to_have_count(1)
@@ -104,7 +103,7 @@ def test_a_file_is_opened_with_the_keyboard_and_says_why(quiet: Page, site: str)
 def test_names_of_the_table_are_text_and_never_html(quiet: Page, site: str) -> None:
     quiet.goto(site)
     quiet.get_by_role("button", name=f"mission = '{EVIL}'").click()
-    expect(quiet.locator(".said")).to_contain_text("files")
+    expect(quiet.locator(".ask .status")).to_contain_text("files")
     quiet.locator("button.link.mono").first.click()
     expect(quiet.locator("#file-dialog")).to_contain_text(EVIL)
     quiet.keyboard.press("Escape")
@@ -156,12 +155,13 @@ def test_colours_follow_the_system_until_one_is_chosen(quiet: Page, site: str) -
 def test_planning_follows_the_typing(quiet: Page, server: ExplorerServer, view: TableView) -> None:
     quiet.goto(server.url)
     box = quiet.get_by_role("textbox")
-    expect(quiet.locator(".said")).to_contain_text("70 files of 70")
+    expect(quiet.locator(".ask .status")).to_contain_text("70 files of 70")
     box.press_sequentially("payload = 250100", delay=5)
-    expect(quiet.locator(".said")).to_contain_text(f"{plan_for(view, 'payload = 250100').summary.files_kept} file")
+    kept = plan_for(view, "payload = 250100").summary.files_kept
+    expect(quiet.locator(".ask .status")).to_contain_text(f"{kept} file")
     expect(quiet.locator(".legend").first).to_contain_text("pruned by the predicate")
     box.fill("payloat = 3")
-    expect(quiet.locator(".said.bad")).to_have_text("there is no column payloat; did you mean payload?")
+    expect(quiet.locator(".ask .status.bad")).to_have_text("there is no column payloat; did you mean payload?")
     assert box.get_attribute("aria-invalid") == "true"
     box.fill("voltage > 100")
     expect(quiet.locator("main")).to_contain_text("No file can contain a matching row")
@@ -246,4 +246,4 @@ def test_a_catalog_of_many_tables_lets_one_choose(quiet: Page, tmp_path: Path, m
         quiet.goto(running.url)
         quiet.get_by_role("button", name="db.others").click()
         expect(quiet.get_by_label("Table", exact=True)).to_have_value("db.others")
-        expect(quiet.locator(".said")).to_contain_text("5 files of 5")
+        expect(quiet.locator(".ask .status")).to_contain_text("5 files of 5")

@@ -16,8 +16,7 @@ from pyiceberg.types import LongType, NestedField
 
 from floeplan.catalog import load_table
 from floeplan.explorer.documents import overview_document, plan_document, plan_for
-from floeplan.explorer.table_map import MOST_BINS, MOST_LANES, _calendar, _fold
-from floeplan.explorer.view import TableView
+from floeplan.explorer.view import MOST_BINS, MOST_LANES, TableView, _calendar, _fold
 from tests.support.tables.archive import FileEntry, MetadataWriter, write_evolved_archive
 from tests.support.tables.two_specs import catalog
 

@@ -14,8 +14,7 @@ from urllib.parse import urlencode
 import pytest
 
 from floeplan.catalog import load_table, open_catalog
-from floeplan.explorer.server import MOST_BODY_BYTES, TOKEN_HEADER, ExplorerServer
-from floeplan.explorer.service import ExplorerService
+from floeplan.explorer.server import MOST_BODY_BYTES, TOKEN_HEADER, ExplorerServer, ExplorerService
 from floeplan.explorer.view import TableView
 from tests.support.explorer import NAME, TOKEN, serving
 from tests.support.tables.two_specs import two_spec_table

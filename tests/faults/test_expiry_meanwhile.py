@@ -12,7 +12,7 @@ from pyiceberg.table import Table
 
 import floeplan as fp
 from floeplan.errors import CommitConflictError, CorruptMetadataError
-from floeplan.rewrite.commit import manager as commit_manager
+from floeplan.rewrite import commit_groups as commit_manager
 from floeplan.transaction.change import IsolationLevel
 from tests.support.tables.commits import (
     appending,

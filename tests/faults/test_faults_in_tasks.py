@@ -75,7 +75,7 @@ def in_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     """However little there is to do, it is done by Spark."""
     monkeypatch.setattr(runner, "LOCAL_BYTES", -1)
     monkeypatch.setattr(merging, "INSERT_ROWS", 1)
-    monkeypatch.setattr(runner, "_run_locally", lambda *_: pytest.fail("this was to be done by tasks"))
+    monkeypatch.setattr(runner.LocalThreads, "run", lambda *_: pytest.fail("this was to be done by tasks"))
 
 
 def files(table: Table) -> set[str]:

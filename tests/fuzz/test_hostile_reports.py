@@ -13,7 +13,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType
 
 from floeplan.audit.job import audit
-from floeplan.audit.workload import read_workload
+from floeplan.audit.reports import read_workload
 from tests.support.fuzz import fuzzing
 from tests.support.fuzz.mutation import byte_edits, edited_bytes, edited_tree, tree_edits
 from tests.support.scan_reports import foreign_report, leaf, own_report

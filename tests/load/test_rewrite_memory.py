@@ -44,15 +44,16 @@ from pathlib import Path
 import pyarrow as pa
 from floeplan.rewrite.plan.options import RewriteOptions
 from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
-from floeplan.rewrite.run.runner import GroupRewriter
-from floeplan.rewrite.run.group_task import group_tasks
+from floeplan.rewrite.run.rewrite_group import GroupRewriter
+from floeplan.rewrite.run.rewrite_group import group_tasks
 from tests.support.tables.two_specs import catalog
 
 strategy, memory = sys.argv[2], int(sys.argv[3])
 by = ("n",) if strategy == "sort" else ()
 options = RewriteOptions(rewrite_all=True, strategy=strategy, by=by, target_file_size_bytes=2**40)
 plan = RewriteDataFilesPlanner(catalog(Path(sys.argv[1])).load_table("db.t"), options, cache=False).plan()
-(result,) = GroupRewriter.of(plan, memory=memory)(group_tasks(plan), "attempt")
+(task,) = group_tasks(plan)
+result = GroupRewriter.of(plan, memory=memory)(task, "attempt")
 status = Path("/proc/self/status").read_text().splitlines()
 most = next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
 print(int(result.added.record_count.sum()), len(result.added), most * 1024, pa.default_memory_pool().max_memory())

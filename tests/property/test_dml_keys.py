@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from floeplan.dml.merge.condition import key_predicate
+from floeplan.dml.merge.compile import key_predicate
 from floeplan.dml.merge.join import KeyIndex, common_key_type, key_values
 from floeplan.predicate.ir import Column
 from floeplan.predicate.rows.evaluate import matching_mask
@@ -102,7 +102,7 @@ def test_rows_that_meet_a_key_satisfy_the_predicate_of_the_plan(listed: int, dat
     schema = assign_fresh_schema_ids(_pyarrow_to_schema_without_ids(pa.schema([("k", mine)])))
     column = Column(1, schema.find_type(1), ("k",))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("floeplan.dml.merge.condition.LISTED_KEYS", listed)
+        patch.setattr("floeplan.dml.merge.compile.LISTED_KEYS", listed)
         predicate = key_predicate(column, key_values(source, common_key_type(mine, other)))
     kept = matching_mask(predicate, pa.table({"k": target}), schema)
     keys = source.to_pylist()

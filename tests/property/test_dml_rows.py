@@ -13,7 +13,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
 import floeplan as fp
-from floeplan.dml import planning
+from floeplan.dml import delete_update as planning
 from floeplan.predicate.compile import compile_predicate
 from floeplan.predicate.rows.evaluate import matching_mask
 from floeplan.scan.model import ScanOptions

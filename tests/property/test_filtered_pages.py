@@ -29,7 +29,7 @@ from floeplan.parquet.pages.zstd import Decompressor, NeighbourCompressor
 from floeplan.parquet.read.row_groups import read_plain_int64
 from floeplan.parquet.source import BytesSource
 from floeplan.rewrite.pages.filtered_pages import FilteredColumn, SourcePages, can_filter_pages
-from floeplan.rewrite.pages.joined_file import JoinedFile, encoded_footer
+from floeplan.rewrite.pages.new_file import JoinedFile, encoded_footer
 from floeplan.vectors import Mask
 from floeplan.write.options import WriteOptions
 from floeplan.write.parquet_file import encoded_file

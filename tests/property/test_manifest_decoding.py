@@ -5,10 +5,11 @@ from __future__ import annotations
 import io
 import tracemalloc
 from dataclasses import fields, is_dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import fastavro
-import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import example, given
@@ -22,7 +23,7 @@ from floeplan.errors import FloeplanError
 from floeplan.metadata.avro.decoder import AvroReader, load_decoder
 from floeplan.metadata.manifests.entries import EntryColumns
 from floeplan.metadata.manifests.manifest_list import parse_manifest_list
-from floeplan.metadata.manifests.reader import ManifestReader
+from floeplan.metadata.manifests.reader import read_entries
 from floeplan.partition.fields import source_types
 from floeplan.partition.union import UnionPartitionType
 from tests.support.tables.manifests import MAP_IDS, Writer, recode
@@ -84,13 +85,17 @@ def encode(writer: Writer, found: list[Any]) -> bytes:
     return writer.manifest(rows, partition_fields(writer))
 
 
+FOLDER = TemporaryDirectory()
+
+
 def decode(data: bytes, decoder: type, sequence_number: int = 7) -> pa.Table:
-    reader = ManifestReader(UNION, COLUMNS, decoder)
-    reader.read(data, "m.avro", 0)
-    said = {"manifest_path": "m.avro", "manifest_length": len(data)}
-    said |= {"first_row_id": 100, "sequence_number": sequence_number}
-    listed = parse_manifest_list(Writer(version=3).manifest_list([said]), "l.avro", decoder=decoder)
-    return reader.finish(listed, np.array([0])).table
+    """Always a manifest of the same name, so that messages can be compared."""
+    manifest = Path(FOLDER.name, "m.avro")
+    manifest.write_bytes(data)
+    listed = {"manifest_path": str(manifest), "manifest_length": len(data)}
+    listed |= {"first_row_id": 100, "sequence_number": sequence_number}
+    manifests = parse_manifest_list(Writer(version=3).manifest_list([listed]), "l.avro", decoder=decoder)
+    return read_entries(manifests, UNION, COLUMNS, decoder=decoder).table
 
 
 @given(writers, st.lists(entries, max_size=6))

@@ -46,8 +46,8 @@ from floeplan.metadata.manifests.list_writer import ListedSnapshot, encode_manif
 from floeplan.metadata.manifests.manifest_list import DATA, parse_manifest_list, read_manifest_list
 from floeplan.metadata.manifests.reader import read_entries
 from floeplan.metadata.manifests.stats import manifest_stats, partition_stats
-from floeplan.metadata.root.reader import RootManifest
-from floeplan.metadata.root.writer import write_manifests_from_root, write_root
+from floeplan.metadata.root import RootManifest
+from floeplan.metadata.root_writer import write_manifests_from_root, write_root
 from tests.support.tables.layouts import SEQUENCE_NUMBER, SNAPSHOT_ID, Layout, rows_of
 
 pytestmark = pytest.mark.property
@@ -242,7 +242,7 @@ def test_a_root_manifest_holds_what_the_manifests_hold(
         live = read_entries(read_manifest_list(snapshot.manifest_list), layout.union, EntryColumns(WHOLE)).live()
         summary = write_root(written, str(folder / "root.parquet"), snapshot, row_group_entries=row_group)
         root = RootManifest(str(folder / "root.parquet"))
-        again = root.entries(layout.union)
+        again = root.read_entries(root.manifests, layout.union, EntryColumns(WHOLE))
         again.table.validate(full=True)
         assert {f.name: f.type for f in again.table.schema} == {f.name: f.type for f in live.table.schema}
         assert rows_of(again) == rows_of(live)

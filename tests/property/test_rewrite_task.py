@@ -20,9 +20,8 @@ from floeplan.partition.key import PartitionKey
 from floeplan.rewrite.plan.model import RewriteDataFilesPlan
 from floeplan.rewrite.plan.options import KEEP, RewriteOptions
 from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
-from floeplan.rewrite.run.group_task import GroupResult, group_tasks
-from floeplan.rewrite.run.position_map import PositionMapBuilder, runs_of
-from floeplan.rewrite.run.runner import GroupRewriter
+from floeplan.rewrite.run.group import GroupResult, PositionMapBuilder, runs_of
+from floeplan.rewrite.run.rewrite_group import GroupRewriter, group_tasks
 from floeplan.schemas import fields_by_id
 from floeplan.write.partitioning import partitions_of
 from floeplan.write.target import WriteTarget
@@ -64,7 +63,8 @@ def test_rewritten_groups_hold_every_live_row_once(root: Path, data: st.DataObje
     options = data.draw(rewrite_options(history))
     plan = RewriteDataFilesPlanner(table, options, cache=False).plan()
     try:
-        results = GroupRewriter.of(plan)(group_tasks(plan), "try")
+        rewriter = GroupRewriter.of(plan)
+        results = [rewriter(task, "try") for task in group_tasks(plan)]
     except UnsupportedError as error:
         assume("beyond that type" not in str(error))  # a decimal that no partition value can stand for
         raise

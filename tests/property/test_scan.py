@@ -23,8 +23,7 @@ from floeplan.parquet.prune.selection import RowSelection
 from floeplan.predicate.ir import IrExpr
 from floeplan.predicate.stats import TriState
 from floeplan.scan.model import FileScan, ScanOptions
-from floeplan.scan.plan import plan_scan
-from floeplan.scan.scan_plan import ScanPlan
+from floeplan.scan.plan import ScanPlan, plan_scan
 from tests.support.oracles.datasets import predicates
 from tests.support.oracles.histories import ROW_ID, histories
 from tests.support.oracles.history_files import History, Snapshot

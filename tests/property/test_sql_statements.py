@@ -8,21 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from floeplan.dml.merge.compile import WhenText
 from floeplan.errors import BadInputError
 from floeplan.sql_text.parse import parse_statement
-from floeplan.sql_text.statements import (
-    Assignment,
-    Clause,
-    Delete,
-    DeleteRow,
-    InsertRow,
-    Merge,
-    Query,
-    Relation,
-    TableName,
-    Update,
-    UpdateRow,
-)
+from floeplan.sql_text.statements import Delete, Merge, TableName, Update
 
 pytestmark = pytest.mark.property
 
@@ -150,13 +139,12 @@ def _action_text(when: When, target: str, source: str) -> str:
     return f"INSERT ({', '.join(names)}) VALUES ({', '.join(values)})"
 
 
-def clause(when: When) -> Clause:
+def clause(when: When) -> WhenText:
     condition = None if when.condition is None else meant(when.condition)
     if when.action == "DELETE":
-        return Clause(DeleteRow(), condition)
+        return WhenText(condition, deletes=True)
     assigned = when.assigned
-    items = None if assigned is None else tuple(Assignment((name,), meant(parts)) for name, parts in assigned)
-    return Clause(UpdateRow(items) if when.action == "UPDATE" else InsertRow(items), condition)
+    return WhenText(condition, assigned and {quoted(name): meant(parts) for name, parts in assigned})
 
 
 def condition_of_merge(parts: list[Part]) -> str:
@@ -169,7 +157,7 @@ def condition_of_merge(parts: list[Part]) -> str:
     st.lists(NAMES.filter(lambda name: not name.startswith("branch")), min_size=2, max_size=3),
     st.one_of(st.none(), NAMES),
     st.lists(ALIASES, min_size=2, max_size=2, unique_by=str.lower),
-    st.one_of(st.just(Query("SELECT 1 AS id WHERE (TRUE)")), st.lists(NAMES, min_size=1, max_size=3)),
+    st.one_of(st.just("SELECT 1 AS id WHERE (TRUE)"), st.lists(NAMES, min_size=1, max_size=3)),
     BOTH,
     CLAUSES,
     st.booleans(),
@@ -178,14 +166,14 @@ def test_merge_is_read_back(
     table: list[str],
     branch: str | None,
     aliases: list[str],
-    source: Query | list[str],
+    source: str | list[str],
     on: list[Part],
     groups: tuple[list[When], list[When], list[When]],
     lower: bool,
 ) -> None:
     target_alias, source_alias = aliases
     name = ".".join(map(quoted, [*table, *([] if branch is None else [f"branch_{branch}"])]))
-    using = f"({source.text})" if isinstance(source, Query) else ".".join(map(quoted, source))
+    using = f"({source})" if isinstance(source, str) else ".".join(map(quoted, source))
     clauses = [clause_text(when, target_alias, source_alias) for group in groups for when in group]
     start = "merge into" if lower else "MERGE INTO"
     text = (
@@ -194,7 +182,7 @@ def test_merge_is_read_back(
     )
     assert parse_statement(text) == Merge(
         TableName(tuple(table), branch),
-        source if isinstance(source, Query) else Relation(tuple(source)),
+        source if isinstance(source, str) else TableName(tuple(source)),
         condition_of_merge(on),
         *(tuple(clause(when) for when in group) for group in groups),
     )
@@ -211,7 +199,7 @@ def test_update_and_delete_are_read_back(alias: str, assigned: Assigned, value: 
     sets = ", ".join(f"{quoted(name)} = {written(value, alias, alias)}" for name, _ in assigned)
     condition = written(where, alias, alias)
     assert parse_statement(f"UPDATE db.t AS {quoted(alias)} SET {sets} WHERE {condition}") == Update(
-        TableName(("db", "t")), tuple(Assignment((name,), bare(value)) for name, _ in assigned), bare(where)
+        TableName(("db", "t")), {quoted(name): bare(value) for name, _ in assigned}, bare(where)
     )
     assert parse_statement(f"DELETE FROM db.t {quoted(alias)} WHERE {condition}") == Delete(
         TableName(("db", "t")), bare(where)

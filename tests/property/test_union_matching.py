@@ -15,7 +15,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import BucketTransform, IdentityTransform, VoidTransform
 from pyiceberg.types import DoubleType, LongType, NestedField, StringType
 
-from floeplan.metadata.root.writer import write_root
+from floeplan.metadata.root_writer import write_root
 from floeplan.scan.model import ScanOptions
 from floeplan.scan.plan import plan_scan
 from tests.support.tables.layouts import Layout

@@ -1,4 +1,4 @@
-"""Executors without the package: it is sent to them; without what it stands on, an error says what to install."""
+"""Executors without the package: it is sent to them with its kernels; without what it needs, an error names that."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tests.support.servers import DRIVER, client, spark_cluster
+from tests.support.servers import DRIVER, client, spark_cluster, spark_connect
 from tests.support.spark.core_table import appended_in_tasks, failure, read_in_tasks, seen_by_tasks
 
 pytestmark = pytest.mark.services
@@ -25,9 +25,18 @@ def test_the_package_is_sent_and_what_it_needs_is_named(tmp_path: Path) -> None:
         with client(url, libraries, python=BARE_PYTHON) as lacking_package:
             assert lacking_package.run(seen_by_tasks) == (False, False)
             assert lacking_package.run(read_in_tasks, properties) == list(range(120))
-            assert lacking_package.run(seen_by_tasks) == (True, False)
+            assert lacking_package.run(seen_by_tasks) == (True, True)
             assert lacking_package.run(appended_in_tasks, properties) == list(range(1000, 1010))
         with client(url, DRIVER, python=BARE_PYTHON) as lacking_everything:
             said = lacking_everything.run(failure, properties)
     assert "Spark's executors have no Python module" in said
     assert "install floeplan there" in said
+
+
+def test_the_package_and_its_kernels_are_sent_through_connect(tmp_path: Path) -> None:
+    properties = {"type": "sql", "uri": f"sqlite:///{tmp_path}/c.db", "warehouse": (tmp_path / "warehouse").as_uri()}
+    bare = {"PYSPARK_PYTHON": BARE_PYTHON, "PYTHONPATH": LIBRARIES}
+    with spark_connect({}, bare) as url, client(url) as connected:
+        assert connected.run(seen_by_tasks) == (False, False)
+        assert connected.run(read_in_tasks, properties) == list(range(120))
+        assert connected.run(seen_by_tasks) == (True, True)

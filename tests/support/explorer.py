@@ -20,10 +20,9 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DoubleType, LongType, NestedField, StringType, TimestampType
 
 import floeplan as fp
-from floeplan.explorer.server import ExplorerServer
-from floeplan.explorer.service import ExplorerService
+from floeplan.explorer.server import ExplorerServer, ExplorerService
 from floeplan.partition.evolution import AddField, drop_all
-from floeplan.sql_text.alter import parse_term
+from floeplan.sql_text.parse import parse_term
 from floeplan.transaction.evolve_spec import evolve_spec
 
 NAME = "db.telemetry"

@@ -83,7 +83,7 @@ def free_port() -> int:
 
 
 @contextmanager
-def spark_connect(settings: Mapping[str, str]) -> Iterator[str]:
+def spark_connect(settings: Mapping[str, str], environment: Mapping[str, str] | None = None) -> Iterator[str]:
     """A Spark Connect server with a local Spark; yields its URL."""
     port = free_port()
     given = {
@@ -96,7 +96,7 @@ def spark_connect(settings: Mapping[str, str]) -> Iterator[str]:
     confs = [part for key, value in given.items() for part in ("--conf", f"{key}={value}")]
     main = ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
     command = [str(SPARK / "bin/spark-submit"), "--master", "local[2]", *main, *confs, "spark-internal"]
-    with server(command, "Spark Connect server started", _OF_SPARK):
+    with server(command, "Spark Connect server started", _OF_SPARK | dict(environment or {})):
         yield f"sc://127.0.0.1:{port}"
 
 

@@ -15,12 +15,11 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from floeplan.audit.advisor import AdviceResult, AdviseOptions, Candidate, advise, apply_candidate
-from floeplan.audit.workload import read_workload
+from floeplan.audit.reports import read_workload
 from floeplan.catalog import open_catalog
 from floeplan.cli.main import main
 from floeplan.errors import BadInputError
-from floeplan.metadata.manifests.entries import Content, Status
-from floeplan.metadata.manifests.new_entries import new_entries
+from floeplan.metadata.manifests.entries import Content, Status, new_entries
 from floeplan.partition.union import UnionPartitionType
 from floeplan.scan.model import ScanOptions
 from floeplan.scan.plan import plan_scan

@@ -33,7 +33,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from floeplan.metadata.manifests.bounds import decode_bounds, decode_values
+from floeplan.metadata.manifests.values import decode_bounds, decode_values
 from floeplan.predicate.stats import Bound
 
 pytestmark = pytest.mark.unit

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.table import Table
 
+import floeplan as fp
 from floeplan.cli.main import main
+from floeplan.dml.commit import DmlResult
 from floeplan.errors import CorruptMetadataError
 from floeplan.maintain.doctor import doctor
 from floeplan.maintain.expire import expire_snapshots
 from floeplan.maintain.orphans import remove_orphans
-from floeplan.metadata.cache.store import EntriesCache
+from floeplan.metadata.cache import EntriesCache
 from floeplan.metadata.manifests.entries import EntryColumns
 from floeplan.metadata.manifests.list_writer import ListedSnapshot, encode_manifest_list
 from floeplan.metadata.manifests.manifest_list import MANIFEST_COUNT, parse_manifest_list, read_manifest_list
@@ -205,11 +209,69 @@ def test_a_rewrite_refuses_a_list_that_lacks_files(tmp_path: Path) -> None:
     assert upgrade_spec(table, options=UpgradeOptions(trust_lists=True)).files_total == 0
 
 
+def test_a_change_of_rows_refuses_a_list_that_lacks_files(tmp_path: Path) -> None:
+    """It could write rows back whose delete file the list does not name any more, and insert rows that are there."""
+    table = create_table(open_catalog(tmp_path))
+    cut_to_the_header(by_another_writer(table))
+    rows = arrow([(1, "a")])
+    changes: list[Callable[[bool], DmlResult]] = [
+        lambda trust: fp.delete(table, "TRUE", trust_lists=trust),
+        lambda trust: fp.update(table, {"id": "id + 1"}, trust_lists=trust),
+        lambda trust: fp.merge(table, rows, on="id", trust_lists=trust).when_matched_delete().execute(),
+        lambda trust: fp.sql(None, "DELETE FROM db.t", catalog=table.catalog, trust_lists=trust),  # type: ignore[return-value]
+        lambda trust: fp.overwrite(table, rows, dynamic=True, trust_lists=trust),
+        lambda trust: fp.overwrite(table, rows, "FALSE", trust_lists=trust),
+    ]
+    for change in changes:
+        there = files_under(table)
+        with pytest.raises(CorruptMetadataError, match=r"\d of the \d data files .* written back: .* --trust-lists"):
+            change(False)
+        assert files_under(table) == there
+        assert change(True).rows_deleted == 0
+
+
+def test_an_append_to_a_list_that_lacks_files_warns(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It reads no rows, and the totals of its snapshot count the lost files, so that the loss stays visible."""
+    table = create_table(open_catalog(tmp_path))
+    cut_to_the_header(by_another_writer(table))
+    caplog.clear()
+    fp.append(table, arrow([(1, "a")]))
+    (message,) = caplog.messages
+    assert "has 0 of the 3 data files" in message
+    assert message.endswith("the new snapshot has only the files it lists")
+    (warning,) = plan_scan(table, options=NO_SCAN_EXTRAS).warnings
+    assert (warning.context["listed"], warning.context["total"]) == (1, 4)
+
+
 def test_the_command_line_trusts_a_list_when_told_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = create_table(open_catalog(tmp_path))
     cut_to_the_header(by_another_writer(table))
     for command in (["rewrite"], ["upgrade-spec"]):
         arguments = [*command, table.metadata_location, "--dry-run", "--json"]
+        assert main(arguments) == 1
+        assert json.loads(capsys.readouterr().out)["error"]["kind"] == "corrupt-metadata"
+        assert main([*arguments, "--trust-lists"]) == 0
+        capsys.readouterr()
+
+
+def test_commands_that_change_rows_trust_a_list_when_told_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PYICEBERG_CATALOG__LOCAL__TYPE", "sql")
+    monkeypatch.setenv("PYICEBERG_CATALOG__LOCAL__URI", f"sqlite:///{tmp_path}/catalog.db")
+    monkeypatch.setenv("PYICEBERG_CATALOG__LOCAL__WAREHOUSE", tmp_path.as_uri())
+    table = create_table(open_catalog(tmp_path))
+    cut_to_the_header(by_another_writer(table))
+    pq.write_table(arrow([(1, "a")]), tmp_path / "new.parquet")
+    for command in (
+        ["delete", "db.t", "--where", "id = 1", "--dry-run"],
+        ["delete", "db.t", "--where", "id = 1"],
+        ["update", "db.t", "--set", "id = 2", "--where", "TRUE", "--dry-run"],
+        ["update", "db.t", "--set", "id = 2", "--where", "TRUE"],
+        ["merge", "db.t", "--source", f"{tmp_path}/new.parquet", "--on", "id", "--when-matched-update", "*"],
+        ["sql", "DELETE FROM db.t WHERE id = 1"],
+    ):
+        arguments = [*command, "--catalog", "local", "--json"]
         assert main(arguments) == 1
         assert json.loads(capsys.readouterr().out)["error"]["kind"] == "corrupt-metadata"
         assert main([*arguments, "--trust-lists"]) == 0

@@ -7,7 +7,7 @@ import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType, StructType
 
-from floeplan.dml.merge.condition import MergeNames, is_source, qualified_text, source_schema
+from floeplan.dml.merge.compile import MergeNames, is_source, source_schema
 from floeplan.errors import UnknownColumnError
 
 pytestmark = pytest.mark.unit
@@ -40,14 +40,14 @@ NAMES = MergeNames(TARGET, source=SOURCE)
     ],
 )
 def test_an_engine_sees_every_column_qualified(text: str, written: str) -> None:
-    assert qualified_text(text, NAMES) == written
+    assert NAMES.qualified(text) == written
 
 
 def test_one_side_alone() -> None:
     inserts = MergeNames(Schema(), source=SOURCE)
-    assert qualified_text("id + 1", inserts) == "source.id + 1"
+    assert inserts.qualified("id + 1") == "source.id + 1"
     alone = MergeNames(TARGET, source=Schema())
-    assert qualified_text("id + 1", alone) == "target.id + 1"
+    assert alone.qualified("id + 1") == "target.id + 1"
     assert inserts.find(("id",)).field.field_id >= 1_500_000_000
     assert alone.find(("target", "id")).field.field_id == 1
 
@@ -67,5 +67,5 @@ def test_names_of_both_sides_are_ambiguous() -> None:
 
 def test_other_qualifiers() -> None:
     names = MergeNames(TARGET, source=SOURCE, target_qualifiers=("old",), source_qualifiers=("new rows",))
-    assert qualified_text("old.id = `new rows`.id", names) == "old.id = `new rows`.id"
-    assert qualified_text("only = k", names) == "old.only = `new rows`.k"
+    assert names.qualified("old.id = `new rows`.id") == "old.id = `new rows`.id"
+    assert names.qualified("only = k") == "old.only = `new rows`.k"

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from pyiceberg.table import Table
 
-from floeplan.dml import planning
-from floeplan.dml.planning import OPENING_BYTES, file_tasks, plan_rows, weights
+from floeplan.dml import delete_update
+from floeplan.dml.delete_update import OPENING_BYTES, file_tasks, plan_rows, weights
 from floeplan.dml.target import Command, resolve
 from tests.support.tables.two_specs import two_spec_table
 
@@ -27,7 +27,7 @@ def passes(table: Table) -> set[str]:
 
 def test_small_files_are_opened_by_tasks_alone(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "footers" not in passes(table)
-    monkeypatch.setattr(planning, "SMALL_FILE_BYTES", 1)
+    monkeypatch.setattr(delete_update, "SMALL_FILE_BYTES", 1)
     assert "footers" in passes(table)
 
 

@@ -1,18 +1,27 @@
-"""Tasks in packs: balanced, in order, under tokens of their own, and with errors that arrive as what they were."""
+"""Tasks in batches: balanced, in order, with their own tokens and their own errors; jobs with isolated outcomes."""
 
 from __future__ import annotations
 
 import pickle
 import threading
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from floeplan.errors import BadInputError
-from floeplan.tasks.runner import LOCAL_BYTES, TASK_BYTES, load_results, result_batch, run_tasks, spark_task
+from floeplan.errors import BadInputError, FloeplanError
+from floeplan.tasks.runner import (
+    LOCAL_BYTES,
+    TASK_BYTES,
+    TaskOutcome,
+    load_results,
+    result_batch,
+    run_jobs,
+    run_tasks,
+    spark_task,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -101,3 +110,52 @@ def test_other_errors_fail_the_job_so_that_spark_tries_again() -> None:
 
 def test_tasks_pickle() -> None:
     assert pickle.loads(pickle.dumps(echo))([1], "a") == ([1], "a")
+
+
+def jobs_of(
+    jobs: Sequence[Sequence[int]], discarded: list[int], spark: Any = None, weight: int = 1
+) -> Generator[list[tuple[int, TaskOutcome[int]]]]:
+    def task(number: int, attempt: str) -> int:
+        if number == 1:
+            raise BadInputError("one is not wanted") from ValueError("inner")
+        return 10 // (number - 2)
+
+    return run_jobs(
+        task,
+        jobs,
+        spark,
+        weight=lambda _: weight,
+        describe=str,
+        concurrent_jobs=2,
+        discard=discarded.append,
+        error_kind="failed-here",
+    )
+
+
+def test_a_descriptor_that_fails_does_not_fail_the_others() -> None:
+    discarded: list[int] = []
+    first, second = list(jobs_of([[0, 1, 2], [3, 4]], discarded))
+    assert [(number, outcome.result) for number, outcome in first] == [(0, -5), (1, None), (2, None)]
+    assert [(number, outcome.result) for number, outcome in second] == [(3, 10), (4, 5)]
+    refused, unforeseen = (outcome.error for _, outcome in first[1:])
+    assert isinstance(refused, BadInputError)
+    assert refused.__cause__ is None
+    assert isinstance(unforeseen, FloeplanError)
+    assert (unforeseen.kind, unforeseen.safe_to_clean) == ("failed-here", True)
+    assert discarded == []
+
+
+def test_results_that_were_not_delivered_are_discarded() -> None:
+    discarded: list[int] = []
+    running = jobs_of([[number] for number in range(3, 200)], discarded)
+    next(running)
+    running.close()
+    # What ran before the caller stopped is discarded, what had not begun does not run.
+    assert sorted(discarded) == sorted(10 // (number - 2) for number in range(4, 4 + len(discarded)))
+
+
+def test_a_job_that_fails_as_a_whole_fails_its_descriptors_only() -> None:
+    without_tags: Any = object()
+    outcomes = [pair for job in jobs_of([[3], [4, 5]], [], without_tags) for pair in job]
+    assert sorted(number for number, _ in outcomes) == [3, 4, 5]
+    assert {type(outcome.error) for _, outcome in outcomes} == {FloeplanError}

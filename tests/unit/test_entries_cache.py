@@ -19,9 +19,8 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import NestedField, StringType
 
 from floeplan.errors import CorruptMetadataError
-from floeplan.metadata.cache import store as cache_module
-from floeplan.metadata.cache.segment import Segment, open_segment, remove_segment, write_segment
-from floeplan.metadata.cache.store import EntriesCache, cache_directory
+from floeplan.metadata import cache as cache_module
+from floeplan.metadata.cache import EntriesCache, Segment, cache_directory, open_segment, remove_segment, write_segment
 from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns
 from floeplan.metadata.manifests.manifest_list import ManifestListTable, read_manifest_list
 from floeplan.metadata.manifests.reader import read_entries
@@ -128,6 +127,28 @@ def test_small_indexes_are_always_looked_into(tmp_path: Path, manifests: Manifes
     check(EntriesCache(directory), manifests, ONE)
     no_reading()
     check(EntriesCache(directory), manifests, ONE, [1])
+
+
+def test_ordinals_count_live_entries_with_and_without_the_cache(tmp_path: Path) -> None:
+    """The explorer finds the files of a plan by manifest and ordinal, whichever side was cached."""
+    writer = Writer()
+    parts = [writer.field("region", 1000, "string")]
+    statuses = [[2, 1, 2, 0, 1], [0, 2], [2], [1, 1]]
+    made = [
+        writer.manifest(
+            [writer.entry(f"{n}-{at}", status=s, sequence_number=1) for at, s in enumerate(found)], parts, 0
+        )
+        for n, found in enumerate(statuses)
+    ]
+    folder = tmp_path / "table"
+    folder.mkdir()
+    manifests = read_manifest_list(write_manifests(folder, [(data, {}) for data in made], writer))
+    everything = check(EntriesCache(tmp_path / "cache"), manifests, FEW)
+    assert everything.ints("ordinal").tolist() == [-1, 0, -1, 1, 2, 0, -1, -1, 0, 1]
+    live = read_entries(manifests, UNION, FEW, live=True)
+    assert live.ints("ordinal").tolist() == [0, 1, 2, 0, 0, 1]
+    assert everything.live().ints("ordinal").tolist() == live.ints("ordinal").tolist()
+    assert everything.live().ints("manifest").tolist() == live.ints("manifest").tolist() == [0, 0, 0, 1, 3, 3]
 
 
 def test_manifests_and_columns_that_are_new_are_added(tmp_path: Path, manifests: ManifestListTable) -> None:
@@ -302,7 +323,7 @@ PROCESS = """
 import sys, numpy as np
 from pathlib import Path
 from tests.unit.test_entries_cache import ONE, TWO, check
-from floeplan.metadata.cache.store import EntriesCache
+from floeplan.metadata.cache import EntriesCache
 from floeplan.metadata.manifests.manifest_list import read_manifest_list
 manifests = read_manifest_list(sys.argv[1])
 for turn in range(15):

@@ -14,8 +14,7 @@ from pyiceberg.types import DoubleType, LongType, NestedField, StringType
 
 from floeplan.scan.explain import advice
 from floeplan.scan.model import ScanOptions
-from floeplan.scan.plan import plan_scan
-from floeplan.scan.scan_plan import ScanPlan
+from floeplan.scan.plan import ScanPlan, plan_scan
 from tests.support.tables.archive import FileEntry, MetadataWriter
 
 pytestmark = pytest.mark.unit

@@ -40,7 +40,7 @@ from floeplan.predicate.ir import (
     Value,
 )
 from floeplan.predicate.literals import value_json
-from floeplan.scan.expression_json import Json, expression_json
+from floeplan.scan.report import Json, expression_json
 
 pytestmark = pytest.mark.unit
 

@@ -63,5 +63,5 @@ def test_an_installation_without_kernels_warns_once_per_process(disabled: str, w
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_KERNELS], env=environment, capture_output=True, text=True, check=True
     )
-    assert done.stdout.split() == ["floeplan.metadata.avro._decode_fallback", "None"]
+    assert done.stdout.split() == ["floeplan.metadata.avro._avro_fallback", "None"]
     assert done.stderr.count("compiled kernels are not available") == warnings

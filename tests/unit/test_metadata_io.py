@@ -42,7 +42,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         read_file(f"{tmp_path}/nothing.avro")
 
 
-@pytest.mark.parametrize(("value", "module"), [("1", "_decode_fallback"), ("0", "_avro_decode")])
+@pytest.mark.parametrize(("value", "module"), [("1", "_avro_fallback"), ("0", "_avro_decode")])
 def test_the_environment_chooses_the_decoder(value: str, module: str) -> None:
     code = "from floeplan.metadata.avro.decoder import DECODER; print(DECODER.__module__)"
     environment = os.environ | {"FLOEPLAN_PURE_PYTHON": value}
@@ -56,7 +56,7 @@ def test_without_the_compiled_decoder_the_python_one_is_used() -> None:
         "from floeplan.metadata.avro.decoder import DECODER; print(DECODER.__module__)"
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert shown.stdout.strip() == "floeplan.metadata.avro._decode_fallback"
+    assert shown.stdout.strip() == "floeplan.metadata.avro._avro_fallback"
 
 
 @pytest.mark.parametrize(

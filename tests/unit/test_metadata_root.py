@@ -20,17 +20,16 @@ from pyiceberg.types import LongType, NestedField, StringType, TimestampType
 
 from floeplan.cli.main import main
 from floeplan.errors import BadInputError, CorruptMetadataError, UnknownFileError
-from floeplan.metadata.manifests.entries import WHOLE, EntriesTable, EntryColumns
+from floeplan.metadata.manifests.entries import WHOLE, EntriesTable, EntryColumns, new_entries
 from floeplan.metadata.manifests.list_writer import ListedSnapshot, encode_manifest_list
 from floeplan.metadata.manifests.manifest_list import ManifestListTable, parse_manifest_list, read_manifest_list
-from floeplan.metadata.manifests.new_entries import new_entries
 from floeplan.metadata.manifests.reader import read_entries
 from floeplan.metadata.manifests.stats import file_stats
-from floeplan.metadata.root.layout import HEADER_KEY
-from floeplan.metadata.root.reader import RootManifest, read_root
-from floeplan.metadata.root.writer import write_manifests_from_root, write_root
+from floeplan.metadata.root import HEADER_KEY, RootManifest
+from floeplan.metadata.root_writer import write_manifests_from_root, write_root
 from floeplan.parquet.prune.request import PruneRequest
 from floeplan.partition.recover import Obstacle, recover_tuples
+from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.ir import Column
 from floeplan.scan.model import ScanOptions
 from floeplan.scan.plan import plan_scan
@@ -56,6 +55,12 @@ LAYOUT = Layout(
         PartitionSpec(PartitionField(2, MONTH, MonthTransform(), "ts_month"), spec_id=3),
     ),
 )
+
+
+def read_root(path: str, union: UnionPartitionType) -> EntriesTable:
+    """Every entry of a root manifest, whole."""
+    root = RootManifest(path)
+    return root.read_entries(root.manifests, union, EntryColumns(WHOLE))
 
 
 def long(value: int) -> bytes:
@@ -263,7 +268,7 @@ def test_a_table_without_data_has_an_empty_root(tmp_path: Path) -> None:
     table, path = rooted(tmp_path, [])
     assert write_root(table, path, None).entries == 0
     root = RootManifest(path)
-    assert len(root.entries(LAYOUT.union)) == 0
+    assert len(read_root(path, LAYOUT.union)) == 0
     assert len(root.manifests) == 0
     assert len(write_manifests_from_root(root, table.metadata, str(tmp_path), snapshot_id=1)) == 0
 

@@ -176,7 +176,7 @@ def day_partitions(days: list[int | None]) -> StatsTable:
 
 
 def test_the_answer_for_a_leaf_tells_true_false_and_null_apart() -> None:
-    tri = BY_REGION_AND_DAY.answer(Cmp(TS, CmpOp.GE, 5 * DAY + 1), day_partitions([4, 5, 6, None]))
+    tri = partition_answer(Cmp(TS, CmpOp.GE, 5 * DAY + 1), BY_REGION_AND_DAY.fields, day_partitions([4, 5, 6, None]))
     assert tri.may_true.tolist() == [False, True, True, False]
     assert tri.may_false.tolist() == [True, True, False, False]
     assert tri.may_null.tolist() == [False, False, False, True]
@@ -184,7 +184,7 @@ def test_the_answer_for_a_leaf_tells_true_false_and_null_apart() -> None:
 
 
 def test_leaves_that_never_yield_null_do_not() -> None:
-    tri = BY_REGION_AND_DAY.answer(IsNull(TS), day_partitions([4, None]))
+    tri = partition_answer(IsNull(TS), BY_REGION_AND_DAY.fields, day_partitions([4, None]))
     assert (tri.may_true.tolist(), tri.may_false.tolist()) == ([False, True], [True, False])
     assert not tri.may_null.any()
 
@@ -205,7 +205,7 @@ def test_all_fields_of_a_source_refine_the_answer() -> None:
         1000: ColumnStats.exact(np.array([3, 4, 3]), no_nulls),
         1001: ColumnStats.exact(np.array([32, 32, 48]), no_nulls),
     }
-    tri = two.answer(Cmp(ID, CmpOp.EQ, 34), StatsTable(3, stats))
+    tri = partition_answer(Cmp(ID, CmpOp.EQ, 34), two.fields, StatsTable(3, stats))
     assert tri.may_true.tolist() == [True, False, False]
 
 
@@ -213,7 +213,7 @@ def test_ranges_of_manifest_summaries_are_answered_as_ranges() -> None:
     names = ColumnStats.from_counts(
         np.array([2, 2]), np.array([0, 1]), np.array([0, 0]), *(_bound(side) for side in (["a", "x"], ["f", "z"]))
     )
-    tri = BY_REGION_AND_DAY.answer(IN_EU, StatsTable(2, {1000: names}))
+    tri = partition_answer(IN_EU, BY_REGION_AND_DAY.fields, StatsTable(2, {1000: names}))
     assert tri.may_true.tolist() == [True, False]
     assert tri.may_false.tolist() == [True, True]
     assert tri.may_null.tolist() == [False, True]

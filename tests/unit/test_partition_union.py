@@ -8,7 +8,7 @@ import pytest
 from pyiceberg import transforms as pt
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.types import DateType, IntegerType, LongType, NestedField, StringType, TimestampType, UnknownType
+from pyiceberg.types import IntegerType, LongType, NestedField, StringType, TimestampType, UnknownType
 
 from floeplan.errors import UnknownSpecError
 from floeplan.partition.fields import source_types
@@ -60,16 +60,6 @@ def test_fields_of_all_specs_by_id_with_the_newest_names() -> None:
     assert result.spec(0).unpartitioned
     assert [f.column.field_id for f in result.spec(7).fields] == [1003, 1000]
     assert [str(f.column) for f in result.spec(3).fields] == ["region"]
-
-
-def test_the_tuple_as_a_struct() -> None:
-    struct = union(*EVOLVED).struct_type()
-    assert [(f.field_id, f.name, f.field_type, f.required) for f in struct.fields] == [
-        (1000, "area", StringType(), False),
-        (1001, "ts_day", DateType(), False),
-        (1002, "id_bucket", IntegerType(), False),
-        (1003, "month", IntegerType(), False),
-    ]
 
 
 def test_ids_that_old_metadata_numbers_by_position_are_never_mixed() -> None:

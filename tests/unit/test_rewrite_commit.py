@@ -15,8 +15,8 @@ from pyiceberg.table import Table
 import floeplan as fp
 from floeplan.errors import CommitConflictError, CommitError, FloeplanError
 from floeplan.metadata.files import local_path
-from floeplan.rewrite.execute import Progress
 from floeplan.rewrite.plan.model import RewriteInterruptedError, RewriteResult
+from floeplan.rewrite.progress import Progress
 from floeplan.transaction.catalog_commit import CommitOptions
 from floeplan.transaction.metadata_json import writable_metadata
 from tests.support.tables.two_specs import EVENTS, catalog, events, two_spec_table

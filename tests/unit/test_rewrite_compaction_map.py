@@ -7,7 +7,7 @@ import pickle
 import numpy as np
 import pytest
 
-from floeplan.rewrite.run.position_map import PositionMap, PositionMapBuilder, runs_of
+from floeplan.rewrite.run.group import PositionMap, PositionMapBuilder, runs_of
 
 pytestmark = pytest.mark.unit
 

@@ -21,8 +21,8 @@ from floeplan.metadata.files import local_path
 from floeplan.prune import PruneRequest
 from floeplan.rewrite.plan.options import RewriteOptions
 from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
-from floeplan.rewrite.run.group_task import GroupResult, group_tasks
-from floeplan.rewrite.run.runner import GroupRewriter
+from floeplan.rewrite.run.group import GroupResult
+from floeplan.rewrite.run.rewrite_group import GroupRewriter, group_tasks
 from floeplan.transaction.commit import commit_change
 from floeplan.transaction.metadata_json import writable_metadata
 from tests.support.parquet.facts import columns_encoded, facts_of
@@ -103,8 +103,8 @@ def append(table: Table, part: pa.Table) -> None:
 def rewritten(table: Table) -> GroupResult:
     options = RewriteOptions(rewrite_all=True)
     plan = RewriteDataFilesPlanner(table, options, cache=False).plan()
-    (result,) = GroupRewriter.of(plan)(group_tasks(plan), "attempt")
-    return result
+    (task,) = group_tasks(plan)
+    return GroupRewriter.of(plan)(task, "attempt")
 
 
 def only_file(result: GroupResult) -> Path:

@@ -21,11 +21,10 @@ from floeplan.parquet.footer.footer import read_footer
 from floeplan.parquet.source import open_source
 from floeplan.rewrite.plan.options import RewriteOptions
 from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
-from floeplan.rewrite.run.group_task import GroupResult, GroupTask, assign_cores, group_tasks
-from floeplan.rewrite.run.runner import GroupRewriter
+from floeplan.rewrite.run.group import GroupResult, GroupTask
+from floeplan.rewrite.run.rewrite_group import Cores, GroupRewriter, assign_cores, cores_of, group_tasks
 from floeplan.rewrite.run.sorting import BufferedRows
 from floeplan.rewrite.strategies.base import RowOrder, parse_order
-from floeplan.tasks.memory import Cores, cores_of
 from floeplan.tasks.runner import parallel_map
 from tests.support.tables.two_specs import EVENTS, catalog, events
 
@@ -55,7 +54,7 @@ def rows_of(result: GroupResult) -> pa.Table:
 def test_any_number_of_cores_writes_the_same_files(tmp_path: Path, cores: int) -> None:
     table = made(tmp_path, SMALL_GROUPS)
     task, works = works_of(table, strategy="sort", by=("v desc", "id"), target_file_size_bytes=24_000)
-    results = [task([replace(work, cores=number) for work in works], f"of-{number}")[0] for number in (1, cores)]
+    results = [task(replace(works[0], cores=number), f"of-{number}") for number in (1, cores)]
     one, other = results
     assert rows_of(one).equals(rows_of(other))
     assert rows_of(one)["v"].to_pylist() == rows_of(one).sort_by([("v", "descending")])["v"].to_pylist()
@@ -72,7 +71,7 @@ def test_rows_are_found_where_the_map_says(tmp_path: Path, properties: dict[str,
     """Written side by side or, because of Bloom filters, one row group after the other."""
     table = made(tmp_path, SMALL_GROUPS | properties)
     task, works = works_of(table, strategy="zorder", by=("v", "id"), target_file_size_bytes=24_000)
-    (result,) = task([replace(work, cores=2) for work in works], "attempt")
+    result = task(replace(works[0], cores=2), "attempt")
     source = works[0].files[1].file.path
     ids = pq.read_table(source.removeprefix("file://"))["id"]
     positions = [number for number, value in enumerate(ids.to_pylist()) if value % 10 != 3][::7]
@@ -142,5 +141,5 @@ def test_a_column_of_a_group_is_one_piece_and_pieces_are_let_go(tmp_path: Path) 
     assert not pieces
     assert all(column.num_chunks == 1 for column in held.rows.columns)
     assert held.sorted_rows(5, 10)["id"].to_pylist() == list(range(5, 15))
-    assert held.sorted_column("id", 7, 2).to_pydict() == {"id": [7, 8]}
+    assert held.sorted_rows(7, 2, ["id"]).to_pydict() == {"id": [7, 8]}
     assert np.array_equal(np.sort(held.permutation), np.arange(30))

@@ -15,7 +15,7 @@ import floeplan as fp
 from floeplan.catalog import open_catalog
 from floeplan.cli.main import main
 from floeplan.metadata.files import local_path
-from floeplan.rewrite.execute import BarProgress, JsonProgress
+from floeplan.rewrite.progress import BarProgress, JsonProgress
 from tests.support.tables.two_specs import EVENTS, events
 
 pytestmark = pytest.mark.unit

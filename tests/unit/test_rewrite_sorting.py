@@ -14,11 +14,11 @@ from pyiceberg.table.sorting import SortOrder
 from pyiceberg.types import DecimalType, DoubleType, LongType, NestedField, StringType, StructType
 
 import floeplan as fp
+from floeplan.rewrite.run.rewrite_group import task_memory
 from floeplan.rewrite.run.sorting import sort_on_disk
 from floeplan.rewrite.strategies.base import RowOrder, parse_order
 from floeplan.rewrite.strategies.curves import level_codes
 from floeplan.rewrite.strategies.registry import find_strategy
-from floeplan.tasks.memory import task_memory
 from floeplan.write.partitioning import take_rows
 from tests.support.tables.two_specs import EVENTS, catalog, events
 

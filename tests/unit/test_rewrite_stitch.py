@@ -26,7 +26,7 @@ from floeplan.parquet.footer.thrift import (
     splice,
 )
 from floeplan.prune import PruneRequest
-from floeplan.rewrite.pages.stitch import stitch, stitch_obstacle
+from floeplan.rewrite.pages.new_file import stitch, stitch_obstacle
 from tests.support.parquet.facts import IO, expected_facts, facts_of, opened, same_place
 
 pytestmark = pytest.mark.unit

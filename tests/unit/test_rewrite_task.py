@@ -18,13 +18,13 @@ from pyiceberg.transforms import IdentityTransform
 import floeplan as fp
 from floeplan.errors import UnknownFileError
 from floeplan.metadata.files import local_path
-from floeplan.metadata.manifests.new_entries import concat_entries
+from floeplan.metadata.manifests.entries import concat_entries
 from floeplan.partition.union import UnionPartitionType
 from floeplan.rewrite.plan.model import RewriteDataFilesPlan
 from floeplan.rewrite.plan.options import RewriteOptions
 from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
-from floeplan.rewrite.run.group_task import GroupResult, group_tasks
-from floeplan.rewrite.run.runner import GroupRewriter
+from floeplan.rewrite.run.group import GroupResult
+from floeplan.rewrite.run.rewrite_group import GroupRewriter, group_tasks
 from floeplan.rewrite.strategies.registry import find_strategy
 from floeplan.transaction.change import Operation, SnapshotChange
 from floeplan.transaction.commit import commit_change
@@ -38,7 +38,7 @@ def rewritten(table: Table, **options: Any) -> tuple[RewriteDataFilesPlan, list[
     """The plan, and what became of its groups; the task travels as it would to another machine."""
     plan = RewriteDataFilesPlanner(table, RewriteOptions(**({"rewrite_all": True} | options)), cache=False).plan()
     task, works = pickle.loads(pickle.dumps((GroupRewriter.of(plan), group_tasks(plan))))
-    results = task(works, "attempt")
+    results = [task(work, "attempt") for work in works]
     return plan, pickle.loads(pickle.dumps(results))
 
 
@@ -237,5 +237,5 @@ def test_a_group_that_fails_leaves_no_file(tmp_path: Path) -> None:
             GroupRewriter.of(plan).table, GroupRewriter.of(plan).target, find_strategy(strategy), plan.order
         )
         with pytest.raises((UnknownFileError, FileNotFoundError)):
-            task(works[:1], "attempt")
+            task(works[0], "attempt")
     assert set(tmp_path.rglob("*.parquet")) == before

@@ -31,8 +31,7 @@ from pyiceberg.types import (
 from floeplan.errors import EvaluationError, FloeplanError, TypeMismatchError, UnsupportedError
 from floeplan.predicate.compile import compile_predicate
 from floeplan.predicate.ir import Opaque
-from floeplan.predicate.rows.evaluate import evaluate_rows
-from floeplan.predicate.rows.expressions import evaluate_condition
+from floeplan.predicate.rows.evaluate import evaluate_condition, evaluate_rows
 
 pytestmark = pytest.mark.unit
 

@@ -13,11 +13,10 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DoubleType, LongType, NestedField
 
+from floeplan.parquet.footer.footer import read_footer
 from floeplan.parquet.source import open_source
-from floeplan.scan.footers import FooterCache, FooterRequest
 from floeplan.scan.model import ScanOptions
-from floeplan.scan.plan import plan_scan
-from floeplan.scan.scan_plan import ScanPlan
+from floeplan.scan.plan import FOOTER_CACHE_FILES, ScanPlan, cached_footer, plan_scan
 from tests.support.tables.layouts import Files, Layout
 
 pytestmark = pytest.mark.unit
@@ -100,15 +99,17 @@ def test_damaged_footer_stays_whole_with_a_warning(files: Files) -> None:
 
 def test_cache_forgets_the_least_recently_used(files: Files) -> None:
     paths = [files.data(ROWS, SCHEMA) for _ in range(3)]
-    requests = [FooterRequest(n, path, 1, 0, "PARQUET", frozenset()) for n, path in enumerate(paths)]
-    cache = FooterCache(limit=2)
+    cached_footer.cache.clear()
 
     def get(number: int) -> tuple[object, int]:
         source = open_source(paths[number], PyArrowFileIO())
-        return cache.get(requests[number], source), source.counters.requests
+        return cached_footer(paths[number], 1, source), source.counters.requests
 
     first, _ = get(0)
+    footer = read_footer(open_source(paths[0], PyArrowFileIO()))
     get(1)
+    # Fill the cache: the next file displaces the one that was not used for the longest time.
+    cached_footer.cache.update(((str(number), 1), footer) for number in range(FOOTER_CACHE_FILES - 2))
     assert get(0) == (first, 0)
     get(2)
     assert get(0)[1] == 0

@@ -17,7 +17,7 @@ from floeplan.metadata.manifests.entries import EntriesTable, Status
 from floeplan.metadata.manifests.list_writer import ListedSnapshot, write_manifest_list
 from floeplan.metadata.manifests.manifest_list import DATA, DELETES, UNKNOWN
 from floeplan.transaction.change import Operation, SnapshotChange
-from floeplan.transaction.manifests import SnapshotManifests, TableShape
+from floeplan.transaction.manifests import SnapshotManifests, TableShape, group_entries_by_spec
 from tests.support.tables.layouts import Layout
 from tests.support.tables.producing import (
     SCHEMA,
@@ -217,10 +217,13 @@ def test_writers_of_one_status_refuse_others(tmp_path: Path) -> None:
     writer, shape = SnapshotManifests(7, "x", None), TableShape.of(line.metadata)
     known = {"sequence_number": 1, "file_sequence_number": 1}
     deleted = V2.entries([data(A, 1, status=2, **known), data(B, status=2, **known)])
-    assert [row.deleted_files.tolist() for row in writer.write_deleted_data_manifest([deleted], shape)] == [[1], [1]]
-    for write in (writer.write_existing_data_manifest, writer.write_deleted_data_manifest):
-        with pytest.raises(CorruptMetadataError, match=r"a\.parquet is not"):
-            write([new_files(V2, [data(A)])], shape)
+    groups = [(group, spec_id, DATA) for spec_id, group in group_entries_by_spec(deleted).items()]
+    assert [row.deleted_files.tolist() for row in writer.write_each(groups, shape)] == [[1], [1]]
+    for wrong in (deleted, new_files(V2, [data(A)])):
+        with pytest.raises(CorruptMetadataError, match=r"a\.parquet is not EXISTING"):
+            writer.write_existing_data_manifest([wrong], shape)
+    with pytest.raises(CorruptMetadataError, match=r"a\.parquet is not ADDED"):
+        writer.write_added_manifests(deleted, DATA, shape, 1)
 
 
 def test_many_added_files_are_spread_over_manifests_of_the_target_size(tmp_path: Path) -> None:

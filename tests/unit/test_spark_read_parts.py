@@ -38,7 +38,7 @@ from pyiceberg.types import (
 )
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from floeplan.datasource.batch import SourceOptions
+from floeplan.datasource.io import SourceOptions
 from floeplan.errors import InvalidOptionError, UnknownOptionError, UnsupportedError
 from floeplan.predicate.ir import Between, BloomEq, Cmp, CmpOp, Column, InList, Not, Or, StartsWith
 from floeplan.predicate.literals import Value

@@ -10,8 +10,16 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
-from floeplan.datasource.batch import FilesPartition, FloeplanReader, FloeplanWriter, SourceOptions
-from floeplan.datasource.streaming import BATCH_ID, QUERY_ID, AppendStream, StreamAppends
+from floeplan.datasource.io import (
+    BATCH_ID,
+    QUERY_ID,
+    AppendStream,
+    FilesPartition,
+    FloeplanReader,
+    FloeplanWriter,
+    SourceOptions,
+    StreamAppends,
+)
 from floeplan.errors import BadInputError, InvalidOptionError, UnsupportedError
 
 pytestmark = pytest.mark.unit

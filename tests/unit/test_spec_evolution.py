@@ -16,7 +16,7 @@ from pyiceberg.types import DoubleType, LongType, NestedField, StringType, Struc
 from floeplan.catalog import load_table
 from floeplan.errors import BadInputError, CommitConflictError, FloeplanError, UnsupportedError
 from floeplan.partition.evolution import AddField, DropField, RenameField, SpecChange, evolved_spec, replace_field
-from floeplan.sql_text.alter import parse_term
+from floeplan.sql_text.parse import parse_term
 from floeplan.transaction.catalog_commit import CommitOptions, RetryPolicy, Timing
 from floeplan.transaction.evolve_spec import add_spec, evolve_spec
 from tests.support.tables.two_specs import catalog

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import (
@@ -28,10 +30,11 @@ from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokens import Tokenizer, TokenType
 
 from floeplan.errors import FloeplanError
+from floeplan.predicate import sql_compiler as sql
+from floeplan.predicate import sql_parser
 from floeplan.predicate.names import Names
-from floeplan.predicate.sql import compiler as sql
-from floeplan.predicate.sql.compiler import compile_sql
-from floeplan.predicate.sql.split import compile_plain_piece, tokenize
+from floeplan.predicate.sql_compiler import compile_plain_piece, compile_sql
+from floeplan.predicate.sql_parser import tokenize
 
 pytestmark = pytest.mark.unit
 TYPES: dict[str, PrimitiveType] = {
@@ -168,6 +171,16 @@ def test_a_list_inside_a_larger_predicate_keeps_its_meaning(text: str, monkeypat
     found = outcome(text.replace("{}", LISTS[-1]), names_of(TYPES))
     monkeypatch.setattr(sql, "compile_plain_piece", lambda tokens, names: None)
     assert found == outcome(text.replace("{}", LISTS[-1]), names_of(TYPES))
+
+
+@pytest.mark.parametrize(
+    "text", [*MIXED, *(f"{c} NOT IN ({{}})" for c in TYPES), "s = 'l IN ({})'", "-- IN ({})\ni = 1"]
+)
+def test_a_list_of_integers_is_read_without_tokens(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = text.replace("{}", LISTS[-1].replace("5,", "5\n ,\t"))
+    found = outcome(text, names_of(TYPES))
+    monkeypatch.setattr(sql_parser, "_INTEGERS", re.compile("(?!)"))
+    assert found == outcome(text, names_of(TYPES))
 
 
 def test_a_column_inside_a_struct_needs_no_parser(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,26 +14,11 @@ from pyiceberg.transforms import (
 )
 
 from floeplan.dml.assign import SubqueryCondition
+from floeplan.dml.merge.compile import WhenText
 from floeplan.errors import BadInputError
 from floeplan.partition.evolution import AddField, DropField, Term
-from floeplan.sql_text.alter import parse_term
-from floeplan.sql_text.parse import parse_statement
-from floeplan.sql_text.statements import (
-    AlterPartitioning,
-    Assignment,
-    Clause,
-    Delete,
-    DeleteRow,
-    Insert,
-    InsertRow,
-    Merge,
-    PartitionValue,
-    Query,
-    Relation,
-    TableName,
-    Update,
-    UpdateRow,
-)
+from floeplan.sql_text.parse import parse_statement, parse_term
+from floeplan.sql_text.statements import AlterPartitioning, Delete, Insert, Merge, TableName, Update
 
 pytestmark = pytest.mark.unit
 T = TableName(("db", "t"))
@@ -74,7 +59,7 @@ def test_delete(text: str, expected: Delete) -> None:
 def test_of_a_condition_with_subqueries_the_rest_chooses_files(condition: str, implied: str) -> None:
     expected = SubqueryCondition(condition, implied, "t")
     assert parse_statement(f"DELETE FROM db.t WHERE {condition}") == Delete(T, expected)
-    updated = Update(T, (Assignment(("v",), "1"),), expected)
+    updated = Update(T, {"`v`": "1"}, expected)
     assert parse_statement(f"UPDATE db.t SET v = 1 WHERE {condition}") == updated
 
 
@@ -92,10 +77,10 @@ def test_the_text_of_an_expression_is_kept_as_it_was_written() -> None:
 def test_keywords_are_names_where_spark_takes_them_as_names() -> None:
     """sqlglot reserves them; Spark does not."""
     assert parse_statement("UPDATE db.when AS set SET set.end = when.x, values = 1") == Update(
-        TableName(("db", "when")), (Assignment(("end",), "when.x"), Assignment(("values",), "1"))
+        TableName(("db", "when")), {"`end`": "when.x", "`values`": "1"}
     )
     assert parse_statement("INSERT INTO db.values (from, table) SELECT when, end FROM s") == Insert(
-        TableName(("db", "values")), Query("SELECT when, end FROM s"), columns=("from", "table")
+        TableName(("db", "values")), "SELECT when, end FROM s", columns=("from", "table")
     )
 
 
@@ -106,14 +91,14 @@ def test_update() -> None:
     """
     assert parse_statement(text) == Update(
         T,
-        (
-            Assignment(("v",), "v + 1"),
-            Assignment(("s", "f"), "concat(a, ',', 'WHERE')"),
-            Assignment(("w",), "CASE WHEN a THEN 1 ELSE 2 END"),
-        ),
+        {
+            "`v`": "v + 1",
+            "`s`.`f`": "concat(a, ',', 'WHERE')",
+            "`w`": "CASE WHEN a THEN 1 ELSE 2 END",
+        },
         "id = 3",
     )
-    assert parse_statement("UPDATE db.t SET v = NULL") == Update(T, (Assignment(("v",), "NULL"),))
+    assert parse_statement("UPDATE db.t SET v = NULL") == Update(T, {"`v`": "NULL"})
 
 
 def test_merge_with_every_kind_of_clause() -> None:
@@ -130,26 +115,23 @@ def test_merge_with_every_kind_of_clause() -> None:
     """
     assert parse_statement(text) == Merge(
         TableName(("db", "t"), "b"),
-        Query("SELECT id, max(v) AS v FROM news GROUP BY id"),
+        "SELECT id, max(v) AS v FROM news GROUP BY id",
         "target.id = source.id AND target.day >= DATE '2024-01-01'",
         matched=(
-            Clause(DeleteRow(), "source.v IS NULL"),
-            Clause(
-                UpdateRow((Assignment(("v",), "source.v"), Assignment(("w",), "target.w + source.w"))),
+            WhenText("source.v IS NULL", deletes=True),
+            WhenText(
                 "CASE WHEN target.a THEN source.b ELSE c END",
+                {"`v`": "source.v", "`w`": "target.w + source.w"},
             ),
-            Clause(UpdateRow(None)),
+            WhenText(None),
         ),
         not_matched=(
-            Clause(
-                InsertRow((Assignment(("id",), "source.id"), Assignment(("v",), "coalesce(source.v, 0)"))),
-                "source.v > 0",
-            ),
-            Clause(InsertRow(None)),
+            WhenText("source.v > 0", {"`id`": "source.id", "`v`": "coalesce(source.v, 0)"}),
+            WhenText(None),
         ),
         not_matched_by_source=(
-            Clause(UpdateRow((Assignment(("v",), "-target.v"),)), "target.v < 0"),
-            Clause(DeleteRow()),
+            WhenText("target.v < 0", {"`v`": "-target.v"}),
+            WhenText(None, deletes=True),
         ),
     )
 
@@ -157,19 +139,19 @@ def test_merge_with_every_kind_of_clause() -> None:
 @pytest.mark.parametrize(
     ("using", "source", "columns", "on"),
     [
-        ("db.s ON t.id = s.id", Relation(("db", "s")), None, "target.id = source.id"),
-        ("db.s ON db.t.id = db.s.id", Relation(("db", "s")), None, "target.id = source.id"),
+        ("db.s ON t.id = s.id", TableName(("db", "s")), None, "target.id = source.id"),
+        ("db.s ON db.t.id = db.s.id", TableName(("db", "s")), None, "target.id = source.id"),
         (
             "parquet.`/a/b.parquet` p ON t.id = p.id",
-            Relation(("parquet", "/a/b.parquet")),
+            TableName(("parquet", "/a/b.parquet")),
             None,
             "target.id = source.id",
         ),
-        ("news AS t ON db.t.id = 1", Relation(("news",)), None, "target.id = 1"),
-        ("news ON flag", Relation(("news",)), None, "(flag)"),
+        ("news AS t ON db.t.id = 1", TableName(("news",)), None, "target.id = 1"),
+        ("news ON flag", TableName(("news",)), None, "(flag)"),
         (
             "(VALUES (1, 'a')) AS s(id, v) ON t.id = s.id",
-            Query("VALUES (1, 'a')"),
+            "VALUES (1, 'a')",
             ("id", "v"),
             "target.id = source.id",
         ),
@@ -177,42 +159,42 @@ def test_merge_with_every_kind_of_clause() -> None:
 )
 def test_merge_sources(using: str, source: object, columns: object, on: str) -> None:
     found = parse_statement(f"MERGE INTO db.t USING {using} WHEN MATCHED THEN DELETE")
-    assert found == Merge(T, source, on, (Clause(DeleteRow()),), source_columns=columns)  # type: ignore[arg-type]
+    assert found == Merge(T, source, on, (WhenText(None, deletes=True),), source_columns=columns)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("INSERT INTO db.t VALUES (1, 'a')", Insert(T, Query("VALUES (1, 'a')"))),
-        ("INSERT INTO TABLE db.t TABLE db.s", Insert(T, Query("TABLE db.s"))),
-        ("INSERT INTO db.t (a, `b c`) VALUES (1, 2)", Insert(T, Query("VALUES (1, 2)"), columns=("a", "b c"))),
-        ("INSERT INTO db.t (a) (SELECT 1)", Insert(T, Query("(SELECT 1)"), columns=("a",))),
-        ("INSERT INTO db.t (SELECT 1, 2)", Insert(T, Query("(SELECT 1, 2)"))),
-        ("INSERT INTO db.t BY NAME SELECT 1 AS a", Insert(T, Query("SELECT 1 AS a"), by_name=True)),
+        ("INSERT INTO db.t VALUES (1, 'a')", Insert(T, "VALUES (1, 'a')")),
+        ("INSERT INTO TABLE db.t TABLE db.s", Insert(T, "TABLE db.s")),
+        ("INSERT INTO db.t (a, `b c`) VALUES (1, 2)", Insert(T, "VALUES (1, 2)", columns=("a", "b c"))),
+        ("INSERT INTO db.t (a) (SELECT 1)", Insert(T, "(SELECT 1)", columns=("a",))),
+        ("INSERT INTO db.t (SELECT 1, 2)", Insert(T, "(SELECT 1, 2)")),
+        ("INSERT INTO db.t BY NAME SELECT 1 AS a", Insert(T, "SELECT 1 AS a", by_name=True)),
         (
             "WITH n AS (SELECT 1) INSERT INTO db.t SELECT * FROM n",
-            Insert(T, Query("WITH n AS (SELECT 1) SELECT * FROM n")),
+            Insert(T, "WITH n AS (SELECT 1) SELECT * FROM n"),
         ),
         (
             "INSERT INTO db.t WITH n AS (SELECT 1) SELECT * FROM n",
-            Insert(T, Query("WITH n AS (SELECT 1) SELECT * FROM n")),
+            Insert(T, "WITH n AS (SELECT 1) SELECT * FROM n"),
         ),
-        ("INSERT OVERWRITE db.t SELECT * FROM s", Insert(T, Query("SELECT * FROM s"), overwrite=True)),
+        ("INSERT OVERWRITE db.t SELECT * FROM s", Insert(T, "SELECT * FROM s", overwrite=True)),
         (
             "INSERT OVERWRITE TABLE db.t PARTITION (r = 'e,u', d) (x) SELECT 1",
             Insert(
                 T,
-                Query("SELECT 1"),
+                "SELECT 1",
                 overwrite=True,
                 columns=("x",),
-                partition=(PartitionValue("r", "'e,u'"), PartitionValue("d")),
+                partition=(("r", "'e,u'"), ("d", None)),
             ),
         ),
         (
             "INSERT INTO db.t REPLACE WHERE t.r = 'eu' AND d > 1 SELECT 1",
-            Insert(T, Query("SELECT 1"), replace_where="r = 'eu' AND d > 1"),
+            Insert(T, "SELECT 1", replace_where="r = 'eu' AND d > 1"),
         ),
-        ("INSERT INTO db.t.branch_b VALUES (1)", Insert(TableName(("db", "t"), "b"), Query("VALUES (1)"))),
+        ("INSERT INTO db.t.branch_b VALUES (1)", Insert(TableName(("db", "t"), "b"), "VALUES (1)")),
     ],
 )
 def test_insert(text: str, expected: Insert) -> None:

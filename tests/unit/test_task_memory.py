@@ -10,7 +10,7 @@ from threading import Barrier
 
 import pytest
 
-from floeplan.tasks.memory import raised_gc_threshold
+from floeplan.tasks.runner import raised_gc_threshold
 
 pytestmark = pytest.mark.unit
 

@@ -16,8 +16,7 @@ from pyiceberg.transforms import BucketTransform
 
 from floeplan.errors import BadInputError, CommitConflictError
 from floeplan.metadata.delete_index import DeleteFileId
-from floeplan.metadata.manifests.entries import Content, EntriesTable, Status
-from floeplan.metadata.manifests.new_entries import new_entries
+from floeplan.metadata.manifests.entries import Content, EntriesTable, Status, new_entries
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.compile import compile_predicate
 from floeplan.scan.plan import plan_scan

@@ -9,12 +9,11 @@ applied.
 
 Modules in reading order:
 
-- ``reports``: scan reports of several writers as one DataFrame.
 - ``findings``: thresholds, findings, reasons and advice.
+- ``reports``: scan reports of several writers, as one DataFrame or as the predicates of one table with their runs.
 - ``job``: the audit on Spark.
-- ``workload``: the predicates of one table, with their runs.
-- ``layout``: the layouts to try, simulated on sample points.
-- ``advisor``: estimates, ranks and applies candidates.
+- ``layout``: a layout simulated on sample points.
+- ``advisor``: the layouts to try; estimates, ranks and applies candidates.
 
 Imported by ``explorer`` and ``cli``.
 """

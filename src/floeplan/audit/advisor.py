@@ -7,42 +7,31 @@ groups and pages are ignored on both sides of the comparison.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyiceberg.transforms as pt
+from pyiceberg.partitioning import PartitionField
 from pyiceberg.table import Table
 
-from floeplan.audit.layout import (
-    MANIFESTS,
-    SPEC,
-    UPGRADE,
-    ZORDER,
-    Idea,
-    Layout,
-    Part,
-    Points,
-    curve_keys,
-    ideas,
-    lay_out,
-    points_from_bounds,
-    points_from_rows,
-    workload_columns,
-)
-from floeplan.audit.workload import Workload, read_workload
+from floeplan.audit.layout import Layout, Points, curve_keys, lay_out, points_from_bounds, points_from_rows
+from floeplan.audit.reports import Workload, read_workload
 from floeplan.catalog import load_table
 from floeplan.maintain.rewrite_manifests import LEAST_ENTRIES, rewrite_manifests
 from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns
-from floeplan.metadata.manifests.manifest_list import DATA, ManifestListTable
+from floeplan.metadata.manifests.manifest_list import DATA
 from floeplan.metadata.manifests.stats import file_stats, partition_stats
 from floeplan.partition.evolution import AddField, SpecChange, Term, drop_all
+from floeplan.partition.fields import BoundField, bind_field, transform_name
 from floeplan.partition.recover import recover_tuples
-from floeplan.partition.union import UnionPartitionType, partition_answer
+from floeplan.partition.transforms import Transform, can_apply
+from floeplan.partition.union import partition_answer
 from floeplan.predicate.build import columns as predicate_columns
 from floeplan.predicate.ir import Column
 from floeplan.predicate.stats import kleene
@@ -52,10 +41,23 @@ from floeplan.rewrite.spec_upgrade.upgrade import upgrade_spec
 from floeplan.snapshot.passes import Predicate, evaluate_entries, evaluate_manifests, is_delete_manifest
 from floeplan.snapshot.reader import ScanTarget, SnapshotReader, resolve_target
 from floeplan.transaction.evolve_spec import evolve_spec
-from floeplan.vectors import Ints, Mask
+from floeplan.vectors import Mask
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+SPEC, SORT, ZORDER, UPGRADE, MANIFESTS = KINDS = ("spec", "sort", "zorder", "upgrade-spec", "manifests")
+MOST_COLUMNS = 4
+"""The number of columns to try, those that most runs filter by."""
+
+_FIRST_FREE_ID = 1 << 30
+_TIME_UNITS: tuple[Transform, ...] = (pt.HourTransform(), pt.DayTransform(), pt.MonthTransform())
+_TRANSFORMS: tuple[Transform, ...] = (
+    pt.IdentityTransform(),
+    *_TIME_UNITS,
+    pt.BucketTransform(16),
+    pt.TruncateTransform(4),
+)
 
 TARGET_BYTES = 8 * 2**20
 """Iceberg's default of ``commit.manifest.target-size-bytes``."""
@@ -116,7 +118,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class AdviceResult:
-    """The useful candidates, best first, and the workload and files they are based on."""
+    """The useful candidates, best first, the workload and files they are based on, and the result of applying one."""
 
     table: str
     runs: int
@@ -125,11 +127,13 @@ class AdviceResult:
     files: int
     bytes: int
     candidates: tuple[Candidate, ...]
+    applied: Mapping[str, Any] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
         names = ("table", "runs", "unusable", "predicates", "files", "bytes")
-        return {name: getattr(self, name) for name in names} | {"candidates": [c.to_dict() for c in self.candidates]}
+        found = {name: getattr(self, name) for name in names} | {"candidates": [c.to_dict() for c in self.candidates]}
+        return found if self.applied is None else found | {"applied": dict(self.applied)}
 
 
 def advise(
@@ -157,10 +161,11 @@ class _Advisor:
 
     def __init__(self, target: ScanTarget, workload: Workload, options: AdviseOptions) -> None:
         self.target, self.workload, self.options = target, workload, options
-        self.filtered = workload_columns(workload)
+        self.filtered = workload.columns()
         reader = SnapshotReader.open(target.table, target.snapshot)
         self.union, self.manifests = reader.union, reader.manifests
-        self.entries = _data_entries(reader, self.filtered)
+        stats = {column.field_id for column in self.filtered} | {field.bound.source_id for field in self.union.fields}
+        self.entries = reader.entries(reader.manifest_rows(DATA), EntryColumns(frozenset(), stats=frozenset(stats)))
         self.sizes = self.entries.ints("file_size_in_bytes")
 
     def advise(self) -> AdviceResult:
@@ -181,54 +186,60 @@ class _Advisor:
         )
 
     def _layouts(self) -> Iterator[Candidate]:
-        current = self._current_parts()
-        columns = list({c.field_id: c for c in (*self.filtered, *map(_source, current))}.values())
-        points = self._points(columns)
-        if any(part.field.source_id not in points.columns for part in current):
-            current = ()
-        now = self._read_now()
-        for idea in ideas(points, self.filtered, current):
-            layout = self._try(idea, points)
-            if len(layout.bytes) <= _MAX_FILES_FACTOR * len(self.entries):
-                candidate = self._candidate(idea, points, layout, int(now.sum()), int(self.sizes.sum()))
-                if candidate.saved >= self._least_saved():
-                    yield candidate
-        old = self.entries.spec_id != self.target.metadata.default_spec_id
-        if current and old.any():
-            yield self._spec_upgrade(current, points, old, now)
-
-    def _least_saved(self) -> float:
-        """One file per run of the rarest predicate: smaller savings depend on where files happen to be split."""
-        return float(self.sizes.mean()) * min(runs for _, runs in self.workload.predicates)
-
-    def _current_parts(self) -> tuple[Part, ...]:
+        """Every idea that saves bytes, and an upgrade of the files of older specs."""
         spec = self.union.spec(self.target.metadata.default_spec_id)
         named = [(field, self.target.schema.find_column_name(field.source_id)) for field in spec.fields]
-        return tuple(
-            Part(field, Term(tuple(name.split(".")), field.transform))
+        current = tuple(
+            _Part(field, Term(tuple(name.split(".")), field.transform))
             for field, name in named
             if name is not None and not field.obstacle
         )
-
-    def _points(self, columns: list[Column]) -> Points:
+        sources = [Column(part.field.source_id, part.field.source_type, part.term.column) for part in current]
+        columns = list({column.field_id: column for column in (*self.filtered, *sources)}.values())
         if self.options.sample is not None:
-            return points_from_rows(self.target.table, self.entries, columns, self.options.sample)
-        return points_from_bounds(self.entries, columns, max(POINTS, _POINTS_PER_FILE * len(self.entries)))
+            points = points_from_rows(self.target.table, self.entries, columns, self.options.sample)
+        else:
+            number = max(POINTS, _POINTS_PER_FILE * len(self.entries))
+            points = points_from_bounds(self.entries, columns, number)
+        if any(part.field.source_id not in points.columns for part in current):
+            current = ()
+        # The bytes of each file that all runs read with the current layout.
+        now = np.zeros(len(self.entries), dtype=np.int64)
+        for expr, runs in self.workload.predicates:
+            predicate = Predicate(expr, predicate_columns(expr), self.union)
+            now += runs * evaluate_entries(predicate, self.entries).tri.keep * self.sizes
+        # Savings below one file per run of the rarest predicate depend on where files happen to be split.
+        least_saved = float(self.sizes.mean()) * min(runs for _, runs in self.workload.predicates)
+        for idea in _ideas(points, self.filtered, current):
+            layout = self._simulate(idea, points)
+            if len(layout.bytes) <= _MAX_FILES_FACTOR * len(self.entries):
+                candidate = self._candidate(idea, points, layout, int(now.sum()), int(self.sizes.sum()))
+                if candidate.saved >= least_saved:
+                    yield candidate
+        old = self.entries.spec_id != self.target.metadata.default_spec_id
+        if current and old.any():
+            # A file whose bounds prove one partition of the current spec is moved by metadata, without cost.
+            idea, old_points = _Idea(UPGRADE, current), points.of_files(old)
+            proven = recover_tuples(idea.fields, file_stats(self.entries, sources))
+            movable = np.logical_and.reduce([part.recovered for part in proven.values()])
+            cost = int(self.sizes[old & ~movable].sum())
+            yield self._candidate(idea, old_points, self._simulate(idea, old_points), int(now[old].sum()), cost)
 
-    def _read_now(self) -> Ints:
-        """The bytes of each file that all runs read with the current layout."""
-        total = np.zeros(len(self.entries), dtype=np.int64)
-        for predicate, runs in self.workload.predicates:
-            bound = Predicate(predicate, predicate_columns(predicate), self.union)
-            total += runs * evaluate_entries(bound, self.entries).tri.keep * self.sizes
-        return total
-
-    def _try(self, idea: Idea, points: Points) -> Layout:
+    def _simulate(self, idea: _Idea, points: Points) -> Layout:
+        chosen = [points.columns[column.field_id] for column in idea.by]
+        keys = curve_keys(chosen) if idea.kind == ZORDER else [column.codes for column in chosen]
         file_bytes = max(float(self.sizes.mean()), _POINTS_PER_FILE * float(points.bytes.mean()))
-        return lay_out(points, idea.fields, _keys(idea, points), file_bytes)
+        return lay_out(points, idea.fields, keys, file_bytes)
 
-    def _candidate(self, idea: Idea, points: Points, layout: Layout, before: int, cost: int) -> Candidate:
+    def _candidate(self, idea: _Idea, points: Points, layout: Layout, before: int, cost: int) -> Candidate:
         after = sum(runs * layout.bytes_read(predicate) for predicate, runs in self.workload.predicates)
+        name, by = self.target.name, ",".join(idea.columns)
+        command = f"floeplan rewrite {name} --strategy {idea.kind} --by {by} --option rewrite-all=true"
+        if idea.kind == UPGRADE:
+            command = f"floeplan upgrade-spec {name}"
+        elif idea.kind == SPEC:
+            rewrite = f"floeplan rewrite {name} --spec current --option rewrite-all=true"
+            command = f"evolve the spec to ({', '.join(idea.columns)}), then: {rewrite}"
         return Candidate(
             kind=idea.kind,
             columns=idea.columns,
@@ -236,71 +247,91 @@ class _Advisor:
             estimated_bytes_after=round(after),
             basis=f"{points.basis}, {self.workload.runs} runs",
             bytes_rewritten=cost,
-            command=_command(idea, self.target.name),
+            command=command,
             terms=tuple(part.term for part in idea.parts),
         )
 
-    def _spec_upgrade(self, current: tuple[Part, ...], points: Points, old: Mask, now: Ints) -> Candidate:
-        """Files of older specs under the current spec; a file whose bounds prove one partition is moved by metadata."""
-        idea, old_points = Idea(UPGRADE, current), points.of_files(old)
-        proven = recover_tuples(idea.fields, file_stats(self.entries, map(_source, current)))
-        movable = np.logical_and.reduce([part.recovered for part in proven.values()])
-        cost = int(self.sizes[old & ~movable].sum())
-        return self._candidate(idea, old_points, self._try(idea, old_points), int(now[old].sum()), cost)
-
-    def _manifest_clustering(self) -> list[Candidate]:
-        before, after = _clustered_manifests(self.manifests, self.entries, self.union, self.workload)
-        if before <= after:
-            return []
-        columns = tuple(dict.fromkeys(field.name for field in self.union.fields))
-        basis = f"partition values of {len(self.entries)} files, {self.workload.runs} runs"
-        return [
-            Candidate(MANIFESTS, columns, before, after, basis, 0, f"floeplan rewrite-manifests {self.target.name}")
-        ]
-
-
-def _keys(idea: Idea, points: Points) -> Sequence[npt.NDArray[Any]]:
-    chosen = [points.columns[column.field_id] for column in idea.by]
-    return curve_keys(chosen) if idea.kind == ZORDER else [column.codes for column in chosen]
-
-
-def _command(idea: Idea, table: str) -> str:
-    """The command that applies an idea."""
-    if idea.kind == UPGRADE:
-        return f"floeplan upgrade-spec {table}"
-    if idea.kind == SPEC:
-        by = ", ".join(idea.columns)
-        return f"evolve the spec to ({by}), then: floeplan rewrite {table} --spec current --option rewrite-all=true"
-    return f"floeplan rewrite {table} --strategy {idea.kind} --by {','.join(idea.columns)} --option rewrite-all=true"
+    def _manifest_clustering(self) -> Iterator[Candidate]:
+        """The bytes of data manifests that all runs read: now, and with entries sorted by partition."""
+        data = ~is_delete_manifest(self.manifests)
+        length = np.where(data, self.manifests.length, 0)
+        partition = {str(i): array for i, array in self.entries.partition_columns().items()}
+        keys = pa.table({"spec": pa.array(self.entries.spec_id)} | partition)
+        partitions = keys.group_by(keys.column_names).aggregate([]).num_rows
+        most = min(partitions, -(-len(self.entries) // LEAST_ENTRIES))
+        number = max(int(-(-length.sum() // TARGET_BYTES)), min(int(data.sum()), most), 1)
+        # Entries sorted by spec and partition, and split evenly.
+        order = pc.sort_indices(keys, sort_keys=[(name, "ascending") for name in keys.column_names])
+        manifest = np.empty(len(self.entries), dtype=np.int64)
+        manifest[order.to_numpy()] = np.arange(len(self.entries)) * number // max(len(self.entries), 1)
+        before = after = 0
+        for expr, runs in self.workload.predicates:
+            predicate = Predicate(expr, predicate_columns(expr), self.union)
+            before += runs * int(length[evaluate_manifests(predicate, self.manifests).tri.keep].sum())
+            opened = np.bincount(manifest, _may_match(predicate, self.entries), number) > 0
+            after += runs * round(int(length.sum()) * float(opened.mean()))
+        if before > after:
+            columns = tuple(dict.fromkeys(field.name for field in self.union.fields))
+            basis = f"partition values of {len(self.entries)} files, {self.workload.runs} runs"
+            command = f"floeplan rewrite-manifests {self.target.name}"
+            yield Candidate(MANIFESTS, columns, before, after, basis, 0, command)
 
 
-def _source(part: Part) -> Column:
-    """The source column of a partition field."""
-    return Column(part.field.source_id, part.field.source_type, part.term.column)
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A partition field of a layout, and its term."""
+
+    field: BoundField
+    term: Term
+
+    def __str__(self) -> str:
+        """The column of an identity, otherwise the transform around it: ``day(ts)``, ``bucket(16, id)``."""
+        source, name = ".".join(self.term.column), transform_name(self.term.transform)
+        match self.term.transform:
+            case pt.IdentityTransform():
+                return source
+            case pt.BucketTransform(num_buckets=parameter) | pt.TruncateTransform(width=parameter):
+                return f"{name}({parameter}, {source})"
+        return f"{name}({source})"
 
 
-def _data_entries(reader: SnapshotReader, filtered: list[Column]) -> EntriesTable:
-    stats = {column.field_id for column in filtered} | {field.bound.source_id for field in reader.union.fields}
-    columns = EntryColumns(frozenset(), stats=frozenset(stats))
-    return reader.entries(reader.manifest_rows(DATA), columns)
+@dataclass(frozen=True, slots=True)
+class _Idea:
+    """A layout to try: its partition fields, and the columns to sort or cluster by within partitions."""
+
+    kind: str
+    parts: tuple[_Part, ...]
+    by: tuple[Column, ...] = ()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns or transforms of the layout, as text."""
+        return tuple(map(str, self.by or self.parts))
+
+    @property
+    def fields(self) -> tuple[BoundField, ...]:
+        """The partition fields."""
+        return tuple(part.field for part in self.parts)
 
 
-def _clustered_manifests(
-    manifests: ManifestListTable, entries: EntriesTable, union: UnionPartitionType, workload: Workload
-) -> tuple[int, int]:
-    """The bytes of data manifests that all runs read: now, and with entries sorted by partition."""
-    data = ~is_delete_manifest(manifests)
-    length = np.where(data, manifests.length, 0)
-    most = min(_partitions(entries), -(-len(entries) // LEAST_ENTRIES))
-    number = max(int(-(-length.sum() // TARGET_BYTES)), min(int(data.sum()), most), 1)
-    manifest = _manifest_of(entries, number)
-    before = after = 0
-    for expr, runs in workload.predicates:
-        predicate = Predicate(expr, predicate_columns(expr), union)
-        before += runs * int(length[evaluate_manifests(predicate, manifests).tri.keep].sum())
-        opened = np.bincount(manifest, _may_match(predicate, entries), number) > 0
-        after += runs * round(int(length.sum()) * float(opened.mean()))
-    return before, after
+def _ideas(points: Points, filtered: Sequence[Column], current: tuple[_Part, ...]) -> Iterator[_Idea]:
+    """Sort orders and Z-orders within the current spec, specs of one field, and the current spec plus one field."""
+    known = [column for column in filtered if column.field_id in points.columns][:MOST_COLUMNS]
+    for column in known:
+        yield _Idea(SORT, current, (column,))
+    for number in (2, 3):
+        for some in combinations(known, number):
+            yield _Idea(ZORDER, current, some)
+    for position, column in enumerate(known):
+        for transform in _TRANSFORMS:
+            if not can_apply(transform, column.type):
+                continue
+            field = PartitionField(column.field_id, _FIRST_FREE_ID + position, transform, str(column))
+            bound = bind_field(field, {column.field_id: (column.type,)})
+            part = _Part(bound, Term(column.path, transform))
+            yield _Idea(SPEC, (part,))
+            if current and column.field_id not in {old.field.source_id for old in current}:
+                yield _Idea(SPEC, (*current, part))
 
 
 def _may_match(predicate: Predicate, entries: EntriesTable) -> Mask:
@@ -310,38 +341,16 @@ def _may_match(predicate: Predicate, entries: EntriesTable) -> Mask:
     return kleene(predicate.expr, stats.nonempty, lambda leaf: partition_answer(leaf, fields, stats)).keep
 
 
-def _cluster_keys(entries: EntriesTable) -> pa.Table:
-    return pa.table(
-        {"spec": pa.array(entries.spec_id)} | {str(i): array for i, array in entries.partition_columns().items()}
-    )
-
-
-def _partitions(entries: EntriesTable) -> int:
-    keys = _cluster_keys(entries)
-    return int(keys.group_by(keys.column_names).aggregate([]).num_rows)
-
-
-def _manifest_of(entries: EntriesTable, number: int) -> Ints:
-    """The manifest of each entry when entries are sorted by spec and partition and split evenly."""
-    keys = _cluster_keys(entries)
-    order = pc.sort_indices(keys, sort_keys=[(name, "ascending") for name in keys.column_names])
-    manifest = np.empty(len(entries), dtype=np.int64)
-    manifest[order.to_numpy()] = np.arange(len(entries)) * number // max(len(entries), 1)
-    return manifest
-
-
-_ALL = {"rewrite-all": "true"}
-
-
 def apply_candidate(table: Table, candidate: Candidate, spark: SparkSession | None = None) -> dict[str, Any]:
     """Apply a candidate; returns the result of the operation as JSON."""
     if candidate.kind == MANIFESTS:
         return dict(rewrite_manifests(table).to_dict())
     if candidate.kind == UPGRADE:
         return dict(upgrade_spec(table, spark=spark).to_dict())
+    every_file = {"rewrite-all": "true"}
     if candidate.kind == SPEC:
         changes: tuple[SpecChange, ...] = (*drop_all(table.metadata), *(AddField(term) for term in candidate.terms))
         evolved = evolve_spec(table, changes)
-        return dict(rewrite_data_files(evolved.table, spec=CURRENT, options=_ALL, spark=spark).to_dict())
-    done = rewrite_data_files(table, strategy=candidate.kind, by=candidate.columns, options=_ALL, spark=spark)
+        return dict(rewrite_data_files(evolved.table, spec=CURRENT, options=every_file, spark=spark).to_dict())
+    done = rewrite_data_files(table, strategy=candidate.kind, by=candidate.columns, options=every_file, spark=spark)
     return dict(done.to_dict())

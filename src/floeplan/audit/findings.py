@@ -34,7 +34,6 @@ Of equally frequent reasons of a query the first applies.
 
 REASONS = tuple(ADVICE)
 
-
 _COMPARISONS = {"eq": "=", "not-eq": "!=", "lt": "<", "lt-eq": "<=", "gt": ">", "gt-eq": ">="}
 _OTHERS = {
     "in": "{} IN (?)",
@@ -170,22 +169,11 @@ class Finding:
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
-        return {
-            "fingerprint": self.fingerprint,
-            "table": self.table,
-            "filter": self.filter,
-            "runs": self.runs,
+        query = ("fingerprint", "table", "filter", "runs", "bytes_kept", "bytes_per_run", "selectivity", "trend")
+        return {name: getattr(self, name) for name in (*query, "first_run", "last_run", "reason", "advice")} | {
             "files_kept_ratio": self.ratios["files"],
-            "bytes_kept": self.bytes_kept,
-            "bytes_per_run": self.bytes_per_run,
             "ratios": dict(self.ratios),
-            "selectivity": self.selectivity,
-            "trend": self.trend,
-            "first_run": self.first_run,
-            "last_run": self.last_run,
-            "reason": self.reason,
             "reasons": dict(self.reasons),
-            "advice": self.advice,
             "days": [day.to_dict() for day in self.days],
         }
 
@@ -207,14 +195,8 @@ class AuditResult:
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
-        return {
-            "queries": self.queries,
-            "runs": self.runs,
-            "unreadable": self.unreadable,
-            "bytes_kept": self.bytes_kept,
-            "flagged_total": self.flagged_total,
-            "flagged": [finding.to_dict() for finding in self.flagged],
-        }
+        found = {name: getattr(self, name) for name in self.__slots__}
+        return found | {"flagged": [finding.to_dict() for finding in self.flagged]}
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,14 +61,22 @@ def audit(
     scans = audited_columns(parsed_reports(report_lines(spark, reports, chosen.since, catalog)))
     if chosen.since is not None:
         scans = scans.where(f"time >= timestamp_millis({int(chosen.since.timestamp() * 1000)})")
-    return _result(per_query(scans, chosen), chosen)
+    return _result(_per_query(scans, chosen), chosen)
 
 
-def per_query(scans: DataFrame, options: AuditOptions) -> DataFrame:
+def _per_query(scans: DataFrame, options: AuditOptions) -> DataFrame:
     """Sums per query: first per day, for the trend, then over all days."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    tests = _reason_tests(options)
+    # For each reason a condition that holds for reports with it.
+    tests = {reason: f"array_contains(causes, '{reason}')" for reason in CURES} | {
+        OLD_SPEC: "old_spec_bytes * 2 >= bytes_kept AND uses_partition",
+        DELETES: f"files_kept > 0 AND deletes_kept >= {options.deletes_per_file} * files_kept",
+        MANIFESTS: f"manifests_kept >= {options.min_manifests}"
+        f" AND files_total < {options.files_per_manifest} * manifests_total",
+        NO_FILTER: "shape = 'true' AND opaque = ''",
+        NO_PARTITION: "NOT uses_partition AND (shape != 'true' OR opaque != '')",
+    }
     sums = {name: F.try_sum(name) for name in ("files_kept", "bytes_kept", "deletes_kept")}
     for level in RATIOS:
         sums[f"{level}_total"] = F.try_sum(f"{level}_total")
@@ -87,21 +95,12 @@ def per_query(scans: DataFrame, options: AuditOptions) -> DataFrame:
     )
 
 
-def _reason_tests(options: AuditOptions) -> dict[str, str]:
-    """For each reason, a SQL condition that holds for reports with it."""
-    of_conjuncts = {reason: f"array_contains(causes, '{reason}')" for reason in CURES}
-    return of_conjuncts | {
-        OLD_SPEC: "old_spec_bytes * 2 >= bytes_kept AND uses_partition",
-        DELETES: f"files_kept > 0 AND deletes_kept >= {options.deletes_per_file} * files_kept",
-        MANIFESTS: f"manifests_kept >= {options.min_manifests}"
-        f" AND files_total < {options.files_per_manifest} * manifests_total",
-        NO_FILTER: "shape = 'true' AND opaque = ''",
-        NO_PARTITION: "NOT uses_partition AND (shape != 'true' OR opaque != '')",
-    }
+def _result(queries: DataFrame, options: AuditOptions) -> AuditResult:
+    """Run the job once: the findings are its rows, the totals are observed on the way."""
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as F  # noqa: N812
 
-
-def _flagged(options: AuditOptions) -> str:
-    """The SQL condition of a finding: poor pruning, many deletes or manifests, or more bytes than ``alert_bytes``."""
+    # A query is flagged for poor pruning, many deletes or manifests, or for reading ``alert_bytes``.
     ratio, selectivity = "files_known / files_total", "coalesce(selectivity_sum / nullif(estimated, 0), 0)"
     poorly_pruned = f"{ratio} >= {options.min_ratio} AND {ratio} > {options.min_factor} * {selectivity}"
     in_most_runs = {reason: f"reason_{at} * 2 > runs" for at, reason in enumerate(REASONS)}
@@ -109,16 +108,9 @@ def _flagged(options: AuditOptions) -> str:
     heavy = f"{in_most_runs[DELETES]} OR {in_most_runs[MANIFESTS]}"
     large = f"files_kept >= {options.min_files} * runs AND bytes_kept >= {options.min_bytes} * runs"
     alert = f"bytes_kept >= {options.alert_bytes} * runs"
-    return f"runs >= {options.min_runs} AND ({alert} OR {large} AND ({filtered} AND {poorly_pruned} OR {heavy}))"
-
-
-def _result(queries: DataFrame, options: AuditOptions) -> AuditResult:
-    """Run the job once: the findings are its rows, the totals are observed on the way."""
-    from pyspark.sql import Observation
-    from pyspark.sql import functions as F  # noqa: N812
-
+    rule = f"runs >= {options.min_runs} AND ({alert} OR {large} AND ({filtered} AND {poorly_pruned} OR {heavy}))"
     totals, known = Observation(), F.col("table").isNotNull()
-    flagged = F.coalesce(F.expr(_flagged(options)), F.lit(False)) & known
+    flagged = F.coalesce(F.expr(rule), F.lit(False)) & known
     observed = queries.withColumn("flagged", flagged).observe(
         totals,
         F.count_if(known).alias("queries"),

@@ -2,7 +2,7 @@
 
 The simulated files have bounds and partition values, and the evaluator of scan planning decides which are read.
 
-Points stand for the rows of a table. Without a sample, every file contributes points in proportion to its bytes, spread
+Points represent the rows of a table. Without a sample, every file contributes points in proportion to its bytes, spread
 evenly between its bounds, columns independent of each other. With one, rows of some files are read. A column is stored
 as its sorted distinct values and, per point, the index of its value, so that sorting, splitting and computing bounds
 are integer operations for every type.
@@ -10,36 +10,22 @@ are integer operations for every type.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.partitioning import PartitionField
 from pyiceberg.table import Table
-from pyiceberg.transforms import (
-    BucketTransform,
-    DayTransform,
-    HourTransform,
-    IdentityTransform,
-    MonthTransform,
-    TruncateTransform,
-)
 
-from floeplan.audit.workload import Workload
 from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.metadata.manifests.stats import file_stats
-from floeplan.metadata.manifests.typed_values import to_physical
-from floeplan.partition.evolution import Term
-from floeplan.partition.fields import BoundField, bind_field, transform_name
-from floeplan.partition.transforms import Transform, apply_vector, can_apply
+from floeplan.metadata.manifests.values import to_physical
+from floeplan.partition.fields import BoundField
+from floeplan.partition.transforms import apply_vector
 from floeplan.partition.union import partition_answer
-from floeplan.predicate.build import column_of, leaves
 from floeplan.predicate.evaluate import answer_leaf
 from floeplan.predicate.ir import Column, IrExpr
 from floeplan.predicate.stats import Bound, ColumnStats, StatsTable, Tri, Vector, kleene, take
@@ -141,12 +127,28 @@ def points_from_rows(table: Table, entries: EntriesTable, columns: Sequence[Colu
     chosen = np.unique(np.linspace(0, len(plan.files) - 1, min(_SAMPLED_FILES, len(plan.files))).astype(np.int64))
     reader = PlanReader.of(plan, plan.schema)
     random = np.random.default_rng(_SEED)
-    parts = [_some_rows(reader.read(plan.files[int(at)]), -(-number // len(chosen)), random) for at in chosen]
+    parts, most = [], -(-number // len(chosen))
+    for at in chosen.tolist():
+        part = reader.read(plan.files[at])
+        if part.num_rows > most:
+            part = part.take(pa.array(np.sort(random.choice(part.num_rows, most, replace=False))))
+        parts.append(part)
     rows = pa.concat_tables(parts)
-    index = pc.index_in(pa.array([plan.files[int(at)].path for at in chosen]), value_set=entries.path)
+    index = pc.index_in(pa.array([plan.files[at].path for at in chosen.tolist()]), value_set=entries.path)
     file = np.repeat(index.to_numpy(zero_copy_only=False).astype(np.int64), [part.num_rows for part in parts])
     total = float(entries.ints("file_size_in_bytes").sum())
-    made = {column.field_id: _coded_rows(column, rows) for column in columns}
+    made = {}
+    for column in columns:
+        array = rows.column(column.path[0])
+        for name in column.path[1:]:
+            array = pc.struct_field(array, name)
+        values = to_physical(column.type, array.combine_chunks())
+        valid = np.asarray(values.is_valid().to_numpy(zero_copy_only=False))
+        if pa.types.is_integer(values.type) or pa.types.is_floating(values.type) or pa.types.is_boolean(values.type):
+            kind = np.float64 if pa.types.is_floating(values.type) else np.int64
+            filled = values.fill_null(False if pa.types.is_boolean(values.type) else 0)
+            values = filled.to_numpy(zero_copy_only=False).astype(kind)
+        made[column.field_id] = coded(column, values, valid)
     return Points(
         _with_values(made), file, np.full(len(file), total / max(len(file), 1)), f"sample of {len(file)} rows"
     )
@@ -155,25 +157,6 @@ def points_from_rows(table: Table, entries: EntriesTable, columns: Sequence[Colu
 def _with_values(columns: Mapping[int, CodedColumn | None]) -> dict[int, CodedColumn]:
     """Columns with known values; layouts ignore the others."""
     return {i: column for i, column in columns.items() if column is not None and len(column.values)}
-
-
-def _some_rows(rows: pa.Table, most: int, random: np.random.Generator) -> pa.Table:
-    if rows.num_rows <= most:
-        return rows
-    return rows.take(pa.array(np.sort(random.choice(rows.num_rows, most, replace=False))))
-
-
-def _coded_rows(column: Column, rows: pa.Table) -> CodedColumn:
-    array = rows.column(column.path[0])
-    for name in column.path[1:]:
-        array = pc.struct_field(array, name)
-    values = to_physical(column.type, array.combine_chunks())
-    valid = np.asarray(values.is_valid().to_numpy(zero_copy_only=False))
-    if pa.types.is_integer(values.type) or pa.types.is_floating(values.type) or pa.types.is_boolean(values.type):
-        kind = np.float64 if pa.types.is_floating(values.type) else np.int64
-        filled = values.fill_null(False if pa.types.is_boolean(values.type) else 0)
-        return coded(column, filled.to_numpy(zero_copy_only=False).astype(kind), valid)
-    return coded(column, values, valid)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,92 +243,3 @@ def curve_keys(columns: Sequence[CodedColumn]) -> list[npt.NDArray[np.uint64]]:
         for column in columns
     ]
     return curve_words(scaled, bits, interleave)
-
-
-# Layouts to try for a table: partitioning, sorting and clustering by the columns that its queries filter by.
-
-
-SPEC, SORT, ZORDER, UPGRADE, MANIFESTS = KINDS = ("spec", "sort", "zorder", "upgrade-spec", "manifests")
-MOST_COLUMNS = 4
-"""The number of columns to try, those that most runs filter by."""
-
-_FIRST_FREE_ID = 1 << 30
-_TRANSFORMS: tuple[Transform, ...] = (
-    IdentityTransform(),
-    HourTransform(),
-    DayTransform(),
-    MonthTransform(),
-    BucketTransform(16),
-    TruncateTransform(4),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A partition field of a layout, and its term."""
-
-    field: BoundField
-    term: Term
-
-    def __str__(self) -> str:
-        """The column of an identity, otherwise the transform around it: ``day(ts)``, ``bucket(16, id)``."""
-        source, name = ".".join(self.term.column), transform_name(self.term.transform)
-        match self.term.transform:
-            case IdentityTransform():
-                return source
-            case BucketTransform(num_buckets=parameter) | TruncateTransform(width=parameter):
-                return f"{name}({parameter}, {source})"
-        return f"{name}({source})"
-
-
-@dataclass(frozen=True, slots=True)
-class Idea:
-    """A layout to try: its partition fields, and the columns to sort or cluster by within partitions."""
-
-    kind: str
-    parts: tuple[Part, ...]
-    by: tuple[Column, ...] = ()
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The columns or transforms of the layout, as text."""
-        return tuple(map(str, self.by or self.parts))
-
-    @property
-    def fields(self) -> tuple[BoundField, ...]:
-        """The partition fields."""
-        return tuple(part.field for part in self.parts)
-
-
-def workload_columns(workload: Workload) -> list[Column]:
-    """The columns that predicates use, those of most runs first."""
-    runs: Counter[int] = Counter()
-    found: dict[int, Column] = {}
-    for predicate, weight in workload.predicates:
-        columns = {column.field_id: column for leaf in leaves(predicate) if (column := column_of(leaf)) is not None}
-        found |= columns
-        runs.update(dict.fromkeys(columns, weight))
-    return [found[field_id] for field_id, _ in runs.most_common()]
-
-
-def ideas(points: Points, filtered: Sequence[Column], current: tuple[Part, ...]) -> Iterator[Idea]:
-    """Sort orders and Z-orders within the current spec, specs of one field, and the current spec plus one field."""
-    known = [column for column in filtered if column.field_id in points.columns][:MOST_COLUMNS]
-    for column in known:
-        yield Idea(SORT, current, (column,))
-    for number in (2, 3):
-        for some in combinations(known, number):
-            yield Idea(ZORDER, current, some)
-    for position, column in enumerate(known):
-        for transform in _TRANSFORMS:
-            if not can_apply(transform, column.type):
-                continue
-            part = Part(_field(column, transform, _FIRST_FREE_ID + position), Term(column.path, transform))
-            yield Idea(SPEC, (part,))
-            if current and column.field_id not in {old.field.source_id for old in current}:
-                yield Idea(SPEC, (*current, part))
-
-
-def _field(column: Column, transform: Transform, field_id: int) -> BoundField:
-    partition = PartitionField(column.field_id, field_id, transform, str(column))
-    return bind_field(partition, {column.field_id: (column.type,)})

@@ -1,28 +1,45 @@
-"""Scan reports as a DataFrame: one row per report of any writer, with the numbers that the audit sums.
+"""Scan reports: as a DataFrame with the numbers that the audit sums, and as the workload of one table.
 
 Reports are lines of JSON in files, or the ``report`` column of an Iceberg table. Three formats are supported: those of
 Floeplan; Iceberg's JSON, as REST catalogs receive it, alone on a line or at the end of a log line; and the text of
 Iceberg's ``LoggingMetricsReporter``. Reports of other writers lack the numbers per spec and per conjunct, so their
 causes are guessed from the filter.
 
-Fail-safe: lines that are not reports are counted, never an error, and impossible numbers are ignored. Only Spark
-expressions are used; no Python worker reads a report.
+Fail-safe: lines that are not reports are counted, never an error, and impossible numbers are ignored. For the audit
+only Spark expressions are used; no Python worker reads a report. A workload is read line by line in this process, and a
+predicate that cannot be used (its columns were dropped, or its writer hid the literals) is counted, never guessed.
 """
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Mapping
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from pydantic import ValidationError
+from pyiceberg.expressions import BooleanExpression
+from pyiceberg.schema import Schema
+
+from floeplan.audit.findings import RATIOS
 from floeplan.catalog import embedded_home, load_table
-from floeplan.errors import BadInputError
+from floeplan.errors import BadInputError, UnsupportedError
+from floeplan.predicate.build import column_of, leaves
+from floeplan.predicate.compile import compile_predicate
+from floeplan.predicate.ir import Column, IrExpr
+from floeplan.scan.model import ScanOptions
+from floeplan.scan.plan import plan_scan
+from floeplan.scan.read import read_batches
 from floeplan.scan.report import OFF
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column as SparkColumn
+    from pyspark.sql import DataFrame, SparkSession
 
 
 def default_reports() -> str:
@@ -47,6 +64,16 @@ def are_files(reports: str) -> bool:
     return False
 
 
+def check_reports(reports: str, catalog: str | None) -> None:
+    """Check that the scan reports exist, without starting Spark.
+
+    Raises:
+        BadInputError: They do not exist.
+    """
+    if not are_files(reports):
+        load_table(reports, catalog)
+
+
 _METRICS = (
     "result-data-files",
     "skipped-data-files",
@@ -56,19 +83,7 @@ _METRICS = (
     "total-file-size-in-bytes",
     "total-delete-file-size-in-bytes",
 )
-_SUMMARY = (
-    "manifests_total",
-    "manifests_kept",
-    "files_total",
-    "files_kept",
-    "row_groups_total",
-    "row_groups_kept",
-    "rows_total",
-    "rows_kept",
-    "bytes_total",
-    "bytes_kept",
-    "deletes_kept",
-)
+_SUMMARY = (*(f"{level}_{kind}" for level in RATIOS for kind in ("total", "kept")), "deletes_kept")
 _OWN = f"""STRUCT<
     timestamp: STRING, default_spec_id: INT, selectivity: DOUBLE,
     summary: STRUCT<{", ".join(f"{name}: BIGINT" for name in _SUMMARY)}>,
@@ -118,34 +133,29 @@ def parsed_reports(lines: DataFrame) -> DataFrame:
     """One row per non-empty line; nulls where a line is not a report."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    line = F.col("line")
-    json = F.when(line.startswith("{"), line).otherwise(F.regexp_extract("line", r'(\{".*\})\s*$', 1))
-    parsed = lines.where(F.trim("line") != "").select(
-        "stored",
-        F.from_json(json, REPORT).alias("report"),
-        F.when(line.contains("ScanReport{tableName="), line).alias("logged"),
-    )
-    return parsed.select("stored", "report.*", *_logged_columns())
-
-
-def _logged_columns() -> list[Column]:
-    """The numbers in the text of Iceberg's ``LoggingMetricsReporter``."""
-    from pyspark.sql import functions as F  # noqa: N812
-
-    def found(pattern: str) -> Column:
+    def in_log(pattern: str) -> SparkColumn:
         return F.nullif(F.regexp_extract("logged", pattern, 1), F.lit(""))
 
-    def number(name: str) -> Column:
+    def number_in_log(name: str) -> SparkColumn:
         first, *rest = name.split("-")
         java = first + "".join(map(str.capitalize, rest))
-        value = found(rf"\b{java}=CounterResult\{{unit=\w+, value=(\d+)\}}")
+        value = in_log(rf"\b{java}=CounterResult\{{unit=\w+, value=(\d+)\}}")
         return F.struct(value.try_cast("long").alias("value")).alias(name)
 
-    return [
-        found(r"ScanReport\{tableName=([^,]+),").alias("logged_table"),
-        F.regexp_replace(found(r", filter=(.*), schemaId="), _HIDDEN_LITERAL, "?").alias("logged_filter"),
-        F.struct(*map(number, _METRICS)).alias("logged_metrics"),
-    ]
+    line = F.col("line")
+    text = F.when(line.startswith("{"), line).otherwise(F.regexp_extract("line", r'(\{".*\})\s*$', 1))
+    parsed = lines.where(F.trim("line") != "").select(
+        "stored",
+        F.from_json(text, REPORT).alias("report"),
+        F.when(line.contains("ScanReport{tableName="), line).alias("logged"),
+    )
+    return parsed.select(
+        "stored",
+        "report.*",
+        in_log(r"ScanReport\{tableName=([^,]+),").alias("logged_table"),
+        F.regexp_replace(in_log(r", filter=(.*), schemaId="), _HIDDEN_LITERAL, "?").alias("logged_filter"),
+        F.struct(*map(number_in_log, _METRICS)).alias("logged_metrics"),
+    )
 
 
 def audited_columns(parsed: DataFrame) -> DataFrame:
@@ -156,11 +166,24 @@ def audited_columns(parsed: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812
 
     metric = {name: f"coalesce(metrics.`{name}`.value, logged_metrics.`{name}`.value)" for name in _METRICS}
+    manifests, scanned = metric["total-data-manifests"], metric["scanned-data-manifests"]
+    # Iceberg counts skipped files of scanned manifests only; those of the other manifests are estimated.
+    in_scanned = f"try_add({metric['result-data-files']}, coalesce({metric['skipped-data-files']}, 0))"
+    of_iceberg = {
+        "manifests_total": manifests,
+        "manifests_kept": scanned,
+        "files_total": f"TRY_CAST({in_scanned} * coalesce({manifests} / nullif({scanned}, 0), 1) AS BIGINT)",
+        "files_kept": metric["result-data-files"],
+        "bytes_kept": metric["total-file-size-in-bytes"],
+        "deletes_kept": metric["result-delete-files"],
+    }
+    numbers = {
+        name: _plausible(f"coalesce(floeplan.summary.{name}, {of_iceberg.get(name, 'NULL')})") for name in _SUMMARY
+    }
     shape = F.regexp_replace(F.coalesce("filter", "logged_filter"), _LITERAL, r'"$1":"?"')
     not_compiled = "transform(filter(floeplan.warnings, w -> w.kind = 'not-compiled'), w -> w.context.text)"
     opaque = F.regexp_replace(F.expr(f"array_join({not_compiled}, ' AND ')"), _SQL_LITERAL, "?")
     old_specs = "filter(floeplan.specs, s -> s.spec_id != floeplan.default_spec_id)"
-    numbers = _numbers(metric)
     columns = parsed.select(
         F.expr(f"coalesce({_TIME}, stored)").alias("time"),
         F.expr(f"CASE WHEN {numbers['files_kept']} IS NOT NULL THEN coalesce(`table-name`, logged_table) END").alias(
@@ -180,23 +203,100 @@ def audited_columns(parsed: DataFrame) -> DataFrame:
     return columns.withColumn("causes", F.coalesce("causes", F.expr(_CAUSE_FROM_FILTER)))
 
 
-def _numbers(metric: Mapping[str, str]) -> dict[str, str]:
-    """Totals and kept numbers per level. Iceberg counts skipped files of scanned manifests; the rest is estimated."""
-    manifests, scanned, files = (
-        metric[name] for name in ("total-data-manifests", "scanned-data-manifests", "result-data-files")
-    )
-    in_scanned = f"try_add({files}, coalesce({metric['skipped-data-files']}, 0))"
-    others = {
-        "manifests_total": manifests,
-        "manifests_kept": scanned,
-        "files_total": f"TRY_CAST({in_scanned} * coalesce({manifests} / nullif({scanned}, 0), 1) AS BIGINT)",
-        "files_kept": files,
-        "bytes_kept": metric["total-file-size-in-bytes"],
-        "deletes_kept": metric["result-delete-files"],
-    }
-    return {name: _plausible(f"coalesce(floeplan.summary.{name}, {others.get(name, 'NULL')})") for name in _SUMMARY}
-
-
 def _plausible(number: str) -> str:
     """A number, or null if no table can have it."""
     return f"CASE WHEN ({number}) BETWEEN 0 AND {_MAX_NUMBER} THEN ({number}) END"
+
+
+MOST_PREDICATES = 300
+"""Only the most frequent predicates of a workload are used: each is evaluated on every candidate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Distinct predicates and their runs, most frequent first; ``unusable`` counts runs without a usable predicate."""
+
+    predicates: tuple[tuple[IrExpr, int], ...]
+    unusable: int
+
+    @property
+    def runs(self) -> int:
+        """The number of runs of all predicates."""
+        return sum(runs for _, runs in self.predicates)
+
+    def columns(self) -> list[Column]:
+        """The columns that predicates use, those of most runs first."""
+        counts: Counter[int] = Counter()
+        found: dict[int, Column] = {}
+        for predicate, weight in self.predicates:
+            columns = {column.field_id: column for leaf in leaves(predicate) if (column := column_of(leaf)) is not None}
+            found |= columns
+            counts.update(dict.fromkeys(columns, weight))
+        return [found[field_id] for field_id, _ in counts.most_common()]
+
+
+def read_workload(
+    reports: str, table: str, schema: Schema, *, since: datetime | None = None, catalog: str | None = None
+) -> Workload:
+    """The predicates of one table in a folder, a file or a table of reports.
+
+    Raises:
+        BadInputError: There are no reports at that location.
+    """
+    hidden = re.compile(r'"\((?:\d+-digit|hash-|date|time)[^)"]*\)"')
+    filters: Counter[str] = Counter()
+    unusable = 0
+    for line in _lines(reports, catalog):
+        start = line.find('{"')
+        if start < 0 or table not in line:  # skipped without parsing
+            continue
+        try:
+            report = json.loads(line[start:])
+        except (ValueError, RecursionError):
+            continue
+        named = str(report.get("table-name"))  # may have a catalog in front
+        if not (named == table or named.endswith(f".{table}")) or "filter" not in report or _is_older(report, since):
+            continue
+        text = json.dumps(report["filter"], sort_keys=True)
+        if text == "null" or hidden.search(text):
+            unusable += 1
+        else:
+            filters[text] += 1
+    predicates: Counter[IrExpr] = Counter()
+    for text, runs in filters.most_common():
+        try:
+            predicate = compile_predicate(BooleanExpression.model_validate(json.loads(text)), schema).predicate
+        except (BadInputError, ValidationError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
+            unusable += runs
+            continue
+        if len(predicates) < MOST_PREDICATES:
+            predicates[predicate] += runs
+    return Workload(tuple(predicates.most_common()), unusable)
+
+
+def _is_older(report: dict[str, Any], since: datetime | None) -> bool:
+    """Whether a report was written before a time; one without a timestamp was not."""
+    own = report.get("floeplan")
+    text = own.get("timestamp") if isinstance(own, dict) else None
+    if since is None or not isinstance(text, str):
+        return False
+    try:
+        written = datetime.fromisoformat(text)
+    except ValueError:
+        return False
+    return (written if written.tzinfo else written.replace(tzinfo=UTC)) < since
+
+
+def _lines(source: str, catalog: str | None) -> Iterator[str]:
+    if "://" in source:
+        raise UnsupportedError(f"{source}: advise reads reports from local files or from an Iceberg table")
+    if are_files(source):
+        path = Path(source)
+        for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+            if file.is_file():
+                with file.open(encoding="utf-8", errors="replace") as lines:
+                    yield from lines
+        return
+    plan = plan_scan(load_table(source, catalog), columns=["report"], options=ScanOptions(report=False))
+    for batch in read_batches(plan, plan.schema):
+        yield from batch.column(0).to_pylist()

@@ -3,15 +3,18 @@
 - ``main``: the entry point: finds the command, runs it, reports errors and sets the exit code.
 - ``common``: options, table loading and output that commands share.
 - ``commands``: one module per group of commands.
-- ``demo``: ``floeplan demo``.
+- ``demo``: ``floeplan demo``. ``demo_archive``: its table, and the same table as written by a tool that ignores
+  partition specs.
 
 A command is a function with the name of the command. It calls one function of the library and shows the result as JSON
 (`to_dict`) or as text:
 
     # floeplan/cli/commands/inspect.py
-    def inspect(table: TableArgument, catalog: CatalogOption = None, json: JsonOption = False) -> None:
+    def inspect(
+        table: common.TableArgument, catalog: common.CatalogOption = None, json: common.JsonOption = False
+    ) -> None:
         '''Show the specs, schemas and snapshots of a table.'''
-        show(inspect_table(load_table(table, catalog)), render, as_json=json)
+        common.show(inspect_table(load_table(table, catalog)), render, as_json=json)
 
     def render(result: InspectResult) -> RenderableType:
         return f"{len(result.specs)} specs"

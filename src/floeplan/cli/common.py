@@ -16,6 +16,7 @@ from typing import Annotated, Any, Protocol, TypeVar
 import pyarrow as pa
 import typer
 from pyiceberg.table import StaticTable, Table
+from rich import box
 from rich.console import Console, RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
@@ -25,7 +26,6 @@ from floeplan.errors import BadInputError, InvalidOptionError
 from floeplan.spark.session import SparkOnDemand
 from floeplan.text import document_text, without_secrets
 
-LOCAL_SPARK = "local[*]"
 PIPE_WIDTH = 160
 """Line width when stdout is not a terminal."""
 
@@ -36,6 +36,9 @@ TableArgument = Annotated[
 ]
 ChangedTableArgument = Annotated[str, typer.Argument(metavar="TABLE", help="The table to change, as namespace.name.")]
 WhereOption = Annotated[str | None, typer.Option("--where", metavar="EXPR", help="A Spark-SQL boolean expression.")]
+RequiredWhereOption = Annotated[
+    str, typer.Option("--where", metavar="EXPR", help="A Spark-SQL boolean expression; TRUE for all rows.")
+]
 CatalogOption = Annotated[
     str | None,
     typer.Option(
@@ -52,6 +55,16 @@ SparkOption = Annotated[
         metavar="URL",
         envvar="FLOEPLAN_SPARK",
         help="Run on this Spark session. Without it, local[*] is started if Arrow cannot evaluate an expression.",
+    ),
+]
+
+ReportsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--reports",
+        metavar="DIR|TABLE",
+        help="Scan reports: a folder of JSON lines or logs, or a table. By default $FLOEPLAN_REPORTS, or the reports "
+        "folder of the embedded catalog.",
     ),
 ]
 
@@ -75,6 +88,7 @@ NoReportOption = Annotated[bool, typer.Option("--no-report", help="Do not write 
 BranchOption = Annotated[
     str | None, typer.Option("--branch", metavar="NAME", help="The branch to use; main by default.")
 ]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would change; change nothing.")]
 YesOption = Annotated[bool, typer.Option("--yes", help="Apply the changes; without it, this is a dry run.")]
 TrustListsOption = Annotated[
     bool,
@@ -144,7 +158,7 @@ def writable_table(name: str, catalog: str | None) -> Table:
 
 def spark_for(url: str | None) -> SparkOnDemand:
     """The requested Spark session, opened now; without a URL, a local one that is opened when it is needed."""
-    spark = SparkOnDemand(url=url or LOCAL_SPARK)
+    spark = SparkOnDemand(url=url or "local[*]")
     if url is not None:
         spark.needed("--spark")
     return spark
@@ -155,17 +169,33 @@ def column_names(text: str | None) -> list[str] | None:
     return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
 
 
-def timestamp_ms(text: str | None) -> int | None:
-    """Parse an ISO 8601 time into milliseconds since 1970; UTC unless it has an offset."""
-    if text is None:
-        return None
+def parse_time(text: str, message: str) -> datetime:
+    """Parse an ISO 8601 time, in UTC unless it has an offset; ``message`` is the error if it is none.
+
+    Raises:
+        InvalidOptionError: The text is not a time; the message begins with the option.
+    """
     try:
         parsed = datetime.fromisoformat(text)
     except ValueError as error:
-        raise InvalidOptionError(
-            f"--as-of {text!r} is not a time; write it as 2024-03-01T12:00:00", context={"option": "--as-of"}
-        ) from error
-    return int((parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp() * 1000)
+        raise InvalidOptionError(message, context={"option": message.split(maxsplit=1)[0]}) from error
+    return parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
+
+
+def timestamp_ms(as_of: str | None) -> int | None:
+    """``--as-of`` in milliseconds since 1970."""
+    if as_of is None:
+        return None
+    message = f"--as-of {as_of!r} is not a time; write it as 2024-03-01T12:00:00"
+    return int(parse_time(as_of, message).timestamp() * 1000)
+
+
+def header_table(*names: str) -> RichTable:
+    """An empty table with a header line; a column whose name begins with ``>`` is aligned to the right."""
+    table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in names:
+        table.add_column(name.removeprefix(">"), justify="right" if name.startswith(">") else "left")
+    return table
 
 
 def key_value_table() -> RichTable:

@@ -12,7 +12,6 @@ import logging
 import sys
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib import import_module, metadata
 from typing import Annotated, Any
 
@@ -44,7 +43,7 @@ COMMANDS: dict[str, str] = {
     "doctor": "commands.maintenance",
     "report": "commands.explorer",
     "serve": "commands.explorer",
-    "demo": "demo.command",
+    "demo": "demo",
 }
 """Commands in the order of `--help`, each with its module in `floeplan.cli`; `a-b` is the function `a_b`."""
 
@@ -54,13 +53,6 @@ class _Redacting(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         return redacted(super().format(record))
-
-
-@dataclass(slots=True)
-class Invocation:
-    """The options before the command."""
-
-    verbose: bool = False
 
 
 class LazyCommands(TyperGroup):
@@ -100,7 +92,7 @@ def options(
     ] = False,
 ) -> None:
     """Handle the options before the command."""
-    ctx.ensure_object(Invocation).verbose = verbose
+    ctx.ensure_object(dict)["verbose"] = verbose
     level = logging.INFO if verbose else logging.WARNING
     handler = logging.StreamHandler()
     handler.setFormatter(_Redacting("%(levelname)s %(name)s: %(message)s"))
@@ -127,12 +119,12 @@ def versions() -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit code."""
-    invocation = Invocation()
+    before_command: dict[str, bool] = {}
     try:
-        code = app(list(arguments), prog_name="floeplan", standalone_mode=False, obj=invocation)
+        code = app(list(arguments), prog_name="floeplan", standalone_mode=False, obj=before_command)
         return code if isinstance(code, int) else 0
     except Exception as error:
-        if invocation.verbose:
+        if before_command.get("verbose"):
             sys.stderr.write(redacted(traceback.format_exc()))
         failure = _failure(error)
         if "--json" in arguments:
@@ -146,18 +138,14 @@ def _failure(error: Exception) -> FloeplanError:
     if isinstance(error, FloeplanError):
         return error
     if isinstance(error, typer.TyperException):
-        return _usage_error(error)
+        message = error.format_message().rstrip(".")
+        context = getattr(error, "ctx", None)
+        path = context.command_path if context else "floeplan"
+        usage: type[BadInputError] = UnknownOptionError if message.startswith("No such") else InvalidOptionError
+        return usage(f"{message[:1].lower()}{message[1:]}; see '{path} --help'", context={"command": path})
     # Unexpected: the base class is not safe_to_clean, so no file is deleted because of it.
-    context = {"exception": type(error).__name__}
-    return FloeplanError(f"{reason(error)} (-v shows the traceback)", kind="unexpected", context=context)
-
-
-def _usage_error(error: typer.TyperException) -> FloeplanError:
-    message = error.format_message().rstrip(".")
-    context = getattr(error, "ctx", None)
-    path = context.command_path if context else "floeplan"
-    kind: type[BadInputError] = UnknownOptionError if message.startswith("No such") else InvalidOptionError
-    return kind(f"{message[:1].lower()}{message[1:]}; see '{path} --help'", context={"command": path})
+    name = type(error).__name__
+    return FloeplanError(f"{reason(error)} (-v shows the traceback)", kind="unexpected", context={"exception": name})
 
 
 def run() -> None:

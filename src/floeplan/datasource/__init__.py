@@ -6,8 +6,7 @@ job removes its files, and a stream commits each batch exactly once.
 Modules in reading order:
 
 - ``source``: the entry point that Spark finds through ``pyspark_floeplan``.
-- ``batch``: options, and batch reads and writes.
-- ``streaming``: streams of appended rows, and streams into a table.
+- ``io``: options, batch reads and writes, streams of appended rows, and streams into a table.
 
 A package of its own because it commits through ``dml``, which stands above ``spark``. Only the package itself imports
 it, for ``fp.register``.

@@ -7,8 +7,8 @@ Filters are given as the option ``where``. The source does not implement ``pushF
 the same DataFrame reuses the filtered partitions, and loses rows.
 
 Options: ``table`` (or the path of ``load``), ``catalog`` and ``catalog.<property>``, ``where``, ``columns``,
-``snapshot-id``, ``ref``; for writing ``branch`` and ``overwrite-where``; for streams see
-``floeplan.datasource.streaming``.
+``snapshot-id``, ``ref``; for writing ``branch``, ``overwrite-where`` and ``trust-lists``; for streams see
+``floeplan.datasource.io``.
 
 Spark imports this module whenever it looks up data sources, so heavy modules are imported where they are used.
 """
@@ -17,19 +17,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceArrowWriter,
-    DataSourceReader,
-    DataSourceStreamReader,
-    DataSourceStreamWriter,
-)
+from pyspark.sql import datasource
 from pyspark.sql.types import StructType
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from floeplan.datasource.batch import SourceOptions
+    from floeplan.datasource.io import SourceOptions
 
 
 def register(spark: SparkSession) -> None:
@@ -37,7 +31,7 @@ def register(spark: SparkSession) -> None:
     spark.dataSource.register(FloeplanSource)
 
 
-class FloeplanSource(DataSource):
+class FloeplanSource(datasource.DataSource):
     """The entry point of ``format("floeplan")``."""
 
     @classmethod
@@ -47,7 +41,7 @@ class FloeplanSource(DataSource):
 
     @property
     def _source_options(self) -> SourceOptions:
-        from floeplan.datasource.batch import SourceOptions
+        from floeplan.datasource.io import SourceOptions
 
         return SourceOptions(dict(self.options))
 
@@ -60,29 +54,29 @@ class FloeplanSource(DataSource):
         target = resolve_target(options.table(), snapshot_id=options.number("snapshot-id"), ref=options.get("ref"))
         return spark_schema(target.schema if options.columns is None else select(target.schema, options.columns))
 
-    def reader(self, schema: StructType) -> DataSourceReader:
+    def reader(self, schema: StructType) -> datasource.DataSourceReader:
         """The reader of a batch."""
-        from floeplan.datasource.batch import FloeplanReader
+        from floeplan.datasource.io import FloeplanReader
 
         _check_schema(schema, self.schema())
         return FloeplanReader(self._source_options)
 
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+    def writer(self, schema: StructType, overwrite: bool) -> datasource.DataSourceArrowWriter:
         """The writer of a batch."""
-        from floeplan.datasource.batch import FloeplanWriter
+        from floeplan.datasource.io import FloeplanWriter
 
         return FloeplanWriter(self._source_options, overwrite)
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+    def streamReader(self, schema: StructType) -> datasource.DataSourceStreamReader:  # noqa: N802
         """The reader of a stream of appended rows."""
-        from floeplan.datasource.streaming import AppendStream
+        from floeplan.datasource.io import AppendStream
 
         _check_schema(schema, self.schema())
         return AppendStream(self._source_options)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+    def streamWriter(self, schema: StructType, overwrite: bool) -> datasource.DataSourceStreamWriter:  # noqa: N802
         """The writer of a stream."""
-        from floeplan.datasource.streaming import StreamAppends
+        from floeplan.datasource.io import StreamAppends
 
         return StreamAppends(self._source_options, overwrite)
 

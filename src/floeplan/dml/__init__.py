@@ -10,11 +10,10 @@ When a command fails before its commit, the files it wrote are deleted.
 
 Modules in reading order:
 
-- ``delete_update``: ``delete`` and ``update``.
+- ``delete_update``: ``delete`` and ``update``; planning and running, which other commands share.
 - ``append``, ``overwrite``: ``append``, and ``overwrite`` by predicate or by partition.
 - ``merge``: ``merge``, in a sub-package.
 - ``target``: the table, branch, mode and isolation level of a command.
-- ``planning``: the files to read, and those that are removed by metadata.
 - ``row_task``: which rows of a file change, and the task that changes them.
 - ``assign``: SET and VALUES, the statement timestamp, and conditions with subqueries.
 - ``spark_rows``: rows and values that Spark computes.

@@ -7,16 +7,14 @@ file. Parquet files are read and rewritten as files of the table; ``add_files`` 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
 from pyiceberg.table import Table
 
 from floeplan.dml.commit import ChangeBuilder, DmlResult, commit_changes
-from floeplan.dml.sources import ParquetRows, arrow_batches, is_data_frame, parquet_paths
+from floeplan.dml.sources import arrow_batches, is_data_frame, parquet_paths, parquet_tables
 from floeplan.dml.target import Command, DmlTarget, resolve
 from floeplan.errors import BadInputError
 from floeplan.metadata.manifests.entries import EntriesTable
@@ -62,7 +60,10 @@ def append(
     target = resolve(table, Command.APPEND, branch=branch)
     changes = ChangeBuilder(merge_manifests=not fast)
     if add_files:
-        changes.register(_registered(target, data, spec_id, hive_partitions))
+        paths = parquet_paths(data)
+        if paths is None:
+            raise BadInputError("only Parquet files can be added as they are; give their paths")
+        changes.register(existing_file_entries(target.table, paths, spec_id=spec_id, hive_partitions=hive_partitions))
     else:
         for entries in write_rows(target, data, spark, spec_id):
             changes.insert(entries)
@@ -75,7 +76,7 @@ def write_rows(
     """Write rows as files of the table and return their entries."""
     writer = WriteTarget.of(target.table, spec_id=spec_id)
     if is_data_frame(data):
-        from floeplan.spark.write.appending import write_frame
+        from floeplan.spark.write import write_frame
 
         return write_frame(data, writer)
     paths = parquet_paths(data)
@@ -83,28 +84,11 @@ def write_rows(
         return [write_data_files(writer, arrow_batches(data), file_name_token=new_attempt(), sort=True)]
     sizes = [open_source(path, writer.io).size for path in paths]
     discard = partial(remove_written_files, files=writer.files)
-    return run_tasks(
-        _WriteParquetRows(writer), paths, spark, weights=sizes, description="floeplan append", discard=discard
-    )
+    task = partial(_write_parquet_rows, writer)
+    return run_tasks(task, paths, spark, weights=sizes, description="floeplan append", discard=discard)
 
 
-@dataclass(frozen=True, slots=True)
-class _WriteParquetRows:
-    """Writes the rows of Parquet files."""
-
-    target: WriteTarget
-
-    def __call__(self, paths: Sequence[str], attempt: str) -> EntriesTable:
-        """Read and write some files."""
-        return write_data_files(self.target, self._rows(paths), file_name_token=attempt, sort=True)
-
-    def _rows(self, paths: Sequence[str]) -> Iterator[pa.Table]:
-        for path in paths:
-            yield from ParquetRows(path, self.target.io).tables()
-
-
-def _registered(target: DmlTarget, data: object, spec_id: int | None, hive_partitions: bool) -> EntriesTable:
-    paths = parquet_paths(data)
-    if paths is None:
-        raise BadInputError("only Parquet files can be added as they are; give their paths")
-    return existing_file_entries(target.table, paths, spec_id=spec_id, hive_partitions=hive_partitions)
+def _write_parquet_rows(target: WriteTarget, paths: Sequence[str], attempt: str) -> EntriesTable:
+    """Write the rows of some Parquet files."""
+    rows = (table for path in paths for table in parquet_tables(path, target.io))
+    return write_data_files(target, rows, file_name_token=attempt, sort=True)

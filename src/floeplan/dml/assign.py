@@ -22,17 +22,15 @@ import pyarrow.compute as pc
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField
-from sqlglot import Token, TokenType
+from sqlglot import TokenType
 
 from floeplan.errors import BadInputError, FloeplanError, PredicateSyntaxError, TypeMismatchError, UnsupportedError
-from floeplan.predicate.compile import PredicateSource
 from floeplan.predicate.ir import IrExpr, path_text
 from floeplan.predicate.names import Names
 from floeplan.predicate.rows.arrow_columns import Resolver
-from floeplan.predicate.rows.evaluate import evaluate_rows
-from floeplan.predicate.rows.expressions import ValueExpression, store
-from floeplan.predicate.sql.compiler import compile_value
-from floeplan.predicate.sql.split import tokenize
+from floeplan.predicate.rows.evaluate import ValueExpression, evaluate_rows, store
+from floeplan.predicate.sql_compiler import compile_value
+from floeplan.predicate.sql_parser import tokenize
 from floeplan.schemas import fields_by_id
 
 if TYPE_CHECKING:
@@ -71,7 +69,10 @@ class Assignments:
 
     def update(self, rows: pa.Table, resolve: Resolver, shape: pa.Schema) -> pa.Table:
         """The rows with their new values; they may lack columns of ``shape`` that are replaced."""
-        changed = _in_shape(rows, shape)
+        changed, known = rows, set(rows.schema.names)
+        if len(known) < len(shape):
+            columns = [rows.column(f.name) if f.name in known else pa.nulls(rows.num_rows, f.type) for f in shape]
+            changed = pa.Table.from_arrays(columns, schema=shape)
         for item in self.items:
             wanted = _type_at(shape.field(item.path[0]).type, item.path[1:])
             values = self._values(item, wanted, rows.num_rows, resolve)
@@ -82,8 +83,7 @@ class Assignments:
         """New rows of the assigned columns."""
         columns = {}
         for item in self.items:
-            field = schema.field(item.path[0])
-            columns[item.path[0]] = self._values(item, field.type, rows, resolve)
+            columns[item.path[0]] = self._values(item, schema.field(item.path[0]).type, rows, resolve)
         return pa.table(columns) if columns else pa.table({"none": pa.nulls(rows)}).select([])
 
     def _values(self, item: Assignment, type_: pa.DataType, rows: int, resolve: Resolver) -> pa.Array:
@@ -100,35 +100,24 @@ def compile_assignments(given: Mapping[str, object], schema: Schema, names: Name
     """Compile assignments; ``names`` resolves the columns the expressions read."""
     if not given:
         raise BadInputError("no column is assigned; name at least one column and its new value")
-    items = [_assignment(column, value, schema, names) for column, value in given.items()]
+    items = []
+    for column, value in given.items():
+        # A name is that of a column if there is one, otherwise it is parsed as SQL.
+        path: Sequence[str] = (column,)
+        if all(field.name != column for field in schema.fields):
+            path = [token.text for token in tokenize(column) if token.text != "."]
+        found = Names(schema, names.case_sensitive).find(path)
+        if isinstance(value, str) and value.strip().upper() == "DEFAULT":
+            value = found.field.write_default
+            if isinstance(value, str):
+                escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+                value = f"'{escaped}'"
+        items.append(Assignment(found.path, found.field, compile_value(literal_text(value), names)))
     paths = [item.path for item in items]
-    for path in paths:
-        if any(other != path and path[: len(other)] == other for other in paths) or paths.count(path) > 1:
-            raise BadInputError(f"column {path_text(path)} is assigned twice", context={"column": path_text(path)})
+    for one in paths:
+        if any(other != one and one[: len(other)] == other for other in paths) or paths.count(one) > 1:
+            raise BadInputError(f"column {path_text(one)} is assigned twice", context={"column": path_text(one)})
     return Assignments(tuple(items))
-
-
-def _assignment(column: str, value: object, schema: Schema, names: Names) -> Assignment:
-    found = Names(schema, names.case_sensitive).find(column_path(column, schema))
-    if isinstance(value, str) and value.strip().upper() == "DEFAULT":
-        value = default_text(found.field)
-    return Assignment(found.path, found.field, compile_value(literal_text(value), names))
-
-
-def default_text(field: NestedField) -> str:
-    """The write default of a column as SQL text."""
-    value = field.write_default
-    if not isinstance(value, str):
-        return literal_text(value)
-    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
-
-
-def column_path(name: str, schema: Schema) -> tuple[str, ...]:
-    """The parts of a column name: the name itself if such a column exists, else as SQL parses it."""
-    if any(field.name == name for field in schema.fields):
-        return (name,)
-    return tuple(token.text for token in tokenize(name) if token.text != ".")
 
 
 def literal_text(value: object) -> str:
@@ -171,15 +160,6 @@ def replace_value(rows: pa.Table, path: Sequence[str], values: pa.Array) -> pa.T
     wanted = values.cast(_type_at(column.type, path[1:]))
     array = rows.column(position).combine_chunks()
     return rows.set_column(position, column, _replaced(array, path[1:], wanted))
-
-
-def _in_shape(rows: pa.Table, shape: pa.Schema) -> pa.Table:
-    """The rows with nulls for the columns they lack."""
-    known = set(rows.schema.names)
-    if len(known) == len(shape):
-        return rows
-    columns = [rows.column(f.name) if f.name in known else pa.nulls(rows.num_rows, f.type) for f in shape]
-    return pa.Table.from_arrays(columns, schema=shape)
 
 
 def _type_at(type_: pa.DataType, path: Sequence[str]) -> pa.DataType:
@@ -248,20 +228,20 @@ def statement_timestamp() -> datetime:
 
 def with_timestamp(value: Value, timestamp: datetime) -> Value:
     """SQL text with ``current_timestamp()`` and related functions as literals; other values unchanged."""
-    return _substitute(value, timestamp) if isinstance(value, str) else value  # type: ignore[return-value]
-
-
-def _substitute(text: str, timestamp: datetime) -> str:
-    if _MENTIONED.search(text) is None:
-        return text
+    if not isinstance(value, str) or _MENTIONED.search(value) is None:
+        return value
+    text: str = value
     try:
         tokens = tokenize(text)
     except PredicateSyntaxError:
-        return text  # the parser reports the error with its position
+        return value  # the parser reports the error with its position
     parts, end = [], 0
     for at, token in enumerate(tokens):
         literal = _literal(token.text.lower(), timestamp)
-        if literal is None or token.token_type is TokenType.STRING or token.start < end or _is_name(tokens, at):
+        if literal is None or token.token_type in (TokenType.STRING, TokenType.IDENTIFIER) or token.start < end:
+            continue
+        # A part of a column's name is no function.
+        if TokenType.DOT in [tokens[n].token_type for n in (at - 1, at + 1) if 0 <= n < len(tokens)]:
             continue
         called = [other.token_type for other in tokens[at + 1 : at + 3]] == [TokenType.L_PAREN, TokenType.R_PAREN]
         # Spark allows current_timestamp and current_date without parentheses, but not now and curdate.
@@ -269,7 +249,7 @@ def _substitute(text: str, timestamp: datetime) -> str:
             continue
         parts += [text[end : token.start], literal]
         end = (tokens[at + 2] if called else token).end + 1
-    return "".join([*parts, text[end:]])
+    return "".join([*parts, text[end:]])  # type: ignore[return-value]
 
 
 def _literal(name: str, timestamp: datetime) -> str | None:
@@ -278,12 +258,6 @@ def _literal(name: str, timestamp: datetime) -> str | None:
     if name == _LOCAL_FUNCTION:
         return f"TIMESTAMP_NTZ '{timestamp.replace(tzinfo=None).isoformat(sep=' ', timespec='microseconds')}'"
     return f"DATE '{timestamp.date().isoformat()}'" if name in _DATE_FUNCTIONS else None
-
-
-def _is_name(tokens: list[Token], at: int) -> bool:
-    """Whether a token is part of a column name, or quoted as one."""
-    dots = [tokens[n].token_type is TokenType.DOT for n in (at - 1, at + 1) if 0 <= n < len(tokens)]
-    return any(dots) or tokens[at].token_type is TokenType.IDENTIFIER
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,8 +287,3 @@ class SubqueryCondition:
         from pyspark.sql import functions
 
         return frame.alias(self.alias).where(functions.expr(self.text))
-
-
-def planned(where: PredicateSource | SubqueryCondition) -> PredicateSource:
-    """The predicate to plan files with."""
-    return where.implied if isinstance(where, SubqueryCondition) else where

@@ -19,9 +19,8 @@ from floeplan.dml.row_task import RowTaskResult
 from floeplan.dml.target import Command, DmlTarget
 from floeplan.metadata.delete_index import DeleteFileId
 from floeplan.metadata.files import TableFiles
-from floeplan.metadata.manifests.entries import EntriesTable
+from floeplan.metadata.manifests.entries import EntriesTable, concat_entries
 from floeplan.metadata.manifests.manifest_list import DATA, DELETES
-from floeplan.metadata.manifests.new_entries import concat_entries
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.ir import TRUE, IrExpr
 from floeplan.scan.model import PlannedFiles

@@ -1,10 +1,11 @@
-"""DELETE and UPDATE of the rows that match a predicate.
+"""DELETE and UPDATE of the rows that match a predicate, and what other commands share with them: planning and running.
 
-Files that cannot match are not opened, and files of which every row is deleted are removed by metadata alone. Tasks
-evaluate the others with Arrow; what only Spark can evaluate is evaluated by Spark, and its rows are changed the same
-way.
+Files that cannot match are not opened. A file of which every row is deleted is removed without opening it when its live
+rows can be counted from metadata: it has no deletes, or a single deletion vector. Tasks evaluate the others with Arrow;
+what only Spark can evaluate is evaluated by Spark, and its rows are changed the same way.
 
-Fail-safe: without a Spark session, an expression that Arrow cannot evaluate exactly is an error and nothing is done.
+Fail-safe: without a Spark session, an expression that Arrow cannot evaluate exactly is an error and nothing is done. So
+is a manifest list that may be truncated, unless ``trust_lists`` is set.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 from pyiceberg.table import Table
 
 from floeplan.dml.assign import (
@@ -22,23 +24,29 @@ from floeplan.dml.assign import (
     SubqueryCondition,
     arrow_evaluates,
     compile_assignments,
-    planned,
     statement_timestamp,
     with_timestamp,
 )
 from floeplan.dml.commit import ChangeBuilder, DmlResult, commit_changes, discard_on_failure
-from floeplan.dml.planning import drop_proven, file_tasks, plan_rows, weights
-from floeplan.dml.row_task import Clause, Decision, DeletePositions, Matching, RowTask, RowTaskResult
+from floeplan.dml.row_task import Decision, DeletePositions, Matching, RowTask, RowTaskResult
 from floeplan.dml.target import Command, DmlTarget, Mode, resolve
+from floeplan.metadata.delete_index import DeleteFileId, DeleteKind
 from floeplan.metadata.files import TableFiles
+from floeplan.metadata.manifests.entries import EntriesTable, partition_column
+from floeplan.metadata.manifests.reader import find_truncation
 from floeplan.predicate.build import field_ids
 from floeplan.predicate.compile import PredicateSource
 from floeplan.predicate.names import Names
+from floeplan.predicate.stats import TriState
 from floeplan.scan.file_rows import TableRows
-from floeplan.scan.scan_plan import ScanPlan
+from floeplan.scan.model import PlannedFiles, ScanOptions
+from floeplan.scan.plan import ScanPlan, plan_scan
+from floeplan.spark.planning import SparkPlanning
 from floeplan.tasks.runner import run_tasks
+from floeplan.text import parse_count
 from floeplan.transaction.catalog_commit import CommitOptions
 from floeplan.transaction.change import IsolationLevel
+from floeplan.vectors import Mask
 from floeplan.write.data_files import FileTask
 from floeplan.write.target import WriteTarget
 
@@ -46,6 +54,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from floeplan.dml.spark_rows import FoundRows
+
+SMALL_FILE_BYTES = 8 * 1024 * 1024
+OPENING_BYTES = 512 * 1024
+"""Bytes that could be read and written in the time it takes to open a file and find its deletes."""
 
 
 def delete(
@@ -57,6 +69,7 @@ def delete(
     mode: Mode | str | None = None,
     isolation: IsolationLevel | str | None = None,
     case_sensitive: bool = True,
+    trust_lists: bool = False,
     summary: Mapping[str, str] | None = None,
     options: CommitOptions | None = None,
 ) -> DmlResult:
@@ -70,24 +83,16 @@ def delete(
         mode: ``copy-on-write`` or ``merge-on-read``; the table's ``write.delete.mode`` when not given.
         isolation: ``serializable`` or ``snapshot``; the table's ``write.delete.isolation-level`` when not given.
         case_sensitive: Whether column names must match exactly.
+        trust_lists: Change rows even when the manifest list has fewer files than the snapshot summary counts.
         summary: Further properties of the snapshot.
         options: How the commit is retried.
 
     Returns:
         The result; ``snapshot_id`` is ``None`` when no row matched and nothing was committed.
     """
-    target = resolve(table, Command.DELETE, branch=branch, mode=mode, isolation=isolation)
+    target = resolve(table, Command.DELETE, branch=branch, mode=mode, isolation=isolation, trust_lists=trust_lists)
     where = with_timestamp(where, statement_timestamp())
-    plan = plan_rows(target, planned(where), spark, case_sensitive)
-    changes = ChangeBuilder(planned=plan.files)
-    decided = not isinstance(where, SubqueryCondition)
-    proven = drop_proven(plan.files, changes) if decided else np.zeros(len(plan.files), dtype=np.bool_)
-    with discard_on_failure(changes, target):
-        change_matching(target, where, plan, file_tasks(plan.files, ~proven), changes, spark)
-    conflict_filter, level = plan.compiled.predicate, target.isolation
-    return commit_changes(
-        target, changes, conflict_filter=conflict_filter, isolation=level, summary=summary, options=options
-    )
+    return _change(target, where, None, spark, case_sensitive, summary, options)
 
 
 def update(
@@ -100,6 +105,7 @@ def update(
     mode: Mode | str | None = None,
     isolation: IsolationLevel | str | None = None,
     case_sensitive: bool = True,
+    trust_lists: bool = False,
     summary: Mapping[str, str] | None = None,
     options: CommitOptions | None = None,
 ) -> DmlResult:
@@ -114,23 +120,109 @@ def update(
         mode: ``copy-on-write`` or ``merge-on-read``; the table's ``write.update.mode`` when not given.
         isolation: ``serializable`` or ``snapshot``; the table's ``write.update.isolation-level`` when not given.
         case_sensitive: Whether column names must match exactly.
+        trust_lists: Change rows even when the manifest list has fewer files than the snapshot summary counts.
         summary: Further properties of the snapshot.
         options: How the commit is retried.
     """
-    target = resolve(table, Command.UPDATE, branch=branch, mode=mode, isolation=isolation)
+    target = resolve(table, Command.UPDATE, branch=branch, mode=mode, isolation=isolation, trust_lists=trust_lists)
     timestamp = statement_timestamp()
     where = with_timestamp(where, timestamp)
     values = {name: with_timestamp(value, timestamp) for name, value in set.items()}
     assignments = compile_assignments(values, target.schema, Names(target.schema, case_sensitive))
-    plan = plan_rows(target, planned(where), spark, case_sensitive)
+    return _change(target, where, assignments, spark, case_sensitive, summary, options)
+
+
+def _change(
+    target: DmlTarget,
+    where: PredicateSource | SubqueryCondition,
+    assignments: Assignments | None,
+    spark: SparkSession | None,
+    case_sensitive: bool,
+    summary: Mapping[str, str] | None,
+    options: CommitOptions | None,
+) -> DmlResult:
+    """Plan, change and commit: an update with assignments, a delete without."""
+    implied = where.implied if isinstance(where, SubqueryCondition) else where
+    plan = plan_rows(target, implied, spark, case_sensitive)
     changes = ChangeBuilder(planned=plan.files)
-    everything = np.ones(len(plan.files), dtype=np.bool_)
+    proven = np.zeros(len(plan.files), dtype=np.bool_)
+    # Updated rows are read, and files are planned with what a condition with subqueries implies, which is not enough.
+    if assignments is None and implied is where:
+        proven = drop_proven(plan.files, changes)
     with discard_on_failure(changes, target):
-        change_matching(target, where, plan, file_tasks(plan.files, everything), changes, spark, assignments)
+        change_matching(target, where, plan, file_tasks(plan.files, ~proven), changes, spark, assignments)
     conflict_filter, level = plan.compiled.predicate, target.isolation
     return commit_changes(
         target, changes, conflict_filter=conflict_filter, isolation=level, summary=summary, options=options
     )
+
+
+# Planning: the files whose rows a command must read, and those it removes by metadata alone.
+
+
+def plan_rows(
+    target: DmlTarget,
+    where: PredicateSource | None,
+    spark: SparkSession | None,
+    case_sensitive: bool = True,
+    recover: bool = False,
+) -> ScanPlan:
+    """Plan the files that may hold rows to change; ``recover`` reads what proves their partitions under other specs.
+
+    Raises:
+        CorruptMetadataError: The manifest list may be truncated and is not trusted.
+    """
+    # Tasks open every planned file, and reading the columns of a small one is as fast as reading its page index:
+    # footers and page indexes save more than they cost only where files are large.
+    summary = None if target.snapshot is None else target.snapshot.summary
+    total, files = (
+        None if summary is None else parse_count(summary[name]) for name in ("total-files-size", "total-data-files")
+    )
+    footers = total is None or files is None or total >= SMALL_FILE_BYTES * files
+    planning = None if spark is None else SparkPlanning(spark)
+    options = ScanOptions(footers=footers, page_index=footers, report=False, planning=planning, recover=recover)
+    plan = plan_scan(target.table, where, ref=target.ref, case_sensitive=case_sensitive, options=options)
+    # Copy-on-write would write rows back whose delete file a truncated list has lost, and a merge insert rows again.
+    if target.snapshot is not None and not target.trust_lists:
+        truncated = find_truncation(target.snapshot, plan.totals.manifests)
+        if truncated is not None:
+            raise truncated.error("rows whose delete files it does not list would be written back")
+    return plan
+
+
+def drop_proven(files: PlannedFiles, changes: ChangeBuilder) -> Mask:
+    """Remove files of which every row matches, where metadata suffices; returns which."""
+    return drop_files(files, files.states == TriState.TRUE, changes)
+
+
+def drop_files(files: PlannedFiles, whole: Mask, changes: ChangeBuilder) -> Mask:
+    """Remove those of the files whose live rows can be counted without reading; returns which."""
+    vector_only = np.zeros(len(files), dtype=np.bool_)
+    single = np.flatnonzero(files.matches.counts == 1)
+    kinds = files.delete_kinds[files.matches.deletes[files.matches.offsets[single]]]
+    vector_only[single] = kinds == DeleteKind.VECTOR
+    counted = (files.matches.counts == 0) | vector_only
+    proven: Mask = whole & counted & (files.entries.record_count >= 0)
+    changes.removed_data.update(files.entries.path.filter(pa.array(proven)).to_pylist())
+    changes.rows_deleted += int(files.entries.record_count[proven].sum())
+    vectors = files.deletes.take(files.matches.deletes[files.matches.offsets[:-1][proven & vector_only]])
+    changes.rows_deleted -= int(vectors.record_count.sum())
+    offsets = vectors.ints("content_offset").tolist()
+    changes.removed_deletes.update(map(DeleteFileId, vectors.path.to_pylist(), offsets))
+    return proven
+
+
+def file_tasks(files: PlannedFiles, chosen: Mask) -> list[FileTask]:
+    """Tasks for the chosen files, each with the spec, partition and path of its file."""
+    rows = np.flatnonzero(chosen)
+    entries = files.entries.take(rows)
+    names = ["spec_id", "file_path", *(partition_column(key) for key in entries.partition_types)]
+    located = EntriesTable(entries.table.select(names), entries.partition_types)
+    first = entries.array("first_row_id").to_pylist() if "first_row_id" in entries else [None] * len(rows)
+    return [FileTask(file, located.take(np.array([at])), first[at]) for at, file in enumerate(files.take(rows))]
+
+
+# Running: the rows of the planned files that change.
 
 
 def change_matching(
@@ -145,13 +237,17 @@ def change_matching(
     """Delete the rows of these files that match the plan's predicate, or update them."""
     if not chosen:
         return
-    if not _needs_spark(target, where, plan, assignments) or spark is None:
-        run_decision(target, chosen, Matching(target.schema, Clause(assignments)), changes, spark)
+    # Spark evaluates what only Spark can; it takes SQL text only.
+    predicate, needs_spark = plan.compiled.predicate, isinstance(where, SubqueryCondition)
+    if isinstance(where, str):
+        needs_spark = not arrow_evaluates((target.schema,), (predicate,), (assignments,))
+    if not needs_spark or spark is None:
+        run_decision(target, chosen, Matching(target.schema, assignments), changes, spark)
         return
     from floeplan.dml.spark_rows import SparkClause, TargetRows, apply_clauses, first_clause, in_utc
 
     writer, rows = WriteTarget.of(target.table), TargetRows.of(target.table, target.schema, chosen)
-    fields = {*field_ids(plan.compiled.predicate), *(() if assignments is None else assignments.field_ids)}
+    fields = {*field_ids(predicate), *(() if assignments is None else assignments.field_ids)}
     clauses = [SparkClause(assignments)]
     with in_utc(spark):
         if isinstance(where, SubqueryCondition):
@@ -162,22 +258,13 @@ def change_matching(
     apply_found_rows(target, chosen, found, changes, spark)
 
 
-def _needs_spark(
-    target: DmlTarget, where: PredicateSource | SubqueryCondition, plan: ScanPlan, assignments: Assignments | None
-) -> bool:
-    """Whether only Spark can evaluate the expressions; it takes SQL text only."""
-    if isinstance(where, SubqueryCondition):
-        return True
-    return isinstance(where, str) and not arrow_evaluates((target.schema,), (plan.compiled.predicate,), (assignments,))
-
-
 def apply_found_rows(
     target: DmlTarget, chosen: list[FileTask], found: FoundRows, changes: ChangeBuilder, spark: SparkSession | None
 ) -> None:
     """Delete the rows that Spark found, and add the files of new rows it wrote."""
     changes.data += [entries for entries in found.entries if len(entries)]
     changes.rewrote |= found.updated > 0
-    changed = [work for work in chosen if work.file.path in found.positions]
+    changed = [task for task in chosen if task.file.path in found.positions]
     run_decision(target, changed, DeletePositions(found.positions), changes, spark)
     changes.rows_deleted -= found.updated
     changes.rows_updated += found.updated
@@ -191,17 +278,15 @@ def run_decision(
     task = RowTask(TableRows.of(target.table, target.schema), WriteTarget.of(target.table), decision, target.copies)
     description = f"floeplan {target.command} on {'.'.join(target.table.name())}"
     discard = partial(RowTaskResult.discard, files=TableFiles.of(target.table))
-    loads = weights(chosen, _work_fraction(target, decision, chosen[0]) if chosen else 1)
+    # The work for a file, as a fraction of reading and writing all of it; reading alone is about half, and a
+    # merge-on-read delete reads only the columns of the decision.
+    fraction = 1.0 if target.copies or not chosen else 0.5
+    if fraction < 1 and not any(decision.clauses):
+        fraction *= len(decision.fields(chosen[0].file)) / len(target.schema.field_ids)
+    loads = weights(chosen, fraction)
     changes.add(run_tasks(task, chosen, spark, weights=loads, description=description, discard=discard))
 
 
-def _work_fraction(target: DmlTarget, decision: Decision, task: FileTask) -> float:
-    """The work for a file, as a fraction of reading and writing all of it; reading alone is about half.
-
-    A merge-on-read delete reads only the columns of the decision.
-    """
-    if target.copies:
-        return 1
-    if any(clause.assignments for clause in decision.clauses):
-        return 0.5
-    return 0.5 * len(decision.fields(task.file)) / len(target.schema.field_ids)
+def weights(chosen: list[FileTask], fraction: float) -> list[float]:
+    """Bytes of work for each file: a fraction of its size, and opening it."""
+    return [task.file.file_size * fraction + OPENING_BYTES for task in chosen]

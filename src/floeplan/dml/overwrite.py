@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.schema import Schema
@@ -24,22 +23,19 @@ from pyiceberg.table import Table
 
 from floeplan.dml.append import write_rows
 from floeplan.dml.commit import ChangeBuilder, DmlResult, commit_changes, discard_on_failure
-from floeplan.dml.delete_update import change_matching, run_decision
-from floeplan.dml.planning import drop_files, drop_proven, file_tasks, plan_rows
-from floeplan.dml.row_task import Clause, RowChanges
+from floeplan.dml.delete_update import change_matching, drop_files, drop_proven, file_tasks, plan_rows, run_decision
+from floeplan.dml.row_task import Decision, RowChanges
 from floeplan.dml.target import Command, DmlTarget, Mode, resolve
 from floeplan.errors import BadInputError
-from floeplan.metadata.manifests.assemble import number_array, partition_arrow_type
-from floeplan.metadata.manifests.entries import EntriesTable, partition_column
-from floeplan.metadata.manifests.new_entries import concat_entries
+from floeplan.metadata.manifests.entries import EntriesTable, concat_entries, partition_column
 from floeplan.metadata.manifests.stats import file_stats
+from floeplan.metadata.manifests.values import number_array, partition_arrow_type
 from floeplan.partition.fields import BoundField, SourceTypes, source_types
 from floeplan.partition.key import partition_codes
 from floeplan.partition.recover import recover
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.compile import PredicateSource
 from floeplan.predicate.ir import TRUE, Column, IrExpr
-from floeplan.predicate.rows.arrow_columns import Resolver, typed_columns_of
 from floeplan.scan.file_rows import PlannedRows
 from floeplan.scan.model import FileScan
 from floeplan.transaction.catalog_commit import CommitOptions
@@ -49,110 +45,6 @@ from floeplan.write.partitioning import partition_values
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionSet:
-    """Partitions of one spec, as columns of their tuples by union field id."""
-
-    union: UnionPartitionType
-    spec_id: int
-    columns: Mapping[int, pa.Array]
-    count: int
-
-    @classmethod
-    def of(cls, union: UnionPartitionType, entries: EntriesTable, spec_id: int) -> PartitionSet:
-        """The partitions of files of one spec."""
-        keys = [field.column.field_id for field in _fields(union, spec_id)]
-        columns = {key: entries.array(partition_column(key)) for key in keys}
-        return cls(union, spec_id, columns, len(entries))
-
-    @property
-    def fields(self) -> tuple[BoundField, ...]:
-        """The fields that make a tuple."""
-        return _fields(self.union, self.spec_id)
-
-    def holds(self, columns: Mapping[int, pa.Array], rows: int) -> Mask:
-        """Whether each tuple of the same fields is one of these partitions."""
-        both = {key: pa.concat_arrays([column, columns[key].cast(column.type)]) for key, column in self.columns.items()}
-        codes = partition_codes(self.union, np.full(self.count + rows, self.spec_id, dtype=np.int64), both)
-        return np.isin(codes[self.count :], codes[: self.count])
-
-
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """For each file, whether all rows lie in the partitions, or some may."""
-
-    whole: Mask
-    perhaps: Mask
-
-
-def place_files(partitions: PartitionSet, entries: EntriesTable, sources: SourceTypes) -> Placed:
-    """Which files of any spec lie in the partitions."""
-    columns, known = {}, np.ones(len(entries), dtype=np.bool_)
-    for field in partitions.fields:
-        columns[field.column.field_id], proven = _values(partitions.union, field, entries, sources)
-        known &= proven
-    inside = partitions.holds(columns, len(entries))
-    return Placed(known & inside, ~known)
-
-
-def _values(
-    union: UnionPartitionType, field: BoundField, entries: EntriesTable, sources: SourceTypes
-) -> tuple[pa.Array, Mask]:
-    """The value of one partition field for each file, and where it is known."""
-    key = field.column.field_id
-    having = [spec_id for spec_id, spec in union.specs.items() if any(_is(f, key) for f in spec.fields)]
-    stored = np.isin(entries.spec_id, having)
-    source = Column(field.source_id, sources[field.source_id][0], (str(field.source_id),))
-    found = recover(field, file_stats(entries, [source]).columns.get(field.source_id), len(entries))
-    type_ = partition_arrow_type(field.column.type)
-    usable = found.recovered & ~found.is_null
-    values = _array(found.values, usable).cast(type_)
-    chosen = pc.if_else(pa.array(stored), entries.array(partition_column(key)).cast(type_), values)
-    return chosen, stored | found.recovered
-
-
-def _array(values: npt.NDArray[np.generic] | pa.Array, valid: Mask) -> pa.Array:
-    if isinstance(values, np.ndarray):
-        return number_array(values, valid)
-    return pc.if_else(pa.array(valid), values, pa.scalar(None, values.type))
-
-
-def _is(field: BoundField, key: int) -> bool:
-    return not field.is_void and field.column.field_id == key
-
-
-def _fields(union: UnionPartitionType, spec_id: int) -> tuple[BoundField, ...]:
-    return tuple(field for field in union.spec(spec_id).fields if not field.is_void)
-
-
-@dataclass(frozen=True, slots=True)
-class InPartitions:
-    """Deletes the rows that lie in given partitions."""
-
-    schema: Schema
-    partitions: PartitionSet
-
-    @property
-    def clauses(self) -> tuple[Clause, ...]:
-        """One clause, which deletes."""
-        return (Clause(),)
-
-    def fields(self, file: FileScan) -> frozenset[int]:
-        """The sources of the partition fields."""
-        return frozenset(field.source_id for field in self.partitions.fields)
-
-    def decide(self, file: FileScan, planned: PlannedRows) -> RowChanges:
-        """Compute the partitions of the rows and compare them."""
-        rows, fields = planned.undeleted(), self.partitions.fields
-        columns = {field.column.field_id: partition_values(rows, self.schema, field) for field in fields}
-        inside = self.partitions.holds(columns, planned.live_count)
-        return RowChanges.one_clause(planned.undeleted_positions(np.flatnonzero(inside)))
-
-    def resolver(self, rows: pa.Table, schema: Schema, source: npt.NDArray[np.int64] | None) -> Resolver:
-        """Columns of the row itself."""
-        return typed_columns_of(rows, schema)
 
 
 def overwrite(
@@ -167,6 +59,7 @@ def overwrite(
     mode: Mode | str | None = None,
     isolation: IsolationLevel | str | None = None,
     case_sensitive: bool = True,
+    trust_lists: bool = False,
     summary: Mapping[str, str] | None = None,
     options: CommitOptions | None = None,
 ) -> DmlResult:
@@ -183,6 +76,7 @@ def overwrite(
         mode: How rows of partly matching files go; the table's ``write.delete.mode`` when not given.
         isolation: ``serializable`` or ``snapshot``; when not given, rows that others add meanwhile are not looked at.
         case_sensitive: Whether column names must match exactly.
+        trust_lists: Change rows even when the manifest list has fewer files than the snapshot summary counts.
         summary: Further properties of the snapshot.
         options: How the commit is retried.
     """
@@ -190,7 +84,7 @@ def overwrite(
         raise BadInputError("a dynamic overwrite replaces partitions; give a predicate or dynamic, not both")
     if same_spec_only and not dynamic:
         raise BadInputError("same_spec_only is an option of dynamic overwrites")
-    target = resolve(table, Command.OVERWRITE, branch=branch, mode=mode, isolation=isolation)
+    target = resolve(table, Command.OVERWRITE, branch=branch, mode=mode, isolation=isolation, trust_lists=trust_lists)
     changes = ChangeBuilder()
     level = None if isolation is None else target.isolation
     conflict_filter: IrExpr = TRUE
@@ -238,9 +132,83 @@ def _replace_partitions(
     changes.planned = files
     partitions = PartitionSet.of(union, new, spec_id)
     considered = (files.entries.spec_id == spec_id) | (not same_spec_only)
-    placed = place_files(partitions, files.entries, source_types(metadata.schema(), metadata.schemas))
-    dropped = drop_files(files, placed.whole & considered, changes)
-    asked = file_tasks(files, (placed.whole | placed.perhaps) & considered & ~dropped)
-    if asked and len(new):
-        run_decision(target, asked, InPartitions(target.schema, partitions), changes, spark)
+    whole, unknown = partitions.place_files(files.entries, source_types(metadata.schema(), metadata.schemas))
+    dropped = drop_files(files, whole & considered, changes)
+    chosen = file_tasks(files, (whole | unknown) & considered & ~dropped)
+    if chosen and len(new):
+        run_decision(target, chosen, InPartitions(target.schema, partitions), changes, spark)
     return new
+
+
+# Dynamic overwrites: the partitions of the new rows, and the files and rows that lie in them.
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSet:
+    """Partitions of one spec, as columns of their tuples by union field id."""
+
+    union: UnionPartitionType
+    spec_id: int
+    columns: Mapping[int, pa.Array]
+    count: int
+
+    @classmethod
+    def of(cls, union: UnionPartitionType, entries: EntriesTable, spec_id: int) -> PartitionSet:
+        """The partitions of files of one spec."""
+        keys = [field.column.field_id for field in union.spec(spec_id).fields if not field.is_void]
+        return cls(union, spec_id, {key: entries.array(partition_column(key)) for key in keys}, len(entries))
+
+    @property
+    def fields(self) -> tuple[BoundField, ...]:
+        """The fields that make a tuple."""
+        return tuple(field for field in self.union.spec(self.spec_id).fields if not field.is_void)
+
+    def holds(self, columns: Mapping[int, pa.Array], rows: int) -> Mask:
+        """Whether each tuple of the same fields is one of these partitions."""
+        both = {key: pa.concat_arrays([column, columns[key].cast(column.type)]) for key, column in self.columns.items()}
+        codes = partition_codes(self.union, np.full(self.count + rows, self.spec_id, dtype=np.int64), both)
+        return np.isin(codes[self.count :], codes[: self.count])
+
+    def place_files(self, entries: EntriesTable, sources: SourceTypes) -> tuple[Mask, Mask]:
+        """For files of any spec, whether all their rows lie in the partitions, and whether that is unknown."""
+        columns, known = {}, np.ones(len(entries), dtype=np.bool_)
+        for field in self.fields:
+            columns[field.column.field_id], proven = self._values(field, entries, sources)
+            known &= proven
+        return known & self.holds(columns, len(entries)), ~known
+
+    def _values(self, field: BoundField, entries: EntriesTable, sources: SourceTypes) -> tuple[pa.Array, Mask]:
+        """The value of one partition field for each file, and where it is known: stored, or proven by bounds."""
+        key = field.column.field_id
+        specs = self.union.specs.items()
+        ids_of_spec = {i: [f.column.field_id for f in spec.fields if not f.is_void] for i, spec in specs}
+        stored = np.isin(entries.spec_id, [spec_id for spec_id, ids in ids_of_spec.items() if key in ids])
+        source = Column(field.source_id, sources[field.source_id][0], (str(field.source_id),))
+        found = recover(field, file_stats(entries, [source]).columns.get(field.source_id), len(entries))
+        usable, values = found.recovered & ~found.is_null, found.values
+        if isinstance(values, np.ndarray):
+            values = number_array(values, usable)
+        else:
+            values = pc.if_else(pa.array(usable), values, pa.scalar(None, values.type))
+        type_ = partition_arrow_type(field.column.type)
+        of_entry = entries.array(partition_column(key)).cast(type_)
+        return pc.if_else(pa.array(stored), of_entry, values.cast(type_)), stored | found.recovered
+
+
+@dataclass(frozen=True, slots=True)
+class InPartitions(Decision):
+    """Deletes the rows that lie in given partitions."""
+
+    schema: Schema
+    partitions: PartitionSet
+
+    def fields(self, file: FileScan) -> frozenset[int]:
+        """The sources of the partition fields."""
+        return frozenset(field.source_id for field in self.partitions.fields)
+
+    def decide(self, file: FileScan, planned: PlannedRows) -> RowChanges:
+        """Compute the partitions of the rows and compare them."""
+        rows, fields = planned.undeleted(), self.partitions.fields
+        columns = {field.column.field_id: partition_values(rows, self.schema, field) for field in fields}
+        inside = self.partitions.holds(columns, planned.live_count)
+        return RowChanges.one_clause(planned.undeleted_positions(np.flatnonzero(inside)))

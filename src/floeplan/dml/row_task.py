@@ -14,10 +14,10 @@ Memory: the decision's columns of one file, and the rows of one row group.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -45,8 +45,8 @@ from floeplan.write.target import WriteTarget
 
 # Which rows of a file change, decided on a few of its columns before any other column is read.
 #
-# A decision has clauses: each deletes rows or updates them. For one file it returns the rows that change and the clause
-# that applies to each; every other row stays. Files are decided independently, in parallel.
+# A decision has clauses: each deletes rows or updates them. For one file it returns the rows that change and the number
+# of the clause that applies to each; every other row stays. Files are decided independently, in parallel.
 #
 # Fail-safe: a deleted row never changes, and no expression that can fail is evaluated on it.
 
@@ -73,41 +73,40 @@ class RowChanges:
         return cls(positions, np.zeros(len(positions), dtype=np.int16))
 
 
-@dataclass(frozen=True, slots=True)
-class Clause:
-    """Updates rows, or deletes them when it has no assignments."""
+class Decision(ABC):
+    """Chooses the rows of a file that change. By default they are deleted."""
 
-    assignments: Assignments | None = None
-
-
-class Decision(Protocol):
-    """Chooses the rows of a file that change."""
+    __slots__ = ()
 
     @property
-    def clauses(self) -> tuple[Clause, ...]:
-        """The clauses that may apply."""
+    def clauses(self) -> tuple[Assignments | None, ...]:
+        """What may apply to a row: assignments, which update it, or ``None``, which deletes it."""
+        return (None,)
 
+    @abstractmethod
     def fields(self, file: FileScan) -> frozenset[int]:
         """The fields the decision reads."""
 
+    @abstractmethod
     def decide(self, file: FileScan, planned: PlannedRows) -> RowChanges:
         """The changes among the rows of the file that the plan kept."""
 
     def resolver(self, rows: pa.Table, schema: Schema, source: Ints | None) -> Resolver:
-        """Resolves the columns of assignments, for rows matched by these source rows."""
+        """Resolves the columns of assignments, by default those of the row itself; ``source`` are matched rows."""
+        return typed_columns_of(rows, schema)
 
 
 @dataclass(frozen=True, slots=True)
-class Matching:
+class Matching(Decision):
     """Changes every row for which the plan's predicate is TRUE."""
 
     schema: Schema
-    clause: Clause = field(default_factory=Clause)
+    assignments: Assignments | None = None
 
     @property
-    def clauses(self) -> tuple[Clause, ...]:
+    def clauses(self) -> tuple[Assignments | None, ...]:
         """The one clause."""
-        return (self.clause,)
+        return (self.assignments,)
 
     def fields(self, file: FileScan) -> frozenset[int]:
         """The fields of the residual."""
@@ -129,21 +128,12 @@ class Matching:
             return matching_mask(file.residual, rows, self.schema)
         return np.full(count, bool(matching_mask(file.residual, pa.table({"row": pa.nulls(1)}), Schema())[0]))
 
-    def resolver(self, rows: pa.Table, schema: Schema, source: Ints | None) -> Resolver:
-        """Columns of the row itself."""
-        return typed_columns_of(rows, schema)
-
 
 @dataclass(frozen=True, slots=True)
-class DeletePositions:
+class DeletePositions(Decision):
     """Deletes rows whose positions are already known."""
 
     positions: Mapping[str, BitMap64]
-
-    @property
-    def clauses(self) -> tuple[Clause, ...]:
-        """One clause, which deletes."""
-        return (Clause(),)
 
     def fields(self, file: FileScan) -> frozenset[int]:
         """No fields."""
@@ -154,10 +144,6 @@ class DeletePositions:
         found = rows_of(self.positions[file.path])
         found = found[planned.selection.contains(found)]
         return RowChanges.one_clause(found[planned.live[planned.selection.rank(found)]])
-
-    def resolver(self, rows: pa.Table, schema: Schema, source: Ints | None) -> Resolver:
-        """Columns of the row itself."""
-        return typed_columns_of(rows, schema)
 
 
 def rows_of(numbers: BitMap64) -> Ints:
@@ -234,31 +220,24 @@ class _Run:
             self.result.matched_sources |= changes.matched_sources
         if not len(changes.positions):
             return
-        self._count(changes)
-        if self.task.copies or self._is_emptied(opened, planned, changes):
-            self._remove(task.file)
+        clauses = self.task.decision.clauses
+        counts = np.bincount(changes.clause, minlength=len(clauses)).tolist()
+        updated = sum(n for n, assignments in zip(counts, clauses, strict=True) if assignments)
+        self.result.rows_updated += updated
+        self.result.rows_deleted += sum(counts) - updated
+        # A file is emptied when no row stays, neither among the planned rows nor among the others.
+        emptied = len(changes.positions) >= planned.live_count
+        if emptied and not self.task.copies:
+            emptied = not opened.undeleted(RowSelection.all_rows(opened.footer.num_rows).difference(opened.planned()))
+        if self.task.copies or emptied:
+            self.result.removed_data.append(task.file.path)
+            self.result.removed_deletes += file_scoped_deletes(task.file)
             if self.task.copies:
                 yield from self._survivors(task, opened, RowSelection.from_rows(changes.positions))
         else:
             self.result.referenced.append(task.file.path)
             self.deletes.add(task.file, task.entry, changes.positions)
         yield from self._updated(task, opened, changes)
-
-    def _count(self, changes: RowChanges) -> None:
-        counts = np.bincount(changes.clause, minlength=len(self.task.decision.clauses)).tolist()
-        updated = sum(n for n, clause in zip(counts, self.task.decision.clauses, strict=True) if clause.assignments)
-        self.result.rows_updated += updated
-        self.result.rows_deleted += sum(counts) - updated
-
-    def _is_emptied(self, opened: OpenFile, planned: PlannedRows, changes: RowChanges) -> bool:
-        if len(changes.positions) < planned.live_count:
-            return False
-        others = RowSelection.all_rows(opened.footer.num_rows).difference(opened.planned())
-        return not opened.undeleted(others)
-
-    def _remove(self, file: FileScan) -> None:
-        self.result.removed_data.append(file.path)
-        self.result.removed_deletes += file_scoped_deletes(file)
 
     def _survivors(self, task: FileTask, opened: OpenFile, gone: RowSelection) -> Iterator[pa.Table]:
         """The live rows that stay, row group by row group."""
@@ -271,17 +250,17 @@ class _Run:
 
     def _updated(self, task: FileTask, opened: OpenFile, changes: RowChanges) -> Iterator[pa.Table]:
         """The updated rows, with their new values."""
-        for number, clause in enumerate(self.task.decision.clauses):
+        for number, assignments in enumerate(self.task.decision.clauses):
             mine = changes.clause == number
-            if clause.assignments is None or not mine.any():
+            if assignments is None or not mine.any():
                 continue
             rows = self.to_update(number).read(task, opened, RowSelection.from_rows(changes.positions[mine]))
             source = None if changes.source is None else changes.source[mine]
             resolve = self.task.decision.resolver(rows, self.whole.schema, source)
-            yield mark_updated(clause.assignments.update(rows, resolve, arrow_schema(self.whole.schema)))
+            yield mark_updated(assignments.update(rows, resolve, arrow_schema(self.whole.schema)))
 
     def _without_replaced(self, clause: int) -> FullRowReader:
         """Reads the columns of updated rows, without those that are replaced and that no expression reads."""
-        assignments = self.task.decision.clauses[clause].assignments
+        assignments = self.task.decision.clauses[clause]
         assert assignments is not None, "only updating clauses read rows"
         return FullRowReader(self.task.target, self.files, Schema(*assignments.kept_fields(self.whole.schema)))

@@ -7,20 +7,18 @@ here, so they are taken off first.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 import pyarrow as pa
 from pyiceberg.io import FileIO
-from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
 from floeplan.catalog import load_table
 from floeplan.errors import BadInputError, UnknownFileError
-from floeplan.parquet.footer.footer import ParquetFooter, read_footer
+from floeplan.parquet.footer.footer import read_footer
 from floeplan.parquet.footer.logical_types import Physical
 from floeplan.parquet.prune.selection import RowSelection
 from floeplan.parquet.read.reader import read_selected
@@ -29,7 +27,7 @@ from floeplan.scan.model import ScanOptions
 from floeplan.scan.plan import plan_scan
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 _BYTES_IN_MEMORY = 8
 """Bytes of rows that one byte of a file may become."""
@@ -40,16 +38,9 @@ def is_data_frame(data: object) -> TypeGuard[DataFrame]:
     return hasattr(data, "mapInArrow") and hasattr(data, "toArrow")
 
 
-def frame_schema(frame: DataFrame) -> pa.Schema:
-    """The columns of a DataFrame as Arrow has them."""
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    return to_arrow_schema(frame.schema)
-
-
 def frame_rows(frame: DataFrame, most: int, most_bytes: int) -> pa.Table | None:
     """The rows of a DataFrame; ``None`` above the limits of rows or bytes."""
-    from floeplan.spark.write.small_frames import collect_if_small
+    from floeplan.spark.jvm import collect_if_small
 
     rows = collect_if_small(frame, most_bytes // _BYTES_IN_MEMORY)
     if rows is None:
@@ -57,19 +48,25 @@ def frame_rows(frame: DataFrame, most: int, most_bytes: int) -> pa.Table | None:
     return without_ids(rows) if rows.num_rows <= most else None
 
 
-def source_frame(spark: SparkSession, rows: pa.Table, schema: Schema) -> DataFrame:
-    """Arrow rows as a DataFrame of exactly their types: timestamps without a zone stay without one."""
-    from floeplan.spark.types import spark_schema
-
-    return spark.createDataFrame(rows, schema=spark_schema(schema))
-
-
 def parquet_paths(data: object) -> list[str] | None:
     """The files meant by a path, a folder or several of them; ``None`` when this is something else."""
     given = [data] if isinstance(data, str | os.PathLike) else data
     if not isinstance(given, list | tuple) or not given or not all(isinstance(p, str | os.PathLike) for p in given):
         return None
-    return [path for item in given for path in _files_of(os.fspath(item))]
+    found: list[str] = []
+    for path in map(os.fspath, given):
+        local = Path(path)
+        if "://" not in path and local.is_dir():
+            # The Parquet files of a local folder, without hidden ones.
+            inside = [file for file in local.rglob("*.parquet") if not file.name.startswith(("_", "."))]
+            if not inside:
+                raise UnknownFileError(f"there is no Parquet file in {path}", context={"file": path})
+            found += sorted(map(str, inside))
+        elif "://" in path or local.exists():
+            found.append(path)
+        else:
+            raise UnknownFileError(f"there is no file {path}", context={"file": path})
+    return found
 
 
 def arrow_batches(data: object) -> Iterator[pa.Table]:
@@ -85,42 +82,33 @@ def arrow_batches(data: object) -> Iterator[pa.Table]:
 
 def arrow_table(data: object, io: FileIO) -> pa.Table:
     """All rows of a source as one table: Arrow data, a table or its name, Parquet files."""
-    if isinstance(data, Table) or (isinstance(data, str) and _is_table_name(data)):
+    if isinstance(data, Table) or (isinstance(data, str) and "/" not in data and not data.endswith(".parquet")):
         return without_ids(plan_scan(load_table(data), options=ScanOptions(report=False)).to_arrow())
     paths = parquet_paths(data)
     if paths is not None:
-        return pa.concat_tables([table for path in paths for table in ParquetRows(path, io).tables()])
+        return pa.concat_tables([table for path in paths for table in parquet_tables(path, io)])
     tables = [without_ids(table) for table in _tables(data)]
     if not tables:
         raise BadInputError("the source has no rows and no columns; give a table with its columns")
     return pa.concat_tables(tables)
 
 
-@dataclass(frozen=True, slots=True)
-class ParquetRows:
-    """The rows of a Parquet file, some row groups at a time; INT96 times are instants, as Spark and Hive write them."""
-
-    path: str
-    io: FileIO
-
-    def tables(self) -> Iterator[pa.Table]:
-        """Row group by row group; a file without any gives its columns."""
-        source = open_source(self.path, self.io)
-        footer = read_footer(source)
-        for first, count in zip(footer.first_rows.tolist(), footer.row_group_rows.tolist(), strict=True):
-            rows = RowSelection.from_runs(np.array([first]), np.array([count]))
-            yield without_ids(_with_instants(read_selected(source, footer, None, rows), footer))
-        if not footer.num_row_groups:
-            yield without_ids(_with_instants(read_selected(source, footer, None), footer))
-
-
-def _with_instants(table: pa.Table, footer: ParquetFooter) -> pa.Table:
-    for leaf in footer.leaves:
-        if leaf.physical is Physical.INT96 and len(leaf.path) == 1:
-            position = table.schema.get_field_index(leaf.path[0])
-            column = table.column(position)
-            table = table.set_column(position, leaf.path[0], column.cast(pa.timestamp(column.type.unit, "UTC")))
-    return table
+def parquet_tables(path: str, io: FileIO) -> Iterator[pa.Table]:
+    """The rows of a Parquet file, row group by row group; a file without any gives its columns."""
+    source = open_source(path, io)
+    footer = read_footer(source)
+    groups: list[RowSelection | None] = [
+        RowSelection.from_runs(np.array([first]), np.array([count]))
+        for first, count in zip(footer.first_rows.tolist(), footer.row_group_rows.tolist(), strict=True)
+    ]
+    for rows in groups or [None]:
+        table = read_selected(source, footer, None, rows)
+        for leaf in footer.leaves:
+            if leaf.physical is Physical.INT96 and len(leaf.path) == 1:  # an instant, as Spark and Hive write it
+                position = table.schema.get_field_index(leaf.path[0])
+                column = table.column(position)
+                table = table.set_column(position, leaf.path[0], column.cast(pa.timestamp(column.type.unit, "UTC")))
+        yield without_ids(table)
 
 
 def without_ids(table: pa.Table) -> pa.Table:
@@ -161,22 +149,3 @@ def _bare_type(type_: pa.DataType) -> pa.DataType:
     if pa.types.is_map(type_):
         return pa.map_(_bare(type_.key_field), _bare(type_.item_field))
     return type_
-
-
-def _files_of(path: str) -> Sequence[str]:
-    """A file as it is; the Parquet files of a local folder, hidden ones left out."""
-    if "://" in path:
-        return [path]
-    local = Path(path)
-    if local.is_dir():
-        found = [p for p in local.rglob("*.parquet") if not p.name.startswith(("_", "."))]
-        if not found:
-            raise UnknownFileError(f"there is no Parquet file in {path}", context={"file": path})
-        return sorted(map(str, found))
-    if not local.exists():
-        raise UnknownFileError(f"there is no file {path}", context={"file": path})
-    return [path]
-
-
-def _is_table_name(text: str) -> bool:
-    return "/" not in text and not text.endswith(".parquet")

@@ -24,6 +24,9 @@ import pyarrow.compute as pc
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyroaring import BitMap64
+from pyspark.sql import functions
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
 from floeplan.dml.assign import Assignment, Assignments, replace_value, top_fields
 from floeplan.errors import BadInputError, TypeMismatchError
@@ -31,12 +34,12 @@ from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.parquet.prune.selection import RowSelection
 from floeplan.predicate.ir import path_text
 from floeplan.scan.file_rows import FileRows, TableRows
-from floeplan.spark.types import spark_schema, spark_type, to_spark_arrow
-from floeplan.spark.write.appending import ReportedFiles, removed_on_failure
-from floeplan.spark.write.store_assignment import assignable
+from floeplan.spark.read.reader import split_by_bytes
+from floeplan.spark.types import assignable, spark_schema, spark_type, to_spark_arrow
+from floeplan.spark.write import ReportFiles, removed_on_failure
 from floeplan.tasks.runner import RESULT_SCHEMA, load_results, new_attempt, result_batch
 from floeplan.tasks.shipping import ensure_package
-from floeplan.tasks.worker import ArrowTask, report_errors, reraise_task_errors, reusable
+from floeplan.tasks.worker import report_errors, reraise_task_errors, reusable
 from floeplan.write.data_files import FileTask, FullRowReader, write_data_files
 from floeplan.write.metrics import remove_written_files
 from floeplan.write.position_deletes import merge_positions
@@ -86,16 +89,33 @@ class TargetRows:
 
     def frame(self, spark: SparkSession, columns: Iterable[int]) -> DataFrame:
         """File number, position and the columns that hold these fields."""
-        from pyspark.sql.pandas.types import to_arrow_schema
-        from pyspark.sql.types import IntegerType, LongType, StructField, StructType
-
         wanted = top_fields(self.schema, columns)
-        own = [StructField(FILE, IntegerType()), StructField(POSITION, LongType())]
-        shown = StructType([*own, *spark_schema(wanted).fields])
-        batches_of_files = _file_batches(self.tasks)
-        read = _reader(self, batches_of_files, wanted, to_arrow_schema(StructType(shown.fields[2:])))
+        shape = to_arrow_schema(spark_schema(wanted))
+        shares = split_by_bytes(np.array([task.file.file_size for task in self.tasks]), FILES_PER_TASK_BYTES)
+        packs = [share.tolist() for share in shares] or [[]]
+        table, tasks = self.table, self.tasks
+
+        def live_rows(files: FileRows, number: int) -> pa.Table:
+            opened = files.open(tasks[number].file)
+            selection = opened.undeleted(opened.planned())
+            rows, live = opened.read(wanted, selection)
+            numbers = pa.repeat(pa.scalar(number, pa.int32()), len(live))
+            shown = [numbers, pa.array(selection.to_rows()), *to_spark_arrow(rows, shape).columns]
+            found = pa.table(shown, names=[FILE, POSITION, *shape.names])
+            return found if live.all() else found.filter(pa.array(live))
+
+        @reusable
+        @report_errors
+        def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            files = FileRows(table)
+            for batch in batches:
+                for number in [number for pack in batch.column(0).to_pylist() for number in packs[pack]]:
+                    yield from live_rows(files, number).to_batches(ROWS_PER_BATCH)
+
         ensure_package(spark)
-        return spark.range(0, len(batches_of_files), 1, len(batches_of_files)).mapInArrow(read, shown)
+        own = StructField(FILE, IntegerType()), StructField(POSITION, LongType())
+        schema = StructType([*own, *spark_schema(wanted).fields])
+        return spark.range(0, len(packs), 1, len(packs)).mapInArrow(read, schema)
 
 
 def apply_clauses(
@@ -103,21 +123,36 @@ def apply_clauses(
 ) -> FoundRows:
     """Compute clauses and values of a frame, and write the new rows in sink tasks."""
     values = _values(frame, clause, clauses, rows.schema)
-    from pyspark.sql import functions
-
     chosen = frame.select(FILE, POSITION, clause.alias(CLAUSE), *values).where(functions.col(CLAUSE).isNotNull())
-    with reraise_task_errors(), removed_on_failure(frame.sparkSession, target.files) as written:
-        answers = chosen.mapInArrow(_sink(rows, target, tuple(clauses), written), RESULT_SCHEMA).toArrow()
+    with reraise_task_errors(), removed_on_failure(frame.sparkSession, target.files) as report:
+
+        @reusable
+        def sink(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            decided = [batch for batch in batches if batch.num_rows]
+            if decided:
+                table = pa.Table.from_batches(decided)
+                yield result_batch(0, partial(_write_decided, table, rows, target, clauses, report))
+
+        answers = chosen.mapInArrow(sink, RESULT_SCHEMA).toArrow()
     parts: list[_SinkResult] = load_results(answers, lambda part: remove_written_files(part.entries, target.files))
-    found = FoundRows()
+    found, repeated = FoundRows(), 0
     for part in parts:
         found.entries += [] if part.entries is None else [part.entries]
         found.updated += part.updated
         found.inserted += part.inserted
+        repeated += part.repeated
         for number, positions in part.positions.items():
             path = rows.tasks[number].file.path
-            found.positions[path] = found.positions.get(path, BitMap64()) | positions
-    _check_single(parts, found, target)
+            known = found.positions.get(path, BitMap64())
+            repeated += known.intersection_cardinality(positions)  # rows that two tasks decided
+            found.positions[path] = known | positions
+    if repeated:
+        for entries in found.entries:
+            remove_written_files(entries, target.files)
+        raise BadInputError(
+            f"several source rows match one target row ({repeated} too many); make the source unique by its key",
+            kind="ambiguous-merge",
+        )
     return found
 
 
@@ -137,8 +172,6 @@ def in_utc(spark: SparkSession) -> Iterator[None]:
 
 def first_clause(clauses: Sequence[tuple[int, str | None]]) -> Column:
     """The number of the first clause whose condition holds."""
-    from pyspark.sql import functions
-
     nothing = functions.lit(None).cast("int")
     pairs = [(number, functions.expr(text or "TRUE")) for number, text in clauses]
     return reduce(
@@ -146,22 +179,8 @@ def first_clause(clauses: Sequence[tuple[int, str | None]]) -> Column:
     )
 
 
-def _check_single(parts: Sequence[_SinkResult], found: FoundRows, target: WriteTarget) -> None:
-    once = sum(len(positions) for part in parts for positions in part.positions.values())
-    twice = sum(part.repeated for part in parts) + once - sum(map(len, found.positions.values()))
-    if twice:
-        for entries in found.entries:
-            remove_written_files(entries, target.files)
-        raise BadInputError(
-            f"several source rows match one target row ({twice} too many); make the source unique by its key",
-            kind="ambiguous-merge",
-        )
-
-
 def _values(frame: DataFrame, clause: Column, clauses: Sequence[SparkClause], schema: Schema) -> list[Column]:
     """One column for each path that any clause assigns."""
-    from pyspark.sql import functions
-
     columns = []
     for at, items in enumerate(_assigned(clauses).values()):
         field_ = next(iter(items.values())).field
@@ -190,34 +209,6 @@ def _assigned(clauses: Sequence[SparkClause]) -> dict[tuple[str, ...], dict[int,
     return found
 
 
-def _file_batches(tasks: Sequence[FileTask]) -> list[list[int]]:
-    ends = np.cumsum([task.file.file_size for task in tasks])
-    cuts = np.flatnonzero(np.diff((ends - 1) // FILES_PER_TASK_BYTES)) + 1
-    return [part.tolist() for part in np.split(np.arange(len(tasks)), cuts) if len(part)] or [[]]
-
-
-def _reader(rows: TargetRows, batches_of_files: Sequence[Sequence[int]], wanted: Schema, shape: pa.Schema) -> ArrowTask:
-    @reusable
-    @report_errors
-    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        files = FileRows(rows.table)
-        for batch in batches:
-            for number in [number for pack in batch.column(0).to_pylist() for number in batches_of_files[pack]]:
-                yield from _live_rows(files, rows.tasks[number], number, wanted, shape).to_batches(ROWS_PER_BATCH)
-
-    return read
-
-
-def _live_rows(files: FileRows, task: FileTask, number: int, wanted: Schema, shape: pa.Schema) -> pa.Table:
-    opened = files.open(task.file)
-    selection = opened.undeleted(opened.planned())
-    rows, live = opened.read(wanted, selection)
-    shown = to_spark_arrow(rows, shape)
-    own = [pa.repeat(pa.scalar(number, pa.int32()), len(live)), pa.array(selection.to_rows())]
-    table = pa.table([*own, *shown.columns], names=[FILE, POSITION, *shape.names])
-    return table if live.all() else table.filter(pa.array(live))
-
-
 @dataclass(slots=True)
 class _SinkResult:
     entries: EntriesTable | None = None
@@ -227,74 +218,48 @@ class _SinkResult:
     inserted: int = 0
 
 
-def _sink(rows: TargetRows, target: WriteTarget, clauses: tuple[SparkClause, ...], written: ReportedFiles) -> ArrowTask:
-    @reusable
-    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        decided = [batch for batch in batches if batch.num_rows]
-        if decided:
-            yield result_batch(0, partial(_Sink(rows, target, clauses, written).take, pa.Table.from_batches(decided)))
+def _write_decided(
+    decided: pa.Table, rows: TargetRows, target: WriteTarget, clauses: Sequence[SparkClause], report: ReportFiles
+) -> _SinkResult:
+    """Write the new rows of one task, and collect the positions of the old ones."""
+    result = _SinkResult()
+    changed = decided.filter(pc.is_valid(decided[FILE]))
+    files, positions = np.asarray(changed[FILE]), np.asarray(changed[POSITION])
+    checked = np.isin(np.asarray(changed[CLAUSE]), [number for number, c in enumerate(clauses) if c.single])
+    for number in np.unique(files).tolist():
+        mine = files == number
+        found = merge_positions(positions[mine])
+        result.positions[number] = found
+        result.repeated += int(checked[mine].any()) * (int(mine.sum()) - len(found))
+    if result.repeated:
+        return result
 
-    return run
+    paths = list(_assigned(clauses))
+    whole = FullRowReader(target, FileRows(rows.table))
 
+    def values(assignments: Assignments, mine: pa.Table) -> Iterator[tuple[tuple[str, ...], pa.Array]]:
+        for item in assignments.items:
+            yield item.path, mine[f"{VALUE}{paths.index(item.path)}"].combine_chunks()
 
-class _Sink:
-    """Writes the new rows of one task and gathers the positions of the old ones."""
-
-    def __init__(
-        self, rows: TargetRows, target: WriteTarget, clauses: tuple[SparkClause, ...], written: ReportedFiles
-    ) -> None:
-        self.rows, self.target, self.clauses, self.written = rows, target, clauses, written
-        self.paths = list(_assigned(clauses))
-        self.whole = FullRowReader(target, FileRows(rows.table))
-        self.result = _SinkResult()
-
-    def take(self, decided: pa.Table) -> _SinkResult:
-        """Write and collect all rows of this task."""
-        self._gather(decided)
-        if self.result.repeated:
-            return self.result
-        new = write_data_files(self.target, self._new_rows(decided), file_name_token=new_attempt(), sort=True)
-        self.result.entries = self.written.add(new)
-        return self.result
-
-    def _gather(self, decided: pa.Table) -> None:
-        changed = decided.filter(pc.is_valid(decided[FILE]))
-        files, positions = np.asarray(changed[FILE]), np.asarray(changed[POSITION])
-        clause = np.asarray(changed[CLAUSE])
-        checked = np.isin(clause, [number for number, c in enumerate(self.clauses) if c.single])
-        for number in np.unique(files).tolist():
-            mine = files == number
-            found = merge_positions(positions[mine])
-            self.result.positions[number] = found
-            self.result.repeated += int(checked[mine].any()) * (int(mine.sum()) - len(found))
-
-    def _new_rows(self, decided: pa.Table) -> Iterator[pa.Table]:
-        for number, clause in enumerate(self.clauses):
+    def new_rows() -> Iterator[pa.Table]:
+        for number, clause in enumerate(clauses):
             mine = decided.filter(pc.equal(decided[CLAUSE], number))
             if clause.assignments is None or not mine.num_rows:
                 continue
             if clause.inserts:
-                self.result.inserted += mine.num_rows
-                yield pa.table(dict(self._assigned_values(clause.assignments, mine)))
-            else:
-                self.result.updated += mine.num_rows
-                yield from self._updated(clause.assignments, mine)
+                result.inserted += mine.num_rows
+                yield pa.table({path[0]: value for path, value in values(clause.assignments, mine)})
+                continue
+            # Updated rows are read at their positions, file by file, and get their new values.
+            result.updated += mine.num_rows
+            for file in pc.unique(mine[FILE]).to_pylist():
+                of_file = mine.filter(pc.equal(mine[FILE], file)).sort_by(POSITION)
+                at = np.asarray(of_file[POSITION])
+                updated = whole.read_for_update(rows.tasks[file], RowSelection.from_runs(at, np.ones_like(at)))
+                for path, value in values(clause.assignments, of_file):
+                    updated = replace_value(updated, path, value)
+                yield updated
 
-    def _updated(self, assignments: Assignments, decided: pa.Table) -> Iterator[pa.Table]:
-        """The rows at these positions, file by file, with their new values."""
-        for number in pc.unique(decided[FILE]).to_pylist():
-            mine = decided.filter(pc.equal(decided[FILE], number)).sort_by(POSITION)
-            positions = np.asarray(mine[POSITION])
-            selection = RowSelection.from_runs(positions, np.ones_like(positions))
-            rows = self.whole.read_for_update(self.rows.tasks[number], selection)
-            for path, values in self._values_at(assignments, mine):
-                rows = replace_value(rows, path, values)
-            yield rows
-
-    def _values_at(self, assignments: Assignments, decided: pa.Table) -> Iterator[tuple[tuple[str, ...], pa.Array]]:
-        for item in assignments.items:
-            yield item.path, decided[f"{VALUE}{self.paths.index(item.path)}"].combine_chunks()
-
-    def _assigned_values(self, assignments: Assignments, decided: pa.Table) -> Iterator[tuple[str, pa.Array]]:
-        for path, values in self._values_at(assignments, decided):
-            yield path[0], values
+    entries = write_data_files(target, new_rows(), file_name_token=new_attempt(), sort=True)
+    result.entries = report(entries)
+    return result

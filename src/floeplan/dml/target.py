@@ -52,6 +52,8 @@ class DmlTarget:
     command: Command
     mode: Mode
     isolation: IsolationLevel
+    trust_lists: bool = False
+    """Whether to change rows even when the manifest list may be truncated."""
 
     @property
     def snapshot_id(self) -> int | None:
@@ -81,6 +83,7 @@ def resolve(
     branch: str | None = None,
     mode: Mode | str | None = None,
     isolation: IsolationLevel | str | None = None,
+    trust_lists: bool = False,
 ) -> DmlTarget:
     """Load the newest table and resolve branch, mode and isolation level."""
     found = load_table(table)
@@ -91,6 +94,14 @@ def resolve(
         )
     found = refreshed(found)
     name = branch or MAIN_BRANCH
+    ref = found.metadata.refs.get(name)
+    if ref is None and name != MAIN_BRANCH:
+        known = ", ".join(sorted(n for n, r in found.refs().items() if r.snapshot_ref_type is SnapshotRefType.BRANCH))
+        raise UnknownSnapshotError(
+            f"table has no branch {name}; it has: {known or 'none'}; create it first", context={"branch": name}
+        )
+    if ref is not None and ref.snapshot_ref_type is SnapshotRefType.TAG:
+        raise BadInputError(f"{name} is a tag, and tags do not change; write to a branch", context={"ref": name})
     properties, row_level = found.properties, Command.DELETE if command is Command.OVERWRITE else command
     chosen = _choose(Mode, mode, properties.get(f"write.{row_level}.mode"), Mode.COPY_ON_WRITE)
     if found.metadata.format_version == 1:
@@ -101,25 +112,12 @@ def resolve(
     return DmlTarget(
         table=found,
         branch=name,
-        snapshot=_head(found, name),
+        snapshot=found.current_snapshot() if ref is None else found.snapshot_by_id(ref.snapshot_id),
         command=command,
         mode=chosen,
         isolation=_choose(IsolationLevel, isolation, level, IsolationLevel.SERIALIZABLE),
+        trust_lists=trust_lists,
     )
-
-
-def _head(table: Table, branch: str) -> Snapshot | None:
-    ref = table.metadata.refs.get(branch)
-    if ref is None and branch == MAIN_BRANCH:
-        return table.current_snapshot()
-    if ref is None:
-        known = ", ".join(sorted(n for n, r in table.refs().items() if r.snapshot_ref_type is SnapshotRefType.BRANCH))
-        raise UnknownSnapshotError(
-            f"table has no branch {branch}; it has: {known or 'none'}; create it first", context={"branch": branch}
-        )
-    if ref.snapshot_ref_type is SnapshotRefType.TAG:
-        raise BadInputError(f"{branch} is a tag, and tags do not change; write to a branch", context={"ref": branch})
-    return table.snapshot_by_id(ref.snapshot_id)
 
 
 def _choose(kind: type[Choice], argument: str | None, of_table: str | None, default: Choice) -> Choice:

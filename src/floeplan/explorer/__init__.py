@@ -11,9 +11,9 @@ read-only unless writes are enabled, and checks the origin of every request (``s
 
 Modules in reading order:
 
-- ``view``: the files of a snapshot. ``table_map``: partitions over time.
+- ``view``: the files of a snapshot, and their map: partitions over time.
 - ``documents``: overview, plan, rewrite and doctor. ``file_document``: one file.
-- ``site``: the static report. ``service``: requests to documents. ``server``: HTTP.
+- ``site``: the static report. ``server``: requests to documents, over HTTP.
 
 Only ``cli`` imports this package.
 """

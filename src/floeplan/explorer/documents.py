@@ -15,26 +15,28 @@ from enum import StrEnum
 from typing import Any
 
 import numpy as np
-from pyiceberg.schema import Schema
 from pyiceberg.table import StaticTable, Table
 from pyiceberg.types import PrimitiveType
 
 from floeplan.explorer.view import TableView
 from floeplan.maintain.doctor import Severity, doctor
 from floeplan.maintain.inspect import inspect_files
-from floeplan.rewrite.plan.model import RewriteDataFilesPlanningResult
 from floeplan.rewrite.plan.options import RewriteOptions
 from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
 from floeplan.rewrite.spec_upgrade.upgrade import SpecUpgradeResult, UpgradeOptions, upgrade_spec
 from floeplan.scan.explain import advice
 from floeplan.scan.model import FileScan, ScanOptions
-from floeplan.scan.plan import plan_scan
-from floeplan.scan.scan_plan import ScanPlan
+from floeplan.scan.plan import ScanPlan, plan_scan
 from floeplan.schemas import fields_by_id
 from floeplan.text import parse_count
 
 MOST_SNAPSHOTS = 1000
 MOST_GROUPS = 200
+MOST_FILES = 200
+FEW_FILES = 256
+"""Footers are read automatically if at most this many files are kept: a page plans while the user types."""
+
+_WARNINGS_SHOWN = 3
 _SAFE_INTEGER = 2**53
 _SPECIAL = re.compile(r'[$`"\\!]')
 _SUMMARY = (
@@ -57,16 +59,29 @@ _SUMMARY = (
 def overview_document(view: TableView) -> dict[str, Any]:
     """The table, its specs with the commit times of their live files, and its snapshots."""
     found = inspect_files(view.table, view.reader, view.files, view.deletes).to_dict()
+    schema, snapshots = view.target.schema, found["snapshots"]
     return {
         "table": view.name,
         "read_only": isinstance(view.table, StaticTable),
         "format_version": found["format_version"],
         "location": found["location"],
         "snapshot_id": None if view.target.snapshot is None else view.target.snapshot.snapshot_id,
-        "columns": _columns(view.target.schema),
+        "columns": [
+            {"name": str(schema.find_column_name(field_id)), "type": str(field.field_type)}
+            for field_id, field in fields_by_id(schema).items()
+            if isinstance(field.field_type, PrimitiveType)
+        ],
         "specs": _specs(view, found),
-        "snapshots": [_snapshot(snapshot) for snapshot in found["snapshots"][:MOST_SNAPSHOTS]],
-        "snapshots_total": len(found["snapshots"]),
+        "snapshots": [
+            {name: snapshot[name] for name in ("snapshot_id", "timestamp_ms", "operation", "current")}
+            | {
+                "summary": {
+                    name: n for name in _SUMMARY if (n := parse_count(snapshot["summary"].get(name))) is not None
+                }
+            }
+            for snapshot in snapshots[:MOST_SNAPSHOTS]
+        ],
+        "snapshots_total": len(snapshots),
         "refs": found["refs"],
         "delete_files": found["delete_files"],
         "sizes": found["sizes"],
@@ -75,45 +90,28 @@ def overview_document(view: TableView) -> dict[str, Any]:
     }
 
 
-def _columns(schema: Schema) -> list[dict[str, str]]:
-    return [
-        {"name": str(schema.find_column_name(field_id)), "type": str(field.field_type)}
-        for field_id, field in fields_by_id(schema).items()
-        if isinstance(field.field_type, PrimitiveType)
-    ]
+def _numbers(summary: Mapping[str, str]) -> dict[str, int]:
+    return {name: number for name in _SUMMARY if (number := parse_count(summary.get(name))) is not None}
 
 
 def _specs(view: TableView, found: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Each spec with its files, and the first and last commit time of these unless the snapshots have expired."""
     files = {one["spec_id"]: one for one in found["files_by_spec"]}
-    written = _written(view)
+    committed = {snapshot.snapshot_id: snapshot.timestamp_ms for snapshot in view.target.metadata.snapshots}
+    times: dict[int, list[int]] = {}
+    pairs = np.unique(np.stack([view.files.spec_id, view.files.ints("snapshot_id")]), axis=1).T.tolist()
+    for spec_id, snapshot_id in pairs:
+        if snapshot_id in committed:
+            times.setdefault(spec_id, []).append(committed[snapshot_id])
     return [
         {"spec_id": spec["spec_id"], "spec": spec["spec"], "default": spec["default"]}
         | {name: files.get(spec["spec_id"], {}).get(name, 0) for name in ("files", "rows", "bytes", "partitions")}
-        | written.get(spec["spec_id"], {"first_ms": None, "last_ms": None})
+        | {
+            "first_ms": min(times.get(spec["spec_id"], ()), default=None),
+            "last_ms": max(times.get(spec["spec_id"], ()), default=None),
+        }
         for spec in found["specs"]
     ]
-
-
-def _written(view: TableView) -> dict[int, dict[str, int | None]]:
-    """First and last commit time of the live files of each spec, unless their snapshots have expired."""
-    times = {snapshot.snapshot_id: snapshot.timestamp_ms for snapshot in view.target.metadata.snapshots}
-    pairs = np.unique(np.stack([view.files.spec_id, view.files.ints("snapshot_id")]), axis=1).T.tolist()
-    found: dict[int, list[int]] = {}
-    for spec_id, snapshot_id in pairs:
-        if snapshot_id in times:
-            found.setdefault(spec_id, []).append(times[snapshot_id])
-    return {spec_id: {"first_ms": min(known), "last_ms": max(known)} for spec_id, known in found.items()}
-
-
-def _snapshot(snapshot: Mapping[str, Any]) -> dict[str, Any]:
-    summary = snapshot["summary"]
-    return {
-        "snapshot_id": snapshot["snapshot_id"],
-        "timestamp_ms": snapshot["timestamp_ms"],
-        "operation": snapshot["operation"],
-        "current": snapshot["current"],
-        "summary": {name: n for name in _SUMMARY if (n := parse_count(summary.get(name))) is not None},
-    }
 
 
 def doctor_document(table: Table) -> dict[str, Any]:
@@ -132,6 +130,11 @@ class RewriteRequest:
     by: str = ""
     spec: str = "keep"
     where: str = ""
+
+    @classmethod
+    def of(cls, parameters: Mapping[str, str]) -> RewriteRequest:
+        """The options among the parameters of a request; empty ones keep their default."""
+        return cls(**{name: parameters[name] for name in cls.__slots__ if parameters.get(name)})
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -159,24 +162,20 @@ class RewriteRequest:
 def rewrite_document(view: TableView, request: RewriteRequest) -> dict[str, Any]:
     """A dry run of a rewrite."""
     planned = RewriteDataFilesPlanner(view.table, request.options()).plan_with_stats()
-    return {"command": request.command(view.name)} | _planned(planned)
-
-
-def _planned(planned: RewriteDataFilesPlanningResult) -> dict[str, Any]:
-    plan = planned.plan
-    reasons: dict[str, int] = {}
-    for group in plan.groups:
-        for reason, files in group.reasons.items():
-            reasons[reason] = reasons.get(reason, 0) + files
+    groups = planned.plan.groups
+    reasons: Counter[str] = Counter()
+    for group in groups:
+        reasons.update(group.reasons)
     return {
-        "groups_total": len(plan.groups),
-        "groups": [group.to_dict() for group in plan.groups[:MOST_GROUPS]],
-        "files": sum(len(group.rows) for group in plan.groups),
-        "bytes": sum(group.bytes for group in plan.groups),
-        "expected_outputs": sum(group.expected_outputs for group in plan.groups),
-        "delete_files": sum(group.delete_files for group in plan.groups),
-        "reasons": reasons,
-        "skipped": dict(plan.skipped),
+        "command": request.command(view.name),
+        "groups_total": len(groups),
+        "groups": [group.to_dict() for group in groups[:MOST_GROUPS]],
+        "files": sum(len(group.rows) for group in groups),
+        "bytes": sum(group.bytes for group in groups),
+        "expected_outputs": sum(group.expected_outputs for group in groups),
+        "delete_files": sum(group.delete_files for group in groups),
+        "reasons": dict(reasons),
+        "skipped": dict(planned.plan.skipped),
         "warnings": [warning.message for warning in planned.warnings],
         "planning_ms": planned.planning_ms,
     }
@@ -210,16 +209,6 @@ def for_browsers(value: Any) -> Any:
     return str(value)
 
 
-# Plans. Footers are read if few files are kept or on request, because a page plans while the user types. These plans
-# write no scan report.
-
-MOST_FILES = 200
-FEW_FILES = 256
-"""Footers are read automatically if at most this many files are kept."""
-
-_WARNINGS_SHOWN = 3
-
-
 class Footers(StrEnum):
     """Whether footers are read."""
 
@@ -229,7 +218,7 @@ class Footers(StrEnum):
 
 
 def plan_for(view: TableView, where: str | None, footers: Footers = Footers.AUTO) -> ScanPlan:
-    """Plan a predicate on the snapshot of a view.
+    """Plan a predicate on the snapshot of a view; no scan report is written.
 
     Raises:
         BadInputError: An invalid predicate.
@@ -243,32 +232,32 @@ def plan_for(view: TableView, where: str | None, footers: Footers = Footers.AUTO
 
 def plan_document(view: TableView, where: str | None, plan: ScanPlan) -> dict[str, Any]:
     """The document of a plan, with the kept files per cell of the map."""
-    rows = view.rows_of(plan.files.entries)
     kept = np.zeros(len(view.files), dtype=np.int64)
-    kept[rows] = 1
-    return {
-        "where": where or "",
-        "understood": str(plan.compiled.predicate),
-        "summary": _summary(view, plan),
-        "passes": [step.to_dict() for step in plan.passes],
-        "specs": [spec.to_dict() for spec in plan.specs],
-        "advice": list(advice(plan)),
-        "warnings": _warnings(plan),
-        "footers": any(step.unit == "row groups" for step in plan.passes),
-        "files": [_file(plan, at, file) for at, file in enumerate(plan.files[:MOST_FILES])],
-        "kept_by_cell": view.map.sum_by_cell(kept).tolist(),
-    }
-
-
-def _summary(view: TableView, plan: ScanPlan) -> dict[str, Any]:
-    """The plan summary, with totals that the snapshot summary lacks."""
-    known = {
+    kept[view.rows_of(plan.files.entries)] = 1
+    # The view knows totals that the snapshot summary may lack.
+    totals = {
         "files_total": len(view.files),
         "rows_total": int(view.files.record_count.sum()),
         "bytes_total": int(view.files.ints("file_size_in_bytes").sum()),
     }
     summary = plan.summary.to_dict()
-    return summary | {name: number for name, number in known.items() if summary[name] is None}
+    messages: dict[str, list[str]] = {}
+    for warning in plan.warnings:
+        messages.setdefault(warning.kind, []).append(warning.message)
+    return {
+        "where": where or "",
+        "understood": str(plan.compiled.predicate),
+        "summary": summary | {name: number for name, number in totals.items() if summary[name] is None},
+        "passes": [step.to_dict() for step in plan.passes],
+        "specs": [spec.to_dict() for spec in plan.specs],
+        "advice": list(advice(plan)),
+        "warnings": [
+            {"kind": kind, "count": len(found), "messages": found[:_WARNINGS_SHOWN]} for kind, found in messages.items()
+        ],
+        "footers": any(step.unit == "row groups" for step in plan.passes),
+        "files": [_file(plan, at, file) for at, file in enumerate(plan.files[:MOST_FILES])],
+        "kept_by_cell": view.map.sum_by_cell(kept).tolist(),
+    }
 
 
 def _file(plan: ScanPlan, at: int, file: FileScan) -> dict[str, Any]:
@@ -281,16 +270,3 @@ def _file(plan: ScanPlan, at: int, file: FileScan) -> dict[str, Any]:
         "row_groups_total": None if opened is None else opened.total,
         "rows_selected": file.record_count if opened is None else opened.rows,
     }
-
-
-def _warnings(plan: ScanPlan) -> list[dict[str, Any]]:
-    """Warnings by kind: their number and the first messages."""
-    counts = Counter(warning.kind for warning in plan.warnings)
-    return [
-        {
-            "kind": kind,
-            "count": count,
-            "messages": [w.message for w in plan.warnings if w.kind == kind][:_WARNINGS_SHOWN],
-        }
-        for kind, count in counts.items()
-    ]

@@ -1,6 +1,7 @@
-"""The live explorer: an HTTP server on 127.0.0.1.
+"""The live explorer: an HTTP server on 127.0.0.1, and the documents that it returns.
 
-Every request is checked before anything is looked up:
+A request can name only tables that the catalog lists, or the one given on the command line, and never a file to read.
+Errors are those of the command line. Every request is checked before anything is looked up:
 
 - ``Host`` must be 127.0.0.1 or localhost with this port (prevents DNS rebinding).
 - ``Sec-Fetch-Site`` must not name another site.
@@ -16,15 +17,38 @@ from __future__ import annotations
 import hmac
 import json
 import logging
-from collections.abc import Mapping
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import metadata
 from typing import Any
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
-from floeplan.errors import BadInputError, FloeplanError
-from floeplan.explorer.service import ExplorerService
+from pyiceberg.table import Table
+
+from floeplan.audit.reports import check_reports
+from floeplan.catalog import load_table, open_catalog
+from floeplan.errors import BadInputError, FloeplanError, InvalidOptionError, UnknownTableError
+from floeplan.explorer.documents import (
+    MOST_FILES,
+    Footers,
+    RewriteRequest,
+    doctor_document,
+    overview_document,
+    plan_document,
+    plan_for,
+    rewrite_document,
+    upgrade_document,
+)
+from floeplan.explorer.file_document import file_document
 from floeplan.explorer.site import DATA, INDEX, TYPES, asset_paths, data_script, to_json
+from floeplan.explorer.view import TableView
+from floeplan.rewrite.execute import run_rewrite
+from floeplan.rewrite.spec_upgrade.upgrade import UpgradeOptions, upgrade_spec
+from floeplan.rewrite.strategies.registry import strategy_names
 from floeplan.text import parse_count
 
 ADDRESS = "127.0.0.1"
@@ -33,6 +57,11 @@ MOST_BODY_BYTES = 64 * 1024
 MOST_PARAMETERS = 20
 IDLE_SECONDS = 120
 """Idle connections are closed after this time."""
+
+MOST_VIEWS = 4
+"""Table views kept in memory."""
+
+Parameters = Mapping[str, str]
 
 _API = "/api/"
 _JSON = "application/json; charset=utf-8"
@@ -46,6 +75,160 @@ _HEADERS = {
 }
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class ExplorerService:
+    """Serves documents about the tables of a catalog.
+
+    Attributes:
+        only: The only table served; by default all tables of the catalog.
+        catalog: The name of the catalog.
+        allow_writes: Whether rewrites and spec upgrades are allowed.
+        audit: Runs the audit; called at most once.
+        token: The session token that write requests must carry.
+    """
+
+    only: str | None
+    catalog: str | None
+    allow_writes: bool
+    audit: Callable[[], Mapping[str, Any]] | None
+    token: str
+    _views: OrderedDict[str, TableView] = field(default_factory=OrderedDict)
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+    _audited: Mapping[str, Any] | None = None
+    _audit_lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def read(self, name: str, parameters: Parameters) -> Mapping[str, Any]:
+        """A document.
+
+        Raises:
+            BadInputError: The document does not exist, or a parameter is invalid.
+        """
+        answers: dict[str, Callable[[Parameters], Mapping[str, Any]]] = {
+            "session": lambda _: {
+                "tables": self.tables(),
+                "allow_writes": self.allow_writes,
+                "audit": self.audit is not None,
+                "strategies": list(strategy_names()),
+                "version": metadata.version("floeplan"),
+            },
+            "overview": lambda given: overview_document(self._view(given, refresh="refresh" in given)),
+            "map": lambda given: self._view(given).map.to_dict(),
+            "plan": self._plan,
+            "file": lambda given: file_document(self._view(given), _needed(given, "path"), given.get("where")),
+            "cell": self._cell,
+            "doctor": lambda given: doctor_document(self._load(self._name(given))),
+            "rewrite": lambda given: rewrite_document(self._view(given), RewriteRequest.of(given)),
+            "upgrade": lambda given: upgrade_document(self._view(given), given.get("to", "current")),
+            "audit": self._audit,
+        }
+        if name not in answers:
+            raise BadInputError(f"unknown document {name!r}; known documents are {', '.join(answers)}")
+        return answers[name](parameters)
+
+    def write(self, name: str, body: Parameters) -> Mapping[str, Any]:
+        """Change a table; the caller has checked the token.
+
+        Raises:
+            BadInputError: Writes are not allowed, or the table's name was not confirmed.
+        """
+        if not self.allow_writes:
+            raise BadInputError("this explorer is read-only; start it with --allow-writes", kind="read-only")
+        if name not in ("rewrite", "upgrade"):
+            raise BadInputError(f"unknown action {name!r}; known actions are rewrite and upgrade")
+        view = self._view(body)
+        if body.get("confirm") != view.name:
+            raise BadInputError(f"type the table name {view.name} to confirm", kind="not-confirmed")
+        table = self._load(self._name(body))
+        try:
+            if name == "rewrite":
+                return run_rewrite(table, RewriteRequest.of(body).options()).to_dict()
+            return upgrade_spec(table, options=UpgradeOptions(to=body.get("to", "current"))).to_dict()
+        finally:
+            with self._lock:
+                self._views.pop(self._name(body), None)
+
+    def tables(self) -> list[str]:
+        """The tables that can be requested, of all namespaces, nested ones included."""
+        if self.only is not None:
+            return [self.only]
+        catalog = open_catalog(self.catalog)
+        found: list[str] = []
+        namespaces = list(catalog.list_namespaces())
+        while namespaces:
+            namespace = namespaces.pop()
+            found += [".".join(identifier) for identifier in catalog.list_tables(namespace)]
+            # Only deeper ones, in case a catalog lists the namespace itself too.
+            namespaces += [inner for inner in catalog.list_namespaces(namespace) if len(inner) > len(namespace)]
+        return sorted(found)
+
+    def _name(self, parameters: Parameters) -> str:
+        name = parameters.get("table") or self.only
+        if name is None:
+            raise InvalidOptionError("the parameter 'table' is missing", context={"option": "table"})
+        return name
+
+    def _view(self, parameters: Parameters, *, refresh: bool = False) -> TableView:
+        """The cached view of a table; ``refresh`` loads it again."""
+        name = self._name(parameters)
+        with self._lock:
+            if refresh or name not in self._views:
+                self._views[name] = TableView.of(self._load(name))
+            self._views.move_to_end(name)
+            while len(self._views) > MOST_VIEWS:
+                self._views.popitem(last=False)
+            return self._views[name]
+
+    def _load(self, name: str) -> Table:
+        if name not in self.tables():
+            raise UnknownTableError(f"table {name!r} is not served", context={"table": name})
+        return load_table(name, self.catalog)
+
+    def _plan(self, parameters: Parameters) -> Mapping[str, Any]:
+        footers = parameters.get("footers", Footers.AUTO)
+        if footers not in list(Footers):
+            raise InvalidOptionError(
+                f"footers is {footers!r} but must be auto, yes or no", context={"option": "footers"}
+            )
+        view, where = self._view(parameters), parameters.get("where", "")
+        return plan_document(view, where, plan_for(view, where, Footers(footers)))
+
+    def _cell(self, parameters: Parameters) -> dict[str, Any]:
+        view = self._view(parameters)
+        rows = view.map.files_in(_integer(parameters, "lane"), _integer(parameters, "bin"))
+        return {"files": view.file_facts(rows[:MOST_FILES]), "total": len(rows)}
+
+    def _audit(self, _: Parameters) -> Mapping[str, Any]:
+        if self.audit is None:
+            raise BadInputError("no scan reports; start the explorer with --reports")
+        with self._audit_lock:
+            if self._audited is None:
+                self._audited = self.audit()
+            return self._audited
+
+
+def _needed(parameters: Parameters, name: str) -> str:
+    if not parameters.get(name):
+        raise InvalidOptionError(f"the parameter {name!r} is missing", context={"option": name})
+    return parameters[name]
+
+
+def _integer(parameters: Parameters, name: str) -> int:
+    text = _needed(parameters, name)
+    try:
+        return int(text)
+    except ValueError as error:
+        raise InvalidOptionError(f"{name} is {text!r} but must be a number", context={"option": name}) from error
+
+
+def audit_reports(reports: str, spark_url: str | None, catalog: str | None) -> dict[str, Any]:
+    """Audit scan reports on Spark."""
+    from floeplan.audit.job import audit
+    from floeplan.spark.session import open_session
+
+    check_reports(reports, catalog)
+    return audit(open_session(spark_url or "local[*]"), reports, catalog=catalog).to_dict()
 
 
 class RefusedError(Exception):
@@ -101,10 +284,18 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self._answer(self._post)
 
-    def _answer(self, respond: Any) -> None:
+    def _answer(self, respond: Callable[[SplitResult], None]) -> None:
         try:
-            self._check_caller()
-            respond()
+            if self.headers.get("Host") not in self.server.hosts:
+                message = f"this explorer is served at {self.server.url} only"
+                raise RefusedError(HTTPStatus.FORBIDDEN, "wrong-host", message)
+            if self.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
+                raise RefusedError(HTTPStatus.FORBIDDEN, "cross-origin", "cross-site requests are refused")
+            try:
+                url = urlsplit(self.path)
+            except ValueError as error:
+                raise RefusedError(HTTPStatus.BAD_REQUEST, "bad-input", "invalid request URL") from error
+            respond(url)
         except RefusedError as refused:
             self.close_connection = True
             self._send(refused.status, _JSON, to_json(refused.error.to_dict()))
@@ -118,17 +309,14 @@ class _Handler(BaseHTTPRequestHandler):
             hidden = FloeplanError(f"{type(error).__name__}; see the server log for details", kind="unexpected")
             self._send(HTTPStatus.INTERNAL_SERVER_ERROR, _JSON, to_json(hidden.to_dict()))
 
-    def _check_caller(self) -> None:
-        if self.headers.get("Host") not in self.server.hosts:
-            raise RefusedError(HTTPStatus.FORBIDDEN, "wrong-host", f"this explorer is served at {self.server.url} only")
-        if self.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
-            raise RefusedError(HTTPStatus.FORBIDDEN, "cross-origin", "cross-site requests are refused")
-
-    def _get(self) -> None:
-        url = self._request_url()
+    def _get(self, url: SplitResult) -> None:
         if url.path.startswith(_API):
-            name = url.path.removeprefix(_API)
-            self._send(HTTPStatus.OK, _JSON, to_json(self.server.service.read(name, _parameters(url.query))))
+            try:
+                parameters = dict(parse_qsl(url.query, keep_blank_values=True, max_num_fields=MOST_PARAMETERS))
+            except ValueError as error:
+                raise RefusedError(HTTPStatus.BAD_REQUEST, "bad-input", "too many query parameters") from error
+            document = self.server.service.read(url.path.removeprefix(_API), parameters)
+            self._send(HTTPStatus.OK, _JSON, to_json(document))
             return
         name = url.path.lstrip("/") or INDEX
         if name == DATA:
@@ -139,27 +327,18 @@ class _Handler(BaseHTTPRequestHandler):
             raise RefusedError(HTTPStatus.NOT_FOUND, "not-found", "page not found")
         self._send(HTTPStatus.OK, TYPES[path.suffix], path.read_text(encoding="utf-8"))
 
-    def _post(self) -> None:
+    def _post(self, url: SplitResult) -> None:
         if self.headers.get("Origin") not in {f"http://{host}" for host in self.server.hosts}:
-            raise RefusedError(
-                HTTPStatus.FORBIDDEN, "cross-origin", "writes are accepted from this explorer's pages only"
-            )
+            message = "writes are accepted from this explorer's pages only"
+            raise RefusedError(HTTPStatus.FORBIDDEN, "cross-origin", message)
         if self.headers.get_content_type() != "application/json":
-            raise RefusedError(
-                HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "not-json", "the content type must be application/json"
-            )
+            message = "the content type must be application/json"
+            raise RefusedError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "not-json", message)
         if not hmac.compare_digest(self.headers.get(TOKEN_HEADER, "").encode(), self.server.service.token.encode()):
             message = "session token is missing or stale; open the URL that floeplan serve printed"
             raise RefusedError(HTTPStatus.FORBIDDEN, "wrong-token", message)
-        body = self._body()
-        name = self._request_url().path.removeprefix(_API)
-        self._send(HTTPStatus.OK, _JSON, to_json(self.server.service.write(name, body)))
-
-    def _request_url(self) -> SplitResult:
-        try:
-            return urlsplit(self.path)
-        except ValueError as error:
-            raise RefusedError(HTTPStatus.BAD_REQUEST, "bad-input", "invalid request URL") from error
+        document = self.server.service.write(url.path.removeprefix(_API), self._body())
+        self._send(HTTPStatus.OK, _JSON, to_json(document))
 
     def _body(self) -> Mapping[str, str]:
         size = parse_count(self.headers.get("Content-Length"))
@@ -187,10 +366,3 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
         """Log requests at INFO, without the query string: it may hold predicates or the token."""
         _log.info("%s %s", self.command, self.path.partition("?")[0])
-
-
-def _parameters(query: str) -> Mapping[str, str]:
-    try:
-        return dict(parse_qsl(query, keep_blank_values=True, max_num_fields=MOST_PARAMETERS))
-    except ValueError as error:
-        raise RefusedError(HTTPStatus.BAD_REQUEST, "bad-input", "too many query parameters") from error

@@ -32,6 +32,9 @@ from floeplan.explorer.file_document import file_document
 from floeplan.explorer.view import TableView
 from floeplan.text import document_text
 
+MOST_DETAILS = 25
+"""Files of each plan with details."""
+
 ROOT = Path(__file__).parent / "static"
 INDEX, DATA = "index.html", "data.js"
 TYPES = {
@@ -62,12 +65,6 @@ def data_script(report: Mapping[str, Any] | None) -> str:
     return f"window.FLOEPLAN_REPORT = {escaped};\n"
 
 
-MOST_DETAILS = 25
-"""Files of each plan with details."""
-
-_MARK = '<meta name="generator" content="floeplan">'
-
-
 @dataclass(frozen=True, slots=True)
 class SiteReport:
     """A written report."""
@@ -84,11 +81,7 @@ class SiteReport:
 
 
 def write_report(
-    table: Table | str,
-    folder: Path,
-    wheres: Sequence[str] = (),
-    *,
-    audit: Mapping[str, Any] | None = None,
+    table: Table | str, folder: Path, wheres: Sequence[str] = (), *, audit: Mapping[str, Any] | None = None
 ) -> SiteReport:
     """Write the explorer of a table into a folder.
 
@@ -101,57 +94,43 @@ def write_report(
     Raises:
         BadInputError: An unknown table, an invalid predicate, or a folder that contains other files.
     """
-    _check_folder(folder)
+    index = folder / INDEX
+    if folder.exists():
+        if not folder.is_dir():
+            message = f"{folder} is not a folder; choose another with -o"
+            raise InvalidOptionError(message, context={"folder": str(folder)})
+        mark = '<meta name="generator" content="floeplan">'
+        is_report = index.is_file() and mark in index.read_text(encoding="utf-8", errors="replace")
+        if any(folder.iterdir()) and not is_report:
+            message = f"{folder} contains other files; choose a new or an empty folder with -o"
+            raise InvalidOptionError(message, context={"folder": str(folder)})
     view = TableView.of(load_table(table))
-    document = report_document(view, wheres, audit)
+    plans = []
+    for where in dict.fromkeys(wheres or ("",)):
+        plan = plan_document(view, where, plan_for(view, where))
+        paths = [file["path"] for file in plan["files"][:MOST_DETAILS]]
+        plans.append(plan | {"details": {path: file_document(view, path, where) for path in paths}})
+    try:
+        upgrade = upgrade_document(view)
+    except FloeplanError:
+        upgrade = None  # a table that cannot be upgraded
+    script = data_script(
+        {
+            "version": metadata.version("floeplan"),
+            "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+            "overview": overview_document(view),
+            "map": view.map.to_dict(),
+            "plans": plans,
+            "doctor": doctor_document(view.table),
+            "rewrite": rewrite_document(view, RewriteRequest()),
+            "upgrade": upgrade,
+            "audit": None if audit is None else dict(audit),
+        }
+    )
     folder.mkdir(parents=True, exist_ok=True)
     for name, source in asset_paths().items():
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, target)
-    script = data_script(document)
     (folder / DATA).write_text(script, encoding="utf-8")
-    index = folder / INDEX
-    return SiteReport(str(index), view.name, len(view.files), len(document["plans"]), len(script))
-
-
-def report_document(view: TableView, wheres: Sequence[str], audit: Mapping[str, Any] | None) -> dict[str, Any]:
-    """All documents of a report."""
-    return {
-        "version": metadata.version("floeplan"),
-        "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "overview": overview_document(view),
-        "map": view.map.to_dict(),
-        "plans": [_plan(view, where) for where in dict.fromkeys(wheres or ("",))],
-        "doctor": doctor_document(view.table),
-        "rewrite": rewrite_document(view, RewriteRequest()),
-        "upgrade": _upgrade(view),
-        "audit": None if audit is None else dict(audit),
-    }
-
-
-def _plan(view: TableView, where: str) -> dict[str, Any]:
-    document = plan_document(view, where, plan_for(view, where))
-    paths = [file["path"] for file in document["files"][:MOST_DETAILS]]
-    return document | {"details": {path: file_document(view, path, where) for path in paths}}
-
-
-def _upgrade(view: TableView) -> dict[str, Any] | None:
-    """The preview of a spec upgrade; ``None`` for tables that cannot be upgraded."""
-    try:
-        return upgrade_document(view)
-    except FloeplanError:
-        return None
-
-
-def _check_folder(folder: Path) -> None:
-    """New, empty, or an older report."""
-    if not folder.exists():
-        return
-    if not folder.is_dir():
-        raise InvalidOptionError(f"{folder} is not a folder; choose another with -o", context={"folder": str(folder)})
-    index = folder / INDEX
-    if any(folder.iterdir()) and not (index.is_file() and _MARK in index.read_text(encoding="utf-8", errors="replace")):
-        raise InvalidOptionError(
-            f"{folder} contains other files; choose a new or an empty folder with -o", context={"folder": str(folder)}
-        )
+    return SiteReport(str(index), view.name, len(view.files), len(plans), len(script))

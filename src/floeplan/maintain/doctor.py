@@ -29,7 +29,7 @@ read, and delete files whose data files may have moved.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -43,16 +43,15 @@ from pyiceberg.table.snapshots import ancestors_of
 
 from floeplan.catalog import load_table
 from floeplan.maintain.partition_check import denied_by_file, denied_by_list, denied_by_rows, repair_summaries
+from floeplan.maintain.rewrite_manifests import manifests_per_partition
 from floeplan.metadata.delete_index import DeleteKind
 from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns
-from floeplan.metadata.manifests.manifest_list import DATA, DELETES, ManifestListTable
-from floeplan.metadata.manifests.reader import TruncatedList
-from floeplan.partition.key import partition_codes
+from floeplan.metadata.manifests.manifest_list import DATA, DELETES
 from floeplan.predicate.names import Names
 from floeplan.predicate.stats import to_mask
 from floeplan.rewrite.plan.candidates import FileSizes
 from floeplan.rewrite.plan.options import RewriteOptions
-from floeplan.rewrite.spec_upgrade.misplaced_deletes import DeleteCheck, RepairResult, repair_deletes
+from floeplan.rewrite.spec_upgrade.entry_moves import DeleteCheck, RepairResult, repair_deletes
 from floeplan.snapshot.reader import SnapshotReader, branch_head
 from floeplan.text import counted
 from floeplan.transaction.catalog_commit import CommitOptions
@@ -83,6 +82,14 @@ FIXES = {
 """The command that fixes a finding; ``{}`` is the table name."""
 
 _SHOWN = 5
+_WARNINGS = (
+    "short-manifest-list",
+    "late-equality-deletes",
+    "dangling-deletes",
+    "missing-statistics",
+    "filtered-without-bounds",
+)
+_INFOS = ("small-files", "old-specs", "many-manifests", "many-snapshots")
 
 
 class Severity(StrEnum):
@@ -136,9 +143,7 @@ class DoctorResult:
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON document."""
-        repaired = None if self.repaired is None else dict(self.repaired.to_dict())
-        if repaired is not None:
-            repaired["manifests"] = self.manifests_repaired
+        repaired = None if self.repaired is None else {**self.repaired.to_dict(), "manifests": self.manifests_repaired}
         return {"findings": [finding.to_dict() for finding in self.findings], "repaired": repaired}
 
 
@@ -167,203 +172,138 @@ def doctor(
         manifests = repair_summaries(loaded, branch=branch, options=commit)
         repaired = repair_deletes(loaded.refresh() if manifests else loaded, branch=branch, options=commit)
         loaded = loaded.catalog.load_table(loaded.name())
-    examination = _Examination.of(loaded, branch, sample, tuple(filtered))
-    return DoctorResult(tuple(map(_with_fix(loaded), examination.findings())), repaired, manifests)
+    name = loaded.metadata_location if isinstance(loaded, StaticTable) else ".".join(loaded.name())
+    found = _findings(loaded, branch, sample, filtered)
+    with_fixes = (replace(one, fix=FIXES[one.kind].format(name)) if one.kind in FIXES else one for one in found)
+    return DoctorResult(tuple(with_fixes), repaired, manifests)
 
 
-def _with_fix(table: Table) -> Callable[[Finding], Finding]:
-    name = table.metadata_location if isinstance(table, StaticTable) else ".".join(table.name())
-    return lambda found: replace(found, fix=FIXES[found.kind].format(name)) if found.kind in FIXES else found
-
-
-@dataclass(frozen=True, slots=True)
-class _Examination:
-    """One head and what was read of it, without manifests of unknown specs, which cannot be read."""
-
-    table: Table
-    branch: str
-    sample: int
-    filtered: tuple[str, ...]
-    head: SnapshotReader
-    unknown: ManifestListTable
-    truncated: TruncatedList | None
-    data: EntriesTable
-    check: DeleteCheck
-
-    @classmethod
-    def of(cls, table: Table, branch: str, sample: int, filtered: tuple[str, ...]) -> _Examination:
-        whole = SnapshotReader.of_branch(table, branch)
-        known = np.isin(whole.manifests.spec_id, list(table.metadata.specs()))
-        head = replace(whole, manifests=whole.manifests.take(np.flatnonzero(known)))
-        data = head.entries(head.manifest_rows(DATA), EntryColumns(frozenset({"lower_bounds"})))
-        unknown = whole.manifests.take(np.flatnonzero(~known))
-        return cls(table, branch, sample, filtered, head, unknown, whole.truncation(), data, DeleteCheck.of(head))
-
-    def findings(self) -> Iterator[Finding]:
-        yield from self._listing()
-        yield from self._partitions()
-        yield from self._deletes()
-        yield from self._data_files()
-        yield from self._filtered_columns()
-        yield from self._manifests()
-        yield from self._snapshots()
-
-    def _listing(self) -> Iterator[Finding]:
-        """Problems of the manifest list and of manifests."""
-        if self.truncated is not None:
-            text = f"{self.truncated.message}; if rows are missing, restore it or roll back"
-            missing, location = self.truncated.total - self.truncated.listed, self.truncated.manifest_list
-            yield Finding(Severity.WARNING, "short-manifest-list", text, None, missing, (location,))
-        for spec_id in np.unique(self.unknown.spec_id).tolist():
-            paths = self.unknown.path.filter(pa.array(self.unknown.spec_id == spec_id)).to_pylist()
-            text = (
-                f"{counted(len(paths), 'manifest')} of a spec that the metadata does not have: their files cannot be "
-                "read; roll back to a snapshot without them, or restore the spec"
-            )
-            yield Finding(Severity.ERROR, "unknown-spec", text, spec_id, len(paths), tuple(paths[:_SHOWN]))
-        twice = _repeated(self.data.path, np.ones(len(self.data), dtype=np.bool_))
-        yield from self._of_data(
-            Severity.ERROR,
-            "duplicate-paths",
-            twice,
-            "are listed twice and read twice: roll back to an earlier snapshot",
+def _findings(table: Table, branch: str, sample: int, filtered: Sequence[str]) -> Iterator[Finding]:
+    """All findings, from the manifest list down to rows."""
+    whole = SnapshotReader.of_branch(table, branch)
+    truncated = whole.truncation()
+    if truncated is not None:
+        text = f"{truncated.message}; if rows are missing, restore it or roll back"
+        missing = truncated.total - truncated.listed
+        yield _finding("short-manifest-list", text, None, missing, (truncated.manifest_list,))
+    # Entries of an unknown spec have no partition type and cannot be decoded: the other checks leave them out.
+    known = np.isin(whole.manifests.spec_id, list(table.metadata.specs()))
+    unknown = whole.manifests.take(np.flatnonzero(~known))
+    for spec_id in np.unique(unknown.spec_id).tolist():
+        paths = unknown.path.filter(pa.array(unknown.spec_id == spec_id)).to_pylist()
+        text = (
+            f"{counted(len(paths), 'manifest')} of a spec that the metadata does not have: their files cannot be "
+            "read; roll back to a snapshot without them, or restore the spec"
         )
+        yield _finding("unknown-spec", text, spec_id, len(paths), tuple(paths[:_SHOWN]))
+    head = replace(whole, manifests=whole.manifests.take(np.flatnonzero(known)))
+    data = head.entries(head.manifest_rows(DATA), EntryColumns(frozenset({"lower_bounds"})))
+    yield from _partitions(head, data, table, branch, sample)
+    yield from _deletes(head, branch)
+    yield from _statistics_and_sizes(head, data, filtered)
+    yield from _manifests_and_snapshots(head, data)
 
-    def _partitions(self) -> Iterator[Finding]:
-        """Partition values that are disproven."""
-        text = "are pruned by a wrong partition summary of their manifest: run doctor with --repair"
-        deletes = self.head.entries(self.head.manifest_rows(DELETES), EntryColumns(frozenset()))
-        for entries, noun in ((self.data, "file"), (deletes, "delete file")):
-            lost = denied_by_list(self.head, entries)
-            yield from _per_spec(Severity.ERROR, "wrong-summaries", entries, lost, (noun, text))
-        entries, denied = denied_by_file(self.head, self.head.manifest_rows(DATA))
-        sampled = denied_by_rows(self.table, self.branch, self.sample)
-        denied |= _among(entries, sampled.denied)
-        yield from _per_spec(
-            Severity.ERROR,
-            "misfiled-values",
-            entries,
-            denied,
-            ("file", "are recorded in the wrong partition, so queries miss their rows: write the rows again"),
+
+def _partitions(head: SnapshotReader, data: EntriesTable, table: Table, branch: str, sample: int) -> Iterator[Finding]:
+    """Data files that are listed twice, and partition values that are disproven."""
+    twice = _repeated(data.path, np.ones(len(data), dtype=np.bool_))
+    text = "are listed twice and read twice: roll back to an earlier snapshot"
+    yield from _per_spec("duplicate-paths", data, twice, text)
+    text = "are pruned by a wrong partition summary of their manifest: run doctor with --repair"
+    deletes = head.entries(head.manifest_rows(DELETES), EntryColumns(frozenset()))
+    for entries, noun in ((data, "file"), (deletes, "delete file")):
+        yield from _per_spec("wrong-summaries", entries, denied_by_list(head, entries), text, noun)
+    entries, denied = denied_by_file(head, head.manifest_rows(DATA))
+    denied_paths, missing_paths = denied_by_rows(table, branch, sample)
+    denied |= _among(entries, denied_paths)
+    text = "are recorded in the wrong partition, so queries miss their rows: write the rows again"
+    yield from _per_spec("misfiled-values", entries, denied, text)
+    text = f"of the {counted(sample, 'file')} sampled do not exist: restore them, or roll back"
+    yield from _per_spec("missing-files", entries, _among(entries, missing_paths), text)
+
+
+def _deletes(head: SnapshotReader, branch: str) -> Iterator[Finding]:
+    """Deletes that do not apply to the rows they were written for."""
+    check = DeleteCheck.of(head)
+    deletes, metadata = check.misplaced.deletes, head.metadata
+
+    def found(kind: str, mask: Mask, text: str) -> Iterator[Finding]:
+        return _per_spec(kind, deletes.entries, mask, text, "delete file")
+
+    text = "are not in the partition of their data files: run doctor with --repair"
+    yield from found("stray-deletes", check.misplaced.is_misplaced, text)
+    unreached = np.zeros(len(deletes.kinds), dtype=np.bool_)
+    unreached[check.copies.delete_rows] = True
+    yield from found("unreached-deletes", unreached, "do not apply to data files that moved: run doctor with --repair")
+    several = _repeated(deletes.entries.delete_targets(), deletes.kinds == DeleteKind.VECTOR)
+    yield from found("several-vectors", several, "reference data files that already have one: rewrite those files")
+    # A writer that had loaded the table before a spec upgrade may still commit equality deletes to the old spec. They
+    # apply within their spec and partition only, so not to the files that the upgrade moved.
+    newest = branch_head(metadata, branch)
+    upgrades = [
+        snapshot.sequence_number or 0
+        for snapshot in ancestors_of(None if newest is None else metadata.snapshot_by_id(newest), metadata)
+        if snapshot.summary is not None
+        and snapshot.summary.additional_properties.get("floeplan.operation") == "upgrade-spec"
+    ]
+    late = (deletes.kinds == DeleteKind.EQUALITY_PARTITION) & (deletes.entries.spec_id != metadata.default_spec_id)
+    late &= deletes.entries.sequence_number > min(upgrades, default=2**62)
+    text = "were added under an old spec after files were moved from it and do not apply to those: check their rows"
+    yield from found("late-equality-deletes", late, text)
+    text = "reference data files that no longer exist: rewrite removes them"
+    yield from found("dangling-deletes", check.misplaced.dangling, text)
+
+
+def _statistics_and_sizes(head: SnapshotReader, data: EntriesTable, filtered: Sequence[str]) -> Iterator[Finding]:
+    """Files that cannot be pruned, small files, and files under old specs."""
+    bare = to_mask(pc.equal(pc.fill_null(pc.list_value_length(data.array("lower_bounds")), 0), 0))
+    yield from _per_spec("missing-statistics", data, bare, "have no column bounds and cannot be pruned")
+    small = data.ints("file_size_in_bytes") < FileSizes.of(RewriteOptions(), head.metadata.properties).smallest
+    if np.count_nonzero(small) >= MANY_SMALL_FILES:
+        yield from _per_spec("small-files", data, small, "are below the target size: run rewrite")
+    old = data.spec_id != head.metadata.default_spec_id
+    yield from _per_spec("old-specs", data, old, "are under an old spec: run upgrade-spec")
+    names = Names(head.metadata.schema(), False)
+    for name in filtered:
+        key = names.find_dotted(name).field_id
+        entries = head.entries(head.manifest_rows(DATA), EntryColumns(frozenset(), stats=frozenset({key})))
+        # A column of nulls has no bounds, but its null count prunes the file.
+        nulls = entries.ints(f"null_count.{key}") == entries.record_count
+        bare = ~entries.valid(f"lower.{key}") & ~nulls
+        text = f"have no bounds of {name}, which queries filter by: set write.metadata.metrics.column.{name}, rewrite"
+        yield from _per_spec("filtered-without-bounds", entries, bare, text)
+
+
+def _manifests_and_snapshots(head: SnapshotReader, data: EntriesTable) -> Iterator[Finding]:
+    """Metadata that maintenance would reduce."""
+    rows = head.manifest_rows(DATA)
+    options = MergeOptions.of(head.metadata.properties)
+    small = int(np.count_nonzero(head.manifests.length[rows] < options.target_bytes // 4))
+    partitions, spread = manifests_per_partition(head, data, data.ints("manifest"))
+    if spread >= SPREAD or small >= max(options.min_count, 2 * partitions):
+        text = (
+            f"{counted(len(rows), 'manifest')}, {small:,} of them small, and a partition is in {spread:.1f} of them: "
+            "run rewrite-manifests"
         )
-        gone = f"of the {counted(self.sample, 'file')} sampled do not exist: restore them, or roll back"
-        missing = _among(entries, sampled.missing)
-        yield from _per_spec(Severity.ERROR, "missing-files", entries, missing, ("file", gone))
-
-    def _filtered_columns(self) -> Iterator[Finding]:
-        names = Names(self.head.metadata.schema(), False)
-        for name in self.filtered:
-            key = names.find_dotted(name).field_id
-            entries = self.head.entries(
-                self.head.manifest_rows(DATA), EntryColumns(frozenset(), stats=frozenset({key}))
-            )
-            nulls = entries.ints(f"null_count.{key}") == entries.record_count
-            bare = ~entries.valid(f"lower.{key}") & ~nulls
-            text = (
-                f"have no bounds of {name}, which queries filter by: set write.metadata.metrics.column.{name}, rewrite"
-            )
-            yield from _per_spec(Severity.WARNING, "filtered-without-bounds", entries, bare, ("file", text))
-
-    def _deletes(self) -> Iterator[Finding]:
-        check, deletes = self.check, self.check.misplaced.deletes
-        fix = "run doctor with --repair"
-        yield from self._of_deletes(
-            Severity.ERROR,
-            "stray-deletes",
-            check.misplaced.is_misplaced,
-            f"are not in the partition of their data files: {fix}",
-        )
-        unreached = np.zeros(len(deletes.kinds), dtype=np.bool_)
-        unreached[check.copies.delete_rows] = True
-        yield from self._of_deletes(
-            Severity.ERROR, "unreached-deletes", unreached, f"do not apply to data files that moved: {fix}"
-        )
-        several = _repeated(deletes.entries.delete_targets(), deletes.kinds == DeleteKind.VECTOR)
-        yield from self._of_deletes(
-            Severity.ERROR,
-            "several-vectors",
-            several,
-            "reference data files that already have one: rewrite those files",
-        )
-        moved_at = self._moved_at()
-        late = (deletes.kinds == DeleteKind.EQUALITY_PARTITION) & (deletes.entries.sequence_number > moved_at)
-        late &= deletes.entries.spec_id != self.head.metadata.default_spec_id
-        yield from self._of_deletes(
-            Severity.WARNING,
-            "late-equality-deletes",
-            late,
-            "were added under an old spec after files were moved from it and do not apply to those: check their rows",
-        )
-        yield from self._of_deletes(
-            Severity.WARNING,
-            "dangling-deletes",
-            check.misplaced.dangling,
-            "reference data files that no longer exist: rewrite removes them",
-        )
-
-    def _moved_at(self) -> int:
-        """The sequence number of the first known spec upgrade; very high without any."""
-        at = branch_head(self.head.metadata, self.branch)
-        newest = None if at is None else self.head.metadata.snapshot_by_id(at)
-        moves = [
-            snapshot.sequence_number or 0
-            for snapshot in ancestors_of(newest, self.head.metadata)
-            if snapshot.summary is not None
-            and snapshot.summary.additional_properties.get("floeplan.operation") == "upgrade-spec"
-        ]
-        return min(moves, default=2**62)
-
-    def _data_files(self) -> Iterator[Finding]:
-        sizes = FileSizes.of(RewriteOptions(), self.head.metadata.properties)
-        bare = to_mask(pc.equal(pc.fill_null(pc.list_value_length(self.data.array("lower_bounds")), 0), 0))
-        yield from self._of_data(
-            Severity.WARNING, "missing-statistics", bare, "have no column bounds and cannot be pruned"
-        )
-        small = self.data.ints("file_size_in_bytes") < sizes.smallest
-        if np.count_nonzero(small) >= MANY_SMALL_FILES:
-            yield from self._of_data(Severity.INFO, "small-files", small, "are below the target size: run rewrite")
-        old = self.data.spec_id != self.head.metadata.default_spec_id
-        yield from self._of_data(Severity.INFO, "old-specs", old, "are under an old spec: run upgrade-spec")
-
-    def _manifests(self) -> Iterator[Finding]:
-        rows = self.head.manifest_rows(DATA)
-        options = MergeOptions.of(self.head.metadata.properties)
-        small = int(np.count_nonzero(self.head.manifests.length[rows] < options.target_bytes // 4))
-        codes = partition_codes(self.head.union, self.data.spec_id, self.data.partition_columns())
-        partitions = len(np.unique(codes))
-        places = int(np.unique(np.stack([codes, self.data.ints("manifest")]), axis=1).shape[1])
-        spread = places / max(1, partitions)
-        if spread >= SPREAD or small >= max(options.min_count, 2 * partitions):
-            yield Finding(
-                Severity.INFO,
-                "many-manifests",
-                f"{counted(len(rows), 'manifest')}, {small:,} of them small, and a partition is in {spread:.1f} "
-                "of them: run rewrite-manifests",
-                files=len(rows),
-            )
-
-    def _snapshots(self) -> Iterator[Finding]:
-        snapshots = len(self.head.metadata.snapshots)
-        if snapshots >= MANY_SNAPSHOTS:
-            text = f"{counted(snapshots, 'snapshot')} are kept: run expire"
-            yield Finding(Severity.INFO, "many-snapshots", text)
-
-    def _of_deletes(self, severity: Severity, kind: str, mask: Mask, text: str) -> Iterator[Finding]:
-        return _per_spec(severity, kind, self.check.misplaced.deletes.entries, mask, ("delete file", text))
-
-    def _of_data(self, severity: Severity, kind: str, mask: Mask, text: str) -> Iterator[Finding]:
-        return _per_spec(severity, kind, self.data, mask, ("file", text))
+        yield _finding("many-manifests", text, files=len(rows))
+    snapshots = len(head.metadata.snapshots)
+    if snapshots >= MANY_SNAPSHOTS:
+        yield _finding("many-snapshots", f"{counted(snapshots, 'snapshot')} are kept: run expire")
 
 
-def _per_spec(
-    severity: Severity, kind: str, entries: EntriesTable, mask: Mask, words: tuple[str, str]
-) -> Iterator[Finding]:
+def _finding(
+    kind: str, message: str, spec_id: int | None = None, files: int = 0, examples: tuple[str, ...] = ()
+) -> Finding:
+    severity = Severity.WARNING if kind in _WARNINGS else Severity.INFO if kind in _INFOS else Severity.ERROR
+    return Finding(severity, kind, message, spec_id, files, examples)
+
+
+def _per_spec(kind: str, entries: EntriesTable, mask: Mask, text: str, noun: str = "file") -> Iterator[Finding]:
     """One finding per spec with affected files."""
-    noun, text = words
     for spec_id in np.unique(entries.spec_id[mask]).tolist():
         rows = np.flatnonzero(mask & (entries.spec_id == spec_id))
         shown = tuple(entries.path.take(pa.array(rows[:_SHOWN])).to_pylist())
-        yield Finding(severity, kind, f"{counted(len(rows), noun)} {text}", spec_id, len(rows), shown)
+        yield _finding(kind, f"{counted(len(rows), noun)} {text}", spec_id, len(rows), shown)
 
 
 def _among(entries: EntriesTable, paths: Sequence[str]) -> Mask:

@@ -1,8 +1,8 @@
 """``expire_snapshots``: expire old snapshots, and delete the files that only they refer to.
 
 Rule: a branch keeps its snapshots that are newer than the limit, and at least ``retain_last``. A tag keeps its
-    snapshot, and a snapshot that no branch or tag refers to is kept while it is newer than the limit. A branch or tag
-    with limits of its own uses those; ``main`` is never dropped.
+snapshot, and a snapshot that no branch or tag refers to is kept while it is newer than the limit. A branch or tag
+with limits of its own uses those; ``main`` is never dropped.
 
 Fail-safe: nothing expires while the manifest list of a remaining snapshot may be truncated: older snapshots have what
 it lost. The catalog commits the expiry first; only then are files deleted: those of the expired snapshots that no
@@ -13,15 +13,20 @@ files may belong to others (``gc.enabled=false``) is refused. Nothing is done un
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Literal
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.catalog import MetastoreCatalog
 from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.io import FileIO
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRef, SnapshotRefType
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot, ancestors_of
 from pyiceberg.table.update import (
     RemoveSnapshotRefUpdate,
@@ -32,17 +37,15 @@ from pyiceberg.table.update import (
 
 from floeplan.catalog import load_table
 from floeplan.errors import FloeplanError, InvalidOptionError, UnsupportedError
-from floeplan.maintain.reachable import SnapshotFiles
 from floeplan.metadata.files import TableFiles, TableLocations
+from floeplan.metadata.manifests.entries import EntryColumns
+from floeplan.metadata.manifests.manifest_list import ManifestListTable, concat_manifest_lists
+from floeplan.metadata.manifests.reader import read_entries
+from floeplan.partition.union import UnionPartitionType
+from floeplan.snapshot.reader import read_manifest_lists
 from floeplan.text import counted, parse_count
 from floeplan.transaction.catalog_commit import CatalogCommit, CommitOptions, UpdatesAndRequirements
 from floeplan.transaction.refs import table_and_ref
-
-_MAX_AGE, _MIN_KEPT, _MAX_REF_AGE = (
-    ("history.expire.max-snapshot-age-ms", 5 * 24 * 3600 * 1000),
-    ("history.expire.min-snapshots-to-keep", 1),
-    ("history.expire.max-ref-age-ms", 2**63 - 1),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,49 +97,62 @@ def expire_snapshots(
 
     Args:
         table: The table, or its name.
-        older_than_ms: Snapshots made before this time, in milliseconds since 1970, are old; five days ago, or what the
-            table's ``history.expire.max-snapshot-age-ms`` says, when not given.
+        older_than_ms: Snapshots made before this time, in milliseconds since 1970, are old; by default
+            ``history.expire.max-snapshot-age-ms`` of the table, or 5 days ago.
         retain_last: Snapshots of a branch to keep regardless of their age.
         dry_run: Only report what would be done.
-        trust_lists: Go on where a manifest list has fewer files than the summary of its snapshot counts.
+        trust_lists: Continue if a manifest list has fewer files than its snapshot summary reports.
         now_ms: The current time.
         commit: Commit and retry options.
     """
     loaded = load_table(table)
-    _check(loaded.metadata, retain_last)
+    if retain_last is not None and retain_last < 1:
+        raise InvalidOptionError("at least one snapshot must be retained", context={"retain_last": retain_last})
+    refuse_shared_files(loaded.metadata, "expire snapshots")
     now = int(time.time() * 1000) if now_ms is None else now_ms
     rule = _Rule(now, older_than_ms, retain_last)
     expiry = rule.apply(loaded.metadata)
     kept = [s for s in loaded.metadata.snapshots if s.snapshot_id not in expiry.snapshot_ids]
     if dry_run:
-        files = _Files.of(loaded, loaded.metadata, expiry, kept, trust_lists=trust_lists)
-        return files.result(loaded, expiry, len(kept), dry_run=True)
+        files = _files_to_delete(loaded, loaded.metadata, expiry, kept, trust_lists=trust_lists)
+        locations = TableLocations.of(loaded.metadata)
+        return _result(expiry, len(kept), files, tuple(filter(locations.hold, chain(*files.values()))), dry_run=True)
     if expiry.snapshot_ids and not trust_lists:
         SnapshotFiles.of(kept, loaded.io, trust_lists=False)  # refuses lists that may be truncated
     update = _ExpireUpdate(rule)
     committed = CatalogCommit(loaded, update, commit or CommitOptions()).run()
     before, expiry = update.proposed[-1]
+    kept = committed.metadata.snapshots
     try:
-        files = _Files.of(committed, before, expiry, committed.metadata.snapshots, trust_lists=trust_lists)
+        files = _files_to_delete(committed, before, expiry, kept, trust_lists=trust_lists)
     except FloeplanError as error:
-        raise _files_unknown(expiry, error) from error
-    return files.result(committed, expiry, len(committed.metadata.snapshots), dry_run=False)
+        raise FloeplanError(
+            f"{counted(len(expiry.snapshot_ids), 'snapshot')} were expired, but their files could not be determined: "
+            f"{error.message}; remove-orphans will find them",
+            kind=error.kind,
+            context=error.context,
+            committed=True,
+        ) from error
+    removed = TableFiles.of(committed).remove(chain(*files.values()))
+    return _result(expiry, len(kept), files, removed, dry_run=False)
 
 
-def _files_unknown(expiry: _Expiry, error: FloeplanError) -> FloeplanError:
-    return FloeplanError(
-        f"{counted(len(expiry.snapshot_ids), 'snapshot')} were expired, but their files could not be determined: "
-        f"{error.message}; remove-orphans will find them",
-        kind=error.kind,
-        context=error.context,
-        committed=True,
+def _result(
+    expiry: _Expiry, after: int, files: Mapping[str, Sequence[str]], removed: tuple[str, ...], *, dry_run: bool
+) -> ExpireResult:
+    gone = set(removed)
+    return ExpireResult(
+        snapshots_before=after + len(expiry.snapshot_ids),
+        snapshots_after=after,
+        expired=tuple(sorted(expiry.snapshot_ids)),
+        refs_removed=expiry.refs,
+        data_files=len(gone.intersection(files["content"])),
+        manifests=len(gone.intersection(files["manifests"])),
+        manifest_lists=len(gone.intersection(files["manifest lists"])),
+        removed=removed,
+        not_removed=tuple(path for path in chain(*files.values()) if path not in gone),
+        dry_run=dry_run,
     )
-
-
-def _check(metadata: TableMetadata, retain_last: int | None) -> None:
-    if retain_last is not None and retain_last < 1:
-        raise InvalidOptionError("at least one snapshot must be retained", context={"retain_last": retain_last})
-    refuse_shared_files(metadata, "expire snapshots")
 
 
 def refuse_shared_files(metadata: TableMetadata, what: str) -> None:
@@ -165,39 +181,37 @@ class _Rule:
     retain_last: int | None
 
     def apply(self, metadata: TableMetadata) -> _Expiry:
-        limit = self._limit(metadata, None)
-        refs = {name: ref for name, ref in metadata.refs.items() if self._keeps_ref(metadata, name, ref)}
+        limit = self.older_than_ms
+        if limit is None:
+            limit = self.now_ms - _number(metadata, "history.expire.max-snapshot-age-ms", 5 * 24 * 3600 * 1000)
+        expired_refs: list[str] = []
         kept: set[int] = set()
-        led_to: set[int] = set()
-        for ref in refs.values():
-            lineage = list(ancestors_of(metadata.snapshot_by_id(ref.snapshot_id), metadata))
-            if ref.snapshot_ref_type is SnapshotRefType.BRANCH:
-                led_to |= {snapshot.snapshot_id for snapshot in lineage}
-                kept |= self._of_branch(metadata, ref, lineage)
-            else:
+        on_branches: set[int] = set()
+        for name, ref in metadata.refs.items():
+            snapshot = metadata.snapshot_by_id(ref.snapshot_id)
+            # A ref expires by the age of its snapshot; main never does.
+            if name != MAIN_BRANCH:
+                most = ref.max_ref_age_ms or _number(metadata, "history.expire.max-ref-age-ms", 2**63 - 1)
+                if snapshot is None or self.now_ms - snapshot.timestamp_ms > most:
+                    expired_refs.append(name)
+                    continue
+            if ref.snapshot_ref_type is not SnapshotRefType.BRANCH:
                 kept.add(ref.snapshot_id)
-        loose = [s for s in metadata.snapshots if s.snapshot_id not in led_to and s.timestamp_ms >= limit]
-        kept |= {snapshot.snapshot_id for snapshot in loose}
-        gone = frozenset(s.snapshot_id for s in metadata.snapshots) - kept
-        return _Expiry(gone, tuple(sorted(metadata.refs.keys() - refs.keys())))
-
-    def _keeps_ref(self, metadata: TableMetadata, name: str, ref: SnapshotRef) -> bool:
-        snapshot = metadata.snapshot_by_id(ref.snapshot_id)
-        if name == MAIN_BRANCH or snapshot is None:
-            return name == MAIN_BRANCH
-        longest = ref.max_ref_age_ms or _number(metadata, *_MAX_REF_AGE)
-        return self.now_ms - snapshot.timestamp_ms <= longest
-
-    def _of_branch(self, metadata: TableMetadata, ref: SnapshotRef, lineage: list[Snapshot]) -> set[int]:
-        least = ref.min_snapshots_to_keep or self.retain_last or _number(metadata, *_MIN_KEPT)
-        limit = self._limit(metadata, ref.max_snapshot_age_ms)
-        young = next((at for at, s in enumerate(lineage) if s.timestamp_ms < limit), len(lineage))
-        return {snapshot.snapshot_id for snapshot in lineage[: max(young, least)]}
-
-    def _limit(self, metadata: TableMetadata, max_age_ms: int | None) -> int:
-        if max_age_ms is not None:
-            return self.now_ms - max_age_ms
-        return self.now_ms - _number(metadata, *_MAX_AGE) if self.older_than_ms is None else self.older_than_ms
+                continue
+            # A branch keeps the snapshots from its head to the first old one, and at least `least` of them.
+            lineage = list(ancestors_of(snapshot, metadata))
+            on_branches |= {ancestor.snapshot_id for ancestor in lineage}
+            least = ref.min_snapshots_to_keep or self.retain_last
+            least = least or _number(metadata, "history.expire.min-snapshots-to-keep", 1)
+            own_limit = limit if ref.max_snapshot_age_ms is None else self.now_ms - ref.max_snapshot_age_ms
+            young = next((at for at, s in enumerate(lineage) if s.timestamp_ms < own_limit), len(lineage))
+            kept |= {ancestor.snapshot_id for ancestor in lineage[: max(young, least)]}
+        # Snapshots that no branch leads to, such as staged ones, are kept while they are young.
+        for snapshot in metadata.snapshots:
+            if snapshot.snapshot_id not in on_branches and snapshot.timestamp_ms >= limit:
+                kept.add(snapshot.snapshot_id)
+        expired = frozenset(snapshot.snapshot_id for snapshot in metadata.snapshots) - kept
+        return _Expiry(expired, tuple(sorted(expired_refs)))
 
 
 def _number(metadata: TableMetadata, name: str, default: int) -> int:
@@ -212,7 +226,7 @@ def _number(metadata: TableMetadata, name: str, default: int) -> int:
 
 @dataclass(slots=True)
 class _ExpireUpdate:
-    """Snapshots forgotten by the newest table; ``proposed`` has the metadata each proposal was made on."""
+    """Removes snapshots from the newest table; ``proposed`` has the metadata that each attempt was made on."""
 
     rule: _Rule
     proposed: list[tuple[TableMetadata, _Expiry]] = field(default_factory=list)
@@ -242,7 +256,7 @@ class _ExpireUpdate:
 
 
 class _AssertSameRefs(ValidatableTableRequirement):
-    """No branch or tag was created meanwhile: it may lead to a snapshot that is about to be forgotten."""
+    """No branch or tag was created meanwhile: it may lead to a snapshot that is about to expire."""
 
     type: Literal["assert-same-refs"] = "assert-same-refs"
     names: list[str]
@@ -252,54 +266,84 @@ class _AssertSameRefs(ValidatableTableRequirement):
             raise CommitFailedException("a branch or tag was created or dropped")
 
 
-@dataclass(frozen=True, slots=True)
-class _Files:
-    """The files that only expired snapshots refer to."""
+def _files_to_delete(
+    table: Table, before: TableMetadata, expiry: _Expiry, kept: list[Snapshot], *, trust_lists: bool
+) -> dict[str, list[str]]:
+    """The files that only expired snapshots refer to, by what they are."""
+    expired = [snapshot for snapshot in before.snapshots if snapshot.snapshot_id in expiry.snapshot_ids]
+    staying = SnapshotFiles.of(kept if expired else (), table.io, trust_lists=trust_lists)
+    leaving = SnapshotFiles.of(expired, table.io, trust_lists=True).without(staying)
+    content = leaving.content(before, table.io, live=True)
+    needed = staying.content(table.metadata, table.io, live=True)
+    statistics = {
+        one.statistics_path
+        for one in (*before.statistics, *before.partition_statistics)
+        if one.snapshot_id in expiry.snapshot_ids
+    }
+    return {
+        "content": sorted(content.filter(pc.invert(pc.is_in(content, value_set=needed))).to_pylist()),
+        "statistics": sorted(statistics),
+        "manifests": sorted(leaving.manifest_paths),
+        "manifest lists": sorted(leaving.lists),
+    }
 
-    content: tuple[str, ...]
-    manifests: tuple[str, ...]
-    lists: tuple[str, ...]
-    statistics: tuple[str, ...]
+
+@dataclass(frozen=True, slots=True)
+class SnapshotFiles:
+    """Files that some snapshots refer to.
+
+    Fail-safe: a manifest that cannot be read is an error: without it, what is reachable cannot be determined. So is a
+    manifest list with fewer files than its snapshot counts, unless the caller trusts it: what it may have lost would
+    be removed.
+
+    Attributes:
+        lists: Manifest lists.
+        manifests: Manifests, each once, however many snapshots list it.
+    """
+
+    lists: frozenset[str]
+    manifests: ManifestListTable
 
     @classmethod
-    def of(
-        cls, table: Table, before: TableMetadata, expiry: _Expiry, kept: list[Snapshot], *, trust_lists: bool
-    ) -> _Files:
-        gone = [snapshot for snapshot in before.snapshots if snapshot.snapshot_id in expiry.snapshot_ids]
-        if not gone:
-            return cls((), (), (), ())
-        staying = SnapshotFiles.of(kept, table.io, trust_lists=trust_lists)
-        leaving = SnapshotFiles.of(gone, table.io, trust_lists=True).without(staying)
-        content = leaving.content(before, table.io, live=True)
-        needed = staying.content(table.metadata, table.io, live=True)
-        free = content.filter(pc.invert(pc.is_in(content, value_set=needed)))
-        statistics = {
-            one.statistics_path
-            for one in (*before.statistics, *before.partition_statistics)
-            if one.snapshot_id in expiry.snapshot_ids
-        }
-        return cls(
-            tuple(sorted(free.to_pylist())),
-            tuple(sorted(leaving.manifest_paths)),
-            tuple(sorted(leaving.lists)),
-            tuple(sorted(statistics)),
-        )
+    def of(cls, snapshots: Iterable[Snapshot], io: FileIO, *, trust_lists: bool) -> SnapshotFiles:
+        """The manifest lists and manifests of snapshots.
 
-    def result(self, table: Table, expiry: _Expiry, after: int, *, dry_run: bool) -> ExpireResult:
-        """Delete the files, unless it is a dry run."""
-        wanted = (*self.content, *self.statistics, *self.manifests, *self.lists)
-        locations = TableLocations.of(table.metadata)
-        removed = tuple(filter(locations.hold, wanted)) if dry_run else TableFiles.of(table).remove(wanted)
-        gone = set(removed)
-        return ExpireResult(
-            snapshots_before=after + len(expiry.snapshot_ids),
-            snapshots_after=after,
-            expired=tuple(sorted(expiry.snapshot_ids)),
-            refs_removed=expiry.refs,
-            data_files=len(gone & set(self.content)),
-            manifests=len(gone & set(self.manifests)),
-            manifest_lists=len(gone & set(self.lists)),
-            removed=removed,
-            not_removed=tuple(path for path in wanted if path not in gone),
-            dry_run=dry_run,
-        )
+        Raises:
+            CorruptMetadataError: A list that is not trusted has fewer files than its snapshot counts.
+        """
+        by_location = {snapshot.manifest_list: snapshot for snapshot in snapshots}
+        locations = sorted(by_location)
+        risk = None if trust_lists else "files that it does not list would be deleted"
+        lists = read_manifest_lists([by_location[location] for location in locations], io, risk=risk)
+        listed = concat_manifest_lists(lists) if lists else ManifestListTable.empty()
+        first = np.unique(listed.path.dictionary_encode().indices.to_numpy(), return_index=True)[1]
+        return cls(frozenset(locations), listed.take(np.sort(first)))
+
+    @property
+    def manifest_paths(self) -> frozenset[str]:
+        """The manifests by their paths."""
+        return frozenset(self.manifests.path.to_pylist())
+
+    def without(self, others: SnapshotFiles) -> SnapshotFiles:
+        """What only these snapshots refer to."""
+        known = others.manifest_paths
+        rows = [row for row, path in enumerate(self.manifests.path.to_pylist()) if path not in known]
+        return SnapshotFiles(self.lists - others.lists, self.manifests.take(np.array(rows, dtype=np.int64)))
+
+    def content(self, metadata: TableMetadata, io: FileIO, *, live: bool) -> pa.Array:
+        """Data and delete files in the manifests; with ``live`` without DELETED entries."""
+        union = UnionPartitionType.of_table(metadata)
+        columns = EntryColumns(frozenset(), partition=False)
+        return read_entries(self.manifests, union, columns, io=io, live=live).path.unique()
+
+
+def reachable_files(table: Table, *, trust_lists: bool) -> pa.Array:
+    """Every file that a table, as it was loaded, refers to: in its snapshots or directly in its metadata."""
+    metadata = table.metadata
+    files = SnapshotFiles.of(metadata.snapshots, table.io, trust_lists=trust_lists)
+    named = {table.metadata_location, *(entry.metadata_file for entry in metadata.metadata_log)}
+    named |= {one.statistics_path for one in (*metadata.statistics, *metadata.partition_statistics)}
+    content = files.content(metadata, table.io, live=False)
+    return pa.concat_arrays(
+        [content, pa.array(sorted(named | files.lists | files.manifest_paths), content.type)]
+    ).unique()

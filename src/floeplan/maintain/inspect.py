@@ -13,6 +13,7 @@ import numpy as np
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
 
@@ -23,7 +24,6 @@ from floeplan.metadata.manifests.manifest_list import DATA, DELETES
 from floeplan.partition.key import partition_codes
 from floeplan.snapshot.passes import ScanDeletes
 from floeplan.snapshot.reader import SnapshotReader, branch_head
-from floeplan.vectors import Ints
 
 STEPS = tuple(2**power for power in range(10, 35, 2))
 """Upper ends of the classes of file sizes, in bytes: 1 KiB to 16 GiB."""
@@ -76,12 +76,8 @@ class Inspection:
     def to_dict(self) -> dict[str, Any]:
         """The JSON document."""
         found = {name: getattr(self, name) for name in self.__slots__}
-        return found | {
-            "specs": [dict(spec) for spec in self.specs],
-            "schemas": [dict(schema) for schema in self.schemas],
-            "snapshots": [dict(snapshot) for snapshot in self.snapshots],
-            "files_by_spec": [files.to_dict() for files in self.files_by_spec],
-        }
+        lists = {name: list(getattr(self, name)) for name in ("specs", "schemas", "snapshots")}
+        return found | lists | {"files_by_spec": [files.to_dict() for files in self.files_by_spec]}
 
 
 def inspect_table(table: Table | str, *, branch: str = MAIN_BRANCH) -> Inspection:
@@ -97,34 +93,38 @@ def inspect_files(
 ) -> Inspection:
     """As ``inspect_table``, from live entries that were already read."""
     metadata = loaded.metadata
-    newest_first = sorted(
-        metadata.snapshots, key=lambda snapshot: (snapshot.timestamp_ms, snapshot.sequence_number or 0)
-    )
+    oldest_first = sorted(metadata.snapshots, key=lambda one: (one.timestamp_ms, one.sequence_number or 0))
+    kinds = {
+        "position": (DeleteKind.POSITION_FILE, DeleteKind.POSITION_PARTITION),
+        "vectors": (DeleteKind.VECTOR,),
+        "equality": (DeleteKind.EQUALITY_GLOBAL, DeleteKind.EQUALITY_PARTITION),
+    }
+    counts = {name: int(np.count_nonzero(np.isin(deletes.kinds, some))) for name, some in kinds.items()}
     return Inspection(
         table=".".join(loaded.name()),
         format_version=metadata.format_version,
         location=metadata.location,
-        specs=tuple(_spec(spec, metadata.schema(), metadata.default_spec_id) for spec in metadata.partition_specs),
+        specs=tuple(_spec(spec, metadata) for spec in metadata.partition_specs),
         schemas=tuple(_schema(schema, metadata.current_schema_id) for schema in metadata.schemas),
-        snapshots=tuple(_snapshot(one, branch_head(metadata, branch)) for one in reversed(newest_first)),
+        snapshots=tuple(_snapshot(one, branch_head(metadata, branch)) for one in reversed(oldest_first)),
         refs={
             name: {"snapshot_id": ref.snapshot_id, "type": str(ref.snapshot_ref_type)}
             for name, ref in metadata.refs.items()
         },
         files_by_spec=tuple(_files(head, data, spec_id) for spec_id in np.unique(data.spec_id).tolist()),
-        delete_files=_delete_counts(deletes),
+        delete_files=counts | {"rows": int(deletes.entries.record_count.sum())},
         sizes=_sizes(head, data, deletes),
     )
 
 
-def _spec(spec: PartitionSpec, schema: Schema, default: int) -> dict[str, Any]:
+def _spec(spec: PartitionSpec, metadata: TableMetadata) -> dict[str, Any]:
     fields = [
         {
             "field_id": field.field_id,
             "name": field.name,
             "transform": str(field.transform),
             "source_id": field.source_id,
-            "source": schema.find_column_name(field.source_id),
+            "source": metadata.schema().find_column_name(field.source_id),
         }
         for field in spec.fields
     ]
@@ -132,7 +132,7 @@ def _spec(spec: PartitionSpec, schema: Schema, default: int) -> dict[str, Any]:
     return {
         "spec_id": spec.spec_id,
         "spec": text or "unpartitioned",
-        "default": spec.spec_id == default,
+        "default": spec.spec_id == metadata.default_spec_id,
         "fields": fields,
     }
 
@@ -170,19 +170,13 @@ def _files(head: SnapshotReader, data: EntriesTable, spec_id: int) -> SpecFiles:
     )
 
 
-def _delete_counts(deletes: ScanDeletes) -> dict[str, int]:
-    names = {
-        "position": (DeleteKind.POSITION_FILE, DeleteKind.POSITION_PARTITION),
-        "vectors": (DeleteKind.VECTOR,),
-        "equality": (DeleteKind.EQUALITY_GLOBAL, DeleteKind.EQUALITY_PARTITION),
-    }
-    counts = {name: int(np.count_nonzero(np.isin(deletes.kinds, kinds))) for name, kinds in names.items()}
-    return counts | {"rows": int(deletes.entries.record_count.sum())}
-
-
 def _sizes(head: SnapshotReader, data: EntriesTable, deletes: ScanDeletes) -> dict[str, Any]:
     sizes = data.ints("file_size_in_bytes")
     manifests = np.concatenate([head.manifest_rows(DATA), head.manifest_rows(DELETES)])
+    # The histogram has the classes from the first to the last one with files.
+    places = np.minimum(np.searchsorted(np.array(STEPS), sizes), len(STEPS) - 1)
+    files = np.bincount(places, minlength=len(STEPS)).tolist()
+    classes = range(int(places.min()), int(places.max()) + 1) if len(places) else range(0)
     return {
         "data_bytes": int(sizes.sum()),
         "delete_bytes": int(deletes.entries.ints("file_size_in_bytes").sum()),
@@ -191,14 +185,5 @@ def _sizes(head: SnapshotReader, data: EntriesTable, deletes: ScanDeletes) -> di
         "smallest": int(sizes.min()) if len(sizes) else 0,
         "median": int(np.median(sizes)) if len(sizes) else 0,
         "largest": int(sizes.max()) if len(sizes) else 0,
-        "histogram": _histogram(sizes),
+        "histogram": [{"up_to_bytes": STEPS[at], "files": files[at]} for at in classes],
     }
-
-
-def _histogram(sizes: Ints) -> list[dict[str, int]]:
-    """Files of each class of sizes, from the first to the last class that has any."""
-    places = np.minimum(np.searchsorted(np.array(STEPS), sizes), len(STEPS) - 1)
-    counts = np.bincount(places, minlength=len(STEPS))
-    found = np.flatnonzero(counts)
-    used = range(int(found[0]), int(found[-1]) + 1) if len(found) else range(0)
-    return [{"up_to_bytes": STEPS[at], "files": int(counts[at])} for at in used]

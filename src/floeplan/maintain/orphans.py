@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -26,13 +26,11 @@ from pyiceberg.table import StaticTable, Table
 
 from floeplan.catalog import load_table
 from floeplan.errors import CorruptMetadataError, InvalidOptionError, UnsupportedError
-from floeplan.maintain.expire import refuse_shared_files
-from floeplan.maintain.reachable import reachable_files
+from floeplan.maintain.expire import reachable_files, refuse_shared_files
 from floeplan.metadata.files import Location, TableFiles, TableLocations, writing
 
 AGE_GUARD = timedelta(days=3)
 LEAST_AGE = timedelta(days=1)
-_KEPT_NAMES = frozenset({"version-hint.text"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +75,14 @@ def remove_orphans(
         table: The table, or its name.
         older_than: How old a file must be.
         dry_run: Only report what would be deleted.
-        trust_lists: Go on where a manifest list has fewer files than the summary of its snapshot counts.
-        now_s: The time it is, in seconds since 1970; the earlier of this machine's and the store's when not given.
+        trust_lists: Continue if a manifest list has fewer files than its snapshot summary reports.
+        now_s: The current time in seconds since 1970; by default the earlier of this machine's and the store's clock.
 
     Raises:
         InvalidOptionError: The age guard is less than a day.
         UnsupportedError: The table's files may belong to others, or its store cannot be listed.
         CorruptMetadataError: The table names a file under another scheme or authority than its location has, or a
-            manifest list that is not trusted may have been cut.
+            manifest list that is not trusted may be truncated.
     """
     if older_than < LEAST_AGE:
         raise InvalidOptionError(
@@ -93,11 +91,21 @@ def remove_orphans(
         )
     loaded = load_table(table)
     refuse_shared_files(loaded.metadata, "remove orphans")
+    # Listed first, loaded after that: what is committed in between is reachable.
     listed = _listed(loaded)
     newest = loaded if isinstance(loaded, StaticTable) else loaded.catalog.load_table(loaded.name())
     reachable = {Location.parse(path) for path in reachable_files(newest, trust_lists=trust_lists).to_pylist()}
-    _refuse_other_names(listed, reachable)
-    unknown = {parts: file for parts, file in listed.items() if parts not in reachable}
+    by_path = {location.path: location for location in listed}
+    for location in reachable:
+        found = by_path.get(location.path)
+        if found is not None and found != location:
+            named, seen = (f"{one.scheme}://{one.authority}{one.path}" for one in (location, found))
+            raise CorruptMetadataError(
+                f"the table references {named}, and {seen} was listed: cannot determine whether these are the same "
+                "file; nothing was removed",
+                context={"file": named, "listed": seen},
+            )
+    unknown = {location: file for location, file in listed.items() if location not in reachable}
     if now_s is None:
         now_s = time.time() if dry_run or not unknown else _earlier_clock(loaded)
     before = now_s - older_than.total_seconds()
@@ -131,7 +139,13 @@ def _listed(table: Table) -> Mapping[Location, _Listed]:
     found = {}
     for info in system.get_file_info(FileSelector(folder, allow_not_found=True, recursive=True)):
         inside = info.path.removeprefix(folder.rstrip("/") + "/")
-        if info.type is not FileType.File or inside == info.path or _is_private(inside):
+        if info.type is not FileType.File or inside == info.path:
+            continue
+        # Names that others keep for themselves begin with a dot or an underscore; so may the folder of a partition.
+        *folders, name = inside.split("/")
+        if name == "version-hint.text" or any(
+            part.startswith((".", "_")) and "=" not in part for part in (*folders, name)
+        ):
             continue
         path = f"{home}/{inside}"
         if not locations.hold(path):
@@ -146,13 +160,13 @@ def _earlier_clock(table: Table) -> float:
     system, folder = _file_system(table, home)
     probe = f"{folder.rstrip('/')}/.floeplan-{uuid.uuid4()}"
     with writing(home):
-        with system.open_output_stream(probe) as question:
-            question.write(b"what time is it?")
+        with system.open_output_stream(probe) as stream:
+            stream.write(b"probe")
         try:
-            answer_ns = system.get_file_info(probe).mtime_ns
+            modified_ns = system.get_file_info(probe).mtime_ns
         finally:
             system.delete_file(probe)
-    return min(time.time(), (answer_ns or time.time_ns()) / 1e9)
+    return min(time.time(), (modified_ns or time.time_ns()) / 1e9)
 
 
 def _file_system(table: Table, home: str) -> tuple[FileSystem, str]:
@@ -164,23 +178,3 @@ def _file_system(table: Table, home: str) -> tuple[FileSystem, str]:
         )
     scheme, authority, path = PyArrowFileIO.parse_location(home, table.io.properties)
     return table.io.fs_by_scheme(scheme, authority), path
-
-
-def _is_private(inside: str) -> bool:
-    """Names that others keep for themselves; a partition folder may begin with an underscore."""
-    parts = inside.split("/")
-    hidden = any(part.startswith((".", "_")) and "=" not in part for part in parts)
-    return hidden or parts[-1] in _KEPT_NAMES
-
-
-def _refuse_other_names(listed: Iterable[Location], reachable: Iterable[Location]) -> None:
-    there = {location.path: location for location in listed}
-    for location in reachable:
-        found = there.get(location.path)
-        if found is not None and found != location:
-            named, seen = (f"{one.scheme}://{one.authority}{one.path}" for one in (location, found))
-            raise CorruptMetadataError(
-                f"the table references {named}, and {seen} was listed: cannot determine whether these are the same "
-                "file; nothing was removed",
-                context={"file": named, "listed": seen},
-            )

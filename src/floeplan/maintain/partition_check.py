@@ -12,13 +12,9 @@ are not compared with summaries, whose order differs between writers; rows are r
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import Enum
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.transforms import TimeTransform
 from pyiceberg.types import PrimitiveType, UUIDType
@@ -30,11 +26,11 @@ from floeplan.metadata.manifests.stats import file_stats, manifest_stats, partit
 from floeplan.parquet.prune.selection import RowSelection
 from floeplan.partition.fields import BoundField
 from floeplan.partition.recover import recover
-from floeplan.partition.union import UnionField, UnionPartitionType
+from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.ir import Column
-from floeplan.predicate.stats import Bound, ColumnStats, Vector, take, to_mask
+from floeplan.predicate.stats import Vector, take, to_mask
 from floeplan.scan.file_rows import FileRows, TableRows
-from floeplan.scan.model import FileScan, ScanOptions
+from floeplan.scan.model import ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.schemas import fields_by_id
 from floeplan.snapshot.reader import SnapshotReader, branch_head
@@ -44,33 +40,27 @@ from floeplan.vectors import Ints, Mask
 from floeplan.write.partitioning import partition_values
 
 _SAMPLED_ROWS = 20_000
-_NOTHING_MORE = EntryColumns(frozenset())
 
 
 def denied_by_list(head: SnapshotReader, entries: EntriesTable) -> Mask:
-    """Entries whose partition the summary of their manifest excludes."""
+    """Entries whose partition the summary of their manifest excludes: a null, a NaN or a value it does not admit."""
     fields = head.union.fields
-    listed, told = manifest_stats(head.manifests, fields).columns, partition_stats(entries, fields).columns
+    listed, recorded = manifest_stats(head.manifests, fields).columns, partition_stats(entries, fields).columns
     at = entries.ints("manifest")
     denied = np.zeros(len(entries), dtype=np.bool_)
     for field in fields:
-        if field.id in listed and field.id in told and not isinstance(field.bound.column.type, UUIDType):
-            member = np.isin(entries.spec_id, list(field.positions))
-            denied |= member & _excluded(listed[field.id], told[field.id], at)
-    return denied
-
-
-def _excluded(listed: ColumnStats, told: ColumnStats, at: Ints) -> Mask:
-    """Whether a null, a NaN or an ordinary value is there that the summary does not admit."""
-    denied = (told.may_null & ~listed.may_null[at]) | (told.may_nan & ~listed.may_nan[at])
-    assert told.lower is not None
-    ordinary = told.lower.valid
-    denied |= ordinary & ~listed.may_value[at]
-    for bound, below in ((listed.lower, True), (listed.upper, False)):
-        if bound is not None:
-            limit = take(bound.values, at)
-            low, high = (told.lower.values, limit) if below else (limit, told.lower.values)
-            denied |= ordinary & bound.valid[at] & _less(low, high)
+        if field.id not in listed or field.id not in recorded or isinstance(field.bound.column.type, UUIDType):
+            continue
+        summary, own = listed[field.id], recorded[field.id]
+        assert own.lower is not None
+        values, ordinary = own.lower.values, own.lower.valid
+        excluded = (own.may_null & ~summary.may_null[at]) | (own.may_nan & ~summary.may_nan[at])
+        excluded |= ordinary & ~summary.may_value[at]
+        if summary.lower is not None:
+            excluded |= ordinary & summary.lower.valid[at] & _less(values, take(summary.lower.values, at))
+        if summary.upper is not None:
+            excluded |= ordinary & summary.upper.valid[at] & _less(take(summary.upper.values, at), values)
+        denied |= excluded & np.isin(entries.spec_id, list(field.positions))
     return denied
 
 
@@ -79,133 +69,106 @@ def repair_summaries(table: Table, *, branch: str, options: CommitOptions | None
     found = [0]
 
     def decide(head: SnapshotReader) -> EntryMove | None:
-        wrong = np.concatenate([_wrong_manifests(head, content) for content in (DATA, DELETES)])
+        wrong = []
+        for content in (DATA, DELETES):
+            entries = head.entries(head.manifest_rows(content), EntryColumns(frozenset()))
+            wrong += np.unique(entries.ints("manifest")[denied_by_list(head, entries)]).tolist()
         found.append(len(wrong))
-        if not len(wrong):
+        if not wrong:
             return None
-        entries = head.entries(wrong, EntryColumns(WHOLE))
-        of = entries.ints("manifest")
-        return EntryMove(wrong, entries, [entries.filter(of == manifest) for manifest in wrong.tolist()])
+        rows = np.array(wrong, dtype=np.int64)
+        entries = head.entries(rows, EntryColumns(WHOLE))
+        return EntryMove(rows, entries, [entries.filter(entries.ints("manifest") == row) for row in wrong])
 
     move_entries(table, decide, branch=branch, summary={"floeplan.operation": "repair-summaries"}, options=options)
     return found[-1]
 
 
-def _wrong_manifests(head: SnapshotReader, content: int) -> Ints:
-    entries = head.entries(head.manifest_rows(content), _NOTHING_MORE)
-    return np.unique(entries.ints("manifest")[denied_by_list(head, entries)])
-
-
 def denied_by_file(head: SnapshotReader, rows: Ints) -> tuple[EntriesTable, Mask]:
     """The entries of data manifests, and those among them whose bounds prove another partition."""
-    columns = _sources(head.union, head.metadata.schema())
+    fields = head.union.fields
+    # The source columns of the partition fields, unless they were dropped.
+    by_id = fields_by_id(head.metadata.schema())
+    sources = [by_id[field.bound.source_id] for field in fields if field.bound.source_id in by_id]
+    columns = {
+        source.field_id: Column(source.field_id, source.field_type, (source.name,))
+        for source in sources
+        if isinstance(source.field_type, PrimitiveType)
+    }
     entries = head.entries(rows, EntryColumns(frozenset(), stats=frozenset(columns)))
     stats = file_stats(entries, columns.values()).columns
-    told = partition_stats(entries, head.union.fields).columns
+    recorded = partition_stats(entries, fields).columns
     denied = np.zeros(len(entries), dtype=np.bool_)
-    for field in head.union.fields:
-        if field.id not in told or field.bound.source_id not in stats or field.bound.is_void:
+    for field in fields:
+        if field.id not in recorded or field.bound.source_id not in stats or field.bound.is_void:
             continue
         proven = recover(field.bound, stats[field.bound.source_id], len(entries))
         member = np.isin(entries.spec_id, list(field.positions)) & proven.recovered & (entries.record_count > 0)
-        if member.any():  # values of an unknown transform have no type to compare
-            denied |= member & _differs(field, told[field.id], Bound(proven.values, ~proven.is_null))
+        if not member.any():
+            continue  # values of an unknown transform have no type to compare
+        own = recorded[field.id]
+        assert own.lower is not None
+        values = own.lower.values
+        other = own.lower.valid & ~proven.is_null & ~_equal(values, proven.values)
+        if isinstance(field.bound.transform, TimeTransform) and isinstance(values, np.ndarray):
+            other &= values >= 0  # some writers round times before 1970 towards zero
+        other |= (own.may_null & ~proven.is_null) | (own.lower.valid & proven.is_null)
+        denied |= member & other
     return entries, denied
 
 
-def _sources(union: UnionPartitionType, schema: Schema) -> dict[int, Column]:
-    """The columns that partitions are made of, as far as the table still has them."""
-    found = {}
-    for field in union.fields:
-        source = fields_by_id(schema).get(field.bound.source_id)
-        if source is not None and isinstance(source.field_type, PrimitiveType):
-            found[source.field_id] = Column(source.field_id, source.field_type, (source.name,))
-    return found
+def denied_by_rows(table: Table, branch: str, files: int) -> tuple[list[str], list[str]]:
+    """Sample files evenly and compare their rows with their recorded partition.
 
-
-def _differs(field: UnionField, told: ColumnStats, proven: Bound) -> Mask:
-    assert told.lower is not None
-    both = told.lower.valid & proven.valid
-    other = both & ~_equal(told.lower.values, proven.values)
-    if isinstance(field.bound.transform, TimeTransform) and isinstance(told.lower.values, np.ndarray):
-        other &= told.lower.values >= 0
-    return other | (told.may_null & proven.valid) | (told.lower.valid & ~proven.valid)
-
-
-@dataclass(frozen=True, slots=True)
-class Sampled:
-    """Paths of sampled files of which some row belongs to another partition, and of those that are not there."""
-
-    denied: tuple[str, ...] = ()
-    missing: tuple[str, ...] = ()
-
-
-def denied_by_rows(table: Table, branch: str, files: int) -> Sampled:
-    """Sample files evenly and compare their rows with their recorded partition."""
+    Returns:
+        The paths of files of which some row belongs to another partition, and of files that do not exist.
+    """
+    denied: list[str] = []
+    missing: list[str] = []
     if not files or branch_head(table.metadata, branch) is None:
-        return Sampled()
+        return denied, missing
     try:
         plan = plan_scan(table, ref=branch, options=ScanOptions(footers=False, report=False))
     except CorruptError:
-        return Sampled()  # what is wrong there has findings of its own
-    sample = _Sample(table)
-    entries = plan.files.entries
-    rows = np.unique(np.linspace(0, len(entries) - 1, min(files, len(entries))).astype(np.int64)).tolist()
-    columns = entries.partition_columns()
-    found = {}
-    for row in rows:
+        return denied, missing  # what is wrong there has findings of its own
+    entries, columns = plan.files.entries, plan.files.entries.partition_columns()
+    union, schema = UnionPartitionType.of_table(table.metadata), table.metadata.schema()
+    files_of_table = FileRows(TableRows.of(table, schema))
+    for row in np.unique(np.linspace(0, len(entries) - 1, min(files, len(entries))).astype(np.int64)).tolist():
         file = plan.files[row]
-        found[file.path] = sample.judge(file, {field_id: column[row] for field_id, column in columns.items()})
-    return Sampled(
-        tuple(path for path, verdict in found.items() if verdict is _Verdict.DENIED),
-        tuple(path for path, verdict in found.items() if verdict is _Verdict.MISSING),
-    )
-
-
-class _Verdict(Enum):
-    FINE = 0
-    DENIED = 1
-    MISSING = 2
-
-
-class _Sample:
-    """Opens files of one table and checks their rows."""
-
-    def __init__(self, table: Table) -> None:
-        self._union, self._schema = UnionPartitionType.of_table(table.metadata), table.metadata.schema()
-        self._files = FileRows(TableRows.of(table, self._schema))
-
-    def judge(self, file: FileScan, told: dict[int, pa.Scalar]) -> _Verdict:
-        """Whether the first rows of a file belong to its recorded partition."""
-        fields = [field for field in self._union.spec(file.spec_id).fields if _can_be_read(field, self._schema)]
-        names = [self._schema.find_column_name(field.source_id) for field in fields]
-        wanted = self._schema.select(*(name for name in names if name is not None))
+        fields = [
+            field
+            for field in union.spec(file.spec_id).fields
+            if not field.is_void and not field.obstacle and field.source_id in fields_by_id(schema)
+        ]
+        names = [schema.find_column_name(field.source_id) for field in fields]
+        wanted = schema.select(*(name for name in names if name is not None))
         try:
-            opened = self._files.open(file)
+            opened = files_of_table.open(file)
             first = RowSelection.all_rows(min(opened.footer.num_rows, _SAMPLED_ROWS))
             rows = opened.read(wanted, first)[0] if fields else None
         except UnknownFileError:
-            return _Verdict.MISSING
+            missing.append(file.path)
+            continue
         except (CorruptError, UnsupportedError, OSError):
-            return _Verdict.FINE
-        strange = rows is not None and any(
-            _strange(partition_values(rows, wanted, field), told[field.column.field_id], field) for field in fields
-        )
-        return _Verdict.DENIED if strange else _Verdict.FINE
+            continue
+        if rows is not None and any(
+            _differ(partition_values(rows, wanted, field), columns[field.column.field_id][row], field)
+            for field in fields
+        ):
+            denied.append(file.path)
+    return denied, missing
 
 
-def _can_be_read(field: BoundField, schema: Schema) -> bool:
-    return not field.is_void and not field.obstacle and field.source_id in fields_by_id(schema)
-
-
-def _strange(values: pa.Array, told: pa.Scalar, field: BoundField) -> bool:
-    if not told.is_valid:
+def _differ(values: pa.Array, recorded: pa.Scalar, field: BoundField) -> bool:
+    """Whether some row has another partition value than its file."""
+    if not recorded.is_valid:
         return bool(values.null_count < len(values))
-    if isinstance(field.transform, TimeTransform) and told.as_py() < 0:
-        return False
-    if pa.types.is_floating(values.type) and np.isnan(told.as_py()):
+    if isinstance(field.transform, TimeTransform) and recorded.as_py() < 0:
+        return False  # some writers round times before 1970 towards zero
+    if pa.types.is_floating(values.type) and np.isnan(recorded.as_py()):
         return not pc.all(pc.is_nan(values.fill_null(0))).as_py()
-    return bool(values.null_count or pc.any(pc.not_equal(values, told.cast(values.type))).as_py())
+    return bool(values.null_count or pc.any(pc.not_equal(values, recorded.cast(values.type))).as_py())
 
 
 def _less(left: Vector, right: Vector) -> Mask:

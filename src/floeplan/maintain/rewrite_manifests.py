@@ -18,9 +18,8 @@ from pyiceberg.table.refs import MAIN_BRANCH
 
 from floeplan.catalog import load_table
 from floeplan.errors import InvalidOptionError
-from floeplan.metadata.manifests.entries import WHOLE, EntriesTable, EntryColumns
+from floeplan.metadata.manifests.entries import WHOLE, EntriesTable, EntryColumns, concat_entries
 from floeplan.metadata.manifests.manifest_list import DATA, DELETES
-from floeplan.metadata.manifests.new_entries import concat_entries
 from floeplan.partition.key import partition_codes
 from floeplan.partition.union import UnionPartitionType
 from floeplan.rewrite.spec_upgrade.entry_moves import MOST_MANIFESTS, Clustering
@@ -102,18 +101,37 @@ def rewrite_manifests(
     loaded = load_table(table)
     for spec_id in spec_ids or ():
         UnionPartitionType.of_table(loaded.metadata).spec(spec_id)
-    planned: list[_Plan] = []
+    planned: list[tuple[SnapshotReader, list[_Group]]] = []
 
     def decide(head: SnapshotReader) -> EntryMove | None:
-        planned.append(_plan(head, spec_ids, least_entries))
-        return planned[-1].entry_move()
+        chosen = _chosen(head, spec_ids, least_entries)
+        planned.append((head, chosen))
+        if not chosen:
+            return None
+        return EntryMove(
+            np.concatenate([group.rows for group in chosen]),
+            concat_entries([group.entries for group in chosen], head.union),
+            [part for group in chosen for part in group.parts],
+        )
 
+    snapshot_id = None
     if dry_run:
         decide(SnapshotReader.of_branch(loaded, branch))
-        return planned[-1].result(None, dry_run=True)
-    summary = {"floeplan.operation": "rewrite-manifests"}
-    done = move_entries(loaded, decide, branch=branch, summary=summary, options=commit)
-    return planned[-1].result(None if done is None else done.snapshot_id, dry_run=False)
+    else:
+        summary = {"floeplan.operation": "rewrite-manifests"}
+        done = move_entries(loaded, decide, branch=branch, summary=summary, options=commit)
+        snapshot_id = None if done is None else done.snapshot_id
+    # Of a commit that was retried, the last plan is the one that was committed.
+    head, groups = planned[-1]
+    before = len(head.manifest_rows(DATA)) + len(head.manifest_rows(DELETES))
+    return RewriteManifestsResult(
+        manifests_before=before,
+        manifests_after=before + sum(len(group.parts) - len(group.rows) for group in groups),
+        entries_rewritten=sum(len(group.entries) for group in groups),
+        specs=tuple(group.report for group in groups),
+        snapshot_id=snapshot_id,
+        dry_run=dry_run,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,54 +143,20 @@ class _Group:
     parts: list[EntriesTable]
     report: SpecManifests
 
-    @property
-    def better(self) -> bool:
-        """Whether rewriting is worth it."""
-        before = self.report.overlap_before, self.report.manifests_before
-        return (self.report.overlap_after, self.report.manifests_after) < before
 
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """What would be rewritten on one head."""
-
-    head: SnapshotReader
-    groups: list[_Group]
-
-    @property
-    def chosen(self) -> list[_Group]:
-        return [group for group in self.groups if group.better]
-
-    def entry_move(self) -> EntryMove | None:
-        if not self.chosen:
-            return None
-        return EntryMove(
-            np.concatenate([group.rows for group in self.chosen]),
-            concat_entries([group.entries for group in self.chosen], self.head.union),
-            [part for group in self.chosen for part in group.parts],
-        )
-
-    def result(self, snapshot_id: int | None, *, dry_run: bool) -> RewriteManifestsResult:
-        before = len(self.head.manifest_rows(DATA)) + len(self.head.manifest_rows(DELETES))
-        gone, come = (sum(n) for n in zip((0, 0), *((len(g.rows), len(g.parts)) for g in self.chosen), strict=True))
-        return RewriteManifestsResult(
-            manifests_before=before,
-            manifests_after=before - gone + come,
-            entries_rewritten=sum(len(group.entries) for group in self.chosen),
-            specs=tuple(group.report for group in self.chosen),
-            snapshot_id=snapshot_id,
-            dry_run=dry_run,
-        )
-
-
-def _plan(head: SnapshotReader, spec_ids: Sequence[int] | None, least_entries: int) -> _Plan:
-    groups = []
+def _chosen(head: SnapshotReader, spec_ids: Sequence[int] | None, least_entries: int) -> list[_Group]:
+    """The groups whose manifests get fewer, or fewer per partition."""
+    chosen = []
     for content in (DATA, DELETES):
-        rows = head.manifest_rows(content)
-        specs = np.unique(head.manifests.spec_id[rows]).tolist()
-        asked = specs if spec_ids is None else sorted(set(specs) & set(spec_ids))
-        groups += [_group(head, rows[head.manifests.spec_id[rows] == spec_id], least_entries) for spec_id in asked]
-    return _Plan(head, groups)
+        of_content = head.manifest_rows(content)
+        specs = set(head.manifests.spec_id[of_content].tolist())
+        for spec_id in sorted(specs if spec_ids is None else specs & set(spec_ids)):
+            rows = of_content[head.manifests.spec_id[of_content] == spec_id]
+            group = _group(head, rows, least_entries)
+            before = group.report.overlap_before, group.report.manifests_before
+            if (group.report.overlap_after, group.report.manifests_after) < before:
+                chosen.append(group)
+    return chosen
 
 
 def _group(head: SnapshotReader, rows: Ints, least_entries: int) -> _Group:
@@ -188,16 +172,15 @@ def _group(head: SnapshotReader, rows: Ints, least_entries: int) -> _Group:
         entries=len(entries),
         manifests_before=len(rows),
         manifests_after=len(parts),
-        overlap_before=_overlap(head, entries, entries.ints("manifest")),
-        overlap_after=_overlap(head, concat_entries(parts, head.union), now),
+        overlap_before=round(manifests_per_partition(head, entries, entries.ints("manifest"))[1], 3),
+        overlap_after=round(manifests_per_partition(head, concat_entries(parts, head.union), now)[1], 3),
     )
     return _Group(rows, entries, parts, report)
 
 
-def _overlap(head: SnapshotReader, entries: EntriesTable, manifest: Ints) -> float:
-    """Average manifests per partition."""
+def manifests_per_partition(head: SnapshotReader, entries: EntriesTable, manifest: Ints) -> tuple[int, float]:
+    """The number of partitions, and the average number of manifests with entries of a partition."""
     codes = partition_codes(head.union, entries.spec_id, entries.partition_columns())
-    if not len(codes):
-        return 0.0
-    places = int(np.unique(np.stack([codes, manifest]), axis=1).shape[1])
-    return round(places / len(np.unique(codes)), 3)
+    partitions = len(np.unique(codes))
+    pairs = int(np.unique(np.stack([codes, manifest]), axis=1).shape[1])
+    return partitions, pairs / max(1, partitions)

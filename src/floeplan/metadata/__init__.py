@@ -10,9 +10,10 @@ Reading order:
 - ``files``: read and write metadata files; which files belong to a table and may be deleted with it.
 - ``avro``: Avro containers, and the compiled and pure-Python column decoder and encoder.
 - ``manifests``: manifest lists and manifest entries as tables, their statistics, completeness checks, and writers.
-- ``cache``: decoded manifest entries kept on local disk.
+- ``cache``: decoded manifest entries kept on local disk. Used by ``floeplan.snapshot.reader`` and incremental scans.
 - ``delete_index``: which delete files apply to which data files.
-- ``root``: a snapshot as one columnar root manifest.
+- ``root``, ``root_writer``: a snapshot as one columnar root manifest, which ``floeplan.snapshot.reader`` opens for
+  ``ScanOptions.root``; and manifests written from it.
 
 May be imported by every package above it; imports ``partition``, ``predicate`` and the modules below these.
 """

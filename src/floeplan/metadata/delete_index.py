@@ -30,8 +30,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from floeplan.errors import CorruptMetadataError
-from floeplan.predicate.stats import Bound, ColumnStats, Vector, take, to_mask
-from floeplan.vectors import Ints, Mask
+from floeplan.predicate.stats import Bound, ColumnStats, take, to_mask
+from floeplan.vectors import Ints, Mask, offsets_of
 
 
 class DeleteKind(IntEnum):
@@ -90,7 +90,7 @@ class DeleteMatches:
     def take(self, rows: Ints) -> DeleteMatches:
         """The matches of some data files, in the order given."""
         counts = self.counts[rows]
-        offsets = np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
+        offsets = offsets_of(counts)
         inside = np.arange(offsets[-1]) - np.repeat(offsets[:-1], counts)
         return DeleteMatches(offsets, self.deletes[np.repeat(self.offsets[:-1][rows], counts) + inside])
 
@@ -101,6 +101,7 @@ class DeleteMatches:
 
 
 _Pairs: TypeAlias = tuple[Ints, Ints]
+"""Rows of data files and, for each, the row of a delete file."""
 
 
 def match_deletes(data: DataFiles, deletes: DeleteFiles) -> DeleteMatches:
@@ -108,20 +109,32 @@ def match_deletes(data: DataFiles, deletes: DeleteFiles) -> DeleteMatches:
     if not len(deletes.kind) or not len(data.sequence):
         return DeleteMatches.none(len(data.sequence))
     vectors = _by_path(data, deletes, DeleteKind.VECTOR)
-    _check_vectors(data, deletes, vectors)
+    files, counts = np.unique(vectors[0], return_counts=True)
+    if (counts > 1).any():
+        path = data.path[files[np.argmax(counts > 1)]].as_py()
+        raise CorruptMetadataError(f"data file {path} has more than one deletion vector", context={"data_file": path})
+    older = np.flatnonzero(deletes.sequence[vectors[1]] < data.sequence[vectors[0]])
+    if len(older):
+        path = data.path[vectors[0][older[0]]].as_py()
+        raise CorruptMetadataError(
+            f"the deletion vector of data file {path} is older than the file itself", context={"data_file": path}
+        )
+    # A deletion vector replaces the position deletes of its data file.
+    replaced = np.zeros(len(data.sequence), dtype=np.bool_)
+    replaced[vectors[0]] = True
     positions = _join(
         _by_path(data, deletes, DeleteKind.POSITION_FILE),
         _by_partition(data, deletes, DeleteKind.POSITION_PARTITION, strictly_newer=False),
     )
+    positions = _select(positions, ~replaced[positions[0]])
     equality = _join(
         _by_partition(data, deletes, DeleteKind.EQUALITY_GLOBAL, strictly_newer=True),
         _by_partition(data, deletes, DeleteKind.EQUALITY_PARTITION, strictly_newer=True),
     )
-    replaced = np.zeros(len(data.sequence), dtype=np.bool_)
-    replaced[vectors[0]] = True
-    positions = _select(positions, ~replaced[positions[0]])
     equality = _select(equality, _may_share_a_key(data, deletes, equality))
-    return _matches(_join(_join(vectors, positions), equality), len(data.sequence))
+    data_rows, delete_rows = _join(vectors, positions, equality)
+    offsets = offsets_of(np.bincount(data_rows, minlength=len(data.sequence)))
+    return DeleteMatches(offsets, delete_rows[np.lexsort((delete_rows, data_rows))])
 
 
 def _by_partition(data: DataFiles, deletes: DeleteFiles, kind: DeleteKind, *, strictly_newer: bool) -> _Pairs:
@@ -131,7 +144,7 @@ def _by_partition(data: DataFiles, deletes: DeleteFiles, kind: DeleteKind, *, st
     """
     rows = np.flatnonzero(deletes.kind == kind)
     if not len(rows):
-        return _no_pairs()
+        return rows, rows
     everywhere = kind is DeleteKind.EQUALITY_GLOBAL
     delete_code = np.zeros(len(rows), dtype=np.int64) if everywhere else deletes.partition[rows]
     data_code = np.zeros(len(data.sequence), dtype=np.int64) if everywhere else data.partition
@@ -143,7 +156,9 @@ def _by_partition(data: DataFiles, deletes: DeleteFiles, kind: DeleteKind, *, st
     oldest = np.searchsorted(known, data.sequence, side="right" if strictly_newer else "left")
     start = np.searchsorted(sorted_key, data_code * width + oldest)
     end = np.searchsorted(sorted_key, (data_code + 1) * width)
-    data_rows, within = _expand(end - start)
+    counts = end - start
+    data_rows = np.repeat(np.arange(len(counts)), counts)
+    within = np.arange(len(data_rows)) - (np.cumsum(counts) - counts)[data_rows]
     return data_rows, rows[order[start[data_rows] + within]]
 
 
@@ -151,40 +166,22 @@ def _by_path(data: DataFiles, deletes: DeleteFiles, kind: DeleteKind) -> _Pairs:
     """Pairs in which the delete names the path of the data file and is not older than it."""
     rows = np.flatnonzero(deletes.kind == kind)
     if not len(rows):
-        return _no_pairs()
+        return rows, rows
     found = pc.index_in(deletes.target.take(pa.array(rows)), value_set=data.path)
     present = to_mask(found.is_valid())
     rows = rows[present]
     data_rows = found.drop_null().to_numpy().astype(np.int64)
-    _check_same_partition(data, deletes, data_rows, rows)
-    if kind is DeleteKind.VECTOR:
-        return data_rows, rows
-    return _select((data_rows, rows), deletes.sequence[rows] >= data.sequence[data_rows])
-
-
-def _check_same_partition(data: DataFiles, deletes: DeleteFiles, data_rows: Ints, delete_rows: Ints) -> None:
-    wrong = np.flatnonzero(data.partition[data_rows] != deletes.partition[delete_rows])
+    wrong = np.flatnonzero(data.partition[data_rows] != deletes.partition[rows])
     if len(wrong):
-        data_path, delete_path = data.path[data_rows[wrong[0]]].as_py(), deletes.path[delete_rows[wrong[0]]].as_py()
+        data_path, delete_path = data.path[data_rows[wrong[0]]].as_py(), deletes.path[rows[wrong[0]]].as_py()
         raise CorruptMetadataError(
             f"delete file {delete_path} is recorded in another spec or partition than its data file {data_path}; "
             f"{len(wrong)} such delete file(s): floeplan doctor --repair moves them to their data files' partitions",
             context={"delete_file": delete_path, "data_file": data_path, "delete_files": len(wrong)},
         )
-
-
-def _check_vectors(data: DataFiles, deletes: DeleteFiles, vectors: _Pairs) -> None:
-    data_rows, delete_rows = vectors
-    files, counts = np.unique(data_rows, return_counts=True)
-    if (counts > 1).any():
-        path = data.path[files[np.argmax(counts > 1)]].as_py()
-        raise CorruptMetadataError(f"data file {path} has more than one deletion vector", context={"data_file": path})
-    older = np.flatnonzero(deletes.sequence[delete_rows] < data.sequence[data_rows])
-    if len(older):
-        path = data.path[data_rows[older[0]]].as_py()
-        raise CorruptMetadataError(
-            f"the deletion vector of data file {path} is older than the file itself", context={"data_file": path}
-        )
+    if kind is DeleteKind.VECTOR:
+        return data_rows, rows  # the caller refuses a vector that is older than its data file
+    return _select((data_rows, rows), deletes.sequence[rows] >= data.sequence[data_rows])
 
 
 def _may_share_a_key(data: DataFiles, deletes: DeleteFiles, pairs: _Pairs) -> Mask:
@@ -215,38 +212,17 @@ def _above(lower: Bound | None, lower_rows: Ints, upper: Bound | None, upper_row
     """Whether a lower bound provably exceeds an upper bound."""
     if lower is None or upper is None or type(lower.values) is not type(upper.values):
         return np.zeros(len(lower_rows), dtype=np.bool_)
-    greater = _greater(take(lower.values, lower_rows), take(upper.values, upper_rows))
+    left, right = take(lower.values, lower_rows), take(upper.values, upper_rows)
+    greater = np.asarray(left > right) if isinstance(left, np.ndarray) else to_mask(pc.greater(left, right))
     return lower.valid[lower_rows] & upper.valid[upper_rows] & greater
 
 
-def _greater(left: Vector, right: Vector) -> Mask:
-    return np.asarray(left > right) if isinstance(left, np.ndarray) else to_mask(pc.greater(left, right))
-
-
-def _matches(pairs: _Pairs, data_files: int) -> DeleteMatches:
-    order = np.lexsort((pairs[1], pairs[0]))
-    offsets = np.zeros(data_files + 1, dtype=np.int64)
-    np.cumsum(np.bincount(pairs[0], minlength=data_files), out=offsets[1:])
-    return DeleteMatches(offsets, pairs[1][order])
-
-
-def _expand(counts: Ints) -> _Pairs:
-    """Row numbers repeated by count, and the running number within each row's repetitions."""
-    rows = np.repeat(np.arange(len(counts)), counts)
-    starts = np.cumsum(counts) - counts
-    return rows, np.arange(len(rows)) - starts[rows]
-
-
-def _join(left: _Pairs, right: _Pairs) -> _Pairs:
-    return np.concatenate([left[0], right[0]]), np.concatenate([left[1], right[1]])
+def _join(*parts: _Pairs) -> _Pairs:
+    return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
 
 
 def _select(pairs: _Pairs, keep: Mask) -> _Pairs:
     return pairs[0][keep], pairs[1][keep]
-
-
-def _no_pairs() -> _Pairs:
-    return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -11,7 +11,7 @@ import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -167,10 +167,14 @@ class Location:
         """Whether the other location is inside this one, with no ``..`` and no symbolic link on the way."""
         if (self.scheme, self.authority) != (other.scheme, other.authority) or ".." in other.path.split("/"):
             return False
-        if not _is_under(other.path, self.path):
+        if self.path == "/" or not other.path.startswith(f"{self.path}/"):
             return False
-        inside = other.path.removeprefix(self.path)
-        return self.scheme != "file" or _folders_followed(other.path) == os.path.realpath(self.path) + inside
+        if self.scheme != "file":
+            return True
+        # Links are resolved in the folders only: the last part is what would be deleted, link or not.
+        folder, name = os.path.split(other.path)
+        resolved = os.path.join(os.path.realpath(folder), name)
+        return resolved == os.path.realpath(self.path) + other.path.removeprefix(self.path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,16 +211,6 @@ def _one_slash(path: str) -> str:
     return "/" + "/".join(part for part in path.split("/") if part)
 
 
-def _is_under(path: str, root: str) -> bool:
-    return root != "/" and path.startswith(f"{root}/")
-
-
-def _folders_followed(path: str) -> str:
-    """The path with the symbolic links of its folders resolved; the last part is what would be deleted, link or not."""
-    folder, name = os.path.split(path)
-    return os.path.join(os.path.realpath(folder), name)
-
-
 _DELETE_THREADS = 16
 
 
@@ -242,8 +236,7 @@ class TableFiles:
         return tuple(path for path, done in zip(inside, deleted, strict=True) if done)
 
     def _remove(self, path: str) -> bool:
-        try:
+        with suppress(Exception):
             self.io.delete(path)
-        except Exception:
-            return False
-        return True
+            return True
+        return False

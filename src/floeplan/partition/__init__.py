@@ -15,7 +15,7 @@ Modules in reading order:
 
 * ``transforms``: Iceberg's transforms on single values and on vectors, with murmur3 for buckets.
 * ``fields``: partition fields with the types of their source columns over all schemas.
-* ``lift``: one leaf on one partition field; ``step_functions``: lifting through transforms that keep the order.
+* ``lift``: one leaf on one partition field: unchanged, by buckets, by ranges of integers, by prefixes.
 * ``union``: whole predicates on all fields of a spec; one tuple type for the files of all specs.
 * ``recover``: partition values under another spec, from column bounds.
 * ``key``: the partition of a file as a key for grouping.

@@ -17,17 +17,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from pyiceberg import transforms as pt
 from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.transforms import (
-    BucketTransform,
-    IdentityTransform,
-    TimeTransform,
-    TruncateTransform,
-    UnknownTransform,
-    VoidTransform,
-)
 
 from floeplan.errors import BadInputError, TypeMismatchError, UnsupportedError
 from floeplan.partition.transforms import Transform, can_apply
@@ -39,7 +32,7 @@ class Term:
     """A transform of a column: ``bucket(16, id)``; the column is a path into structs."""
 
     column: tuple[str, ...]
-    transform: Transform = field(default_factory=IdentityTransform)
+    transform: Transform = field(default_factory=pt.IdentityTransform)
 
     def __str__(self) -> str:
         return f"{self.transform}({'.'.join(self.column)})"
@@ -93,25 +86,20 @@ def evolved_spec(metadata: TableMetadata, changes: Iterable[SpecChange]) -> Part
                 evolving.rename(name, new_name)
     fields = tuple(evolving.fields())
     _check_fields(fields, metadata)
-    return _spec_with(fields, metadata)
+
+    def described(of: Iterable[PartitionField]) -> list[tuple[int, str, str]]:
+        return [(field.source_id, str(field.transform), field.name) for field in of]
+
+    for spec in metadata.partition_specs:
+        if described(spec.fields) == described(fields):
+            return spec
+    next_id = max((spec.spec_id for spec in metadata.partition_specs), default=-1) + 1
+    return PartitionSpec(*fields, spec_id=next_id)
 
 
 def drop_all(metadata: TableMetadata) -> tuple[DropField, ...]:
     """The changes that leave a table unpartitioned."""
-    return tuple(DropField(f.name) for f in metadata.spec().fields if not isinstance(f.transform, VoidTransform))
-
-
-def default_name(schema: Schema, source_id: int, transform: Transform) -> str:
-    """Iceberg's default name of a partition field."""
-    source = schema.find_column_name(source_id)
-    match transform:
-        case IdentityTransform():
-            return f"{source}"
-        case BucketTransform():
-            return f"{source}_bucket_{transform.num_buckets}"
-        case TruncateTransform():
-            return f"{source}_trunc_{transform.width}"
-    return f"{source}_{transform}"
+    return tuple(DropField(f.name) for f in metadata.spec().fields if not isinstance(f.transform, pt.VoidTransform))
 
 
 @dataclass(slots=True)
@@ -124,7 +112,7 @@ class _Slot:
 
     @property
     def is_void(self) -> bool:
-        return isinstance(self.field.transform, VoidTransform)
+        return isinstance(self.field.transform, pt.VoidTransform)
 
     def release_name(self) -> None:
         self.name = f"{self.field.name}_{self.field.field_id}"
@@ -140,7 +128,7 @@ class _Evolving:
         self.added: list[PartitionField] = []
         self.last_id = metadata.last_partition_id or PARTITION_FIELD_ID_START - 1
         for slot in self.slots:
-            if isinstance(slot.field.transform, UnknownTransform):
+            if isinstance(slot.field.transform, pt.UnknownTransform):
                 raise UnsupportedError(
                     f"the current spec has field {slot.name} with the unknown transform {slot.field.transform}; "
                     "change the spec with the engine that created it",
@@ -153,16 +141,28 @@ class _Evolving:
         source_id = self._source_id(term)
         known = self._slot_of(source_id, term.transform)
         if known is not None and known.dropped:
-            self._revive(known, name)
+            # Dropped and added again in one change: it is kept, perhaps under another name.
+            known.dropped = False
+            if name is not None and name != known.field.name:
+                self.rename(known.field.name, name)
             return
         if known is not None:
             raise _refused(f"the table is partitioned by {term} already, as {known.name}", known.name)
         if any(_is_of(field, source_id, term.transform) for field in self.added):
             raise _refused(f"{term} is added twice", name)
-        self._append(self._recycled(source_id, term.transform, name) or self._new(source_id, term.transform, name))
+        field = self._earlier(source_id, term.transform, name)
+        if field is None:
+            self.last_id += 1
+            if name is None:
+                name = _default_name(self.metadata.schema(), source_id, term.transform)
+            field = PartitionField(source_id, self.last_id, term.transform, name)
+        self._append(field)
 
     def drop(self, which: str | Term) -> None:
-        slot = self._named(which) if isinstance(which, str) else self._made_of(which)
+        if isinstance(which, str):
+            slot = self._found(self._slot_named(which), which)
+        else:
+            slot = self._found(self._slot_of(self._source_id(which), which.transform), str(which))
         if slot.name != slot.field.name:
             raise _refused(f"partition field {slot.field.name} is renamed and dropped", slot.field.name)
         slot.dropped = True
@@ -171,7 +171,7 @@ class _Evolving:
         taken = self._slot_named(new_name)
         if taken is not None and taken.is_void:
             taken.release_name()
-        slot = self._named(name)
+        slot = self._found(self._slot_named(name), name)
         if slot.dropped:
             raise _refused(f"partition field {name} is dropped and renamed", name)
         slot.name = new_name
@@ -179,15 +179,15 @@ class _Evolving:
     def fields(self) -> Iterator[PartitionField]:
         for slot in self.slots:
             if not slot.dropped:
-                yield _renamed(slot.field, slot.name)
+                yield PartitionField(slot.field.source_id, slot.field.field_id, slot.field.transform, slot.name)
             elif self.metadata.format_version < 2:
-                yield PartitionField(slot.field.source_id, slot.field.field_id, VoidTransform(), slot.name)
+                yield PartitionField(slot.field.source_id, slot.field.field_id, pt.VoidTransform(), slot.name)
         yield from self.added
 
     def _append(self, field: PartitionField) -> None:
-        if isinstance(field.transform, TimeTransform):
+        if isinstance(field.transform, pt.TimeTransform):
             for other in self.added:
-                if other.source_id == field.source_id and isinstance(other.transform, TimeTransform):
+                if other.source_id == field.source_id and isinstance(other.transform, pt.TimeTransform):
                     raise _refused(f"{field.name} and {other.name} divide one column by time; add one", field.name)
         slot = self._slot_named(field.name)
         if slot is not None and not (slot.dropped or slot.is_void):
@@ -198,23 +198,13 @@ class _Evolving:
             slot.release_name()
         self.added.append(field)
 
-    def _revive(self, slot: _Slot, name: str | None) -> None:
-        slot.dropped = False
-        if name is not None and name != slot.field.name:
-            self.rename(slot.field.name, name)
-
-    def _recycled(self, source_id: int, transform: Transform, name: str | None) -> PartitionField | None:
+    def _earlier(self, source_id: int, transform: Transform, name: str | None) -> PartitionField | None:
         """A field of any spec with this source and transform, and this name if there is one; the newest spec wins."""
         if self.metadata.format_version < 2:
             return None
         specs = sorted(self.metadata.partition_specs, key=lambda spec: -spec.spec_id)
         fields = (field for spec in specs for field in spec.fields if _is_of(field, source_id, transform))
         return next((field for field in fields if name is None or field.name == name), None)
-
-    def _new(self, source_id: int, transform: Transform, name: str | None) -> PartitionField:
-        self.last_id += 1
-        name = default_name(self.metadata.schema(), source_id, transform) if name is None else name
-        return PartitionField(source_id, self.last_id, transform, name)
 
     def _source_id(self, term: Term) -> int:
         column = self.names.find_dotted(".".join(term.column))
@@ -230,12 +220,6 @@ class _Evolving:
 
     def _slot_of(self, source_id: int, transform: Transform) -> _Slot | None:
         return next((slot for slot in reversed(self.slots) if _is_of(slot.field, source_id, transform)), None)
-
-    def _named(self, name: str) -> _Slot:
-        return self._found(self._slot_named(name), name)
-
-    def _made_of(self, term: Term) -> _Slot:
-        return self._found(self._slot_of(self._source_id(term), term.transform), str(term))
 
     def _found(self, slot: _Slot | None, name: str) -> _Slot:
         if slot is None:
@@ -265,23 +249,21 @@ def _check_fields(fields: tuple[PartitionField, ...], metadata: TableMetadata) -
             )
 
 
-def _spec_with(fields: tuple[PartitionField, ...], metadata: TableMetadata) -> PartitionSpec:
-    def described(of: Iterable[PartitionField]) -> list[tuple[int, str, str]]:
-        return [(field.source_id, str(field.transform), field.name) for field in of]
-
-    for spec in metadata.partition_specs:
-        if described(spec.fields) == described(fields):
-            return spec
-    next_id = max((spec.spec_id for spec in metadata.partition_specs), default=-1) + 1
-    return PartitionSpec(*fields, spec_id=next_id)
+def _default_name(schema: Schema, source_id: int, transform: Transform) -> str:
+    """Iceberg's default name of a partition field."""
+    source = schema.find_column_name(source_id)
+    match transform:
+        case pt.IdentityTransform():
+            return f"{source}"
+        case pt.BucketTransform():
+            return f"{source}_bucket_{transform.num_buckets}"
+        case pt.TruncateTransform():
+            return f"{source}_trunc_{transform.width}"
+    return f"{source}_{transform}"
 
 
 def _is_of(field: PartitionField, source_id: int, transform: Transform) -> bool:
     return field.source_id == source_id and str(field.transform) == str(transform)
-
-
-def _renamed(field: PartitionField, name: str) -> PartitionField:
-    return PartitionField(field.source_id, field.field_id, field.transform, name)
 
 
 def _refused(message: str, name: object) -> BadInputError:

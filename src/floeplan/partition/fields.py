@@ -14,25 +14,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from pyiceberg import types
 from pyiceberg.partitioning import PartitionField
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform, TruncateTransform, UnknownTransform, VoidTransform
-from pyiceberg.types import (
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    PrimitiveType,
-    UnknownType,
-)
 
 from floeplan.partition.transforms import TIMESTAMPS, Transform, can_apply, result_type
 from floeplan.predicate.ir import Column
 from floeplan.schemas import fields_by_id
 
-SourceTypes: TypeAlias = Mapping[int, tuple[PrimitiveType, ...]]
+SourceTypes: TypeAlias = Mapping[int, tuple[types.PrimitiveType, ...]]
 """Every type a column has had, by field id, the newest first."""
 
 
@@ -48,7 +39,7 @@ class BoundField:
     column: Column
     source_id: int
     transform: Transform
-    source_types: tuple[PrimitiveType, ...]
+    source_types: tuple[types.PrimitiveType, ...]
     obstacle: str = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -59,7 +50,7 @@ class BoundField:
         return hash((self.column.field_id, self.source_id))
 
     @property
-    def source_type(self) -> PrimitiveType:
+    def source_type(self) -> types.PrimitiveType:
         """The newest type of the source."""
         return self.source_types[0]
 
@@ -69,39 +60,38 @@ class BoundField:
         return isinstance(self.transform, VoidTransform)
 
 
-def _obstacle(transform: Transform, types: tuple[PrimitiveType, ...]) -> str:
-    newest = types[0]
+def _obstacle(transform: Transform, sources: tuple[types.PrimitiveType, ...]) -> str:
+    newest = sources[0]
     if isinstance(transform, VoidTransform):
         return "void"
     if isinstance(transform, UnknownTransform):
         return "unknown transform"
-    if isinstance(newest, UnknownType):
+    if isinstance(newest, types.UnknownType):
         return "source column is in no schema"
     if not can_apply(transform, newest):
         return f"{transform_name(transform)} does not take {newest}"
-    if not all(_comparable(transform, newest, older) for older in types[1:]):
+    if not all(_comparable(transform, newest, older) for older in sources[1:]):
         return "source column changed its type"
     return ""
 
 
 def bind_field(part: PartitionField, sources: SourceTypes, column_id: int | None = None) -> BoundField:
     """Resolve the source of a partition field; ``column_id`` replaces its id in the column that predicates see."""
-    types = sources.get(part.source_id) or (UnknownType(),)
-    column = Column(
-        part.field_id if column_id is None else column_id, result_type(part.transform, types[0]), (part.name,)
-    )
-    return BoundField(column, part.source_id, part.transform, types)
+    known = sources.get(part.source_id) or (types.UnknownType(),)
+    field_id = part.field_id if column_id is None else column_id
+    column = Column(field_id, result_type(part.transform, known[0]), (part.name,))
+    return BoundField(column, part.source_id, part.transform, known)
 
 
 def source_types(current: Schema, historical: Iterable[Schema] = ()) -> SourceTypes:
     """The types of every primitive column, newest first: those of the current schema, then by falling schema id."""
     others = sorted((s for s in historical if s.schema_id != current.schema_id), key=lambda s: -s.schema_id)
-    found: dict[int, dict[PrimitiveType, None]] = {}
+    found: dict[int, dict[types.PrimitiveType, None]] = {}
     for schema in (current, *others):
         for field_id, column in fields_by_id(schema).items():
-            if isinstance(column.field_type, PrimitiveType):
+            if isinstance(column.field_type, types.PrimitiveType):
                 found.setdefault(field_id, {})[column.field_type] = None
-    return {field_id: tuple(types) for field_id, types in found.items()}
+    return {field_id: tuple(known) for field_id, known in found.items()}
 
 
 def transform_name(transform: Transform) -> str:
@@ -114,13 +104,15 @@ def fields_on(fields: Sequence[BoundField], source_id: int) -> list[BoundField]:
     return [field for field in fields if field.source_id == source_id]
 
 
-def _comparable(transform: Transform, newer: PrimitiveType, older: PrimitiveType) -> bool:
+def _comparable(transform: Transform, newer: types.PrimitiveType, older: types.PrimitiveType) -> bool:
     """Whether a transform of both types yields comparable values, so that old files can be compared with new ones."""
     match older, newer:
-        case (IntegerType(), LongType()) | (FloatType(), DoubleType()) | (UnknownType(), _):
+        case (types.IntegerType(), types.LongType()) | (types.FloatType(), types.DoubleType()):
             return True
-        case DecimalType(), DecimalType():
+        case types.UnknownType(), _:
+            return True
+        case types.DecimalType(), types.DecimalType():
             return older.scale == newer.scale
-        case DateType(), _ if isinstance(newer, TIMESTAMPS):
+        case types.DateType(), _ if isinstance(newer, TIMESTAMPS):
             return transform.preserves_order and not isinstance(transform, IdentityTransform | TruncateTransform)
     return older == newer

@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from floeplan.partition.fields import BoundField
 from floeplan.partition.transforms import from_physical
 from floeplan.partition.union import SpecProjection, UnionPartitionType
 from floeplan.predicate.literals import Value
@@ -63,7 +62,17 @@ def group_codes(
     codes = partition_codes(union, spec_ids, columns)
     first = np.zeros(int(codes.max(initial=-1)) + 1, dtype=np.int64)
     first[codes[::-1]] = np.arange(len(codes))[::-1]
-    return codes, _keys(union, spec_ids, columns, first)
+    picked = {field_id: column.take(pa.array(first)).to_pylist() for field_id, column in columns.items()}
+    keys: list[PartitionKey] = []
+    for at, spec_id in enumerate(spec_ids[first].tolist()):
+        spec = union.spec(spec_id)
+        values: list[Value | None] = []
+        for bound in spec.fields:
+            known = not bound.is_void and bound.column.field_id in picked
+            value = picked[bound.column.field_id][at] if known else None
+            values.append(None if value is None else from_physical(bound.column.type, value))
+        keys.append(PartitionKey.from_tuple(spec, values))
+    return codes, keys
 
 
 def partition_codes(
@@ -81,7 +90,13 @@ def partition_codes(
     for field_ in union.fields:
         if field_.id in columns:
             member = np.isin(spec_ids, list(field_.positions))
-            values = np.where(member, _value_codes(columns[field_.id]), 0)
+            column = columns[field_.id]
+            if pa.types.is_floating(column.type):
+                # By their bits, all NaN alike: -0.0 and 0.0 are different partitions.
+                floats = column.fill_null(0.0).to_numpy(zero_copy_only=False).astype(np.float64)
+                bits = np.where(np.isnan(floats), np.nan, floats).view(np.int64)
+                column = pa.array(bits, mask=column.is_null().to_numpy(zero_copy_only=False))
+            values = np.where(member, _dense(column) + 1, 0)  # 0 for null
             codes = _dense(pa.array(codes * (int(values.max(initial=0)) + 1) + values))
     return codes
 
@@ -90,31 +105,3 @@ def _dense(values: pa.Array) -> Ints:
     """A number for every distinct value by first appearance, -1 for null."""
     indices = values.dictionary_encode().indices.cast(pa.int64())
     return np.asarray(indices.fill_null(-1).to_numpy(zero_copy_only=False))
-
-
-def _value_codes(column: pa.Array) -> Ints:
-    """A number for every distinct value, 0 for null; floats by their bits, all NaN alike."""
-    if pa.types.is_floating(column.type):
-        values = column.fill_null(0.0).to_numpy(zero_copy_only=False).astype(np.float64)
-        values = np.where(np.isnan(values), np.nan, values)
-        column = pa.array(values.view(np.int64), mask=column.is_null().to_numpy(zero_copy_only=False))
-    return _dense(column) + 1
-
-
-def _keys(
-    union: UnionPartitionType,
-    spec_ids: npt.NDArray[np.integer[Any]],
-    columns: Mapping[int, pa.Array],
-    rows: Ints,
-) -> list[PartitionKey]:
-    picked = {field_id: column.take(pa.array(rows)).to_pylist() for field_id, column in columns.items()}
-    keys = []
-    for at, spec_id in enumerate(spec_ids[rows].tolist()):
-        spec = union.spec(spec_id)
-        keys.append(PartitionKey.from_tuple(spec, [_value(f, picked, at) for f in spec.fields]))
-    return keys
-
-
-def _value(bound: BoundField, picked: Mapping[int, list[Any]], at: int) -> Value | None:
-    value = picked[bound.column.field_id][at] if not bound.is_void and bound.column.field_id in picked else None
-    return None if value is None else from_physical(bound.column.type, value)

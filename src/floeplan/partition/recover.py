@@ -6,7 +6,7 @@ well, truncated bounds included: strings between two that share their first W co
 transform, bucket included, is recovered from an interval of a single point. A file whose column is known to be all
 null has the null partition, and a void field is null for every file.
 
-A recovered value is the one the specification defines. A faulty writer (see ``floeplan.partition.step_functions``)
+A recovered value is the one the specification defines. A faulty writer (see ``floeplan.partition.lift``)
 would have stored another one for some times before 1970, so recovered values state where a file belongs, not what such
 a writer wrote.
 
@@ -97,10 +97,10 @@ def recover(field: BoundField, stats: ColumnStats | None, length: int) -> Recove
 def _labels(field: BoundField, lower: Vector, upper: Vector) -> tuple[Vector, npt.NDArray[np.int8]]:
     """T(lower), and whether it is the label of the whole interval."""
     if isinstance(field.transform, BucketTransform):
-        single, reason = _equal(lower, upper), np.full(len(lower), Obstacle.BUCKET, dtype=np.int8)
+        single = _equal(lower, upper)
         points = np.flatnonzero(single)
         labels = apply_vector(field.transform, field.source_type, take(lower, points))
-        return _scatter(labels, points, len(lower)), np.where(single, Obstacle.NONE, reason).astype(np.int8)
+        return _scatter(labels, points, len(lower)), np.where(single, Obstacle.NONE, Obstacle.BUCKET).astype(np.int8)
     labels = apply_vector(field.transform, field.source_type, lower)
     same = _equal(labels, apply_vector(field.transform, field.source_type, upper))
     obstacle = np.where(same, Obstacle.NONE, Obstacle.SPANS)

@@ -5,7 +5,7 @@ truncation round toward minus infinity, on plain integers (days, microseconds, n
 string truncation counts code points; bucket hashes with murmur3. Null maps to null, and only void maps a value to
 null.
 
-This module computes what the specification defines. ``floeplan.partition.step_functions`` accounts for what faulty
+This module computes what the specification defines. ``floeplan.partition.lift`` accounts for what faulty
 writers stored instead.
 """
 
@@ -21,27 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg import transforms as pt
-from pyiceberg.types import (
-    BinaryType,
-    BooleanType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FixedType,
-    FloatType,
-    IcebergType,
-    IntegerType,
-    LongType,
-    PrimitiveType,
-    StringType,
-    TimestampNanoType,
-    TimestampType,
-    TimestamptzNanoType,
-    TimestamptzType,
-    TimeType,
-    UnknownType,
-    UUIDType,
-)
+from pyiceberg import types
 from pyiceberg.utils.decimal import decimal_to_unscaled, unscaled_to_decimal
 
 from floeplan.errors import UnsupportedError
@@ -58,18 +38,19 @@ _BLOCK = 4
 
 _INT32 = (-(2**31), 2**31 - 1)
 _INT64 = (-(2**63), 2**63 - 1)
-_MICROS, _NANOS = (TimestampType, TimestamptzType), (TimestampNanoType, TimestamptzNanoType)
+_MICROS, _NANOS = (types.TimestampType, types.TimestamptzType), (types.TimestampNanoType, types.TimestamptzNanoType)
 TIMESTAMPS = (*_MICROS, *_NANOS)
-_HASHED_AS_INTEGERS = (IntegerType, LongType, DateType, TimeType, *_MICROS)
+_HASHED_AS_INTEGERS = (types.IntegerType, types.LongType, types.DateType, types.TimeType, *_MICROS)
+_HASHED_AS_BYTES = (types.StringType, types.BinaryType, types.FixedType, types.UUIDType)
 _HOURS_PER_DAY = 24
 _TICKS_PER_HOUR = {**dict.fromkeys(_MICROS, 3_600_000_000), **dict.fromkeys(_NANOS, 3_600_000_000_000)}
 _CALENDAR = {pt.YearTransform: "datetime64[Y]", pt.MonthTransform: "datetime64[M]"}
 
 
 @lru_cache(maxsize=256)
-def can_apply(transform: Transform, source: PrimitiveType) -> bool:
+def can_apply(transform: Transform, source: types.PrimitiveType) -> bool:
     """Whether the values of a partition field are known to be the transform of its source."""
-    if isinstance(transform, pt.VoidTransform) or isinstance(source, UnknownType):
+    if isinstance(transform, pt.VoidTransform) or isinstance(source, types.UnknownType):
         return False
     if isinstance(transform, pt.BucketTransform) and transform.num_buckets < 1:
         return False
@@ -79,22 +60,22 @@ def can_apply(transform: Transform, source: PrimitiveType) -> bool:
 
 
 @lru_cache(maxsize=256)
-def result_type(transform: Transform, source: PrimitiveType) -> PrimitiveType:
+def result_type(transform: Transform, source: types.PrimitiveType) -> types.PrimitiveType:
     """The type of a partition value; unknown where it would be the source's type and that is not known."""
     result = transform.result_type(source)
-    return result if isinstance(result, PrimitiveType) else UnknownType()
+    return result if isinstance(result, types.PrimitiveType) else types.UnknownType()
 
 
-def integer_limits(type_: IcebergType) -> tuple[int, int] | None:
+def integer_limits(type_: types.IcebergType) -> tuple[int, int] | None:
     """The smallest and largest value of a type that counts in integers (decimals unscaled), else ``None``."""
     match type_:
-        case IntegerType() | DateType():
+        case types.IntegerType() | types.DateType():
             return _INT32
-        case LongType() | TimeType():
+        case types.LongType() | types.TimeType():
             return _INT64
-        case TimestampType() | TimestamptzType() | TimestampNanoType() | TimestamptzNanoType():
+        case types.TimestampType() | types.TimestamptzType() | types.TimestampNanoType() | types.TimestamptzNanoType():
             return _INT64
-        case DecimalType():
+        case types.DecimalType():
             return 1 - 10**type_.precision, 10**type_.precision - 1
     return None
 
@@ -104,20 +85,20 @@ def to_integer(value: Value) -> int:
     return decimal_to_unscaled(value) if isinstance(value, Decimal) else int(value)
 
 
-def from_physical(type_: PrimitiveType, value: Any) -> Value:
+def from_physical(type_: types.PrimitiveType, value: Any) -> Value:
     """A value out of a vector in its canonical form: the inverse of ``floeplan.predicate.evaluate.physical``."""
     match type_:
-        case BooleanType():
+        case types.BooleanType():
             return bool(value)
-        case DecimalType() if not isinstance(value, Decimal):
+        case types.DecimalType() if not isinstance(value, Decimal):
             return unscaled_to_decimal(int(value), type_.scale)
-        case FloatType() | DoubleType():
+        case types.FloatType() | types.DoubleType():
             return float(value)
     result: Value = value
     return result
 
 
-def units(transform: Transform, source: PrimitiveType, values: Iterable[int]) -> list[int]:
+def units(transform: Transform, source: types.PrimitiveType, values: Iterable[int]) -> list[int]:
     """The labels of the units that integers lie in, in exact integers: nothing wraps at the limits of a type."""
     if isinstance(transform, pt.TruncateTransform):
         return [value - value % transform.width for value in values]
@@ -125,13 +106,13 @@ def units(transform: Transform, source: PrimitiveType, values: Iterable[int]) ->
     return labels
 
 
-def buckets(transform: pt.BucketTransform[Any], source: PrimitiveType, values: Iterable[Value]) -> list[int]:
+def buckets(transform: pt.BucketTransform[Any], source: types.PrimitiveType, values: Iterable[Value]) -> list[int]:
     """The buckets of canonical values."""
     bucket = transform.transform(source)
     return [label for label in map(bucket, values) if label is not None]
 
 
-def apply(transform: Transform, source: PrimitiveType, value: Value | None) -> Value | None:
+def apply(transform: Transform, source: types.PrimitiveType, value: Value | None) -> Value | None:
     """The partition value of one canonical source value."""
     if value is None or isinstance(transform, pt.VoidTransform):
         return None
@@ -143,12 +124,12 @@ def apply(transform: Transform, source: PrimitiveType, value: Value | None) -> V
             return buckets(transform, source, [value])[0]
         case pt.TruncateTransform() if isinstance(value, str | bytes):
             return value[: transform.width]
-        case pt.TruncateTransform() if isinstance(source, DecimalType):
+        case pt.TruncateTransform() if isinstance(source, types.DecimalType):
             return unscaled_to_decimal(units(transform, source, [to_integer(value)])[0], source.scale)
     return units(transform, source, [to_integer(value)])[0]
 
 
-def apply_vector(transform: Transform, source: PrimitiveType, values: Vector) -> Vector:
+def apply_vector(transform: Transform, source: types.PrimitiveType, values: Vector) -> Vector:
     """The partition values of a vector, in the vector domain of the result type.
 
     Integer truncation wraps within one width of the smallest 64-bit integer, as it does in Java; for narrower types
@@ -160,20 +141,25 @@ def apply_vector(transform: Transform, source: PrimitiveType, values: Vector) ->
     match transform:
         case pt.IdentityTransform():
             return values
-        case pt.TruncateTransform() if isinstance(source, StringType):
+        case pt.TruncateTransform() if isinstance(source, types.StringType):
             return pc.utf8_slice_codeunits(values, 0, transform.width)
-        case pt.TruncateTransform() if isinstance(source, BinaryType):
+        case pt.TruncateTransform() if isinstance(source, types.BinaryType):
             return pc.binary_slice(values, 0, transform.width)
         case pt.TruncateTransform() if isinstance(values, np.ndarray):
             return values - values % transform.width
         case pt.TruncateTransform():
-            return _truncate_wide_decimals(transform, source, values)
+            wide: pa.Array = values
+            encoded, type_ = wide.dictionary_encode(), wide.type
+            labels = units(transform, source, map(to_integer, encoded.dictionary.to_pylist()))
+            smallest = 1 - 10**type_.precision
+            fitting = [unscaled_to_decimal(label, type_.scale) if label >= smallest else None for label in labels]
+            return pa.array(fitting, type=type_).take(encoded.indices)
         case pt.BucketTransform():
             return _buckets_of_vector(transform, source, values)
     return _time_units(transform, source, np.asarray(values, dtype=np.int64))
 
 
-def _require(transform: Transform, source: PrimitiveType) -> None:
+def _require(transform: Transform, source: types.PrimitiveType) -> None:
     if not can_apply(transform, source):
         raise UnsupportedError(
             f"cannot apply transform {transform!r} to a column of type {source}",
@@ -181,40 +167,30 @@ def _require(transform: Transform, source: PrimitiveType) -> None:
         )
 
 
-def _time_units(transform: Transform, source: PrimitiveType, values: Ints) -> Ints:
+def _time_units(transform: Transform, source: types.PrimitiveType, values: Ints) -> Ints:
     """Units since 1970-01-01 by floor division; months and years by NumPy's proleptic Gregorian calendar."""
     if isinstance(transform, pt.HourTransform):
         return values // _TICKS_PER_HOUR[type(source)]
-    days = values if isinstance(source, DateType) else values // (_TICKS_PER_HOUR[type(source)] * _HOURS_PER_DAY)
+    days = values if isinstance(source, types.DateType) else values // (_TICKS_PER_HOUR[type(source)] * _HOURS_PER_DAY)
     if isinstance(transform, pt.DayTransform):
         return days
     return days.astype("datetime64[D]").astype(_CALENDAR[type(transform)]).astype(np.int64)
 
 
-def _buckets_of_vector(transform: pt.BucketTransform[Any], source: PrimitiveType, values: Vector) -> Ints:
-    if isinstance(source, _HASHED_AS_INTEGERS) and isinstance(values, np.ndarray):
-        return _in_buckets(_hash_integers(values.astype(np.int64, copy=False)), transform)
-    if isinstance(source, StringType | BinaryType | FixedType | UUIDType) and not isinstance(values, np.ndarray):
-        return _in_buckets(_hash_bytes(values), transform)
-    if isinstance(values, np.ndarray):
-        distinct, where = np.unique(values, return_inverse=True)
-        listed = [from_physical(source, value) for value in distinct.tolist()]
+def _buckets_of_vector(transform: pt.BucketTransform[Any], source: types.PrimitiveType, values: Vector) -> Ints:
+    if isinstance(values, np.ndarray) and isinstance(source, _HASHED_AS_INTEGERS):
+        hashes = _hash_integers(values.astype(np.int64, copy=False))
+    elif not isinstance(values, np.ndarray) and isinstance(source, _HASHED_AS_BYTES):
+        hashes = _hash_bytes(values)
     else:
-        encoded = values.dictionary_encode()
-        listed, where = encoded.dictionary.to_pylist(), encoded.indices.to_numpy(zero_copy_only=False)
-    return np.array(buckets(transform, source, listed), dtype=np.int64)[where]
-
-
-def _in_buckets(hashes: Hashes, transform: pt.BucketTransform[Any]) -> Ints:
+        if isinstance(values, np.ndarray):
+            distinct, where = np.unique(values, return_inverse=True)
+            listed = [from_physical(source, value) for value in distinct.tolist()]
+        else:
+            encoded = values.dictionary_encode()
+            listed, where = encoded.dictionary.to_pylist(), encoded.indices.to_numpy(zero_copy_only=False)
+        return np.array(buckets(transform, source, listed), dtype=np.int64)[where]
     return ((hashes & np.uint32(_INT32[1])) % np.uint32(transform.num_buckets)).astype(np.int64)
-
-
-def _truncate_wide_decimals(transform: pt.TruncateTransform[Any], source: PrimitiveType, values: pa.Array) -> pa.Array:
-    encoded, type_ = values.dictionary_encode(), values.type
-    labels = units(transform, source, map(to_integer, encoded.dictionary.to_pylist()))
-    smallest = 1 - 10**type_.precision
-    fitting = [unscaled_to_decimal(label, type_.scale) if label >= smallest else None for label in labels]
-    return pa.array(fitting, type=type_).take(encoded.indices)
 
 
 # Murmur3 (x86, 32 bits, seed 0) of whole columns: the hash of bucket partitions. Integers are hashed as eight

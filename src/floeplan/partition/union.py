@@ -1,8 +1,17 @@
-"""The union partition type: one tuple for the files of all specs, keyed by partition field id.
+"""Whole predicates on all fields of a spec, and the union partition type: one tuple for the files of all specs.
 
-Rule: fields of different specs are one column if they have the same partition field id, source and transform.
-The name is the newest one, so a rename does not split a column, and fields whose source column is gone are kept.
-A void field, which format 1 leaves in place of a dropped field, is always null and not a column.
+``project`` turns a predicate into two: ``inclusive`` is TRUE of every partition that may hold a matching row, and
+``strict`` is TRUE only of partitions in which every row matches. A leaf takes part through all fields on its column:
+inclusive must pass all of them, strict needs only one. Without a field, inclusive is true and strict is false.
+
+``partition_answer`` gives the planner the same evidence leaf by leaf, as a ``Tri`` to be refined with column bounds:
+TRUE may occur where the lifted leaf may be true, FALSE where the lifted *negated* leaf may be, NULL where the
+partition value may be null. It holds for exact partition tuples and for the ranges of manifest summaries alike.
+
+The union partition type is keyed by partition field id. Rule: fields of different specs are one column if they have the
+same partition field id, source and transform. The name is the newest one, so a rename does not split a column, and
+fields whose source column is gone are kept. A void field, which format 1 leaves in place of a dropped field, is always
+null and not a column.
 
 Formats that did not track partition field ids number them by position, so two specs may use one id for different
 fields. Those are never mixed: the oldest keeps the id, the others get free ids above all others. Names that collide
@@ -19,42 +28,18 @@ import numpy as np
 from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionField, PartitionSpec
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.transforms import VoidTransform
-from pyiceberg.types import NestedField, StructType
 
 from floeplan.errors import UnknownSpecError
 from floeplan.partition.fields import BoundField, SourceTypes, bind_field, fields_on, source_types
-from floeplan.partition.lift import Exactness, Lifted, lift
+from floeplan.partition.lift import WORST_FIRST, Exactness, lift
+from floeplan.predicate import ir
 from floeplan.predicate.build import and_, column_of, negate, or_, push_not
 from floeplan.predicate.evaluate import evaluate
-from floeplan.predicate.ir import (
-    FALSE,
-    TRUE,
-    And,
-    Cmp,
-    CmpOp,
-    FalseExpr,
-    IrExpr,
-    IsNaN,
-    IsNull,
-    Not,
-    NullExpr,
-    Or,
-    TrueExpr,
-)
+from floeplan.predicate.ir import FALSE, TRUE, CmpOp, IrExpr
 from floeplan.predicate.stats import StatsTable, Tri
 
-# Project whole predicates onto partition values, and answer single leaves from partition values.
-#
-# ``project`` turns a predicate into two: ``inclusive`` is TRUE of every partition that may hold a matching row, and
-# ``strict`` is TRUE only of partitions in which every row matches. A leaf takes part through all fields on its column:
-# inclusive must pass all of them, strict needs only one. Without a field, inclusive is true and strict is false.
-#
-# ``partition_answer`` gives the planner the same evidence leaf by leaf, as a ``Tri`` to be refined with column bounds:
-# TRUE may occur where the lifted leaf may be true, FALSE where the lifted *negated* leaf may be, NULL where the
-# partition value may be null. It holds for exact partition tuples and for the ranges of manifest summaries alike.
-
-
-_BEST_FIRST = (Exactness.EXACT, Exactness.CONSERVATIVE, Exactness.CANNOT)
+_Meaning: TypeAlias = tuple[int, int, str]
+_SpecPosition: TypeAlias = tuple[PartitionSpec, int]
 _MANNER = {
     Exactness.EXACT: "lifted exactly onto",
     Exactness.CONSERVATIVE: "lifted conservatively onto",
@@ -95,9 +80,10 @@ class SpecProjection:
     fields: tuple[BoundField, ...]
 
     @classmethod
-    def of(cls, spec: PartitionSpec, sources: SourceTypes) -> SpecProjection:
-        """Resolve the sources of all fields over the schemas of the table."""
-        return cls(spec.spec_id, tuple(bind_field(field, sources) for field in spec.fields))
+    def of(cls, spec: PartitionSpec, sources: SourceTypes, ids: Mapping[_Meaning, int] | None = None) -> SpecProjection:
+        """Resolve the sources of all fields over the schemas of the table; ``ids`` are their ids in the union."""
+        fields = (bind_field(field, sources, (ids or {}).get(_meaning(field))) for field in spec.fields)
+        return cls(spec.spec_id, tuple(fields))
 
     @property
     def unpartitioned(self) -> bool:
@@ -110,24 +96,63 @@ class SpecProjection:
 
     def notes(self, expr: IrExpr) -> tuple[LiftNote, ...]:
         """How every leaf of a predicate was lifted."""
-        return lift_notes(push_not(expr), self.fields)
-
-    def answer(self, leaf: IrExpr, stats: StatsTable) -> Tri:
-        """The answer to one leaf from the partition values in ``stats``."""
-        return partition_answer(leaf, self.fields, stats)
+        return _notes(push_not(expr), self.fields)
 
 
 def project(expr: IrExpr, fields: Sequence[BoundField]) -> Projection:
     """Project a predicate onto partition fields; negations are pushed to the leaves first."""
+
+    def inclusive(leaf: IrExpr) -> IrExpr:
+        return and_(*(lift(leaf, field).expr for field in _fields_of(leaf, fields)))
+
+    def strict(leaf: IrExpr) -> IrExpr:
+        """TRUE only where no row may fail the leaf: the negated leaf is refuted, and no row is null."""
+        parts: list[IrExpr] = []
+        for field in _fields_of(leaf, fields):
+            failing = lift(negate(leaf), field)
+            if failing.exactness is not Exactness.CANNOT:
+                not_null = ir.IsNull(field.column, negated=True) if yields_null(leaf) else TRUE
+                parts.append(and_(not_null, negate(failing.expr)))
+        return or_(*parts)
+
     pushed = push_not(expr)
-    inclusive = _rebuild(pushed, lambda leaf: and_(*(part.expr for _, part in _lifts(leaf, fields))))
-    strict = _rebuild(pushed, lambda leaf: or_(*(_strict(leaf, field) for field in _fields_of(leaf, fields))))
-    return Projection(inclusive, strict, lift_notes(pushed, fields))
+    return Projection(_rebuild(pushed, inclusive), _rebuild(pushed, strict), _notes(pushed, fields))
 
 
-def lift_notes(pushed: IrExpr, fields: Sequence[BoundField]) -> tuple[LiftNote, ...]:
+def _rebuild(expr: IrExpr, change: Callable[[IrExpr], IrExpr]) -> IrExpr:
+    """Replace every leaf, with the ``Not`` it may carry; NULL never matches."""
+    match expr:
+        case ir.And(operands):
+            return and_(*(_rebuild(operand, change) for operand in operands))
+        case ir.Or(operands):
+            return or_(*(_rebuild(operand, change) for operand in operands))
+        case ir.TrueExpr():
+            return TRUE
+        case ir.FalseExpr() | ir.NullExpr():
+            return FALSE
+        case leaf:
+            return change(leaf)
+
+
+def _notes(pushed: IrExpr, fields: Sequence[BoundField]) -> tuple[LiftNote, ...]:
     """A note on every leaf, in the order of the predicate; negations are pushed to the leaves already."""
-    return tuple(dict.fromkeys(_note(leaf, fields) for leaf in _negated_leaves(pushed)))
+    match pushed:
+        case ir.And(operands) | ir.Or(operands):
+            return tuple(dict.fromkeys(note for operand in operands for note in _notes(operand, fields)))
+        case ir.TrueExpr() | ir.FalseExpr() | ir.NullExpr():
+            return ()
+    lifts = [(field, lift(pushed, field)) for field in _fields_of(pushed, fields)]
+    if lifts:
+        field, best = max(lifts, key=lambda pair: WORST_FIRST.index(pair[1].exactness))
+        return (LiftNote(pushed, str(field.column), best.exactness, best.reason),)
+    column = column_of(pushed.operand if isinstance(pushed, ir.Not) else pushed)
+    reason = "only rows can answer it" if column is None else f"no partition field on {column}"
+    return (LiftNote(pushed, None, Exactness.CANNOT, reason),)
+
+
+def _fields_of(leaf: IrExpr, fields: Sequence[BoundField]) -> list[BoundField]:
+    column = column_of(leaf.operand if isinstance(leaf, ir.Not) else leaf)
+    return [] if column is None else fields_on(fields, column.field_id)
 
 
 def partition_answer(leaf: IrExpr, fields: Sequence[BoundField], stats: StatsTable) -> Tri:
@@ -146,70 +171,9 @@ def partition_answer(leaf: IrExpr, fields: Sequence[BoundField], stats: StatsTab
 def yields_null(leaf: IrExpr) -> bool:
     """Whether a leaf is NULL on a row whose column is null."""
     match leaf:
-        case IsNull() | IsNaN() | Cmp(op=CmpOp.NULL_SAFE_EQ) | Not(Cmp(op=CmpOp.NULL_SAFE_EQ)):
+        case ir.IsNull() | ir.IsNaN() | ir.Cmp(op=CmpOp.NULL_SAFE_EQ) | ir.Not(ir.Cmp(op=CmpOp.NULL_SAFE_EQ)):
             return False
     return True
-
-
-def _strict(leaf: IrExpr, field: BoundField) -> IrExpr:
-    """TRUE only where no row may fail the leaf: the negated leaf is refuted, and no row is null."""
-    failing = lift(negate(leaf), field)
-    if failing.exactness is Exactness.CANNOT:
-        return FALSE
-    holds = negate(failing.expr)
-    return and_(IsNull(field.column, negated=True), holds) if yields_null(leaf) else holds
-
-
-def _fields_of(leaf: IrExpr, fields: Sequence[BoundField]) -> list[BoundField]:
-    column = column_of(leaf.operand if isinstance(leaf, Not) else leaf)
-    return [] if column is None else fields_on(fields, column.field_id)
-
-
-def _lifts(leaf: IrExpr, fields: Sequence[BoundField]) -> list[tuple[BoundField, Lifted]]:
-    return [(field, lift(leaf, field)) for field in _fields_of(leaf, fields)]
-
-
-def _note(leaf: IrExpr, fields: Sequence[BoundField]) -> LiftNote:
-    lifts = _lifts(leaf, fields)
-    if lifts:
-        field, best = min(lifts, key=lambda pair: _BEST_FIRST.index(pair[1].exactness))
-        return LiftNote(leaf, str(field.column), best.exactness, best.reason)
-    column = column_of(leaf.operand if isinstance(leaf, Not) else leaf)
-    reason = "only rows can answer it" if column is None else f"no partition field on {column}"
-    return LiftNote(leaf, None, Exactness.CANNOT, reason)
-
-
-def _negated_leaves(expr: IrExpr) -> Iterable[IrExpr]:
-    """The leaves of a tree whose negations are pushed down, each with the ``Not`` it may carry; no constants."""
-    match expr:
-        case And(operands) | Or(operands):
-            for operand in operands:
-                yield from _negated_leaves(operand)
-        case TrueExpr() | FalseExpr() | NullExpr():
-            return
-        case leaf:
-            yield leaf
-
-
-def _rebuild(expr: IrExpr, change: Callable[[IrExpr], IrExpr]) -> IrExpr:
-    """Replace every leaf, with the ``Not`` it may carry; NULL never matches."""
-    match expr:
-        case And(operands):
-            return and_(*(_rebuild(operand, change) for operand in operands))
-        case Or(operands):
-            return or_(*(_rebuild(operand, change) for operand in operands))
-        case TrueExpr():
-            return TRUE
-        case FalseExpr() | NullExpr():
-            return FALSE
-        case leaf:
-            return change(leaf)
-
-
-# The union partition type.
-
-_Meaning: TypeAlias = tuple[int, int, str]
-_SpecPosition: TypeAlias = tuple[PartitionSpec, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,11 +210,37 @@ class UnionPartitionType:
     def of(cls, specs: Iterable[PartitionSpec], sources: SourceTypes) -> UnionPartitionType:
         """The union over specs; a spec is newer than another when its id is higher."""
         ordered = sorted(specs, key=lambda spec: spec.spec_id)
-        positions = _positions(ordered)
-        ids = _column_ids(positions)
-        fields = [_union_field(ids[meaning], positions[meaning], sources) for meaning in positions]
-        projections = {spec.spec_id: _projection(spec, ids, sources) for spec in ordered}
-        return cls(tuple(sorted(_with_unique_names(fields), key=lambda field: field.id)), projections)
+        # The specs that have each distinct field and its position there, oldest spec first.
+        positions: dict[_Meaning, list[_SpecPosition]] = {}
+        for spec in ordered:
+            for position, field in enumerate(spec.fields):
+                if not isinstance(field.transform, VoidTransform):
+                    positions.setdefault(_meaning(field), []).append((spec, position))
+        # The partition field id for the oldest field that uses it, free ids for the others.
+        free = max((field_id for field_id, _, _ in positions), default=PARTITION_FIELD_ID_START - 1)
+        ids: dict[_Meaning, int] = {}
+        for meaning in positions:
+            column_id = meaning[0]
+            if column_id in ids.values():
+                column_id = free = free + 1
+            ids[meaning] = column_id
+        fields: list[UnionField] = []
+        for meaning, found in positions.items():
+            newest, position = found[-1]
+            bound = bind_field(newest.fields[position], sources, ids[meaning])
+            fields.append(UnionField(bound, meaning[0], {spec.spec_id: at for spec, at in found}))
+        # The newest field keeps its name; others whose name is taken get their id as a suffix.
+        taken: set[str] = set()
+        unique: list[UnionField] = []
+        for union_field in sorted(fields, key=lambda field: (-max(field.positions), field.id)):
+            name = union_field.name
+            while name in taken:
+                name = f"{name}_{union_field.id}"
+            taken.add(name)
+            column = replace(union_field.bound.column, path=(name,))
+            unique.append(replace(union_field, bound=replace(union_field.bound, column=column)))
+        projections = {spec.spec_id: SpecProjection.of(spec, sources, ids) for spec in ordered}
+        return cls(tuple(sorted(unique, key=lambda field: field.id)), projections)
 
     @classmethod
     def of_table(cls, metadata: TableMetadata) -> UnionPartitionType:
@@ -274,63 +264,6 @@ class UnionPartitionType:
             )
         return self.specs[spec_id]
 
-    def struct_type(self) -> StructType:
-        """The union tuple as an Iceberg struct of optional fields."""
-        return StructType(*(NestedField(f.id, f.name, f.bound.column.type, required=False) for f in self.fields))
-
 
 def _meaning(field: PartitionField) -> _Meaning:
     return field.field_id, field.source_id, repr(field.transform)
-
-
-def _positions(ordered: Iterable[PartitionSpec]) -> dict[_Meaning, list[_SpecPosition]]:
-    """The specs that have each distinct field and its position there, oldest spec first."""
-    positions: dict[_Meaning, list[_SpecPosition]] = {}
-    for spec in ordered:
-        for position, field in enumerate(spec.fields):
-            if not isinstance(field.transform, VoidTransform):
-                positions.setdefault(_meaning(field), []).append((spec, position))
-    return positions
-
-
-def _column_ids(meanings: Iterable[_Meaning]) -> dict[_Meaning, int]:
-    """The partition field id for the oldest field that uses it, free ids for the others."""
-    meanings = list(meanings)
-    free = max((field_id for field_id, _, _ in meanings), default=PARTITION_FIELD_ID_START - 1)
-    ids: dict[_Meaning, int] = {}
-    taken: set[int] = set()
-    for meaning in meanings:
-        column_id = meaning[0]
-        if column_id in taken:
-            column_id = free = free + 1
-        taken.add(column_id)
-        ids[meaning] = column_id
-    return ids
-
-
-def _union_field(column_id: int, positions: list[_SpecPosition], sources: SourceTypes) -> UnionField:
-    newest, position = positions[-1]
-    field = newest.fields[position]
-    return UnionField(
-        bind_field(field, sources, column_id), field.field_id, {spec.spec_id: position for spec, position in positions}
-    )
-
-
-def _projection(spec: PartitionSpec, ids: Mapping[_Meaning, int], sources: SourceTypes) -> SpecProjection:
-    fields = (bind_field(field, sources, ids.get(_meaning(field))) for field in spec.fields)
-    return SpecProjection(spec.spec_id, tuple(fields))
-
-
-def _with_unique_names(fields: Iterable[UnionField]) -> Iterable[UnionField]:
-    """Add the column id to names that are taken; the newest field keeps the plain name."""
-    taken: set[str] = set()
-    for field in sorted(fields, key=lambda field: (-max(field.positions), field.id)):
-        name = field.name
-        while name in taken:
-            name = f"{name}_{field.id}"
-        taken.add(name)
-        yield field if name == field.name else _renamed(field, name)
-
-
-def _renamed(field: UnionField, name: str) -> UnionField:
-    return replace(field, bound=replace(field.bound, column=replace(field.bound.column, path=(name,))))

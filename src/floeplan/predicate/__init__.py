@@ -2,7 +2,7 @@
 
 **Contract.** A *container* is a manifest, a data file, a row group or a page. Pruning may drop a container only when no
 row in it can match. A predicate is TRUE, FALSE or NULL on a row, and a row matches only if it is TRUE. From the
-statistics of a container follows which of the three *may* occur in it (``tristate.Tri``):
+statistics of a container follows which of the three *may* occur in it (``stats.Tri``):
 
 ==============  =======================  =======  ======================================
 TRUE may occur  FALSE or NULL may occur  state    a reader
@@ -34,10 +34,10 @@ Modules in reading order:
 * ``ir``: the nodes and their row semantics; ``literals``: canonical values and how they are written.
 * ``build``: constructors, negation, walking, weakening.
 * ``stats``: statistics of many containers and three-valued answers about them; ``evaluate``: the evaluator.
-* ``compile``: the entry point for all sources of predicates. ``sql`` compiles text, ``pyiceberg_exprs`` PyIceberg's
-  expressions.
+* ``compile``: the entry point for all sources of predicates: SQL text, PyIceberg expressions, tuples.
+* ``sql_parser``: SQL text as a tree of pieces, each piece as sqlglot's tree; ``sql_compiler``: from there to the IR.
 * ``names``: columns by name; ``casts``: comparing a column with a literal of another type;
-  ``spark_text``: Spark's text formats.
+  ``spark_text``: Spark's text formats, intervals included.
 * ``rows``: evaluation on Arrow rows.
 
 Any package may import it. It imports only ``floeplan.errors``, ``floeplan.text`` and ``floeplan.vectors``.

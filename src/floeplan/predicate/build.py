@@ -9,65 +9,42 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from floeplan.predicate.ir import (
-    FALSE,
-    TRUE,
-    And,
-    Between,
-    BloomEq,
-    BloomInList,
-    Cmp,
-    CmpOp,
-    Column,
-    FalseExpr,
-    InList,
-    IrExpr,
-    IsNaN,
-    IsNull,
-    Not,
-    NullExpr,
-    Opaque,
-    Or,
-    StartsWith,
-    TrueExpr,
-)
+from floeplan.predicate import ir
+from floeplan.predicate.ir import FALSE, TRUE, CmpOp, Column, IrExpr
+from floeplan.predicate.literals import Value
 
-_NEGATED = {
-    CmpOp.EQ: CmpOp.NE,
-    CmpOp.NE: CmpOp.EQ,
-    CmpOp.LT: CmpOp.GE,
-    CmpOp.GE: CmpOp.LT,
-    CmpOp.GT: CmpOp.LE,
-    CmpOp.LE: CmpOp.GT,
-}
-_COLUMN_LEAVES = (Cmp, Between, InList, StartsWith, IsNull, IsNaN, BloomEq, BloomInList)
+_NEGATED = {CmpOp.EQ: CmpOp.NE, CmpOp.LT: CmpOp.GE, CmpOp.GT: CmpOp.LE}
+_NEGATED |= {negated: op for op, negated in _NEGATED.items()}
+_COLUMN_LEAVES = (ir.Cmp, ir.Between, ir.InList, ir.StartsWith, ir.IsNull, ir.IsNaN, ir.BloomEq, ir.BloomInList)
 
 
 def and_(*operands: IrExpr) -> IrExpr:
     """Conjunction, flattened; TRUE disappears and FALSE absorbs."""
-    flat = _flatten(operands, And)
-    if FALSE in flat:
-        return FALSE
-    kept = tuple(dict.fromkeys(o for o in flat if o != TRUE))
-    return kept[0] if len(kept) == 1 else And(kept) if kept else TRUE
+    return _join(operands, ir.And, TRUE, FALSE)
 
 
 def or_(*operands: IrExpr) -> IrExpr:
     """Disjunction, flattened; FALSE disappears and TRUE absorbs."""
-    flat = _flatten(operands, Or)
-    if TRUE in flat:
-        return TRUE
-    kept = tuple(dict.fromkeys(o for o in flat if o != FALSE))
-    return kept[0] if len(kept) == 1 else Or(kept) if kept else FALSE
+    return _join(operands, ir.Or, FALSE, TRUE)
 
 
-def _flatten(operands: Iterable[IrExpr], kind: type[And] | type[Or]) -> list[IrExpr]:
-    return [leaf for o in operands for leaf in (o.operands if isinstance(o, kind) else (o,))]
+def _join(operands: Iterable[IrExpr], kind: type[ir.And | ir.Or], neutral: IrExpr, absorbing: IrExpr) -> IrExpr:
+    flat = [leaf for o in operands for leaf in (o.operands if isinstance(o, kind) else (o,))]
+    if absorbing in flat:
+        return absorbing
+    kept = tuple(dict.fromkeys(o for o in flat if o != neutral))
+    return kept[0] if len(kept) == 1 else kind(kept) if kept else neutral
+
+
+def one_of(column: Column, values: Iterable[Value]) -> IrExpr:
+    """``=`` for one distinct value, IN for several or none."""
+    unique = tuple(dict.fromkeys(values))
+    return ir.Cmp(column, CmpOp.EQ, unique[0]) if len(unique) == 1 else ir.InList(column, unique)
 
 
 def conjuncts(expr: IrExpr) -> tuple[IrExpr, ...]:
     """The top-level operands of a conjunction, or the expression itself; none for TRUE."""
-    if isinstance(expr, And):
+    if isinstance(expr, ir.And):
         return expr.operands
     return () if expr == TRUE else (expr,)
 
@@ -75,11 +52,11 @@ def conjuncts(expr: IrExpr) -> tuple[IrExpr, ...]:
 def push_not(expr: IrExpr) -> IrExpr:
     """Push negations to the leaves; a leaf without a negated form keeps a ``Not`` directly above it."""
     match expr:
-        case And(operands):
+        case ir.And(operands):
             return and_(*map(push_not, operands))
-        case Or(operands):
+        case ir.Or(operands):
             return or_(*map(push_not, operands))
-        case Not(operand):
+        case ir.Not(operand):
             return negate(operand)
     return expr
 
@@ -87,32 +64,32 @@ def push_not(expr: IrExpr) -> IrExpr:
 def negate(expr: IrExpr) -> IrExpr:
     """The negation with ``Not`` pushed to the leaves: TRUE and FALSE swap, NULL stays."""
     match expr:
-        case TrueExpr():
+        case ir.TrueExpr():
             return FALSE
-        case FalseExpr():
+        case ir.FalseExpr():
             return TRUE
-        case NullExpr():
+        case ir.NullExpr():
             return expr
-        case And(operands):
+        case ir.And(operands):
             return or_(*map(negate, operands))
-        case Or(operands):
+        case ir.Or(operands):
             return and_(*map(negate, operands))
-        case Not(operand):
+        case ir.Not(operand):
             return push_not(operand)
-        case Cmp(column, op, value) if op in _NEGATED:
-            return Cmp(column, _NEGATED[op], value)
-        case InList(column, values, negated):
-            return InList(column, values, not negated)
-        case StartsWith(column, prefix, negated):
-            return StartsWith(column, prefix, not negated)
-        case IsNull(column, negated):
-            return IsNull(column, not negated)
-        case IsNaN(column, negated):
-            return IsNaN(column, not negated)
-        case Between(column, low, high, inclusive):
+        case ir.Cmp(column, op, value) if op in _NEGATED:
+            return ir.Cmp(column, _NEGATED[op], value)
+        case ir.InList(column, values, negated):
+            return ir.InList(column, values, not negated)
+        case ir.StartsWith(column, prefix, negated):
+            return ir.StartsWith(column, prefix, not negated)
+        case ir.IsNull(column, negated):
+            return ir.IsNull(column, not negated)
+        case ir.IsNaN(column, negated):
+            return ir.IsNaN(column, not negated)
+        case ir.Between(column, low, high, inclusive):
             below, above = (CmpOp.LT, CmpOp.GT) if inclusive else (CmpOp.LE, CmpOp.GE)
-            return Or((Cmp(column, below, low), Cmp(column, above, high)))
-    return Not(expr)
+            return ir.Or((ir.Cmp(column, below, low), ir.Cmp(column, above, high)))
+    return ir.Not(expr)
 
 
 def leaves(expr: IrExpr) -> Iterator[IrExpr]:
@@ -136,35 +113,35 @@ def columns(expr: IrExpr) -> dict[int, Column]:
 
 def field_ids(expr: IrExpr) -> tuple[int, ...]:
     """Every field id needed to evaluate the expression on rows, sorted."""
-    opaque = {i for leaf in leaves(expr) if isinstance(leaf, Opaque) for i in leaf.field_ids}
+    opaque = {i for leaf in leaves(expr) if isinstance(leaf, ir.Opaque) for i in leaf.field_ids}
     return tuple(sorted(opaque | columns(expr).keys()))
 
 
 def has_opaque(expr: IrExpr) -> bool:
     """Whether a piece of the expression can only be evaluated on rows."""
-    return any(isinstance(leaf, Opaque) for leaf in leaves(expr))
+    return any(isinstance(leaf, ir.Opaque) for leaf in leaves(expr))
 
 
 def map_leaves(expr: IrExpr, change: Callable[[IrExpr], IrExpr]) -> IrExpr:
     """Rebuild the tree with every leaf replaced."""
     match expr:
-        case And(operands):
+        case ir.And(operands):
             return and_(*(map_leaves(o, change) for o in operands))
-        case Or(operands):
+        case ir.Or(operands):
             return or_(*(map_leaves(o, change) for o in operands))
-        case Not(operand):
-            return Not(map_leaves(operand, change))
+        case ir.Not(operand):
+            return ir.Not(map_leaves(operand, change))
     return change(expr)
 
 
 def without_opaque(expr: IrExpr) -> IrExpr:
     """The prunable part: AND drops opaque operands, an OR with an opaque operand is TRUE."""
     match push_not(expr):
-        case And(operands):
+        case ir.And(operands):
             return and_(*map(without_opaque, operands))
-        case Or(operands):
+        case ir.Or(operands):
             return or_(*map(without_opaque, operands))
-        case Opaque() | Not(Opaque()):
+        case ir.Opaque() | ir.Not(ir.Opaque()):
             return TRUE
         case leaf:
             return leaf
@@ -175,10 +152,10 @@ def with_bloom(expr: IrExpr) -> IrExpr:
 
     def change(leaf: IrExpr) -> IrExpr:
         match leaf:
-            case Cmp(column, CmpOp.EQ, value):
-                return BloomEq(column, value)
-            case InList(column, values, False) if values:
-                return BloomInList(column, values)
+            case ir.Cmp(column, CmpOp.EQ, value):
+                return ir.BloomEq(column, value)
+            case ir.InList(column, values, False) if values:
+                return ir.BloomInList(column, values)
         return leaf
 
     return map_leaves(expr, change)

@@ -1,7 +1,24 @@
 """Compare a column with a literal of another type exactly as Spark does in ANSI mode, without casting the column.
 
-The literal is coerced to the column's type: to a value, or to a cut between two values (``discrete``). Decimals are
-compared exactly, also where both operands together need more than the 38 digits to which Spark would round them.
+The literal is coerced to the column's type: to a value, or to a cut between two values. Decimals are compared exactly,
+also where both operands together need more than the 38 digits to which Spark would round them.
+
+Integers, decimals, dates, times, timestamps, fixed and UUID are discrete: their values are the integers of a range,
+times a unit (unscaled decimals, days, microseconds, bytes read as a number). A literal is located among them by a
+*cut*, the greatest value not above it and the least value not below it, and every comparison is rewritten to those two:
+
+========  ============================  ===========================================
+operator  literal is a column value     literal falls between two column values
+========  ============================  ===========================================
+``=``     equal (or the range between)  ``IN ()``: FALSE for values, NULL for nulls
+``<``     ``< ceil``                    ``<= floor``
+``<=``    ``<= floor``                  ``<= floor``
+``>``     ``> floor``                   ``> floor``
+``>=``    ``>= ceil``                   ``> floor``
+========  ============================  ===========================================
+
+A cut outside the type's range answers the comparison for every value. Where Spark compares as double, several column
+values may round to the literal: then ``ceil`` is below ``floor``, and ``=`` matches the range between them.
 
 Fail-safe: a comparison for which Spark casts the column in a way that does not preserve order raises ``NeedsRows`` (it
 is then evaluated on rows); one that Spark rejects raises ``TypeMismatchError`` or ``BadInputError``.
@@ -16,65 +33,27 @@ from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
 
-from pyiceberg.types import (
-    BinaryType,
-    BooleanType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FixedType,
-    FloatType,
-    IntegerType,
-    LongType,
-    PrimitiveType,
-    StringType,
-    TimestampNanoType,
-    TimestampType,
-    TimestamptzNanoType,
-    TimestamptzType,
-    TimeType,
-    UUIDType,
-)
+from pyiceberg import types
 from pyiceberg.utils.decimal import unscaled_to_decimal
 
 from floeplan.errors import BadInputError, TypeMismatchError
 from floeplan.predicate import spark_text
-from floeplan.predicate.build import and_, negate, or_
+from floeplan.predicate.build import and_, negate, one_of, or_
 from floeplan.predicate.ir import FALSE, NULL_PREDICATE, Between, Cmp, CmpOp, Column, InList, IrExpr, IsNull
 from floeplan.predicate.literals import Kind, Literal, Value
 
-# Comparisons of a column of a discrete type with a literal that may fall between two of its values.
-#
-# Integers, decimals, dates, times, timestamps, fixed and UUID are discrete: their values are the integers of a
-# range, times a unit (unscaled decimals, days, microseconds, bytes read as a number). A literal is located among
-# them by a *cut*, the greatest value not above it and the least value not below it, and every comparison is
-# rewritten to those two values:
-#
-# =========  ===========================  ==========================================
-# operator   literal is a column value    literal falls between two column values
-# =========  ===========================  ==========================================
-# ``=``      equal (or the range          ``IN ()``: FALSE for values, NULL for nulls
-#            between the two)
-# ``<``      ``< ceil``                   ``<= floor`` ``<=``     ``<= floor``                 ``<= floor`` ``>``
-# ``> floor``                  ``> floor`` ``>=``     ``>= ceil``                  ``> floor``
-# =========  ===========================  ==========================================
-#
-# A cut outside the type's range answers the comparison for every value. Where Spark compares as double, several
-# column values may round to the literal: then ``ceil`` is below ``floor``, and ``=`` matches the range between
-# them.
-
-
 NANOS_PER_DAY = 86_400 * 10**9
-TEMPORAL_UNIT: dict[type[PrimitiveType], int] = {
-    DateType: NANOS_PER_DAY,
-    TimestampType: 1000,
-    TimestamptzType: 1000,
-    TimestampNanoType: 1,
-    TimestamptzNanoType: 1,
-    TimeType: 1000,
+TEMPORAL_UNIT: dict[type[types.PrimitiveType], int] = {
+    types.DateType: NANOS_PER_DAY,
+    types.TimestampType: 1000,
+    types.TimestamptzType: 1000,
+    types.TimestampNanoType: 1,
+    types.TimestamptzNanoType: 1,
+    types.TimeType: 1000,
 }
 """Nanoseconds per unit of a temporal type."""
 
+_NUMBERS = (Kind.INTEGER, Kind.DECIMAL, Kind.DOUBLE)
 _INT32, _INT64 = (-(2**31), 2**31 - 1), (-(2**63), 2**63 - 1)
 
 
@@ -132,45 +111,40 @@ class Domain:
 
 
 @lru_cache(maxsize=256)
-def domain_of(type_: PrimitiveType) -> Domain:
+def domain_of(type_: types.PrimitiveType) -> Domain:
     """The integers behind a discrete type."""
     match type_:
-        case BooleanType():
+        case types.BooleanType():
             return Domain(0, 1, Fraction(1), bool)
-        case IntegerType():
+        case types.IntegerType():
             return Domain(*_INT32, Fraction(1), int)
-        case DateType():
+        case types.DateType():
             return Domain(*_INT32, Fraction(NANOS_PER_DAY), int)
-        case TimeType():
+        case types.TimeType():
             return Domain(0, 86_400 * 10**6 - 1, Fraction(1000), int)
-        case DecimalType():
+        case types.DecimalType():
             limit = 10**type_.precision - 1
             return Domain(-limit, limit, Fraction(1, 10**type_.scale), lambda n: unscaled_to_decimal(n, type_.scale))
-        case FixedType() | UUIDType():
-            size = 16 if isinstance(type_, UUIDType) else len(type_)
+        case types.FixedType() | types.UUIDType():
+            size = 16 if isinstance(type_, types.UUIDType) else len(type_)
             return Domain(0, 256**size - 1, Fraction(1), lambda n: n.to_bytes(size, "big"))
     return Domain(*_INT64, Fraction(TEMPORAL_UNIT.get(type(type_), 1)), int)
 
 
 def compare_cut(column: Column, op: CmpOp, cut: Cut) -> IrExpr:
     """``column op literal`` for a literal at a cut."""
-    if op not in (CmpOp.EQ, CmpOp.NE, CmpOp.NULL_SAFE_EQ):
-        return _compare_order(column, op, cut)
-    value = domain_of(column.type).value
-    if cut.ceil == cut.floor:
-        return Cmp(column, op, value(cut.ceil))
-    if op is CmpOp.NULL_SAFE_EQ:
-        is_value = IsNull(column, negated=True)
-        return FALSE if cut.ceil > cut.floor else and_(is_value, compare_cut(column, CmpOp.EQ, cut))
-    if cut.ceil > cut.floor:
-        return InList(column, (), negated=op is CmpOp.NE)
-    between = Between(column, value(cut.ceil), value(cut.floor))
-    return negate(between) if op is CmpOp.NE else between
-
-
-def _compare_order(column: Column, op: CmpOp, cut: Cut) -> IrExpr:
     domain = domain_of(column.type)
     between_values = cut.ceil > cut.floor
+    if op in (CmpOp.EQ, CmpOp.NE, CmpOp.NULL_SAFE_EQ):
+        if cut.ceil == cut.floor:
+            return Cmp(column, op, domain.value(cut.ceil))
+        if op is CmpOp.NULL_SAFE_EQ:
+            is_value = IsNull(column, negated=True)
+            return FALSE if between_values else and_(is_value, compare_cut(column, CmpOp.EQ, cut))
+        if between_values:
+            return InList(column, (), negated=op is CmpOp.NE)
+        between = Between(column, domain.value(cut.ceil), domain.value(cut.floor))
+        return negate(between) if op is CmpOp.NE else between
     bound = cut.ceil if op in (CmpOp.LT, CmpOp.GE) and not between_values else cut.floor
     if between_values:
         op = CmpOp.LE if op in (CmpOp.LT, CmpOp.LE) else CmpOp.GT
@@ -190,11 +164,6 @@ def to_double(value: int | float | Decimal) -> float:
         return math.inf if value > 0 else -math.inf
 
 
-# Comparisons with a literal of another type.
-
-_NUMBERS = (Kind.INTEGER, Kind.DECIMAL, Kind.DOUBLE)
-
-
 class NeedsRows(Exception):  # noqa: N818 - control flow inside the compiler, not an error of the caller
     """No IR leaf is equivalent: the piece stays opaque. The message says why."""
 
@@ -204,7 +173,7 @@ class Term:
     """A column compared as ``type``: its own type, or that of an order-preserving widening cast around it."""
 
     column: Column
-    type: PrimitiveType
+    type: types.PrimitiveType
 
 
 def compare(term: Term, op: CmpOp, literal: Literal) -> IrExpr:
@@ -221,44 +190,58 @@ def in_list(term: Term, literals: Iterable[Literal]) -> IrExpr:
     """``column IN (literals)``: all are compared in their common type, and a NULL turns FALSE into NULL."""
     listed = list(literals)
     present = [literal for literal in listed if literal.kind is not Kind.NULL]
-    term = _common_term(term, present)
-    domain, whole_types = domain_of(term.column.type), IntegerType | LongType
-    values: list[Value] = []
-    ranges: list[IrExpr] = []
-    if isinstance(term.column.type, whole_types) and isinstance(term.type, whole_types) and _all_integers(present):
-        # Lists of thousands of integers: only the range of the type matters.
-        numbers = [literal.value for literal in present if isinstance(literal.value, int)]
-        values = [number for number in numbers if domain.low <= number <= domain.high]
+    kinds = {literal.kind for literal in present}
+    if isinstance(term.type, types.IntegerType | types.LongType) and {Kind.STRING, Kind.DECIMAL} <= kinds:
+        raise NeedsRows(f"text and decimals together in a list for the {term.type} column {term.column}")
+    if isinstance(term.type, types.DateType | types.TimestampType) and Kind.TIMESTAMP in kinds:
+        # One timestamp in the list makes a date column, and text, timestamps too.
+        zoned = any(literal.zoned for literal in present)
+        term = Term(term.column, types.TimestamptzType() if zoned else types.TimestampType())
+    if kinds == {Kind.INTEGER} and _holds_integers(term):
+        found = in_integers(term, [literal.value for literal in present if isinstance(literal.value, int)])
     else:
+        values: list[Value] = []
+        ranges: list[IrExpr] = []
         as_double = any(_compares_as_double(term, literal) for literal in present)
         for literal in present:
             coerced = _coerce(term, literal, as_double=as_double)
             if not isinstance(coerced, Cut):
                 values.append(coerced)
             elif coerced.floor == coerced.ceil:
-                values.append(domain.value(coerced.ceil))
+                values.append(domain_of(term.column.type).value(coerced.ceil))
             elif coerced.ceil < coerced.floor:
                 ranges.append(compare_cut(term.column, CmpOp.EQ, coerced))
-    unique = tuple(dict.fromkeys(values))
-    plain = Cmp(term.column, CmpOp.EQ, unique[0]) if len(unique) == 1 else InList(term.column, unique)
-    found = or_(plain, *ranges) if unique or not ranges else or_(*ranges)
+        found = or_(one_of(term.column, values), *ranges) if values or not ranges else or_(*ranges)
     return found if len(present) == len(listed) else or_(found, NULL_PREDICATE)
 
 
-def widened(column: Column, target: PrimitiveType) -> Term:
+def in_integers(term: Term, numbers: list[int]) -> IrExpr:
+    """``column IN (numbers)``; lists hold thousands, and on integer columns only the range of the type matters."""
+    if not _holds_integers(term):
+        return in_list(term, [Literal(Kind.INTEGER, number) for number in numbers])
+    domain = domain_of(term.column.type)
+    return one_of(term.column, [number for number in numbers if domain.low <= number <= domain.high])
+
+
+def _holds_integers(term: Term) -> bool:
+    integers = types.IntegerType | types.LongType
+    return isinstance(term.column.type, integers) and isinstance(term.type, integers)
+
+
+def widened(column: Column, target: types.PrimitiveType) -> Term:
     """The column under ``CAST(column AS target)``, if that cast keeps every value and its order."""
-    source = column.type
+    source, timestamps = column.type, (types.TimestampType, types.TimestamptzType)
     match source, target:
-        case (IntegerType(), LongType()) | (FloatType(), DoubleType()):
+        case (types.IntegerType(), types.LongType()) | (types.FloatType(), types.DoubleType()):
             keeps_order = True
-        case IntegerType() | LongType() | DecimalType(), DoubleType():
+        case types.IntegerType() | types.LongType() | types.DecimalType(), types.DoubleType():
             keeps_order = True
-        case IntegerType() | LongType(), DecimalType():
-            keeps_order = target.precision - target.scale >= (10 if isinstance(source, IntegerType) else 19)
-        case DecimalType(), DecimalType():
+        case types.IntegerType() | types.LongType(), types.DecimalType():
+            keeps_order = target.precision - target.scale >= (10 if isinstance(source, types.IntegerType) else 19)
+        case types.DecimalType(), types.DecimalType():
             more_digits = target.precision - target.scale >= source.precision - source.scale
             keeps_order = more_digits and target.scale >= source.scale
-        case DateType() | TimestampType() | TimestamptzType(), TimestampType() | TimestamptzType():
+        case _ if isinstance(target, timestamps) and isinstance(source, (types.DateType, *timestamps)):
             keeps_order = True
         case _:
             keeps_order = source == target
@@ -267,29 +250,14 @@ def widened(column: Column, target: PrimitiveType) -> Term:
     return Term(column, target)
 
 
-def _all_integers(literals: list[Literal]) -> bool:
-    return all(literal.kind is Kind.INTEGER for literal in literals)
-
-
-def _common_term(term: Term, literals: list[Literal]) -> Term:
-    """The column as IN compares it: one timestamp in the list makes a date column, and text, timestamps too."""
-    kinds = {literal.kind for literal in literals}
-    if isinstance(term.type, IntegerType | LongType) and {Kind.STRING, Kind.DECIMAL} <= kinds:
-        raise NeedsRows(f"text and decimals together in a list for the {term.type} column {term.column}")
-    if not isinstance(term.type, DateType | TimestampType) or Kind.TIMESTAMP not in kinds:
-        return term
-    zoned = any(literal.zoned for literal in literals)
-    return Term(term.column, TimestamptzType() if zoned else TimestampType())
-
-
 def _compares_as_double(term: Term, literal: Literal) -> bool:
     """Whether Spark compares as double although the column holds exact numbers."""
-    if isinstance(term.column.type, FloatType | DoubleType):
+    if isinstance(term.column.type, types.FloatType | types.DoubleType):
         return False
     return (
         literal.kind is Kind.DOUBLE
-        or (isinstance(term.type, DoubleType) and literal.kind in (*_NUMBERS, Kind.STRING))
-        or (isinstance(term.type, DecimalType) and literal.kind is Kind.STRING)
+        or (isinstance(term.type, types.DoubleType) and literal.kind in (*_NUMBERS, Kind.STRING))
+        or (isinstance(term.type, types.DecimalType) and literal.kind is Kind.STRING)
     )
 
 
@@ -297,13 +265,20 @@ def _coerce(term: Term, literal: Literal, *, as_double: bool) -> Cut | Value:
     """The literal as a value of the column's type, or as a cut for discrete types."""
     try:
         match term.type:
-            case StringType():
-                return _text(term, literal)
-            case BinaryType() | FixedType() | UUIDType():
+            case types.StringType() if literal.kind is Kind.STRING:
+                return str(literal.value)
+            case types.StringType():
+                reason = f"the literal is not ({literal.kind}), so Spark casts the column"
+                raise NeedsRows(f"column {term.column} is a string and {reason}")
+            case types.BinaryType() | types.FixedType() | types.UUIDType():
                 return _bytes(term, literal)
-            case BooleanType():
-                return _boolean(term, literal)
-            case IntegerType() | LongType() | DecimalType() | FloatType() | DoubleType():
+            case types.BooleanType() if literal.kind in (Kind.BOOLEAN, Kind.STRING):
+                is_text = literal.kind is Kind.STRING
+                flag = int(spark_text.parse_boolean(str(literal.value)) if is_text else bool(literal.value))
+                return Cut(flag, flag)
+            case types.BooleanType():
+                raise _mismatch(term, literal)
+            case types.IntegerType() | types.LongType() | types.DecimalType() | types.FloatType() | types.DoubleType():
                 return _number(term, literal, as_double=as_double)
         return _instant(term, literal)
     except TypeMismatchError:
@@ -316,16 +291,8 @@ def _coerce(term: Term, literal: Literal, *, as_double: bool) -> Cut | Value:
         ) from error
 
 
-def _text(term: Term, literal: Literal) -> str:
-    if literal.kind is Kind.STRING:
-        return str(literal.value)
-    raise NeedsRows(
-        f"column {term.column} is a string and the literal is not ({literal.kind}), so Spark casts the column"
-    )
-
-
 def _bytes(term: Term, literal: Literal) -> Cut | bytes:
-    if isinstance(term.type, UUIDType) and literal.kind is Kind.STRING:
+    if isinstance(term.type, types.UUIDType) and literal.kind is Kind.STRING:
         raw = spark_text.parse_uuid(str(literal.value))
     elif literal.kind is Kind.STRING:
         raw = str(literal.value).encode()
@@ -333,7 +300,7 @@ def _bytes(term: Term, literal: Literal) -> Cut | bytes:
         raw = bytes(literal.value)  # type: ignore[arg-type]
     else:
         raise _mismatch(term, literal)
-    if isinstance(term.type, BinaryType):
+    if isinstance(term.type, types.BinaryType):
         return raw
     # Fixed and UUID: a shorter or longer literal falls between two values of the type.
     domain = domain_of(term.type)
@@ -342,18 +309,8 @@ def _bytes(term: Term, literal: Literal) -> Cut | bytes:
     return domain.cut(number if len(raw) >= size else number - 1, number if len(raw) <= size else number + 1)
 
 
-def _boolean(term: Term, literal: Literal) -> Cut:
-    if literal.kind is Kind.BOOLEAN:
-        flag = int(bool(literal.value))
-    elif literal.kind is Kind.STRING:
-        flag = int(spark_text.parse_boolean(str(literal.value)))
-    else:
-        raise _mismatch(term, literal)
-    return Cut(flag, flag)
-
-
 def _number(term: Term, literal: Literal, *, as_double: bool) -> Cut | float:
-    continuous = isinstance(term.column.type, FloatType | DoubleType)
+    continuous = isinstance(term.column.type, types.FloatType | types.DoubleType)
     value = literal.value
     if literal.kind is Kind.STRING:
         text = str(value)
@@ -372,19 +329,19 @@ def _instant(term: Term, literal: Literal) -> Cut:
     type_ = term.type
     if literal.kind is Kind.STRING:
         text = str(literal.value)
-        if isinstance(type_, DateType):
+        if isinstance(type_, types.DateType):
             literal = Literal(Kind.DATE, spark_text.parse_date(text))
-        elif isinstance(type_, TimeType):
+        elif isinstance(type_, types.TimeType):
             literal = Literal(Kind.TIME, spark_text.parse_time(text))
         else:
-            zoned = isinstance(type_, TimestamptzType | TimestamptzNanoType)
+            zoned = isinstance(type_, types.TimestamptzType | types.TimestamptzNanoType)
             literal = Literal(Kind.TIMESTAMP, spark_text.parse_timestamp(text, zoned=zoned), from_text=True)
-    comparable = {Kind.TIME} if isinstance(type_, TimeType) else {Kind.DATE, Kind.TIMESTAMP}
+    comparable = {Kind.TIME} if isinstance(type_, types.TimeType) else {Kind.DATE, Kind.TIMESTAMP}
     if literal.kind not in comparable:
         raise _mismatch(term, literal)
     assert isinstance(literal.value, int)
     nanos = literal.value * NANOS_PER_DAY if literal.kind is Kind.DATE else literal.value
-    if literal.from_text and not isinstance(term.column.type, TimestampNanoType | TimestamptzNanoType):
+    if literal.from_text and not isinstance(term.column.type, types.TimestampNanoType | types.TimestamptzNanoType):
         nanos -= nanos % 1000  # Spark's timestamps have microseconds
     return domain_of(term.column.type).exact_cut(nanos)
 

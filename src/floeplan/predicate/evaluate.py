@@ -19,7 +19,6 @@ above everything, as in Spark. For a column without statistics and for an opaque
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -28,21 +27,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.types import BooleanType, DecimalType, PrimitiveType
 
-from floeplan.predicate.ir import (
-    Between,
-    BloomEq,
-    BloomInList,
-    Cmp,
-    CmpOp,
-    Column,
-    InList,
-    IrExpr,
-    IsNaN,
-    IsNull,
-    StartsWith,
-)
+from floeplan.predicate import ir
+from floeplan.predicate.ir import CmpOp, Column, IrExpr
 from floeplan.predicate.literals import Value
-from floeplan.predicate.stats import POOL, BloomProbe, Bound, ColumnStats, StatsTable, Tri, Vector, kleene, to_mask
+from floeplan.predicate.stats import POOL, Bound, ColumnStats, StatsTable, Tri, Vector, kleene, to_mask
 from floeplan.vectors import Mask
 
 _Numbers: TypeAlias = "npt.NDArray[np.int64] | npt.NDArray[np.float64] | npt.NDArray[np.uint64]"
@@ -59,7 +47,7 @@ def answer_leaf(leaf: IrExpr, stats: StatsTable) -> Tri:
     """Answer one leaf from the statistics of its column; without statistics all three may occur."""
     column = getattr(leaf, "column", None)
     known = stats.columns.get(column.field_id) if column is not None else None
-    if isinstance(leaf, BloomEq | BloomInList):
+    if isinstance(leaf, ir.BloomEq | ir.BloomInList):
         return _bloom(leaf, known, stats)
     if known is None:
         return Tri.unknown(stats.nonempty)
@@ -68,27 +56,25 @@ def answer_leaf(leaf: IrExpr, stats: StatsTable) -> Tri:
 
 def _from_statistics(leaf: IrExpr, stats: ColumnStats) -> Tri:
     match leaf:
-        case IsNull(_, negated):
-            answer = Tri(stats.may_null, stats.may_value | stats.may_nan, _none(stats))
-            return ~answer if negated else answer
-        case IsNaN(_, negated):
-            answer = Tri(stats.may_nan, stats.may_value | stats.may_null, _none(stats))
-            return ~answer if negated else answer
-        case Cmp(column, CmpOp.NULL_SAFE_EQ, value):
+        case ir.Cmp(column, CmpOp.NULL_SAFE_EQ, value):
             equal = _compare(stats, column.type, CmpOp.EQ, value)
             return Tri(equal.may_true, equal.may_false | stats.may_null, _none(stats))
-        case Cmp(column, op, value):
+        case ir.Cmp(column, op, value):
             return _compare(stats, column.type, op, value)
-        case Between(column, low, high, inclusive):
+        case ir.Between(column, low, high, inclusive):
             above, below = (CmpOp.GE, CmpOp.LE) if inclusive else (CmpOp.GT, CmpOp.LT)
             return _compare(stats, column.type, above, low) & _compare(stats, column.type, below, high)
-        case InList(column, values, negated):
+        case ir.IsNull(_, negated):
+            answer = Tri(stats.may_null, stats.may_value | stats.may_nan, _none(stats))
+        case ir.IsNaN(_, negated):
+            answer = Tri(stats.may_nan, stats.may_value | stats.may_null, _none(stats))
+        case ir.InList(column, values, negated):
             answer = _in_list(stats, column, values)
-            return ~answer if negated else answer
-        case StartsWith(_, prefix, negated):
+        case ir.StartsWith(_, prefix, negated):
             answer = _starts_with(stats, prefix)
-            return ~answer if negated else answer
-    return Tri.unknown(stats.may_null | stats.may_nan | stats.may_value)
+        case _:
+            return Tri.unknown(stats.may_null | stats.may_nan | stats.may_value)
+    return ~answer if negated else answer
 
 
 def _none(stats: ColumnStats) -> Mask:
@@ -98,20 +84,28 @@ def _none(stats: ColumnStats) -> Mask:
 def _compare(stats: ColumnStats, type_: PrimitiveType, op: CmpOp, value: Value) -> Tri:
     if isinstance(value, float) and math.isnan(value):
         return _compare_nan(stats, op)
-    where = _Position(stats, in_domain(stats, physical(type_, value)))
+    literal, nan = in_domain(stats, physical(type_, value)), stats.may_nan
+
+    def may_be(op: str) -> Mask:
+        """Whether an ordinary value may compare so, by the bound that faces the literal; without a bound it may."""
+        bound = stats.lower if op in ("<", "<=") else stats.upper
+        if bound is None:
+            return stats.may_value
+        return stats.may_value & (~bound.valid | compare(bound.values, op, literal))
+
     match op:
         case CmpOp.EQ:
-            may_true, may_false = where.at_or_below & where.at_or_above, where.below | where.above | stats.may_nan
+            may_true, may_false = may_be("<=") & may_be(">="), may_be("<") | may_be(">") | nan
         case CmpOp.NE:
-            may_true, may_false = where.below | where.above | stats.may_nan, where.at_or_below & where.at_or_above
+            may_true, may_false = may_be("<") | may_be(">") | nan, may_be("<=") & may_be(">=")
         case CmpOp.LT:
-            may_true, may_false = where.below, where.at_or_above | stats.may_nan
+            may_true, may_false = may_be("<"), may_be(">=") | nan
         case CmpOp.LE:
-            may_true, may_false = where.at_or_below, where.above | stats.may_nan
+            may_true, may_false = may_be("<="), may_be(">") | nan
         case CmpOp.GT:
-            may_true, may_false = where.above | stats.may_nan, where.at_or_below
+            may_true, may_false = may_be(">") | nan, may_be("<=")
         case CmpOp.GE:
-            may_true, may_false = where.at_or_above | stats.may_nan, where.below
+            may_true, may_false = may_be(">=") | nan, may_be("<")
         case _:
             raise AssertionError(op)
     return Tri(may_true, may_false, stats.may_null)
@@ -130,36 +124,6 @@ def _compare_nan(stats: ColumnStats, op: CmpOp) -> Tri:
         CmpOp.GE: (nan, value),
     }[op]
     return Tri(may_true, may_false, stats.may_null)
-
-
-@dataclass(frozen=True, slots=True)
-class _Position:
-    """Where the ordinary values of each container may lie relative to a literal."""
-
-    stats: ColumnStats
-    value: Value | pa.Scalar
-
-    @property
-    def below(self) -> Mask:
-        return self._may(self.stats.lower, "<")
-
-    @property
-    def at_or_below(self) -> Mask:
-        return self._may(self.stats.lower, "<=")
-
-    @property
-    def above(self) -> Mask:
-        return self._may(self.stats.upper, ">")
-
-    @property
-    def at_or_above(self) -> Mask:
-        return self._may(self.stats.upper, ">=")
-
-    def _may(self, bound: Bound | None, op: str) -> Mask:
-        """Whether a value may compare so, by the bound that faces the literal; without a bound it may."""
-        if bound is None:
-            return self.stats.may_value
-        return self.stats.may_value & (~bound.valid | compare(bound.values, op, self.value))
 
 
 def physical(type_: PrimitiveType, value: Value) -> Value:
@@ -255,18 +219,14 @@ def _starts_with(stats: ColumnStats, prefix: str) -> Tri:
     return Tri(may_true, may_false, stats.may_null)
 
 
-def _bloom(leaf: BloomEq | BloomInList, known: ColumnStats | None, stats: StatsTable) -> Tri:
+def _bloom(leaf: ir.BloomEq | ir.BloomInList, known: ColumnStats | None, stats: StatsTable) -> Tri:
     """Equality by statistics and bloom filter; a filter can only rule out TRUE."""
-    values = (leaf.value,) if isinstance(leaf, BloomEq) else leaf.values
-    plain = InList(leaf.column, values)
+    values = (leaf.value,) if isinstance(leaf, ir.BloomEq) else leaf.values
+    plain = ir.InList(leaf.column, values)
     answer = Tri.unknown(stats.nonempty) if known is None else _from_statistics(plain, known)
-    might = None if stats.bloom is None else _might_contain(stats.bloom, leaf.column, values)
-    return answer if might is None else Tri(answer.may_true & might, answer.may_false, answer.may_null)
-
-
-def _might_contain(bloom: BloomProbe, column: Column, values: tuple[Value, ...]) -> Mask | None:
-    """Probe the filter, which hashes bit patterns: zeros with both signs; NaN has many patterns and stays unknown."""
-    if any(isinstance(v, float) and math.isnan(v) for v in values):
-        return None
+    # Filters hash bit patterns: zeros are probed with both signs; NaN has many patterns and stays unknown.
+    if stats.bloom is None or any(isinstance(v, float) and math.isnan(v) for v in values):
+        return answer
     other_zeros = tuple(-v for v in values if isinstance(v, float) and v == 0)
-    return bloom.might_contain(column, values + other_zeros)
+    might = stats.bloom.might_contain(leaf.column, values + other_zeros)
+    return answer if might is None else Tri(answer.may_true & might, answer.may_false, answer.may_null)

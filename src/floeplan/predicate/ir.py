@@ -49,13 +49,10 @@ _KEYWORD = re.compile(
 
 def path_text(path: Sequence[str]) -> str:
     """A column path as SQL; names that are not plain identifiers, or are keywords, are quoted with backticks."""
-    return ".".join(map(_name_text, path))
-
-
-def _name_text(name: str) -> str:
-    if _BARE_NAME.fullmatch(name) and not _KEYWORD.fullmatch(name):
-        return name
-    return "`" + name.replace("`", "``") + "`"
+    return ".".join(
+        name if _BARE_NAME.fullmatch(name) and not _KEYWORD.fullmatch(name) else "`" + name.replace("`", "``") + "`"
+        for name in path
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,30 +221,28 @@ class Opaque(IrExpr):
 
 
 @dataclass(frozen=True, slots=True)
-class And(IrExpr):
-    """Conjunction of at least two operands."""
-
+class _Junction(IrExpr):
     operands: tuple[IrExpr, ...]
 
     @property
     def children(self) -> tuple[IrExpr, ...]:
         """Direct sub-expressions."""
         return self.operands
+
+
+class And(_Junction):
+    """Conjunction of at least two operands."""
+
+    __slots__ = ()
 
     def __str__(self) -> str:
         return " AND ".join(f"({o})" if isinstance(o, Or) else str(o) for o in self.operands)
 
 
-@dataclass(frozen=True, slots=True)
-class Or(IrExpr):
+class Or(_Junction):
     """Disjunction of at least two operands."""
 
-    operands: tuple[IrExpr, ...]
-
-    @property
-    def children(self) -> tuple[IrExpr, ...]:
-        """Direct sub-expressions."""
-        return self.operands
+    __slots__ = ()
 
     def __str__(self) -> str:
         return " OR ".join(f"({o})" if isinstance(o, And) else str(o) for o in self.operands)

@@ -15,26 +15,15 @@ from typing import Any, TypeAlias
 from uuid import UUID
 
 import numpy as np
-from pyiceberg.types import (
-    BinaryType,
-    BooleanType,
-    DateType,
-    FixedType,
-    IntegerType,
-    LongType,
-    PrimitiveType,
-    TimestampNanoType,
-    TimestampType,
-    TimestamptzNanoType,
-    TimestamptzType,
-    TimeType,
-    UUIDType,
-)
+from pyiceberg import types
 
 from floeplan.errors import BadInputError, TypeMismatchError
 
 Value: TypeAlias = bool | int | float | Decimal | str | bytes
 
+_NANOS = (types.TimestampNanoType, types.TimestamptzNanoType)
+_TIMESTAMPS = (types.TimestampType, types.TimestamptzType, *_NANOS)
+_ZONED = (types.TimestamptzType, types.TimestamptzNanoType)
 _EPOCH_ORDINAL = date(1970, 1, 1).toordinal()
 _DAYS_IN_400_YEARS = 146_097
 _MICROS_PER_DAY = 86_400_000_000
@@ -83,7 +72,15 @@ NULL = Literal(Kind.NULL, None)
 def literal_of(value: object) -> Literal:
     """A literal from a Python or NumPy value; datetimes without a zone are in UTC."""
     if isinstance(value, np.datetime64):
-        return _from_datetime64(value)
+        if np.isnat(value):
+            return NULL
+        unit, step = np.datetime_data(value.dtype)
+        if unit == "D":
+            return Literal(Kind.DATE, int(value.astype("int64")) * step)
+        nanos_per = {"h": 3600 * 10**9, "m": 60 * 10**9, "s": 10**9, "ms": 10**6, "us": 1000, "ns": 1}.get(unit)
+        if nanos_per is None:
+            raise TypeMismatchError(f"a datetime64[{unit}] cannot be a literal in a predicate; use days to nanoseconds")
+        return Literal(Kind.TIMESTAMP, int(value.astype("int64")) * step * nanos_per)
     if isinstance(value, np.generic):
         value = value.item()
     match value:
@@ -117,18 +114,6 @@ def literal_of(value: object) -> Literal:
     raise TypeMismatchError(f"a {type(value).__name__} cannot be a literal in a predicate: {value!r}")
 
 
-def _from_datetime64(value: np.datetime64) -> Literal:
-    if np.isnat(value):
-        return NULL
-    unit, step = np.datetime_data(value.dtype)
-    if unit == "D":
-        return Literal(Kind.DATE, int(value.astype("int64")) * step)
-    nanos_per = {"h": 3600 * 10**9, "m": 60 * 10**9, "s": 10**9, "ms": 10**6, "us": 1000, "ns": 1}.get(unit)
-    if nanos_per is None:
-        raise TypeMismatchError(f"a datetime64[{unit}] cannot be a literal in a predicate; use days to nanoseconds")
-    return Literal(Kind.TIMESTAMP, int(value.astype("int64")) * step * nanos_per)
-
-
 def checked_text(value: str) -> str:
     """Reject lone surrogates, which no string column can hold."""
     try:
@@ -140,28 +125,30 @@ def checked_text(value: str) -> str:
     return value
 
 
-def sql_literals(type_: PrimitiveType, values: tuple[Value, ...]) -> str:
+def sql_literals(type_: types.PrimitiveType, values: tuple[Value, ...]) -> str:
     """Write canonical values as a list; integers without a call per value, because lists hold thousands."""
-    if isinstance(type_, IntegerType | LongType):
+    if isinstance(type_, types.IntegerType | types.LongType):
         return ", ".join(map(str, values))
     return ", ".join(sql_literal(type_, value) for value in values)
 
 
-def sql_literal(type_: PrimitiveType, value: Value) -> str:
+def sql_literal(type_: types.PrimitiveType, value: Value) -> str:
     """Write a canonical value as a Spark-SQL literal that reads back as the same value."""
     match type_:
-        case BooleanType():
+        case types.BooleanType():
             return "TRUE" if value else "FALSE"
-        case DateType():
+        case types.DateType():
             return f"DATE '{_date(int(value))}'"
-        case TimestampType() | TimestamptzType():
-            return _timestamp(int(value), "", isinstance(type_, TimestamptzType))
-        case TimestampNanoType() | TimestamptzNanoType():
-            micros, nanos = divmod(int(value), 1000)
-            return _timestamp(micros, f"{nanos:03d}" if nanos else "", isinstance(type_, TimestamptzNanoType))
-        case TimeType():
+        case _ if isinstance(type_, _TIMESTAMPS):
+            micros, nanos = divmod(int(value), 1000) if isinstance(type_, _NANOS) else (int(value), 0)
+            days, of_day = divmod(micros, _MICROS_PER_DAY)
+            text, zoned = _clock(of_day), isinstance(type_, _ZONED)
+            if nanos:
+                text = f"{text if '.' in text else text + '.000000'}{nanos:03d}"
+            return f"{'TIMESTAMP' if zoned else 'TIMESTAMP_NTZ'} '{_date(days)} {text}{'Z' if zoned else ''}'"
+        case types.TimeType():
             return f"TIME '{_clock(int(value))}'"
-        case BinaryType() | FixedType() | UUIDType() if isinstance(value, bytes):
+        case types.BinaryType() | types.FixedType() | types.UUIDType() if isinstance(value, bytes):
             return f"X'{value.hex().upper()}'"
     if isinstance(value, str):
         return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
@@ -182,46 +169,28 @@ def _clock(micros: int) -> str:
     return (datetime.min + timedelta(microseconds=micros)).time().isoformat()
 
 
-def _timestamp(micros: int, nanos: str, zoned: bool) -> str:
-    days, of_day = divmod(micros, _MICROS_PER_DAY)
-    text = _clock(of_day)
-    if nanos:
-        text = (text if "." in text else text + ".000000") + nanos
-    return f"{'TIMESTAMP' if zoned else 'TIMESTAMP_NTZ'} '{_date(days)} {text}{'Z' if zoned else ''}'"
-
-
-def value_json(type_: PrimitiveType, value: Value) -> Any:
+def value_json(type_: types.PrimitiveType, value: Value) -> Any:
     """A canonical value in Iceberg's JSON single-value form."""
     match type_:
-        case DateType():
-            return _iso_date(int(value))
-        case TimestampType() | TimestamptzType():
-            return _iso_timestamp(int(value), "", zoned=isinstance(type_, TimestamptzType))
-        case TimestampNanoType() | TimestamptzNanoType():
-            micros, nanos = divmod(int(value), 1000)
-            return _iso_timestamp(micros, f"{nanos:03d}", zoned=isinstance(type_, TimestamptzNanoType))
-        case TimeType():
-            return (datetime(1970, 1, 1) + timedelta(microseconds=int(value))).time().isoformat()
-        case UUIDType() if isinstance(value, bytes):
+        case types.DateType():
+            try:
+                return (date(1970, 1, 1) + timedelta(days=int(value))).isoformat()
+            except OverflowError:  # beyond the years of Python's dates
+                return value
+        case _ if isinstance(type_, _TIMESTAMPS):
+            micros, nanos = divmod(int(value), 1000) if isinstance(type_, _NANOS) else (int(value), None)
+            try:
+                text = (datetime(1970, 1, 1) + timedelta(microseconds=micros)).isoformat(timespec="microseconds")
+            except OverflowError:
+                return value
+            text += "" if nanos is None else f"{nanos:03d}"
+            return text + "+00:00" if isinstance(type_, _ZONED) else text
+        case types.TimeType():
+            return _clock(int(value))
+        case types.UUIDType() if isinstance(value, bytes):
             return str(uuid.UUID(bytes=value))
-        case BinaryType() | FixedType() if isinstance(value, bytes):
+        case types.BinaryType() | types.FixedType() if isinstance(value, bytes):
             return value.hex().upper()
     if isinstance(value, float) and not abs(value) < float("inf"):
         return {float("inf"): "Infinity", float("-inf"): "-Infinity"}.get(value, "NaN")
     return str(value) if isinstance(value, Decimal | bytes) else value
-
-
-def _iso_date(days: int) -> Any:
-    try:
-        return (date(1970, 1, 1) + timedelta(days=days)).isoformat()
-    except OverflowError:
-        return days
-
-
-def _iso_timestamp(micros: int, nanos: str, *, zoned: bool) -> Any:
-    try:
-        timestamp = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)
-    except OverflowError:
-        return int(f"{micros}{nanos}")
-    text = timestamp.replace(tzinfo=None).isoformat(timespec="microseconds") + nanos
-    return text + "+00:00" if zoned else text

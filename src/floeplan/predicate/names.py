@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pyiceberg.schema import Schema
-from pyiceberg.types import IcebergType, NestedField, PrimitiveType, StructType
+from pyiceberg.types import NestedField, PrimitiveType, StructType
 
 from floeplan.errors import TypeMismatchError, UnknownColumnError
 from floeplan.predicate.ir import Column, path_text
@@ -46,16 +46,31 @@ class Names:
 
     def find(self, path: Sequence[str]) -> Reference:
         """The field a path names."""
-        fields: Sequence[NestedField] = self.schema.fields
+        name, fields = path_text(path), self.schema.fields
         found: list[str] = []
         for depth, part in enumerate(path):
-            field = self._one(fields, part, path)
-            found.append(field.name)
+            same = [field for field in fields if field.name == part]
+            if not same and not self.case_sensitive:
+                same = [field for field in fields if field.name.lower() == part.lower()]
+            if not same:
+                raise self._unknown(path)
+            if len(same) > 1:
+                matches = [field.name for field in same]
+                raise UnknownColumnError(
+                    f"the name {name} is ambiguous: it matches {', '.join(sorted(matches))}; write the exact name",
+                    context={"column": name, "matches": matches},
+                )
+            found.append(same[0].name)
             if depth == len(path) - 1:
-                return Reference(field, tuple(found))
-            if not isinstance(field.field_type, StructType):
-                raise self._no_fields(path, path_text(found), field.field_type)
-            fields = field.field_type.fields
+                return Reference(same[0], tuple(found))
+            type_, parent = same[0].field_type, path_text(found)
+            if isinstance(type_, PrimitiveType):
+                message = f"there is no column {name}: {parent} is {type_} and has no fields"
+                raise UnknownColumnError(message, context={"column": name})
+            if not isinstance(type_, StructType):
+                message = f"{name} is inside {parent}, which has several values per row and cannot be compared"
+                raise TypeMismatchError(message, context={"column": name})
+            fields = type_.fields
         raise UnknownColumnError("a column name is empty")
 
     def column(self, path: Sequence[str]) -> Column:
@@ -79,21 +94,8 @@ class Names:
             return found
         raise UnknownColumnError(f"the schema has no column {name} (field id {field_id})", context={"column": name})
 
-    def _one(self, fields: Sequence[NestedField], part: str, path: Sequence[str]) -> NestedField:
-        same = [f for f in fields if f.name == part]
-        if not same and not self.case_sensitive:
-            same = [f for f in fields if f.name.lower() == part.lower()]
-        if len(same) == 1:
-            return same[0]
-        if same:
-            names = ", ".join(sorted(f.name for f in same))
-            raise UnknownColumnError(
-                f"the name {path_text(path)} is ambiguous: it matches {names}; write the exact name",
-                context={"column": path_text(path), "matches": [f.name for f in same]},
-            )
-        raise self._unknown(path)
-
     def _unknown(self, path: Sequence[str]) -> UnknownColumnError:
+        """The error for a name that no column has, with the nearest names."""
         name = path_text(path)
         known = {".".join(p): path_text(p) for p, _ in _walk(self.schema.fields, ())}
         folded = {dotted.lower(): text for dotted, text in known.items()}
@@ -102,17 +104,6 @@ class Names:
             close = [known[".".join(path[1:])]]
         hint = f"; did you mean {' or '.join(close)}?" if close else f"; columns are {', '.join(known.values())}"
         return UnknownColumnError(f"there is no column {name}{hint}", context={"column": name, "close": close})
-
-    def _no_fields(self, path: Sequence[str], parent: str, type_: IcebergType) -> Exception:
-        name = path_text(path)
-        if isinstance(type_, PrimitiveType):
-            return UnknownColumnError(
-                f"there is no column {name}: {parent} is {type_} and has no fields", context={"column": name}
-            )
-        return TypeMismatchError(
-            f"{name} is inside {parent}, which has several values per row and cannot be compared",
-            context={"column": name},
-        )
 
 
 def not_comparable(reference: Reference) -> TypeMismatchError:

@@ -1,8 +1,9 @@
-"""Spark's text formats: casts from text in ANSI mode, numeric literals and LIKE patterns.
+"""Spark's text formats: casts from text in ANSI mode, numeric literals, intervals and LIKE patterns.
 
 Every function returns the value or raises ``BadInputError`` naming the text. Surrounding white space is ignored,
 partial dates (``2024``, ``2024-03``) mean their first day, and times without a zone are in UTC. A time of day without
 a date, which Spark completes with the current date, is rejected because its value would change from day to day.
+An interval consists of years and months, or of days down to microseconds, never of both.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import re
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation, localcontext
+from fractions import Fraction
 from uuid import UUID
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -37,6 +39,19 @@ _DAYS_IN_400_YEARS = 146_097
 _EPOCH_ORDINAL = date(1970, 1, 1).toordinal()
 _NANOS_PER_SECOND = 10**9
 _LONGEST_OFFSET = 18 * 3600
+_MONTHS = {"YEAR": 12, "MONTH": 1}
+_MICROS = {
+    "WEEK": 7 * 86_400_000_000,
+    "DAY": 86_400_000_000,
+    "HOUR": 3_600_000_000,
+    "MINUTE": 60_000_000,
+    "SECOND": 1_000_000,
+    "MILLISECOND": 1000,
+    "MICROSECOND": 1,
+}
+_SPAN_UNITS = ("DAY", "HOUR", "MINUTE", "SECOND")
+_AMOUNT = re.compile(r"\s*([+-]?\s*[0-9]+(?:\.[0-9]*)?)\s*([a-z]+)", re.IGNORECASE | re.ASCII)
+_YEARS_MONTHS = re.compile(r"([+-]?)([0-9]+)-([0-9]{1,2})", re.ASCII)
 
 
 def parse_boolean(text: str) -> bool:
@@ -93,17 +108,6 @@ def decimal_precision(value: Decimal) -> int:
     return max(len(digits), -int(exponent))
 
 
-def parse_decimal(text: str) -> Decimal:
-    """An exact decimal number."""
-    try:
-        value = Decimal(text.strip())
-    except InvalidOperation as error:
-        raise _malformed(text, "decimal") from error
-    if not value.is_finite() or "_" in text:
-        raise _malformed(text, "decimal")
-    return value
-
-
 def parse_uuid(text: str) -> bytes:
     """The sixteen bytes of a UUID written with its dashes."""
     if re.fullmatch(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", text.strip()):
@@ -139,14 +143,78 @@ def parse_timestamp(text: str, *, zoned: bool = True) -> int:
     return nanos - offset * _NANOS_PER_SECOND if zoned else nanos
 
 
-def rounded_decimal(text: str, precision: int, scale: int) -> Decimal:
+def parse_decimal(text: str, precision: int, scale: int) -> Decimal:
     """A decimal of the given type, rounded half up as a cast from text is."""
-    value = parse_decimal(text)
+    try:
+        value = Decimal(text.strip())
+    except InvalidOperation as error:
+        raise _malformed(text, "decimal") from error
+    if not value.is_finite() or "_" in text:
+        raise _malformed(text, "decimal")
     with localcontext(prec=200):
         rounded = value.quantize(Decimal(1).scaleb(-scale), rounding=ROUND_HALF_UP)
     if len(rounded.as_tuple().digits) > precision:
         raise _malformed(text, f"decimal({precision}, {scale})")
     return rounded
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Months, or microseconds; ``timed`` when a unit finer than the day was named."""
+
+    months: int = 0
+    micros: int = 0
+    timed: bool = False
+
+    def __neg__(self) -> Interval:
+        return self * -1
+
+    def __add__(self, other: Interval) -> Interval:
+        total = Interval(self.months + other.months, self.micros + other.micros, self.timed or other.timed)
+        if total.months and total.micros:
+            raise BadInputError("an interval cannot mix months with days; add two intervals one after the other")
+        return total
+
+    def __mul__(self, factor: int) -> Interval:
+        return Interval(self.months * factor, self.micros * factor, self.timed)
+
+
+def parse_interval(text: str, unit: str = "", last_unit: str = "") -> Interval:
+    """The interval ``INTERVAL 'text' unit TO last_unit``; without units, the text names them: ``1 day 3 hours``."""
+    units = f"{unit} TO {last_unit}" if last_unit else unit
+    malformed = f"INTERVAL '{text}' {units}".rstrip() + " is not an interval Spark accepts"
+    if unit and not last_unit:
+        name = unit.upper().removesuffix("S")
+        try:
+            amount = Fraction(text.replace(" ", ""))
+        except ValueError as error:
+            raise BadInputError(malformed) from error
+        if name in _MONTHS and amount.denominator == 1:
+            return Interval(months=int(amount) * _MONTHS[name])
+        if name in _MICROS and (amount.denominator == 1 or name == "SECOND"):
+            return Interval(micros=int(amount * _MICROS[name]), timed=name not in ("WEEK", "DAY"))
+        raise BadInputError(malformed)
+    if not unit:
+        total, position = Interval(), 0
+        text = re.sub(r"^\s*interval\b", "", text, flags=re.IGNORECASE).rstrip()
+        while found := _AMOUNT.match(text, position):
+            total = total + parse_interval(found.group(1), found.group(2))
+            position = found.end()
+        if not position or position < len(text):
+            raise BadInputError(malformed)
+        return total
+    if (unit, last_unit) == ("YEAR", "MONTH") and (found := _YEARS_MONTHS.fullmatch(text)):
+        months = int(found.group(2)) * 12 + int(found.group(3))
+        return Interval(months=-months if found.group(1) == "-" else months)
+    # A run of units, such as 'd h:m:s.f' DAY TO SECOND.
+    if unit not in _SPAN_UNITS or last_unit not in _SPAN_UNITS:
+        raise BadInputError(malformed)
+    run = _SPAN_UNITS[_SPAN_UNITS.index(unit) : _SPAN_UNITS.index(last_unit) + 1]
+    parts = re.split(r"[ :]", text.lstrip("+-"))
+    if len(parts) != len(run):
+        raise BadInputError(malformed)
+    total = sum(map(parse_interval, parts, run), Interval(timed=True))
+    return -total if text.startswith("-") else total
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,20 @@
-"""Statistics of many containers: the table that every pruning level fills for the evaluator.
+"""Statistics of many containers, which every pruning level fills for the evaluator, and three-valued answers.
 
 A container is a manifest, a data file, a row group or a page. For each container and column, ``ColumnStats`` states
 whether a null, a NaN or an ordinary value *may* occur, and bounds the ordinary values.
 
 Bounds are not minimum and maximum: they may be loose, truncated or missing, which only weakens an answer. Bounds that
 cannot be true (NaN, or a lower above its upper) are treated as missing.
+
+A predicate is TRUE, FALSE or NULL on each row. Statistics state which of the three *may* occur in a container; ``Tri``
+holds one mask for each. Masks only err on the side of ``may``:
+
+* a container is dropped when TRUE may not occur;
+* every row of it matches when neither FALSE nor NULL may occur;
+* everything else is unknown and is read.
+
+Combinations are Kleene's, over sets of rows: NOT swaps TRUE and FALSE and leaves NULL, so a negation is correct with
+nulls and NaN without being pushed to the leaves.
 """
 
 from __future__ import annotations
@@ -12,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import reduce
 from typing import Protocol, TypeAlias
 
 import numpy as np
@@ -129,7 +140,11 @@ def trusted(lower: Bound | None, upper: Bound | None) -> tuple[Bound | None, Bou
         return (_without_nan(lower),) * 2
     if lower is None or upper is None:
         return _without_nan(lower), _without_nan(upper)
-    bad = lower.valid & upper.valid & ~_not_above(lower.values, upper.values)
+    if isinstance(lower.values, np.ndarray):
+        ordered = np.asarray(lower.values <= upper.values)
+    else:
+        ordered = to_mask(pc.less_equal(lower.values, upper.values, memory_pool=POOL))
+    bad = lower.valid & upper.valid & ~ordered
     if _has_nan(lower.values):
         bad |= _is_nan(lower) | _is_nan(upper)
     if not bad.any():
@@ -165,12 +180,6 @@ def _is_nan(bound: Bound) -> Mask:
     return np.zeros(len(bound.valid), dtype=np.bool_)
 
 
-def _not_above(lower: Vector, upper: Vector) -> Mask:
-    if isinstance(lower, np.ndarray):
-        return np.asarray(lower <= upper)
-    return to_mask(pc.less_equal(lower, upper, memory_pool=POOL))
-
-
 def take(values: Vector, rows: npt.NDArray[np.integer]) -> Vector:
     """The values at some rows."""
     return values[rows] if isinstance(values, np.ndarray) else values.take(pa.array(rows))
@@ -189,18 +198,6 @@ def to_mask(answer: pa.Array) -> Mask:
     end = answer.offset + len(answer)
     flags = np.unpackbits(np.frombuffer(bits, dtype=np.uint8), count=end, bitorder="little")
     return flags[answer.offset :].view(np.bool_)
-
-
-# Three-valued answers about many containers at once.
-#
-# A predicate is TRUE, FALSE or NULL on each row. Statistics state which of the three *may* occur in a container;
-# ``Tri`` holds one mask for each. Masks only err on the side of ``may``:
-#
-# * a container is dropped when TRUE may not occur; * every row of it matches when neither FALSE nor NULL may occur;
-# * everything else is unknown and is read.
-#
-# Combinations are Kleene's, over sets of rows: NOT swaps TRUE and FALSE and leaves NULL, so a negation is correct
-# with nulls and NaN without being pushed to the leaves.
 
 
 class TriState(IntEnum):
@@ -257,30 +254,15 @@ def kleene(expr: IrExpr, nonempty: Mask, answer: Callable[[IrExpr], Tri]) -> Tri
     """Evaluate a tree from the answers to its leaves; in a container without rows nothing may occur."""
     match expr:
         case And(operands):
-            return _fold(operands, nonempty, answer, Tri.__and__)
+            return reduce(Tri.__and__, (kleene(operand, nonempty, answer) for operand in operands))
         case Or(operands):
-            return _fold(operands, nonempty, answer, Tri.__or__)
+            return reduce(Tri.__or__, (kleene(operand, nonempty, answer) for operand in operands))
         case Not(operand):
             return ~kleene(operand, nonempty, answer)
-        case TrueExpr() | FalseExpr() | NullExpr():
-            return _constant(expr, nonempty)
-    return answer(expr)
-
-
-def _constant(expr: IrExpr, nonempty: Mask) -> Tri:
-    nothing = np.zeros_like(nonempty)
-    match expr:
         case TrueExpr():
-            return Tri(nonempty, nothing, nothing)
+            return Tri(nonempty, np.zeros_like(nonempty), np.zeros_like(nonempty))
         case FalseExpr():
-            return Tri(nothing, nonempty, nothing)
-    return Tri(nothing, nothing, nonempty)
-
-
-def _fold(
-    operands: tuple[IrExpr, ...], nonempty: Mask, answer: Callable[[IrExpr], Tri], combine: Callable[[Tri, Tri], Tri]
-) -> Tri:
-    result = kleene(operands[0], nonempty, answer)
-    for operand in operands[1:]:
-        result = combine(result, kleene(operand, nonempty, answer))
-    return result
+            return Tri(np.zeros_like(nonempty), nonempty, np.zeros_like(nonempty))
+        case NullExpr():
+            return Tri(np.zeros_like(nonempty), np.zeros_like(nonempty), nonempty)
+    return answer(expr)

@@ -13,9 +13,9 @@ Packages in reading order:
 - ``strategies``: the order of rows, one object per strategy;
 - ``run``: rewriting groups in this process or on Spark;
 - ``pages``: copying and joining encoded Parquet pages;
-- ``commit``: committing groups, and carrying over concurrent deletes;
+- ``commit_groups``: commits of some groups, with retries; ``carry_deletes``: concurrent deletes of their files;
 - ``spec_upgrade``: moving files to another spec, and repairing misplaced deletes;
-- ``execute``: ``rewrite_data_files``: plan, run and commit.
+- ``execute``: ``rewrite_data_files``: plan, run and commit; ``progress``: its progress reports.
 
 Imported by ``maintain``, ``audit``, ``explorer`` and ``cli``.
 """

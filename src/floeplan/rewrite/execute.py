@@ -2,7 +2,7 @@
 
 Rule: groups are independent, so any subset that was rewritten can be committed: all at the end in one snapshot, or with
 partial progress in several commits. An interrupted rewrite is continued by running it again: planning starts from what
-was committed, and with ``rewrite-all`` skips the files that the same run has already made (``plan.resume``).
+was committed, and with ``rewrite-all`` skips the files that the same run has already made (``plan.model.RewriteRun``).
 
 Fail-safe: a group that fails stays unchanged and is reported. When all fail, the first error is raised. However a run
 ends, files that were written but not committed are removed, unless the commit state is unknown.
@@ -10,38 +10,23 @@ ends, files that were written but not committed are removed, unless the commit s
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from pyiceberg.table import StaticTable, Table
 from pyiceberg.table.refs import MAIN_BRANCH
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    ProgressColumn,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
-from rich.progress import Progress as RichProgress
-from rich.progress import Task as RichTask
-from rich.text import Text
 
 from floeplan.catalog import load_table, refreshed
 from floeplan.errors import BadInputError, FloeplanError
 from floeplan.predicate.compile import PredicateSource
-from floeplan.rewrite.commit.manager import CommitManager, CommittedGroups
+from floeplan.rewrite.commit_groups import CommitManager, CommittedGroups
 from floeplan.rewrite.plan.model import (
     GroupFailure,
     RewriteDataFilesPlanningResult,
@@ -50,112 +35,18 @@ from floeplan.rewrite.plan.model import (
 )
 from floeplan.rewrite.plan.options import KEEP, RewriteOptions
 from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
-from floeplan.rewrite.run.group_task import GroupResult, GroupTask, assign_cores, group_tasks, split_task
-from floeplan.rewrite.run.runner import GroupOutcome, GroupRewriter, GroupRunner, discard_outcomes
-from floeplan.tasks.memory import cores_of, task_memory
+from floeplan.rewrite.progress import NO_PROGRESS, Progress
+from floeplan.rewrite.run.group import GroupResult, GroupTask
+from floeplan.rewrite.run.rewrite_group import prepare
+from floeplan.tasks.runner import run_jobs
 from floeplan.transaction.catalog_commit import CommitOptions
+from floeplan.write.metrics import remove_written_files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Progress of a rewrite: a bar on a terminal, or lines of JSON.
-#
-# Rule: progress goes to stderr, never to stdout. Nothing depends on it.
-
-
-class Progress:
-    """Receives progress reports; this one ignores them."""
-
-    def start(self, groups: int, size: int) -> None:
-        """The rewrite starts with this many groups and bytes."""
-
-    def done(self, groups: int, size: int, failed: int) -> None:
-        """Groups and bytes finished so far, and how many of the groups failed."""
-
-    def committed(self, snapshot_id: int, groups: int) -> None:
-        """A snapshot was committed with this many groups."""
-
-    def stop(self) -> None:
-        """The rewrite has ended."""
-
-
-NO_PROGRESS = Progress()
-
-
-class JsonProgress(Progress):
-    """One line of JSON per report."""
-
-    def __init__(self, stream: IO[str] | None = None) -> None:
-        self._stream = stream or sys.stderr
-        self._started = time.monotonic()
-        self._groups = self._bytes = 0
-
-    def start(self, groups: int, size: int) -> None:
-        self._groups, self._bytes = groups, size
-        self._write("start", groups=groups, bytes=size)
-
-    def done(self, groups: int, size: int, failed: int) -> None:
-        seconds = max(time.monotonic() - self._started, 1e-9)
-        rate = size / seconds
-        self._write(
-            "progress",
-            groups_done=groups,
-            groups=self._groups,
-            groups_failed=failed,
-            bytes_done=size,
-            bytes=self._bytes,
-            bytes_per_second=round(rate),
-            eta_seconds=round((self._bytes - size) / rate, 1) if rate else None,
-        )
-
-    def committed(self, snapshot_id: int, groups: int) -> None:
-        self._write("committed", snapshot_id=snapshot_id, groups=groups)
-
-    def _write(self, event: str, **fields: object) -> None:
-        seconds = round(time.monotonic() - self._started, 3)
-        self._stream.write(json.dumps({"event": event, "seconds": seconds, **fields}) + "\n")
-        self._stream.flush()
-
-
-class BarProgress(Progress):
-    """A bar on a terminal: groups, bytes, rate and time left."""
-
-    def __init__(self, console: Console | None = None) -> None:
-        self._bar = RichProgress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            _Groups(),
-            DownloadColumn(binary_units=True),
-            TransferSpeedColumn(),
-            TimeRemainingColumn(),
-            console=console or Console(stderr=True),
-            transient=True,
-        )
-        self._task = self._bar.add_task("rewriting", total=None, groups=0, of=0, failed=0)
-
-    def start(self, groups: int, size: int) -> None:
-        self._bar.update(self._task, total=size, of=groups)
-        self._bar.start()
-
-    def done(self, groups: int, size: int, failed: int) -> None:
-        self._bar.update(self._task, completed=size, groups=groups, failed=failed)
-
-    def committed(self, snapshot_id: int, groups: int) -> None:
-        self._bar.update(self._task, description=f"snapshot {snapshot_id}")
-
-    def stop(self) -> None:
-        self._bar.stop()
-
-
-class _Groups(ProgressColumn):
-    """Groups done, of all, and how many failed."""
-
-    def render(self, task: RichTask) -> Text:
-        failed = f", {task.fields['failed']} failed" if task.fields["failed"] else ""
-        return Text(f"{task.fields['groups']}/{task.fields['of']} groups{failed}")
-
-
-# ``rewrite_data_files``.
+JOB_BYTES = 256 * 1024 * 1024
+"""Small groups are combined into jobs of about this size."""
 
 
 def rewrite_data_files(
@@ -253,26 +144,46 @@ class _Run:
     def run(self) -> RewriteResult:
         """Rewrite all groups and commit them."""
         plan, options = self.planned.plan, self.planned.plan.options
-        rewriter = GroupRewriter.of(plan, memory=options.task_memory_bytes, core_memory=task_memory(self.spark))
-        tasks = [
-            part
-            for task in group_tasks(plan)
-            for part in (split_task(task, plan.order) if rewriter.keeps_sizes(task) else [task])
-        ]
-        tasks = assign_cores(tasks, cores_of(self.spark))
+        rewriter, tasks = prepare(plan, self.spark)
         self.manager.results_expected = len(tasks)
-        runner = GroupRunner(rewriter, self.spark, options.max_concurrent_file_group_rewrites, plan.target.name)
         # Without partial progress everything is one commit.
         commits = options.partial_progress_max_commits if options.partial_progress_enabled else 1
         per_commit = -(-len(tasks) // commits)
-        meter = _Meter(tasks, self.progress)
+        # A group is finished when all its parts are.
+        parts_left, bytes_done, failed = Counter(task.group_id for task in tasks), 0, set[int]()
+        groups = len(parts_left)
+        self.progress.start(groups, sum(task.bytes for task in tasks))
         pending = list[GroupResult]()
+
+        def discard(result: GroupResult) -> None:
+            remove_written_files(result.added, rewriter.target.files)
+
+        def describe(job: Sequence[GroupTask]) -> str:
+            ids = sorted({task.group_id for task in job})[:5]
+            return f"floeplan rewrite {plan.target.name}: groups {', '.join(map(str, ids))}"
+
+        running = run_jobs(
+            rewriter,
+            _jobs(tasks),
+            self.spark,
+            weight=lambda task: task.bytes,
+            describe=describe,
+            concurrent_jobs=options.max_concurrent_file_group_rewrites,
+            discard=discard,
+            error_kind="rewrite-failed",
+        )
         try:
-            with closing(runner.run(tasks)) as running:
+            with closing(running):
                 for outcomes in running:
-                    pending += [outcome for outcome in outcomes if isinstance(outcome, GroupResult)]
-                    self.failures += [outcome for outcome in outcomes if isinstance(outcome, GroupFailure)]
-                    meter.count(outcomes)
+                    pending += [cast("GroupResult", outcome.result) for _, outcome in outcomes if outcome.error is None]
+                    for task, outcome in outcomes:
+                        if outcome.error is not None:
+                            error = cast("FloeplanError", outcome.error)
+                            self.failures.append(GroupFailure(task.group_id, error, task.bytes))
+                            failed.add(task.group_id)
+                    parts_left -= Counter(task.group_id for task, _ in outcomes)
+                    bytes_done += sum(task.bytes for task, _ in outcomes)
+                    self.progress.done(groups - len(parts_left), bytes_done, len(failed))
                     while len(pending) >= per_commit:
                         # The commit manager owns the files of what it is given, so it leaves the list first.
                         now, pending = pending[:per_commit], pending[per_commit:]
@@ -282,7 +193,8 @@ class _Run:
         except KeyboardInterrupt as interrupt:
             raise RewriteInterruptedError(self._result()) from interrupt
         finally:
-            discard_outcomes(pending, rewriter)
+            for group in pending:
+                discard(group)
             self.progress.stop()
         result = self._result()
         if self.failures and not result.snapshot_ids:
@@ -326,22 +238,16 @@ class _Run:
         )
 
 
-class _Meter:
-    """Counts finished groups and bytes; a group counts when all its parts are finished."""
-
-    def __init__(self, tasks: Sequence[GroupTask], progress: Progress) -> None:
-        self._left = Counter(task.group_id for task in tasks)
-        self._groups = len(self._left)
-        self._progress = progress
-        self._bytes, self._failed = 0, set[int]()
-        progress.start(self._groups, sum(task.bytes for task in tasks))
-
-    def count(self, outcomes: Sequence[GroupOutcome]) -> None:
-        """Report these as finished."""
-        self._left -= Counter(outcome.group_id for outcome in outcomes)
-        self._bytes += sum(outcome.bytes for outcome in outcomes)
-        self._failed |= {outcome.group_id for outcome in outcomes if isinstance(outcome, GroupFailure)}
-        self._progress.done(self._groups - len(self._left), self._bytes, len(self._failed))
+def _jobs(tasks: Sequence[GroupTask]) -> Iterator[list[GroupTask]]:
+    """Combine consecutive groups until a job is worth its start-up."""
+    job: list[GroupTask] = []
+    for task in tasks:
+        job.append(task)
+        if sum(one.bytes for one in job) >= JOB_BYTES:
+            yield job
+            job = []
+    if job:
+        yield job
 
 
 @contextmanager

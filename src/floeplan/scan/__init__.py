@@ -6,14 +6,13 @@ Fail-safe: what cannot be proven absent is read. A footer that cannot be used ke
 
 Reading order:
 
-- ``plan``: ``plan_scan`` runs the passes.
-- ``footers``: the third pass.
-- ``model``: options, ``PlannedFiles`` (the kept files as columns) and ``ScanPlanSummary``; ``planned_scan`` and
-  ``scan_plan`` are the result, with its numbers in total and per partition spec.
+- ``plan``: ``plan_scan`` runs the passes and returns a ``ScanPlan``.
+- ``model``: ``ScanOptions``; ``PlannedFiles``, the kept files as columns, each a ``FileScan`` when accessed.
+- ``planned_scan``: the data of a plan and its numbers, in total, per pass and per partition spec.
 - ``read``: reads the rows of a plan; ``file_rows`` one file, ``delete_files`` its deletes, ``projection`` its columns.
 - ``explain``: the pruning pyramid and advice as text.
 - ``incremental``: appends and row changes between two snapshots.
-- ``report``: Iceberg scan reports; ``expression_json`` is their filter format.
+- ``report``: Iceberg scan reports, with the predicate as Iceberg expression JSON.
 
 May be imported by ``write`` and every package above it; imports ``snapshot``, ``parquet`` and below.
 """

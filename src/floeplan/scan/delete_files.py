@@ -35,88 +35,9 @@ from floeplan.parquet.source import ByteSource, Range, open_source
 from floeplan.scan.model import DeleteScan
 from floeplan.scan.projection import field_id, project
 
-# Deletion vectors: the ``deletion-vector-v1`` blob of the Puffin specification. Layout: length of magic and bitmap
-# (4 bytes, big-endian), magic, a 64-bit Roaring bitmap in the portable format, CRC-32 of magic and bitmap (big-endian).
-
-_MAGIC = b"\xd1\xd3\x39\x64"
-
-
-def decode_deletion_vector(blob: bytes, path: str) -> BitMap64:
-    """Decode the deleted row positions of one blob; a damaged vector is never applied in part."""
-    if len(blob) < 12:
-        raise _corrupt(path, f"{len(blob)} bytes are too few")
-    (length,) = struct.unpack_from(">I", blob)
-    if length + 8 != len(blob):
-        raise _corrupt(path, f"it says {length} bytes and has {len(blob) - 8}")
-    body = blob[4 : 4 + length]
-    if body[:4] != _MAGIC:
-        raise _corrupt(path, f"magic {body[:4].hex()} is not {_MAGIC.hex()}")
-    (checksum,) = struct.unpack_from(">I", blob, 4 + length)
-    if zlib.crc32(body) != checksum:
-        raise _corrupt(path, "the checksum does not match")
-    try:
-        return BitMap64.deserialize(body[4:])
-    except Exception as error:
-        raise _corrupt(path, f"the bitmap cannot be read: {error}") from error
-
-
-def encode_deletion_vector(positions: BitMap64) -> bytes:
-    """The blob for a set of row positions."""
-    body = _MAGIC + positions.serialize()
-    return struct.pack(">I", len(body)) + body + struct.pack(">I", zlib.crc32(body))
-
-
-def _corrupt(path: str, why: str) -> CorruptFileError:
-    return CorruptFileError(f"deletion vector in {path} is damaged: {why}", context={"file": path})
-
-
-# Equality deletes. A row is deleted when all its key columns equal those of one delete row: null equals null, NaN
-# equals NaN, and -0.0 differs from 0.0, as Iceberg compares struct keys. Keys become integer codes column by column.
-
-
-def key_columns(
-    stored: pa.Table, keys: Sequence[Schema], constants: Mapping[int, object], path: str, rows: int
-) -> pa.Table:
-    """The columns of a key out of a file's rows; each schema holds one column, which may lie within structs."""
-    columns = []
-    for key in keys:
-        column = project(stored, key, constants, path, rows).column(0)
-        while pa.types.is_struct(column.type):  # a nested key: null where one of its structs is
-            column = pc.struct_field(column, [0])
-        columns.append(column)
-    return pa.table(columns, names=[str(key) for key in range(len(keys))])
-
-
-def matches_any(rows: pa.Table, deletes: pa.Table) -> npt.NDArray[np.bool_]:
-    """Whether each row's key is among the deletes; both tables have the key columns in the same order."""
-    codes = np.zeros(rows.num_rows + deletes.num_rows, dtype=np.int64)
-    for position in range(rows.num_columns):
-        column = _codes(rows.column(position), deletes.column(position))
-        pairs = codes * (column.max(initial=0) + 1) + column
-        _, codes = np.unique(pairs, return_inverse=True)
-    return np.isin(codes[: rows.num_rows], codes[rows.num_rows :])
-
-
-def _codes(left: pa.ChunkedArray, right: pa.ChunkedArray) -> npt.NDArray[np.int64]:
-    """One integer per row of both columns, equal where the values are; null has a code of its own."""
-    both = pa.chunked_array([*_comparable(left).chunks, *_comparable(right).chunks], type=_comparable(left).type)
-    encoded = pc.dictionary_encode(both.combine_chunks(), null_encoding="encode")
-    return np.asarray(encoded.indices.to_numpy(zero_copy_only=False), dtype=np.int64)
-
-
-def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Floating point as bit patterns with one NaN, extension types as their storage, everything else as it is."""
-    if isinstance(column.type, pa.BaseExtensionType):
-        return pa.chunked_array([chunk.storage for chunk in column.chunks], type=column.type.storage_type)
-    if pa.types.is_floating(column.type):
-        values = pc.if_else(pc.is_nan(column), pa.scalar(float("nan"), column.type), column)
-        bits = pa.int64() if column.type == pa.float64() else pa.int32()
-        return pa.chunked_array([chunk.view(bits) for chunk in values.chunks], type=bits)
-    return column
-
-
 Positions: TypeAlias = npt.NDArray[np.int64]
 
+_MAGIC = b"\xd1\xd3\x39\x64"
 PATH_ID, POSITION_ID = 2147483546, 2147483545
 CACHED_FILES = 256
 VECTOR_BYTES_AT_ONCE = 8 * 1024 * 1024
@@ -129,7 +50,8 @@ class DeleteFileReader:
     def __init__(self, io: FileIO) -> None:
         self._io = io
         self._lock = threading.Lock()
-        self._once = cached(LRUCache(CACHED_FILES), key=lambda name, make: name, lock=threading.Lock())(_load)
+        cache = cached(LRUCache(CACHED_FILES), key=lambda name, make: name, lock=threading.Lock())
+        self._once: Callable[[Hashable, Callable[[], Any]], Any] = cache(lambda name, make: make())
         self._expected: defaultdict[str, set[Range]] = defaultdict(set)
         self._fetched: dict[tuple[str, Range], bytes] = {}
 
@@ -157,7 +79,12 @@ class DeleteFileReader:
 
     def keys(self, delete: DeleteScan, schemas: tuple[Schema, ...]) -> pa.Table:
         """The keys an equality delete removes, one column per schema of one column each."""
-        return self._once(("keys", delete.path, str(schemas)), lambda: self._keys(delete, schemas))
+
+        def read() -> pa.Table:
+            stored = _all_rows(*self._open(delete, delete.equality_ids), delete.equality_ids)
+            return key_columns(stored, schemas, {}, delete.path, stored.num_rows)
+
+        return self._once(("keys", delete.path, str(schemas)), read)
 
     def _vector(self, delete: DeleteScan) -> Positions:
         vector = decode_deletion_vector(self._blob(delete), delete.path)
@@ -188,7 +115,10 @@ class DeleteFileReader:
     def _by_path(self, delete: DeleteScan, expected: str) -> Mapping[str, Positions]:
         """Positions by path. The path column is not read where statistics prove that it holds only ``expected``."""
         source, footer = self._open(delete, (PATH_ID, POSITION_ID))
-        if _proves_one_path(footer, expected):
+        chunks = footer.chunks(footer.leaf_by_id[PATH_ID])
+        bounds = [*chunks.min_value, *chunks.max_value]
+        # A truncated upper bound is never equal to the full path.
+        if bounds and all(bound == expected.encode() for bound in bounds) and (chunks.null_count == 0).all():
             positions = read_plain_int64(source, footer, footer.leaf_by_id[POSITION_ID])
             if positions is None:
                 positions = np.asarray(_all_rows(source, footer, (POSITION_ID,)).column(0), dtype=np.int64)
@@ -203,10 +133,6 @@ class DeleteFileReader:
         order = np.lexsort((positions, codes))
         cuts = np.searchsorted(codes[order], np.arange(1, len(encoded.dictionary)))
         return dict(zip(encoded.dictionary.to_pylist(), np.split(positions[order], cuts), strict=True))
-
-    def _keys(self, delete: DeleteScan, schemas: tuple[Schema, ...]) -> pa.Table:
-        stored = _all_rows(*self._open(delete, delete.equality_ids), delete.equality_ids)
-        return key_columns(stored, schemas, {}, delete.path, stored.num_rows)
 
     def _open(self, delete: DeleteScan, field_ids: tuple[int, ...]) -> tuple[ByteSource, ParquetFooter]:
         if delete.format != "PARQUET":
@@ -224,10 +150,6 @@ class DeleteFileReader:
         return source, footer
 
 
-def _load(name: Hashable, make: Callable[[], Any]) -> Any:
-    return make()
-
-
 def _blob_range(delete: DeleteScan) -> Range:
     """Offset and length of a deletion vector in its Puffin file."""
     if delete.content_offset is None or delete.content_size is None:
@@ -243,8 +165,75 @@ def _all_rows(source: ByteSource, footer: ParquetFooter, field_ids: tuple[int, .
     return (read_row_groups if rows else read_selected)(source, footer, field_ids, rows)
 
 
-def _proves_one_path(footer: ParquetFooter, path: str) -> bool:
-    """Whether both bounds equal the path: a truncated upper bound is never equal to the full value."""
-    chunks, only = footer.chunks(footer.leaf_by_id[PATH_ID]), path.encode()
-    known = [*chunks.min_value, *chunks.max_value]
-    return bool(known) and all(value == only for value in known) and bool((chunks.null_count == 0).all())
+def decode_deletion_vector(blob: bytes, path: str) -> BitMap64:
+    """Decode the deleted row positions of one ``deletion-vector-v1`` blob of the Puffin specification.
+
+    Layout: length of magic and bitmap (4 bytes, big-endian), magic, a 64-bit Roaring bitmap in the portable format,
+    CRC-32 of magic and bitmap (big-endian). A damaged vector is never applied in part.
+    """
+    if len(blob) < 12:
+        raise _corrupt(path, f"{len(blob)} bytes are too few")
+    (length,) = struct.unpack_from(">I", blob)
+    if length + 8 != len(blob):
+        raise _corrupt(path, f"it says {length} bytes and has {len(blob) - 8}")
+    body = blob[4 : 4 + length]
+    if body[:4] != _MAGIC:
+        raise _corrupt(path, f"magic {body[:4].hex()} is not {_MAGIC.hex()}")
+    (checksum,) = struct.unpack_from(">I", blob, 4 + length)
+    if zlib.crc32(body) != checksum:
+        raise _corrupt(path, "the checksum does not match")
+    try:
+        return BitMap64.deserialize(body[4:])
+    except Exception as error:
+        raise _corrupt(path, f"the bitmap cannot be read: {error}") from error
+
+
+def encode_deletion_vector(positions: BitMap64) -> bytes:
+    """The blob for a set of row positions."""
+    body = _MAGIC + positions.serialize()
+    return struct.pack(">I", len(body)) + body + struct.pack(">I", zlib.crc32(body))
+
+
+def _corrupt(path: str, why: str) -> CorruptFileError:
+    return CorruptFileError(f"deletion vector in {path} is damaged: {why}", context={"file": path})
+
+
+def key_columns(
+    stored: pa.Table, keys: Sequence[Schema], constants: Mapping[int, object], path: str, rows: int
+) -> pa.Table:
+    """The columns of a key out of a file's rows; each schema holds one column, which may lie within structs."""
+    columns = []
+    for key in keys:
+        column = project(stored, key, constants, path, rows).column(0)
+        while pa.types.is_struct(column.type):  # a nested key: null where one of its structs is
+            column = pc.struct_field(column, [0])
+        columns.append(column)
+    return pa.table(columns, names=[str(key) for key in range(len(keys))])
+
+
+def matches_any(rows: pa.Table, deletes: pa.Table) -> npt.NDArray[np.bool_]:
+    """Whether each row's key is among the deletes; both tables have the key columns in the same order.
+
+    A row is deleted when all its key columns equal those of one delete row: null equals null, NaN equals NaN, and -0.0
+    differs from 0.0, as Iceberg compares struct keys. Keys become integer codes column by column.
+    """
+    codes = np.zeros(rows.num_rows + deletes.num_rows, dtype=np.int64)
+    for left, right in zip(map(_comparable, rows.columns), map(_comparable, deletes.columns), strict=True):
+        # One integer per row of both columns, equal where the values are; null has a code of its own.
+        both = pa.chunked_array([*left.chunks, *right.chunks], type=left.type).combine_chunks()
+        encoded = pc.dictionary_encode(both, null_encoding="encode")
+        column = np.asarray(encoded.indices.to_numpy(zero_copy_only=False), dtype=np.int64)
+        pairs = codes * (column.max(initial=0) + 1) + column
+        _, codes = np.unique(pairs, return_inverse=True)
+    return np.isin(codes[: rows.num_rows], codes[rows.num_rows :])
+
+
+def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Floating point as bit patterns with one NaN, extension types as their storage, everything else as it is."""
+    if isinstance(column.type, pa.BaseExtensionType):
+        return pa.chunked_array([chunk.storage for chunk in column.chunks], type=column.type.storage_type)
+    if pa.types.is_floating(column.type):
+        values = pc.if_else(pc.is_nan(column), pa.scalar(float("nan"), column.type), column)
+        bits = pa.int64() if column.type == pa.float64() else pa.int32()
+        return pa.chunked_array([chunk.view(bits) for chunk in values.chunks], type=bits)
+    return column

@@ -12,7 +12,6 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from floeplan.scan.model import PassSummary, SpecSummary
 from floeplan.scan.planned_scan import PlannedScan
 from floeplan.text import human_bytes, human_count, percent
 
@@ -70,9 +69,19 @@ def draw_pyramid(plan: PlannedScan) -> RenderableType:
 def explain(plan: PlannedScan) -> RenderableType:
     """The explanation for a rich console."""
     parts: list[RenderableType] = [_title(plan), draw_levels(plan), Text(""), _specs(plan)]
-    effects = _effects(plan)
-    if effects is not None:
-        parts += [Text(""), effects]
+    evaluated = [step for step in plan.passes if step.effects]
+    if evaluated:
+        # How many containers each conjunct drops on its own, per pass.
+        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+        table.add_column("dropped by each conjunct alone")
+        for step in evaluated:
+            table.add_column(f"of {human_count(step.total)} {step.unit}", justify="right")
+        table.add_column("why no more are dropped")
+        for effects in zip(*(step.effects for step in evaluated), strict=True):
+            dropped = [human_count(effect.dropped) if effect.dropped else "–" for effect in effects]
+            whys = [effect.why for effect in effects if effect.why]
+            table.add_row(effects[0].predicate, *dropped, whys[-1] if whys else "")
+        parts += [Text(""), table]
     parts += [Text(f"! {warning.message}", style="yellow") for warning in plan.warnings]
     parts += [Text(f"→ {line}", style="cyan") for line in advice(plan)]
     return Group(*parts)
@@ -102,8 +111,13 @@ def draw_levels(plan: PlannedScan) -> Table:
     for name, total, kept, show in levels:
         if kept is None:
             continue
-        of = "" if total is None else show(total)
-        table.add_row(name, of, _bar(kept, total), show(kept), "" if total is None else percent(kept, total))
+        bar = Text("")
+        if total:
+            # Anything kept is at least one mark wide.
+            width = min(BAR_WIDTH, max(1 if kept else 0, round(BAR_WIDTH * kept / total)))
+            bar = Text("█" * width, style="green") + Text("░" * (BAR_WIDTH - width), style="bright_black")
+        of, share = ("", "") if total is None else (show(total), percent(kept, total))
+        table.add_row(name, of, bar, show(kept), share)
     if summary.deletes_kept:
         table.add_row(
             "delete files", human_count(summary.deletes_total or 0), "", human_count(summary.deletes_kept), ""
@@ -111,58 +125,24 @@ def draw_levels(plan: PlannedScan) -> Table:
     return table
 
 
-def _bar(kept: int, total: int | None) -> Text:
-    """Kept out of total; anything kept is at least one mark wide."""
-    if not total:
-        return Text("")
-    width = min(BAR_WIDTH, max(1 if kept else 0, round(BAR_WIDTH * kept / total)))
-    return Text("█" * width, style="green") + Text("░" * (BAR_WIDTH - width), style="bright_black")
-
-
 def _specs(plan: PlannedScan) -> Table:
+    """The specs of the table, and how the partition fields of each evaluate the leaves of the predicate."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
-    for name, justify in (("spec", "right"), ("partitioned by", "left"), ("manifests", "right"), ("files", "right")):
-        table.add_column(name, justify=justify)  # type: ignore[arg-type]
-    table.add_column("bytes", justify="right")
+    for name in ("spec", "partitioned by", "manifests", "files", "bytes"):
+        table.add_column(name, justify="left" if name == "partitioned by" else "right")
     table.add_column("predicate on partition fields")
     for spec in plan.specs:
+        notes = []
+        for note in spec.notes:
+            if note.field is not None:
+                reason = f" ({note.reason})" if note.reason and note.how != "exact" else ""
+                notes.append(f"{note.predicate}: {_HOW[note.how]} on {note.field}{reason}")
         table.add_row(
             str(spec.spec_id),
             spec.spec,
             f"{human_count(spec.manifests_kept)}/{human_count(spec.manifests_total)}",
             f"{human_count(spec.files_kept)}/{'?' if spec.files_total is None else human_count(spec.files_total)}",
             human_bytes(spec.bytes_kept),
-            _notes(spec),
+            "\n".join(notes),
         )
     return table
-
-
-def _notes(spec: SpecSummary) -> str:
-    """The leaves that a partition field of the spec evaluates, and how exactly."""
-    lines = []
-    for note in spec.notes:
-        if note.field is not None:
-            reason = f" ({note.reason})" if note.reason and note.how != "exact" else ""
-            lines.append(f"{note.predicate}: {_HOW[note.how]} on {note.field}{reason}")
-    return "\n".join(lines)
-
-
-def _effects(plan: PlannedScan) -> Table | None:
-    """The number of containers that each conjunct drops on its own, per pass."""
-    evaluated = [step for step in plan.passes if step.effects]
-    if not evaluated:
-        return None
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
-    table.add_column("dropped by each conjunct alone")
-    for step in evaluated:
-        table.add_column(f"of {human_count(step.total)} {step.unit}", justify="right")
-    table.add_column("why no more are dropped")
-    for position, effect in enumerate(evaluated[0].effects):
-        whys = [step.effects[position].why for step in evaluated if step.effects[position].why]
-        table.add_row(effect.predicate, *(_dropped(step, position) for step in evaluated), whys[-1] if whys else "")
-    return table
-
-
-def _dropped(step: PassSummary, position: int) -> str:
-    dropped = step.effects[position].dropped
-    return human_count(dropped) if dropped else "–"

@@ -31,45 +31,6 @@ from floeplan.scan.projection import FIELD_ID, project
 from floeplan.schemas import fields_by_id
 from floeplan.vectors import Mask
 
-
-def with_mapped_ids(table: pa.Table, mapping: NameMapping | None, path: str) -> pa.Table:
-    """Assign field ids to the columns of a file without them, by the table's name mapping.
-
-    A column that the mapping does not name gets no id and is not read. A table without a mapping is an error: columns
-    are never guessed by name or position.
-    """
-    if mapping is None:
-        raise UnsupportedError(
-            f"the columns of {path} carry no field ids and the table has no name mapping; "
-            "set the table property schema.name-mapping.default",
-            context={"file": path},
-        )
-    names = mapping._field_by_name
-    ids = {name: field.field_id for name, field in names.items() if field.field_id is not None}
-    fields = [_mapped(field, field.name, ids) for field in table.schema]
-    columns = [column.cast(field.type) for column, field in zip(table.columns, fields, strict=True)]
-    return pa.Table.from_arrays(columns, schema=pa.schema(fields))
-
-
-def _mapped(field: pa.Field, path: str, ids: dict[str, int]) -> pa.Field:
-    type_ = _mapped_type(field.type, path, ids)
-    metadata = {FIELD_ID: str(ids[path])} if path in ids else None
-    return pa.field(field.name, type_, field.nullable, metadata)
-
-
-def _mapped_type(type_: pa.DataType, path: str, ids: dict[str, int]) -> pa.DataType:
-    if pa.types.is_struct(type_):
-        return pa.struct([_mapped(child, f"{path}.{child.name}", ids) for child in type_])
-    if pa.types.is_list(type_):
-        return pa.list_(_mapped(type_.value_field, f"{path}.element", ids))
-    if pa.types.is_large_list(type_):
-        return pa.large_list(_mapped(type_.value_field, f"{path}.element", ids))
-    if pa.types.is_map(type_):
-        key = _mapped(type_.key_field, f"{path}.key", ids)
-        return pa.map_(key, _mapped(type_.item_field, f"{path}.value", ids))
-    return type_
-
-
 EQUALITY = (DeleteKind.EQUALITY_GLOBAL, DeleteKind.EQUALITY_PARTITION)
 
 
@@ -184,46 +145,79 @@ class OpenFile:
         """These rows in the columns of a schema, and which of them no equality delete removes."""
         keys = [(delete, self._key_schemas(delete)) for delete in self.file.deletes if delete.kind in EQUALITY]
         path, rows, constants = self.file.path, selection.row_count, self.file.constants
-        stored = self._stored([schema, *chain.from_iterable(schemas for _, schemas in keys)], selection)
+        stored = self._read_stored([schema, *chain.from_iterable(schemas for _, schemas in keys)], selection)
         live = np.ones(rows, dtype=np.bool_)
         for delete, schemas in keys:
             row_keys = key_columns(stored, schemas, constants, path, rows)
             live &= ~matches_any(row_keys, self._deletes.keys(delete, schemas))
         return project(stored, schema, constants, path, rows), live
 
-    def _stored(self, schemas: Sequence[Schema], selection: RowSelection) -> pa.Table:
-        if self.footer.has_field_ids:
-            columns = _stored_columns(self.footer, schemas)
-            read = read_row_groups if columns and selects_every_page(self.footer, selection) else read_selected
-            return read(self.source, self.footer, columns, selection)
-        stored = read_selected(self.source, self.footer, None, selection)
-        return with_mapped_ids(stored, self._table.mapping, self.file.path)
+    def _read_stored(self, schemas: Sequence[Schema], selection: RowSelection) -> pa.Table:
+        """The stored columns that these schemas need."""
+        if not self.footer.has_field_ids:
+            stored = read_selected(self.source, self.footer, None, selection)
+            return with_mapped_ids(stored, self._table.mapping, self.file.path)
+        fields = [_stored_ids(field, self.footer.field_ids) for schema in schemas for field in schema.fields]
+        columns = list(dict.fromkeys(chain.from_iterable(fields)))
+        read = read_row_groups if columns and selects_every_page(self.footer, selection) else read_selected
+        return read(self.source, self.footer, columns, selection)
 
     def _key_schemas(self, delete: DeleteScan) -> tuple[Schema, ...]:
         """One schema per key, from the newest schema that has it: keys may be columns dropped since."""
-        return tuple(self._key_schema(field_id, delete.path) for field_id in delete.equality_ids)
-
-    def _key_schema(self, field_id: int, path: str) -> Schema:
-        for schema in self._table.schemas:
-            if field_id in fields_by_id(schema):
-                return prune_columns(schema, {field_id}, select_full_types=False)
-        raise CorruptMetadataError(
-            f"equality delete {path} names field id {field_id}, which no schema of the table has",
-            context={"file": path, "field_id": field_id},
-        )
-
-
-def _stored_columns(footer: ParquetFooter, schemas: Iterable[Schema]) -> list[int]:
-    """Columns to fetch; a struct whose projected fields are all newer than the file is fetched for its nulls."""
-    fields = chain.from_iterable(schema.fields for schema in schemas)
-    return list(dict.fromkeys(chain.from_iterable(_stored(field, footer.field_ids) for field in fields)))
+        found = []
+        for field_id in delete.equality_ids:
+            schema = next((schema for schema in self._table.schemas if field_id in fields_by_id(schema)), None)
+            if schema is None:
+                raise CorruptMetadataError(
+                    f"equality delete {delete.path} names field id {field_id}, which no schema of the table has",
+                    context={"file": delete.path, "field_id": field_id},
+                )
+            found.append(prune_columns(schema, {field_id}, select_full_types=False))
+        return tuple(found)
 
 
-def _stored(field: NestedField, stored: frozenset[int]) -> list[int]:
-    """What to fetch of one field: lists and maps as a whole, structs by their fields."""
+def _stored_ids(field: NestedField, stored: frozenset[int]) -> list[int]:
+    """What to fetch of one field: lists and maps as a whole, structs by their fields.
+
+    A struct whose projected fields are all newer than the file is fetched for its nulls.
+    """
     if field.field_id not in stored:
         return []
     if not isinstance(field.field_type, StructType):
         return [field.field_id]
-    inside = chain.from_iterable(_stored(child, stored) for child in field.field_type.fields)
+    inside = chain.from_iterable(_stored_ids(child, stored) for child in field.field_type.fields)
     return list(inside) or [field.field_id]
+
+
+def with_mapped_ids(table: pa.Table, mapping: NameMapping | None, path: str) -> pa.Table:
+    """Assign field ids to the columns of a file without them, by the table's name mapping.
+
+    A column that the mapping does not name gets no id and is not read. A table without a mapping is an error: columns
+    are never guessed by name or position.
+    """
+    if mapping is None:
+        raise UnsupportedError(
+            f"the columns of {path} carry no field ids and the table has no name mapping; "
+            "set the table property schema.name-mapping.default",
+            context={"file": path},
+        )
+    names = mapping._field_by_name
+    ids = {name: field.field_id for name, field in names.items() if field.field_id is not None}
+    fields = [_mapped(field, field.name, ids) for field in table.schema]
+    columns = [column.cast(field.type) for column, field in zip(table.columns, fields, strict=True)]
+    return pa.Table.from_arrays(columns, schema=pa.schema(fields))
+
+
+def _mapped(field: pa.Field, path: str, ids: dict[str, int]) -> pa.Field:
+    type_ = field.type
+    if pa.types.is_struct(type_):
+        type_ = pa.struct([_mapped(child, f"{path}.{child.name}", ids) for child in type_])
+    elif pa.types.is_list(type_):
+        type_ = pa.list_(_mapped(type_.value_field, f"{path}.element", ids))
+    elif pa.types.is_large_list(type_):
+        type_ = pa.large_list(_mapped(type_.value_field, f"{path}.element", ids))
+    elif pa.types.is_map(type_):
+        key = _mapped(type_.key_field, f"{path}.key", ids)
+        type_ = pa.map_(key, _mapped(type_.item_field, f"{path}.value", ids))
+    metadata = {FIELD_ID: str(ids[path])} if path in ids else None
+    return pa.field(field.name, type_, field.nullable, metadata)

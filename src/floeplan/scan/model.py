@@ -1,4 +1,4 @@
-"""The files of a plan.
+"""The files of a plan, and the options of planning.
 
 A plan is columnar: the kept entries, their deletes, residuals and row groups. ``PlannedFiles`` creates a ``FileScan``
 per file only when it is accessed, so a plan of 400,000 files costs no Python object per file.
@@ -7,7 +7,7 @@ per file only when it is accessed, so a plan of 400,000 files costs no Python ob
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, overload
 
 import numpy as np
@@ -21,7 +21,6 @@ from floeplan.parquet.prune.selection import RowSelection, distinct
 from floeplan.predicate.ir import TRUE, IrExpr
 from floeplan.predicate.stats import TriState
 from floeplan.scan.projection import PartitionNames
-from floeplan.snapshot.passes import ConjunctEffect
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
@@ -32,26 +31,9 @@ if TYPE_CHECKING:
     from floeplan.vectors import Ints
 
 _BATCH = 1024
-_FILE_COLUMNS = (
-    "spec_id",
-    "file_path",
-    "file_format",
-    "record_count",
-    "file_size_in_bytes",
-    "sequence_number",
-    "key_metadata",
-)
-
-_DELETE_COLUMNS = (
-    "file_path",
-    "file_format",
-    "record_count",
-    "file_size_in_bytes",
-    "sequence_number",
-    "equality_ids",
-    "content_offset",
-    "content_size_in_bytes",
-)
+_SHARED_COLUMNS = ("file_path", "file_format", "record_count", "file_size_in_bytes", "sequence_number")
+_FILE_COLUMNS = ("spec_id", *_SHARED_COLUMNS, "key_metadata")
+_DELETE_COLUMNS = (*_SHARED_COLUMNS, "equality_ids", "content_offset", "content_size_in_bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +103,6 @@ class FileScan:
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
-        selection = None if self.row_selection is None else self.row_selection.to_pairs()
         return {
             "path": self.path,
             "spec_id": self.spec_id,
@@ -129,7 +110,7 @@ class FileScan:
             "record_count": self.record_count,
             "file_size": self.file_size,
             "row_groups": None if self.row_groups is None else list(self.row_groups),
-            "row_selection": selection,
+            "row_selection": None if self.row_selection is None else self.row_selection.to_pairs(),
             "deletes": [delete.to_dict() for delete in self.deletes],
             "residual": str(self.residual),
             "tri_state": self.tri_state.name.lower(),
@@ -183,9 +164,13 @@ class PlannedFiles(Sequence[FileScan]):
         """Create the objects of some files, ``_BATCH`` rows of the columns at a time."""
         partition = [partition_column(field_id) for field_id in self.entries.partition_types]
         columns = self.entries.table.select([*_FILE_COLUMNS, *partition])
+        delete_columns = self.deletes.table.select([name for name in _DELETE_COLUMNS if name in self.deletes])
         for start in range(0, len(rows), _BATCH):
             some = rows[start : start + _BATCH]
-            deletes = self._deletes_of(some)
+            # Files share the object of a shared delete file.
+            used = distinct(np.concatenate([self.matches.of(row) for row in some]).astype(np.int64))
+            entries = delete_columns.take(pa.array(used)).to_pylist()
+            deletes = {row: self._delete(row, entry) for row, entry in zip(used.tolist(), entries, strict=True)}
             for row, entry in zip(some, columns.take(pa.array(some)).to_pylist(), strict=True):
                 yield self._file(row, entry, deletes)
 
@@ -210,12 +195,6 @@ class PlannedFiles(Sequence[FileScan]):
             constants=self.names.identities(spec_id, entry),
         )
 
-    def _deletes_of(self, rows: range) -> dict[int, DeleteScan]:
-        """The deletes of some files by their row; files share the object of a shared delete file."""
-        used = distinct(np.concatenate([self.matches.of(row) for row in rows]).astype(np.int64))
-        entries = self.deletes.table.select([name for name in _DELETE_COLUMNS if name in self.deletes])
-        return dict(zip(used.tolist(), map(self._delete, used, entries.take(pa.array(used)).to_pylist()), strict=True))
-
     def _delete(self, row: int, entry: dict[str, Any]) -> DeleteScan:
         return DeleteScan(
             path=entry["file_path"],
@@ -230,106 +209,6 @@ class PlannedFiles(Sequence[FileScan]):
         )
 
 
-# The numbers of a plan per pass and per partition spec.
-#
-# A number that metadata does not give is ``None``, never a guess: row groups of files whose footers were not opened,
-# bytes of files whose manifests were skipped and whose snapshot has no totals.
-
-
-@dataclass(frozen=True, slots=True)
-class ScanPlanSummary:
-    """Totals of the table's snapshot and what of it the plan reads."""
-
-    manifests_total: int
-    manifests_kept: int
-    delete_manifests_total: int
-    delete_manifests_kept: int
-    files_total: int | None
-    files_kept: int
-    row_groups_total: int | None
-    row_groups_kept: int | None
-    rows_total: int | None
-    rows_kept: int
-    bytes_total: int | None
-    bytes_kept: int
-    deletes_total: int | None
-    deletes_kept: int
-    planning_ms: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON form."""
-        return _plain(self)
-
-
-@dataclass(frozen=True, slots=True)
-class PassSummary:
-    """One pruning pass: how many containers it evaluated and kept, and the effect of each conjunct.
-
-    ``unit`` names what is counted: manifests, files, row groups or pages. ``proven`` counts the kept containers in
-    which every row matches.
-    """
-
-    name: str
-    unit: str
-    total: int
-    kept: int
-    proven: int
-    effects: tuple[ConjunctEffect, ...]
-    milliseconds: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON form."""
-        return {
-            "name": self.name,
-            "unit": self.unit,
-            "total": self.total,
-            "kept": self.kept,
-            "proven": self.proven,
-            "effects": [effect.to_dict() for effect in self.effects],
-            "milliseconds": self.milliseconds,
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class LeafNote:
-    """How one leaf of the predicate was lifted through a spec.
-
-    ``field`` is the partition field that answers it best, if any does; ``how`` is exact, conservative or cannot.
-    """
-
-    predicate: str
-    field: str | None
-    how: str
-    reason: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON form."""
-        return _plain(self)
-
-
-@dataclass(frozen=True, slots=True)
-class SpecSummary:
-    """One partition spec: its files, and how the predicate was lifted through it.
-
-    ``recovered`` counts kept files of other specs whose tuple under the table's default spec is provable from their
-    column bounds; ``None`` when it was not requested.
-    """
-
-    spec_id: int
-    spec: str
-    manifests_total: int
-    manifests_kept: int
-    files_total: int | None
-    files_kept: int
-    bytes_kept: int
-    recovered: int | None
-    notes: tuple[LeafNote, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON form."""
-        return {**_plain(self), "notes": [note.to_dict() for note in self.notes]}
-
-
 @dataclass(frozen=True, slots=True)
 class PlanWarning:
     """Something a reader of the plan should know; ``kind`` is stable, ``message`` is for people."""
@@ -341,14 +220,6 @@ class PlanWarning:
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
         return {"kind": self.kind, "message": self.message, "context": dict(self.context)}
-
-
-def _plain(numbers: ScanPlanSummary | LeafNote | SpecSummary) -> dict[str, Any]:
-    """Fields by name. ``asdict`` would copy each value, and every scan is reported."""
-    return {field.name: getattr(numbers, field.name) for field in fields(numbers)}
-
-
-# Options of scan planning.
 
 
 DEFAULT_CONCURRENCY = 64

@@ -1,4 +1,4 @@
-"""``plan_scan``: three passes from a predicate to the files, row groups and deletes to read.
+"""``plan_scan`` and its result ``ScanPlan``: from a predicate to the files, row groups and deletes to read.
 
 ::
 
@@ -6,40 +6,49 @@
       partition summaries       union partition tuple    footer statistics
       of every spec             and column bounds        (page index, bloom filters)
 
-Each pass consumes only what the one before kept. The rule of all three: what cannot be proven absent is read.
+Each pass consumes only what the one before kept. The rule of all three: what cannot be proven absent is read. A footer
+that cannot be read, a file that is not Parquet, or one whose columns carry no field ids, is kept whole, with a warning.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Sequence
-from dataclasses import replace
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from cachetools import LRUCache, cached
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DoubleType, FloatType
 
 from floeplan.catalog import load_table
+from floeplan.errors import FloeplanError, UnsupportedError
 from floeplan.metadata.manifests.entries import EntryColumns
 from floeplan.metadata.manifests.manifest_list import DATA
 from floeplan.metadata.manifests.stats import file_stats
-from floeplan.partition.fields import source_types
+from floeplan.parquet.footer.footer import ParquetFooter, read_footer
+from floeplan.parquet.prune.options import PruneOptions
+from floeplan.parquet.prune.pruner import Pruner
+from floeplan.parquet.source import ByteSource, open_source
+from floeplan.partition.fields import BoundField, source_types
+from floeplan.predicate.build import column_of, map_leaves
 from floeplan.predicate.build import columns as predicate_columns
 from floeplan.predicate.compile import CompileResult, PredicateSource, compile_predicate
-from floeplan.predicate.ir import TRUE
+from floeplan.predicate.ir import TRUE, IrExpr, Opaque
 from floeplan.predicate.stats import TriState
-from floeplan.scan.footers import FooterPass, FooterRequest
-from floeplan.scan.model import PassSummary, PlannedFiles, PlanWarning, RowGroups, ScanOptions
-from floeplan.scan.planned_scan import Totals, summarise
+from floeplan.scan.model import PlannedFiles, PlanWarning, RowGroups, ScanOptions
+from floeplan.scan.planned_scan import PassSummary, PlannedScan, Totals, summarise
 from floeplan.scan.projection import PartitionNames
-from floeplan.scan.report import default_store, scan_report, store_report
-from floeplan.scan.scan_plan import ScanPlan
+from floeplan.scan.report import default_store, scan_report
 from floeplan.schemas import fields_by_id
 from floeplan.snapshot.passes import (
-    ConjunctEffect,
     EvaluatedFiles,
     Predicate,
     ScanDeletes,
@@ -50,9 +59,13 @@ from floeplan.snapshot.passes import (
     match,
 )
 from floeplan.snapshot.reader import ScanTarget, SnapshotReader, resolve_target, select
-from floeplan.vectors import Ints, Mask
+from floeplan.vectors import Mask
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 FOOTERS = "footers"
+FOOTER_CACHE_FILES = 4096
 _log = logging.getLogger(__name__)
 _SLICE_BYTES = 8 * 1024 * 1024
 """Manifests decoded before their entries are evaluated: enough for vectors to pay, few enough to reuse the memory."""
@@ -94,6 +107,51 @@ def plan_scan(
     return _Planner(target, compiled, schema, columns is not None, chosen).plan()
 
 
+@dataclass(frozen=True, slots=True)
+class ScanPlan(PlannedScan):
+    """What a scan reads and why; see ``PlannedScan`` for the attributes.
+
+    The imports in the methods save start-up time: many plans are neither drawn nor read in this process.
+    """
+
+    def explain(self) -> str:
+        """The pruning pyramid and what did and did not prune, as plain text."""
+        from floeplan.scan.explain import explain_text
+
+        return explain_text(self)
+
+    def to_arrow(self, columns: Sequence[str] | None = None, limit: int | None = None) -> pa.Table:
+        """Read the matching rows: deletes applied, residuals evaluated, columns projected to the schema.
+
+        Args:
+            columns: Columns to read, in this order; those of the plan when not given.
+            limit: Read at most this many rows.
+        """
+        from floeplan.scan.read import read_plan
+
+        schema = self.schema if columns is None else select(self.target.schema, columns)
+        return read_plan(self, schema, limit)
+
+    def count(self) -> int:
+        """The number of matching rows, from metadata where possible."""
+        from floeplan.scan.read import count_rows
+
+        return count_rows(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON document of the plan."""
+        snapshot = self.target.snapshot
+        return {
+            "snapshot_id": None if snapshot is None else snapshot.snapshot_id,
+            "compile": self.compiled.to_dict(),
+            "summary": self.summary.to_dict(),
+            "specs": [spec.to_dict() for spec in self.specs],
+            "passes": [step.to_dict() for step in self.passes],
+            "files": [file.to_dict() for file in self.files],
+            "warnings": [warning.to_dict() for warning in self.warnings],
+        }
+
+
 class _Planner:
     """One planning run: a method per pass."""
 
@@ -108,10 +166,11 @@ class _Planner:
         self.reader = SnapshotReader.open(
             target.table, target.snapshot, cache=options.cache, root=options.root, max_workers=options.concurrency
         )
-        self.union = self.reader.union
-        self.predicate = Predicate(compiled.predicate, predicate_columns(compiled.predicate), self.union)
+        union = self.union = self.reader.union
+        self.predicate = Predicate(compiled.predicate, predicate_columns(compiled.predicate), union)
         self.passes: list[PassSummary] = []
         self.warnings = [PlanWarning("not-compiled", e.message, e.to_dict()) for e in compiled.errors]
+        self.pruner_of = cache(lambda spec: file_pruner(compiled, target.schema, union.spec(spec).fields, options))
 
     def plan(self) -> ScanPlan:
         started = time.perf_counter()
@@ -126,8 +185,8 @@ class _Planner:
         opened: dict[int, RowGroups] = {}
         if self.options.footers and self.compiled.predicate != TRUE:
             kept, opened = self._pass_footers(kept)
-        files = self._files(kept, deletes, opened)
-        elapsed = (time.perf_counter() - started) * 1000
+        files = planned_files(self.target, self.predicate, kept, deletes, opened)
+        elapsed = _milliseconds_since(started)
         totals = Totals(
             target=self.target,
             manifests=self.reader.manifests,
@@ -143,8 +202,14 @@ class _Planner:
         plan = ScanPlan(self.target, self.compiled, self.schema, files, summary, totals, passes, warnings)
         report = self.options.report
         store = (default_store() if report else None) if isinstance(report, bool) else report
-        warning = None if store is None else store_report(store, lambda: scan_report(plan))
-        return plan if warning is None else replace(plan, warnings=(*plan.warnings, warning))
+        try:
+            if store is not None:
+                store.append(scan_report(plan))
+        except Exception as error:  # a warning only, because the scan itself is unaffected
+            message = f"the scan report was not stored: {error}"
+            warning = PlanWarning("report-not-stored", message, {"error": str(error)})
+            return replace(plan, warnings=(*plan.warnings, warning))
+        return plan
 
     def _pass_manifests(self) -> Mask:
         clock = time.perf_counter()
@@ -152,7 +217,8 @@ class _Planner:
         data, keep = ~is_delete_manifest(self.reader.manifests), evaluation.tri.keep
         kept, proven = int((keep & data).sum()), int((evaluation.tri.all_match & data).sum())
         effects = evaluation.effects(data, lambda _: "")
-        self._record("manifest list", "manifests", int(data.sum()), kept, proven, effects, clock)
+        elapsed = _milliseconds_since(clock)
+        self.passes.append(PassSummary("manifest list", "manifests", int(data.sum()), kept, proven, effects, elapsed))
         return keep
 
     def _pass_entries(self, keep: Mask, deletes: ScanDeletes) -> EvaluatedFiles:
@@ -166,89 +232,123 @@ class _Planner:
         if distributed is not None and len(rows) >= distributed.threshold:
             files = distributed.evaluate(self.predicate, self.reader.manifests, rows, columns, self.target.table.io)
         else:
+            slices = [rows]
+            # In slices the memory of dropped entries is reused: fresh memory costs more than evaluation. Where all
+            # entries are kept, or come from a columnar file, a single slice is fastest.
+            columnar = self.options.cache or self.reader.root is not None
+            if not columnar and self.compiled.predicate != TRUE:
+                slice_of = np.cumsum(self.reader.manifests.length[rows]) // _SLICE_BYTES
+                slices = np.split(rows, np.flatnonzero(np.diff(slice_of)) + 1)
             # Decoding drops DELETED entries for free; dropping cached ones would copy every column, and evaluation
             # leaves them out anyway.
             read = partial(self.reader.entries, columns=columns, live=self.reader.cache is None)
-            files = concat_evaluated([evaluate_files(self.predicate, read(part)) for part in self._slices(rows)])
+            files = concat_evaluated([evaluate_files(self.predicate, read(part)) for part in slices])
         kept, proven = len(files.entries), int((files.states == TriState.TRUE).sum())
-        self._record("manifest entries", "files", files.total, kept, proven, files.effects, clock)
+        elapsed = _milliseconds_since(clock)
+        self.passes.append(PassSummary("manifest entries", "files", files.total, kept, proven, files.effects, elapsed))
         return files
-
-    def _slices(self, rows: Ints) -> list[Ints]:
-        """Split the manifests so that memory of dropped entries is reused: fresh memory costs more than evaluation.
-
-        Where all entries are kept, or come from a columnar file, a single slice is fastest.
-        """
-        if self.options.cache or self.reader.root is not None or self.compiled.predicate == TRUE:
-            return [rows]
-        slice_of = np.cumsum(self.reader.manifests.length[rows]) // _SLICE_BYTES
-        if not len(slice_of) or slice_of[-1] == slice_of[0]:
-            return [rows]
-        return np.split(rows, np.flatnonzero(np.diff(slice_of)) + 1)
 
     def _pass_footers(self, kept: EvaluatedFiles) -> tuple[EvaluatedFiles, dict[int, RowGroups]]:
         """Open the files that are not proven, and drop those without a matching row group."""
         clock = time.perf_counter()
-        unproven = np.flatnonzero(kept.states != TriState.TRUE)
-        footers = FooterPass(
-            self.compiled, self.target.schema, self.projected, self.union, self.target.table.io, self.options
-        )
-        opened, warnings = footers.run(self._footer_requests(kept, unproven))
-        self.warnings += warnings
+        rows = np.flatnonzero(kept.states != TriState.TRUE)
+        entries = kept.entries.take(rows)
+        # Parquet statistics do not count NaN, which sorts above every number; the manifest may prove that a file has
+        # none in a column.
+        floats = [c for c in self.predicate.columns.values() if isinstance(c.type, FloatType | DoubleType)]
+        known = file_stats(entries, floats).columns.items()
+        without_nan = [frozenset(i for i, stats in known if not stats.may_nan[at]) for at in range(len(rows))]
+        paths, formats = entries.path.to_pylist(), entries.array("file_format").to_pylist()
+        sizes, specs = entries.ints("file_size_in_bytes").tolist(), entries.spec_id.tolist()
+        with ThreadPoolExecutor(max(1, min(self.options.concurrency, len(rows))), "floeplan-footer") as pool:
+            answers = list(pool.map(self._open_footer, paths, sizes, formats, specs, without_nan))
+
+        opened = {row: a for row, a in zip(rows.tolist(), answers, strict=True) if isinstance(a, RowGroups)}
+        self.warnings += [answer for answer in answers if isinstance(answer, PlanWarning)]
         groups = opened.values()
         total, groups_kept = sum(g.total for g in groups), sum(len(g.kept) for g in groups)
-        self._record(FOOTERS, "row groups", total, groups_kept, sum(len(g.kept) for g in groups if g.proven), (), clock)
+        proven, elapsed = sum(len(g.kept) for g in groups if g.proven), _milliseconds_since(clock)
+        self.passes.append(PassSummary(FOOTERS, "row groups", total, groups_kept, proven, (), elapsed))
         if pages := sum(g.pages_total for g in groups):
-            self._record("page index", "pages", pages, sum(g.pages_kept for g in groups), 0, (), clock)
+            pages_kept = sum(g.pages_kept for g in groups)
+            self.passes.append(PassSummary("page index", "pages", pages, pages_kept, 0, (), elapsed))
         keep = np.ones(len(kept.entries), dtype=np.bool_)
         keep[[row for row, groups in opened.items() if not groups.kept]] = False
         position = np.cumsum(keep) - 1
         return kept.narrowed(keep), {int(position[row]): groups for row, groups in opened.items() if groups.kept}
 
-    def _footer_requests(self, kept: EvaluatedFiles, rows: Ints) -> list[FooterRequest]:
-        entries = kept.entries.take(rows)
-        # Parquet statistics do not count NaN; the manifest may prove that a file has none in a column.
-        floats = [c for c in self.predicate.columns.values() if isinstance(c.type, FloatType | DoubleType)]
-        known = file_stats(entries, floats).columns
-        without_nan = [
-            frozenset(i for i, stats in known.items() if not stats.may_nan[row]) for row in range(len(entries))
-        ]
-        return list(
-            map(
-                FooterRequest,
-                rows.tolist(),
-                entries.path.to_pylist(),
-                entries.ints("file_size_in_bytes").tolist(),
-                entries.spec_id.tolist(),
-                entries.array("file_format").to_pylist(),
-                without_nan,
-            )
+    def _open_footer(
+        self, path: str, size: int, format_: str, spec_id: int, without_nan: frozenset[int]
+    ) -> RowGroups | PlanWarning:
+        """The row groups of one file that may match; a warning when its footer cannot be used."""
+        try:
+            if format_ != "PARQUET":
+                raise UnsupportedError(f"it is {format_}, not Parquet")
+            source = open_source(path, self.target.table.io)
+            footer = cached_footer(path, size, source)
+            if not footer.has_field_ids:
+                raise UnsupportedError("its columns carry no field ids")
+            result = self.pruner_of(spec_id).examine(source, footer, without_nan=without_nan).result()
+        except (FloeplanError, OSError) as error:
+            context = {"file": path, "spec_id": spec_id}
+            return PlanWarning("footer-not-used", f"{path} is kept whole: {error}", context)
+        kept = np.array(result.row_groups, dtype=np.int64)
+        whole = int(footer.row_group_rows[kept].sum()) == result.rows_selected
+        columns = [leaf for leaf in footer.leaves if self.projected is None or leaf.field_id in self.projected]
+        return RowGroups(
+            kept=result.row_groups,
+            total=footer.num_row_groups,
+            rows=result.rows_selected,
+            bytes=sum(int(footer.chunks(leaf).total_compressed_size[kept].sum()) for leaf in columns),
+            selection=None if whole else result.file_selection,
+            proven=bool((result.row_group_states[kept] == TriState.TRUE).all()),
+            pages_total=result.pages_total,
+            pages_kept=result.pages_kept,
         )
 
-    def _files(self, kept: EvaluatedFiles, deletes: ScanDeletes, opened: dict[int, RowGroups]) -> PlannedFiles:
-        residuals, codes = kept.residuals(self.predicate.expr)
-        sources = source_types(self.target.schema, self.target.metadata.schemas)
-        return PlannedFiles(
-            entries=kept.entries,
-            states=kept.states,
-            residuals=residuals,
-            residual_of=codes,
-            deletes=deletes.entries,
-            delete_kinds=deletes.kinds,
-            matches=match(kept.entries, deletes, self.union, sources),
-            row_groups=opened,
-            names=PartitionNames(self.union, kept.entries.partition_types),
-        )
 
-    def _record(
-        self,
-        name: str,
-        unit: str,
-        total: int,
-        kept: int,
-        proven: int,
-        effects: tuple[ConjunctEffect, ...],
-        clock: float,
-    ) -> None:
-        elapsed = round((time.perf_counter() - clock) * 1000, 3)
-        self.passes.append(PassSummary(name, unit, total, kept, proven, effects, elapsed))
+def _milliseconds_since(clock: float) -> float:
+    return round((time.perf_counter() - clock) * 1000, 3)
+
+
+@cached(LRUCache(FOOTER_CACHE_FILES), key=lambda path, size, source: (path, size), lock=threading.Lock())
+def cached_footer(path: str, size: int, source: ByteSource) -> ParquetFooter:
+    """The footer of a file, from an LRU cache by path and size: data files never change."""
+    return read_footer(source)
+
+
+def file_pruner(compiled: CompileResult, schema: Schema, fields: Sequence[BoundField], options: ScanOptions) -> Pruner:
+    """The pruner for the row groups of files of one partition spec.
+
+    A column that a file lacks is null in it, unless the table gives it another value: an identity partition value or an
+    initial default. Leaves on such columns become opaque, so that no statistics answer them.
+    """
+    given = {field.source_id for field in fields if isinstance(field.transform, IdentityTransform)}
+    given |= {i for i, field in fields_by_id(schema).items() if field.initial_default is not None}
+
+    def without_given(leaf: IrExpr) -> IrExpr:
+        column = column_of(leaf)
+        return Opaque(str(leaf), (column.field_id,), None) if column and column.field_id in given else leaf
+
+    expr = map_leaves(compiled.predicate, without_given)
+    prune_options = PruneOptions(page_index=options.page_index, bloom_filter=options.bloom_filter)
+    return Pruner(CompileResult(expr, expr, expr, compiled.errors), schema, prune_options)
+
+
+def planned_files(
+    target: ScanTarget, predicate: Predicate, kept: EvaluatedFiles, deletes: ScanDeletes, opened: dict[int, RowGroups]
+) -> PlannedFiles:
+    """The kept files with their residuals and the deletes that apply to them."""
+    residuals, codes = kept.residuals(predicate.expr)
+    sources = source_types(target.schema, target.metadata.schemas)
+    return PlannedFiles(
+        entries=kept.entries,
+        states=kept.states,
+        residuals=residuals,
+        residual_of=codes,
+        deletes=deletes.entries,
+        delete_kinds=deletes.kinds,
+        matches=match(kept.entries, deletes, predicate.union, sources),
+        row_groups=opened,
+        names=PartitionNames(predicate.union, kept.entries.partition_types),
+    )

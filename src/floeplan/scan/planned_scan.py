@@ -1,12 +1,16 @@
-"""``PlannedScan``: the data of a scan plan, without the ways to explain or read it."""
+"""``PlannedScan``: the data of a scan plan without the ways to explain or read it, and its numbers.
+
+``ScanPlanSummary`` has what the snapshot holds and what the plan reads, ``PassSummary`` the same per pass, and
+``SpecSummary`` per partition spec. A number that metadata does not give is ``None``, never a guess: row groups of files
+whose footers were not opened, bytes of files whose manifests were skipped and whose snapshot has no totals.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 
 from floeplan.metadata.manifests.entries import EntriesTable
@@ -16,139 +20,11 @@ from floeplan.partition.recover import recover_tuples
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.compile import CompileResult
 from floeplan.predicate.ir import Column
-from floeplan.scan.model import LeafNote, PassSummary, PlannedFiles, PlanWarning, ScanPlanSummary, SpecSummary
-from floeplan.snapshot.passes import is_delete_manifest
+from floeplan.scan.model import PlannedFiles, PlanWarning
+from floeplan.snapshot.passes import ConjunctEffect, is_delete_manifest
 from floeplan.snapshot.reader import ScanTarget
-from floeplan.vectors import Mask
-
-# Summaries of a plan: what the snapshot holds and what the plan reads, in total and per partition spec.
-
-
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """The inputs of the summaries; ``row_groups_total`` counts those of all opened files."""
-
-    target: ScanTarget
-    manifests: ManifestListTable
-    kept: Mask
-    union: UnionPartitionType
-    compiled: CompileResult
-    projected: frozenset[int] | None
-    recover: bool
-    row_groups_total: int | None
-
-
-def summarise(run: Totals, files: PlannedFiles, planning_ms: float) -> ScanPlanSummary:
-    """The summary of a plan."""
-    data = ~is_delete_manifest(run.manifests)
-    sizes = file_bytes(files, run.projected)
-    row_groups_kept = sum(len(groups.kept) for groups in files.row_groups.values())
-    return ScanPlanSummary(
-        manifests_total=int(data.sum()),
-        manifests_kept=int((data & run.kept).sum()),
-        delete_manifests_total=int((~data).sum()),
-        delete_manifests_kept=int((~data & run.kept).sum()),
-        files_total=_live_total(run.manifests, data, "files", run, "total-data-files"),
-        files_kept=len(files),
-        row_groups_total=run.row_groups_total,
-        row_groups_kept=None if run.row_groups_total is None else row_groups_kept,
-        rows_total=_live_total(run.manifests, data, "rows", run, "total-records"),
-        rows_kept=int(_rows_kept(files).sum()),
-        bytes_total=_summary_number(run, "total-files-size"),
-        bytes_kept=int(sizes.sum()),
-        deletes_total=_live_total(run.manifests, ~data, "files", run, "total-delete-files"),
-        deletes_kept=len(np.unique(files.matches.deletes)) if len(files.deletes) else 0,
-        planning_ms=round(planning_ms, 3),
-    )
-
-
-def summarise_specs(run: Totals, files: PlannedFiles) -> tuple[SpecSummary, ...]:
-    """The summary of every spec of the table."""
-    sizes = file_bytes(files, run.projected)
-    specs = sorted(run.target.metadata.partition_specs, key=lambda spec: spec.spec_id)
-    return tuple(_spec_summary(run, files, sizes, spec) for spec in specs)
-
-
-def file_bytes(files: PlannedFiles, projected: frozenset[int] | None) -> npt.NDArray[np.int64]:
-    """Bytes to read of each file: its kept row groups, else its projected columns, else all of it."""
-    sizes = np.array(files.entries.ints("file_size_in_bytes"))
-    if projected is not None:
-        parts = [files.entries.ints(f"column_size.{i}", 0) for i in sorted(projected)]
-        known = np.sum([np.maximum(part, 0) for part in parts], axis=0) if parts else np.zeros_like(sizes)
-        sizes = np.where(known > 0, np.minimum(known, sizes), sizes)
-    for row, groups in files.row_groups.items():
-        sizes[row] = groups.bytes
-    return sizes
-
-
-def _rows_kept(files: PlannedFiles) -> npt.NDArray[np.int64]:
-    rows = np.array(files.entries.record_count)
-    for row, groups in files.row_groups.items():
-        rows[row] = groups.rows
-    return rows
-
-
-def _live_total(manifests: ManifestListTable, chosen: Mask, what: str, run: Totals, key: str) -> int | None:
-    """Live files or rows by the manifest list's counts; by the snapshot's totals where counts were not written."""
-    added, existing = getattr(manifests, f"added_{what}")[chosen], getattr(manifests, f"existing_{what}")[chosen]
-    if (added < 0).any() or (existing < 0).any():
-        return _summary_number(run, key)
-    return int(added.sum()) + int(existing.sum())
-
-
-def _summary_number(run: Totals, key: str) -> int | None:
-    snapshot = run.target.snapshot
-    if snapshot is None:
-        return 0
-    text = snapshot.summary[key] if snapshot.summary is not None else None
-    try:
-        return None if text is None else int(text)
-    except ValueError:
-        return None
-
-
-def _spec_summary(run: Totals, files: PlannedFiles, sizes: npt.NDArray[np.int64], spec: PartitionSpec) -> SpecSummary:
-    of_spec = ~is_delete_manifest(run.manifests) & (run.manifests.spec_id == spec.spec_id)
-    kept = files.entries.spec_id == spec.spec_id
-    notes = run.union.spec(spec.spec_id).notes(run.compiled.predicate)
-    return SpecSummary(
-        spec_id=spec.spec_id,
-        spec=describe(spec, run),
-        manifests_total=int(of_spec.sum()),
-        manifests_kept=int((of_spec & run.kept).sum()),
-        files_total=_spec_files(run.manifests, of_spec),
-        files_kept=int(kept.sum()),
-        bytes_kept=int(sizes[kept].sum()),
-        recovered=_recovered(run, files.entries.filter(kept), spec.spec_id) if run.recover else None,
-        notes=tuple(LeafNote(str(n.leaf), n.field, n.exactness.value, n.reason) for n in notes),
-    )
-
-
-def _spec_files(manifests: ManifestListTable, of_spec: Mask) -> int | None:
-    added, existing = manifests.added_files[of_spec], manifests.existing_files[of_spec]
-    return None if (added < 0).any() or (existing < 0).any() else int(added.sum()) + int(existing.sum())
-
-
-def describe(spec: PartitionSpec, run: Totals) -> str:
-    """A spec as text: ``day(ts), bucket[8](id)``."""
-    schema = run.target.metadata.schema()
-    named = [(str(field.transform), schema.find_column_name(field.source_id) or field.name) for field in spec.fields]
-    parts = [source if transform == "identity" else f"{transform}({source})" for transform, source in named]
-    return ", ".join(parts) or "unpartitioned"
-
-
-def _recovered(run: Totals, entries: EntriesTable, spec_id: int) -> int:
-    """Files of another spec whose whole tuple under the default spec is provable from their bounds."""
-    default = run.union.spec(run.target.metadata.default_spec_id)
-    if spec_id == default.spec_id or default.unpartitioned or not len(entries):
-        return 0
-    wanted = [Column(f.source_id, f.source_type, (str(f.column),)) for f in default.fields if not f.obstacle]
-    fields = [field for field in default.fields if not field.is_void]
-    tuples = recover_tuples(fields, file_stats(entries, wanted))
-    return int(np.logical_and.reduce([part.recovered for part in tuples.values()]).sum())
-
-
-# The planned scan.
+from floeplan.text import parse_count
+from floeplan.vectors import Ints, Mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,4 +54,200 @@ class PlannedScan:
     @property
     def specs(self) -> tuple[SpecSummary, ...]:
         """The summary per partition spec, with how the predicate was lifted through each; computed on each access."""
-        return summarise_specs(self.totals, self.files)
+        return _summarise_specs(self.totals, self.files)
+
+
+@dataclass(frozen=True, slots=True)
+class ScanPlanSummary:
+    """Totals of the table's snapshot and what of it the plan reads."""
+
+    manifests_total: int
+    manifests_kept: int
+    delete_manifests_total: int
+    delete_manifests_kept: int
+    files_total: int | None
+    files_kept: int
+    row_groups_total: int | None
+    row_groups_kept: int | None
+    rows_total: int | None
+    rows_kept: int
+    bytes_total: int | None
+    bytes_kept: int
+    deletes_total: int | None
+    deletes_kept: int
+    planning_ms: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        return _plain(self)
+
+
+@dataclass(frozen=True, slots=True)
+class PassSummary:
+    """One pruning pass: how many containers it evaluated and kept, and the effect of each conjunct.
+
+    ``unit`` names what is counted: manifests, files, row groups or pages. ``proven`` counts the kept containers in
+    which every row matches.
+    """
+
+    name: str
+    unit: str
+    total: int
+    kept: int
+    proven: int
+    effects: tuple[ConjunctEffect, ...]
+    milliseconds: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        return {**_plain(self), "effects": [effect.to_dict() for effect in self.effects]}
+
+
+@dataclass(frozen=True, slots=True)
+class LeafNote:
+    """How one leaf of the predicate was lifted through a spec.
+
+    ``field`` is the partition field that answers it best, if any does; ``how`` is exact, conservative or cannot.
+    """
+
+    predicate: str
+    field: str | None
+    how: str
+    reason: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        return _plain(self)
+
+
+@dataclass(frozen=True, slots=True)
+class SpecSummary:
+    """One partition spec: its files, and how the predicate was lifted through it.
+
+    ``recovered`` counts kept files of other specs whose tuple under the table's default spec is provable from their
+    column bounds; ``None`` when it was not requested.
+    """
+
+    spec_id: int
+    spec: str
+    manifests_total: int
+    manifests_kept: int
+    files_total: int | None
+    files_kept: int
+    bytes_kept: int
+    recovered: int | None
+    notes: tuple[LeafNote, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        return {**_plain(self), "notes": [note.to_dict() for note in self.notes]}
+
+
+def _plain(numbers: ScanPlanSummary | PassSummary | LeafNote | SpecSummary) -> dict[str, Any]:
+    """Fields by name. ``asdict`` would copy each value, and every scan is reported."""
+    return {field.name: getattr(numbers, field.name) for field in fields(numbers)}
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """The inputs of the summaries; ``row_groups_total`` counts those of all opened files."""
+
+    target: ScanTarget
+    manifests: ManifestListTable
+    kept: Mask
+    union: UnionPartitionType
+    compiled: CompileResult
+    projected: frozenset[int] | None
+    recover: bool
+    row_groups_total: int | None
+
+
+def summarise(run: Totals, files: PlannedFiles, planning_ms: float) -> ScanPlanSummary:
+    """The summary of a plan."""
+    data = ~is_delete_manifest(run.manifests)
+    rows_kept = np.array(files.entries.record_count)
+    for row, groups in files.row_groups.items():
+        rows_kept[row] = groups.rows
+    row_groups_kept = sum(len(groups.kept) for groups in files.row_groups.values())
+    return ScanPlanSummary(
+        manifests_total=int(data.sum()),
+        manifests_kept=int((data & run.kept).sum()),
+        delete_manifests_total=int((~data).sum()),
+        delete_manifests_kept=int((~data & run.kept).sum()),
+        files_total=_live_total(run, data, "files", "total-data-files"),
+        files_kept=len(files),
+        row_groups_total=run.row_groups_total,
+        row_groups_kept=None if run.row_groups_total is None else row_groups_kept,
+        rows_total=_live_total(run, data, "rows", "total-records"),
+        rows_kept=int(rows_kept.sum()),
+        bytes_total=_summary_number(run, "total-files-size"),
+        bytes_kept=int(_file_bytes(files, run.projected).sum()),
+        deletes_total=_live_total(run, ~data, "files", "total-delete-files"),
+        deletes_kept=len(np.unique(files.matches.deletes)) if len(files.deletes) else 0,
+        planning_ms=round(planning_ms, 3),
+    )
+
+
+def _summarise_specs(run: Totals, files: PlannedFiles) -> tuple[SpecSummary, ...]:
+    """The summary of every spec of the table."""
+    sizes = _file_bytes(files, run.projected)
+    is_data, schema = ~is_delete_manifest(run.manifests), run.target.metadata.schema()
+    found = []
+    for spec in sorted(run.target.metadata.partition_specs, key=lambda spec: spec.spec_id):
+        # The spec as text: ``day(ts), bucket[8](id)``.
+        named = [(str(f.transform), schema.find_column_name(f.source_id) or f.name) for f in spec.fields]
+        parts = [source if transform == "identity" else f"{transform}({source})" for transform, source in named]
+        of_spec = is_data & (run.manifests.spec_id == spec.spec_id)
+        kept = files.entries.spec_id == spec.spec_id
+        notes = run.union.spec(spec.spec_id).notes(run.compiled.predicate)
+        summary = SpecSummary(
+            spec_id=spec.spec_id,
+            spec=", ".join(parts) or "unpartitioned",
+            manifests_total=int(of_spec.sum()),
+            manifests_kept=int((of_spec & run.kept).sum()),
+            files_total=_live_total(run, of_spec, "files"),
+            files_kept=int(kept.sum()),
+            bytes_kept=int(sizes[kept].sum()),
+            recovered=_recovered(run, files.entries.filter(kept), spec.spec_id) if run.recover else None,
+            notes=tuple(LeafNote(str(n.leaf), n.field, n.exactness.value, n.reason) for n in notes),
+        )
+        found.append(summary)
+    return tuple(found)
+
+
+def _file_bytes(files: PlannedFiles, projected: frozenset[int] | None) -> Ints:
+    """Bytes to read of each file: its kept row groups, else its projected columns, else all of it."""
+    sizes = np.array(files.entries.ints("file_size_in_bytes"))
+    if projected is not None:
+        parts = [files.entries.ints(f"column_size.{i}", 0) for i in sorted(projected)]
+        known = np.sum([np.maximum(part, 0) for part in parts], axis=0) if parts else np.zeros_like(sizes)
+        sizes = np.where(known > 0, np.minimum(known, sizes), sizes)
+    for row, groups in files.row_groups.items():
+        sizes[row] = groups.bytes
+    return sizes
+
+
+def _live_total(run: Totals, chosen: Mask, what: str, key: str | None = None) -> int | None:
+    """Live files or rows by the manifest list's counts; by the snapshot's totals where counts were not written."""
+    counts = [getattr(run.manifests, f"{status}_{what}")[chosen] for status in ("added", "existing")]
+    if any((count < 0).any() for count in counts):
+        return None if key is None else _summary_number(run, key)
+    return sum(int(count.sum()) for count in counts)
+
+
+def _summary_number(run: Totals, key: str) -> int | None:
+    snapshot = run.target.snapshot
+    if snapshot is None:
+        return 0
+    return None if snapshot.summary is None else parse_count(snapshot.summary[key])
+
+
+def _recovered(run: Totals, entries: EntriesTable, spec_id: int) -> int:
+    """Files of another spec whose whole tuple under the default spec is provable from their bounds."""
+    default = run.union.spec(run.target.metadata.default_spec_id)
+    if spec_id == default.spec_id or default.unpartitioned or not len(entries):
+        return 0
+    wanted = [Column(f.source_id, f.source_type, (str(f.column),)) for f in default.fields if not f.obstacle]
+    fields = [field for field in default.fields if not field.is_void]
+    tuples = recover_tuples(fields, file_stats(entries, wanted))
+    return int(np.logical_and.reduce([part.recovered for part in tuples.values()]).sum())

@@ -8,7 +8,8 @@ Fail-safe: a cast that would change a value is an error naming the column, never
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +22,6 @@ from pyiceberg.types import ListType, MapType, NestedField, PrimitiveType, Struc
 
 from floeplan.errors import CorruptFileError
 from floeplan.metadata.manifests.entries import partition_column
-from floeplan.partition.fields import BoundField
 from floeplan.partition.transforms import from_physical
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.literals import Value, value_json
@@ -94,7 +94,15 @@ def _project(array: pa.Array, wanted: NestedField, type_: pa.DataType, path: str
     """One array in the type of the schema, nested fields matched by id."""
     match wanted.field_type:
         case StructType(fields=fields):
-            return _project_struct(array, fields, type_, path)
+            by_id = {field_id(array.type.field(i)): i for i in range(array.type.num_fields)}
+            children = []
+            for child, child_field in zip(fields, type_, strict=True):
+                found = by_id.get(child.field_id)
+                if found is None:
+                    children.append(_absent(child, child_field.type, len(array), {}))
+                else:
+                    children.append(_project(pc.struct_field(array, [found]), child, child_field.type, path))
+            return pa.StructArray.from_arrays(children, fields=list(type_), mask=_nulls(array))
         case ListType(element_field=element):
             array = _rebased(array)
             values = _project(array.values, element, type_.value_type, path)
@@ -105,32 +113,6 @@ def _project(array: pa.Array, wanted: NestedField, type_: pa.DataType, path: str
             keys = _project(array.keys, key, type_.key_type, path)
             items = _project(array.items, value, type_.item_type, path)
             return pa.MapArray.from_arrays(array.offsets, keys, items, type=type_, mask=_nulls(array))
-    return _cast(array, wanted, type_, path)
-
-
-def _project_struct(array: pa.Array, fields: Sequence[NestedField], type_: pa.DataType, path: str) -> pa.Array:
-    by_id = {field_id(array.type.field(i)): i for i in range(array.type.num_fields)}
-    children = []
-    for position, wanted in enumerate(fields):
-        child_type = type_.field(position).type
-        found = by_id.get(wanted.field_id)
-        if found is None:
-            children.append(_absent(wanted, child_type, len(array), {}))
-        else:
-            children.append(_project(pc.struct_field(array, [found]), wanted, child_type, path))
-    return pa.StructArray.from_arrays(children, fields=list(type_), mask=_nulls(array))
-
-
-def _rebased(array: pa.Array) -> pa.Array:
-    """The same list or map array with offset zero, so that offsets, values and validity line up."""
-    return array if array.offset == 0 else pa.concat_arrays([array.slice(0, 0), array]) if len(array) else array
-
-
-def _nulls(array: pa.Array) -> pa.Array | None:
-    return pc.is_null(array) if array.null_count else None
-
-
-def _cast(array: pa.Array, wanted: NestedField, type_: pa.DataType, path: str) -> pa.Array:
     if array.type == type_:
         return array
     if isinstance(array, pa.DictionaryArray):
@@ -142,6 +124,15 @@ def _cast(array: pa.Array, wanted: NestedField, type_: pa.DataType, path: str) -
             f"column {wanted.name} of {path} cannot be read as {wanted.field_type}: {error}",
             context={"file": path, "column": wanted.name, "field_id": wanted.field_id},
         ) from error
+
+
+def _rebased(array: pa.Array) -> pa.Array:
+    """The same list or map array with offset zero, so that offsets, values and validity line up."""
+    return array if array.offset == 0 else pa.concat_arrays([array.slice(0, 0), array]) if len(array) else array
+
+
+def _nulls(array: pa.Array) -> pa.Array | None:
+    return pc.is_null(array) if array.null_count else None
 
 
 _TIME = (YearTransform, MonthTransform, DayTransform, HourTransform)
@@ -162,12 +153,16 @@ class PartitionNames:
         values: dict[str, object] = {}
         for field in self.union.spec(spec_id).fields:
             value = self._canonical(field.column.field_id, entry)
+            shown: object = value
             if field.is_void or value is None:
-                values[field.column.path[0]] = None
+                shown = None
             elif isinstance(field.transform, _TIME):
-                values[field.column.path[0]] = _time(field, value)
+                # A year, month, day or hour as text; its number where Python's calendar does not reach.
+                with suppress(OverflowError, ValueError):
+                    shown = field.transform.to_human_string(field.source_type, value)
             else:
-                values[field.column.path[0]] = value_json(self.types[field.column.field_id], value)
+                shown = value_json(self.types[field.column.field_id], value)
+            values[field.column.path[0]] = shown
         return values
 
     def identities(self, spec_id: int, entry: Mapping[str, Any]) -> dict[int, object]:
@@ -181,11 +176,3 @@ class PartitionNames:
     def _canonical(self, key: int, entry: Mapping[str, Any]) -> Value | None:
         raw = entry.get(partition_column(key))
         return None if raw is None else from_physical(self.types[key], raw)
-
-
-def _time(field: BoundField, value: Value) -> object:
-    """A year, month, day or hour as text; its number where Python's calendar does not reach."""
-    try:
-        return field.transform.to_human_string(field.source_type, value)
-    except (OverflowError, ValueError):
-        return value

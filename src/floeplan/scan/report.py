@@ -2,17 +2,21 @@
 
 The standard part is what Iceberg's own reporters write, so reports of several engines can be read together. The key
 ``floeplan`` holds the numbers per partition spec, the passes with the effect of every conjunct, and the warnings.
+
+Reports are stored in a folder of JSON lines, or in an Iceberg table. The default is the folder ``$FLOEPLAN_REPORTS``,
+or ``reports`` beside the embedded catalog; ``FLOEPLAN_REPORTS=off`` disables reports. A report that cannot be stored is
+a warning of the plan.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, reduce
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,19 +28,48 @@ from floeplan.catalog import embedded_home
 from floeplan.metadata.delete_index import DeleteKind
 from floeplan.metadata.manifests.stats import file_stats
 from floeplan.predicate.build import columns as predicate_columns
-from floeplan.predicate.build import push_not
+from floeplan.predicate.build import negate, push_not, without_opaque
 from floeplan.predicate.evaluate import physical
-from floeplan.predicate.ir import And, Between, Cmp, CmpOp, InList, IrExpr, Or
-from floeplan.predicate.literals import Value
+from floeplan.predicate.ir import (
+    And,
+    Between,
+    BloomEq,
+    BloomInList,
+    Cmp,
+    CmpOp,
+    FalseExpr,
+    InList,
+    IrExpr,
+    IsNaN,
+    IsNull,
+    Not,
+    NullExpr,
+    Or,
+    StartsWith,
+    TrueExpr,
+)
+from floeplan.predicate.literals import Value, value_json
 from floeplan.predicate.stats import ColumnStats, StatsTable
-from floeplan.scan.expression_json import expression_json
-from floeplan.scan.model import PlanWarning, ReportStore
-from floeplan.scan.scan_plan import ScanPlan
+from floeplan.scan.model import ReportStore
+from floeplan.scan.planned_scan import PlannedScan
 from floeplan.text import document_text
+from floeplan.vectors import Ints
 
-# Report stores: a folder of JSON lines, or an Iceberg table. The default is the folder ``$FLOEPLAN_REPORTS``, or
-# ``reports`` beside the embedded catalog; ``FLOEPLAN_REPORTS=off`` disables reports. A report that cannot be stored is
-# a warning of the plan.
+Json: TypeAlias = "bool | str | int | float | list[Json] | dict[str, Json]"
+
+_OPERATIONS = {
+    CmpOp.EQ: "eq",
+    CmpOp.NE: "not-eq",
+    CmpOp.LT: "lt",
+    CmpOp.LE: "lt-eq",
+    CmpOp.GT: "gt",
+    CmpOp.GE: "gt-eq",
+    CmpOp.NULL_SAFE_EQ: "eq",
+}
+_version = cache(version)
+"""Cached, because looking up the installed version parses a metadata file."""
+
+Shares: TypeAlias = npt.NDArray[np.float64]
 
 OFF = "off"
 REPORT_SCHEMA = pa.schema(
@@ -50,6 +83,69 @@ REPORT_SCHEMA = pa.schema(
 )
 """Columns of a table of reports; ``report`` is the whole JSON document."""
 
+_POSITIONAL = (DeleteKind.POSITION_FILE, DeleteKind.POSITION_PARTITION)
+_EQUALITY = (DeleteKind.EQUALITY_GLOBAL, DeleteKind.EQUALITY_PARTITION)
+
+
+def scan_report(plan: PlannedScan) -> dict[str, Any]:
+    """The report of one plan; unknown metrics are left out."""
+    snapshot, predicate, rows_total = plan.target.snapshot, plan.compiled.predicate, plan.summary.rows_total
+    entries = plan.files.entries
+    bounds = file_stats(entries, predicate_columns(predicate).values())
+    return {
+        "report-type": "scan-report",
+        "table-name": plan.target.name,
+        "snapshot-id": -1 if snapshot is None else snapshot.snapshot_id,
+        "filter": expression_json(predicate),
+        "schema-id": plan.target.schema.schema_id,
+        "projected-field-ids": [field.field_id for field in plan.schema.fields],
+        "projected-field-names": [field.name for field in plan.schema.fields],
+        "metrics": _metrics(plan),
+        "metadata": {"engine-name": "floeplan", "engine-version": _version("floeplan")},
+        "floeplan": {
+            "timestamp": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "predicate": str(predicate),
+            "default_spec_id": plan.target.metadata.default_spec_id,
+            "selectivity": _selectivity(predicate, bounds, entries.record_count, rows_total) if rows_total else None,
+            "summary": plan.summary.to_dict(),
+            "specs": [spec.to_dict() for spec in plan.specs],
+            "passes": [step.to_dict() for step in plan.passes],
+            "warnings": [warning.to_dict() for warning in plan.warnings[:20]],
+        },
+    }
+
+
+def _metrics(plan: PlannedScan) -> dict[str, Any]:
+    summary, files = plan.summary, plan.files
+    used = np.unique(files.matches.deletes)
+    kinds = files.delete_kinds
+    nanoseconds = round(summary.planning_ms * 1_000_000)
+    counts = {
+        "result-data-files": summary.files_kept,
+        "result-delete-files": len(used),
+        "total-data-manifests": summary.manifests_total,
+        "total-delete-manifests": summary.delete_manifests_total,
+        "scanned-data-manifests": summary.manifests_kept,
+        "skipped-data-manifests": summary.manifests_total - summary.manifests_kept,
+        "skipped-data-files": None if summary.files_total is None else summary.files_total - summary.files_kept,
+        "skipped-delete-files": None if summary.deletes_total is None else summary.deletes_total - len(used),
+        "scanned-delete-manifests": summary.delete_manifests_kept,
+        "skipped-delete-manifests": summary.delete_manifests_total - summary.delete_manifests_kept,
+        "indexed-delete-files": len(kinds),
+        "equality-delete-files": int(np.isin(kinds[used], _EQUALITY).sum()),
+        "positional-delete-files": int(np.isin(kinds[used], _POSITIONAL).sum()),
+        "dvs": int((kinds[used] == DeleteKind.VECTOR).sum()),
+    }
+    sizes = {
+        "total-file-size-in-bytes": int(files.entries.ints("file_size_in_bytes").sum()),
+        "total-delete-file-size-in-bytes": int(files.deletes.ints("file_size_in_bytes")[used].sum()),
+    }
+    return {
+        "total-planning-duration": {"count": 1, "time-unit": "nanoseconds", "total-duration": nanoseconds},
+        **{name: {"unit": "count", "value": value} for name, value in counts.items() if value is not None},
+        **{name: {"unit": "bytes", "value": value} for name, value in sizes.items()},
+    }
+
 
 class JsonLinesReportStore:
     """A folder with one file per process and day; every report is one line, written in one piece."""
@@ -62,11 +158,9 @@ class JsonLinesReportStore:
         self.directory.mkdir(parents=True, exist_ok=True)
         path = self.directory / f"scan-{datetime.now(UTC):%Y%m%d}-{os.getpid()}.jsonl"
         line = document_text(report, default=str) + "\n"
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        try:
-            os.write(handle, line.encode("utf-8", "backslashreplace"))
-        finally:
-            os.close(handle)
+        # Unbuffered: one write call per line, so that the lines of several threads do not mix.
+        with path.open("ab", buffering=0) as file:
+            file.write(line.encode("utf-8", "backslashreplace"))
 
 
 class TableReportStore:
@@ -100,28 +194,55 @@ def default_store() -> ReportStore | None:
     return JsonLinesReportStore(Path(chosen) if chosen else embedded_home() / "reports")
 
 
-def store_report(store: ReportStore, make: Callable[[], Mapping[str, Any]]) -> PlanWarning | None:
-    """Make and store a report; a failure becomes a warning, because the scan itself is unaffected."""
-    try:
-        store.append(make())
-    except Exception as error:
-        return PlanWarning("report-not-stored", f"the scan report was not stored: {error}", {"error": str(error)})
-    return None
+def expression_json(expr: IrExpr) -> Json:
+    """A predicate as Iceberg expression JSON, for scan reports and REST catalogs.
+
+    Opaque parts have no such form and are left out (``without_opaque``), so the JSON matches at least the rows that the
+    predicate matches.
+    """
+    return _json(push_not(without_opaque(expr)))
 
 
-# Which share of a table's rows a predicate is expected to want, by the bounds of the files that are kept.
-#
-# Values are taken to be spread evenly between their bounds, and columns to be independent of each other. It is a guess
-# for people, never a reason to drop anything. What bounds say little about (strings, ``!=``, opaque pieces, nulls)
-# is not
-# guessed: such a conjunct counts as wanting every row, and a predicate of nothing else has no estimate.
+def _json(expr: IrExpr) -> Json:
+    match expr:
+        case TrueExpr():
+            return True
+        case FalseExpr() | NullExpr():
+            return False
+        case And(operands) | Or(operands):
+            name = "and" if isinstance(expr, And) else "or"
+            return reduce(lambda left, right: {"type": name, "left": left, "right": right}, map(_json, operands))
+        case Not(operand):
+            return {"type": "not", "child": _json(operand)}
+        case Cmp(column, op, value):
+            return {"type": _OPERATIONS[op], "term": str(column), "value": value_json(column.type, value)}
+        case BloomEq(column, value):
+            return _json(Cmp(column, CmpOp.EQ, value))
+        case BloomInList(column, values):
+            return _json(InList(column, values))
+        case InList(column, (), negated):
+            return {"type": "not-null", "term": str(column)} if negated else False
+        case InList(column, values, negated):
+            listed: list[Json] = [value_json(column.type, value) for value in values]
+            return {"type": "not-in" if negated else "in", "term": str(column), "values": listed}
+        case StartsWith(column, prefix, negated):
+            return {"type": "not-starts-with" if negated else "starts-with", "term": str(column), "value": prefix}
+        case IsNull(column, negated):
+            return {"type": "not-null" if negated else "is-null", "term": str(column)}
+        case IsNaN(column, negated):
+            return {"type": "not-nan" if negated else "is-nan", "term": str(column)}
+        case Between():
+            return _json(push_not(Not(negate(expr))))
+    raise AssertionError(expr)
 
 
-Shares = npt.NDArray[np.float64]
+def _selectivity(expr: IrExpr, files: StatsTable, rows: Ints, rows_total: int) -> float | None:
+    """The fraction of a table's rows that a predicate is expected to match; ``None`` when bounds cannot tell.
 
-
-def selectivity(expr: IrExpr, files: StatsTable, rows: npt.NDArray[np.int64], rows_total: int) -> float | None:
-    """The expected share of matching rows; ``None`` when bounds cannot tell.
+    Values are taken to be spread evenly between their bounds, and columns to be independent of each other. It is a
+    guess for people, never a reason to drop anything. What bounds say little about (strings, ``!=``, opaque parts,
+    nulls) is not guessed: such a conjunct counts as matching every row, and a predicate of nothing else has no
+    estimate.
 
     Args:
         expr: The predicate.
@@ -130,9 +251,7 @@ def selectivity(expr: IrExpr, files: StatsTable, rows: npt.NDArray[np.int64], ro
         rows_total: Rows of the table.
     """
     shares = _shares(push_not(expr), files)
-    if shares is None or not rows_total:
-        return None
-    return min(1.0, float((shares * rows).sum()) / rows_total)
+    return None if shares is None else min(1.0, float((shares * rows).sum()) / rows_total)
 
 
 def _shares(expr: IrExpr, files: StatsTable) -> Shares | None:
@@ -159,7 +278,7 @@ def _shares(expr: IrExpr, files: StatsTable) -> Shares | None:
 
 
 def _within(stats: ColumnStats | None, op: CmpOp, value: Value) -> Shares | None:
-    """The share of each file's values on the wanted side; all of them where a file has no bounds."""
+    """The fraction of each file's values that match; all of them where a file has no bounds."""
     if stats is None or stats.lower is None or stats.upper is None or not isinstance(value, int | float):
         return None
     lower, upper = stats.lower.values, stats.upper.values
@@ -178,81 +297,3 @@ def _within(stats: ColumnStats | None, op: CmpOp, value: Value) -> Shares | None
         case _:
             return None
     return np.where(stats.lower.valid & stats.upper.valid, np.clip(share, 0.0, 1.0), 1.0)
-
-
-_POSITIONAL = (DeleteKind.POSITION_FILE, DeleteKind.POSITION_PARTITION)
-_EQUALITY = (DeleteKind.EQUALITY_GLOBAL, DeleteKind.EQUALITY_PARTITION)
-
-
-def scan_report(plan: ScanPlan) -> dict[str, Any]:
-    """The report of one plan; unknown metrics are left out."""
-    snapshot = plan.target.snapshot
-    return {
-        "report-type": "scan-report",
-        "table-name": plan.target.name,
-        "snapshot-id": -1 if snapshot is None else snapshot.snapshot_id,
-        "filter": expression_json(plan.compiled.predicate),
-        "schema-id": plan.target.schema.schema_id,
-        "projected-field-ids": [field.field_id for field in plan.schema.fields],
-        "projected-field-names": [field.name for field in plan.schema.fields],
-        "metrics": _metrics(plan),
-        "metadata": {"engine-name": "floeplan", "engine-version": _own_version()},
-        "floeplan": _own_numbers(plan),
-    }
-
-
-@cache
-def _own_version() -> str:
-    """The installed version; cached, because looking it up parses a metadata file."""
-    return version("floeplan")
-
-
-def _metrics(plan: ScanPlan) -> dict[str, Any]:
-    summary, files = plan.summary, plan.files
-    used = np.unique(files.matches.deletes)
-    kinds = files.delete_kinds
-    nanoseconds = round(summary.planning_ms * 1_000_000)
-    counts = {
-        "result-data-files": summary.files_kept,
-        "result-delete-files": len(used),
-        "total-data-manifests": summary.manifests_total,
-        "total-delete-manifests": summary.delete_manifests_total,
-        "scanned-data-manifests": summary.manifests_kept,
-        "skipped-data-manifests": summary.manifests_total - summary.manifests_kept,
-        "skipped-data-files": None if summary.files_total is None else summary.files_total - summary.files_kept,
-        "skipped-delete-files": None if summary.deletes_total is None else summary.deletes_total - len(used),
-        "scanned-delete-manifests": summary.delete_manifests_kept,
-        "skipped-delete-manifests": summary.delete_manifests_total - summary.delete_manifests_kept,
-        "indexed-delete-files": len(kinds),
-        "equality-delete-files": int(np.isin(kinds[used], _EQUALITY).sum()),
-        "positional-delete-files": int(np.isin(kinds[used], _POSITIONAL).sum()),
-        "dvs": int((kinds[used] == DeleteKind.VECTOR).sum()),
-    }
-    sizes = {
-        "total-file-size-in-bytes": int(files.entries.ints("file_size_in_bytes").sum()),
-        "total-delete-file-size-in-bytes": int(files.deletes.ints("file_size_in_bytes")[used].sum()),
-    }
-    return {
-        "total-planning-duration": {"count": 1, "time-unit": "nanoseconds", "total-duration": nanoseconds},
-        **{name: {"unit": "count", "value": value} for name, value in counts.items() if value is not None},
-        **{name: {"unit": "bytes", "value": value} for name, value in sizes.items()},
-    }
-
-
-def _own_numbers(plan: ScanPlan) -> dict[str, Any]:
-    return {
-        "timestamp": datetime.now(UTC).isoformat(timespec="milliseconds"),
-        "predicate": str(plan.compiled.predicate),
-        "default_spec_id": plan.target.metadata.default_spec_id,
-        "selectivity": _selectivity(plan),
-        "summary": plan.summary.to_dict(),
-        "specs": [spec.to_dict() for spec in plan.specs],
-        "passes": [step.to_dict() for step in plan.passes],
-        "warnings": [warning.to_dict() for warning in plan.warnings[:20]],
-    }
-
-
-def _selectivity(plan: ScanPlan) -> float | None:
-    predicate, entries, rows = plan.compiled.predicate, plan.files.entries, plan.summary.rows_total
-    bounds = file_stats(entries, predicate_columns(predicate).values())
-    return None if rows is None else selectivity(predicate, bounds, entries.record_count, rows)

@@ -1,8 +1,8 @@
-"""The first two pruning passes: which manifests, then which data files, can hold a matching row.
+"""The first two pruning passes: which manifests, then which data files, can hold a matching row; which deletes apply.
 
-Both evaluate the predicate with the same tri-state evaluator. A leaf is answered from partition values (the predicate
-lifted through every spec at once, over the union partition tuple) and, for files, from column bounds too. Each answer
-is sound, so their intersection is sound and tighter than either.
+Both passes evaluate the predicate with the same tri-state evaluator. A leaf is answered from partition values (the
+predicate lifted through every spec at once, over the union partition tuple) and, for files, from column bounds too.
+Each answer is sound, so their intersection is sound and tighter than either.
 
 The top-level AND is evaluated operand by operand: ``explain`` reports how many containers each conjunct drops, and a
 file's residual keeps only the conjuncts that its statistics do not prove.
@@ -26,9 +26,16 @@ from pyiceberg.types import PrimitiveType, UnknownType
 
 from floeplan.errors import CorruptMetadataError
 from floeplan.metadata.delete_index import DataFiles, DeleteFiles, DeleteKind, DeleteMatches, match_deletes
-from floeplan.metadata.manifests.entries import POSITION_DELETE_PATH, Content, EntriesTable, EntryColumns, Status
+from floeplan.metadata.manifests.entries import (
+    POSITION_DELETE_PATH,
+    Content,
+    EntriesTable,
+    EntryColumns,
+    Status,
+    concat_columns,
+    no_entries,
+)
 from floeplan.metadata.manifests.manifest_list import DELETES, ManifestListTable
-from floeplan.metadata.manifests.new_entries import no_entries
 from floeplan.metadata.manifests.stats import file_stats, manifest_stats, partition_stats
 from floeplan.partition.fields import SourceTypes, fields_on
 from floeplan.partition.key import partition_codes
@@ -201,8 +208,27 @@ class EvaluatedFiles:
         return EvaluatedFiles(self.entries.filter(keep), self.states[keep], self.proven[keep], self.total, self.effects)
 
     def residuals(self, predicate: IrExpr) -> tuple[tuple[IrExpr, ...], npt.NDArray[np.intp]]:
-        """The distinct residuals, and which of them each file needs."""
-        return residuals(conjuncts(predicate), self.proven)
+        """The distinct residuals, and the index of the residual that each file needs.
+
+        The pattern of unproven conjuncts becomes one number per file, one bit per conjunct, ``_BITS`` at a time.
+        """
+        operands = conjuncts(predicate)
+        codes = np.zeros(len(self.proven), dtype=np.intp)
+        patterns: list[tuple[IrExpr, ...]] = [()]
+        for start in range(0, len(operands), _BITS):
+            some = operands[start : start + _BITS]
+            bits = ~self.proven[:, start : start + _BITS] @ (1 << np.arange(len(some)))
+            numbers = (codes << len(some)) + bits
+            if not len(numbers) or numbers.max() > _MOST_COUNTED:
+                distinct, codes = np.unique(numbers, return_inverse=True)
+            else:  # np.unique sorts; counting is several times faster for the few patterns that occur in practice
+                present = np.bincount(numbers) > 0
+                distinct, codes = np.flatnonzero(present), (np.cumsum(present) - 1)[numbers]
+            patterns = [
+                patterns[code >> len(some)] + tuple(operand for bit, operand in enumerate(some) if code >> bit & 1)
+                for code in distinct.tolist()
+            ]
+        return tuple(and_(*pattern) for pattern in patterns), codes
 
 
 def evaluate_files(predicate: Predicate, entries: EntriesTable) -> EvaluatedFiles:
@@ -232,51 +258,20 @@ def concat_evaluated(parts: Sequence[EvaluatedFiles]) -> EvaluatedFiles:
     for part in parts:
         known = part.entries.partition_types.items()
         types |= {i: type_ for i, type_ in known if isinstance(types.get(i, unknown), UnknownType)}
+    # The effect of each conjunct over all slices, with the first reason when it drops few in total.
     total = sum(part.total for part in parts)
+    summed = []
+    for effects in zip(*(part.effects for part in parts), strict=True):
+        dropped = sum(effect.dropped for effect in effects)
+        why = next((effect.why for effect in effects if effect.why), "") if _drops_few(dropped, total) else ""
+        summed.append(ConjunctEffect(effects[0].conjunct, dropped, why))
     return EvaluatedFiles(
         entries=EntriesTable(table, types),
         states=np.concatenate([part.states for part in parts]),
         proven=np.concatenate([part.proven for part in parts]),
         total=total,
-        effects=tuple(_sum_effects(effects, total) for effects in zip(*(part.effects for part in parts), strict=True)),
+        effects=tuple(summed),
     )
-
-
-def _sum_effects(effects: tuple[ConjunctEffect, ...], total: int) -> ConjunctEffect:
-    """The effect of one conjunct over all slices, with the first reason when it drops few in total."""
-    dropped = sum(effect.dropped for effect in effects)
-    whys = [effect.why for effect in effects if effect.why]
-    return ConjunctEffect(effects[0].conjunct, dropped, whys[0] if whys and _drops_few(dropped, total) else "")
-
-
-def residuals(operands: tuple[IrExpr, ...], proven: Mask) -> tuple[tuple[IrExpr, ...], npt.NDArray[np.intp]]:
-    """The distinct residuals of containers, and the index of the residual that each container needs.
-
-    The pattern of unproven conjuncts becomes one number per container, one bit per conjunct, ``_BITS`` at a time.
-    """
-    codes = np.zeros(len(proven), dtype=np.intp)
-    patterns: list[tuple[IrExpr, ...]] = [()]
-    for start in range(0, len(operands), _BITS):
-        some = operands[start : start + _BITS]
-        bits = ~proven[:, start : start + _BITS] @ (1 << np.arange(len(some)))
-        numbers = (codes << len(some)) + bits
-        if not len(numbers) or numbers.max() > _MOST_COUNTED:
-            distinct, codes = np.unique(numbers, return_inverse=True)
-        else:  # np.unique sorts; counting is several times faster for the few patterns that occur in practice
-            present = np.bincount(numbers) > 0
-            distinct, codes = np.flatnonzero(present), (np.cumsum(present) - 1)[numbers]
-        patterns = [
-            patterns[code >> len(some)] + tuple(operand for bit, operand in enumerate(some) if code >> bit & 1)
-            for code in distinct.tolist()
-        ]
-    return tuple(and_(*pattern) for pattern in patterns), codes
-
-
-# Delete files of a snapshot: classified, and matched with data files.
-#
-# A position delete file applies to a single data file when ``referenced_data_file`` names it, or when both bounds
-# of its ``file_path`` column are equal (Iceberg specification, "Scan Planning"). An equality delete of an
-# unpartitioned spec applies to the whole table, any other to its partition.
 
 
 DELETE_COLUMNS = EntryColumns(
@@ -288,7 +283,12 @@ DELETE_COLUMNS = EntryColumns(
 
 @dataclass(frozen=True, slots=True)
 class ScanDeletes:
-    """Live delete files with the kind and the equality field ids of each."""
+    """Live delete files with the kind and the equality field ids of each.
+
+    A position delete file applies to a single data file when ``referenced_data_file`` names it, or when both bounds of
+    its ``file_path`` column are equal (Iceberg specification, "Scan Planning"). An equality delete of an unpartitioned
+    spec applies to the whole table, any other to its partition.
+    """
 
     entries: EntriesTable
     kinds: npt.NDArray[np.int8]
@@ -314,23 +314,20 @@ class ScanDeletes:
                 raise CorruptMetadataError(
                     f"equality delete file {path} has no equality columns", context={"file": path}
                 )
-        return cls(live, _kinds(live, union), equality_ids)
+        unpartitioned = [spec_id for spec_id, spec in union.specs.items() if spec.unpartitioned]
+        is_global = np.isin(live.spec_id, unpartitioned)
+        equality = np.where(is_global, DeleteKind.EQUALITY_GLOBAL, DeleteKind.EQUALITY_PARTITION)
+        has_target = to_mask(live.delete_targets().is_valid())
+        position = np.where(has_target, DeleteKind.POSITION_FILE, DeleteKind.POSITION_PARTITION)
+        is_vector = to_mask(pc.equal(live.array("file_format"), "PUFFIN"))
+        position = np.where(is_vector, DeleteKind.VECTOR, position)
+        kinds = np.where(live.content == Content.EQUALITY_DELETES, equality, position)
+        return cls(live, kinds.astype(np.int8), equality_ids)
 
     @property
     def key_columns(self) -> frozenset[int]:
         """Field ids of all equality keys: their bounds decide which data files an equality delete may apply to."""
         return frozenset(field_id for keys in set(self.equality_ids) for field_id in keys)
-
-
-def _kinds(entries: EntriesTable, union: UnionPartitionType) -> npt.NDArray[np.int8]:
-    unpartitioned = [spec_id for spec_id, spec in union.specs.items() if spec.unpartitioned]
-    is_global = np.isin(entries.spec_id, unpartitioned)
-    equality = np.where(is_global, DeleteKind.EQUALITY_GLOBAL, DeleteKind.EQUALITY_PARTITION)
-    has_target = to_mask(entries.delete_targets().is_valid())
-    position = np.where(has_target, DeleteKind.POSITION_FILE, DeleteKind.POSITION_PARTITION)
-    is_vector = to_mask(pc.equal(entries.array("file_format"), "PUFFIN"))
-    position = np.where(is_vector, DeleteKind.VECTOR, position)
-    return np.where(entries.content == Content.EQUALITY_DELETES, equality, position).astype(np.int8)
 
 
 def match(data: EntriesTable, deletes: ScanDeletes, union: UnionPartitionType, sources: SourceTypes) -> DeleteMatches:
@@ -355,12 +352,6 @@ def match(data: EntriesTable, deletes: ScanDeletes, union: UnionPartitionType, s
 
 def joint_partition_codes(union: UnionPartitionType, first: EntriesTable, second: EntriesTable) -> Ints:
     """One number per distinct (spec id, partition tuple) over the files of two tables, one table after the other."""
-
-    def concat(left: pa.Array, right: pa.Array) -> pa.Array:
-        # A field whose source column was dropped has a null column on a side that read no manifest with it.
-        type_ = right.type if pa.types.is_null(left.type) else left.type
-        return pa.concat_arrays([left.cast(type_), right.cast(type_)])
-
     left, right = first.partition_columns(), second.partition_columns()
-    both = {i: concat(left[i], right[i]) for i in left.keys() & right.keys()}
+    both = {i: concat_columns([left[i], right[i]]) for i in left.keys() & right.keys()}
     return partition_codes(union, np.concatenate([first.spec_id, second.spec_id]), both)

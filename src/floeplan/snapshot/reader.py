@@ -4,7 +4,7 @@ Scans, rewrites, DML, commits that move entries, maintenance, audit and the expl
 manifest entries and delete files through it, so that all of them see the same files and apply the same checks.
 
 Rule: DELETED entries are never part of a snapshot, and manifests without live files are not opened.
-Fail-safe: a damaged or truncated manifest is an error (``metadata.manifests.completeness``). A manifest list that may
+Fail-safe: a damaged or truncated manifest is an error (``metadata.manifests.reader``). A manifest list that may
 be truncated is reported by ``truncation``; callers that delete files or write rows call ``check_complete``, because
 what they do with a truncated list cannot be undone.
 """
@@ -26,7 +26,7 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.types import NestedField
 
 from floeplan.errors import BadInputError, UnknownColumnError, UnknownSnapshotError
-from floeplan.metadata.cache.store import EntriesCache
+from floeplan.metadata.cache import EntriesCache
 from floeplan.metadata.files import MAX_WORKERS, read_files
 from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns
 from floeplan.metadata.manifests.manifest_list import (
@@ -36,16 +36,11 @@ from floeplan.metadata.manifests.manifest_list import (
     read_manifest_list,
 )
 from floeplan.metadata.manifests.reader import TruncatedList, find_truncation, read_entries
-from floeplan.metadata.root.reader import RootManifest
+from floeplan.metadata.root import RootManifest
 from floeplan.partition.union import UnionPartitionType
 from floeplan.schemas import fields_by_id
 from floeplan.snapshot.passes import DELETE_COLUMNS, ScanDeletes
 from floeplan.vectors import Ints, Mask
-
-# Resolves which snapshot of a table is read, and with which schema.
-#
-# As in Iceberg: a snapshot id, a timestamp or a tag is read with the schema of that snapshot; a branch, and the table
-# itself, with the current schema. At most one of them may be given.
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +65,14 @@ class ScanTarget:
 def resolve_target(
     table: Table, *, snapshot_id: int | None = None, ref: str | None = None, timestamp_ms: int | None = None
 ) -> ScanTarget:
-    """Find the snapshot by id, by branch or tag, by time, or the current one."""
+    """Find the snapshot by id, by branch or tag, by time, or the current one, and the schema to read it with.
+
+    As in Iceberg: a snapshot id, a timestamp or a tag is read with the schema of that snapshot; a branch, and the table
+    itself, with the current schema. At most one of them may be given.
+    """
     if sum(choice is not None for choice in (snapshot_id, ref, timestamp_ms)) > 1:
         raise BadInputError("snapshot id, ref and timestamp exclude each other: give one of them")
-    if snapshot_id is not None:
-        return _with_own_schema(table, _by_id(table, snapshot_id))
+    is_branch = False
     if timestamp_ms is not None:
         past = [entry for entry in table.metadata.snapshot_log if entry.timestamp_ms <= timestamp_ms]
         if not past:
@@ -82,32 +80,23 @@ def resolve_target(
                 f"table has no snapshot as old as {timestamp_ms} ms since the epoch",
                 context={"timestamp_ms": timestamp_ms},
             )
-        return _with_own_schema(table, _by_id(table, past[-1].snapshot_id))
-    if ref is None or ref == MAIN_BRANCH:
-        return ScanTarget(table, table.current_snapshot(), table.schema())
-    named = table.metadata.refs.get(ref)
-    if named is None:
-        known = ", ".join(sorted(table.metadata.refs)) or "none"
-        raise UnknownSnapshotError(f"table has no branch or tag {ref}; it has: {known}", context={"ref": ref})
-    snapshot = _by_id(table, named.snapshot_id)
-    if named.snapshot_ref_type is SnapshotRefType.TAG:
-        return _with_own_schema(table, snapshot)
-    return ScanTarget(table, snapshot, table.schema())
-
-
-def _by_id(table: Table, snapshot_id: int) -> Snapshot:
+        snapshot_id = past[-1].snapshot_id
+    elif snapshot_id is None:
+        if ref is None or ref == MAIN_BRANCH:
+            return ScanTarget(table, table.current_snapshot(), table.schema())
+        named = table.metadata.refs.get(ref)
+        if named is None:
+            known = ", ".join(sorted(table.metadata.refs)) or "none"
+            raise UnknownSnapshotError(f"table has no branch or tag {ref}; it has: {known}", context={"ref": ref})
+        snapshot_id, is_branch = named.snapshot_id, named.snapshot_ref_type is SnapshotRefType.BRANCH
     snapshot = table.snapshot_by_id(snapshot_id)
     if snapshot is None:
         known = ", ".join(str(s.snapshot_id) for s in table.metadata.snapshots[-5:]) or "none"
         raise UnknownSnapshotError(
             f"table has no snapshot {snapshot_id}; its latest are: {known}", context={"snapshot_id": snapshot_id}
         )
-    return snapshot
-
-
-def _with_own_schema(table: Table, snapshot: Snapshot) -> ScanTarget:
-    """A snapshot with the schema it was written with; the current one where format 1 did not record it."""
-    schemas = {schema.schema_id: schema for schema in table.metadata.schemas}
+    # Format 1 need not record the schema of a snapshot.
+    schemas = {} if is_branch else {schema.schema_id: schema for schema in table.metadata.schemas}
     schema = table.schema() if snapshot.schema_id is None else schemas.get(snapshot.schema_id, table.schema())
     return ScanTarget(table, snapshot, schema)
 
@@ -149,9 +138,6 @@ def select(schema: Schema, columns: Sequence[str], case_sensitive: bool = True) 
 
     # PyIceberg's select keeps the order of the schema, not of the names.
     return Schema(*sorted(chosen.fields, key=first_named), schema_id=schema.schema_id)
-
-
-# Loading the metadata of a snapshot.
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,14 @@ Python tasks read as ``scan`` does.
 Modules in reading order:
 
 - ``session``: opens sessions, on demand; translates Spark's errors.
-- ``types``: Iceberg types and predicates in Spark's terms.
-- ``read``: tables as DataFrames. ``write``: DataFrames as data files.
+- ``types``: Iceberg types and predicates in Spark's terms; store assignment.
+- ``read``: tables as DataFrames, in a sub-package.
+- ``write``: DataFrames as data files, in the tasks that compute them.
+- ``distribution``: rows over tasks (``write.distribution-mode``), with Iceberg's bucket hash in Spark SQL.
 - ``planning``: evaluates manifests in Spark tasks.
 - ``incremental``: appended rows and changelogs between snapshots.
 - ``metadata_tables``: snapshots, manifests, entries, files and partitions as DataFrames.
-- ``jvm``: Spark's internal APIs, wrapped.
+- ``jvm``: Spark's internal APIs, wrapped; which DataFrames are small.
 
 Imported by ``dml``, ``rewrite`` and everything above; must not import ``dml``. ``format("floeplan")`` is in
 ``floeplan.datasource``, above ``dml``.

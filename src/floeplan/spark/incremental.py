@@ -8,7 +8,7 @@ file (carryovers) cancel out unless requested.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +16,9 @@ import pyarrow as pa
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import DoubleType, FloatType, MapType
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import IntegerType, LongType, StringType
 
 from floeplan.catalog import load_table
 from floeplan.errors import UnsupportedError
@@ -75,50 +78,30 @@ def incremental(
     selected = loaded.schema() if columns is None else select(loaded.schema(), columns)
     whole = selected if carryovers else loaded.schema()
     changes = plan_changes(loaded, from_snapshot, to_snapshot, where)
-    frame = _changed_rows(spark, changes, ChangeReading(TableRows.of(loaded, loaded.schema()), whole))
+    stored, schema = TableRows.of(loaded, loaded.schema()), spark_schema(whole)
+    shape = to_arrow_schema(schema)
+    parts = [changes[i : i + CHANGES_PER_TASK] for i in range(0, len(changes), CHANGES_PER_TASK)]
+
+    def batches(number: int) -> Iterator[pa.RecordBatch]:
+        reader, files = PlanReader(stored, whole), FileRows(stored)
+        for change in parts[number]:
+            for kind, scan in _sides(change, files):
+                rows = to_spark_arrow(reader.read(scan), shape)
+                labels = (kind, pa.string()), (change.ordinal, pa.int32()), (change.snapshot_id, pa.int64())
+                for name, (label, type_) in zip(_LABELS, labels, strict=True):
+                    rows = rows.append_column(name, pa.repeat(pa.scalar(label, type_), rows.num_rows))
+                yield from rows.to_batches(ROWS_PER_BATCH)
+
+    for name, label_type in zip(_LABELS, (StringType(), IntegerType(), LongType()), strict=True):
+        schema = schema.add(name, label_type)
+    if parts:
+        ensure_package(spark)
+        frame = spark.range(0, len(parts), 1, len(parts)).mapInArrow(for_each_number(batches), schema)
+    else:
+        frame = spark.createDataFrame([], schema)
     if carryovers:
         return frame
     return _without_carryovers(frame, whole).select(*(quoted(field.name) for field in selected.fields), *_LABELS)
-
-
-def _changed_rows(spark: SparkSession, changes: list[FileChange], reading: ChangeReading) -> DataFrame:
-    from pyspark.sql.types import IntegerType, LongType, StringType
-
-    shape = spark_schema(reading.schema)
-    shape = shape.add("_change_type", StringType()).add("_change_ordinal", IntegerType())
-    shape = shape.add("_commit_snapshot_id", LongType())
-    if not changes:
-        return spark.createDataFrame([], shape)
-    parts = [changes[i : i + CHANGES_PER_TASK] for i in range(0, len(changes), CHANGES_PER_TASK)]
-    ensure_package(spark)
-    task = for_each_number(lambda number: reading.batches(parts[number]))
-    return spark.range(0, len(parts), 1, len(parts)).mapInArrow(task, shape)
-
-
-@dataclass(frozen=True, slots=True)
-class ChangeReading:
-    """Reads changed files; pickled with each task."""
-
-    table: TableRows
-    schema: Schema
-
-    def batches(self, changes: Sequence[FileChange]) -> Iterator[pa.RecordBatch]:
-        """The inserted and deleted rows."""
-        from pyspark.sql.pandas.types import to_arrow_schema
-
-        reader, files = PlanReader(self.table, self.schema), FileRows(self.table)
-        shape = to_arrow_schema(spark_schema(self.schema))
-        for change in changes:
-            for kind, scan in _sides(change, files):
-                rows = to_spark_arrow(reader.read(scan), shape)
-                yield from _labelled(rows, kind, change).to_batches(ROWS_PER_BATCH)
-
-
-def _labelled(rows: pa.Table, kind: str, change: FileChange) -> pa.Table:
-    count = rows.num_rows
-    rows = rows.append_column("_change_type", pa.repeat(pa.scalar(kind), count))
-    rows = rows.append_column("_change_ordinal", pa.repeat(pa.scalar(change.ordinal, pa.int32()), count))
-    return rows.append_column("_commit_snapshot_id", pa.repeat(pa.scalar(change.snapshot_id, pa.int64()), count))
 
 
 def _sides(change: FileChange, files: FileRows) -> Iterator[tuple[str, FileScan]]:
@@ -143,8 +126,6 @@ def _live_rows(file: FileScan, files: FileRows) -> RowSelection:
 
 def _without_carryovers(frame: DataFrame, schema: Schema) -> DataFrame:
     """Cancel out, one for one, rows that a snapshot deleted and inserted with equal values in every column."""
-    from pyspark.sql import functions as F  # noqa: N812
-
     for field in schema.fields:
         if any(isinstance(inner.field_type, MapType) for inner in walk(field)):
             raise UnsupportedError(

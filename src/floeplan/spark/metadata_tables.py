@@ -7,7 +7,7 @@ specs, beside its spec id, so that partitions of different specs stay apart. Eve
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +18,7 @@ from floeplan.catalog import load_table
 from floeplan.errors import UnknownOptionError
 from floeplan.metadata.manifests.entries import STAT_MAPS, WHOLE, Content, EntriesTable, EntryColumns, partition_column
 from floeplan.metadata.manifests.manifest_list import DATA
-from floeplan.metadata.manifests.typed_values import to_logical
+from floeplan.metadata.manifests.values import to_logical
 from floeplan.partition.key import partition_codes
 from floeplan.partition.union import UnionPartitionType
 from floeplan.snapshot.reader import ScanTarget, SnapshotReader, resolve_target
@@ -30,20 +30,9 @@ if TYPE_CHECKING:
 _TIME = pa.timestamp("us", "UTC")
 _SUMMARY = pa.map_(pa.string(), pa.string())
 _FILE_COLUMNS = (
-    "content",
-    "file_path",
-    "file_format",
-    "spec_id",
-    "record_count",
-    "file_size_in_bytes",
-    "key_metadata",
-    "split_offsets",
-    "equality_ids",
-    "sort_order_id",
-    "first_row_id",
-    "referenced_data_file",
-    "content_offset",
-    "content_size_in_bytes",
+    *("content", "file_path", "file_format", "spec_id", "record_count", "file_size_in_bytes", "key_metadata"),
+    *("split_offsets", "equality_ids", "sort_order_id", "first_row_id"),
+    *("referenced_data_file", "content_offset", "content_size_in_bytes"),
 )
 _ENTRY_COLUMNS = ("status", "snapshot_id", "sequence_number", "file_sequence_number")
 _COUNTED = ("added", "existing", "deleted")
@@ -191,25 +180,18 @@ def _partitions(target: ScanTarget) -> pa.Table:
         "equality_delete_record_count": total(Content.EQUALITY_DELETES, rows),
         "equality_delete_file_count": total(Content.EQUALITY_DELETES, None).cast(pa.int32()),
     }
-    return pa.table(columns | _last_updated(target, entries, group, len(first)))
-
-
-def _last_updated(target: ScanTarget, entries: EntriesTable, group: Ints, groups: int) -> dict[str, pa.Array]:
-    """The time and snapshot in which a file of the partition was last added; null once that snapshot has expired."""
+    # The time and snapshot in which a file of the partition was last added; null once that snapshot has expired.
     times = {s.snapshot_id: s.timestamp_ms for s in target.metadata.snapshots}
-    ids, codes = np.unique(entries.ints("snapshot_id"), return_inverse=True)
-    known = np.array([times.get(int(i), -1) for i in ids], dtype=np.int64)
-    at = known[codes] if len(ids) else np.zeros(0, dtype=np.int64)
-    latest = np.full(groups, -1, dtype=np.int64)
-    np.maximum.at(latest, group, at)
-    by = np.full(groups, -1, dtype=np.int64)
-    newest = at == latest[group]
-    by[group[newest]] = entries.ints("snapshot_id")[newest]
-    unknown = latest < 0
-    return {
-        "last_updated_at": pa.array(latest * 1000, mask=unknown).cast(_TIME),
-        "last_updated_snapshot_id": pa.array(by, mask=unknown),
-    }
+    added_by = entries.ints("snapshot_id")
+    ids, codes = np.unique(added_by, return_inverse=True)
+    added_at = np.array([times.get(snapshot_id, -1) for snapshot_id in ids.tolist()], dtype=np.int64)[codes]
+    latest, latest_by = np.full(len(first), -1, dtype=np.int64), np.full(len(first), -1, dtype=np.int64)
+    np.maximum.at(latest, group, added_at)
+    newest = added_at == latest[group]
+    latest_by[group[newest]] = added_by[newest]
+    columns["last_updated_at"] = pa.array(latest * 1000, mask=latest < 0).cast(_TIME)
+    columns["last_updated_snapshot_id"] = pa.array(latest_by, mask=latest < 0)
+    return pa.table(columns)
 
 
 def read_whole_entries(target: ScanTarget) -> tuple[EntriesTable, UnionPartitionType]:
@@ -255,8 +237,7 @@ def _known(values: Ints) -> pa.Array:
     return pa.array(values, mask=values < 0)
 
 
-_Make: TypeAlias = Callable[[ScanTarget], pa.Table]
-_TABLES: Mapping[str, _Make] = {
+_TABLES: Mapping[str, Callable[[ScanTarget], pa.Table]] = {
     "snapshots": _snapshots,
     "history": _history,
     "refs": _refs,

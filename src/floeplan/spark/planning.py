@@ -21,7 +21,7 @@ from floeplan.metadata.manifests.manifest_list import ManifestListTable
 from floeplan.metadata.manifests.reader import read_entries
 from floeplan.snapshot.passes import EvaluatedFiles, Predicate, concat_evaluated, evaluate_files
 from floeplan.tasks.shipping import ensure_package
-from floeplan.tasks.worker import ArrowTask, report_errors, reraise_task_errors, reusable
+from floeplan.tasks.worker import report_errors, reraise_task_errors, reusable
 from floeplan.vectors import Ints
 
 if TYPE_CHECKING:
@@ -52,39 +52,29 @@ class SparkPlanning:
     ) -> EvaluatedFiles:
         """Evaluate the entries of the given manifests."""
         slices = np.array_split(rows, max(1, -(-len(rows) // self.manifests_per_task)))
-        task = _task([(manifests.take(part), part) for part in slices], predicate, columns, io)
+        parts = [(manifests.take(part), part) for part in slices]
+
+        def evaluate_part(number: int) -> bytes:
+            listed, numbers = parts[number]
+            entries = read_entries(listed, predicate.union, columns, io=io)
+            # Entries count the manifests of the whole list, not those of the slice.
+            position = entries.table.schema.get_field_index("manifest")
+            counted = pa.array(numbers[entries.ints("manifest")]).cast(entries.table.schema.field(position).type)
+            table = entries.table.set_column(position, "manifest", counted)
+            return pickle.dumps(evaluate_files(predicate, EntriesTable(table, entries.partition_types)))
+
+        @reusable
+        @report_errors
+        def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                numbers = batch.column(0).to_pylist()
+                answers = [evaluate_part(number) for number in numbers]
+                yield pa.RecordBatch.from_arrays(
+                    [pa.array(numbers, pa.int64()), pa.array(answers, pa.binary())], names=["slice", "files"]
+                )
+
         ensure_package(self.spark)
-        frame = self.spark.range(0, len(slices), 1, len(slices)).mapInArrow(task, _RESULT)
+        frame = self.spark.range(0, len(slices), 1, len(slices)).mapInArrow(run, _RESULT)
         with reraise_task_errors():
             answers = frame.toArrow().sort_by("slice").column("files")
         return concat_evaluated([pickle.loads(answer.as_buffer()) for answer in answers])
-
-
-def _task(
-    slices: list[tuple[ManifestListTable, Ints]], predicate: Predicate, columns: EntryColumns, io: FileIO
-) -> ArrowTask:
-    """The function of a Spark task: for each slice number in its rows, the kept files of the slice, pickled."""
-
-    @reusable
-    @report_errors
-    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            numbers = batch.column(0).to_pylist()
-            answers = [_evaluate_slice(slices[number], predicate, columns, io) for number in numbers]
-            yield pa.RecordBatch.from_arrays(
-                [pa.array(numbers, pa.int64()), pa.array(answers, pa.binary())], names=["slice", "files"]
-            )
-
-    return run
-
-
-def _evaluate_slice(
-    part: tuple[ManifestListTable, Ints], predicate: Predicate, columns: EntryColumns, io: FileIO
-) -> bytes:
-    """One slice; entries count the manifests of the whole list again, not those of the slice."""
-    manifests, rows = part
-    entries = read_entries(manifests, predicate.union, columns, io=io)
-    position = entries.table.schema.get_field_index("manifest")
-    numbers = pa.array(rows[entries.ints("manifest")]).cast(entries.table.schema.field(position).type)
-    table = entries.table.set_column(position, "manifest", numbers)
-    return pickle.dumps(evaluate_files(predicate, EntriesTable(table, entries.partition_types)))

@@ -48,47 +48,33 @@ def open_session(url: str) -> SparkSession:
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     builder = SparkSession.builder.master(url).appName("floeplan").config("spark.ui.enabled", "false")
     builder = builder.config("spark.ui.showConsoleProgress", sys.stderr.isatty())
-    for name, value in _logging().items():
-        builder = builder.config(name, value)
-    return builder.getOrCreate()
-
-
-def _logging() -> dict[str, str]:
-    """Settings for Spark's log; where Spark is configured by hand, its own configuration says where the log goes."""
     level = "ERROR" if logging.getLogger("floeplan").isEnabledFor(logging.INFO) else "OFF"
     if os.environ.keys() & {"SPARK_CONF_DIR", "SPARK_HOME"}:
-        return {"spark.log.level": level}
+        # Where Spark is configured by hand, its own configuration says where the log goes.
+        return builder.config("spark.log.level", level).getOrCreate()
     configuration = Path(__file__).with_name("log4j2.properties").as_uri()
-    options = f"-Dlog4j2.configurationFile={configuration} -Dfloeplan.log.level={level}"
-    return {"spark.driver.defaultJavaOptions": options}
+    log_options = f"-Dlog4j2.configurationFile={configuration} -Dfloeplan.log.level={level}"
+    return builder.config("spark.driver.defaultJavaOptions", log_options).getOrCreate()
 
 
 @contextmanager
 def spark_errors_translated() -> Iterator[None]:
     """Raise Spark's errors as Floeplan's: analysis and parse errors are bad input, everything else is a failure."""
     from pyspark.errors import AnalysisException, ParseException, PySparkException
+    from pyspark.logger import PySparkLogger
 
+    # These loggers of PySpark log every error with its Java stack in addition to raising it.
+    loggers = [logger for name in _ERROR_LOGGERS if not (logger := PySparkLogger.getLogger(name)).disabled]
+    for logger in loggers:
+        logger.disabled = True
     try:
-        with _without_error_logs():
-            yield
+        yield
     except (AnalysisException, ParseException) as error:
         raise BadInputError(f"Spark cannot run the query: {reason(error, lines=1, with_class=False)}") from error
     except PySparkException as error:
         raise FloeplanError(
             f"Spark failed, and nothing was committed: {reason(error, lines=1, with_class=False)}", kind="spark-failed"
         ) from error
-
-
-@contextmanager
-def _without_error_logs() -> Iterator[None]:
-    """Silence two loggers of PySpark, which log every error with its Java stack in addition to raising it."""
-    from pyspark.logger import PySparkLogger
-
-    loggers = [logger for name in _ERROR_LOGGERS if not (logger := PySparkLogger.getLogger(name)).disabled]
-    for logger in loggers:
-        logger.disabled = True
-    try:
-        yield
     finally:
         for logger in loggers:
             logger.disabled = False
@@ -105,11 +91,6 @@ class SparkOnDemand:
     def __init__(self, session: SparkSession | None = None, url: str | None = None) -> None:
         self.session = session
         self._url = url
-
-    @property
-    def can_be_opened(self) -> bool:
-        """Whether a session is open or can be opened."""
-        return self.session is not None or self._url is not None
 
     def needed(self, what: str) -> SparkSession:
         """The session, opened now, for ``what``, which only Spark can do.
@@ -132,7 +113,7 @@ class SparkOnDemand:
             try:
                 return change(None)
             except UnsupportedError:
-                if not self.can_be_opened:
+                if self._url is None:
                     raise
         session = self.needed("this statement")
         with spark_errors_translated():

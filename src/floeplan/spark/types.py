@@ -1,13 +1,18 @@
-"""Iceberg types as Spark types.
+"""Iceberg types and predicates in Spark's terms.
 
 Rule: as in Iceberg's own Spark reader, UUIDs are strings, fixed is binary, timestamps without a zone are
 ``timestamp_ntz``. Spark has microseconds, so nanoseconds are truncated when a row is returned, never before it is
 filtered. A type without an equivalent is an error that names the column.
+
+Columns of a query are stored by Spark's ANSI store assignment (``spark.sql.storeAssignmentPolicy=ANSI``): numbers to
+numbers, any atomic type but binary to string, dates and timestamps to each other, everything else only to its own type.
+A column that cannot be assigned is an error before a row is read; a value out of range fails the job, so nothing is
+committed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from uuid import UUID
 
@@ -15,38 +20,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg import types as iceberg
 from pyiceberg.schema import Schema
-from pyiceberg.types import (
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    PrimitiveType,
-    UUIDType,
-)
+from pyspark.sql import DataFrame, functions
 from pyspark.sql import types as spark
 
-from floeplan.errors import UnsupportedError
-from floeplan.predicate.ir import (
-    And,
-    Between,
-    BloomEq,
-    BloomInList,
-    Cmp,
-    CmpOp,
-    Column,
-    FalseExpr,
-    InList,
-    IrExpr,
-    IsNaN,
-    IsNull,
-    Not,
-    NullExpr,
-    Opaque,
-    Or,
-    StartsWith,
-    TrueExpr,
-)
+from floeplan.errors import TypeMismatchError, UnsupportedError
+from floeplan.predicate import ir
+from floeplan.predicate.ir import CmpOp, Column, IrExpr
 from floeplan.predicate.literals import Value, sql_literal
 
 # The predicate IR as Spark SQL, for rows that Spark's own reader reads.
@@ -60,51 +39,46 @@ from floeplan.predicate.literals import Value, sql_literal
 def spark_sql(expr: IrExpr) -> str:
     """The predicate as a Spark SQL expression over the table's current column names."""
     match expr:
-        case TrueExpr():
+        case ir.TrueExpr():
             return "TRUE"
-        case FalseExpr():
+        case ir.FalseExpr():
             return "FALSE"
-        case NullExpr():
+        case ir.NullExpr():
             return "CAST(NULL AS BOOLEAN)"
-        case And(operands=operands):
+        case ir.And(operands=operands):
             return "(" + " AND ".join(map(spark_sql, operands)) + ")"
-        case Or(operands=operands):
+        case ir.Or(operands=operands):
             return "(" + " OR ".join(map(spark_sql, operands)) + ")"
-        case Not(operand=operand):
+        case ir.Not(operand=operand):
             return f"(NOT {spark_sql(operand)})"
-        case Opaque(text=text):
+        case ir.Opaque(text=text):
             return f"({text})"
     return _leaf(expr)
 
 
 def _leaf(expr: IrExpr) -> str:
+    negation = "NOT " if getattr(expr, "negated", False) else ""
     match expr:
-        case Cmp(column=column, op=op, value=value):
+        case ir.Cmp(column=column, op=op, value=value):
             return f"({_name(column)} {'<>' if op is CmpOp.NE else op} {_literal(column.type, value)})"
-        case BloomEq(column=column, value=value):
+        case ir.BloomEq(column=column, value=value):
             return f"({_name(column)} = {_literal(column.type, value)})"
-        case Between(column=column, low=low, high=high, inclusive=inclusive):
+        case ir.Between(column=column, low=low, high=high, inclusive=inclusive):
             above, below = (">=", "<=") if inclusive else (">", "<")
             name, least, most = _name(column), _literal(column.type, low), _literal(column.type, high)
             return f"({name} {above} {least} AND {name} {below} {most})"
-        case InList(column=column, values=values, negated=negated):
-            return _in_list(column, values, negated)
-        case BloomInList(column=column, values=values):
-            return _in_list(column, values, False)
-        case StartsWith(column=column, prefix=prefix, negated=negated):
-            return f"({'NOT ' if negated else ''}startswith({_name(column)}, {_literal(column.type, prefix)}))"
-        case IsNull(column=column, negated=negated):
-            return f"({_name(column)} IS {'NOT ' if negated else ''}NULL)"
-        case IsNaN(column=column, negated=negated):
-            return f"({'NOT ' if negated else ''}isnan({_name(column)}))"
+        case ir.InList(column=column, values=()) | ir.BloomInList(column=column, values=()):
+            return f"({negation}nullif({_name(column)} IS NULL, TRUE))"
+        case ir.InList(column=column, values=values) | ir.BloomInList(column=column, values=values):
+            listed = ", ".join(_literal(column.type, value) for value in values)
+            return f"({_name(column)} {negation}IN ({listed}))"
+        case ir.StartsWith(column=column, prefix=prefix):
+            return f"({negation}startswith({_name(column)}, {_literal(column.type, prefix)}))"
+        case ir.IsNull(column=column):
+            return f"({_name(column)} IS {negation}NULL)"
+        case ir.IsNaN(column=column):
+            return f"({negation}isnan({_name(column)}))"
     raise AssertionError(f"no Spark SQL for {type(expr).__name__}")
-
-
-def _in_list(column: Column, values: tuple[Value, ...], negated: bool) -> str:
-    name, word = _name(column), "NOT " if negated else ""
-    if not values:
-        return f"({word}nullif({name} IS NULL, TRUE))"
-    return f"({name} {word}IN ({', '.join(_literal(column.type, value) for value in values)}))"
 
 
 def _name(column: Column) -> str:
@@ -124,17 +98,17 @@ def unused_name(names: Iterable[str], wanted: str) -> str:
     return wanted
 
 
-def _literal(type_: PrimitiveType, value: Value) -> str:
+def _literal(type_: iceberg.PrimitiveType, value: Value) -> str:
     match type_:
-        case IntegerType() | LongType():
-            fits = isinstance(type_, IntegerType) and -(2**31) <= int(value) < 2**31
+        case iceberg.IntegerType() | iceberg.LongType():
+            fits = isinstance(type_, iceberg.IntegerType) and -(2**31) <= int(value) < 2**31
             return f"{'INT' if fits else 'BIGINT'}('{int(value)}')"
-        case FloatType() | DoubleType():
+        case iceberg.FloatType() | iceberg.DoubleType():
             return f"DOUBLE('{value!r}')"
-        case DecimalType(precision=precision, scale=scale) if isinstance(value, Decimal):
+        case iceberg.DecimalType(precision=precision, scale=scale) if isinstance(value, Decimal):
             digits = max(precision, len(value.as_tuple().digits))
             return f"CAST('{value:f}' AS DECIMAL({digits}, {scale}))"
-        case UUIDType() if isinstance(value, bytes):
+        case iceberg.UUIDType() if isinstance(value, bytes):
             return f"'{UUID(bytes=value)}'"
     return sql_literal(type_, value)
 
@@ -235,3 +209,45 @@ def _to_spark(array: pa.Array, type_: pa.DataType) -> pa.Array:
         mask = pc.is_null(whole) if whole.null_count else None
         return pa.MapArray.from_arrays(whole.offsets, keys, items, type=type_, mask=mask)
     return array.cast(type_)
+
+
+# Store assignment.
+
+
+def assign_columns(frame: DataFrame, names: Sequence[str], constants: Mapping[str, str], schema: Schema) -> DataFrame:
+    """The columns of a query, by position, with these names and the table's types; constants are SQL text."""
+    by_position = frame.toDF(*(f"_{position}" for position in range(len(names))))
+    types = [field.dataType for field in by_position.schema.fields]
+    targets = [spark_type(schema.find_type(name), name) for name in names]
+    for name, type_, target in zip(names, types, targets, strict=True):
+        if not assignable(type_, target):
+            raise TypeMismatchError(
+                f"column {name} is {target.simpleString()}, but the query returns {type_.simpleString()}; add a cast",
+                context={"column": name, "type": target.simpleString(), "found": type_.simpleString()},
+            )
+    columns = [functions.col(f"_{at}").cast(target).alias(names[at]) for at, target in enumerate(targets)]
+    fixed = [
+        functions.expr(text).cast(spark_type(schema.find_type(name), name)).alias(name)
+        for name, text in constants.items()
+    ]
+    return by_position.select(*columns, *fixed)
+
+
+def assignable(source: spark.DataType, target: spark.DataType) -> bool:
+    """Whether values of one type may be stored in a column of another."""
+    datetimes = (spark.DateType, spark.TimestampType, spark.TimestampNTZType)
+    if source == target or isinstance(source, spark.NullType):
+        return True
+    match source, target:
+        case spark.NumericType(), spark.NumericType():
+            return True
+        case spark.StructType(), spark.StructType():
+            pairs = zip(source.fields, target.fields, strict=False)
+            return len(source) == len(target) and all(assignable(a.dataType, b.dataType) for a, b in pairs)
+        case spark.ArrayType(), spark.ArrayType():
+            return assignable(source.elementType, target.elementType)
+        case spark.MapType(), spark.MapType():
+            return assignable(source.keyType, target.keyType) and assignable(source.valueType, target.valueType)
+        case spark.AtomicType(), spark.StringType():
+            return not isinstance(source, spark.BinaryType)
+    return isinstance(source, datetimes) and isinstance(target, datetimes)

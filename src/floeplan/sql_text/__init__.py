@@ -15,11 +15,9 @@ parsed.
 Modules in reading order:
 
 - ``statements``: the parsed statements, as frozen dataclasses.
-- ``tokens``: the tokens of a statement and the text between them.
+- ``tokens``: the tokens of a statement, the text between them, and the qualifiers in that text.
 - ``outline``: a statement with each expression as one token, parsed by sqlglot.
-- ``qualifiers``: removes or replaces table qualifiers in expressions.
-- ``parse``: sqlglot's AST to ``statements``.
-- ``alter``: ALTER TABLE … PARTITION FIELD, which sqlglot does not parse.
+- ``parse``: sqlglot's AST to ``statements``; ALTER TABLE … PARTITION FIELD, which sqlglot does not parse.
 - ``relations``: tables of the catalog in queries, as temporary views of Spark.
 - ``run``: runs a statement; ``sql`` is the public function.
 

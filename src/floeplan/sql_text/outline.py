@@ -23,9 +23,8 @@ from sqlglot.dialects.spark import Spark
 from sqlglot.errors import ErrorLevel, ParseError
 
 from floeplan.errors import BadInputError
-from floeplan.sql_text.tokens import Cursor, Piece, is_name, is_word
+from floeplan.sql_text.tokens import QUERY_WORDS, Cursor, Piece, is_name, is_word
 
-_QUERY_WORDS = ("SELECT", "VALUES", "WITH", "TABLE", "FROM")
 _PARSER_FAILURES = (ParseError, ValueError, TypeError, AttributeError, LookupError)
 """sqlglot raises more than ``ParseError`` on some malformed statements."""
 
@@ -50,18 +49,15 @@ def outline_of(cursor: Cursor) -> Outline:
     try:
         (tree,) = Spark().parser(error_level=ErrorLevel.IMMEDIATE).parse(reducer.tokens, cursor.text)
     except _PARSER_FAILURES as error:
-        raise cursor.error("the statement is not valid here", _failed_at(error, cursor)) from error
+        # The token that sqlglot reports; the last one when it reports none.
+        facts = error.errors[0] if isinstance(error, ParseError) and error.errors else {}
+        places = [(token.line, token.col) for token in cursor.tokens]
+        found = (facts.get("line"), facts.get("col"))
+        index = places.index(found) if found in places else len(places) - 1
+        raise cursor.error("the statement is not valid here", index) from error
     if tree is None:
         raise BadInputError("the statement is empty")
     return Outline(tree, reducer.pieces)
-
-
-def _failed_at(error: Exception, cursor: Cursor) -> int:
-    """The index of the token that sqlglot reports; the last one when it reports none."""
-    facts = error.errors[0] if isinstance(error, ParseError) and error.errors else {}
-    found = (facts.get("line"), facts.get("col"))
-    last = len(cursor.tokens) - 1
-    return next((index for index, token in enumerate(cursor.tokens) if (token.line, token.col) == found), last)
 
 
 def _at_when(cursor: Cursor) -> bool:
@@ -70,7 +66,7 @@ def _at_when(cursor: Cursor) -> bool:
 
 
 def _at_query(cursor: Cursor) -> bool:
-    return not cursor.done and is_word(cursor.tokens[cursor.at], *_QUERY_WORDS)
+    return not cursor.done and is_word(cursor.tokens[cursor.at], *QUERY_WORDS)
 
 
 _EXPRESSION_ENDS: dict[str, Callable[[Cursor], bool]] = {
@@ -138,8 +134,8 @@ class _Reducer:
             return True
         # Any other query word may be the name of a column: a column list is followed by the query.
         after = cursor.tokens[stop + 1 : stop + 2]
-        is_list = bool(after) and (is_word(after[0], *_QUERY_WORDS) or after[0].token_type is TokenType.L_PAREN)
-        return is_word(inside, *_QUERY_WORDS) and not is_list
+        is_list = bool(after) and (is_word(after[0], *QUERY_WORDS) or after[0].token_type is TokenType.L_PAREN)
+        return is_word(inside, *QUERY_WORDS) and not is_list
 
     def _partition_item(self, item: Piece) -> None:
         """``column`` or ``column = value`` of a PARTITION clause."""

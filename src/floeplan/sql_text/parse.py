@@ -11,35 +11,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from sqlglot import exp
+from pyiceberg.transforms import parse_transform
+from sqlglot import TokenType, exp
 
 from floeplan.dml.assign import SubqueryCondition
+from floeplan.dml.merge.compile import WhenText
 from floeplan.errors import BadInputError
-from floeplan.sql_text.alter import parse_alter
+from floeplan.partition.evolution import AddField, DropField, SpecChange, Term, replace_field
+from floeplan.sql_text import statements as parsed
 from floeplan.sql_text.outline import Outline, outline_of
-from floeplan.sql_text.qualifiers import Qualifiers, has_subquery, refuse_parameters
-from floeplan.sql_text.statements import (
-    SOURCE,
-    TARGET,
-    Assignment,
-    Clause,
-    ColumnPath,
-    Delete,
-    DeleteRow,
-    Insert,
-    InsertRow,
-    Merge,
-    PartitionValue,
-    Query,
-    Relation,
-    Source,
-    Statement,
-    TableName,
-    Update,
-    UpdateRow,
-    target_name,
+from floeplan.sql_text.statements import SOURCE, TARGET, TableName, target_name
+from floeplan.sql_text.tokens import (
+    Cursor,
+    Piece,
+    Qualifiers,
+    expression_text,
+    has_subquery,
+    qualifier_length,
+    qualifiers_of,
+    quoted,
+    refuse_parameters,
 )
-from floeplan.sql_text.tokens import Cursor, Piece
 from floeplan.text import excerpt, one_line
 
 _MATCHED, _NOT_MATCHED = "WHEN MATCHED", "WHEN NOT MATCHED"
@@ -47,7 +39,7 @@ _NOT_MATCHED_BY_SOURCE = "WHEN NOT MATCHED BY SOURCE"
 _READS = ("SELECT", "FROM", "VALUES", "TABLE", "SHOW", "DESCRIBE", "DESC", "EXPLAIN", "(")
 
 
-def parse_statement(text: str) -> Statement:
+def parse_statement(text: str) -> parsed.Statement:
     """Parse one statement that changes a table.
 
     Raises:
@@ -65,7 +57,7 @@ def parse_statement(text: str) -> Statement:
         case "MERGE":
             return _merge(cursor)
         case "ALTER":
-            return parse_alter(cursor)
+            return _alter(cursor)
     if first in _READS:
         raise BadInputError(
             f"{first} reads, and only statements that change a table are run here; "
@@ -79,14 +71,14 @@ def parse_statement(text: str) -> Statement:
     )
 
 
-def parse_assignments(text: str, what: str) -> tuple[Assignment, ...]:
+def parse_assignments(text: str, what: str) -> dict[str, object]:
     """Parse ``column = expression, …``; ``what`` names the option it comes from."""
     outline = outline_of(Cursor(f"UPDATE t SET {text}"))
     _refuse_other_clauses(outline.tree, what, "this", "expressions")
-    return _assignments(outline, _set_pairs(outline.tree), Qualifiers({}), Qualifiers({}), what)
+    return _assignments(outline, _set_pairs(outline.tree), {}, {}, what)
 
 
-def _insert(cursor: Cursor) -> Insert:
+def _insert(cursor: Cursor) -> parsed.Insert:
     """``[WITH …] INSERT …``: common table expressions before INSERT become part of the query."""
     common_tables = ""
     if cursor.sees("WITH"):
@@ -104,92 +96,85 @@ def _insert(cursor: Cursor) -> Insert:
     if isinstance(tree.this, exp.Directory):
         raise BadInputError("INSERT OVERWRITE DIRECTORY writes no table; use 'floeplan scan TABLE -o FILE.parquet'")
 
-    listed = tree.this.expressions if isinstance(tree.this, exp.Schema) else None
-    table_node = tree.this.this if isinstance(tree.this, exp.Schema) else tree.this
+    # The table, its column list and its PARTITION clause.
+    has_list = isinstance(tree.this, exp.Schema)
+    table_node = tree.this.this if has_list else tree.this
     table, alias = _target(table_node, "INSERT", "partition")
     if alias is not None:
         raise BadInputError(f"INSERT takes no alias: {alias}")
-    overwrite = bool(tree.args.get("overwrite"))
-    where = outline.piece(tree.args.get("where"))
+    columns: list[str] = []
+    for node in tree.this.expressions if has_list else ():
+        if not isinstance(node, exp.Identifier):
+            raise BadInputError(f"INSERT takes names of top-level columns, not {node.sql('spark')}")
+        if node.name in columns:
+            raise BadInputError(f"INSERT names {node.name} twice", context={"column": node.name})
+        columns.append(node.name)
+    partition = []
+    clause = table_node.args.get("partition")
+    for node in () if clause is None else clause.expressions:
+        column, value = (node.this, outline.piece(node.expression)) if isinstance(node, exp.EQ) else (node, None)
+        path = _path(column)
+        if path is None or len(path) > 1 or (isinstance(node, exp.EQ) and value is None):
+            raise BadInputError(f"PARTITION takes column or column = value, not {node.sql('spark')}")
+        partition.append((path[0], value.text if value else None))
+
+    # REPLACE WHERE, and the query.
+    overwrite, where = bool(tree.args.get("overwrite")), outline.piece(tree.args.get("where"))
     if where is not None and overwrite:
         raise BadInputError("INSERT OVERWRITE takes no REPLACE WHERE; use INSERT INTO … REPLACE WHERE")
     query = outline.piece(tree.expression.expressions[0])
     if query is None:
         raise BadInputError("INSERT needs a query: SELECT …, VALUES … or TABLE …")
-    return Insert(
+    return parsed.Insert(
         table,
-        Query(common_tables + query.text),
+        common_tables + query.text,
         overwrite,
-        None if listed is None else _listed_columns(listed),
+        tuple(columns) if has_list else None,
         bool(tree.args.get("by_name")),
-        _partition(outline, table_node.args.get("partition")),
-        None if where is None else _qualifiers(table, None).expression(where, "REPLACE WHERE"),
+        tuple(partition),
+        None if where is None else expression_text(where, qualifiers_of((table.parts, None, "")), "REPLACE WHERE"),
     )
 
 
-def _listed_columns(nodes: Sequence[exp.Expr]) -> tuple[str, ...]:
-    names: list[str] = []
-    for node in nodes:
-        if not isinstance(node, exp.Identifier):
-            raise BadInputError(f"INSERT takes names of top-level columns, not {node.sql('spark')}")
-        if node.name in names:
-            raise BadInputError(f"INSERT names {node.name} twice", context={"column": node.name})
-        names.append(node.name)
-    return tuple(names)
-
-
-def _partition(outline: Outline, clause: exp.Expr | None) -> tuple[PartitionValue, ...]:
-    if clause is None:
-        return ()
-    found = []
-    for node in clause.expressions:
-        column, value = (node.this, outline.piece(node.expression)) if isinstance(node, exp.EQ) else (node, None)
-        path = _path(column)
-        if path is None or len(path) > 1 or (isinstance(node, exp.EQ) and value is None):
-            raise BadInputError(f"PARTITION takes column or column = value, not {node.sql('spark')}")
-        found.append(PartitionValue(path[0], value.text if value else None))
-    return tuple(found)
-
-
-def _delete(cursor: Cursor) -> Delete:
+def _delete(cursor: Cursor) -> parsed.Delete:
     if not cursor.sees("DELETE", "FROM"):  # optional for sqlglot, required by Spark
         raise cursor.error("DELETE FROM is expected")
     outline = outline_of(cursor)
     _refuse_other_clauses(outline.tree, "DELETE", "this", "where")
     table, alias = _target(outline.tree.this, "DELETE")
-    return Delete(table, _condition(outline, table, alias, "DELETE"))
+    return parsed.Delete(table, _condition(outline, table, alias, "DELETE"))
 
 
-def _update(outline: Outline) -> Update:
+def _update(outline: Outline) -> parsed.Update:
     _refuse_other_clauses(outline.tree, "UPDATE", "this", "expressions", "where")
     table, alias = _target(outline.tree.this, "UPDATE")
-    names = _qualifiers(table, alias)
+    names = qualifiers_of((table.parts, alias, ""))
     assignments = _assignments(outline, _set_pairs(outline.tree), names, names, "UPDATE SET")
-    return Update(table, assignments, _condition(outline, table, alias, "UPDATE"))
+    return parsed.Update(table, assignments, _condition(outline, table, alias, "UPDATE"))
 
 
-def _merge(cursor: Cursor) -> Merge:
+def _merge(cursor: Cursor) -> parsed.Merge:
     if cursor.sees("MERGE", "WITH", "SCHEMA", "EVOLUTION"):
         raise BadInputError("MERGE WITH SCHEMA EVOLUTION is not supported; add the columns first")
     outline = outline_of(cursor)
     tree = outline.tree
     _refuse_other_clauses(tree, "MERGE", "this", "using", "on", "whens")
     table, alias = _target(tree.this, "MERGE")
-    source: Source
+    source: str | TableName
     if (query := outline.piece(tree.args["using"])) is not None:
-        source = Query(query.text)
+        source = query.text
     else:
-        source = Relation(_table_parts(tree.args["using"], "MERGE"))
+        source = TableName(_table_parts(tree.args["using"], "MERGE"))
     source_alias = tree.args["using"].args.get("alias")
-    source_parts = source.parts if isinstance(source, Relation) else ()
+    source_parts = source.parts if isinstance(source, TableName) else ()
     target = (table.parts, alias, TARGET)
-    both = Qualifiers.of(target, (source_parts, source_alias.name if source_alias else None, SOURCE))
+    both = qualifiers_of(target, (source_parts, source_alias.name if source_alias else None, SOURCE))
 
     condition = outline.piece(tree.args.get("on"))
     if condition is None:
         raise BadInputError("MERGE needs a condition: MERGE INTO … USING … ON condition")
-    on = both.expression(condition, "the condition of MERGE")
-    clauses: dict[str, list[Clause]] = {_MATCHED: [], _NOT_MATCHED: [], _NOT_MATCHED_BY_SOURCE: []}
+    on = expression_text(condition, both, "the condition of MERGE")
+    clauses: dict[str, list[WhenText]] = {_MATCHED: [], _NOT_MATCHED: [], _NOT_MATCHED_BY_SOURCE: []}
     for node in tree.args["whens"].expressions:
         _refuse_other_clauses(node, "WHEN", "matched", "source", "condition", "then")
         not_matched = _NOT_MATCHED_BY_SOURCE if node.args.get("source") else _NOT_MATCHED
@@ -197,9 +182,9 @@ def _merge(cursor: Cursor) -> Merge:
         if clauses[kind] and clauses[kind][-1].condition is None:
             raise BadInputError(f"{kind}: only the last clause of a kind may be without a condition")
         piece = outline.piece(node.args.get("condition"))
-        also = None if piece is None else both.expression(piece, f"the condition of {kind}")
-        clauses[kind].append(Clause(_action(outline, kind, node.args["then"], Qualifiers.of(target), both), also))
-    return Merge(
+        also = None if piece is None else expression_text(piece, both, f"the condition of {kind}")
+        clauses[kind].append(_when(outline, kind, node.args["then"], also, qualifiers_of(target), both))
+    return parsed.Merge(
         table,
         source,
         f"({on})" if on.isidentifier() else on,  # a bare name is a boolean column; unquoted it would name a join key
@@ -210,27 +195,27 @@ def _merge(cursor: Cursor) -> Merge:
     )
 
 
-def _action(
-    outline: Outline, kind: str, node: exp.Expr, target: Qualifiers, both: Qualifiers
-) -> DeleteRow | UpdateRow | InsertRow:
-    """What a WHEN clause does, after THEN."""
+def _when(
+    outline: Outline, kind: str, node: exp.Expr, condition: str | None, target: Qualifiers, both: Qualifiers
+) -> WhenText:
+    """A WHEN clause: its condition, and what it does after THEN."""
     if kind == _NOT_MATCHED:
         if not isinstance(node, exp.Insert):
             raise BadInputError(f"{kind} takes INSERT")
         if isinstance(node.this, exp.Star):
-            return InsertRow(None)
+            return WhenText(condition)
         columns, values = (part.expressions if part else [] for part in (node.this, node.expression))
         if len(columns) != len(values):
             raise BadInputError(f"{kind}: INSERT names {len(columns)} columns and has {len(values)} values")
         pairs = list(zip(columns, values, strict=True))
-        return InsertRow(_assignments(outline, pairs, target, both, f"{kind}: INSERT"))
+        return WhenText(condition, _assignments(outline, pairs, target, both, f"{kind}: INSERT"))
     if isinstance(node, exp.Var) and node.name.upper() == "DELETE":
-        return DeleteRow()
+        return WhenText(condition, deletes=True)
     if not isinstance(node, exp.Update):
         raise BadInputError(f"{kind} takes UPDATE SET or DELETE")
     if kind == _MATCHED and [type(one) for one in node.expressions] == [exp.Star]:
-        return UpdateRow(None)
-    return UpdateRow(_assignments(outline, _set_pairs(node), target, both, f"{kind}: UPDATE SET"))
+        return WhenText(condition)
+    return WhenText(condition, _assignments(outline, _set_pairs(node), target, both, f"{kind}: UPDATE SET"))
 
 
 # What statements have in common: the target, assignments, and the condition after WHERE.
@@ -259,7 +244,7 @@ def _table_parts(node: exp.Expr, what: str, *understood: str) -> tuple[str, ...]
     return tuple(part.name for part in node.parts)
 
 
-def _path(node: exp.Expr) -> ColumnPath | None:
+def _path(node: exp.Expr) -> tuple[str, ...] | None:
     """The parts of a column's name; ``None`` for any other node."""
     parts = node.parts if isinstance(node, exp.Column | exp.Dot) else []
     if not parts or not all(isinstance(part, exp.Identifier) for part in parts):
@@ -278,24 +263,21 @@ def _assignments(
     target: Qualifiers,
     values: Qualifiers,
     what: str,
-) -> tuple[Assignment, ...]:
-    found: dict[ColumnPath, Assignment] = {}
+) -> dict[str, object]:
+    """The expression of each assigned column, by its quoted name without the target's qualifier."""
+    found: dict[str, object] = {}
     for left, right in pairs:
         path, piece = _path(left), outline.piece(right)
         if path is None or piece is None:
             raise BadInputError(f"{what} takes column = expression, not {left.sql('spark')}")
-        column = target.column(path)
-        name = ".".join(column)
-        if column in found:
+        column = path[qualifier_length(path, target) :]
+        name, key = ".".join(column), quoted(*column)
+        if key in found:
             raise BadInputError(f"{what} assigns {name} twice", context={"column": name})
-        found[column] = Assignment(column, values.expression(piece, f"{what} {name}"))
+        found[key] = expression_text(piece, values, f"{what} {name}")
     if not found:
         raise BadInputError(f"{what} needs at least one column = expression")
-    return tuple(found.values())
-
-
-def _qualifiers(table: TableName, alias: str | None) -> Qualifiers:
-    return Qualifiers.of((table.parts, alias, ""))
+    return found
 
 
 def _condition(outline: Outline, table: TableName, alias: str | None, what: str) -> str | SubqueryCondition | None:
@@ -307,13 +289,13 @@ def _condition(outline: Outline, table: TableName, alias: str | None, what: str)
     where = outline.tree.args.get("where")
     if where is None:
         return None
-    piece, names, what = outline.piece(where.this), _qualifiers(table, alias), f"the condition of {what}"
+    piece, names, what = outline.piece(where.this), qualifiers_of((table.parts, alias, "")), f"the condition of {what}"
     if piece is None:
         raise BadInputError(f"{what} cannot be parsed")
     if not has_subquery(piece):
-        return names.expression(piece, what)
+        return expression_text(piece, names, what)
     refuse_parameters(piece, what)
-    plain = [names.expression(part, what) for part in _conjuncts(piece.text) if not has_subquery(part)]
+    plain = [expression_text(part, names, what) for part in _conjuncts(piece.text) if not has_subquery(part)]
     return SubqueryCondition(piece.text, " AND ".join(plain) or "TRUE", alias or table.parts[-1])
 
 
@@ -340,3 +322,78 @@ def _conjuncts(text: str) -> Iterator[Piece]:
             return
         cursor.at += 1
     yield from parts
+
+
+# ALTER TABLE … PARTITION FIELD, with the transforms of Iceberg's Spark SQL extensions:
+#
+#   ADD PARTITION FIELD bucket(16, id) [AS name]
+#   DROP PARTITION FIELD name | transform
+#   REPLACE PARTITION FIELD name | transform WITH transform [AS name]
+
+_UNARY = {name: name for name in ("identity", "year", "month", "day", "hour")}
+_UNARY |= {"years": "year", "months": "month", "days": "day", "date": "day", "hours": "hour", "date_hour": "hour"}
+"""Iceberg's transforms without a parameter, by their names in Spark."""
+
+
+def _alter(cursor: Cursor) -> parsed.AlterPartitioning:
+    unsupported = BadInputError(
+        "of ALTER only ALTER TABLE … ADD, DROP or REPLACE PARTITION FIELD is supported: "
+        f"{excerpt(one_line(cursor.text), 80)}",
+        context={"statement": "ALTER"},
+    )
+    if not cursor.accept("ALTER", "TABLE"):
+        raise unsupported
+    table = target_name(cursor.name())
+    if table.branch is not None:
+        raise BadInputError(f"the partition spec belongs to the table, not to branch {table.branch}; omit the branch")
+    changes: tuple[SpecChange, ...]
+    if cursor.accept("ADD", "PARTITION", "FIELD"):
+        changes = (AddField(_term(cursor), cursor.word() if cursor.accept("AS") else None),)
+    elif cursor.accept("DROP", "PARTITION", "FIELD"):
+        changes = (DropField(_term(cursor)),)
+    elif cursor.accept("REPLACE", "PARTITION", "FIELD"):
+        replaced = _term(cursor)
+        if not cursor.accept("WITH"):
+            raise cursor.error("WITH is expected")
+        changes = replace_field(replaced, _term(cursor), cursor.word() if cursor.accept("AS") else None)
+    else:
+        raise unsupported
+    if not cursor.done:
+        raise cursor.error("the statement should end here")
+    return parsed.AlterPartitioning(table, changes)
+
+
+def parse_term(text: str) -> Term:
+    """Parse a partition transform: ``days(ts)``, ``bucket(16, id)``, ``region``."""
+    cursor = Cursor(text)
+    term = _term(cursor)
+    if not cursor.done:
+        raise cursor.error("the statement should end here")
+    return term
+
+
+def _term(cursor: Cursor) -> Term:
+    name = cursor.name()
+    if not cursor.sees_symbol(TokenType.L_PAREN):
+        return Term(name)
+    function = ".".join(name).lower()
+    arguments = [piece.text for piece in cursor.items()]
+    # Both orders are in use: bucket(16, id) is Iceberg's, truncate(name, 4) an older form of its Spark extensions.
+    *parameters, column = sorted(arguments, key=lambda argument: not argument.isdecimal()) or [""]
+    if function in _UNARY and len(arguments) == 1:
+        transform = _UNARY[function]
+    elif function in ("bucket", "truncate") and len(arguments) == 2:
+        if not parameters[0].isdecimal() or not 0 < int(parameters[0]) < 2**31:
+            raise BadInputError(f"{function} takes a whole number above zero, not {parameters[0]!r}")
+        transform = f"{function}[{int(parameters[0])}]"
+    else:
+        known = "identity, years, months, days, hours, bucket(n, column), truncate(n, column)"
+        raise BadInputError(
+            f"{function}({', '.join(arguments)}) is not a partition transform; supported: {known}",
+            context={"transform": function},
+        )
+    of_column = Cursor(column)
+    path = of_column.name()
+    if not of_column.done:
+        raise BadInputError(f"{column!r} is not the name of a column")
+    return Term(path, parse_transform(transform))

@@ -14,20 +14,20 @@ dropped when the statement ends.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 from pyiceberg.utils.config import Config
-from sqlglot import Token, TokenType
+from sqlglot import TokenType
 
 from floeplan.catalog import EMBEDDED, load_table
 from floeplan.errors import BadInputError, UnknownCatalogError, UnknownTableError
 from floeplan.spark.session import spark_errors_translated
-from floeplan.sql_text.tokens import Cursor, is_name, is_word, name_chain
+from floeplan.sql_text.tokens import Cursor, is_name, is_word, name_chain, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -73,58 +73,38 @@ class TableReference:
     needs_alias: bool
 
 
-@dataclass(slots=True)
-class Views:
-    """The temporary views of one statement."""
-
-    spark: SparkSession
-    names: list[str] = field(default_factory=list)
-
-    def make(self, frame: DataFrame) -> str:
-        """Create a view of a DataFrame and return its name."""
-        name = f"floeplan_{uuid.uuid4().hex}"
-        frame.createOrReplaceTempView(name)
-        self.names.append(name)
-        return name
-
-
 @contextmanager
-def views(spark: SparkSession) -> Iterator[Views]:
-    """Temporary views that are dropped at the end."""
-    made = Views(spark)
+def table_views(spark: SparkSession, catalog: str | Catalog | None) -> Iterator[Callable[[str], str]]:
+    """Yield a function that replaces the catalog's tables in a text by temporary views, dropped at the end."""
+    views: list[str] = []
+
+    def with_views(text: str) -> str:
+        for reference in reversed(list(table_references(text))):
+            found = find_table(reference.parts, catalog)
+            if found is not None:
+                views.append(f"floeplan_{uuid.uuid4().hex}")
+                read_table(spark, *found).createOrReplaceTempView(views[-1])
+                alias = f" AS {quoted(reference.parts[-1])}" if reference.needs_alias else ""
+                text = text[: reference.start] + views[-1] + alias + text[reference.end :]
+        return text
+
     try:
-        yield made
+        yield with_views
     finally:
-        for name in made.names:
-            spark.catalog.dropTempView(name)
+        for view in views:
+            spark.catalog.dropTempView(view)
 
 
-def query_frame(text: str, made: Views, catalog: str | Catalog | None) -> DataFrame:
-    """The rows of a query.
+def query_frame(spark: SparkSession, text: str) -> DataFrame:
+    """The rows of a query over tables of Spark and temporary views.
 
     Raises:
         BadInputError: Spark cannot parse or analyse the query.
     """
     with spark_errors_translated():
-        frame = made.spark.sql(with_views(text, made, catalog))
+        frame = spark.sql(text)
         frame.schema  # noqa: B018 - Spark Connect analyses a query only when its schema is needed
         return frame
-
-
-def with_views(text: str, made: Views, catalog: str | Catalog | None) -> str:
-    """The text with the catalog's tables replaced by views."""
-    for reference in reversed(list(table_references(text))):
-        found = find_table(reference.parts, catalog)
-        if found is not None:
-            view = made.make(read_table(made.spark, *found))
-            alias = f" AS `{reference.parts[-1]}`" if reference.needs_alias else ""
-            text = text[: reference.start] + view + alias + text[reference.end :]
-    return text
-
-
-def quoted(name: str) -> str:
-    """A part of a name in backquotes."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 def read_table(spark: SparkSession, table: Table, ref: str | None) -> DataFrame:
@@ -162,27 +142,24 @@ def table_references(text: str) -> Iterator[TableReference]:
         elif is_word(token, *_ENDS_FROM):
             in_from[-1] = False
         before = tokens[index - 1] if index else None
-        after_comma = before is not None and before.token_type is TokenType.COMMA and in_from[-1]
-        if before is not None and is_name(token) and (is_word(before, *_BEFORE) or after_comma):
-            reference = _reference(tokens, index, is_word(before, "TABLE"))
-            if reference is not None:
-                yield reference
-
-
-def _reference(tokens: Sequence[Token], index: int, after_table: bool) -> TableReference | None:
-    """The reference that begins at a token; ``None`` for names of one part and for functions."""
-    chain = name_chain(tokens, index)
-    parts = tuple(str(token.text) for token in chain)
-    after = index + 2 * len(chain) - 1
-    following = tokens[after] if after < len(tokens) else None
-    if len(parts) < 2 or (following is not None and following.token_type is TokenType.L_PAREN):
-        return None
-    if following is not None and is_word(following, "VERSION", "TIMESTAMP"):
-        raise BadInputError(
-            f"{'.'.join(parts)} {following.text} AS OF is not supported; name a branch or tag as the last part of the "
-            "table's name, or read the snapshot with fp.read(spark, table, snapshot_id=…) as a view"
+        if before is None or not is_name(token):
+            continue
+        if not is_word(before, *_BEFORE) and not (before.token_type is TokenType.COMMA and in_from[-1]):
+            continue
+        # A name begins where a table is expected; names of one part and functions are Spark's.
+        chain = name_chain(tokens, index)
+        parts = tuple(str(one.text) for one in chain)
+        after = index + 2 * len(chain) - 1
+        following = tokens[after] if after < len(tokens) else None
+        if len(parts) < 2 or (following is not None and following.token_type is TokenType.L_PAREN):
+            continue
+        if following is not None and is_word(following, "VERSION", "TIMESTAMP"):
+            raise BadInputError(
+                f"{'.'.join(parts)} {following.text} AS OF is not supported; name a branch or tag as the last part of "
+                "the table's name, or read the snapshot with fp.read(spark, table, snapshot_id=…) as a view"
+            )
+        has_alias = following is not None and (
+            following.token_type in (TokenType.VAR, TokenType.IDENTIFIER) or is_word(following, "AS")
         )
-    has_alias = following is not None and (
-        following.token_type in (TokenType.VAR, TokenType.IDENTIFIER) or is_word(following, "AS")
-    )
-    return TableReference(parts, chain[0].start, chain[-1].end + 1, not after_table and not has_alias)
+        needs_alias = not is_word(before, "TABLE") and not has_alias
+        yield TableReference(parts, chain[0].start, chain[-1].end + 1, needs_alias)

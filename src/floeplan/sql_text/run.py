@@ -33,23 +33,9 @@ from floeplan.scan.plan import plan_scan
 from floeplan.scan.projection import arrow_schema
 from floeplan.spark.session import SparkOnDemand, spark_errors_translated
 from floeplan.sql_text.parse import parse_statement
-from floeplan.sql_text.relations import find_table, open_table, query_frame, quoted, views, with_views
-from floeplan.sql_text.statements import (
-    SOURCE,
-    TARGET,
-    AlterPartitioning,
-    Assignment,
-    Clause,
-    Delete,
-    DeleteRow,
-    Insert,
-    Merge,
-    Relation,
-    Source,
-    TableName,
-    Update,
-)
-from floeplan.sql_text.tokens import Cursor
+from floeplan.sql_text.relations import find_table, open_table, query_frame, table_views
+from floeplan.sql_text.statements import SOURCE, TARGET, AlterPartitioning, Delete, Insert, Merge, TableName, Update
+from floeplan.sql_text.tokens import Cursor, quoted
 from floeplan.transaction.evolve_spec import EvolveResult, evolve_spec
 
 if TYPE_CHECKING:
@@ -69,18 +55,14 @@ class StatementOptions:
         branch: The branch to change, unless the name of the table ends with one.
         mode: ``copy-on-write`` or ``merge-on-read``; overrides the table's properties.
         isolation: ``serializable`` or ``snapshot``; overrides the table's properties.
+        trust_lists: Change rows even when the manifest list has fewer files than the snapshot summary counts.
     """
 
     catalog: str | Catalog | None = None
     branch: str | None = None
     mode: str | None = None
     isolation: str | None = None
-
-    def branch_of(self, name: TableName) -> str | None:
-        """The branch that a statement changes."""
-        if self.branch is not None and name.branch is not None and self.branch != name.branch:
-            raise BadInputError(f"the statement changes branch {name.branch}, but branch {self.branch} is requested")
-        return name.branch or self.branch
+    trust_lists: bool = False
 
     def refuse(self, statement: str, *names: str) -> None:
         """Raise if an option is set that a statement does not have."""
@@ -90,11 +72,14 @@ class StatementOptions:
 
     def dml_arguments(self, name: TableName) -> dict[str, Any]:
         """The keyword arguments of the functions of ``dml``."""
+        if self.branch is not None and name.branch is not None and self.branch != name.branch:
+            raise BadInputError(f"the statement changes branch {name.branch}, but branch {self.branch} is requested")
         return {
-            "branch": self.branch_of(name),
+            "branch": name.branch or self.branch,
             "mode": self.mode,
             "isolation": self.isolation,
             "case_sensitive": False,
+            "trust_lists": self.trust_lists,
         }
 
 
@@ -106,6 +91,7 @@ def sql(
     branch: str | None = None,
     mode: str | None = None,
     isolation: str | None = None,
+    trust_lists: bool = False,
 ) -> StatementResult:
     """Run one INSERT, DELETE, UPDATE, MERGE or ALTER TABLE … PARTITION FIELD in Spark's dialect.
 
@@ -116,11 +102,12 @@ def sql(
         branch: The branch to change, unless the name of the table ends with one (``db.t.branch_b``).
         mode: ``copy-on-write`` or ``merge-on-read``; by default from the table's properties.
         isolation: ``serializable`` or ``snapshot``; by default from the table's properties.
+        trust_lists: Change rows even when the manifest list has fewer files than the snapshot summary counts.
 
     Raises:
         BadInputError: The statement is of another kind, or cannot be parsed.
     """
-    options = StatementOptions(catalog, branch, mode, isolation)
+    options = StatementOptions(catalog, branch, mode, isolation, trust_lists)
     return run_text(statement, SparkOnDemand(spark), options)
 
 
@@ -129,21 +116,15 @@ def run_text(text: str, spark: SparkOnDemand, options: StatementOptions) -> Stat
     statement = parse_statement(text)
     table = open_table(statement.table.parts, options.catalog)
     match statement:
-        case AlterPartitioning():
+        case AlterPartitioning(changes=changes):
             options.refuse("ALTER TABLE", "branch", "mode", "isolation")
-            changes = [_spec_change(change, table.schema()) for change in statement.changes]
-            return evolve_spec(table, changes)
+            return evolve_spec(table, [_spec_change(change, table.schema()) for change in changes])
         case Delete() | Update():
             return _delete_or_update(statement, table, spark, options)
         case Insert():
             return _insert(statement, table, spark, options)
         case Merge():
             return _merge(statement, table, spark, options)
-
-
-def assigned_texts(assignments: tuple[Assignment, ...]) -> dict[str, object]:
-    """Assignments as ``dml`` takes them: expressions by the quoted name of their column."""
-    return {".".join(map(quoted, one.column)): one.value for one in assignments}
 
 
 def _spec_change(change: SpecChange, schema: Schema) -> SpecChange:
@@ -162,15 +143,15 @@ def _delete_or_update(
     def change(where: str | SubqueryCondition, session: SparkSession | None) -> DmlResult:
         if isinstance(statement, Delete):
             return delete(table, where, spark=session, **arguments)
-        return update(table, assigned_texts(statement.assignments), where, spark=session, **arguments)
+        return update(table, statement.assignments, where, spark=session, **arguments)
 
     where = statement.where or "TRUE"
     if isinstance(where, str):
         return spark.run(lambda session: change(where, session))
     # The catalog's tables in subqueries are temporary views while the statement runs.
     session = spark.needed("a subquery")
-    with views(session) as made, spark_errors_translated():
-        return change(replace(where, text=with_views(where.text, made, options.catalog)), session)
+    with table_views(session, options.catalog) as with_views, spark_errors_translated():
+        return change(replace(where, text=with_views(where.text)), session)
 
 
 # INSERT. Without a column list the query gives every column in the table's order, except static partition columns; with
@@ -179,51 +160,8 @@ def _delete_or_update(
 # partitions of the new rows; INSERT INTO … REPLACE WHERE replaces the rows that match.
 
 
-@dataclass(frozen=True, slots=True)
-class _InsertColumns:
-    """The table's columns that the query gives (``None``: matched by name) and static partition values as SQL text."""
-
-    names: tuple[str, ...] | None
-    static: dict[str, str]
-
-    def for_query(self, given: Sequence[str], names: Names) -> tuple[str, ...]:
-        """The table's column of each column of the query."""
-        if self.names is None:
-            return tuple(names.find((name,)).field.name for name in given)
-        if len(given) != len(self.names):
-            raise BadInputError(
-                f"INSERT has {len(given)} columns, but {len(self.names)} are expected: {', '.join(self.names)}",
-                context={"given": len(given), "expected": list(self.names)},
-            )
-        return self.names
-
-
-def _insert_columns(statement: Insert, table: Table) -> _InsertColumns:
-    names = Names(table.schema(), case_sensitive=False)
-    identities = {f.source_id for f in table.spec().fields if isinstance(f.transform, IdentityTransform)}
-    static: dict[str, str] = {}
-    for item in statement.partition:
-        column = names.find((item.column,)).field
-        if column.field_id not in identities:
-            raise BadInputError(
-                f"PARTITION names {column.name}, which is not an identity partition column of the current spec",
-                context={"column": column.name},
-            )
-        if item.value is not None:
-            static[column.name] = item.value
-    if statement.by_name:
-        return _InsertColumns(None, static)
-    if statement.columns is None:
-        return _InsertColumns(tuple(f.name for f in table.schema().fields if f.name not in static), static)
-    listed = tuple(names.find((name,)).field.name for name in statement.columns)
-    for name in listed:
-        if name in static:
-            raise BadInputError(f"{name} is in the PARTITION clause and in the column list")
-    return _InsertColumns(listed, static)
-
-
 def _insert(statement: Insert, table: Table, spark: SparkOnDemand, options: StatementOptions) -> DmlResult:
-    columns = _insert_columns(statement, table)
+    expected, static = _insert_columns(statement, table)
     arguments = options.dml_arguments(statement.table)
 
     def store(rows: object) -> DmlResult:
@@ -233,28 +171,64 @@ def _insert(statement: Insert, table: Table, spark: SparkOnDemand, options: Stat
         mode = spark.session.conf.get(_OVERWRITE_MODE, "static") if spark.session is not None else "static"
         if statement.overwrite and str(mode).lower() == "dynamic":
             return overwrite(table, rows, dynamic=True, spark=spark.session, **arguments)
-        static = " AND ".join(f"`{name}` <=> {value}" for name, value in columns.static.items())
-        where = statement.replace_where or static or "TRUE"
+        in_static = " AND ".join(f"{quoted(name)} <=> {value}" for name, value in static.items())
+        where = statement.replace_where or in_static or "TRUE"
         return spark.run(lambda session: overwrite(table, rows, where, spark=session, **arguments))
 
-    if spark.session is None and columns.names is not None:
+    if spark.session is None and expected is not None:
         try:
-            local_rows = _values_rows(statement.query.text, columns, table.schema())
+            local_rows = _values_rows(statement.query, expected, static, table.schema())
         except UnsupportedError:  # an expression that only Spark evaluates
             local_rows = None
         if local_rows is not None:
             return store(local_rows)
     session = spark.needed("a query as the source of INSERT")
-    with views(session) as made:
-        frame = query_frame(statement.query.text, made, options.catalog)
+    with table_views(session, options.catalog) as with_views:
+        frame = query_frame(session, with_views(statement.query))
         with spark_errors_translated():
-            from floeplan.spark.write.store_assignment import assign_columns
+            from floeplan.spark.types import assign_columns
 
-            names = columns.for_query(frame.columns, Names(table.schema(), case_sensitive=False))
-            return store(assign_columns(frame, names, columns.static, table.schema()))
+            names = Names(table.schema(), case_sensitive=False)
+            if expected is None:
+                expected = tuple(names.find((name,)).field.name for name in frame.columns)
+            _check_count(frame.columns, expected)
+            return store(assign_columns(frame, expected, static, table.schema()))
 
 
-def _values_rows(query: str, columns: _InsertColumns, schema: Schema) -> pa.Table | None:
+def _insert_columns(statement: Insert, table: Table) -> tuple[tuple[str, ...] | None, dict[str, str]]:
+    """The table's columns that the query gives (``None``: matched by name), and static partition values as SQL text."""
+    names = Names(table.schema(), case_sensitive=False)
+    identities = {f.source_id for f in table.spec().fields if isinstance(f.transform, IdentityTransform)}
+    static: dict[str, str] = {}
+    for name, value in statement.partition:
+        column = names.find((name,)).field
+        if column.field_id not in identities:
+            raise BadInputError(
+                f"PARTITION names {column.name}, which is not an identity partition column of the current spec",
+                context={"column": column.name},
+            )
+        if value is not None:
+            static[column.name] = value
+    if statement.by_name:
+        return None, static
+    if statement.columns is None:
+        return tuple(f.name for f in table.schema().fields if f.name not in static), static
+    listed = tuple(names.find((name,)).field.name for name in statement.columns)
+    for name in listed:
+        if name in static:
+            raise BadInputError(f"{name} is in the PARTITION clause and in the column list")
+    return listed, static
+
+
+def _check_count(given: Sequence[str], expected: Sequence[str]) -> None:
+    if len(given) != len(expected):
+        raise BadInputError(
+            f"INSERT has {len(given)} columns, but {len(expected)} are expected: {', '.join(expected)}",
+            context={"given": len(given), "expected": list(expected)},
+        )
+
+
+def _values_rows(query: str, columns: Sequence[str], static: dict[str, str], schema: Schema) -> pa.Table | None:
     """The rows of a VALUES list, evaluated by Arrow; ``None`` when the query is anything else."""
     cursor = Cursor(query)
     if not cursor.accept("VALUES"):
@@ -267,7 +241,8 @@ def _values_rows(query: str, columns: _InsertColumns, schema: Schema) -> pa.Tabl
             values = [piece.text for piece in cursor.items()]
         else:
             values = [cursor.until(lambda c: c.sees_symbol(TokenType.COMMA)).text]
-        assigned = dict(zip(columns.for_query(values, no_names), values, strict=True)) | columns.static
+        _check_count(values, columns)
+        assigned = dict(zip(columns, values, strict=True)) | static
         rows.append(compile_assignments(assigned, schema, no_names).insert(1, no_columns, arrow))
         if cursor.done:
             return pa.concat_tables(rows)
@@ -281,63 +256,29 @@ def _values_rows(query: str, columns: _InsertColumns, schema: Schema) -> pa.Tabl
 
 def _merge(statement: Merge, table: Table, spark: SparkOnDemand, options: StatementOptions) -> DmlResult:
     source, columns = statement.source, statement.source_columns
-    local_rows = _local_source(source, table, options.catalog) if spark.session is None else None
-    if local_rows is not None:
-        _check_source_columns(local_rows.column_names, columns)
-        rows = local_rows if columns is None else local_rows.rename_columns(columns)
-        return spark.run(lambda session: _run_merge(statement, table, rows, session, options))
-    session = spark.needed("a query or a table of Spark's as the source of MERGE")
-    if isinstance(source, Relation):
-        query = f"SELECT * FROM {'.'.join(map(quoted, source.parts))}"
-    else:
-        query = source.text
-    with views(session) as made:
-        frame = query_frame(query, made, options.catalog)
-        with spark_errors_translated():
-            _check_source_columns(frame.columns, columns)
-            frame = frame if columns is None else frame.toDF(*columns)
-            return _run_merge(statement, table, frame, session, options)
-
-
-def _local_source(source: Source, target: Table, catalog: str | Catalog | None) -> pa.Table | None:
-    """The rows of a table of the catalog or of Parquet files; ``None`` for what only Spark can read."""
-    if not isinstance(source, Relation):
-        return None
-    if len(source.parts) == 2 and source.parts[0].lower() == "parquet":
-        return arrow_table([source.parts[1]], target.io)
-    found = find_table(source.parts, catalog)
-    if found is None:
-        return None
-    table, ref = found
-    return plan_scan(table, ref=ref, options=ScanOptions(report=False)).to_arrow()
-
-
-def _check_source_columns(given: Sequence[str], columns: tuple[str, ...] | None) -> None:
-    if columns is not None and len(given) != len(columns):
-        raise BadInputError(f"the source has {len(given)} columns, and its alias names {len(columns)}")
-
-
-def _run_merge(
-    statement: Merge, table: Table, rows: object, session: SparkSession | None, options: StatementOptions
-) -> DmlResult:
-    def values(clause: Clause) -> dict[str, object] | None:
-        """What a clause assigns; ``None`` for all columns."""
-        if isinstance(clause.action, DeleteRow) or clause.action.assignments is None:
-            return None
-        return assigned_texts(clause.action.assignments)
-
     arguments = options.dml_arguments(statement.table)
-    builder = merge(table, rows, statement.on, spark=session, target_alias=TARGET, source_alias=SOURCE, **arguments)
-    for clause in statement.matched:
-        if isinstance(clause.action, DeleteRow):
-            builder = builder.when_matched_delete(clause.condition)
-        else:
-            builder = builder.when_matched_update(values(clause), clause.condition)
-    for clause in statement.not_matched:
-        builder = builder.when_not_matched_insert(values(clause), clause.condition)
-    for clause in statement.not_matched_by_source:
-        if isinstance(clause.action, DeleteRow):
-            builder = builder.when_not_matched_by_source_delete(clause.condition)
-        else:
-            builder = builder.when_not_matched_by_source_update(values(clause) or {}, clause.condition)
-    return builder.execute()
+
+    def run(rows: Any, session: SparkSession | None) -> DmlResult:
+        if columns is not None:
+            given = rows.column_names if isinstance(rows, pa.Table) else rows.columns
+            if len(given) != len(columns):
+                raise BadInputError(f"the source has {len(given)} columns, and its alias names {len(columns)}")
+            rows = rows.rename_columns(columns) if isinstance(rows, pa.Table) else rows.toDF(*columns)
+        begun = merge(table, rows, statement.on, spark=session, target_alias=TARGET, source_alias=SOURCE, **arguments)
+        matched, not_matched, by_source = statement.matched, statement.not_matched, statement.not_matched_by_source
+        return replace(begun, matched=matched, not_matched=not_matched, by_source=by_source).execute()
+
+    if spark.session is None and isinstance(source, TableName):
+        local_rows = None
+        if len(source.parts) == 2 and source.parts[0].lower() == "parquet":
+            local_rows = arrow_table([source.parts[1]], table.io)
+        elif (found := find_table(source.parts, options.catalog)) is not None:
+            local_rows = plan_scan(found[0], ref=found[1], options=ScanOptions(report=False)).to_arrow()
+        if local_rows is not None:
+            return spark.run(lambda session: run(local_rows, session))
+    session = spark.needed("a query or a table of Spark's as the source of MERGE")
+    query = f"SELECT * FROM {quoted(*source.parts)}" if isinstance(source, TableName) else source
+    with table_views(session, options.catalog) as with_views:
+        frame = query_frame(session, with_views(query))
+        with spark_errors_translated():
+            return run(frame, session)

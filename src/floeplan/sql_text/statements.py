@@ -1,23 +1,23 @@
-"""Parsed statements, before any name is resolved: table names, clauses in their order, expressions as text.
+"""Parsed statements, before any name is resolved: table names, clauses in their order, expressions and queries as text.
 
 An expression keeps its source text except for its qualifiers: ``t.v + 1`` of ``UPDATE db.t AS t`` is ``v + 1``. The
 expressions of a MERGE are over two tables, so the aliases are replaced by ``target.`` and ``source.``; a column without
-a qualifier stays without one.
+a qualifier stays without one. Assignments map the quoted name of a column to its expression, as ``dml`` takes them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from floeplan.dml.assign import SubqueryCondition
+from floeplan.dml.merge.compile import WhenText
 from floeplan.errors import BadInputError
 from floeplan.partition.evolution import SpecChange
 
 TARGET, SOURCE = "target", "source"
 """The qualifiers of columns in the expressions of a MERGE."""
-
-ColumnPath: TypeAlias = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,40 +47,18 @@ def target_name(parts: tuple[str, ...]) -> TableName:
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
-    """The text of a query: SELECT, VALUES, WITH …, TABLE …."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Relation:
-    """A table, a view, or files (``parquet.`folder```), by the parts of its name."""
-
-    parts: tuple[str, ...]
-
-
-Source: TypeAlias = Query | Relation
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionValue:
-    """One item of a PARTITION clause; without a value the partition is dynamic."""
-
-    column: str
-    value: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Insert:
-    """INSERT INTO, INSERT OVERWRITE, and INSERT INTO … REPLACE WHERE (``replace_where``)."""
+    """INSERT INTO, INSERT OVERWRITE, and INSERT INTO … REPLACE WHERE (``replace_where``).
+
+    ``partition`` has the columns of a PARTITION clause with their values, ``None`` for dynamic ones.
+    """
 
     table: TableName
-    query: Query
+    query: str
     overwrite: bool = False
     columns: tuple[str, ...] | None = None
     by_name: bool = False
-    partition: tuple[PartitionValue, ...] = ()
+    partition: tuple[tuple[str, str | None], ...] = ()
     replace_where: str | None = None
 
 
@@ -93,62 +71,28 @@ class Delete:
 
 
 @dataclass(frozen=True, slots=True)
-class Assignment:
-    """``column = expression``."""
-
-    column: ColumnPath
-    value: str
-
-
-@dataclass(frozen=True, slots=True)
 class Update:
     """UPDATE; without a condition, of every row."""
 
     table: TableName
-    assignments: tuple[Assignment, ...]
+    assignments: Mapping[str, object]
     where: str | SubqueryCondition | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class DeleteRow:
-    """THEN DELETE."""
-
-
-@dataclass(frozen=True, slots=True)
-class UpdateRow:
-    """THEN UPDATE SET …; ``None`` stands for ``*``: every column from the source column of its name."""
-
-    assignments: tuple[Assignment, ...] | None
-
-
-@dataclass(frozen=True, slots=True)
-class InsertRow:
-    """THEN INSERT (columns) VALUES (…); ``None`` stands for ``*``."""
-
-    assignments: tuple[Assignment, ...] | None
-
-
-@dataclass(frozen=True, slots=True)
-class Clause:
-    """One WHEN clause of a MERGE: its action, and the condition after AND."""
-
-    action: DeleteRow | UpdateRow | InsertRow
-    condition: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Merge:
     """MERGE INTO; of each kind the first clause whose condition holds applies.
 
-    ``source_columns`` renames the columns of the source.
+    ``source`` is the text of a query, or the name of a table, a view, or files (``parquet.`folder```);
+    ``source_columns`` renames its columns.
     """
 
     table: TableName
-    source: Source
+    source: str | TableName
     on: str
-    matched: tuple[Clause, ...] = ()
-    not_matched: tuple[Clause, ...] = ()
-    not_matched_by_source: tuple[Clause, ...] = ()
+    matched: tuple[WhenText, ...] = ()
+    not_matched: tuple[WhenText, ...] = ()
+    not_matched_by_source: tuple[WhenText, ...] = ()
     source_columns: tuple[str, ...] | None = None
 
 

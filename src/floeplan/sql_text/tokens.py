@@ -1,22 +1,28 @@
-"""Tokens of a statement, with the exact source text of any run of them.
+"""Tokens of a statement, with the exact source text of any run of them, and the qualifiers of columns in that text.
 
 ``Cursor`` steps over the tokens of sqlglot's Spark tokenizer. An expression or query ends at a keyword or comma outside
-all parentheses and outside ``CASE … END``; it is kept as text, so nothing in it changes.
+all parentheses and outside ``CASE … END``; it is kept as text, so nothing in it changes but its qualifiers.
 
-Fail-safe: parentheses must match, a second statement after ``;`` is refused, and every error names its position.
+A table with an alias is qualified by the alias alone; one without by the last parts of its name (``t``, ``db.t``). As
+in Spark, a qualifier takes precedence over a struct of the same name, and case does not matter.
+
+Fail-safe: parentheses must match, a second statement after ``;`` is refused, and every error names its position. An
+expression in which a qualifier is ambiguous (a lambda variable of the same name, a subquery with names of its own) is
+refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from sqlglot import Token, TokenType
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import TokenError
 
 from floeplan.errors import BadInputError
-from floeplan.text import one_line
+from floeplan.text import excerpt, one_line
 
 _OPEN = {
     TokenType.L_PAREN: TokenType.R_PAREN,
@@ -25,6 +31,12 @@ _OPEN = {
 }
 _CLOSE = frozenset(_OPEN.values())
 _LITERALS = frozenset((TokenType.STRING, TokenType.IDENTIFIER, TokenType.NUMBER))
+_PARAMETERS = frozenset((TokenType.PLACEHOLDER, TokenType.PARAMETER))
+QUERY_WORDS = ("SELECT", "VALUES", "WITH", "TABLE", "FROM")
+"""Words that a query begins with."""
+
+Qualifiers: TypeAlias = Mapping[tuple[str, ...], str]
+"""The replacement of each lowercase qualifier; the empty string removes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +58,11 @@ def is_name(token: Token) -> bool:
     if token.token_type is TokenType.IDENTIFIER:
         return True
     return token.token_type not in _LITERALS and token.text.replace("_", "a").isalnum()
+
+
+def quoted(*parts: str) -> str:
+    """A name with every part in backquotes."""
+    return ".".join("`" + part.replace("`", "``") + "`" for part in parts)
 
 
 def name_chain(tokens: Sequence[Token], index: int) -> list[Token]:
@@ -70,12 +87,9 @@ class Cursor:
             self.tokens = self.tokens[:-1]
         if not self.tokens:
             raise BadInputError("the statement is empty")
-        self.closing = self._match_parentheses()
         self.at = 0
-
-    def _match_parentheses(self) -> dict[int, int]:
+        self.closing: dict[int, int] = {}
         """The index of the closing parenthesis of every opening one."""
-        closing: dict[int, int] = {}
         unclosed: list[int] = []
         for index, token in enumerate(self.tokens):
             if token.token_type in _OPEN:
@@ -83,12 +97,11 @@ class Cursor:
             elif token.token_type in _CLOSE:
                 if not unclosed or _OPEN[self.tokens[unclosed[-1]].token_type] is not token.token_type:
                     raise self.error(f"unexpected {token.text!r}", index)
-                closing[unclosed.pop()] = index
+                self.closing[unclosed.pop()] = index
             elif token.token_type is TokenType.SEMICOLON:
                 raise BadInputError("only one statement at a time; there is more text after ';'")
         if unclosed:
             raise self.error("this parenthesis is never closed", unclosed[-1])
-        return closing
 
     def error(self, message: str, index: int | None = None) -> BadInputError:
         """An error at a token, by default the next one."""
@@ -172,3 +185,74 @@ class Cursor:
         """The tokens of a range with their text."""
         start, end = self.tokens[first].start, self.tokens[stop - 1].end + 1
         return Piece(self.tokens[first:stop], self.text[start:end], start)
+
+
+def qualifiers_of(*tables: tuple[Sequence[str], str | None, str]) -> Qualifiers:
+    """The qualifiers of tables, each given by the parts of its name, its alias and the replacement."""
+    found: dict[tuple[str, ...], str] = {}
+    for parts, alias, replacement in tables:
+        names = [(alias,)] if alias is not None else [tuple(parts[i:]) for i in range(len(parts))]
+        found.update({tuple(part.lower() for part in name): replacement for name in names})
+    return found
+
+
+def qualifier_length(parts: Sequence[str], qualifiers: Qualifiers) -> int:
+    """The number of leading parts of a name that are a qualifier; at least one part is the column."""
+    folded = tuple(part.lower() for part in parts)
+    return max((n for n in range(1, len(parts)) if folded[:n] in qualifiers), default=0)
+
+
+def expression_text(piece: Piece, qualifiers: Qualifiers, what: str) -> str:
+    """The text of an expression with its qualifiers replaced; ``what`` names the clause in errors."""
+    shown, context = excerpt(one_line(piece.text)), {"text": piece.text}
+    if has_subquery(piece):
+        advice = "use MERGE with the subquery as its source"
+        raise BadInputError(f"{what} has a subquery, which is not supported; {advice}: {shown}", context=context)
+    refuse_parameters(piece, what)
+    text, tokens, shift = piece.text, piece.tokens, -piece.start
+    for index, token in enumerate(tokens):
+        # Before ``->`` are the variables of a lambda: one, or several in parentheses.
+        if token.token_type is TokenType.ARROW and index:
+            first = index - 1
+            if tokens[first].token_type is TokenType.R_PAREN:
+                while first and tokens[first].token_type is not TokenType.L_PAREN:
+                    first -= 1
+            for variable in filter(is_name, tokens[first:index]):
+                if (variable.text.lower(),) in qualifiers:
+                    message = f"{what}: {variable.text} is a table and the variable of a lambda; rename one: {shown}"
+                    raise BadInputError(message, context=context)
+        if not is_name(token) or (index and tokens[index - 1].token_type is TokenType.DOT):
+            continue
+        # A name begins here. The last part of a function's name is no column.
+        chain = name_chain(tokens, index)
+        parts = [str(one.text) for one in chain]
+        after = index + 2 * len(chain) - 1
+        is_call = after < len(tokens) and tokens[after].token_type is TokenType.L_PAREN
+        length = qualifier_length(parts[:-1] if is_call else parts, qualifiers)
+        if not length:
+            continue
+        replacement = qualifiers[tuple(part.lower() for part in parts[:length])]
+        column = chain[length]
+        name = text[column.start + shift : column.end + 1 + shift]
+        if column.token_type not in (TokenType.VAR, TokenType.IDENTIFIER):
+            name = f"`{column.text}`"  # without its qualifier a column named like a keyword would be the keyword
+        new = f"{replacement}.{name}" if replacement else name
+        start, stop = chain[0].start + shift, column.end + 1 + shift
+        text = text[:start] + new + text[stop:]
+        shift += len(new) - (stop - start)
+    return text
+
+
+def has_subquery(piece: Piece) -> bool:
+    """Whether an expression contains a query."""
+    for index, token in enumerate(piece.tokens):
+        opened = index > 0 and piece.tokens[index - 1].token_type is TokenType.L_PAREN
+        if is_word(token, "SELECT") or (opened and is_word(token, *QUERY_WORDS)):
+            return True
+    return False
+
+
+def refuse_parameters(piece: Piece, what: str) -> None:
+    """Raise if an expression has a parameter marker: a statement has no arguments."""
+    if any(token.token_type in _PARAMETERS for token in piece.tokens):
+        raise BadInputError(f"{what} has a parameter; write its value instead: {excerpt(one_line(piece.text))}")

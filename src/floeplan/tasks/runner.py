@@ -1,34 +1,43 @@
-"""The task runner: one function over many descriptors, as one Spark job or in threads of this process.
+"""The task runner: one function over many descriptors, on threads of this process or on Spark.
 
 Rule: a task gets a batch of descriptors and a token for its attempt, and returns a value that can be pickled. Files are
 named with the token, so attempts never collide, and only returned results count: no snapshot refers to the files of a
 failed or speculative attempt. There are at most as many batches as cores, of about equal weight, because starting a
-Python task costs Spark as much as processing some megabytes. Results are in the order of the batches, and a batch keeps
-the order of its descriptors.
+Python task costs Spark as much as processing some megabytes.
 
-Every task ends in an outcome, its result or its error. When one failed, the results of the others are discarded and the
-first error is raised as the task raised it.
+Every task ends in a ``TaskOutcome``, its result or its error. What a caller gets is one of two things:
+
+- ``run_tasks``: all results of one job. When a task failed, the results of the others are discarded and the first error
+  is raised as the task raised it. Results are in the order of the batches, and a batch keeps the order of its
+  descriptors.
+- ``run_jobs``: the outcome of each descriptor, as the jobs they are in finish. A failed descriptor does not fail the
+  others. When the caller stops early, running jobs are interrupted, and results that it did not get are discarded.
 
 Only the DataFrame API is used, so that classic sessions, clusters and Spark Connect all work.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
+import threading
 import uuid
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
 
 from floeplan.errors import FloeplanError
+from floeplan.tasks.shipping import ensure_package
 from floeplan.tasks.worker import ArrowTask, for_each_number
+from floeplan.text import reason
 from floeplan.vectors import Floats
 
 if TYPE_CHECKING:
@@ -36,6 +45,8 @@ if TYPE_CHECKING:
 
 Descriptor = TypeVar("Descriptor")
 Result = TypeVar("Result")
+T = TypeVar("T")
+R = TypeVar("R")
 Task: TypeAlias = Callable[[Sequence[Descriptor], str], Result]
 
 TASK_BYTES = 8 * 1024 * 1024
@@ -48,6 +59,12 @@ LOCAL_BYTES = 128 * 1024 * 1024
 cores than the driver it is faster sooner.
 """
 RESULT_SCHEMA = "batch long, failed boolean, result binary"
+_GC_ALLOCATIONS = 100_000
+"""Allocations between two garbage collections in ``raised_gc_threshold``."""
+_thresholds_lock = threading.Lock()
+_thresholds: list[tuple[int, int, int]] = []
+"""The original thresholds, once for each thread inside ``raised_gc_threshold``."""
+_END: Any = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +73,64 @@ class TaskOutcome(Generic[Result]):
 
     result: Result | None = None
     error: BaseException | None = None
+
+
+Batches: TypeAlias = list[list[Descriptor]]
+Outcomes: TypeAlias = list[TaskOutcome[Result]]
+JobOutcomes: TypeAlias = list[tuple[Descriptor, TaskOutcome[Result]]]
+
+
+class Executor(Protocol):
+    """Where the tasks of a job run."""
+
+    @property
+    def cores(self) -> int:
+        """How many tasks run at the same time."""
+
+    def run(self, task: Task[Descriptor, Result], batches: Batches[Descriptor], description: str) -> Outcomes[Result]:
+        """Run a task for each batch; return their outcomes in the order of the batches."""
+
+
+class LocalThreads:
+    """Runs tasks in threads of this process."""
+
+    @property
+    def cores(self) -> int:
+        return os.cpu_count() or 1
+
+    def run(self, task: Task[Descriptor, Result], batches: Batches[Descriptor], description: str) -> Outcomes[Result]:
+        with ThreadPoolExecutor(len(batches), "floeplan-task") as pool:
+            running = [pool.submit(task, batch, new_attempt()) for batch in batches]
+            errors = [future.exception() for future in running]
+        return [
+            TaskOutcome(future.result()) if error is None else TaskOutcome(error=error)
+            for error, future in zip(errors, running, strict=True)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class SparkTasks:
+    """Runs tasks as one Spark job."""
+
+    spark: SparkSession
+
+    @property
+    def cores(self) -> int:
+        return parallelism(self.spark)
+
+    def run(self, task: Task[Descriptor, Result], batches: Batches[Descriptor], description: str) -> Outcomes[Result]:
+        ensure_package(self.spark)
+        numbers = self.spark.range(0, len(batches), 1, len(batches))
+        self._describe_job(description)
+        try:
+            return _outcomes(numbers.mapInArrow(spark_task(task, batches), RESULT_SCHEMA).toArrow().sort_by("batch"))
+        finally:
+            self._describe_job(None)
+
+    def _describe_job(self, description: str | None) -> None:
+        """Name the job in Spark's UI; Spark Connect has no SparkContext to do that."""
+        with suppress(Exception):
+            self.spark.sparkContext.setJobDescription(cast(str, description))
 
 
 def run_tasks(
@@ -67,7 +142,7 @@ def run_tasks(
     description: str = "",
     discard: Callable[[Result], None] | None = None,
 ) -> list[Result]:
-    """Run a task over all descriptors.
+    """Run a task over all descriptors, and return all results or raise.
 
     Args:
         task: Called with some descriptors and a token for file names; both must pickle when Spark is used.
@@ -83,41 +158,98 @@ def run_tasks(
     if not descriptors:
         return []
     sizes = np.ones(len(descriptors)) * TASK_BYTES if weights is None else np.asarray(weights, dtype=np.float64)
-    if spark is None or sizes.sum() <= LOCAL_BYTES:
-        outcomes = _run_locally(task, _batches(descriptors, sizes, os.cpu_count() or 1))
-    else:
-        outcomes = _run_on_spark(task, _batches(descriptors, sizes, parallelism(spark)), spark, description)
-    return _results(outcomes, discard)
+    executor: Executor = LocalThreads() if spark is None or sizes.sum() <= LOCAL_BYTES else SparkTasks(spark)
+    return _results(executor.run(task, _batches(descriptors, sizes, executor.cores), description), discard)
+
+
+def run_jobs(
+    task: Callable[[Descriptor, str], Result],
+    jobs: Iterable[Sequence[Descriptor]],
+    spark: SparkSession | None = None,
+    *,
+    weight: Callable[[Descriptor], int],
+    describe: Callable[[Sequence[Descriptor]], str],
+    concurrent_jobs: int,
+    discard: Callable[[Result], None],
+    error_kind: str,
+) -> Generator[JobOutcomes[Descriptor, Result]]:
+    """Run jobs, and yield each descriptor of a job with its outcome as jobs finish.
+
+    Args:
+        task: Called with one descriptor and a token for file names; both must pickle when Spark is used.
+        jobs: The descriptors of each job.
+        spark: A session, on which jobs run concurrently; without one they run one after the other in this process.
+        weight: Bytes of work of a descriptor.
+        describe: The description of a job in Spark's UI.
+        concurrent_jobs: Maximum concurrent Spark jobs.
+        discard: Called with the results that the caller did not get, when it stops early.
+        error_kind: The kind of an error that is none of Floeplan's.
+    """
+    tag = f"floeplan-{uuid.uuid4().hex[:12]}"  # by which Spark finds the jobs to interrupt
+
+    def run(job: Sequence[Descriptor]) -> JobOutcomes[Descriptor, Result]:
+        try:
+            if spark is not None:
+                spark.addTag(tag)
+            outcomes = run_tasks(
+                partial(_run_isolated, task, error_kind),
+                list(enumerate(job)),
+                spark,
+                weights=[weight(descriptor) for descriptor in job],
+                description=describe(job),
+            )
+        except Exception as error:  # the job failed as a whole: Spark lost an executor, for example
+            failed: TaskOutcome[Result] = TaskOutcome(error=_picklable(error, error_kind))
+            return [(descriptor, failed) for descriptor in job]
+        return [(job[number], outcome) for batch in outcomes for number, outcome in batch]
+
+    with ThreadPoolExecutor(1 if spark is None else concurrent_jobs, "floeplan-job") as pool:
+        running = [pool.submit(run, job) for job in jobs]
+        delivered = set[Future[JobOutcomes[Descriptor, Result]]]()
+        try:
+            for future in as_completed(running):
+                delivered.add(future)
+                yield future.result()
+        except BaseException:
+            # GeneratorExit when the caller stops, KeyboardInterrupt while waiting.
+            for future in running:
+                future.cancel()
+            if spark is not None:
+                with suppress(Exception):
+                    spark.interruptTag(tag)
+            for future in running:
+                if not future.cancelled() and future not in delivered:
+                    for _, outcome in future.result():
+                        if outcome.error is None:
+                            discard(cast("Result", outcome.result))
+            raise
+
+
+def _run_isolated(
+    task: Callable[[Descriptor, str], Result], error_kind: str, batch: Sequence[tuple[int, Descriptor]], attempt: str
+) -> JobOutcomes[int, Result]:
+    """Run a task for one numbered descriptor after the other; one that fails ends in its error."""
+    outcomes: JobOutcomes[int, Result] = []
+    with raised_gc_threshold():
+        for number, descriptor in batch:
+            try:
+                outcomes.append((number, TaskOutcome(task(descriptor, attempt))))
+            except Exception as error:
+                outcomes.append((number, TaskOutcome(error=_picklable(error, error_kind))))
+    return outcomes
+
+
+def _picklable(error: Exception, kind: str) -> FloeplanError:
+    """The error as a ``FloeplanError`` without traceback and cause, which may not pickle."""
+    if not isinstance(error, FloeplanError):
+        error = FloeplanError(reason(error), kind=kind, safe_to_clean=True)
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)
 
 
 def new_attempt() -> str:
     """A unique token for the files of one attempt."""
     return uuid.uuid4().hex[:16]
-
-
-def _run_locally(task: Task[Descriptor, Result], batches: list[list[Descriptor]]) -> list[TaskOutcome[Result]]:
-    with ThreadPoolExecutor(len(batches), "floeplan-task") as pool:
-        running = [pool.submit(task, batch, new_attempt()) for batch in batches]
-        errors = [future.exception() for future in running]
-    return [
-        TaskOutcome(future.result()) if error is None else TaskOutcome(error=error)
-        for error, future in zip(errors, running, strict=True)
-    ]
-
-
-def _run_on_spark(
-    task: Task[Descriptor, Result], batches: list[list[Descriptor]], spark: SparkSession, description: str
-) -> list[TaskOutcome[Result]]:
-    from floeplan.tasks.shipping import ensure_package
-
-    ensure_package(spark)
-    _set_job_description(spark, description)
-    try:
-        frame = spark.range(0, len(batches), 1, len(batches)).mapInArrow(spark_task(task, batches), RESULT_SCHEMA)
-        returned = frame.toArrow().sort_by("batch")
-    finally:
-        _set_job_description(spark, None)
-    return _outcomes(returned)
 
 
 def spark_task(task: Task[Descriptor, Result], batches: Sequence[Sequence[Descriptor]]) -> ArrowTask:
@@ -131,9 +263,7 @@ def result_batch(number: int, task: Callable[[], object]) -> pa.RecordBatch:
     try:
         value = task()
     except FloeplanError as error:
-        # Causes and the frames of the traceback need not pickle.
-        error.__cause__ = error.__context__ = None
-        failed, value = True, error.with_traceback(None)
+        failed, value = True, _picklable(error, error.kind)
     arrays = [
         pa.array([number], pa.int64()),
         pa.array([failed], pa.bool_()),
@@ -147,7 +277,7 @@ def load_results(returned: pa.Table, discard: Callable[[Result], None] | None) -
     return _results(_outcomes(returned), discard)
 
 
-def _outcomes(returned: pa.Table) -> list[TaskOutcome[Result]]:
+def _outcomes(returned: pa.Table) -> Outcomes[Result]:
     values = [pickle.loads(value.as_buffer()) for value in returned.column("result")]
     failed = returned.column("failed").to_pylist()
     return [TaskOutcome(error=value) if bad else TaskOutcome(value) for bad, value in zip(failed, values, strict=True)]
@@ -163,7 +293,7 @@ def _results(outcomes: Sequence[TaskOutcome[Result]], discard: Callable[[Result]
     raise first
 
 
-def _batches(descriptors: Sequence[Descriptor], sizes: Floats, limit: int) -> list[list[Descriptor]]:
+def _batches(descriptors: Sequence[Descriptor], sizes: Floats, limit: int) -> Batches[Descriptor]:
     """At most ``limit`` batches of about equal weight, none below ``TASK_BYTES``; heavy descriptors are dealt first."""
     count = int(min(limit, len(descriptors), max(1, -(-sizes.sum() // TASK_BYTES))))
     load, members = np.zeros(count), [cast("list[int]", []) for _ in range(count)]
@@ -180,23 +310,6 @@ def parallelism(spark: SparkSession) -> int:
         return max(1, int(spark.sparkContext.defaultParallelism))
     except Exception:
         return max(1, int(cast(str, spark.conf.get("spark.default.parallelism", "16"))))
-
-
-def _set_job_description(spark: SparkSession, description: str | None) -> None:
-    """Name the job in Spark's UI; Spark Connect has no SparkContext to do that."""
-    try:
-        spark.sparkContext.setJobDescription(cast(str, description))
-    except Exception:
-        return
-
-
-# Ordered parallel map over a thread pool, and prefetching of an iterator.
-
-
-T = TypeVar("T")
-R = TypeVar("R")
-
-_END: Any = object()
 
 
 def parallel_map(function: Callable[[T], R], items: Iterable[T], threads: int) -> Iterator[R]:
@@ -239,3 +352,23 @@ def prefetch(items: Iterable[T]) -> Iterator[T]:
         pool.shutdown(wait=True)
         if isinstance(iterator, Generator):
             iterator.close()
+
+
+@contextmanager
+def raised_gc_threshold() -> Iterator[None]:
+    """Raise the garbage collector's threshold inside the block; the last of several threads restores it.
+
+    A collection visits every object of the process, which is slow in a Spark worker with many modules. Objects that
+    are in no cycle, nearly all of them here, are freed without it.
+    """
+    with _thresholds_lock:
+        _thresholds.append(_thresholds[0] if _thresholds else gc.get_threshold())
+        if _thresholds[0][0]:  # 0 disables collection
+            gc.set_threshold(max(_GC_ALLOCATIONS, _thresholds[0][0]), *_thresholds[0][1:])
+    try:
+        yield
+    finally:
+        with _thresholds_lock:
+            before = _thresholds.pop()
+            if not _thresholds:
+                gc.set_threshold(*before)

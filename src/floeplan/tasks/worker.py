@@ -38,7 +38,14 @@ def reusable(task: ArrowTask) -> ArrowTask:
     @wraps(task)
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from task(batches)
-        _drop_zip_importers()
+        # ``zipimport._zip_directory_cache`` is private to CPython; where it does not exist, nothing is dropped.
+        directories = getattr(zipimport, "_zip_directory_cache", None)
+        if directories is None:
+            return
+        for path, finder in list(sys.path_importer_cache.items()):
+            if isinstance(finder, zipimport.zipimporter):
+                sys.path_importer_cache.pop(path, None)
+                directories.pop(finder.archive, None)
 
     return run
 
@@ -80,17 +87,3 @@ def reraise_task_errors() -> Iterator[None]:
         if found is None:
             raise
         raise pickle.loads(b64decode(found[1])) from error
-
-
-def _drop_zip_importers() -> None:
-    """Drop all zip importers and the archive directories they have read.
-
-    ``zipimport._zip_directory_cache`` is private to CPython; where it does not exist, nothing is dropped.
-    """
-    directories = getattr(zipimport, "_zip_directory_cache", None)
-    if directories is None:
-        return
-    for path, finder in list(sys.path_importer_cache.items()):
-        if isinstance(finder, zipimport.zipimporter):
-            sys.path_importer_cache.pop(path, None)
-            directories.pop(finder.archive, None)

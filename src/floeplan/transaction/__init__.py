@@ -14,13 +14,13 @@ stay.
 
 Modules in reading order:
 
-- ``change``: ``SnapshotChange``, ``ConflictValidation``, and the checks each command requires.
+- ``change``: ``SnapshotChange``, ``ConflictValidation``, and the checks each command requires; what is wrong with a
+  change on any head, and whether schema, specs and format still fit it.
 - ``commit``: ``commit_change``, from the change to the committed snapshot.
 - ``catalog_commit``: ``CatalogCommit``, retries and the commit state check; ``CommitOptions``.
-- ``preconditions``: what is wrong with a change on any head; whether schema, specs and format still fit it.
 - ``validation``: the snapshots committed meanwhile, and the conflict checks against them.
 - ``producer``: manifests, manifest list, snapshot and snapshot summary of a change.
-- ``manifests``: writing manifests per spec, merging small ones; ``group_files_by_spec`` and ``find_compatible_schema``.
+- ``manifests``: writing manifests per spec, merging small ones; ``group_files_by_spec``, ``find_compatible_schema``.
 - ``filter_manifests``: removing files from the manifests that hold them.
 - ``metadata_json``: table metadata files where PyIceberg writes them.
 - ``move_entries``: a ``replace`` snapshot that moves entries between manifests.

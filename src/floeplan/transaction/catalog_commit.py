@@ -15,7 +15,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeAlias, cast
 
 from pyiceberg.exceptions import (
@@ -51,6 +51,13 @@ _RETRYABLE = (CommitFailedException, WaitingForLockException, TooManyRequestsErr
 
 _FORBIDDEN = (UnauthorizedError, ForbiddenError)
 """The catalog rejected the commit and will do so again."""
+
+_RETRY_PROPERTIES = {
+    "retries": "num-retries",
+    "min_wait_ms": "min-wait-ms",
+    "max_wait_ms": "max-wait-ms",
+    "total_timeout_ms": "total-timeout-ms",
+}
 
 UpdatesAndRequirements: TypeAlias = tuple[tuple[TableUpdate, ...], tuple[ValidatableTableRequirement, ...]]
 """The updates of one commit and what must hold for them; as in PyIceberg, but each requirement can be validated."""
@@ -164,12 +171,12 @@ class CatalogCommit:
     def __init__(self, table: Table, update: PendingUpdate, options: CommitOptions) -> None:
         if isinstance(table, StaticTable):
             raise BadInputError(
-                f"{table.metadata_location} was opened without a catalog and is read-only: name the table instead",
+                f"{table.metadata_location} is a metadata file, which is read-only; name the table as namespace.name",
                 context={"table": table.metadata_location},
             )
         set_rest_timeouts(table.catalog)
-        self.newest = table
-        self._planned = table
+        self.newest = self._planned = table
+        self._name = ".".join(table.name())
         self._update = update
         self._options = options
         self._unanswered: list[UpdatesAndRequirements] = []
@@ -185,7 +192,14 @@ class CatalogCommit:
     @property
     def is_settled(self) -> bool:
         """Whether the catalog can no longer accept a request that was never answered."""
-        return not any(_may_hold(requirements, self.newest.metadata) for _, requirements in self._unanswered)
+        for _, requirements in self._unanswered:
+            try:
+                for requirement in requirements:
+                    requirement.validate(self.newest.metadata)
+            except CommitFailedException:
+                continue
+            return False  # the requirements hold: the request may still arrive and be accepted
+        return True
 
     def run(self) -> Table:
         """Commit and return the table with the update.
@@ -220,8 +234,8 @@ class CatalogCommit:
             if has_expired_snapshots(self._load().metadata, current.metadata):
                 return missing
             raise
-        self._options.step("before-commit")
         updates, requirements = built
+        self._options.step("before-commit")
         try:
             with writable_metadata(current.io):
                 # PyIceberg's union of requirement types is closed; catalogs only call ``validate``.
@@ -240,14 +254,8 @@ class CatalogCommit:
         except Exception as lost:
             self._unanswered.append(built)
             return None if self._check_status(lost) else lost
-        self.newest = Table(
-            current.name(),
-            response.metadata,
-            response.metadata_location,
-            current.io,
-            current.catalog,
-            current.config,
-        )
+        metadata, location = response.metadata, response.metadata_location
+        self.newest = Table(current.name(), metadata, location, current.io, current.catalog, current.config)
         return None
 
     def _check_status(self, lost: Exception) -> bool:
@@ -293,39 +301,20 @@ class CatalogCommit:
         message = f"table {self._name} was dropped since the change was planned"
         return UnknownTableError(message, context=self._context())
 
-    @property
-    def _name(self) -> str:
-        return ".".join(self._planned.name())
-
     def _context(self) -> dict[str, object]:
         return {"table": self._name, "attempts": self.attempts}
 
 
-def _may_hold(requirements: tuple[ValidatableTableRequirement, ...], metadata: TableMetadata) -> bool:
-    try:
-        for requirement in requirements:
-            requirement.validate(metadata)
-    except CommitFailedException:
-        return False
-    return True
-
-
 def _policy(prefix: str, properties: Mapping[str, str], default: RetryPolicy) -> RetryPolicy:
-    def number(name: str, otherwise: int) -> int:
+    found: dict[str, int] = {}
+    for field_name, name in _RETRY_PROPERTIES.items():
         text = properties.get(prefix + name)
-        if text is None:
-            return otherwise
-        count = parse_count(text.strip())
-        if count is None:
-            raise InvalidOptionError(
-                f"table property {prefix}{name} is {text!r} but must be a non-negative whole number",
-                context={"property": prefix + name, "value": text},
-            )
-        return count
-
-    return RetryPolicy(
-        number("num-retries", default.retries),
-        number("min-wait-ms", default.min_wait_ms),
-        number("max-wait-ms", default.max_wait_ms),
-        number("total-timeout-ms", default.total_timeout_ms),
-    )
+        if text is not None:
+            number = parse_count(text.strip())
+            if number is None:
+                raise InvalidOptionError(
+                    f"table property {prefix}{name} is {text!r} but must be a non-negative whole number",
+                    context={"property": prefix + name, "value": text},
+                )
+            found[field_name] = number
+    return replace(default, **found)

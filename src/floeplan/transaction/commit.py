@@ -15,7 +15,6 @@ attempts, after a definite failure everything written for the commit. When the c
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -48,9 +47,8 @@ from floeplan.metadata.manifests.manifest_list import DATA, DELETES
 from floeplan.partition.union import UnionPartitionType
 from floeplan.snapshot.reader import branch_head
 from floeplan.transaction.catalog_commit import CatalogCommit, CommitOptions, UpdatesAndRequirements
-from floeplan.transaction.change import Check, ConflictValidation, Operation, SnapshotChange
+from floeplan.transaction.change import Check, ConflictValidation, Operation, SnapshotChange, check_compatible
 from floeplan.transaction.manifests import ManifestWritten
-from floeplan.transaction.preconditions import check_compatible
 from floeplan.transaction.producer import ProducedSnapshot, SnapshotProducer
 from floeplan.transaction.refs import moved_branch, set_ref_update, table_and_ref
 from floeplan.transaction.validation import MAX_NAMED_FILES, ValidationContext, committed_entries, validate
@@ -87,7 +85,6 @@ def commit_change(
     validation: ConflictValidation = _NO_CHECKS,
     options: CommitOptions = _DEFAULTS,
     extra_updates: tuple[TableUpdate, ...] = (),
-    extra_requirements: tuple[ValidatableTableRequirement, ...] = (),
     producer: Callable[..., SnapshotProducer] = SnapshotProducer,
 ) -> CommitResult:
     """Commit a change to a branch.
@@ -99,7 +96,6 @@ def commit_change(
         validation: What must not have happened since the change was planned.
         options: Retries and cleaning.
         extra_updates: Metadata updates of the same commit, applied before the snapshot.
-        extra_requirements: What must hold for those.
         producer: Makes the snapshot of the change.
 
     Raises:
@@ -108,7 +104,7 @@ def commit_change(
         CommitError: The catalog rejected the commit.
         BadInputError: The branch is a tag, or does not exist.
     """
-    update = _SnapshotUpdate(table, change, branch, validation, options, extra_updates, extra_requirements, producer)
+    update = _SnapshotUpdate(table, change, branch, validation, options, extra_updates, producer)
     commit = CatalogCommit(table, update, options)
     try:
         committed = commit.run()
@@ -144,14 +140,13 @@ class _SnapshotUpdate:
     validation: ConflictValidation
     options: CommitOptions
     extra_updates: tuple[TableUpdate, ...]
-    extra_requirements: tuple[ValidatableTableRequirement, ...]
     make_producer: Callable[..., SnapshotProducer]
     produced: dict[str, ProducedSnapshot] = field(default_factory=dict)
     validated_until: int | None = None
     producer: SnapshotProducer = field(init=False)
 
     def __post_init__(self) -> None:
-        snapshot_id = self.options.snapshot_id or _new_snapshot_id(self.table.metadata)
+        snapshot_id = self.options.snapshot_id or self.table.metadata.new_snapshot_id()
         self.producer = self.make_producer(self.change, snapshot_id, self.table.io, on_step=self.options.step)
 
     @property
@@ -176,10 +171,16 @@ class _SnapshotUpdate:
         base = update_table_metadata(metadata, self.extra_updates) if self.extra_updates else metadata
         produced = self.producer.produce(base, parent)
         self.produced[produced.snapshot.manifest_list] = produced
-        if Check.REMOVED_FILES_EXIST in self.validation.checks or self.change.operation is Operation.REPLACE:
-            _check_nothing_missing(self.change, produced)
+        missing = sorted({*produced.missing_data, *(file.path for file in produced.missing_deletes)})
+        required = Check.REMOVED_FILES_EXIST in self.validation.checks or self.change.operation is Operation.REPLACE
+        if required and missing:  # files the table never had, or that disappeared without a trace in its history
+            raise CommitConflictError(
+                f"this {self.change.operation} removes {len(missing)} files that the table does not have, such as "
+                f"{missing[0]}; run the operation again",
+                context={"check": Check.REMOVED_FILES_EXIST.name, "files": missing[:MAX_NAMED_FILES]},
+            )
 
-        requirements = [*table_and_ref(metadata, self.branch, at), *self.extra_requirements]
+        requirements: list[ValidatableTableRequirement] = [*table_and_ref(metadata, self.branch, at)]
         if self.change.added_data is not None:
             schema_id = {"current-schema-id": metadata.current_schema_id}
             requirements.append(AssertCurrentSchemaId.model_validate(schema_id))
@@ -220,25 +221,6 @@ class _AssertNextSequenceNumber(ValidatableTableRequirement):
             raise CommitFailedException("another snapshot was added to the table")
 
 
-def _new_snapshot_id(metadata: TableMetadata) -> int:
-    """A random positive id that no snapshot of the table has."""
-    while True:
-        snapshot_id = uuid.uuid4().int & ((1 << 63) - 1)
-        if metadata.snapshot_by_id(snapshot_id) is None:
-            return snapshot_id
-
-
-def _check_nothing_missing(change: SnapshotChange, produced: ProducedSnapshot) -> None:
-    """Refuse to remove files the table never had, or that disappeared without a trace in its history."""
-    missing = sorted({*produced.missing_data, *(file.path for file in produced.missing_deletes)})
-    if missing:
-        raise CommitConflictError(
-            f"this {change.operation} removes {len(missing)} files that the table does not have, such as {missing[0]}; "
-            "run the operation again",
-            context={"check": Check.REMOVED_FILES_EXIST.name, "files": missing[:MAX_NAMED_FILES]},
-        )
-
-
 def _clean_after_failure(error: Exception, commit: CatalogCommit, update: _SnapshotUpdate) -> None:
     """Delete the written files if no snapshot can refer to them; otherwise the error says that they must stay."""
     if isinstance(error, CommitStateUnknownError):
@@ -253,18 +235,17 @@ def _clean_after_failure(error: Exception, commit: CatalogCommit, update: _Snaps
         if update.options.owns_files:
             # The caller must see the failure itself, not that the table cannot be read to clean up.
             with suppress(Exception):
-                start = update.validation.starting_snapshot_id
-                TableFiles.of(commit.newest).remove(_unreferenced(update.change, commit.newest, start))
+                TableFiles.of(commit.newest).remove(_unreferenced_files(update, commit.newest))
 
 
-def _unreferenced(change: SnapshotChange, table: Table, start: int | None) -> set[str]:
+def _unreferenced_files(update: _SnapshotUpdate, table: Table) -> set[str]:
     """The data and delete files a change adds, without those that a snapshot refers to.
 
     A failed change may still have been committed by an earlier call whose response was lost. Its files were written
     after planning, so only snapshots newer than the starting one can refer to them.
     """
-    metadata = table.metadata
-    added = [files for files in (change.added_data, change.added_deletes) if files is not None]
+    metadata, start = table.metadata, update.validation.starting_snapshot_id
+    added = [files for files in (update.change.added_data, update.change.added_deletes) if files is not None]
     paths = {path for files in added for path in files.path.to_pylist()}
     first = None if start is None else metadata.snapshot_by_id(start)
     older = {snapshot.snapshot_id for snapshot in ancestors_of(first, metadata)}

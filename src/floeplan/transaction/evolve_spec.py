@@ -10,11 +10,11 @@ Fail-safe: a change that no longer fits the newer table is refused.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pyiceberg.partitioning import PartitionSpec
-from pyiceberg.table import StaticTable, Table
+from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update import (
     AddPartitionSpecUpdate,
@@ -26,7 +26,7 @@ from pyiceberg.table.update import (
 )
 
 from floeplan.catalog import refreshed
-from floeplan.errors import BadInputError, UnsupportedError
+from floeplan.errors import UnsupportedError
 from floeplan.partition.evolution import AddField, SpecChange, drop_all, evolved_spec
 from floeplan.transaction.catalog_commit import CatalogCommit, CommitOptions, UpdatesAndRequirements
 
@@ -89,18 +89,22 @@ def evolve_spec(
         BadInputError: The changes do not fit the table.
         CommitConflictError: Other writers changed the partitioning at every attempt.
     """
-    if isinstance(table, StaticTable):
-        raise BadInputError(
-            "a table opened by its metadata file is read-only; name it as namespace.name in its catalog",
-            context={"table": table.metadata_location},
-        )
-    table = refreshed(table)
     update = _SpecUpdate(tuple(changes), default)
+    commit = CatalogCommit(table, update, options or CommitOptions())  # refuses a read-only table
+    table = refreshed(table)
     updates, _ = update.build(table)
-    if not updates:
-        return update.result(table, attempts=0)
-    commit = CatalogCommit(table, update, options or CommitOptions())
-    return update.result(commit.run(), attempts=commit.attempts)
+    if updates:
+        table = commit.run()
+    spec_id = update.spec.spec_id
+    return EvolveResult(
+        spec=table.specs()[spec_id],
+        previous_spec_id=update.before.default_spec_id,
+        is_default=table.metadata.default_spec_id == spec_id,
+        is_new=spec_id not in update.before.specs(),
+        snapshot_id=update.before.current_snapshot_id,
+        attempts=commit.attempts if updates else 0,
+        table=table,
+    )
 
 
 def add_spec(table: Table, fields: Iterable[AddField], *, options: CommitOptions | None = None) -> EvolveResult:
@@ -121,22 +125,22 @@ def add_spec(table: Table, fields: Iterable[AddField], *, options: CommitOptions
     return evolve_spec(table, changes, default=False, options=options)
 
 
+@dataclass(slots=True)
 class _SpecUpdate:
     """The changes, and the spec that the last attempt derived from them."""
 
-    def __init__(self, changes: tuple[SpecChange, ...], default: bool) -> None:
-        self._changes = changes
-        self._default = default
-        self._before: TableMetadata | None = None
-        self._spec: PartitionSpec | None = None
+    changes: tuple[SpecChange, ...]
+    default: bool
+    before: TableMetadata = field(init=False)
+    spec: PartitionSpec = field(init=False)
 
     def build(self, table: Table) -> UpdatesAndRequirements:
-        before = self._before = table.metadata
-        spec = self._spec = evolved_spec(before, self._changes)
+        before = self.before = table.metadata
+        spec = self.spec = evolved_spec(before, self.changes)
         updates: tuple[TableUpdate, ...] = ()
         if spec.spec_id not in before.specs():
             updates = (AddPartitionSpecUpdate(spec=spec),)
-        if self._default and spec.spec_id != before.default_spec_id:
+        if self.default and spec.spec_id != before.default_spec_id:
             updates = (*updates, SetDefaultSpecUpdate.model_validate({"spec-id": spec.spec_id}))
         requirements = (
             AssertTableUUID(uuid=before.table_uuid),
@@ -146,21 +150,7 @@ class _SpecUpdate:
         return updates, requirements
 
     def is_committed(self, metadata: TableMetadata) -> bool:
-        spec = self._spec
-        if spec is None or metadata.specs().get(spec.spec_id) != spec:
+        # ``evolve_spec`` has called ``build`` before the commit starts.
+        if metadata.specs().get(self.spec.spec_id) != self.spec:
             return False
-        return not self._default or metadata.default_spec_id == spec.spec_id
-
-    def result(self, table: Table, *, attempts: int) -> EvolveResult:
-        assert self._spec is not None
-        assert self._before is not None
-        spec_id = self._spec.spec_id
-        return EvolveResult(
-            spec=table.specs()[spec_id],
-            previous_spec_id=self._before.default_spec_id,
-            is_default=table.metadata.default_spec_id == spec_id,
-            is_new=spec_id not in self._before.specs(),
-            snapshot_id=self._before.current_snapshot_id,
-            attempts=attempts,
-            table=table,
-        )
+        return not self.default or metadata.default_spec_id == self.spec.spec_id

@@ -1,4 +1,4 @@
-"""Writing the manifests of one snapshot, one per spec and content.
+"""Writing the manifests of one snapshot, one per spec and content, and merging small ones.
 
 Rule: a manifest holds entries of one spec and one content, for any spec of the table, not just the default one. Added
 entries are ADDED, removed ones DELETED, and carried-over ones EXISTING with their snapshot id and sequence numbers.
@@ -14,12 +14,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 from pyiceberg.io import FileIO
-from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.metadata import TableMetadata
@@ -28,9 +29,8 @@ from pyiceberg.types import PrimitiveType
 
 from floeplan.errors import CorruptMetadataError, InvalidOptionError, UnknownSpecError
 from floeplan.metadata.files import MAX_WORKERS, local_path
-from floeplan.metadata.manifests.entries import WHOLE, EntriesTable, EntryColumns, Status
-from floeplan.metadata.manifests.manifest_list import DATA, DELETES, ManifestListTable, concat_manifest_lists
-from floeplan.metadata.manifests.new_entries import carried_over, concat_entries
+from floeplan.metadata.manifests.entries import WHOLE, EntriesTable, EntryColumns, Status, carried_over, concat_entries
+from floeplan.metadata.manifests.manifest_list import DATA, ManifestListTable, concat_manifest_lists
 from floeplan.metadata.manifests.reader import read_entries
 from floeplan.metadata.manifests.writer import write_manifest
 from floeplan.partition.transforms import can_apply
@@ -40,12 +40,14 @@ from floeplan.text import parse_count
 from floeplan.vectors import Ints
 
 _SPEC_OF_FILES_WITHOUT_ONE = 0
+_FIRST_MANIFEST_ENTRIES = 5000
+"""Entries of the first of several manifests; its size determines how many entries the others take."""
 
 
 def validate_added_data_files(files: EntriesTable, specs: Iterable[int]) -> None:
     """Refuse files of a spec that the table does not have."""
     known = sorted(specs)
-    spec_id = _spec_ids(files)
+    spec_id = files.ints("spec_id", missing=_SPEC_OF_FILES_WITHOUT_ONE)
     strange = ~np.isin(spec_id, known)
     if strange.any():
         row = int(np.argmax(strange))
@@ -66,7 +68,7 @@ def with_spec_ids(files: EntriesTable) -> EntriesTable:
     if not files.array("spec_id").null_count:
         return files
     at = files.table.schema.get_field_index("spec_id")
-    filled = pa.array(_spec_ids(files), pa.int32())
+    filled = pa.array(files.ints("spec_id", missing=_SPEC_OF_FILES_WITHOUT_ONE), pa.int32())
     return EntriesTable(files.table.set_column(at, "spec_id", filled), files.partition_types)
 
 
@@ -85,31 +87,19 @@ def find_compatible_schema(metadata: TableMetadata, spec: PartitionSpec) -> Sche
     Raises:
         UnknownSpecError: No schema of the table has all source columns of the spec.
     """
+    # A void field is always null and needs no source.
+    fields = [field for field in spec.fields if not isinstance(field.transform, VoidTransform)]
     older = (schema for schema in metadata.schemas if schema.schema_id != metadata.current_schema_id)
     for schema in (metadata.schema(), *sorted(older, key=lambda schema: -schema.schema_id)):
-        if all(_binds(field, schema) for field in spec.fields):
+        columns = fields_by_id(schema)
+        types = [columns[f.source_id].field_type if f.source_id in columns else None for f in fields]
+        pairs = zip(fields, types, strict=True)
+        if all(isinstance(type_, PrimitiveType) and can_apply(field.transform, type_) for field, type_ in pairs):
             return schema
     raise UnknownSpecError(
         f"no schema of the table has all source columns of partition spec {spec.spec_id}: write under another spec",
         context={"spec_id": spec.spec_id},
     )
-
-
-def _binds(field: PartitionField, schema: Schema) -> bool:
-    """A void field is always null, and binds without a source."""
-    if isinstance(field.transform, VoidTransform):
-        return True
-    source = fields_by_id(schema).get(field.source_id)
-    type_ = None if source is None else source.field_type
-    return isinstance(type_, PrimitiveType) and can_apply(field.transform, type_)
-
-
-def _spec_ids(files: EntriesTable) -> Ints:
-    return files.ints("spec_id", missing=_SPEC_OF_FILES_WITHOUT_ONE)
-
-
-_FIRST_MANIFEST_ENTRIES = 5000
-"""Entries of the first of several manifests; its size determines how many entries the others take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,65 +153,58 @@ class SnapshotManifests:
     io: FileIO | None
     written: dict[str, EntriesTable] = field(default_factory=dict)
 
-    def write_added_data_manifests(
-        self, files: EntriesTable, shape: TableShape, target_bytes: int
+    def write_added_manifests(
+        self, files: EntriesTable, content: int, shape: TableShape, target_bytes: int
     ) -> list[ManifestListTable]:
-        """Write new data files: one manifest per spec, more above the target size."""
+        """Write new data or delete files: one manifest per spec, more above the target size."""
         _require(files, Status.ADDED)
-        return self._per_spec(files, shape, DATA, target_bytes)
-
-    def write_delete_manifest(
-        self, files: EntriesTable, shape: TableShape, target_bytes: int
-    ) -> list[ManifestListTable]:
-        """Write new delete files in the same way."""
-        _require(files, Status.ADDED)
-        return self._per_spec(files, shape, DELETES, target_bytes)
-
-    def write_deleted_data_manifest(
-        self, tables: Sequence[EntriesTable], shape: TableShape, content: int = DATA
-    ) -> list[ManifestListTable]:
-        """Write removed entries: for each table one manifest per spec."""
-        return self._of_status(Status.DELETED, tables, shape, content)
+        groups = group_files_by_spec(files)
+        heads = [group.take(np.arange(len(group))[:_FIRST_MANIFEST_ENTRIES]) for group in groups.values()]
+        firsts = self.write_each([(head, spec_id, content) for spec_id, head in zip(groups, heads, strict=True)], shape)
+        others: list[ManifestOfSpec] = []
+        for (spec_id, group), first in zip(groups.items(), firsts, strict=True):
+            rest = np.arange(_FIRST_MANIFEST_ENTRIES, len(group))
+            # Parts of about equal size, none longer than what fits into the target size.
+            longest = max(1, _FIRST_MANIFEST_ENTRIES * target_bytes // int(first.length[0]))
+            parts = np.array_split(rest, -(-len(rest) // longest)) if len(rest) else []
+            others += [(group.take(rows), spec_id, content) for rows in parts]
+        return firsts + self.write_each(others, shape)
 
     def write_existing_data_manifest(
         self, tables: Sequence[EntriesTable], shape: TableShape, content: int = DATA
     ) -> list[ManifestListTable]:
-        """Write carried-over entries in the same way."""
-        return self._of_status(Status.EXISTING, tables, shape, content)
-
-    def _of_status(
-        self, status: Status, tables: Sequence[EntriesTable], shape: TableShape, content: int
-    ) -> list[ManifestListTable]:
+        """Write carried-over entries: for each table one manifest per spec."""
+        groups: list[ManifestOfSpec] = []
         for entries in tables:
-            _require(entries, status)
-        groups = [(group, spec) for entries in tables for spec, group in group_entries_by_spec(entries).items()]
-        return self.write_each([(group, spec, content) for group, spec in groups], shape)
+            _require(entries, Status.EXISTING)
+            groups += [(group, spec_id, content) for spec_id, group in group_entries_by_spec(entries).items()]
+        return self.write_each(groups, shape)
 
     def write_each(self, manifests: Sequence[ManifestOfSpec], shape: TableShape) -> list[ManifestListTable]:
         """Write several manifests, each of one spec; to a remote store in parallel."""
-        named = [(self._new_location(entries, shape), spec_id, content) for entries, spec_id, content in manifests]
-        if len(named) < 2 or local_path(named[0][0]) is not None:
-            return [self._write(shape, *manifest) for manifest in named]
-        with ThreadPoolExecutor(min(MAX_WORKERS, len(named)), thread_name_prefix="floeplan-manifests") as pool:
-            return list(pool.map(lambda manifest: self._write(shape, *manifest), named))
+        locations = []
+        for entries, _, _ in manifests:
+            locations.append(shape.location_of(f"{self.commit_uuid}-m{len(self.written)}.avro"))
+            self.written[locations[-1]] = entries
+        write = partial(self.write_manifest_for_spec, shape)
+        if len(locations) < 2 or local_path(locations[0]) is not None:
+            return list(map(write, locations, manifests))
+        with ThreadPoolExecutor(min(MAX_WORKERS, len(locations)), thread_name_prefix="floeplan-manifests") as pool:
+            return list(pool.map(write, locations, manifests))
 
-    def write_manifest_for_spec(
-        self, entries: EntriesTable, spec_id: int, shape: TableShape, content: int
-    ) -> ManifestListTable:
+    def write_manifest_for_spec(self, shape: TableShape, location: str, manifest: ManifestOfSpec) -> ManifestListTable:
         """Write one manifest of entries of one spec."""
-        return self._write(shape, self._new_location(entries, shape), spec_id, content)
-
-    def _new_location(self, entries: EntriesTable, shape: TableShape) -> str:
-        location = shape.location_of(f"{self.commit_uuid}-m{len(self.written)}.avro")
-        self.written[location] = entries
-        return location
-
-    def _write(self, shape: TableShape, location: str, spec_id: int, content: int) -> ManifestListTable:
+        entries, spec_id, content = manifest
+        try:
+            schema = find_compatible_schema(shape.metadata, shape.specs[spec_id])
+        except UnknownSpecError:
+            # Carried-over entries of a spec that fits no schema: readers take types from the table, not the header.
+            schema = shape.metadata.schema()
         return write_manifest(
             location,
-            self.written[location],
+            entries,
             shape.specs[spec_id],
-            _header_schema(shape, spec_id),
+            schema,
             union=shape.union,
             format_version=shape.metadata.format_version,
             content=content,
@@ -229,50 +212,12 @@ class SnapshotManifests:
             io=self.io,
         )
 
-    def _per_spec(
-        self, files: EntriesTable, shape: TableShape, content: int, target_bytes: int
-    ) -> list[ManifestListTable]:
-        groups = group_files_by_spec(files)
-        heads, rests = {}, {}
-        for spec_id, group in groups.items():
-            heads[spec_id], rests[spec_id] = np.split(np.arange(len(group)), [_FIRST_MANIFEST_ENTRIES])
-        firsts = self.write_each([(groups[spec].take(rows), spec, content) for spec, rows in heads.items()], shape)
-        others = [
-            (groups[spec_id].take(rows), spec_id, content)
-            for (spec_id, rest), first in zip(rests.items(), firsts, strict=True)
-            for rows in _runs(rest, _FIRST_MANIFEST_ENTRIES * target_bytes // int(first.length[0]))
-        ]
-        return firsts + self.write_each(others, shape)
-
-
-def _runs(rows: Ints, each: int) -> list[Ints]:
-    """Split rows into parts of about equal size, none longer than ``each``."""
-    return np.array_split(rows, -(-len(rows) // max(1, each))) if len(rows) else []
-
 
 def _require(entries: EntriesTable, status: Status) -> None:
     wrong = entries.status != status
     if wrong.any():
         path = entries.path[int(np.argmax(wrong))].as_py()
         raise CorruptMetadataError(f"the entry of {path} is not {status.name}", context={"file": path})
-
-
-def _header_schema(shape: TableShape, spec_id: int) -> Schema:
-    """The schema of the manifest header: the current one where none fits, as readers take types from the table."""
-    try:
-        return find_compatible_schema(shape.metadata, shape.specs[spec_id])
-    except UnknownSpecError:
-        return shape.metadata.schema()
-
-
-# Merging small manifests during a commit, as the ``commit.manifest.*`` properties configure.
-#
-# Rule: manifests of one content and spec are packed into bins of the target size, oldest first. The bin of the
-# newest manifest is merged when it has ``min-count-to-merge`` manifests; any other bin of two or more is full and
-# due at once. A commit merges at most one bin per content and spec, so it reads and writes at most the target size
-# for each.
-#
-# Fail-safe: entries keep their snapshot ids and sequence numbers; files that this snapshot adds stay ADDED.
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,9 +239,27 @@ class MergeOptions:
         )
 
 
+def _positive(properties: Mapping[str, str], name: str, default: int) -> int:
+    text = properties.get(name, str(default))
+    number = parse_count(text)
+    if not number:
+        raise InvalidOptionError(
+            f"table property {name} is {text!r}: set it to a whole number above 0", context={"property": name}
+        )
+    return number
+
+
 @dataclass(slots=True)
 class ManifestMerger:
-    """Merges manifests; results are kept, because the snapshot may be produced again on a newer head."""
+    """Merges small manifests during a commit, as the ``commit.manifest.*`` properties configure.
+
+    Rule: manifests of one content and spec are packed into bins of the target size, oldest first. The bin of the newest
+    manifest is merged when it has ``min-count-to-merge`` manifests; any other bin of two or more is full and due at
+    once. A commit merges at most one bin per content and spec, so it reads and writes at most the target size for each.
+
+    Entries keep their snapshot ids and sequence numbers; files that this snapshot adds stay ADDED. Results are kept,
+    because the snapshot may be produced again on a newer head.
+    """
 
     writer: SnapshotManifests
     _merged: dict[tuple[object, ...], ManifestListTable] = field(default_factory=dict)
@@ -317,19 +280,15 @@ class ManifestMerger:
     def _merge(self, sources: ManifestListTable, spec_id: int, content: int, shape: TableShape) -> ManifestListTable:
         key = shape.key, *sources.path.to_pylist()
         if key not in self._merged:
-            entries = self._entries(sources, shape)
-            nothing = np.zeros(len(entries), dtype=np.bool_)
-            carried = carried_over(entries, nothing, self.writer.snapshot_id)
-            self._merged[key] = self.writer.write_manifest_for_spec(carried, spec_id, shape, content)
+            # Entries of older manifests are read; those of this snapshot are in memory.
+            written = self.writer.written
+            own = {row: written[path] for row, path in enumerate(sources.path.to_pylist()) if path in written}
+            others = np.setdiff1d(np.arange(len(sources)), list(own))
+            read = read_entries(sources, shape.union, EntryColumns(WHOLE), rows=others, io=self.writer.io)
+            entries = concat_entries([*own.values(), read], shape.union)
+            carried = carried_over(entries, np.zeros(len(entries), dtype=np.bool_), self.writer.snapshot_id)
+            (self._merged[key],) = self.writer.write_each([(carried, spec_id, content)], shape)
         return self._merged[key]
-
-    def _entries(self, sources: ManifestListTable, shape: TableShape) -> EntriesTable:
-        """Entries of older manifests are read; those of this snapshot are in memory."""
-        written = self.writer.written
-        own = {row: written[path] for row, path in enumerate(sources.path.to_pylist()) if path in written}
-        others = np.setdiff1d(np.arange(len(sources)), list(own))
-        read = read_entries(sources, shape.union, EntryColumns(WHOLE), rows=others, io=self.writer.io)
-        return concat_entries([*own.values(), read], shape.union)
 
 
 def due_bin(lengths: Ints, options: MergeOptions) -> slice | None:
@@ -351,13 +310,3 @@ def pack_from_the_end(lengths: Ints, target_bytes: int) -> list[slice]:
         runs.append(slice(count - stop, count - start))
         start = stop
     return runs[::-1]
-
-
-def _positive(properties: Mapping[str, str], name: str, default: int) -> int:
-    text = properties.get(name, str(default))
-    number = parse_count(text)
-    if not number:
-        raise InvalidOptionError(
-            f"table property {name} is {text!r}: set it to a whole number above 0", context={"property": name}
-        )
-    return number

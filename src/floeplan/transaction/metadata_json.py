@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
@@ -49,59 +49,41 @@ def writable_metadata(io: FileIO) -> Iterator[None]:
 
 @cache
 def _guard_models() -> None:
+    """Replace the serialisation of PyIceberg's models, once; outside of ``writable_metadata`` it is as before."""
     for model in (TableMetadataV1, TableMetadataV2, TableMetadataV3):
-        _guard(model)
+        model.model_dump_json = _guarded(model.model_dump_json)  # type: ignore[method-assign]
 
 
-def _guard(model: type[IcebergBaseModel]) -> None:
-    usual = model.model_dump_json
-
+def _guarded(usual: Callable[..., str]) -> Callable[..., str]:
     def dump(self: Any, *args: Any, **kwargs: Any) -> str:
         io = _io.get()
         if io is None:
             return usual(self, *args, **kwargs)
         if self.metadata_log:
             check_lossless(self.metadata_log[-1].metadata_file, io)
-        whole = _complete(self)
+        whole = self.model_copy(update=_completed(self))
         try:
             return usual(whole, *args, **kwargs)
         except NotImplementedError:
             return IcebergBaseModel.model_dump_json(whole, *args, **kwargs)
 
-    model.model_dump_json = dump  # type: ignore[method-assign]
+    return dump
 
 
-def _complete(metadata: Any) -> Any:
-    """The metadata with what its format requires and PyIceberg leaves out."""
-    metadata = with_monotonic_timestamp(metadata)
-    match metadata:
-        case TableMetadataV1():
-            return with_format_1_fields(metadata)
-        case TableMetadataV3():
-            return with_next_row_id(metadata)
-    return metadata
-
-
-def with_monotonic_timestamp(metadata: Any) -> Any:
-    """Not older than its newest log entry: this machine's clock may be behind, and Java refuses such metadata."""
-    newest = max((entry.timestamp_ms for entry in (*metadata.snapshot_log, *metadata.metadata_log)), default=0)
-    if metadata.last_updated_ms >= newest:
-        return metadata
-    return metadata.model_copy(update={"last_updated_ms": newest})
-
-
-def with_format_1_fields(metadata: TableMetadataV1) -> TableMetadataV1:
-    """Format 1 requires the current schema and spec in ``schema`` and ``partition-spec``; PyIceberg omits them."""
-    fields = [field.model_dump() for field in metadata.spec().fields]
-    return metadata.model_copy(update={"partition_spec": fields, "schema_": metadata.schema()})
-
-
-def with_next_row_id(metadata: TableMetadataV3) -> TableMetadataV3:
-    """Format 3 requires ``next-row-id``; PyIceberg creates tables without it."""
-    if metadata.next_row_id is not None:
-        return metadata
-    ends = ((snapshot.first_row_id or 0) + (snapshot.added_rows or 0) for snapshot in metadata.snapshots)
-    return metadata.model_copy(update={"next_row_id": max(ends, default=0)})
+def _completed(metadata: Any) -> dict[str, Any]:
+    """The fields that the format requires and PyIceberg leaves out or gets wrong."""
+    # This machine's clock may be behind, and Java refuses metadata that is older than its newest log entry.
+    logged = [entry.timestamp_ms for entry in (*metadata.snapshot_log, *metadata.metadata_log)]
+    fields: dict[str, Any] = {"last_updated_ms": max([metadata.last_updated_ms, *logged])}
+    if isinstance(metadata, TableMetadataV1):
+        # Format 1 requires the current schema and spec in ``schema`` and ``partition-spec``; PyIceberg omits them.
+        fields["partition_spec"] = [field.model_dump() for field in metadata.spec().fields]
+        fields["schema_"] = metadata.schema()
+    elif isinstance(metadata, TableMetadataV3) and metadata.next_row_id is None:
+        # Format 3 requires ``next-row-id``; PyIceberg creates tables without it.
+        ends = ((snapshot.first_row_id or 0) + (snapshot.added_rows or 0) for snapshot in metadata.snapshots)
+        fields["next_row_id"] = max(ends, default=0)
+    return fields
 
 
 def check_lossless(location: str, io: FileIO) -> None:
@@ -109,19 +91,15 @@ def check_lossless(location: str, io: FileIO) -> None:
     data = read_file(location, io)
     before = json.loads(gzip.decompress(data) if data.startswith(_GZIP) else data)
     after = json.loads(IcebergBaseModel.model_dump_json(TableMetadataUtil.parse_obj(before)))
-    lost = sorted(set(losses(before, after)) - _meaningless(before))
+    # Later formats do not use the keys of format 1.
+    unused = {"schema", "partition-spec"} if before["format-version"] > 1 else set()
+    lost = sorted(set(losses(before, after)) - unused)
     if lost:
         named = ", ".join(lost[:_MOST_NAMED]) + (" and more" if len(lost) > _MOST_NAMED else "")
         raise UnsupportedError(
             f"cannot write the table's metadata without losing {named}: commit through a REST catalog",
             context={"file": location, "lost": lost},
         )
-
-
-def _meaningless(document: dict[str, Any]) -> set[str]:
-    """Keys without meaning: those of format 1 in later formats, and the marker for no snapshot."""
-    empty = {"current-snapshot-id"} if document.get("current-snapshot-id") == -1 else set()
-    return empty | ({"schema", "partition-spec"} if document["format-version"] > 1 else set())
 
 
 def losses(before: Any, after: Any, path: str = "") -> Iterator[str]:

@@ -22,16 +22,15 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
 
 from floeplan.errors import CorruptMetadataError, FloeplanError
-from floeplan.metadata.manifests.entries import Content, EntriesTable, Status
+from floeplan.metadata.manifests.entries import Content, EntriesTable, Status, with_status
 from floeplan.metadata.manifests.manifest_list import DATA, DELETES, ManifestListTable
-from floeplan.metadata.manifests.new_entries import with_status
 from floeplan.snapshot.reader import SnapshotReader
 from floeplan.transaction.catalog_commit import CommitOptions
-from floeplan.transaction.change import Operation, SnapshotChange
+from floeplan.transaction.change import Operation, SnapshotChange, entry_keys
 from floeplan.transaction.commit import CommitResult, commit_change
-from floeplan.transaction.filter_manifests import Filtered, entry_keys
+from floeplan.transaction.filter_manifests import Filtered
 from floeplan.transaction.manifests import TableShape
-from floeplan.transaction.producer import SnapshotProducer
+from floeplan.transaction.producer import ManifestsByContent, SnapshotProducer
 from floeplan.vectors import Ints
 
 
@@ -90,11 +89,7 @@ class _MoveProducer(SnapshotProducer):
     decide: DecideMove = lambda _: None
 
     def _filtered(
-        self,
-        listed: ManifestListTable,
-        new: dict[int, list[ManifestListTable]],
-        shape: TableShape,
-        head: Snapshot | None,
+        self, listed: ManifestListTable, new: ManifestsByContent, shape: TableShape, head: Snapshot | None
     ) -> tuple[Filtered, Filtered]:
         """Write the new manifests into ``new`` and return those that stay."""
         move = self.decide(SnapshotReader(shape.metadata, head, listed, shape.union, self.io))
@@ -102,18 +97,11 @@ class _MoveProducer(SnapshotProducer):
             raise _NothingToMoveError("no manifest entry has to move")
         _check_same_files(move)
         for content in (DATA, DELETES):
-            after = [_as_existing(entries) for entries in move.after if _content(entries) == content]
+            moved = [part for part in move.after if (part.content[0] == Content.DATA) == (content == DATA)]
+            after = [with_status(part, np.full(len(part), Status.EXISTING), part.ints("snapshot_id")) for part in moved]
             new[content] = self._writer.write_existing_data_manifest(after, shape, content)
         staying = listed.take(np.setdiff1d(np.arange(len(listed)), move.replaced))
         return SnapshotProducer._filtered(self, staying, new, shape, head)
-
-
-def _content(entries: EntriesTable) -> int:
-    return DATA if entries.content[0] == Content.DATA else DELETES
-
-
-def _as_existing(entries: EntriesTable) -> EntriesTable:
-    return with_status(entries, np.full(len(entries), Status.EXISTING), entries.ints("snapshot_id"))
 
 
 def _check_same_files(move: EntryMove) -> None:

@@ -10,19 +10,14 @@ Fail-safe: a rollback goes to an ancestor and a fast-forward to a descendant; ev
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TypeAlias
 
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRef, SnapshotRefType
-from pyiceberg.table.snapshots import Snapshot, ancestors_of
-from pyiceberg.table.update import (
-    AssertRefSnapshotId,
-    AssertTableUUID,
-    RemoveSnapshotRefUpdate,
-    SetSnapshotRefUpdate,
-)
+from pyiceberg.table.snapshots import ancestors_of
+from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID, RemoveSnapshotRefUpdate, SetSnapshotRefUpdate
 
 from floeplan.errors import BadInputError, UnknownSnapshotError
 from floeplan.snapshot.reader import branch_head
@@ -33,7 +28,10 @@ _Decide: TypeAlias = Callable[[TableMetadata], SnapshotRef | None]
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How long to keep a ref and the snapshots of a branch; ``None`` is the table's default."""
+    """How long to keep a ref and the snapshots of a branch; ``None`` is the table's default.
+
+    The names are those of PyIceberg's ``SnapshotRef``.
+    """
 
     max_ref_age_ms: int | None = None
     max_snapshot_age_ms: int | None = None
@@ -71,8 +69,7 @@ def create_branch(
     options: CommitOptions | None = None,
 ) -> Table:
     """Create a branch at a snapshot, by default the current one."""
-    kind = SnapshotRefType.BRANCH
-    return _set(table, name, lambda now: _new_ref(now, name, kind, snapshot_id, replace, retention), options)
+    return _create(table, name, SnapshotRefType.BRANCH, snapshot_id, replace, retention, options)
 
 
 def create_tag(
@@ -85,18 +82,17 @@ def create_tag(
     options: CommitOptions | None = None,
 ) -> Table:
     """Tag a snapshot, by default the current one."""
-    kind = SnapshotRefType.TAG
-    return _set(table, name, lambda now: _new_ref(now, name, kind, snapshot_id, replace, retention), options)
+    return _create(table, name, SnapshotRefType.TAG, snapshot_id, replace, retention, options)
 
 
 def drop_branch(table: Table, name: str, *, options: CommitOptions | None = None) -> Table:
     """Drop a branch; its snapshots stay until they expire."""
-    return _set(table, name, lambda now: _dropped(now, name, SnapshotRefType.BRANCH), options)
+    return _commit(table, name, lambda now: _dropped(now, name, SnapshotRefType.BRANCH), options)
 
 
 def drop_tag(table: Table, name: str, *, options: CommitOptions | None = None) -> Table:
     """Drop a tag."""
-    return _set(table, name, lambda now: _dropped(now, name, SnapshotRefType.TAG), options)
+    return _commit(table, name, lambda now: _dropped(now, name, SnapshotRefType.TAG), options)
 
 
 def fast_forward(table: Table, branch: str, to: str, *, options: CommitOptions | None = None) -> Table:
@@ -111,7 +107,7 @@ def fast_forward(table: Table, branch: str, to: str, *, options: CommitOptions |
             )
         return moved_branch(now, branch, target)
 
-    return _set(table, branch, decide, options)
+    return _commit(table, branch, decide, options)
 
 
 def rollback_to(
@@ -128,7 +124,7 @@ def rollback_to(
             )
         return moved_branch(now, branch, snapshot_id)
 
-    return _set(table, branch, decide, options)
+    return _commit(table, branch, decide, options)
 
 
 def set_current(
@@ -138,12 +134,12 @@ def set_current(
 
     def decide(now: TableMetadata) -> SnapshotRef:
         branch_head(now, branch)
-        return moved_branch(now, branch, _snapshot(now, snapshot_id).snapshot_id)
+        return moved_branch(now, branch, _snapshot_id(now, snapshot_id))
 
-    return _set(table, branch, decide, options)
+    return _commit(table, branch, decide, options)
 
 
-def _set(table: Table, name: str, decide: _Decide, options: CommitOptions | None) -> Table:
+def _commit(table: Table, name: str, decide: _Decide, options: CommitOptions | None) -> Table:
     return CatalogCommit(table, _RefUpdate(name, decide), options or CommitOptions()).run()
 
 
@@ -168,37 +164,34 @@ class _RefUpdate:
         return bool(self.proposed) and metadata.refs.get(self.name) == self.proposed[-1]
 
 
-def _new_ref(
-    now: TableMetadata,
+def _create(
+    table: Table,
     name: str,
     kind: SnapshotRefType,
     snapshot_id: int | None,
     replace: bool,
     retention: Retention | None,
-) -> SnapshotRef:
-    target = now.current_snapshot_id if snapshot_id is None else snapshot_id
-    if target is None:
-        raise BadInputError(f"cannot create {name}: the table has no snapshot yet", context={"ref": name})
-    known = now.refs.get(name)
-    if known is not None and not replace:
-        raise BadInputError(
-            f"{known.snapshot_ref_type} {name} exists already, at snapshot {known.snapshot_id}; replace it or drop it",
-            context={"ref": name},
-        )
-    if known is not None and known.snapshot_ref_type is not kind:
-        raise BadInputError(
-            f"{name} is a {known.snapshot_ref_type}, not a {kind}: drop it first", context={"ref": name}
-        )
-    kept = retention or Retention()
-    return SnapshotRef.model_validate(
-        {
-            "snapshot-id": _snapshot(now, target).snapshot_id,
-            "type": kind,
-            "max-ref-age-ms": kept.max_ref_age_ms,
-            "max-snapshot-age-ms": kept.max_snapshot_age_ms,
-            "min-snapshots-to-keep": kept.min_snapshots_to_keep,
-        }
-    )
+    options: CommitOptions | None,
+) -> Table:
+    def decide(now: TableMetadata) -> SnapshotRef:
+        target = now.current_snapshot_id if snapshot_id is None else snapshot_id
+        if target is None:
+            raise BadInputError(f"cannot create {name}: the table has no snapshot yet", context={"ref": name})
+        known = now.refs.get(name)
+        if known is not None and not replace:
+            raise BadInputError(
+                f"{known.snapshot_ref_type} {name} exists already, at snapshot {known.snapshot_id}; "
+                "replace it or drop it",
+                context={"ref": name},
+            )
+        if known is not None and known.snapshot_ref_type is not kind:
+            raise BadInputError(
+                f"{name} is a {known.snapshot_ref_type}, not a {kind}: drop it first", context={"ref": name}
+            )
+        kept = asdict(retention or Retention())
+        return SnapshotRef.model_validate({"snapshot-id": _snapshot_id(now, target), "type": kind, **kept})
+
+    return _commit(table, name, decide, options)
 
 
 def _dropped(now: TableMetadata, name: str, kind: SnapshotRefType) -> None:
@@ -216,11 +209,11 @@ def _existing(now: TableMetadata, name: str) -> SnapshotRef:
     return now.refs[name]
 
 
-def _snapshot(now: TableMetadata, snapshot_id: int) -> Snapshot:
-    found = now.snapshot_by_id(snapshot_id)
-    if found is None:
+def _snapshot_id(now: TableMetadata, snapshot_id: int) -> int:
+    """The id, which a snapshot of the table must have."""
+    if now.snapshot_by_id(snapshot_id) is None:
         raise UnknownSnapshotError(f"table has no snapshot {snapshot_id}", context={"snapshot_id": snapshot_id})
-    return found
+    return snapshot_id
 
 
 def _lineage(now: TableMetadata, snapshot_id: int) -> set[int]:

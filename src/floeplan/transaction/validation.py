@@ -18,12 +18,18 @@ NO_NEW_DVS                    overwrite, replace, delete a deletion vector was a
 Whether a file "may" hold matching rows is evaluated on the partition values of its own spec and, for data files, on
 column bounds. The bounds of a delete file say nothing about the rows it deletes.
 
-Fail-safe: what cannot be evaluated is a conflict. A conflict costs a repeated operation, a missed one costs rows.
+The history of a branch is the chain of parents of its head, down to the starting snapshot. What a snapshot did is in
+the manifests that it added itself.
+
+Fail-safe: what cannot be evaluated is a conflict. A conflict costs a repeated operation, a missed one costs rows. So a
+chain that does not reach the starting snapshot (expired, or the branch was rolled back or replaced) is a conflict, a
+snapshot without an operation may have done anything, and the entries of a manifest without a snapshot id are checked
+one by one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 
@@ -51,95 +57,8 @@ from floeplan.predicate.build import columns as predicate_columns
 from floeplan.predicate.stats import to_mask
 from floeplan.snapshot.passes import Predicate, ScanDeletes, evaluate_entries, joint_partition_codes, match
 from floeplan.snapshot.reader import SnapshotReader, read_manifest_lists
-from floeplan.transaction.change import Check, ConflictValidation, Operation, SnapshotChange
-from floeplan.transaction.filter_manifests import entry_keys, removed_keys
+from floeplan.transaction.change import Check, ConflictValidation, Operation, SnapshotChange, entry_keys, removed_keys
 from floeplan.vectors import Ints, Mask
-
-# What others committed to a branch since a change was planned.
-#
-# Rule: the history of a branch is the chain of parents of its head, down to the starting snapshot. What a snapshot
-# did is in the manifests that it added itself.
-#
-# Fail-safe: a chain that does not reach the starting snapshot (expired, or the branch was rolled back or replaced)
-# is a conflict. A snapshot without an operation may have done anything, and the entries of a manifest without a
-# snapshot id are checked one by one.
-
-
-def snapshots_since(metadata: TableMetadata, head: int | None, start: int | None) -> tuple[Snapshot, ...]:
-    """The snapshots from the head of a branch, newest first, down to the starting snapshot, which is not included.
-
-    Raises:
-        CommitConflictError: The chain of parents does not reach the starting snapshot.
-    """
-    unseen = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
-    found: list[Snapshot] = []
-    at = head
-    while at is not None and at != start and at in unseen:
-        found.append(unseen.pop(at))
-        at = found[-1].parent_snapshot_id
-    if at != start:
-        raise CommitConflictError(
-            f"cannot determine what was committed since snapshot {start}: the history of snapshot {head} does not "
-            "reach it, because it was expired or the branch was rolled back or replaced; run the operation again",
-            context={"starting_snapshot_id": start, "head_snapshot_id": head},
-        )
-    return tuple(found)
-
-
-def has_expired_snapshots(now: TableMetadata, then: TableMetadata) -> bool:
-    """Whether snapshots expired since: files that only they referred to may have been deleted."""
-    known = {snapshot.snapshot_id for snapshot in now.snapshots}
-    return any(snapshot.snapshot_id not in known for snapshot in then.snapshots)
-
-
-def operation_of(snapshot: Snapshot) -> Operation | None:
-    """The operation of a snapshot; ``None`` without a summary."""
-    return None if snapshot.summary is None else Operation(snapshot.summary.operation.value)
-
-
-def with_operations(snapshots: Sequence[Snapshot], operations: Collection[Operation]) -> list[Snapshot]:
-    """The snapshots with one of these operations, or without one."""
-    return [s for s in snapshots if (operation := operation_of(s)) is None or operation in operations]
-
-
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """Entries that snapshots wrote; ``snapshot`` is the index of each entry's snapshot."""
-
-    entries: EntriesTable
-    snapshots: tuple[Snapshot, ...]
-    snapshot: Ints
-
-    def filter(self, keep: Mask) -> Committed:
-        """The entries where the mask is true."""
-        return Committed(self.entries.filter(keep), self.snapshots, self.snapshot[keep])
-
-
-def committed_entries(
-    snapshots: Sequence[Snapshot], content: int, union: UnionPartitionType, columns: EntryColumns, io: FileIO
-) -> Committed:
-    """The entries, of any status, in the data or delete manifests that these snapshots added."""
-    lists = _own_manifests(snapshots, content, io)
-    manifests = concat_manifest_lists(lists) if lists else ManifestListTable.empty()
-    entries = read_entries(manifests, union, columns, io=io)
-    manifest = entries.ints("manifest")
-    writer = np.repeat(np.arange(len(lists)), [len(part) for part in lists])[manifest]
-    ids = np.array([snapshot.snapshot_id for snapshot in snapshots], dtype=np.int64)
-    own = (manifests.added_snapshot_id[manifest] != UNKNOWN) | (entries.ints("snapshot_id") == ids[writer])
-    committed = Committed(entries, tuple(snapshots), writer)
-    return committed if own.all() else committed.filter(own)
-
-
-def _own_manifests(snapshots: Sequence[Snapshot], content: int, io: FileIO) -> list[ManifestListTable]:
-    """For each snapshot the manifests it added, or may have added."""
-    own = []
-    for snapshot, listed in zip(snapshots, read_manifest_lists(snapshots, io), strict=True):
-        written = np.isin(listed.added_snapshot_id, [snapshot.snapshot_id, UNKNOWN])
-        own.append(listed.take(np.flatnonzero(written & (listed.content == content))))
-    return own
-
-
-# Conflict validation.
 
 MAX_NAMED_FILES = 5
 """Conflicting files that an error names; the others are counted."""
@@ -197,16 +116,15 @@ def validate(context: ValidationContext) -> None:
         raise BadInputError(
             f"the change removes data file {both[0]} and also adds deletes for it", context={"file": both[0]}
         )
-    checks = [check for check in Check if check in context.validation.checks]
-    if not checks or context.head == context.validation.starting_snapshot_id:
+    rules = [rule for rule in _RULES if rule.check in context.validation.checks]
+    if not rules or context.head == context.validation.starting_snapshot_id:
         return
     history = snapshots_since(context.metadata, context.head, context.validation.starting_snapshot_id)
     since = list(takewhile(lambda snapshot: snapshot.snapshot_id != context.validated_until, history))
-    rules = [(check, rule) for check in checks for rule in _RULES[check]]
     for content in (DATA, DELETES):
         # All rules of one content share one read of the entries they look at.
-        of_content = [(check, rule) for check, rule in rules if rule.content == content]
-        operations = frozenset[Operation]().union(*(rule.operations for _, rule in of_content))
+        of_content = [rule for rule in rules if rule.content == content]
+        operations = frozenset[Operation]().union(*(rule.operations for rule in of_content))
         snapshots = with_operations(since, operations) if of_content else []
         if not snapshots:
             continue
@@ -214,21 +132,22 @@ def validate(context: ValidationContext) -> None:
         if content == DATA:
             columns = EntryColumns(frozenset({"snapshot_id"}), stats=frozenset(context.predicate.columns))
         committed = committed_entries(snapshots, content, context.union, columns, context.io)
-        for check, rule in of_content:
-            _apply(check, rule, context, committed)
+        for rule in of_content:
+            _apply(rule, context, committed)
 
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """Entries of this content and status, written by these operations, conflict where ``conflicts`` is true."""
+    """Of a check: entries of this content and status, written by these operations, where ``conflicts`` is true."""
 
+    check: Check
     content: int
     operations: frozenset[Operation]
     status: Status
     conflicts: Callable[[ValidationContext, EntriesTable], Mask]
 
 
-def _apply(check: Check, rule: _Rule, context: ValidationContext, committed: Committed) -> None:
+def _apply(rule: _Rule, context: ValidationContext, committed: Committed) -> None:
     ids = {snapshot.snapshot_id for snapshot in with_operations(committed.snapshots, rule.operations)}
     concerned = np.array([snapshot.snapshot_id in ids for snapshot in committed.snapshots], dtype=np.bool_)
     of_rule = committed.filter(concerned[committed.snapshot] & (committed.entries.status == rule.status))
@@ -245,11 +164,11 @@ def _apply(check: Check, rule: _Rule, context: ValidationContext, committed: Com
     verb = "removed" if rule.status is Status.DELETED else "added"
     more = f" and {len(paths) - MAX_NAMED_FILES} more" if len(paths) > MAX_NAMED_FILES else ""
     raise CommitConflictError(
-        f"this {context.change.operation} requires that {check.value}, but snapshot {snapshot.snapshot_id} "
+        f"this {context.change.operation} requires that {rule.check.value}, but snapshot {snapshot.snapshot_id} "
         f"({operation or 'operation unknown'}) {verb} {', '.join(paths[:MAX_NAMED_FILES])}{more}; "
         "run the operation again: it will see that snapshot",
         context={
-            "check": check.name,
+            "check": rule.check.name,
             "operation": context.change.operation.value,
             "snapshot_id": snapshot.snapshot_id,
             "snapshot_operation": None if operation is None else operation.value,
@@ -275,10 +194,9 @@ def _may_match(context: ValidationContext, entries: EntriesTable) -> Mask:
 def _apply_to_removed(context: ValidationContext, entries: EntriesTable) -> Mask:
     """Delete files that apply to a data file to be removed."""
     added = context.change.added_data
-    # Rewritten rows that keep their data sequence number are still deleted by newer equality deletes.
-    keeps_number = added is not None and len(added) > 0 and bool(added.valid("sequence_number").all())
     checked = np.ones(len(entries), dtype=np.bool_)
-    if keeps_number:
+    if added is not None and len(added) and added.valid("sequence_number").all():
+        # Rewritten rows that keep their data sequence number are still deleted by newer equality deletes.
         checked = entries.content == Content.POSITION_DELETES
     deletes = entries.filter(checked)
     paths, targets = context.change.removed_data, deletes.delete_targets()
@@ -286,25 +204,17 @@ def _apply_to_removed(context: ValidationContext, entries: EntriesTable) -> Mask
     applies = _is_in(targets, paths)
     others = np.flatnonzero(~to_mask(targets.is_valid()))
     if len(others) and paths:
-        applies[others] = _matched_by_partition(context, deletes.take(others))
+        # Every other newer delete file in the partition of a data file, or in none, applies to it; statistics are not
+        # used. When the removed entries are unknown, all apply.
+        data = _removed_entries(context)
+        matched = np.arange(len(others))
+        if data is not None:
+            classified = ScanDeletes.of(deletes.take(others), context.union)
+            sources = source_types(context.metadata.schema(), context.metadata.schemas)
+            matched = match(data, classified, context.union, sources).deletes
+        applies[others[matched]] = True
     found = np.zeros(len(entries), dtype=np.bool_)
     found[checked] = applies
-    return found
-
-
-def _matched_by_partition(context: ValidationContext, deletes: EntriesTable) -> Mask:
-    """Delete files without a single target that apply to a removed data file, by spec and partition.
-
-    Statistics are not used: every newer delete file in the partition of a data file, or in none, applies to it. When
-    the removed entries are unknown, all apply.
-    """
-    data = _removed_entries(context)
-    if data is None:
-        return np.ones(len(deletes), dtype=np.bool_)
-    found = np.zeros(len(deletes), dtype=np.bool_)
-    classified = ScanDeletes.of(deletes, context.union)
-    sources = source_types(context.metadata.schema(), context.metadata.schemas)
-    found[match(data, classified, context.union, sources).deletes] = True
     return found
 
 
@@ -327,12 +237,8 @@ def _is_referenced(context: ValidationContext, entries: EntriesTable) -> Mask:
     return _is_in(entries.path, context.referenced)
 
 
-def _is_removed_data(context: ValidationContext, entries: EntriesTable) -> Mask:
-    return to_mask(pc.is_in(entry_keys(entries), value_set=removed_keys(context.change)[0]))
-
-
-def _is_removed_delete(context: ValidationContext, entries: EntriesTable) -> Mask:
-    return to_mask(pc.is_in(entry_keys(entries), value_set=removed_keys(context.change)[1]))
+def _is_removed(context: ValidationContext, entries: EntriesTable) -> Mask:
+    return to_mask(pc.is_in(entry_keys(entries), value_set=pa.concat_arrays(removed_keys(context.change))))
 
 
 def _has_vector_target(context: ValidationContext, entries: EntriesTable) -> Mask:
@@ -360,16 +266,83 @@ _REMOVING = frozenset({Operation.OVERWRITE, Operation.REPLACE, Operation.DELETE}
 _REWRITING = frozenset({Operation.OVERWRITE, Operation.REPLACE})
 _ADDING = frozenset({Operation.APPEND, Operation.OVERWRITE})
 
-_RULES: Mapping[Check, tuple[_Rule, ...]] = {
-    Check.NO_NEW_DATA: (_Rule(DATA, _ADDING, Status.ADDED, _may_match),),
-    Check.NO_NEW_DELETES: (_Rule(DELETES, _DELETING, Status.ADDED, _may_match),),
-    Check.NO_NEW_DELETES_FOR_REMOVED: (_Rule(DELETES, _DELETING, Status.ADDED, _apply_to_removed),),
-    Check.NO_REMOVED_DATA: (_Rule(DATA, _REMOVING, Status.DELETED, _may_match),),
-    Check.REFERENCED_FILES_EXIST: (_Rule(DATA, _REWRITING, Status.DELETED, _is_referenced),),
-    Check.REFERENCED_FILES_NOT_DELETED: (_Rule(DATA, _REMOVING, Status.DELETED, _is_referenced),),
-    Check.REMOVED_FILES_EXIST: (
-        _Rule(DATA, _REMOVING, Status.DELETED, _is_removed_data),
-        _Rule(DELETES, _REMOVING, Status.DELETED, _is_removed_delete),
-    ),
-    Check.NO_NEW_DVS: (_Rule(DELETES, _REMOVING, Status.ADDED, _has_vector_target),),
-}
+_RULES = (
+    _Rule(Check.NO_NEW_DATA, DATA, _ADDING, Status.ADDED, _may_match),
+    _Rule(Check.NO_NEW_DELETES, DELETES, _DELETING, Status.ADDED, _may_match),
+    _Rule(Check.NO_NEW_DELETES_FOR_REMOVED, DELETES, _DELETING, Status.ADDED, _apply_to_removed),
+    _Rule(Check.NO_REMOVED_DATA, DATA, _REMOVING, Status.DELETED, _may_match),
+    _Rule(Check.REFERENCED_FILES_EXIST, DATA, _REWRITING, Status.DELETED, _is_referenced),
+    _Rule(Check.REFERENCED_FILES_NOT_DELETED, DATA, _REMOVING, Status.DELETED, _is_referenced),
+    _Rule(Check.REMOVED_FILES_EXIST, DATA, _REMOVING, Status.DELETED, _is_removed),
+    _Rule(Check.REMOVED_FILES_EXIST, DELETES, _REMOVING, Status.DELETED, _is_removed),
+    _Rule(Check.NO_NEW_DVS, DELETES, _REMOVING, Status.ADDED, _has_vector_target),
+)
+
+
+def snapshots_since(metadata: TableMetadata, head: int | None, start: int | None) -> tuple[Snapshot, ...]:
+    """The snapshots from the head of a branch, newest first, down to the starting snapshot, which is not included.
+
+    Raises:
+        CommitConflictError: The chain of parents does not reach the starting snapshot.
+    """
+    unseen = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
+    found: list[Snapshot] = []
+    at = head
+    while at is not None and at != start and at in unseen:
+        found.append(unseen.pop(at))
+        at = found[-1].parent_snapshot_id
+    if at != start:
+        raise CommitConflictError(
+            f"cannot determine what was committed since snapshot {start}: the history of snapshot {head} does not "
+            "reach it, because it was expired or the branch was rolled back or replaced; run the operation again",
+            context={"starting_snapshot_id": start, "head_snapshot_id": head},
+        )
+    return tuple(found)
+
+
+def has_expired_snapshots(now: TableMetadata, then: TableMetadata) -> bool:
+    """Whether snapshots expired since: files that only they referred to may have been deleted."""
+    known = {snapshot.snapshot_id for snapshot in now.snapshots}
+    return any(snapshot.snapshot_id not in known for snapshot in then.snapshots)
+
+
+def operation_of(snapshot: Snapshot) -> Operation | None:
+    """The operation of a snapshot; ``None`` without a summary."""
+    return None if snapshot.summary is None else Operation(snapshot.summary.operation.value)
+
+
+def with_operations(snapshots: Sequence[Snapshot], operations: Collection[Operation]) -> list[Snapshot]:
+    """The snapshots with one of these operations, or without one."""
+    return [s for s in snapshots if (operation := operation_of(s)) is None or operation in operations]
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """Entries that snapshots wrote; ``snapshot`` is the index of each entry's snapshot."""
+
+    entries: EntriesTable
+    snapshots: tuple[Snapshot, ...]
+    snapshot: Ints
+
+    def filter(self, keep: Mask) -> Committed:
+        """The entries where the mask is true."""
+        return Committed(self.entries.filter(keep), self.snapshots, self.snapshot[keep])
+
+
+def committed_entries(
+    snapshots: Sequence[Snapshot], content: int, union: UnionPartitionType, columns: EntryColumns, io: FileIO
+) -> Committed:
+    """The entries, of any status, in the data or delete manifests that these snapshots added."""
+    lists = []
+    for snapshot, listed in zip(snapshots, read_manifest_lists(snapshots, io), strict=True):
+        written = np.isin(listed.added_snapshot_id, [snapshot.snapshot_id, UNKNOWN])
+        lists.append(listed.take(np.flatnonzero(written & (listed.content == content))))
+    manifests = concat_manifest_lists(lists) if lists else ManifestListTable.empty()
+    entries = read_entries(manifests, union, columns, io=io)
+    manifest = entries.ints("manifest")
+    writer = np.repeat(np.arange(len(lists)), [len(part) for part in lists])[manifest]
+    ids = np.array([snapshot.snapshot_id for snapshot in snapshots], dtype=np.int64)
+    # Where the list does not tell which snapshot added a manifest, its entries do.
+    own = (manifests.added_snapshot_id[manifest] != UNKNOWN) | (entries.ints("snapshot_id") == ids[writer])
+    committed = Committed(entries, tuple(snapshots), writer)
+    return committed if own.all() else committed.filter(own)

@@ -23,9 +23,16 @@ from pyiceberg.types import BinaryType, DecimalType, DoubleType, FloatType, Prim
 
 from floeplan.errors import UnsupportedError
 from floeplan.metadata.files import TableFiles
-from floeplan.metadata.manifests.assemble import partition_arrow_type
-from floeplan.metadata.manifests.entries import STAT_MAPS, Content, EntriesTable, Status, partition_column
-from floeplan.metadata.manifests.new_entries import ENTRY_TYPES, new_entries
+from floeplan.metadata.manifests.entries import (
+    ENTRY_TYPES,
+    STAT_MAPS,
+    Content,
+    EntriesTable,
+    Status,
+    new_entries,
+    partition_column,
+)
+from floeplan.metadata.manifests.values import partition_arrow_type
 from floeplan.parquet.footer.footer import ParquetFooter
 from floeplan.parquet.footer.schema import LeafColumn
 from floeplan.parquet.footer.values import Side, comparable, decode_bound, usable_statistics

@@ -22,9 +22,8 @@ from pyiceberg.transforms import TruncateTransform, UnknownTransform, VoidTransf
 from pyiceberg.types import DecimalType, IntegerType, PrimitiveType
 
 from floeplan.errors import UnknownColumnError, UnsupportedError
-from floeplan.metadata.manifests.assemble import number_array, partition_arrow_type
 from floeplan.metadata.manifests.entries import EntriesTable
-from floeplan.metadata.manifests.typed_values import to_physical
+from floeplan.metadata.manifests.values import number_array, partition_arrow_type, to_physical
 from floeplan.partition.fields import BoundField
 from floeplan.partition.key import PartitionKey, group_codes
 from floeplan.partition.transforms import Transform, apply_vector, integer_limits, result_type

@@ -32,9 +32,9 @@ from pyiceberg.types import (
 )
 
 from floeplan.errors import UnsupportedError
-from floeplan.metadata.manifests.assemble import partition_arrow_type
 from floeplan.metadata.manifests.entries import EntriesTable, partition_column
 from floeplan.metadata.manifests.stats import file_stats
+from floeplan.metadata.manifests.values import partition_arrow_type
 from floeplan.parquet.footer.footer import ParquetFooter
 from floeplan.parquet.footer.schema import LeafColumn
 from floeplan.parquet.footer.values import Side

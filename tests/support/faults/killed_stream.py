@@ -18,8 +18,8 @@ import pyarrow as pa
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
+from floeplan.datasource.io import StreamAppends
 from floeplan.datasource.source import FloeplanSource
-from floeplan.datasource.streaming import StreamAppends
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

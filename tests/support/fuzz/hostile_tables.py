@@ -46,7 +46,7 @@ from floeplan.maintain.expire import expire_snapshots
 from floeplan.maintain.inspect import inspect_table
 from floeplan.maintain.orphans import remove_orphans
 from floeplan.metadata.files import Location, TableLocations
-from floeplan.metadata.root.writer import write_root
+from floeplan.metadata.root_writer import write_root
 from floeplan.parquet.footer.footer import ColumnChunks, read_footer
 from floeplan.parquet.pages.data_pages import UNSUPPORTED_PAGE
 from floeplan.parquet.prune.options import PruneOptions

@@ -157,13 +157,17 @@ def audit_reports(spark: SparkSession, folder: Path) -> list[str]:
 
 
 def seen_by_tasks(spark: SparkSession) -> tuple[bool, bool]:
-    """Whether tasks find the package, and whether they find its compiled kernels."""
+    """Whether tasks find the package, and whether they can load its compiled kernels."""
 
     def look(batches: Iterable[Any]) -> Iterator[Any]:
-        from importlib.util import find_spec
+        from importlib import import_module
 
-        package = find_spec("floeplan") is not None
-        kernels = package and find_spec("floeplan.metadata.avro._avro_decode") is not None
+        names = ("metadata.avro._avro_decode", "parquet.footer._thrift", "parquet.pages._page_values")
+        try:
+            load = import_module("floeplan.kernels").load_kernel
+            package, kernels = True, all(load(f"floeplan.{name}") is not None for name in names)
+        except ModuleNotFoundError:
+            package = kernels = False
         for _ in batches:
             yield pa.RecordBatch.from_pydict({"package": [package], "kernels": [kernels]})
 

@@ -27,10 +27,9 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform, MonthTransform
 from pyiceberg.types import DoubleType, LongType, NestedField, StringType, TimestampType, TimestamptzType
 
-from floeplan.metadata.manifests.entries import Content, Status, partition_column
+from floeplan.metadata.manifests.entries import ENTRY_TYPES, Content, Status, new_entries, partition_column
 from floeplan.metadata.manifests.list_writer import ListedSnapshot, write_manifest_list
 from floeplan.metadata.manifests.manifest_list import DATA, ManifestListTable, concat_manifest_lists
-from floeplan.metadata.manifests.new_entries import ENTRY_TYPES, new_entries
 from floeplan.metadata.manifests.writer import write_manifest
 from floeplan.partition.fields import source_types
 from floeplan.partition.union import UnionPartitionType

@@ -23,9 +23,8 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType
 
 from floeplan.metadata.delete_index import DeleteFileId
-from floeplan.metadata.manifests.entries import WHOLE, Content, EntriesTable, EntryColumns, Status
+from floeplan.metadata.manifests.entries import WHOLE, Content, EntriesTable, EntryColumns, Status, new_entries
 from floeplan.metadata.manifests.manifest_list import read_manifest_list
-from floeplan.metadata.manifests.new_entries import new_entries
 from floeplan.metadata.manifests.reader import read_entries
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.compile import compile_predicate

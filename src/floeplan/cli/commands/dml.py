@@ -15,39 +15,25 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from floeplan.cli.common import (
-    BranchOption,
-    CaseOption,
-    CatalogOption,
-    ChangedTableArgument,
-    JsonOption,
-    SparkOption,
-    key_value_table,
-    show,
-    spark_for,
-    spinner,
-    writable_table,
-)
+from floeplan.cli import common
 from floeplan.dml.append import append as append_rows
 from floeplan.dml.assign import compile_assignments
 from floeplan.dml.commit import ChangeBuilder, DmlResult
 from floeplan.dml.delete_update import delete as delete_rows
+from floeplan.dml.delete_update import drop_proven, plan_rows
 from floeplan.dml.delete_update import update as update_rows
 from floeplan.dml.merge.builder import merge as merge_rows
-from floeplan.dml.planning import drop_proven, plan_rows
 from floeplan.dml.target import Command, DmlTarget, resolve
 from floeplan.errors import InvalidOptionError
 from floeplan.predicate.names import Names
 from floeplan.scan.model import ScanOptions
 from floeplan.scan.plan import plan_scan
-from floeplan.scan.scan_plan import ScanPlan
 from floeplan.spark.session import SparkOnDemand, spark_errors_translated
 from floeplan.sql_text.parse import parse_assignments
 from floeplan.sql_text.relations import find_table, read_table
-from floeplan.sql_text.run import StatementOptions, StatementResult, assigned_texts, run_text
+from floeplan.sql_text.run import StatementOptions, StatementResult, run_text
 from floeplan.text import counted, human_bytes
 from floeplan.transaction.evolve_spec import EvolveResult
-from floeplan.vectors import Mask
 
 ModeOption = Annotated[
     str | None,
@@ -57,7 +43,7 @@ IsolationOption = Annotated[
     str | None,
     typer.Option("--isolation", metavar="LEVEL", help="serializable or snapshot; by default the table property."),
 ]
-DryRunOption = Annotated[
+FilesDryRunOption = Annotated[
     bool, typer.Option("--dry-run", help="Show which files would be dropped or read; change nothing.")
 ]
 FilesArgument = Annotated[list[str], typer.Argument(metavar="FILE…", help="Parquet files, or folders of them.")]
@@ -68,106 +54,9 @@ SpecOption = Annotated[
     int | None,
     typer.Option("--spec", metavar="ID", help="Partition spec of the new files; the current one by default."),
 ]
-
-
-def append(
-    table: ChangedTableArgument,
-    files: FilesArgument,
-    add_files: AddFilesOption = False,
-    spec: SpecOption = None,
-    branch: BranchOption = None,
-    spark: SparkOption = None,
-    catalog: CatalogOption = None,
-    json: JsonOption = False,
-) -> None:
-    """Append the rows of Parquet files.
-
-    floeplan append db.events new/*.parquet
-    """
-    target = writable_table(table, catalog)
-    with spinner("appending"):
-        session = spark_for(spark).session
-        result = append_rows(target, files, spark=session, branch=branch, add_files=add_files, spec_id=spec)
-    show(result, draw_change, as_json=json)
-
-
-DeletedWhereOption = Annotated[
-    str, typer.Option("--where", metavar="EXPR", help="A Spark-SQL boolean expression; TRUE deletes all rows.")
-]
-
-
-def delete(
-    table: ChangedTableArgument,
-    where: DeletedWhereOption,
-    branch: BranchOption = None,
-    mode: ModeOption = None,
-    isolation: IsolationOption = None,
-    dry_run: DryRunOption = False,
-    case_insensitive: CaseOption = False,
-    spark: SparkOption = None,
-    catalog: CatalogOption = None,
-    json: JsonOption = False,
-) -> None:
-    """Delete matching rows.
-
-    floeplan delete db.events --where "ts < TIMESTAMP '2024-01-01'" --dry-run
-    """
-    target = writable_table(table, catalog)
-    options: dict[str, Any] = {"branch": branch, "mode": mode, "isolation": isolation}
-    case_sensitive = not case_insensitive
-    if dry_run:
-        show(dry_delete(resolve(target, Command.DELETE, **options), where, case_sensitive), draw_dry_run, as_json=json)
-        return
-    with spinner("deleting"):
-        result = spark_for(spark).run(
-            lambda session: delete_rows(target, where, spark=session, case_sensitive=case_sensitive, **options)
-        )
-    show(result, draw_change, as_json=json)
-
-
 SetOption = Annotated[
-    list[str],
-    typer.Option("--set", metavar="COLUMN=EXPR", help="A column and its new value; repeatable."),
+    list[str], typer.Option("--set", metavar="COLUMN=EXPR", help="A column and its new value; repeatable.")
 ]
-UpdatedWhereOption = Annotated[
-    str, typer.Option("--where", metavar="EXPR", help="A Spark-SQL boolean expression; TRUE updates all rows.")
-]
-
-
-def update(
-    table: ChangedTableArgument,
-    set_: SetOption,
-    where: UpdatedWhereOption,
-    branch: BranchOption = None,
-    mode: ModeOption = None,
-    isolation: IsolationOption = None,
-    dry_run: DryRunOption = False,
-    case_insensitive: CaseOption = False,
-    spark: SparkOption = None,
-    catalog: CatalogOption = None,
-    json: JsonOption = False,
-) -> None:
-    """Update matching rows.
-
-    floeplan update db.events --set "v = v * 2" --set "region = 'eu'" --where "id = 7"
-    """
-    assigned = assigned_texts(parse_assignments(", ".join(set_), "--set"))
-    target = writable_table(table, catalog)
-    options: dict[str, Any] = {"branch": branch, "mode": mode, "isolation": isolation}
-    case_sensitive = not case_insensitive
-    if dry_run:
-        planned = dry_update(resolve(target, Command.UPDATE, **options), assigned, where, case_sensitive)
-        show(planned, draw_dry_run, as_json=json)
-        return
-    with spinner("updating"):
-        result = spark_for(spark).run(
-            lambda session: update_rows(
-                target, assigned, where, spark=session, case_sensitive=case_sensitive, **options
-            )
-        )
-    show(result, draw_change, as_json=json)
-
-
 SourceOption = Annotated[
     str, typer.Option("--source", metavar="PATH|TABLE", help="A Parquet file, a folder of them, or namespace.name.")
 ]
@@ -176,8 +65,7 @@ OnOption = Annotated[
     typer.Option("--on", metavar="EXPR", help="A condition over target.… and source.… columns, or a common column."),
 ]
 MatchedUpdateOption = Annotated[
-    str | None,
-    typer.Option("--when-matched-update", metavar="c=expr,…|*", help="Update matched rows."),
+    str | None, typer.Option("--when-matched-update", metavar="c=expr,…|*", help="Update matched rows.")
 ]
 MatchedDeleteOption = Annotated[
     str | None,
@@ -207,10 +95,102 @@ BySourceDeleteOption = Annotated[
         help="(…-by-source-delete) Delete target rows without a match that satisfy a condition; TRUE for all.",
     ),
 ]
+StatementArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="STATEMENT",
+        help="INSERT, DELETE, UPDATE, MERGE, or ALTER TABLE … ADD, DROP or REPLACE PARTITION FIELD.",
+    ),
+]
+
+
+def append(
+    table: common.ChangedTableArgument,
+    files: FilesArgument,
+    add_files: AddFilesOption = False,
+    spec: SpecOption = None,
+    branch: common.BranchOption = None,
+    spark: common.SparkOption = None,
+    catalog: common.CatalogOption = None,
+    json: common.JsonOption = False,
+) -> None:
+    """Append the rows of Parquet files.
+
+    floeplan append db.events new/*.parquet
+    """
+    target = common.writable_table(table, catalog)
+    with common.spinner("appending"):
+        session = common.spark_for(spark).session
+        result = append_rows(target, files, spark=session, branch=branch, add_files=add_files, spec_id=spec)
+    common.show(result, draw_change, as_json=json)
+
+
+def delete(
+    table: common.ChangedTableArgument,
+    where: common.RequiredWhereOption,
+    branch: common.BranchOption = None,
+    mode: ModeOption = None,
+    isolation: IsolationOption = None,
+    trust_lists: common.TrustListsOption = False,
+    dry_run: FilesDryRunOption = False,
+    case_insensitive: common.CaseOption = False,
+    spark: common.SparkOption = None,
+    catalog: common.CatalogOption = None,
+    json: common.JsonOption = False,
+) -> None:
+    """Delete matching rows.
+
+    floeplan delete db.events --where "ts < TIMESTAMP '2024-01-01'" --dry-run
+    """
+    target = common.writable_table(table, catalog)
+    options: dict[str, Any] = {"branch": branch, "mode": mode, "isolation": isolation, "trust_lists": trust_lists}
+    exact = not case_insensitive
+    if dry_run:
+        planned = _dry_run(resolve(target, Command.DELETE, **options), where, None, exact)
+        common.show(planned, draw_dry_run, as_json=json)
+        return
+    with common.spinner("deleting"):
+        result = common.spark_for(spark).run(
+            lambda session: delete_rows(target, where, spark=session, case_sensitive=exact, **options)
+        )
+    common.show(result, draw_change, as_json=json)
+
+
+def update(
+    table: common.ChangedTableArgument,
+    set_: SetOption,
+    where: common.RequiredWhereOption,
+    branch: common.BranchOption = None,
+    mode: ModeOption = None,
+    isolation: IsolationOption = None,
+    trust_lists: common.TrustListsOption = False,
+    dry_run: FilesDryRunOption = False,
+    case_insensitive: common.CaseOption = False,
+    spark: common.SparkOption = None,
+    catalog: common.CatalogOption = None,
+    json: common.JsonOption = False,
+) -> None:
+    """Update matching rows.
+
+    floeplan update db.events --set "v = v * 2" --set "region = 'eu'" --where "id = 7"
+    """
+    assigned = parse_assignments(", ".join(set_), "--set")
+    target = common.writable_table(table, catalog)
+    options: dict[str, Any] = {"branch": branch, "mode": mode, "isolation": isolation, "trust_lists": trust_lists}
+    exact = not case_insensitive
+    if dry_run:
+        planned = _dry_run(resolve(target, Command.UPDATE, **options), where, assigned, exact)
+        common.show(planned, draw_dry_run, as_json=json)
+        return
+    with common.spinner("updating"):
+        result = common.spark_for(spark).run(
+            lambda session: update_rows(target, assigned, where, spark=session, case_sensitive=exact, **options)
+        )
+    common.show(result, draw_change, as_json=json)
 
 
 def merge(
-    table: ChangedTableArgument,
+    table: common.ChangedTableArgument,
     source: SourceOption,
     on: OnOption,
     when_matched_update: MatchedUpdateOption = None,
@@ -218,43 +198,35 @@ def merge(
     when_not_matched_insert: InsertOption = None,
     when_not_matched_by_source_update: BySourceUpdateOption = None,
     when_not_matched_by_source_delete: BySourceDeleteOption = None,
-    branch: BranchOption = None,
+    branch: common.BranchOption = None,
     mode: ModeOption = None,
     isolation: IsolationOption = None,
-    case_insensitive: CaseOption = False,
-    spark: SparkOption = None,
-    catalog: CatalogOption = None,
-    json: JsonOption = False,
+    trust_lists: common.TrustListsOption = False,
+    case_insensitive: common.CaseOption = False,
+    spark: common.SparkOption = None,
+    catalog: common.CatalogOption = None,
+    json: common.JsonOption = False,
 ) -> None:
     """Merge Parquet files or another table into a table. Delete clauses are evaluated before update clauses.
 
     floeplan merge db.events --source new.parquet --on id --when-matched-update "*" --when-not-matched-insert "*"
     """
-    target = writable_table(table, catalog)
+    target = common.writable_table(table, catalog)
     set_matched = _values(when_matched_update, "update")
     set_by_source = _values(when_not_matched_by_source_update, "update")
     inserted = _values(when_not_matched_insert, "insert")
-    clauses = (when_matched_update, when_matched_delete, when_not_matched_insert)
     by_source = (when_not_matched_by_source_update, when_not_matched_by_source_delete)
-    if all(clause is None for clause in (*clauses, *by_source)):
+    clauses = (when_matched_update, when_matched_delete, when_not_matched_insert, *by_source)
+    if all(clause is None for clause in clauses):
         raise InvalidOptionError("merge needs at least one --when-… option; see 'floeplan merge --help'")
-    opened = spark_for(spark)
-    with spinner("merging"):
+    options: dict[str, Any] = {"branch": branch, "mode": mode, "isolation": isolation, "trust_lists": trust_lists}
+    options |= {"target_alias": "target", "source_alias": "source"}
+    opened = common.spark_for(spark)
+    with common.spinner("merging"):
         rows = _merge_source(source, opened, catalog)
 
         def run(session: Any) -> DmlResult:
-            change = merge_rows(
-                target,
-                rows,
-                on,
-                spark=session,
-                branch=branch,
-                mode=mode,
-                isolation=isolation,
-                case_sensitive=not case_insensitive,
-                target_alias="target",
-                source_alias="source",
-            )
+            change = merge_rows(target, rows, on, spark=session, case_sensitive=not case_insensitive, **options)
             if when_matched_delete is not None:
                 change = change.when_matched_delete(when_matched_delete)
             if when_matched_update is not None:
@@ -268,12 +240,12 @@ def merge(
             return change.execute()
 
         result = opened.run(run)
-    show(result, draw_change, as_json=json)
+    common.show(result, draw_change, as_json=json)
 
 
 def _values(text: str | None, what: str) -> dict[str, object] | None:
     """Parse ``c = expr, …``; ``None`` stands for ``*``, every column from the source column of its name."""
-    return None if text is None or text.strip() == "*" else assigned_texts(parse_assignments(text, what))
+    return None if text is None or text.strip() == "*" else parse_assignments(text, what)
 
 
 def _merge_source(source: str, spark: SparkOnDemand, catalog: str | None) -> object:
@@ -294,35 +266,24 @@ def _merge_source(source: str, spark: SparkOnDemand, catalog: str | None) -> obj
     return frame
 
 
-StatementArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="STATEMENT",
-        help="INSERT, DELETE, UPDATE, MERGE, or ALTER TABLE … ADD, DROP or REPLACE PARTITION FIELD.",
-    ),
-]
-
-
 def sql(
     statement: StatementArgument,
-    branch: BranchOption = None,
+    branch: common.BranchOption = None,
     mode: ModeOption = None,
     isolation: IsolationOption = None,
-    spark: SparkOption = None,
-    catalog: CatalogOption = None,
-    json: JsonOption = False,
+    trust_lists: common.TrustListsOption = False,
+    spark: common.SparkOption = None,
+    catalog: common.CatalogOption = None,
+    json: common.JsonOption = False,
 ) -> None:
     """Run one SQL statement that changes a table, in Spark's dialect.
 
     floeplan sql "ALTER TABLE db.events REPLACE PARTITION FIELD ts_day WITH hours(ts)"
     """
-    with spinner("running"):
-        result = run_text(statement, spark_for(spark), StatementOptions(catalog, branch, mode, isolation))
-    show(result, draw_statement, as_json=json)
-
-
-# Dry runs of delete and update: the same checks and the same plan as the change itself. Rows of files that must be read
-# are reported as such, not estimated.
+    with common.spinner("running"):
+        options = StatementOptions(catalog, branch, mode, isolation, trust_lists)
+        result = run_text(statement, common.spark_for(spark), options)
+    common.show(result, draw_statement, as_json=json)
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,48 +315,48 @@ class DryRun:
         return {"dry_run": True} | {name: getattr(self, name) for name in self.__slots__}
 
 
-def dry_delete(target: DmlTarget, where: str, case_sensitive: bool) -> DryRun:
-    """Plan a delete."""
+def _dry_run(target: DmlTarget, where: str, assigned: dict[str, object] | None, case_sensitive: bool) -> DryRun:
+    """Make the same checks and the same plan as a delete, or an update if columns are assigned.
+
+    Rows of files that must be read are reported as such, not estimated.
+    """
+    if assigned is not None:
+        compile_assignments(assigned, target.schema, Names(target.schema, case_sensitive))
     plan = plan_rows(target, where, None, case_sensitive)
+    # A delete drops a file of which all rows match. An update reads it, because its rows get new values.
     changes = ChangeBuilder()
-    proven = drop_proven(plan.files, changes)
-    return _dry_run(target, plan, proven, changes.rows_deleted)
-
-
-def dry_update(target: DmlTarget, assigned: dict[str, object], where: str, case_sensitive: bool) -> DryRun:
-    """Plan an update; files of which all rows match are read too, because their rows get new values."""
-    compile_assignments(assigned, target.schema, Names(target.schema, case_sensitive))
-    plan = plan_rows(target, where, None, case_sensitive)
-    return _dry_run(target, plan, np.zeros(len(plan.files), dtype=np.bool_), 0)
-
-
-def _dry_run(target: DmlTarget, plan: ScanPlan, proven: Mask, rows: int) -> DryRun:
+    proven = drop_proven(plan.files, changes) if assigned is None else np.zeros(len(plan.files), dtype=np.bool_)
     entries = plan.files.entries
     return DryRun(
         operation=target.command.value,
         mode=target.mode.value,
         files_total=plan.summary.files_total,
         files_by_metadata=int(proven.sum()),
-        rows_by_metadata=rows,
+        rows_by_metadata=changes.rows_deleted,
         files_to_read=int((~proven).sum()),
         rows_to_read=int(entries.record_count[~proven].sum()),
         bytes_to_read=int(entries.ints("file_size_in_bytes")[~proven].sum()),
     )
 
 
-# Text output.
-
-
 def draw_statement(result: StatementResult) -> RenderableType:
     """Render what a SQL statement changed: rows, or the partition spec."""
-    return _draw_spec(result) if isinstance(result, EvolveResult) else draw_change(result)
+    if not isinstance(result, EvolveResult):
+        return draw_change(result)
+    drawn = common.key_value_table()
+    for field in result.spec.fields:
+        source = result.table.schema().find_column_name(field.source_id) or f"dropped column {field.source_id}"
+        drawn.add_row(field.name, f"{field.transform} of {source} (field {field.field_id})")
+    what = "new" if result.is_new else "already existed"
+    title = f"spec {result.spec.spec_id} ({what}{', default' if result.is_default else ''})"
+    return Group(Text(title, style="bold"), drawn if result.spec.fields else Text("unpartitioned"))
 
 
 def draw_change(result: DmlResult) -> RenderableType:
     """Render the rows, files and manifests of a change."""
     if not result.committed:
         return Text(f"{result.operation}: no rows matched; nothing was committed")
-    drawn = key_value_table()
+    drawn = common.key_value_table()
     rows = {"deleted": result.rows_deleted, "updated": result.rows_updated, "inserted": result.rows_inserted}
     drawn.add_row("rows", ", ".join(f"{number:,} {what}" for what, number in rows.items() if number) or "none")
     drawn.add_row("data files", f"{result.data_files_added:,} added, {result.data_files_removed:,} removed")
@@ -410,20 +371,10 @@ def draw_change(result: DmlResult) -> RenderableType:
 
 def draw_dry_run(result: DryRun) -> RenderableType:
     """Render a dry run."""
-    drawn = key_value_table()
+    drawn = common.key_value_table()
     dropped = f"{counted(result.files_by_metadata, 'file')}, {counted(result.rows_by_metadata, 'row')}"
     drawn.add_row("would drop", f"{dropped}, by metadata alone")
     read = f"{counted(result.files_to_read, 'file')}, {counted(result.rows_to_read, 'row')}"
     drawn.add_row("would read", f"{read}, {human_bytes(result.bytes_to_read)}")
     drawn.add_row("table", "unknown" if result.files_total is None else counted(result.files_total, "file"))
     return Group(Text(f"{result.operation} ({result.mode}), dry run: nothing was changed", style="bold"), drawn)
-
-
-def _draw_spec(result: EvolveResult) -> RenderableType:
-    drawn = key_value_table()
-    for field in result.spec.fields:
-        source = result.table.schema().find_column_name(field.source_id) or f"dropped column {field.source_id}"
-        drawn.add_row(field.name, f"{field.transform} of {source} (field {field.field_id})")
-    what = "new" if result.is_new else "already existed"
-    title = f"spec {result.spec.spec_id} ({what}{', default' if result.is_default else ''})"
-    return Group(Text(title, style="bold"), drawn if result.spec.fields else Text("unpartitioned"))

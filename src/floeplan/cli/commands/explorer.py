@@ -12,61 +12,49 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from floeplan.audit.reports import check_reports
 from floeplan.catalog import load_table
-from floeplan.cli.common import (
-    CatalogOption,
-    JsonOption,
-    SparkOption,
-    TableArgument,
-    print_json,
-    show,
-    spinner,
-    text_console,
-    writable_table,
-)
+from floeplan.cli import common
 from floeplan.errors import InvalidOptionError
-from floeplan.explorer.server import ExplorerServer
-from floeplan.explorer.service import ExplorerService, audit_reports, check_reports
+from floeplan.explorer.server import ExplorerServer, ExplorerService, audit_reports
 from floeplan.explorer.site import SiteReport, write_report
 from floeplan.text import counted, human_bytes
+
+DEFAULT_PORT = 8765
 
 OutputOption = Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="The folder to write to.")]
 WheresOption = Annotated[
     list[str] | None, typer.Option("--where", metavar="EXPR", help="A predicate to plan; repeatable.")
 ]
 ReportsOption = Annotated[
-    str | None,
-    typer.Option("--reports", metavar="DIR|TABLE", help="Also audit these scan reports, on Spark."),
+    str | None, typer.Option("--reports", metavar="DIR|TABLE", help="Also audit these scan reports, on Spark.")
 ]
 
 
 def report(
-    table: TableArgument,
+    table: common.TableArgument,
     output: OutputOption,
     where: WheresOption = None,
     reports: ReportsOption = None,
-    spark: SparkOption = None,
-    catalog: CatalogOption = None,
-    json: JsonOption = False,
+    spark: common.SparkOption = None,
+    catalog: common.CatalogOption = None,
+    json: common.JsonOption = False,
 ) -> None:
     """Write a static site with the map, history, plans, rewrite preview and health of a table.
 
     floeplan report db.events -o site --where "region = 'eu'" --where "ts >= '2024-03-01'"
     """
     loaded = load_table(table, catalog)
-    with spinner("writing the report"):
+    with common.spinner("writing the report"):
         audit = None if reports is None else audit_reports(reports, spark, catalog)
         result = write_report(loaded, output, where or (), audit=audit)
-    show(result, draw_report, as_json=json)
+    common.show(result, draw_report, as_json=json)
 
 
 def draw_report(result: SiteReport) -> RenderableType:
     """Render the location of the report."""
     what = f"{counted(result.files, 'file')}, {counted(result.plans, 'plan')}, {human_bytes(result.bytes)} of data"
     return Group(Text(result.path, style="bold"), Text(f"{result.table}: {what}; open it in a browser"))
-
-
-DEFAULT_PORT = 8765
 
 
 def serve(
@@ -81,39 +69,36 @@ def serve(
         typer.Option("--allow-writes", help="Allow rewrites and spec upgrades from the pages, after a confirmation."),
     ] = False,
     reports: ReportsOption = None,
-    spark: SparkOption = None,
-    catalog: CatalogOption = None,
-    json: JsonOption = False,
+    spark: common.SparkOption = None,
+    catalog: common.CatalogOption = None,
+    json: common.JsonOption = False,
 ) -> None:
     """Serve the explorer on 127.0.0.1 until interrupted.
 
     floeplan serve db.events --port 8765
     """
+    if not 0 <= port <= 65535:
+        raise InvalidOptionError(f"--port is {port} but must be between 0 and 65535", context={"option": "--port"})
     if table is not None:
-        (writable_table if allow_writes else load_table)(table, catalog)
+        (common.writable_table if allow_writes else load_table)(table, catalog)
     if reports is not None:
         check_reports(reports, catalog)
     audit = None if reports is None else partial(audit_reports, reports, spark, catalog)
     service = ExplorerService(table, catalog, allow_writes, audit, secrets.token_urlsafe(32))
-    with _listening(service, port) as server:
-        if json:
-            print_json({"url": server.page_url, "allow_writes": allow_writes, "tables": service.tables()})
-        else:
-            text_console().print(f"{server.page_url}  (press Ctrl-C to stop)")
-        sys.stdout.flush()
-        try:
-            server.serve_forever()
-        except KeyboardInterrupt:
-            return
-
-
-def _listening(service: ExplorerService, port: int) -> ExplorerServer:
-    if not 0 <= port <= 65535:
-        raise InvalidOptionError(f"--port is {port} but must be between 0 and 65535", context={"option": "--port"})
     try:
-        return ExplorerServer(service, port)
+        server = ExplorerServer(service, port)
     except OSError as error:
         raise InvalidOptionError(
             f"cannot listen on port {port}: {error.strerror}; choose another with --port, or 0 for a free one",
             context={"option": "--port"},
         ) from error
+    with server:
+        if json:
+            common.print_json({"url": server.page_url, "allow_writes": allow_writes, "tables": service.tables()})
+        else:
+            common.text_console().print(f"{server.page_url}  (press Ctrl-C to stop)")
+        sys.stdout.flush()
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            return

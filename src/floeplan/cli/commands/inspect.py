@@ -6,25 +6,13 @@ from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
-from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from floeplan.catalog import load_table
-from floeplan.cli.common import (
-    BranchOption,
-    CatalogOption,
-    JsonOption,
-    RefOption,
-    SnapshotOption,
-    TableArgument,
-    key_value_table,
-    show,
-    spinner,
-)
+from floeplan.cli import common
 from floeplan.maintain.inspect import Inspection, inspect_table
-from floeplan.metadata.root.writer import RootSummary, write_root
+from floeplan.metadata.root_writer import RootSummary, write_root
 from floeplan.snapshot.reader import resolve_target
 from floeplan.text import counted, human_bytes, percent
 
@@ -33,38 +21,30 @@ MOST_SNAPSHOTS = 8
 
 
 def inspect(
-    table: TableArgument,
-    branch: BranchOption = None,
-    catalog: CatalogOption = None,
-    json: JsonOption = False,
+    table: common.TableArgument,
+    branch: common.BranchOption = None,
+    catalog: common.CatalogOption = None,
+    json: common.JsonOption = False,
 ) -> None:
     """Show partition specs, schemas, snapshots, files by spec, delete files and sizes.
 
     floeplan inspect db.events
     """
-    with spinner("reading manifests"):
+    with common.spinner("reading manifests"):
         result = inspect_table(load_table(table, catalog), branch=branch or "main")
-    show(result, draw_inspection, as_json=json)
+    common.show(result, draw_inspection, as_json=json)
 
 
 def draw_inspection(result: Inspection) -> RenderableType:
     """Render a table from its specs down to file sizes."""
-    parts: list[RenderableType] = [
-        Text(f"{result.table}  format {result.format_version}", style="bold"),
-        Text(result.location, style="dim"),
-        draw_specs(result),
-        _sizes(result),
-        _snapshots(result),
-    ]
-    return Group(*parts)
+    title = Text(f"{result.table}  format {result.format_version}", style="bold")
+    return Group(title, Text(result.location, style="dim"), draw_specs(result), _sizes(result), _snapshots(result))
 
 
 def draw_specs(result: Inspection) -> RenderableType:
     """Render the files, rows and bytes of each spec."""
-    drawn = _table("spec", "partitioned by")
-    for name in ("files", "partitions", "manifests", "rows", "bytes"):
-        drawn.add_column(name, justify="right")
-    drawn.add_column("of bytes")
+    numbers = (">files", ">partitions", ">manifests", ">rows", ">bytes")
+    drawn = common.header_table("spec", "partitioned by", *numbers, "of bytes")
     found = {files.spec_id: files for files in result.files_by_spec}
     whole = sum(files.bytes for files in result.files_by_spec)
     for spec in result.specs:
@@ -73,15 +53,15 @@ def draw_specs(result: Inspection) -> RenderableType:
         if files is None:
             drawn.add_row(mark, spec["spec"], "–", "–", "–", "–", "–", "")
             continue
-        numbers = (f"{number:,}" for number in (files.files, files.partitions, files.manifests, files.rows))
+        counts = (f"{number:,}" for number in (files.files, files.partitions, files.manifests, files.rows))
         share = Text(_bar(files.bytes, whole), style="green" if spec["default"] else "yellow")
         share.append(f" {percent(files.bytes, whole)}", style="dim")
-        drawn.add_row(mark, spec["spec"], *numbers, human_bytes(files.bytes), share)
+        drawn.add_row(mark, spec["spec"], *counts, human_bytes(files.bytes), share)
     return drawn
 
 
 def _sizes(result: Inspection) -> RenderableType:
-    drawn = key_value_table()
+    drawn = common.key_value_table()
     sizes, deletes = result.sizes, result.delete_files
     middle = ", ".join(f"{name} {human_bytes(sizes[name])}" for name in ("smallest", "median", "largest"))
     drawn.add_row("data", f"{human_bytes(sizes['data_bytes'])}; {middle}")
@@ -99,27 +79,18 @@ def _sizes(result: Inspection) -> RenderableType:
 
 
 def _snapshots(result: Inspection) -> RenderableType:
-    drawn = _table("snapshot", "committed", "operation", "changes")
+    drawn = common.header_table("snapshot", "committed", "operation", "changes")
+    changes = {"added-data-files": "+{} files", "deleted-data-files": "-{} files", "added-delete-files": "+{} deletes"}
     names = {ref["snapshot_id"]: name for name, ref in result.refs.items()}
     for snapshot in result.snapshots[:MOST_SNAPSHOTS]:
         committed = datetime.fromtimestamp(snapshot["timestamp_ms"] / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
         label = Text(str(snapshot["snapshot_id"]))
         label.append(f" {names.get(snapshot['snapshot_id'], '')}".rstrip(), style="green")
-        drawn.add_row(label, committed, snapshot["operation"] or "–", _changes(snapshot["summary"]))
+        summary = snapshot["summary"]
+        changed = ", ".join(text.format(summary[name]) for name, text in changes.items() if name in summary)
+        drawn.add_row(label, committed, snapshot["operation"] or "–", changed)
     more = len(result.snapshots) - MOST_SNAPSHOTS
     return drawn if more <= 0 else Group(drawn, Text(f"and {counted(more, 'older snapshot')}", style="dim"))
-
-
-def _changes(summary: dict[str, str]) -> str:
-    texts = {"added-data-files": "+{} files", "deleted-data-files": "-{} files", "added-delete-files": "+{} deletes"}
-    return ", ".join(text.format(summary[name]) for name, text in texts.items() if name in summary)
-
-
-def _table(*names: str) -> Table:
-    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in names:
-        drawn.add_column(name)
-    return drawn
 
 
 def _bar(part: int, whole: int) -> str:
@@ -130,25 +101,24 @@ def _bar(part: int, whole: int) -> str:
 
 
 OutputOption = Annotated[
-    str,
-    typer.Option("-o", "--output", metavar="FILE.parquet", help="The file to write; an existing one is replaced."),
+    str, typer.Option("-o", "--output", metavar="FILE.parquet", help="The file to write; an existing one is replaced.")
 ]
 
 
 def entries(
-    table: TableArgument,
+    table: common.TableArgument,
     output: OutputOption,
-    snapshot_id: SnapshotOption = None,
-    ref: RefOption = None,
-    catalog: CatalogOption = None,
-    json: JsonOption = False,
+    snapshot_id: common.SnapshotOption = None,
+    ref: common.RefOption = None,
+    catalog: common.CatalogOption = None,
+    json: common.JsonOption = False,
 ) -> None:
     """Write the manifest entries of a snapshot, of all partition specs, to one Parquet file.
 
     floeplan entries db.events -o root.parquet
     """
     target = resolve_target(load_table(table, catalog), snapshot_id=snapshot_id, ref=ref)
-    show(write_root(target.table, output, target.snapshot, io=target.table.io), draw_root, as_json=json)
+    common.show(write_root(target.table, output, target.snapshot, io=target.table.io), draw_root, as_json=json)
 
 
 def draw_root(summary: RootSummary) -> RenderableType:

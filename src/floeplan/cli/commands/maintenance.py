@@ -8,30 +8,13 @@ from functools import partial
 from typing import Annotated
 
 import typer
-from pyiceberg.table import Table as IcebergTable
-from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from floeplan.audit.layout import workload_columns
-from floeplan.audit.workload import read_workload
+from floeplan.audit.reports import read_workload
 from floeplan.catalog import load_table
-from floeplan.cli.commands.audit import ReportsOption
-from floeplan.cli.common import (
-    BranchOption,
-    CatalogOption,
-    ChangedTableArgument,
-    JsonOption,
-    TableArgument,
-    TrustListsOption,
-    YesOption,
-    key_value_table,
-    show,
-    spinner,
-    writable_table,
-)
-from floeplan.maintain.doctor import SAMPLED_FILES, DoctorResult, Finding, Severity
+from floeplan.cli import common
+from floeplan.maintain.doctor import SAMPLED_FILES, DoctorResult, Severity
 from floeplan.maintain.doctor import doctor as examine
 from floeplan.maintain.expire import ExpireResult, expire_snapshots
 from floeplan.maintain.orphans import AGE_GUARD, OrphansResult
@@ -46,7 +29,7 @@ _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.INFO
 
 
 def expire(
-    table: ChangedTableArgument,
+    table: common.ChangedTableArgument,
     older_than: Annotated[
         float | None,
         typer.Option(
@@ -59,27 +42,27 @@ def expire(
     retain_last: Annotated[
         int | None, typer.Option("--retain-last", metavar="N", min=1, help="Snapshots of each branch to keep.")
     ] = None,
-    yes: YesOption = False,
-    trust_lists: TrustListsOption = False,
-    catalog: CatalogOption = None,
-    json: JsonOption = False,
+    yes: common.YesOption = False,
+    trust_lists: common.TrustListsOption = False,
+    catalog: common.CatalogOption = None,
+    json: common.JsonOption = False,
 ) -> None:
     """Expire old snapshots and delete unreferenced files (dry run unless --yes).
 
     floeplan expire db.events --older-than 7 --retain-last 10 --yes
     """
     limit = None if older_than is None else int(time.time() * 1000 - older_than * _DAY_MS)
-    with spinner("expiring snapshots"):
-        loaded = writable_table(table, catalog)
+    with common.spinner("expiring snapshots"):
+        loaded = common.writable_table(table, catalog)
         result = expire_snapshots(
             loaded, older_than_ms=limit, retain_last=retain_last, dry_run=not yes, trust_lists=trust_lists
         )
-    show(result, draw_expired, as_json=json)
+    common.show(result, draw_expired, as_json=json)
 
 
 def draw_expired(result: ExpireResult) -> RenderableType:
     """Render what was, or would be, removed."""
-    drawn = key_value_table()
+    drawn = common.key_value_table()
     drawn.add_row("snapshots", f"{result.snapshots_before:,} → {result.snapshots_after:,}")
     for name in result.refs_removed:
         drawn.add_row("ref", name)
@@ -94,23 +77,23 @@ def draw_expired(result: ExpireResult) -> RenderableType:
 
 
 def remove_orphans(
-    table: ChangedTableArgument,
+    table: common.ChangedTableArgument,
     older_than: Annotated[
         float, typer.Option("--older-than", metavar="DAYS", help="Keep files newer than this; at least 1.")
     ] = AGE_GUARD / timedelta(days=1),
-    yes: YesOption = False,
-    trust_lists: TrustListsOption = False,
-    catalog: CatalogOption = None,
-    json: JsonOption = False,
+    yes: common.YesOption = False,
+    trust_lists: common.TrustListsOption = False,
+    catalog: common.CatalogOption = None,
+    json: common.JsonOption = False,
 ) -> None:
     """Delete files that the table metadata does not reference (dry run unless --yes).
 
     floeplan remove-orphans db.events --yes
     """
-    with spinner("listing files"):
-        loaded = writable_table(table, catalog)
+    with common.spinner("listing files"):
+        loaded = common.writable_table(table, catalog)
         found = remove(loaded, older_than=timedelta(days=older_than), dry_run=not yes, trust_lists=trust_lists)
-    show(found, partial(draw_orphans, older_than=older_than), as_json=json)
+    common.show(found, partial(draw_orphans, older_than=older_than), as_json=json)
 
 
 def draw_orphans(result: OrphansResult, older_than: float) -> RenderableType:
@@ -128,34 +111,30 @@ def draw_orphans(result: OrphansResult, older_than: float) -> RenderableType:
 
 
 def rewrite_manifests(
-    table: ChangedTableArgument,
+    table: common.ChangedTableArgument,
     spec: Annotated[
         list[int] | None, typer.Option("--spec", metavar="ID", help="Only manifests of this spec; repeatable.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change; change nothing.")] = False,
-    branch: BranchOption = None,
-    catalog: CatalogOption = None,
-    json: JsonOption = False,
+    dry_run: common.DryRunOption = False,
+    branch: common.BranchOption = None,
+    catalog: common.CatalogOption = None,
+    json: common.JsonOption = False,
 ) -> None:
     """Cluster manifest entries by partition, so that planning can skip manifests.
 
     floeplan rewrite-manifests db.events
     """
-    loaded = load_table(table, catalog) if dry_run else writable_table(table, catalog)
-    with spinner("clustering manifests"):
+    loaded = load_table(table, catalog) if dry_run else common.writable_table(table, catalog)
+    with common.spinner("clustering manifests"):
         result = rewrite(loaded, spec_ids=spec, dry_run=dry_run, branch=branch or "main")
-    show(result, draw_manifests, as_json=json)
+    common.show(result, draw_manifests, as_json=json)
 
 
 def draw_manifests(result: RewriteManifestsResult) -> RenderableType:
     """Render the manifests before and after, per spec."""
     if not result.specs:
         return Text("manifests are already clustered; nothing was changed")
-    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("spec", "content"):
-        drawn.add_column(name)
-    for name in ("entries", "manifests", "manifests per partition"):
-        drawn.add_column(name, justify="right")
+    drawn = common.header_table("spec", "content", ">entries", ">manifests", ">manifests per partition")
     for one in result.specs:
         drawn.add_row(
             str(one.spec_id),
@@ -169,7 +148,7 @@ def draw_manifests(result: RewriteManifestsResult) -> RenderableType:
 
 
 def doctor(
-    table: TableArgument,
+    table: common.TableArgument,
     repair: Annotated[
         bool, typer.Option("--repair", help="Repair misplaced delete files and wrong manifest summaries.")
     ] = False,
@@ -179,29 +158,26 @@ def doctor(
             "--sample", metavar="N", min=0, help="Compare the rows of at most N files with their partition values."
         ),
     ] = SAMPLED_FILES,
-    reports: ReportsOption = None,
-    branch: BranchOption = None,
-    catalog: CatalogOption = None,
-    json: JsonOption = False,
+    reports: common.ReportsOption = None,
+    branch: common.BranchOption = None,
+    catalog: common.CatalogOption = None,
+    json: common.JsonOption = False,
 ) -> None:
     """Check a table for problems and suggest fixes. Exits with 1 if a finding is an error.
 
     floeplan doctor db.events --sample 100
     """
-    loaded = writable_table(table, catalog) if repair else load_table(table, catalog)
-    with spinner("checking the table"):
-        filtered = () if reports is None else filtered_columns(loaded, reports, catalog)
+    loaded = common.writable_table(table, catalog) if repair else load_table(table, catalog)
+    with common.spinner("checking the table"):
+        filtered: list[str] = []
+        if reports is not None:
+            name, schema = ".".join(loaded.name()), loaded.metadata.schema()
+            workload = read_workload(reports, name, schema, catalog=catalog)
+            filtered = [".".join(column.path) for column in workload.columns()]
         result = examine(loaded, repair=repair, branch=branch or "main", sample=sample, filtered=filtered)
-    show(result, draw_findings, as_json=json)
+    common.show(result, draw_findings, as_json=json)
     if not result.healthy:
         raise typer.Exit(1)
-
-
-def filtered_columns(table: IcebergTable, reports: str, catalog: str | None) -> list[str]:
-    """The columns that queries in the scan reports filter by."""
-    name, schema = ".".join(table.name()), table.metadata.schema()
-    columns = workload_columns(read_workload(reports, name, schema, catalog=catalog))
-    return [".".join(column.path) for column in columns]
 
 
 def draw_findings(result: DoctorResult) -> RenderableType:
@@ -213,12 +189,9 @@ def draw_findings(result: DoctorResult) -> RenderableType:
         if result.manifests_repaired:
             parts.append(Text(f"{counted(result.manifests_repaired, 'manifest')} rewritten", style="bold"))
     worst_first = sorted(result.findings, key=lambda finding: list(Severity).index(finding.severity))
-    parts += [_line(finding) for finding in worst_first]
+    for finding in worst_first:
+        where = "" if finding.spec_id is None else f" (spec {finding.spec_id})"
+        line = Text(f"{finding.severity.value:<8}", style=_STYLES[finding.severity])
+        line.append(f"{finding.kind}{where}: {finding.message}", style="default")
+        parts.append(line if finding.fix is None else line.append(f"\n        → {finding.fix}", style="cyan"))
     return Group(*parts) if result.findings else Group(*parts, Text("No problems found.", style="green"))
-
-
-def _line(finding: Finding) -> Text:
-    where = "" if finding.spec_id is None else f" (spec {finding.spec_id})"
-    line = Text(f"{finding.severity.value:<8}", style=_STYLES[finding.severity])
-    line.append(f"{finding.kind}{where}: {finding.message}", style="default")
-    return line if finding.fix is None else line.append(f"\n        → {finding.fix}", style="cyan")

@@ -1,10 +1,10 @@
-"""``floeplan plan``: the manifests, files and row groups that a scan reads, and why."""
+"""``floeplan plan``: what a scan reads, and why; ``floeplan scan``: the matching rows, with deletes applied."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,36 +17,16 @@ from rich.progress import Progress
 from rich.text import Text
 
 from floeplan.catalog import load_table
-from floeplan.cli.common import (
-    AsOfOption,
-    CaseOption,
-    CatalogOption,
-    ColumnsOption,
-    JsonOption,
-    NoCacheOption,
-    NoReportOption,
-    RefOption,
-    SnapshotOption,
-    SparkOption,
-    TableArgument,
-    WhereOption,
-    column_names,
-    json_rows,
-    rows_table,
-    show,
-    spark_for,
-    timestamp_ms,
-)
+from floeplan.cli import common
 from floeplan.dml.assign import top_fields
 from floeplan.errors import InvalidOptionError, UnsupportedError
 from floeplan.predicate.build import field_ids
 from floeplan.predicate.ir import TRUE
 from floeplan.scan.explain import draw_pyramid, explain
-from floeplan.scan.model import DistributedPlanning, ScanOptions
-from floeplan.scan.plan import plan_scan
+from floeplan.scan.model import ScanOptions
+from floeplan.scan.plan import ScanPlan, plan_scan
 from floeplan.scan.projection import arrow_schema
 from floeplan.scan.read import read_batches
-from floeplan.scan.scan_plan import ScanPlan
 from floeplan.spark.session import spark_errors_translated
 from floeplan.text import counted
 
@@ -60,72 +40,11 @@ NoFootersOption = Annotated[bool, typer.Option("--no-footers", help="Plan from m
 PageIndexOption = Annotated[bool, typer.Option("--page-index", help="Also prune pages within row groups.")]
 BloomOption = Annotated[bool, typer.Option("--bloom", help="Also use bloom filters.")]
 RootOption = Annotated[
-    str | None,
-    typer.Option("--root", metavar="FILE", help="Plan from a root manifest written by 'floeplan entries'."),
+    str | None, typer.Option("--root", metavar="FILE", help="Plan from a root manifest written by 'floeplan entries'.")
 ]
 PlanSparkOption = Annotated[
-    str | None,
-    typer.Option("--spark", metavar="URL", help="Evaluate manifests on this Spark session."),
+    str | None, typer.Option("--spark", metavar="URL", help="Evaluate manifests on this Spark session.")
 ]
-
-
-def plan(
-    table: TableArgument,
-    where: WhereOption = None,
-    columns: ColumnsOption = None,
-    snapshot_id: SnapshotOption = None,
-    ref: RefOption = None,
-    as_of: AsOfOption = None,
-    explain_plan: ExplainOption = False,
-    no_footers: NoFootersOption = False,
-    page_index: PageIndexOption = False,
-    bloom: BloomOption = False,
-    case_insensitive: CaseOption = False,
-    no_cache: NoCacheOption = False,
-    no_report: NoReportOption = False,
-    root: RootOption = None,
-    spark: SparkOption = None,
-    catalog: CatalogOption = None,
-    json: JsonOption = False,
-) -> None:
-    """Plan a scan and show what it would read.
-
-    floeplan plan db.events --where "region = 'eu' AND ts >= '2024-03-01'" --explain
-    """
-    loaded = load_table(table, catalog)
-    options = ScanOptions(
-        footers=not no_footers,
-        page_index=page_index,
-        bloom_filter=bloom,
-        cache=not no_cache,
-        root=root,
-        recover=len(loaded.metadata.partition_specs) > 1,
-        planning=None if spark is None else _distributed(spark),
-        report=not no_report,
-    )
-    planned = plan_scan(
-        loaded,
-        where,
-        columns=column_names(columns),
-        snapshot_id=snapshot_id,
-        ref=ref,
-        timestamp_ms=timestamp_ms(as_of),
-        case_sensitive=not case_insensitive,
-        options=options,
-    )
-    show(planned, explain if explain_plan else draw_pyramid, as_json=json)
-
-
-def _distributed(url: str) -> DistributedPlanning:
-    """Plan on Spark; imported here because planning without Spark must not import pyspark."""
-    from floeplan.spark.planning import SparkPlanning
-    from floeplan.spark.session import open_session
-
-    return SparkPlanning(open_session(url))
-
-
-# ``floeplan scan``: matching rows of a table, with deletes applied.
-
 
 LimitOption = Annotated[int | None, typer.Option("--limit", metavar="N", min=0, help="Return at most N rows.")]
 CountOption = Annotated[bool, typer.Option("--count", help="Count matching rows, from metadata where possible.")]
@@ -133,6 +52,59 @@ OutputOption = Annotated[
     Path | None, typer.Option("-o", "--output", metavar="FILE.parquet", help="Write the rows to a Parquet file.")
 ]
 _SHOWN_ROWS = 20
+
+
+def plan(
+    table: common.TableArgument,
+    where: common.WhereOption = None,
+    columns: common.ColumnsOption = None,
+    snapshot_id: common.SnapshotOption = None,
+    ref: common.RefOption = None,
+    as_of: common.AsOfOption = None,
+    explain_plan: ExplainOption = False,
+    no_footers: NoFootersOption = False,
+    page_index: PageIndexOption = False,
+    bloom: BloomOption = False,
+    case_insensitive: common.CaseOption = False,
+    no_cache: common.NoCacheOption = False,
+    no_report: common.NoReportOption = False,
+    root: RootOption = None,
+    spark: PlanSparkOption = None,
+    catalog: common.CatalogOption = None,
+    json: common.JsonOption = False,
+) -> None:
+    """Plan a scan and show what it would read.
+
+    floeplan plan db.events --where "region = 'eu' AND ts >= '2024-03-01'" --explain
+    """
+    loaded = load_table(table, catalog)
+    planning = None
+    if spark is not None:  # imported here because planning without Spark must not import pyspark
+        from floeplan.spark.planning import SparkPlanning
+        from floeplan.spark.session import open_session
+
+        planning = SparkPlanning(open_session(spark))
+    options = ScanOptions(
+        footers=not no_footers,
+        page_index=page_index,
+        bloom_filter=bloom,
+        cache=not no_cache,
+        root=root,
+        recover=len(loaded.metadata.partition_specs) > 1,
+        planning=planning,
+        report=not no_report,
+    )
+    planned = plan_scan(
+        loaded,
+        where,
+        columns=common.column_names(columns),
+        snapshot_id=snapshot_id,
+        ref=ref,
+        timestamp_ms=common.timestamp_ms(as_of),
+        case_sensitive=not case_insensitive,
+        options=options,
+    )
+    common.show(planned, explain if explain_plan else draw_pyramid, as_json=json)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,28 +118,28 @@ class Answer:
     def to_dict(self) -> dict[str, Any]:
         document: dict[str, Any] = {"rows": self.rows}
         if self.table is not None:
-            document["data"] = json_rows(self.table, self.table.num_rows)
+            document["data"] = common.json_rows(self.table, self.table.num_rows)
         if self.output is not None:
             document["output"] = str(self.output)
         return document
 
 
 def scan(
-    table: TableArgument,
-    where: WhereOption = None,
-    columns: ColumnsOption = None,
+    table: common.TableArgument,
+    where: common.WhereOption = None,
+    columns: common.ColumnsOption = None,
     limit: LimitOption = None,
     count: CountOption = False,
     output: OutputOption = None,
-    snapshot_id: SnapshotOption = None,
-    ref: RefOption = None,
-    as_of: AsOfOption = None,
-    case_insensitive: CaseOption = False,
-    no_cache: NoCacheOption = False,
-    no_report: NoReportOption = False,
-    spark: SparkOption = None,
-    catalog: CatalogOption = None,
-    json: JsonOption = False,
+    snapshot_id: common.SnapshotOption = None,
+    ref: common.RefOption = None,
+    as_of: common.AsOfOption = None,
+    case_insensitive: common.CaseOption = False,
+    no_cache: common.NoCacheOption = False,
+    no_report: common.NoReportOption = False,
+    spark: common.SparkOption = None,
+    catalog: common.CatalogOption = None,
+    json: common.JsonOption = False,
 ) -> None:
     """Read matching rows.
 
@@ -180,40 +152,35 @@ def scan(
     planned = plan_scan(
         load_table(table, catalog),
         where,
-        columns=column_names(columns),
+        columns=common.column_names(columns),
         snapshot_id=snapshot_id,
         ref=ref,
-        timestamp_ms=timestamp_ms(as_of),
+        timestamp_ms=common.timestamp_ms(as_of),
         case_sensitive=not case_insensitive,
         options=ScanOptions(page_index=True, cache=not no_cache, report=not no_report),
     )
+    shown = limit if json or limit is not None else _SHOWN_ROWS + 1
     try:
-        answer = _answer(planned, limit, count, output, json)
+        if count:
+            answer = Answer(planned.count())
+        elif output is None:
+            rows = planned.to_arrow(limit=shown)
+            answer = Answer(rows.num_rows, rows)
+        else:
+            batches = read_batches(planned, planned.schema)
+            with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty()) as progress:
+                tracked = progress.track(batches, total=len(planned.files), description="reading")
+                answer = Answer(_write(tracked, arrow_schema(planned.schema), limit, output), output=output)
     except UnsupportedError:
         if planned.compiled.residual == TRUE:
             raise
-        answer = _answer_of_spark(planned, spark_for(spark).needed("this predicate"), limit, count, output, json)
-    show(answer, render, as_json=json)
-
-
-def render(answer: Answer) -> RenderableType:
-    """Render the rows as a table, or one line."""
-    if answer.output is not None:
-        return Text(f"{counted(answer.rows, 'row')} written to {answer.output}")
-    return Text(f"{answer.rows:,}") if answer.table is None else rows_table(answer.table, _SHOWN_ROWS)
-
-
-def _answer(plan: ScanPlan, limit: int | None, count: bool, output: Path | None, as_json: bool) -> Answer:
-    if count:
-        return Answer(plan.count())
-    if output is not None:
-        return Answer(_write(_with_progress(plan), arrow_schema(plan.schema), limit, output), output=output)
-    table = plan.to_arrow(limit=_shown(limit, as_json))
-    return Answer(table.num_rows, table)
+        session = common.spark_for(spark).needed("this predicate")
+        answer = _answer_of_spark(planned, session, count, limit if output is not None else shown, output)
+    common.show(answer, render, as_json=json)
 
 
 def _answer_of_spark(
-    plan: ScanPlan, spark: SparkSession, limit: int | None, count: bool, output: Path | None, as_json: bool
+    plan: ScanPlan, spark: SparkSession, count: bool, limit: int | None, output: Path | None
 ) -> Answer:
     """Read the planned files with Spark, for a predicate that Arrow cannot evaluate."""
     from floeplan.dml.spark_rows import in_utc
@@ -224,15 +191,10 @@ def _answer_of_spark(
             used = top_fields(plan.target.schema, field_ids(plan.compiled.predicate))
             return Answer(read_plan_of(spark, replace(plan, schema=used)).dataframe().count())
         frame = read_plan_of(spark, plan).dataframe()
-        most = limit if output is not None else _shown(limit, as_json)
-        table = (frame if most is None else frame.limit(most)).toArrow()
+        table = (frame if limit is None else frame.limit(limit)).toArrow()
     if output is None:
         return Answer(table.num_rows, table)
     return Answer(_write([table], table.schema, limit, output), output=output)
-
-
-def _shown(limit: int | None, as_json: bool) -> int | None:
-    return limit if as_json or limit is not None else _SHOWN_ROWS + 1
 
 
 def _write(batches: Iterable[pa.Table], schema: pa.Schema, limit: int | None, output: Path) -> int:
@@ -241,28 +203,20 @@ def _write(batches: Iterable[pa.Table], schema: pa.Schema, limit: int | None, ou
     rows = 0
     try:
         with pq.ParquetWriter(partial, schema) as writer:
-            for batch in _limited(batches, limit):
-                writer.write_table(batch)
-                rows += batch.num_rows
+            for batch in batches:
+                wanted = batch if limit is None else batch.slice(0, limit - rows)
+                writer.write_table(wanted)
+                rows += wanted.num_rows
+                if rows == limit:
+                    break
         partial.rename(output)
     finally:
         partial.unlink(missing_ok=True)
     return rows
 
 
-def _limited(batches: Iterable[pa.Table], limit: int | None) -> Iterator[pa.Table]:
-    left = limit
-    for batch in batches:
-        if left is None:
-            yield batch
-            continue
-        yield batch.slice(0, left)
-        left -= min(left, batch.num_rows)
-        if not left:
-            return
-
-
-def _with_progress(plan: ScanPlan) -> Iterator[pa.Table]:
-    """Read the batches of a plan, with a progress bar if stderr is a terminal."""
-    with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty()) as progress:
-        yield from progress.track(read_batches(plan, plan.schema), total=len(plan.files), description="reading")
+def render(answer: Answer) -> RenderableType:
+    """Render the rows as a table, or one line."""
+    if answer.output is not None:
+        return Text(f"{counted(answer.rows, 'row')} written to {answer.output}")
+    return Text(f"{answer.rows:,}") if answer.table is None else common.rows_table(answer.table, _SHOWN_ROWS)

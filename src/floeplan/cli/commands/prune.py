@@ -4,25 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
 import typer
+from pyiceberg.io import load_file_io
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from floeplan.cli.common import CaseOption, JsonOption, column_names, json_rows, rows_table, show, text_console
+from floeplan.catalog import open_catalog
+from floeplan.cli import common
 from floeplan.errors import InvalidOptionError
 from floeplan.parquet.prune.options import PruneOptions
 from floeplan.parquet.prune.request import PruneRequest
 from floeplan.parquet.prune.result import PruneResult
-from floeplan.parquet.prune.selection import Rows
 from floeplan.parquet.read.reader import ReadResult, read
 from floeplan.parquet.source import open_source
 from floeplan.text import counted, human_bytes
-
-if TYPE_CHECKING:
-    from pyiceberg.io import FileIO
 
 LINES = 4
 MOST_CELLS = 48
@@ -32,71 +30,7 @@ CELLS = {
     "read": ("█", "yellow"),
     "read, every row proven to match": ("◆", "green"),
 }
-_DROPPED, _IN_PART, _READ, _PROVEN = CELLS.values()
-
-
-def draw(result: PruneResult, width: int) -> list[Text]:
-    """Draw row groups as blocks of cells, at most ``LINES`` lines of ``width`` cells.
-
-    A cell is the same fraction of every row group, or several row groups if there are too many. It is drawn as dropped
-    only if all its rows are, so that one kept row among millions is visible.
-    """
-    groups = result.row_groups_total
-    cells = min(width * LINES // max(groups, 1) - 1, width, MOST_CELLS, _finest(result))
-    if cells < 1:
-        return _many_groups(result, width)
-    states = _states(result, _edges(_group_rows(result), cells)).reshape(groups, cells)
-    per_line = (width + 1) // (cells + 1)
-    return [
-        Text(" ").join(_cells(group) for group in states[first : first + per_line])
-        for first in range(0, groups, per_line)
-    ]
-
-
-def legend() -> Text:
-    """The meaning of the cells."""
-    return Text("   ").join(Text.assemble((glyph, style), f" {meaning}") for meaning, (glyph, style) in CELLS.items())
-
-
-def _finest(result: PruneResult) -> int:
-    """The largest number of segments (pages) in a row group."""
-    return int(np.bincount(result.segments.row_group).max(initial=1))
-
-
-def _group_rows(result: PruneResult) -> Rows:
-    """First row of each row group, then the total number of rows."""
-    rows = np.bincount(result.segments.row_group, result.segments.row_count, minlength=result.row_groups_total)
-    return np.concatenate(([0], np.cumsum(rows))).astype(np.int64)
-
-
-def _edges(group_rows: Rows, cells: int) -> Rows:
-    """First row of each of the ``cells`` cells per row group, then the total number of rows."""
-    share = np.arange(cells) * np.diff(group_rows)[:, None] // cells
-    return np.append((group_rows[:-1, None] + share).ravel(), group_rows[-1])
-
-
-def _many_groups(result: PruneResult, width: int) -> list[Text]:
-    cut = np.linspace(0, result.row_groups_total, width * LINES + 1).astype(np.int64)
-    states = _states(result, _group_rows(result)[cut])
-    return [_cells(states[first : first + width]) for first in range(0, len(states), width)]
-
-
-def _states(result: PruneResult, edges: Rows) -> Rows:
-    """The index in ``CELLS`` of each cell."""
-    total = np.diff(edges)
-    read, proven = np.diff(result.file_selection.rank(edges)), np.diff(result.proven.rank(edges))
-    return np.select([read == 0, proven == total, read == total], [0, 3, 2], default=1)
-
-
-def _cells(states: Rows) -> Text:
-    text = Text()
-    for state in states.tolist():
-        text.append(*(_DROPPED, _IN_PART, _READ, _PROVEN)[state])
-    return text
-
-
 FileArgument = Annotated[str, typer.Argument(metavar="FILE", help="Path or URI of a Parquet file.")]
-PredicateOption = Annotated[str, typer.Option("--where", metavar="EXPR", help="A Spark-SQL boolean expression.")]
 ColumnsOption = Annotated[
     str | None, typer.Option("--columns", metavar="a,b", help="With --read: columns to read; all by default.")
 ]
@@ -127,21 +61,21 @@ class Answer:
     def to_dict(self) -> dict[str, Any]:
         if self.read is None:
             return self.prune.to_dict() | {"file_bytes": self.file_bytes}
-        rows = {} if self.limit is None else {"rows": json_rows(self.read.table, self.limit)}
+        rows = {} if self.limit is None else {"rows": common.json_rows(self.read.table, self.limit)}
         return self.read.to_dict() | {"file_bytes": self.file_bytes} | rows
 
 
 def prune(
     file: FileArgument,
-    where: PredicateOption,
+    where: common.RequiredWhereOption,
     columns: ColumnsOption = None,
     no_page_index: NoPageIndexOption = False,
     no_bloom: NoBloomOption = False,
     read_rows: ReadOption = False,
     limit: LimitOption = None,
-    case_insensitive: CaseOption = False,
+    case_insensitive: common.CaseOption = False,
     catalog: CredentialsOption = None,
-    json: JsonOption = False,
+    json: common.JsonOption = False,
 ) -> None:
     """Show the row groups and pages of a Parquet file that may match a predicate, from metadata alone.
 
@@ -150,74 +84,92 @@ def prune(
     if not read_rows and (columns is not None or limit is not None):
         raise InvalidOptionError("--columns and --limit need --read")
     options = PruneOptions(page_index=not no_page_index, bloom_filter=not no_bloom, case_sensitive=not case_insensitive)
-    source = open_source(file, None if catalog is None else _file_io(catalog, file))
+    source = open_source(file, None if catalog is None else load_file_io(open_catalog(catalog).properties, file))
     if read_rows:
-        result = read(source, where, column_names(columns), options=options)
+        result = read(source, where, common.column_names(columns), options=options)
         answer = Answer(where, source.size, result.prune, result, limit)
     else:
         pruned = PruneRequest(source).with_predicate(where).with_options(options).prune()
         answer = Answer(where, source.size, pruned, None, limit)
-    show(answer, render, as_json=json)
-
-
-def _file_io(catalog: str, location: str) -> FileIO:
-    from pyiceberg.io import load_file_io
-
-    from floeplan.catalog import open_catalog
-
-    return load_file_io(open_catalog(catalog).properties, location)
+    common.show(answer, render, as_json=json)
 
 
 def render(answer: Answer) -> RenderableType:
     """Render the predicate, the picture, the counts, what could not be used, and the rows."""
-    pruned = answer.prune
-    width = min(text_console().width - 2, _PICTURE_WIDTH)
+    pruned, where = answer.prune, answer.where
+    width = min(common.text_console().width - 2, _PICTURE_WIDTH)
+    legend = (Text.assemble((glyph, style), f" {meaning}") for meaning, (glyph, style) in CELLS.items())
     parts: list[RenderableType] = [
         Text(f"{pruned.file}  {counted(pruned.rows_total, 'row')}, {human_bytes(answer.file_bytes)}", style="bold"),
-        Text(f"where {answer.where}"),
+        Text(f"where {where}"),
         Text(),
         *(Text("  ") + line for line in draw(pruned, width)),
-        Text("  ") + legend(),
+        Text("  ") + Text("   ").join(legend),
         Text(),
-        *_pyramid(answer),
+        *_counts(answer),
     ]
-    remarks = [*_diagnostics(answer), *(Text(f"  {note}", style="dim") for note in pruned.notes)]
+    # Conditions that statistics cannot evaluate, marked in the predicate.
+    remarks = []
+    for error in pruned.compile_result.errors:
+        remarks.append(Text(f"  not evaluated from statistics: {error.text}: {error.message}", style="yellow"))
+        if error.start is not None and error.end is not None and "\n" not in where:
+            mark = f"{' ' * error.start}{'^' * max(1, error.end - error.start)}"
+            remarks += [Text(f"    {where}"), Text(f"    {mark}", style="yellow")]
+    remarks += [Text(f"  {note}", style="dim") for note in pruned.notes]
     if remarks:
         parts += [Text(), *remarks]
     if answer.read is not None:
         shown = _SHOWN_ROWS if answer.limit is None else answer.limit
-        parts += [Text(), rows_table(answer.read.table, shown)]
+        parts += [Text(), common.rows_table(answer.read.table, shown)]
     return Group(*parts)
 
 
-def _pyramid(answer: Answer) -> Iterator[Text]:
+def draw(result: PruneResult, width: int) -> list[Text]:
+    """Draw row groups as blocks of cells, at most ``LINES`` lines of ``width`` cells.
+
+    A cell is the same fraction of every row group, or several row groups if there are too many. It is drawn as dropped
+    only if all its rows are, so that one kept row among millions is visible.
+    """
+    groups, segments = result.row_groups_total, result.segments
+    rows = np.bincount(segments.row_group, segments.row_count, minlength=groups)
+    group_rows = np.concatenate(([0], np.cumsum(rows))).astype(np.int64)  # first rows, then the total
+    pages = int(np.bincount(segments.row_group).max(initial=1))
+    cells = min(width * LINES // max(groups, 1) - 1, width, MOST_CELLS, pages)
+    if cells < 1:
+        # Several row groups per cell, without gaps.
+        edges = group_rows[np.linspace(0, groups, width * LINES + 1).astype(np.int64)]
+        per_block, per_line, gap = width, 1, ""
+    else:
+        share = np.arange(cells) * np.diff(group_rows)[:, None] // cells
+        edges = np.append((group_rows[:-1, None] + share).ravel(), group_rows[-1])
+        per_block, per_line, gap = cells, (width + 1) // (cells + 1), " "
+    total = np.diff(edges)
+    read, proven = np.diff(result.file_selection.rank(edges)), np.diff(result.proven.rank(edges))
+    states = np.select([read == 0, proven == total, read == total], [0, 3, 2], default=1).tolist()
+    glyphs = list(CELLS.values())
+    blocks = [
+        Text.assemble(*(glyphs[state] for state in states[first : first + per_block]))
+        for first in range(0, len(states), per_block)
+    ]
+    return [Text(gap).join(blocks[first : first + per_line]) for first in range(0, len(blocks), per_line)]
+
+
+def _counts(answer: Answer) -> Iterator[Text]:
     """Render kept row groups, pages and rows, and the bytes fetched."""
-    pruned = answer.prune
-    yield _count_line("row groups", len(pruned.row_groups), pruned.row_groups_total)
+
+    def line(what: str, kept: int, total: int, remark: str = "") -> Text:
+        share = 100 * kept / max(total, 1)
+        return Text(f"  {what:<11}{kept:>14,} of {total:,}  {share:.2f} %{'  ' + remark if remark else ''}")
+
+    pruned, proven = answer.prune, answer.prune.proven.row_count
+    yield line("row groups", len(pruned.row_groups), pruned.row_groups_total)
     if pruned.pages_total:
-        yield _count_line("pages", pruned.pages_kept, pruned.pages_total, "of those with an index")
-    proven = pruned.proven.row_count
-    yield _count_line("rows", pruned.rows_selected, pruned.rows_total, f"{proven:,} proven to match" if proven else "")
+        yield line("pages", pruned.pages_kept, pruned.pages_total, "of those with an index")
+    yield line("rows", pruned.rows_selected, pruned.rows_total, f"{proven:,} proven to match" if proven else "")
     if answer.read is not None:
-        yield _count_line("matched", answer.read.table.num_rows, pruned.rows_total)
+        yield line("matched", answer.read.table.num_rows, pruned.rows_total)
     cost = answer.read or pruned
     requests = f"{counted(cost.requests, 'request')}, {counted(cost.round_trips, 'round trip')}"
     share = 100 * cost.bytes_read / max(answer.file_bytes, 1)
-    yield Text(
-        f"  {'bytes read':<11}{human_bytes(cost.bytes_read):>14} of {human_bytes(answer.file_bytes)}"
-        f"  {share:.2f} %  {requests}"
-    )
-
-
-def _count_line(what: str, kept: int, total: int, remark: str = "") -> Text:
-    share = 100 * kept / max(total, 1)
-    return Text(f"  {what:<11}{kept:>14,} of {total:,}  {share:.2f} %{'  ' + remark if remark else ''}")
-
-
-def _diagnostics(answer: Answer) -> Iterator[Text]:
-    """Render each condition that statistics cannot evaluate, marked in the predicate."""
-    for error in answer.prune.compile_result.errors:
-        yield Text(f"  not evaluated from statistics: {error.text}: {error.message}", style="yellow")
-        if error.start is not None and error.end is not None and "\n" not in answer.where:
-            yield Text(f"    {answer.where}")
-            yield Text(f"    {' ' * error.start}{'^' * max(1, error.end - error.start)}", style="yellow")
+    size = f"{human_bytes(cost.bytes_read):>14} of {human_bytes(answer.file_bytes)}"
+    yield Text(f"  {'bytes read':<11}{size}  {share:.2f} %  {requests}")

@@ -9,40 +9,24 @@ from typing import Annotated
 
 import typer
 from pyiceberg.table import Table as IcebergTable
-from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from floeplan.catalog import load_table, refreshed
-from floeplan.cli.common import (
-    BranchOption,
-    CaseOption,
-    CatalogOption,
-    ChangedTableArgument,
-    JsonOption,
-    NoCacheOption,
-    SparkOption,
-    TableArgument,
-    TrustListsOption,
-    WhereOption,
-    column_names,
-    key_value_table,
-    show,
-    spinner,
-    writable_table,
-)
+from floeplan.cli import common
 from floeplan.errors import BadInputError, InvalidOptionError
 from floeplan.partition.evolution import AddField, drop_all, evolved_spec
-from floeplan.rewrite.execute import NO_PROGRESS, BarProgress, JsonProgress, Progress, run_rewrite
+from floeplan.rewrite.execute import run_rewrite
 from floeplan.rewrite.plan.model import RewriteDataFilesPlanningResult, RewriteFileGroup, RewriteResult
 from floeplan.rewrite.plan.options import RewriteOptions
 from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
+from floeplan.rewrite.progress import NO_PROGRESS, BarProgress, JsonProgress, Progress
 from floeplan.rewrite.spec_upgrade.upgrade import CURRENT, SpecUpgradeResult, UpgradeOptions
 from floeplan.rewrite.spec_upgrade.upgrade import upgrade_spec as upgrade
 from floeplan.rewrite.strategies.registry import strategy_names
 from floeplan.spark.session import open_session
-from floeplan.sql_text.alter import parse_term
+from floeplan.sql_text.parse import parse_term
 from floeplan.text import counted, human_bytes
 from floeplan.transaction.evolve_spec import add_spec
 
@@ -63,7 +47,6 @@ SpecOption = Annotated[
 StrictOption = Annotated[
     bool, typer.Option("--strict", help="Fail (exit 4) if a filter cannot be evaluated for a candidate file.")
 ]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show the plan and change nothing.")]
 OptionOption = Annotated[
     list[str] | None,
     typer.Option("--option", metavar="k=v", help="An option of Iceberg's rewrite_data_files; repeatable."),
@@ -84,28 +67,34 @@ RewriteSparkOption = Annotated[
 
 
 def rewrite(
-    table: TableArgument,
-    where: WhereOption = None,
+    table: common.TableArgument,
+    where: common.WhereOption = None,
     partition_filter: PartitionFilterOption = None,
     strategy: StrategyOption = "binpack",
     by: ByOption = None,
     spec: SpecOption = "keep",
     strict: StrictOption = False,
-    dry_run: DryRunOption = False,
+    dry_run: common.DryRunOption = False,
     option: OptionOption = None,
-    branch: BranchOption = None,
+    branch: common.BranchOption = None,
     progress: ProgressOption = "auto",
     spark: RewriteSparkOption = None,
-    case_insensitive: CaseOption = False,
-    no_cache: NoCacheOption = False,
-    trust_lists: TrustListsOption = False,
-    catalog: CatalogOption = None,
-    json: JsonOption = False,
+    case_insensitive: common.CaseOption = False,
+    no_cache: common.NoCacheOption = False,
+    trust_lists: common.TrustListsOption = False,
+    catalog: common.CatalogOption = None,
+    json: common.JsonOption = False,
 ) -> None:
     """Rewrite data files that are too small or too large, have deletes, or have an old partition spec.
 
     floeplan rewrite db.events --partition-filter "region = 'eu'" --spec current --dry-run
     """
+    parsed = {}
+    for text in option or ():
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise InvalidOptionError(f"--option {text!r} has no value; write name=value", context={"option": text})
+        parsed[name.strip()] = value.strip()
     options = RewriteOptions(
         partition_filter=partition_filter,
         where=where,
@@ -113,22 +102,22 @@ def rewrite(
         strict=strict,
         trust_lists=trust_lists,
         strategy=strategy,
-        by=tuple(column_names(by) or ()),
+        by=tuple(common.column_names(by) or ()),
         spec=spec,
-    ).with_options(_parse_options(option or ()))
+    ).with_options(parsed)
     if dry_run:
         planner = RewriteDataFilesPlanner(load_table(table, catalog), options, ref=branch, cache=not no_cache)
-        show(planner.plan_with_stats(), draw_plan, as_json=json)
+        common.show(planner.plan_with_stats(), draw_plan, as_json=json)
         return
     result = run_rewrite(
-        writable_table(table, catalog),
+        common.writable_table(table, catalog),
         options,
         spark=None if spark is None else open_session(spark),
         branch=branch,
         cache=not no_cache,
         progress=_progress(progress),
     )
-    show(result, draw_rewrite, as_json=json)
+    common.show(result, draw_rewrite, as_json=json)
     if result.failures:
         raise typer.Exit(1)
 
@@ -152,7 +141,7 @@ def draw_rewrite(result: RewriteResult) -> RenderableType:
     """Render what was rewritten, and the groups that failed."""
     if not result.snapshot_ids and not result.failures:
         return Group(draw_plan(result.planning), Text("nothing to rewrite; nothing was committed"))
-    drawn = key_value_table()
+    drawn = common.key_value_table()
     rewritten, added = human_bytes(result.bytes_rewritten), human_bytes(result.bytes_added)
     drawn.add_row("files", f"{result.files_rewritten:,} ({rewritten}) into {result.files_added:,} ({added})")
     drawn.add_row("delete files", f"{result.delete_files_removed:,} removed")
@@ -167,32 +156,28 @@ def draw_rewrite(result: RewriteResult) -> RenderableType:
 
 
 def _progress(how: str) -> Progress:
-    match how:
-        case "auto":
-            return BarProgress() if sys.stderr.isatty() else NO_PROGRESS
-        case "bar":
-            return BarProgress()
-        case "json":
-            return JsonProgress()
-        case "none":
-            return NO_PROGRESS
-    raise InvalidOptionError(
-        f"--progress is {how!r} but must be auto, bar, json or none", context={"option": "--progress"}
-    )
+    if how == "bar" or (how == "auto" and sys.stderr.isatty()):
+        return BarProgress()
+    if how == "json":
+        return JsonProgress()
+    if how in ("auto", "none"):
+        return NO_PROGRESS
+    message = f"--progress is {how!r} but must be auto, bar, json or none"
+    raise InvalidOptionError(message, context={"option": "--progress"})
 
 
 def _groups(groups: Sequence[RewriteFileGroup]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("group", "spec", "partition"):
-        table.add_column(name)
-    for name in ("files", "bytes", "deletes", "outputs"):
-        table.add_column(name, justify="right")
-    table.add_column("reasons")
+    numbers = (">files", ">bytes", ">deletes", ">outputs")
+    table = common.header_table("group", "spec", "partition", *numbers, "reasons")
     for group in groups:
+        specs = "+".join(map(str, group.source_spec_ids))
+        if group.source_spec_ids != (group.output_spec_id,):
+            specs += f" → {group.output_spec_id}"
+        partition = ", ".join(f"{name}={value}" for name, value in group.partition.items()) or "–"
         table.add_row(
             str(group.group_id),
-            _specs(group),
-            _partition(group),
+            specs,
+            partition if group.proven else f"{partition} (from its rows)",
             f"{len(group.rows):,}",
             human_bytes(group.bytes),
             f"{group.delete_files:,}",
@@ -202,32 +187,8 @@ def _groups(groups: Sequence[RewriteFileGroup]) -> Table:
     return table
 
 
-def _specs(group: RewriteFileGroup) -> str:
-    old = "+".join(map(str, group.source_spec_ids))
-    return old if group.source_spec_ids == (group.output_spec_id,) else f"{old} → {group.output_spec_id}"
-
-
-def _partition(group: RewriteFileGroup) -> str:
-    text = ", ".join(f"{name}={value}" for name, value in group.partition.items()) or "–"
-    return text if group.proven else f"{text} (from its rows)"
-
-
-def _parse_options(options: Sequence[str]) -> dict[str, str]:
-    """Parse ``name=value`` options."""
-    parsed = {}
-    for text in options:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise InvalidOptionError(f"--option {text!r} has no value; write name=value", context={"option": text})
-        parsed[name.strip()] = value.strip()
-    return parsed
-
-
-_TOP_LEVEL_COMMA = re.compile(r",\s*(?![^()]*\))")
-
-
 def upgrade_spec(
-    table: ChangedTableArgument,
+    table: common.ChangedTableArgument,
     to: Annotated[
         str,
         typer.Option(
@@ -241,7 +202,7 @@ def upgrade_spec(
     metadata_only: Annotated[
         bool, typer.Option("--metadata-only", help="Move files by metadata only; rewrite none.")
     ] = False,
-    where: WhereOption = None,
+    where: common.WhereOption = None,
     allow_coarser: Annotated[
         bool, typer.Option("--allow-coarser", help="Also move files to a coarser partition.")
     ] = False,
@@ -251,12 +212,12 @@ def upgrade_spec(
     grace: Annotated[
         float, typer.Option("--grace", metavar="SECONDS", help="Watch for deletes of concurrent writers this long.")
     ] = 0.0,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be moved; change nothing.")] = False,
-    branch: BranchOption = None,
-    spark: SparkOption = None,
-    trust_lists: TrustListsOption = False,
-    catalog: CatalogOption = None,
-    json: JsonOption = False,
+    dry_run: common.DryRunOption = False,
+    branch: common.BranchOption = None,
+    spark: common.SparkOption = None,
+    trust_lists: common.TrustListsOption = False,
+    catalog: common.CatalogOption = None,
+    json: common.JsonOption = False,
 ) -> None:
     """Move files to another partition spec, by metadata alone where bounds prove their partition, else by a rewrite.
 
@@ -264,7 +225,7 @@ def upgrade_spec(
 
     floeplan upgrade-spec db.events --dry-run
     """
-    loaded = load_table(table, catalog) if dry_run else writable_table(table, catalog)
+    loaded = load_table(table, catalog) if dry_run else common.writable_table(table, catalog)
     options = UpgradeOptions(
         to=_spec_id(loaded, to, dry_run=dry_run),
         allow_coarser=allow_coarser,
@@ -276,16 +237,17 @@ def upgrade_spec(
         trust_lists=trust_lists,
     )
     session = None if spark is None else open_session(spark)
-    with spinner("moving files"):
+    with common.spinner("moving files"):
         result = upgrade(loaded, spark=session, branch=branch or "main", options=options)
-    show(result, draw_upgrade, as_json=json)
+    common.show(result, draw_upgrade, as_json=json)
 
 
 def _spec_id(table: IcebergTable, text: str, *, dry_run: bool) -> str | int:
     """The target of the upgrade; a new spec is added to the table first."""
     if text == CURRENT or text.strip().isdecimal():
         return text.strip()
-    fields = [AddField(parse_term(term)) for term in _TOP_LEVEL_COMMA.split(text)]
+    # Split at commas outside parentheses: bucket(8, id) is one term.
+    fields = [AddField(parse_term(term)) for term in re.split(r",\s*(?![^()]*\))", text)]
     if not dry_run:
         added = add_spec(table, fields).spec.spec_id
         refreshed(table)
@@ -302,7 +264,7 @@ def _spec_id(table: IcebergTable, text: str, *, dry_run: bool) -> str | int:
 def draw_upgrade(result: SpecUpgradeResult) -> RenderableType:
     """Render which files were moved, rewritten or left, and why."""
     done = "would move" if result.dry_run else "moved"
-    drawn = key_value_table()
+    drawn = common.key_value_table()
     drawn.add_row(done, f"{counted(result.files_by_metadata, 'file')} by metadata alone, of {result.files_total:,}")
     drawn.add_row("deletes", f"{counted(result.deletes_carried, 'delete file')} moved with them")
     drawn.add_row("would rewrite" if result.dry_run else "rewrote", counted(result.files_by_rewrite, "file"))

@@ -6,9 +6,9 @@ expression or the source is too large to send.
 
 Fail-safe: a target row that two source rows would change is an error, and nothing is committed.
 
-Modules in reading order: ``builder`` (``merge`` and its fluent clauses), ``clauses`` (the statement and its compiled
-clauses), ``condition`` (names and keys of the ON condition), ``run`` (plans, joins, inserts, commits), ``join`` (the
-key index and the decision for one file), ``on_spark`` (the join by Spark).
+Modules in reading order: ``builder`` (``merge`` and its fluent clauses), ``run`` (plans, joins in tasks or on Spark,
+inserts, commits), ``compile`` (the statement, its names, clauses and the keys of the ON condition), ``join`` (the key
+index and the decision for one file).
 
-``builder`` is imported from outside; the other modules are internal to the package.
+``builder`` is imported from outside, and ``WhenText`` of ``compile`` by ``sql_text``; the rest is internal.
 """

@@ -16,15 +16,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 from pyiceberg.table import Table
 
 from floeplan.dml.assign import statement_timestamp, with_timestamp
 from floeplan.dml.commit import DmlResult
-from floeplan.dml.merge.clauses import MergeStatement, WhenText
-from floeplan.dml.merge.condition import SOURCE_QUALIFIERS, TARGET_QUALIFIERS
+from floeplan.dml.merge.compile import SOURCE_QUALIFIERS, TARGET_QUALIFIERS, MergeStatement, WhenText
 from floeplan.dml.merge.run import run_merge
 from floeplan.dml.target import Command, Mode, resolve
 from floeplan.errors import BadInputError
@@ -47,6 +45,7 @@ def merge(
     case_sensitive: bool = True,
     target_alias: str | None = None,
     source_alias: str | None = None,
+    trust_lists: bool = False,
     summary: Mapping[str, str] | None = None,
     options: CommitOptions | None = None,
 ) -> Merge:
@@ -63,6 +62,7 @@ def merge(
         case_sensitive: Whether column names must match exactly.
         target_alias: Another qualifier for columns of the table, instead of ``target`` and ``t``.
         source_alias: Another qualifier for columns of the source, instead of ``source`` and ``s``.
+        trust_lists: Change rows even when the manifest list has fewer files than the snapshot summary counts.
         summary: Further properties of the snapshot.
         options: How the commit is retried.
     """
@@ -70,7 +70,7 @@ def merge(
         TARGET_QUALIFIERS if target_alias is None else (target_alias,),
         SOURCE_QUALIFIERS if source_alias is None else (source_alias,),
     )
-    arguments = {"branch": branch, "mode": mode, "isolation": isolation}
+    arguments = {"branch": branch, "mode": mode, "isolation": isolation, "trust_lists": trust_lists}
     return Merge(table, source, on, spark, case_sensitive, qualifiers, arguments, summary or {}, options)
 
 
@@ -110,12 +110,10 @@ class Merge(MergeStatement):
         if not (self.matched or self.not_matched or self.by_source):
             raise BadInputError("a merge needs at least one clause, such as when_matched_update()")
         target = resolve(self.table, Command.MERGE, **self.arguments)
-        return run_merge(target, self._with_timestamp(statement_timestamp()))
-
-    def _with_timestamp(self, timestamp: datetime) -> Merge:
-        """The same merge with ``current_timestamp()`` and related functions as literals."""
+        timestamp = statement_timestamp()
 
         def fixed(whens: tuple[WhenText, ...]) -> tuple[WhenText, ...]:
+            """The clauses with ``current_timestamp()`` and related functions as literals."""
             return tuple(
                 replace(
                     when,
@@ -125,10 +123,11 @@ class Merge(MergeStatement):
                 for when in whens
             )
 
-        return replace(
+        statement = replace(
             self,
             on=with_timestamp(self.on, timestamp),
             matched=fixed(self.matched),
             not_matched=fixed(self.not_matched),
             by_source=fixed(self.by_source),
         )
+        return run_merge(target, statement)

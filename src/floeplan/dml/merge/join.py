@@ -23,9 +23,9 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 from pyiceberg.schema import Schema
 
-from floeplan.dml.merge.clauses import When
-from floeplan.dml.merge.condition import MergeCondition, is_source
-from floeplan.dml.row_task import Clause, RowChanges
+from floeplan.dml.assign import Assignments
+from floeplan.dml.merge.compile import MergeCondition, When, is_source
+from floeplan.dml.row_task import Decision, RowChanges
 from floeplan.errors import BadInputError, TypeMismatchError, UnsupportedError
 from floeplan.parquet.prune.selection import distinct
 from floeplan.predicate.build import field_ids
@@ -108,19 +108,17 @@ class _KeyLookup:
             same = pc.equal(self._known.take(index), keys)
             return np.asarray(pc.if_else(same, index, NO_MATCH).fill_null(NO_MATCH), dtype=np.int64)
         known, numbers = np.asarray(self._known), np.asarray(keys.fill_null(0))
-        found = self._find_numbers(known, numbers)
-        return found if not keys.null_count else np.where(np.asarray(keys.is_null()), NO_MATCH, found)
-
-    def _find_numbers(self, known: Rows, numbers: Rows) -> Rows:
         first, last = int(known[0]), int(known[-1])
         if last - first >= _DENSE * len(known):
             index = np.minimum(np.searchsorted(known, numbers), len(known) - 1)
-            return np.where(known[index] == numbers, index, NO_MATCH)
-        if self._table is None:
-            self._table = np.full(last - first + 1, NO_MATCH, dtype=np.int32)
-            self._table[known - first] = np.arange(len(known), dtype=np.int32)
-        inside = (numbers >= first) & (numbers <= last)
-        return np.where(inside, self._table[np.where(inside, numbers - first, 0)], NO_MATCH).astype(np.int64)
+            found = np.where(known[index] == numbers, index, NO_MATCH)
+        else:
+            if self._table is None:
+                self._table = np.full(last - first + 1, NO_MATCH, dtype=np.int32)
+                self._table[known - first] = np.arange(len(known), dtype=np.int32)
+            inside = (numbers >= first) & (numbers <= last)
+            found = np.where(inside, self._table[np.where(inside, numbers - first, 0)], NO_MATCH).astype(np.int64)
+        return found if not keys.null_count else np.where(np.asarray(keys.is_null()), NO_MATCH, found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +199,7 @@ class MergeSource:
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class Joined(Decision):
     """The decision of a merge."""
 
     schema: Schema
@@ -211,9 +209,9 @@ class Joined:
     by_source: tuple[When, ...]
 
     @property
-    def clauses(self) -> tuple[Clause, ...]:
+    def clauses(self) -> tuple[Assignments | None, ...]:
         """Those of matched rows, then those of unmatched rows."""
-        return tuple(Clause(when.assignments) for when in (*self.matched, *self.by_source))
+        return tuple(when.assignments for when in (*self.matched, *self.by_source))
 
     def fields(self, file: FileScan) -> frozenset[int]:
         """Keys, and the target fields of conditions."""
@@ -226,14 +224,25 @@ class Joined:
         """Join, and evaluate the clauses."""
         rows, count = planned.undeleted(), planned.live_count
         target, source = self._pairs(rows, count)
-        clause, matched_source = np.full(count, STAYS, dtype=np.int16), np.full(count, STAYS, dtype=np.int64)
-        chosen = self._first_that_applies(self.matched, rows, target, source)
+        # To each pair, the first clause whose condition holds.
+        chosen = np.full(len(target), STAYS, dtype=np.int16)
+        for number, when in enumerate(self.matched):
+            left = np.flatnonzero(chosen == STAYS)
+            if not len(left):
+                break
+            resolve = self._resolve_pairs(rows, target[left], source[left])
+            chosen[left[true_mask(when.condition, len(left), resolve)]] = number
         applies = chosen != STAYS
         self._check_single(target[applies])
+        clause, matched_source = np.full(count, STAYS, dtype=np.int16), np.full(count, STAYS, dtype=np.int64)
         clause[target[applies]], matched_source[target[applies]] = chosen[applies], source[applies]
-        unmatched = np.ones(count, dtype=np.bool_)
-        unmatched[target] = False
-        self._decide_unmatched(rows, np.flatnonzero(unmatched), clause)
+        # To each row without a pair, the first clause NOT MATCHED BY SOURCE.
+        is_unmatched = np.ones(count, dtype=np.bool_)
+        is_unmatched[target] = False
+        for number, when in enumerate(self.by_source, start=len(self.matched)):
+            left = np.flatnonzero(is_unmatched & (clause == STAYS))
+            resolve = typed_columns_of(rows.take(pa.array(left)) if rows.num_columns else rows, self.schema)
+            clause[left[true_mask(when.condition, len(left), resolve)]] = number
         changed = np.flatnonzero(clause != STAYS)
         where = planned.undeleted_positions(changed)
         return RowChanges(where, clause[changed], matched_source[changed], merge_positions(source))
@@ -256,25 +265,6 @@ class Joined:
             return target, source
         agree = true_mask(self.condition.pairs, len(target), self._resolve_pairs(rows, target, source))
         return target[agree], source[agree]
-
-    def _first_that_applies(
-        self, whens: Sequence[When], rows: pa.Table, target: Rows, source: Rows
-    ) -> npt.NDArray[np.int16]:
-        chosen = np.full(len(target), STAYS, dtype=np.int16)
-        for number, when in enumerate(whens):
-            open_ = np.flatnonzero(chosen == STAYS)
-            if not len(open_):
-                break
-            resolve = self._resolve_pairs(rows, target[open_], source[open_])
-            chosen[open_[true_mask(when.condition, len(open_), resolve)]] = number
-        return chosen
-
-    def _decide_unmatched(self, rows: pa.Table, unmatched: Rows, clause: npt.NDArray[np.int16]) -> None:
-        """Choose the clause of unmatched rows."""
-        for number, when in enumerate(self.by_source, start=len(self.matched)):
-            open_ = unmatched[clause[unmatched] == STAYS]
-            resolve = typed_columns_of(rows.take(pa.array(open_)) if rows.num_columns else rows, self.schema)
-            clause[open_[true_mask(when.condition, len(open_), resolve)]] = number
 
     def _check_single(self, target: Rows) -> None:
         """Refuse two changes of one row; target rows are in file order, so repetitions are neighbours."""

@@ -7,7 +7,7 @@ joins when Arrow cannot evaluate an expression, or when the source exceeds ``SHI
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,37 +19,42 @@ from pyiceberg.types import PrimitiveType
 
 from floeplan.dml.assign import arrow_evaluates, top_fields
 from floeplan.dml.commit import ChangeBuilder, DmlResult, commit_changes, discard_on_failure
-from floeplan.dml.delete_update import apply_found_rows, run_decision
-from floeplan.dml.merge.clauses import Clauses, MergeStatement, When, compile_clauses, condition_text
-from floeplan.dml.merge.condition import (
+from floeplan.dml.delete_update import apply_found_rows, file_tasks, plan_rows, run_decision
+from floeplan.dml.merge.compile import (
+    CompiledMerge,
     Key,
     MergeCondition,
-    MergeNames,
-    compile_condition,
+    MergeStatement,
+    When,
+    compile_merge,
+    is_source,
     key_predicate,
     source_schema,
 )
 from floeplan.dml.merge.join import Joined, KeyIndex, MergeSource, Rows, common_key_type, key_values, true_mask
-from floeplan.dml.planning import file_tasks, plan_rows
 from floeplan.dml.row_task import rows_of
-from floeplan.dml.sources import arrow_table, frame_rows, frame_schema, is_data_frame, source_frame
+from floeplan.dml.sources import arrow_table, frame_rows, is_data_frame
 from floeplan.dml.target import DmlTarget
 from floeplan.errors import UnsupportedError
 from floeplan.metadata.files import TableFiles
 from floeplan.metadata.manifests.entries import EntriesTable
-from floeplan.predicate.build import and_, field_ids
-from floeplan.predicate.ir import TRUE, Column, IrExpr
+from floeplan.predicate.build import and_
+from floeplan.predicate.ir import TRUE, IrExpr
 from floeplan.predicate.names import Names
 from floeplan.predicate.rows.arrow_columns import typed_columns_of
 from floeplan.scan.projection import arrow_schema
 from floeplan.tasks.runner import run_tasks
-from floeplan.write.data_files import write_data_files
+from floeplan.write.data_files import FileTask, write_data_files
 from floeplan.write.metrics import remove_written_files
 from floeplan.write.target import WriteTarget
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from floeplan.dml.spark_rows import FoundRows
+
+_SOURCE = "_fp_source"
+"""The column that is TRUE in rows of the source."""
 SHIPPED_ROWS, SHIPPED_BYTES = 5_000_000, 512 * 2**20
 """Larger sources are not sent to every task but joined by Spark, when there is a session."""
 
@@ -59,193 +64,184 @@ INSERT_ROWS = 500_000
 
 def run_merge(target: DmlTarget, merge: MergeStatement) -> DmlResult:
     """Join, write and commit."""
-    return _MergeRun(target, merge).run()
+    frame = merge.source if is_data_frame(merge.source) else None
+    spark = frame.sparkSession if merge.spark is None and frame is not None else merge.spark
 
+    # 1. Compile the condition and the clauses over the columns of both sides.
+    rows: Any = None
+    if frame is None:
+        rows = arrow_table(merge.source, target.table.io)
+        source = source_schema(rows.schema)
+    else:
+        from pyspark.sql.pandas.types import to_arrow_schema
 
-class _MergeRun:
-    def __init__(self, target: DmlTarget, merge: MergeStatement) -> None:
-        self.target, self.merge = target, merge
-        self.spark: SparkSession | None = merge.spark
-        if self.spark is None and is_data_frame(merge.source):
-            self.spark = merge.source.sparkSession
+        source = source_schema(to_arrow_schema(frame.schema))
+    compiled = compile_merge(merge, target.schema, source)
+    condition, needed = compiled.condition, top_fields(source, compiled.fields)
 
-    def run(self) -> DmlResult:
-        """Join, write and commit."""
-        given = self.merge.source
-        frame = given if is_data_frame(given) else None
-        rows: Any = arrow_table(given, self.target.table.io) if frame is None else None
-        source = source_schema(rows.schema if frame is None else frame_schema(frame))
-        names = MergeNames(self.target.schema, self.merge.case_sensitive, source, *self.merge.qualifiers)
-        on = condition_text(self.merge.on, names)
-        condition = compile_condition(on, names)
-        clauses = compile_clauses(self.merge, self.target.schema, source)
-        in_arrow = self._arrow_suffices(condition, clauses, source)
-        if frame is not None and in_arrow:
-            rows = frame_rows(frame.select(*_columns(condition, clauses, source)), SHIPPED_ROWS, SHIPPED_BYTES)
-        if self.spark is not None and (rows is None or not in_arrow or not _can_be_shipped(rows)):
-            ready = frame if frame is not None else source_frame(self.spark, rows, source)
-            return self._run_on_spark(ready, names, on, condition, clauses)
-        needed = top_fields(source, _fields(condition, clauses))
-        rows = _only(rows, needed)
-        return self._run(self._indexed(rows, needed, condition), condition, clauses)
+    # 2. Choose who joins: tasks with the source sent to them, or Spark.
+    in_arrow = arrow_evaluates((target.schema, source), compiled.conditions, compiled.assignments) and all(
+        _joinable(target.schema, source, key) for key in condition.keys
+    )
+    if frame is not None and in_arrow:
+        columns = needed.fields or source.fields[:1]  # at least one, so that rows can be counted
+        quoted = [f"`{field.name.replace('`', '``')}`" for field in columns]
+        rows = frame_rows(frame.select(*quoted), SHIPPED_ROWS, SHIPPED_BYTES)
+    is_small = rows is not None and rows.num_rows <= SHIPPED_ROWS and rows.nbytes <= SHIPPED_BYTES
+    on_spark = spark is not None and not (is_small and in_arrow)
 
-    def _arrow_suffices(self, condition: MergeCondition, clauses: Clauses, source: Schema) -> bool:
-        conditions = [condition.target_only, condition.source_only, condition.pairs]
-        conditions += [when.condition for when in clauses.all]
-        schemas = (self.target.schema, source)
-        return arrow_evaluates(schemas, conditions, [when.assignments for when in clauses.all]) and all(
-            _joinable(self.target.schema, source, key) for key in condition.keys
-        )
+    # 3. Plan the files that may hold matching rows.
+    indexed = None
+    predicate = condition.target_only
+    if not on_spark:
+        assert rows is not None, "only Spark joins a DataFrame that is not collected"
+        indexed = _index(rows, needed, condition, target.schema)
+        predicate = _key_predicate(indexed, condition, target.schema)
+    if compiled.by_source:
+        predicate = TRUE
+    plan = plan_rows(target, predicate, spark)
+    changes = ChangeBuilder(planned=plan.files)
 
-    def _run_on_spark(
-        self, source: DataFrame, names: MergeNames, on: str, condition: MergeCondition, clauses: Clauses
-    ) -> DmlResult:
-        from floeplan.dml.merge.on_spark import SparkMerge
-        from floeplan.dml.spark_rows import TargetRows
-
-        assert self.spark is not None
-        predicate = TRUE if clauses.by_source else condition.target_only
-        plan = plan_rows(self.target, predicate, self.spark)
-        changes = ChangeBuilder(planned=plan.files)
-        with discard_on_failure(changes, self.target):
-            chosen = file_tasks(plan.files, np.ones(len(plan.files), dtype=np.bool_))
-            join = SparkMerge(self.merge, clauses, names, on, _fields(condition, clauses))
-            rows = TargetRows.of(self.target.table, self.target.schema, chosen)
-            found = join.run(self.spark, source, rows, WriteTarget.of(self.target.table))
-            apply_found_rows(self.target, chosen, found, changes, self.spark)
-        return self._commit(changes, predicate)
-
-    def _commit(self, changes: ChangeBuilder, predicate: IrExpr) -> DmlResult:
-        return commit_changes(
-            self.target,
-            changes,
-            conflict_filter=predicate,
-            isolation=self.target.isolation,
-            summary=self.merge.summary,
-            options=self.merge.options,
-        )
-
-    def _indexed(self, rows: pa.Table, schema: Schema, condition: MergeCondition) -> MergeSource:
-        of_source = typed_columns_of(rows, schema)
-        usable = true_mask(condition.source_only, rows.num_rows, of_source)
-        types, keys = [], []
-        for key in condition.keys:
-            column = of_source(key.source)
-            types.append(common_key_type(_type_of(self.target.schema, key.target), column.type))
-            keys.append(key_values(column, types[-1]))
-        index = KeyIndex.build(keys, [key.null_safe for key in condition.keys], usable)
-        return MergeSource(rows, schema, index, tuple(types))
-
-    def _run(self, source: MergeSource, condition: MergeCondition, clauses: Clauses) -> DmlResult:
-        predicate = TRUE if clauses.by_source else self._key_predicate(source, condition)
-        plan = plan_rows(self.target, predicate, self.spark)
-        changes = ChangeBuilder(planned=plan.files)
-        with discard_on_failure(changes, self.target):
-            chosen = file_tasks(plan.files, np.ones(len(plan.files), dtype=np.bool_))
-            decision = Joined(self.target.schema, source, condition, clauses.matched, clauses.by_source)
-            run_decision(self.target, chosen, decision, changes, self.spark)
-            for entries in self._inserted(source, clauses.not_matched, changes):
+    # 4. Join, write and commit.
+    with discard_on_failure(changes, target):
+        chosen = file_tasks(plan.files, np.ones(len(plan.files), dtype=np.bool_))
+        if indexed is None:
+            assert spark is not None
+            given = rows if frame is None else frame
+            found = _join_on_spark(spark, given, source, target, merge, compiled, chosen)
+            apply_found_rows(target, chosen, found, changes, spark)
+        else:
+            decision = Joined(target.schema, indexed, condition, compiled.matched, compiled.by_source)
+            run_decision(target, chosen, decision, changes, spark)
+            for entries in _insert_unmatched(target, indexed, compiled.not_matched, changes, spark):
                 changes.insert(entries)
-        return self._commit(changes, predicate)
-
-    def _key_predicate(self, source: MergeSource, condition: MergeCondition) -> IrExpr:
-        """What every target row that matches a source row satisfies."""
-        parts = [condition.target_only]
-        of_source = typed_columns_of(source.rows, source.schema)
-        usable = pa.array(np.sort(source.index.order))
-        for key, type_ in zip(condition.keys, source.key_types, strict=True):
-            column = _column(self.target.schema, key.target)
-            if column is not None and not key.null_safe and not pa.types.is_floating(type_):
-                parts.append(key_predicate(column, key_values(of_source(key.source).take(usable), type_)))
-        return and_(*parts)
-
-    def _inserted(self, source: MergeSource, whens: Sequence[When], changes: ChangeBuilder) -> list[EntriesTable]:
-        """Write the source rows that match no target row."""
-        if not whens:
-            return []
-        is_new = np.ones(source.rows.num_rows, dtype=np.bool_)
-        is_new[rows_of(changes.matched_sources)] = False
-        new = np.flatnonzero(is_new)
-        parts = [new[at : at + INSERT_ROWS] for at in range(0, len(new), INSERT_ROWS)]
-        task = InsertRows(WriteTarget.of(self.target.table), source.rows, source.schema, tuple(whens))
-        spark = self.spark if len(parts) > 1 else None
-        return run_tasks(
-            task, parts, spark, discard=partial(remove_written_files, files=TableFiles.of(self.target.table))
-        )
+    return commit_changes(
+        target,
+        changes,
+        conflict_filter=predicate,
+        isolation=target.isolation,
+        summary=merge.summary,
+        options=merge.options,
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class InsertRows:
-    """Writes source rows by the first insert clause that applies."""
-
-    target: WriteTarget
-    rows: pa.Table
-    schema: Schema
-    whens: tuple[When, ...]
-
-    def __call__(self, parts: Sequence[Rows], attempt: str) -> EntriesTable:
-        """Write the source rows with these indexes."""
-        return write_data_files(self.target, self._new_rows(parts), file_name_token=attempt, sort=True)
-
-    def _new_rows(self, parts: Sequence[Rows]) -> Iterator[pa.Table]:
-        for part in parts:
-            left = self.rows.take(pa.array(part))
-            for when in self.whens:
-                mask = true_mask(when.condition, left.num_rows, typed_columns_of(left, self.schema))
-                mine, left = left.filter(pa.array(mask)), left.filter(pa.array(~mask))
-                if mine.num_rows and when.assignments is not None:
-                    resolve = typed_columns_of(mine, self.schema)
-                    yield when.assignments.insert(mine.num_rows, resolve, self.target.arrow_schema)
+def _index(rows: pa.Table, needed: Schema, condition: MergeCondition, schema: Schema) -> MergeSource:
+    """Index the source by its keys; of its columns only those that the merge names are kept."""
+    if needed.fields:
+        shape = pa.schema([field.remove_metadata() for field in arrow_schema(needed)])
+        rows = rows.select([field.name for field in needed.fields]).cast(shape)
+    else:
+        rows = pa.table({"none": pa.nulls(rows.num_rows)})
+    of_source = typed_columns_of(rows, needed)
+    usable = true_mask(condition.source_only, rows.num_rows, of_source)
+    types, keys = [], []
+    for key in condition.keys:
+        column = of_source(key.source)
+        types.append(common_key_type(schema_to_pyarrow(schema.find_type(key.target)), column.type))
+        keys.append(key_values(column, types[-1]))
+    index = KeyIndex.build(keys, [key.null_safe for key in condition.keys], usable)
+    return MergeSource(rows, needed, index, tuple(types))
 
 
-def _fields(condition: MergeCondition, clauses: Clauses) -> frozenset[int]:
-    """All fields of both sides that a merge names."""
-    expressions = [
-        condition.target_only,
-        condition.source_only,
-        condition.pairs,
-        *(when.condition for when in clauses.all),
-    ]
-    found = {field_id for expr in expressions for field_id in field_ids(expr)}
-    found |= {field_id for key in condition.keys for field_id in (key.target, key.source)}
-    return frozenset(found.union(*(when.assignments.field_ids for when in clauses.all if when.assignments)))
-
-
-def _columns(condition: MergeCondition, clauses: Clauses, source: Schema) -> list[str]:
-    """The source columns that a merge names, quoted; at least one, so that rows can be counted."""
-    named = top_fields(source, _fields(condition, clauses)).fields or source.fields[:1]
-    return [f"`{field.name.replace('`', '``')}`" for field in named]
-
-
-def _only(rows: pa.Table, needed: Schema) -> pa.Table:
-    """Some columns of the source, cast to the types of their schema."""
-    if not needed.fields:
-        return pa.table({"none": pa.nulls(rows.num_rows)})
-    shape = pa.schema([field.remove_metadata() for field in arrow_schema(needed)])
-    return rows.select([field.name for field in needed.fields]).cast(shape)
-
-
-def _can_be_shipped(rows: pa.Table) -> bool:
-    return bool(rows.num_rows <= SHIPPED_ROWS and rows.nbytes <= SHIPPED_BYTES)
+def _key_predicate(source: MergeSource, condition: MergeCondition, schema: Schema) -> IrExpr:
+    """What every target row that matches a source row satisfies."""
+    parts = [condition.target_only]
+    of_source = typed_columns_of(source.rows, source.schema)
+    usable = pa.array(np.sort(source.index.order))
+    for key, type_ in zip(condition.keys, source.key_types, strict=True):
+        name = schema.find_column_name(key.target)
+        is_primitive = isinstance(schema.find_type(key.target), PrimitiveType)
+        if name is None or not is_primitive or key.null_safe or pa.types.is_floating(type_):
+            continue
+        column = Names(schema).find_id(key.target, name)
+        if column is not None:
+            parts.append(key_predicate(column, key_values(of_source(key.source).take(usable), type_)))
+    return and_(*parts)
 
 
 def _joinable(target: Schema, source: Schema, key: Key) -> bool:
     """Whether keys of these columns can be compared outside Spark."""
     try:
-        common_key_type(_type_of(target, key.target), _type_of(source, key.source))
+        common_key_type(*(schema_to_pyarrow(t) for t in (target.find_type(key.target), source.find_type(key.source))))
     except UnsupportedError:
         return False
     return True
 
 
-def _type_of(schema: Schema, field_id: int) -> pa.DataType:
-    return schema_to_pyarrow(schema.find_type(field_id))
+def _insert_unmatched(
+    target: DmlTarget, source: MergeSource, whens: Sequence[When], changes: ChangeBuilder, spark: SparkSession | None
+) -> list[EntriesTable]:
+    """Write the source rows that match no target row."""
+    if not whens:
+        return []
+    is_new = np.ones(source.rows.num_rows, dtype=np.bool_)
+    is_new[rows_of(changes.matched_sources)] = False
+    new = np.flatnonzero(is_new)
+    parts = [new[at : at + INSERT_ROWS] for at in range(0, len(new), INSERT_ROWS)]
+    task = partial(_write_unmatched, WriteTarget.of(target.table), source.rows, source.schema, whens)
+    discard = partial(remove_written_files, files=TableFiles.of(target.table))
+    return run_tasks(task, parts, spark if len(parts) > 1 else None, discard=discard)
 
 
-def _column(schema: Schema, field_id: int) -> Column | None:
-    """A primitive column; ``None`` for nested types."""
-    type_ = schema.find_type(field_id)
-    name = schema.find_column_name(field_id)
-    if not isinstance(type_, PrimitiveType) or name is None:
-        return None
-    return Names(schema).find_id(field_id, name)
+def _write_unmatched(
+    target: WriteTarget, rows: pa.Table, schema: Schema, whens: Sequence[When], parts: Sequence[Rows], attempt: str
+) -> EntriesTable:
+    """Write the source rows with these indexes, each by the first insert clause that applies."""
+
+    def new_rows() -> Iterator[pa.Table]:
+        for part in parts:
+            left = rows.take(pa.array(part))
+            for when in whens:
+                mask = true_mask(when.condition, left.num_rows, typed_columns_of(left, schema))
+                mine, left = left.filter(pa.array(mask)), left.filter(pa.array(~mask))
+                if mine.num_rows and when.assignments is not None:
+                    yield when.assignments.insert(mine.num_rows, typed_columns_of(mine, schema), target.arrow_schema)
+
+    return write_data_files(target, new_rows(), file_name_token=attempt, sort=True)
+
+
+def _join_on_spark(
+    spark: SparkSession,
+    given: DataFrame | pa.Table,
+    schema: Schema,
+    target: DmlTarget,
+    merge: MergeStatement,
+    compiled: CompiledMerge,
+    chosen: Sequence[FileTask],
+) -> FoundRows:
+    """Join by Spark, for expressions only Spark can evaluate and for sources too large to send to every task."""
+    from pyspark.sql import functions
+
+    from floeplan.dml.spark_rows import FILE, SparkClause, TargetRows, apply_clauses, first_clause, in_utc
+    from floeplan.spark.types import spark_schema
+
+    # Arrow rows keep exactly their types: timestamps without a zone stay without one.
+    source = spark.createDataFrame(given, schema=spark_schema(schema)) if isinstance(given, pa.Table) else given
+    # Clauses are numbered over all kinds; each kind names the columns of its own sides.
+    names = compiled.names
+    of_target, of_source = replace(names, source=Schema()), replace(names, schema=Schema())
+    single = len(merge.matched) != 1 or compiled.matched[0] != When()  # a lone DELETE may apply twice to a row
+    conditions: list[list[tuple[int, str | None]]] = []
+    numbered: list[SparkClause] = []
+    for texts, whens, seen, inserts, once in (
+        (merge.matched, compiled.matched, names, False, single),
+        (merge.by_source, compiled.by_source, of_target, False, True),
+        (merge.not_matched, compiled.not_matched, of_source, True, True),
+    ):
+        conditions.append([])
+        for text, when in zip(texts, whens, strict=True):
+            condition = None if text.condition is None else seen.qualified(text.condition)
+            conditions[-1].append((len(numbered), condition))
+            assignments = None if when.assignments is None else when.assignments.map_text(seen.qualified)
+            numbered.append(SparkClause(assignments, inserts, once))
+    rows = TargetRows.of(target.table, target.schema, chosen)
+    with in_utc(spark):
+        left = rows.frame(spark, [i for i in compiled.fields if not is_source(i)]).alias(names.target_qualifiers[0])
+        right = source.withColumn(_SOURCE, functions.lit(True)).alias(names.source_qualifiers[0])
+        kinds = {(False, False): "inner", (True, False): "left", (False, True): "right", (True, True): "full"}
+        how = kinds[bool(merge.by_source), bool(merge.not_matched)]
+        joined = left.join(right, functions.expr(names.qualified(compiled.on)), how)
+        in_target, in_source = functions.col(FILE).isNotNull(), functions.col(_SOURCE).isNotNull()
+        matched, by_source, not_matched = map(first_clause, conditions)
+        clause = functions.when(in_target & in_source, matched).when(in_target, by_source).otherwise(not_matched)
+        return apply_clauses(joined, clause, numbered, rows, WriteTarget.of(target.table))

@@ -6,10 +6,10 @@ Fail-safe: every read is bounds-checked; bytes that do not follow the schema are
 
 Reading order:
 
-- ``program``: from a writer schema and the requested fields to a decode program.
-- ``decoder``: header, blocks and codecs of a container file; runs programs, with
-  the kernel ``_avro_decode`` or its pure-Python equal ``_decode_fallback``.
-- ``encoder``: the same for writing (``_avro_encode``, ``_encode_fallback``).
+- ``program``: the instructions, and from a writer schema and the requested fields to a decode program.
+- ``decoder``: header, blocks and codecs of a container file; runs programs with the kernel ``_avro_decode``.
+- ``encoder``: the same for writing, with the kernel ``_avro_encode``.
+- ``_avro_fallback``: both kernels in plain Python, for executors without the wheel.
 
 Imported by ``metadata.manifests`` only.
 """

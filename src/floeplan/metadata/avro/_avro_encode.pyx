@@ -2,7 +2,7 @@
 """The compiled encoder: runs an encode program over typed columns and gives Avro records, block by block.
 
 Rule: program and columns are trusted; ``floeplan.metadata.avro.encoder`` has held their lengths against each other.
-``_avro_encode_fallback`` is the same machine in Python; both must be changed together.
+``_avro_fallback`` is the same machine in Python; both must be changed together.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t

@@ -1,6 +1,9 @@
-"""Runs decode programs over Avro blocks and returns named columns.
+"""Avro container files as named columns: header, codecs and blocks, and decode programs run over the blocks.
 
-The compiled decoder and the pure-Python one (``floeplan.kernels``) return the same columns for the same bytes.
+Rule: every block is inflated and handed on in file order, and the sync marker after it must be the header's. The
+compiled decoder and the pure-Python one (``floeplan.kernels``) return the same columns for the same bytes.
+Fail-safe: a file that ends within a block, an unknown codec, or a block that inflates beyond ``MAX_BLOCK`` is an
+error naming the file and the byte offset; nothing of it is used.
 """
 
 from __future__ import annotations
@@ -8,6 +11,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -21,13 +25,6 @@ from floeplan.kernels import PURE_PYTHON, load_kernel
 from floeplan.metadata.avro.program import BadAvro, Kind, Program, SinkSpec
 from floeplan.vectors import Floats, Ints, Mask, validity_bitmap
 
-# Avro container files: header, codecs and blocks.
-#
-# Rule: every block is inflated and handed on in file order, and the sync marker after it must be the header's.
-# Fail-safe: a file that ends within a block, an unknown codec, or a block that inflates beyond ``MAX_BLOCK`` is an
-# error naming the file and the byte offset; nothing of it is used.
-
-
 MAGIC = b"Obj\x01"
 SYNC_SIZE = 16
 MAX_BLOCK = 256 * 1024 * 1024
@@ -36,6 +33,7 @@ MAX_BLOCK = 256 * 1024 * 1024
 _PIECE = 1024 * 1024
 
 Buffer = bytes | bytearray | memoryview
+Number = TypeVar("Number", bound=np.generic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +83,12 @@ class AvroReader:
 
     def blocks(self, data: bytes, header: Header, path: str) -> Iterator[Block]:
         """The blocks of the file in order."""
-        inflate = _codec(header.codec, path)
+        inflate = _CODECS.get(header.codec)
+        if inflate is None:
+            raise UnsupportedError(
+                f"{path} is compressed with {header.codec!r}; supported codecs are {', '.join(sorted(_CODECS))}",
+                context={"file": path, "codec": header.codec},
+            )
         view = memoryview(data)
         for stored in stored_blocks(data, header, path):
             try:
@@ -167,26 +170,7 @@ def _bytes(data: bytes, at: int, path: str) -> tuple[bytes, int]:
     return data[start : start + size], start + size
 
 
-class _TooLarge(ValueError):  # noqa: N818 - becomes a CorruptMetadataError above
-    def __init__(self) -> None:
-        super().__init__(f"larger than {MAX_BLOCK} bytes")
-
-
 _INFLATE_ERRORS = (zlib.error, deflate.DeflateError, pa.ArrowException, OSError, ValueError, EOFError)
-
-
-def _codec(name: str, path: str) -> Callable[[memoryview], Buffer]:
-    try:
-        return _CODECS[name]
-    except KeyError:
-        raise UnsupportedError(
-            f"{path} is compressed with {name!r}; supported codecs are {', '.join(sorted(_CODECS))}",
-            context={"file": path, "codec": name},
-        ) from None
-
-
-def _stored(data: memoryview) -> Buffer:
-    return data
 
 
 def _deflate(data: memoryview) -> Buffer:
@@ -194,11 +178,7 @@ def _deflate(data: memoryview) -> Buffer:
     try:
         return deflate.deflate_decompress(data, min(8 * len(data) + 4096, MAX_BLOCK))
     except deflate.DeflateError:
-        return _zlib(data, -zlib.MAX_WBITS)
-
-
-def _gzip(data: memoryview) -> Buffer:
-    return _zlib(data, 16 + zlib.MAX_WBITS)
+        return _zlib(data, window_bits=-zlib.MAX_WBITS)
 
 
 def _zlib(data: memoryview, window_bits: int) -> bytes:
@@ -206,7 +186,7 @@ def _zlib(data: memoryview, window_bits: int) -> bytes:
     inflated = stream.decompress(data, MAX_BLOCK)
     if not stream.eof:
         if len(inflated) == MAX_BLOCK:
-            raise _TooLarge
+            raise ValueError(f"larger than {MAX_BLOCK} bytes")
         raise EOFError("the compressed data is truncated")
     return inflated
 
@@ -217,7 +197,7 @@ def _zstandard(data: memoryview) -> Buffer:
         while piece := stream.read(_PIECE):
             inflated += piece
             if len(inflated) > MAX_BLOCK:
-                raise _TooLarge
+                raise ValueError(f"larger than {MAX_BLOCK} bytes")
     return inflated
 
 
@@ -230,7 +210,7 @@ def _snappy(data: memoryview) -> Buffer:
         if byte < 0x80:
             break
     if size > MAX_BLOCK or len(data) < 4:
-        raise _TooLarge
+        raise ValueError(f"larger than {MAX_BLOCK} bytes")
     inflated: bytes = pa.Codec("snappy").decompress(pa.py_buffer(data[:-4]), size, asbytes=True)
     if zlib.crc32(inflated) != int.from_bytes(data[-4:], "big"):
         raise ValueError("the checksum is wrong")
@@ -238,22 +218,17 @@ def _snappy(data: memoryview) -> Buffer:
 
 
 _CODECS: Mapping[str, Callable[[memoryview], Buffer]] = {
-    "null": _stored,
+    "null": lambda data: data,
     "deflate": _deflate,
-    "gzip": _gzip,
+    "gzip": partial(_zlib, window_bits=16 + zlib.MAX_WBITS),
     "snappy": _snappy,
     "zstandard": _zstandard,
     "zstd": _zstandard,
 }
 
 
-# Decoding blocks into named columns.
-
-Number = TypeVar("Number", bound=np.generic)
-
-
 class Decoder(Protocol):
-    """The interface of both decoders; ``_decode_fallback`` is the readable one."""
+    """The interface of both decoders; ``_avro_fallback`` is the readable one."""
 
     def __init__(self, expected: int = 0) -> None: ...
     def add_domain(self) -> int: ...
@@ -268,7 +243,7 @@ class Decoder(Protocol):
 def load_decoder(pure_python: bool = PURE_PYTHON) -> type[Decoder]:
     """The compiled decoder, or the pure-Python one when the kernel is disabled or missing."""
     kernel = load_kernel("floeplan.metadata.avro._avro_decode", pure_python=pure_python)
-    decoder: type[Decoder] = (kernel or import_module("floeplan.metadata.avro._decode_fallback")).Decoder
+    decoder: type[Decoder] = (kernel or import_module("floeplan.metadata.avro._avro_fallback")).Decoder
     return decoder
 
 

@@ -1,8 +1,8 @@
-"""Encodes columns as Avro records: a schema is compiled once, then its program runs over whole columns.
+"""Avro container files from columns: a schema is compiled once, then its program runs over whole columns.
 
 A column is an Arrow array named by the Avro field it fills (or renamed by field id), in any nested record. A list is a
 ``large_list`` array; the fields of its items are those of its struct. An optional field without a column is null in
-every record.
+every record. The same columns give the same bytes: the sync marker is a digest of the header.
 
 Fail-safe: a null in a required field, a column of another length, or a fixed value of another size is an error naming
 the field; nothing is filled in.
@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from functools import lru_cache
 from importlib import import_module
 from typing import Any, Protocol, TypeAlias
@@ -29,24 +28,8 @@ import xxhash
 from floeplan.errors import CorruptMetadataError, UnsupportedError
 from floeplan.kernels import PURE_PYTHON, load_kernel
 from floeplan.metadata.avro.decoder import MAGIC
+from floeplan.metadata.avro.program import EncodeOp
 from floeplan.vectors import Ints, valid_mask
-
-
-class EncodeOp(IntEnum):
-    """Instructions; the first operand is a column, others follow in the order given here."""
-
-    END = 0
-    VARINT = 1
-    BYTES = 2
-    BOOL = 3
-    FLOAT = 4
-    DOUBLE = 5
-    FIXED = 6
-    OPTIONAL = 7
-    """length of the code that follows, which is left out where the column is null"""
-    LIST = 8
-    """domain of the items, length, code with END"""
-
 
 _OPS = {
     "int": EncodeOp.VARINT,
@@ -60,12 +43,17 @@ _OPS = {
     "array": EncodeOp.LIST,
 }
 
+BLOCK_SIZE = 64_000
+"""Bytes of records in a block, before they are compressed: what other writers of manifests use."""
+
+DEFLATE_LEVEL = 6
+
 ColumnBuffers: TypeAlias = tuple[Ints, npt.NDArray[np.uint8] | None, npt.NDArray[np.uint8]]
 _NO_DATA = np.zeros(0, dtype=np.uint8)
 
 
 class Encoder(Protocol):
-    """The interface of both encoders; ``_encode_fallback`` is the readable one."""
+    """The interface of both encoders; ``_avro_fallback`` is the readable one."""
 
     def __init__(
         self, code: npt.NDArray[np.int32], columns: Sequence[ColumnBuffers], domains: int, records: int
@@ -76,7 +64,7 @@ class Encoder(Protocol):
 def load_encoder(pure_python: bool = PURE_PYTHON) -> type[Encoder]:
     """The compiled encoder, or the pure-Python one when the kernel is disabled or missing."""
     kernel = load_kernel("floeplan.metadata.avro._avro_encode", pure_python=pure_python)
-    encoder: type[Encoder] = (kernel or import_module("floeplan.metadata.avro._encode_fallback")).Encoder
+    encoder: type[Encoder] = (kernel or import_module("floeplan.metadata.avro._avro_fallback")).Encoder
     return encoder
 
 
@@ -131,7 +119,11 @@ class _Compiler:
 
     def value(self, avro: Any, within: str, name: str) -> None:
         required = not isinstance(avro, list)
-        inner = self._resolved(avro if required else avro[1])
+        inner = avro if required else avro[1]
+        if isinstance(inner, str):
+            inner = self.named.get(inner, {"type": inner})
+        elif inner["type"] == "fixed":
+            self.named[inner["name"]] = inner
         if inner["type"] == "null":
             return
         if inner["type"] == "record":
@@ -145,41 +137,45 @@ class _Compiler:
             self.code += [EncodeOp.OPTIONAL, slot, 0]
         self.code += [op, slot]
         if op is EncodeOp.LIST:
-            self._items(inner["items"], name)
+            self.code += [self.domains, 0]
+            self.domains += 1
+            items_at = len(self.code)
+            self.value(inner["items"], name, "")
+            self.code.append(EncodeOp.END)
+            self.code[items_at - 1] = len(self.code) - items_at
         if not required:
             self.code[length_at] = len(self.code) - length_at - 1
 
-    def _items(self, avro: Any, name: str) -> None:
-        self.code += [self.domains, 0]
-        self.domains += 1
-        length_at = len(self.code) - 1
-        self.value(avro, name, "")
-        self.code.append(EncodeOp.END)
-        self.code[length_at] = len(self.code) - length_at - 1
 
-    def _resolved(self, avro: Any) -> Any:
-        if isinstance(avro, str):
-            return self.named.get(avro, {"type": avro})
-        if avro["type"] == "fixed":
-            self.named[avro["name"]] = avro
-        return avro
-
-
-def encode_blocks(
+def avro_file(
+    schema: str,
     program: EncodeProgram,
     columns: Mapping[str, pa.Array],
     records: int,
-    block_size: int,
+    metadata: Mapping[str, str],
+    codec: str = "deflate",
     encoder: type[Encoder] = ENCODER,
-) -> Iterator[tuple[bytes, int]]:
-    """The records of the columns in blocks of at least ``block_size`` bytes, each with the number of its records."""
+) -> bytes:
+    """The bytes of a container file; ``program`` is compiled from ``schema``, ``metadata`` goes into the header."""
+    compress = _CODECS.get(codec)
+    if compress is None:
+        raise UnsupportedError(
+            f"cannot compress manifests with {codec!r}; choose one of {', '.join(_CODECS)}", context={"codec": codec}
+        )
+    properties = {**metadata, "avro.schema": schema, "avro.codec": codec}
+    items = (_text(key) + _text(value) for key, value in properties.items())
+    header = MAGIC + _varint(len(properties)) + b"".join(items) + _varint(0)
+    sync = xxhash.xxh3_128_digest(header)
+    parts = [header, sync]
     buffers = [_buffers(slot, _column(slot, columns, records)) for slot in program.slots]
     running = encoder(program.code, buffers, program.domains, records)
     written = 0
     while written < records:
-        block, count = running.encode(block_size)
+        block, count = running.encode(BLOCK_SIZE)
+        payload = compress(block)
+        parts += [_varint(count), _varint(len(payload)), payload, sync]
         written += count
-        yield block, count
+    return b"".join(parts)
 
 
 def _column(slot: Slot, columns: Mapping[str, pa.Array], records: int) -> pa.Array:
@@ -199,27 +195,16 @@ def _column(slot: Slot, columns: Mapping[str, pa.Array], records: int) -> pa.Arr
 
 
 def _buffers(slot: Slot, array: pa.Array) -> ColumnBuffers:
+    """What the encoder reads of a column: numbers or offsets, validity, and data."""
     valid = valid_mask(array).view(np.uint8) if array.null_count else None
-    match slot.op:
-        case EncodeOp.BYTES | EncodeOp.FIXED:
-            return _bytes(slot, array, valid)
-        case EncodeOp.LIST:
-            counts = array.cast(pa.int64()) if pa.types.is_null(array.type) else pc.list_value_length(array)
-            return _int64(counts), valid, _NO_DATA
-        case EncodeOp.FLOAT | EncodeOp.DOUBLE:
-            numbers = array.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False)
-            return np.ascontiguousarray(numbers).view(np.int64), valid, _NO_DATA
-    return _int64(array), valid, _NO_DATA
-
-
-def _int64(array: pa.Array) -> Ints:
-    whole = array if pa.types.is_int64(array.type) else array.cast(pa.int64())
-    numbers = whole.fill_null(0) if whole.null_count else whole
-    return np.ascontiguousarray(numbers.to_numpy(zero_copy_only=False), dtype=np.int64)
-
-
-def _bytes(slot: Slot, array: pa.Array, valid: npt.NDArray[np.uint8] | None) -> ColumnBuffers:
-    """Offsets and data as Arrow has them; a slice keeps the data of the whole."""
+    if slot.op in (EncodeOp.FLOAT, EncodeOp.DOUBLE):
+        numbers = array.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False)
+        return np.ascontiguousarray(numbers).view(np.int64), valid, _NO_DATA
+    if slot.op not in (EncodeOp.BYTES, EncodeOp.FIXED):
+        is_list = slot.op is EncodeOp.LIST and not pa.types.is_null(array.type)
+        whole = (pc.list_value_length(array) if is_list else array).cast(pa.int64()).fill_null(0)
+        return np.ascontiguousarray(whole.to_numpy(zero_copy_only=False), dtype=np.int64), valid, _NO_DATA
+    # Offsets and data as Arrow has them; a slice keeps the data of the whole.
     if not (pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)):
         array = array.cast(pa.large_binary())
     _, offset_buffer, data = array.buffers()
@@ -231,39 +216,6 @@ def _bytes(slot: Slot, array: pa.Array, valid: npt.NDArray[np.uint8] | None) -> 
         if (wrong if valid is None else wrong & valid.view(np.bool_)).any():
             raise CorruptMetadataError(f"{slot.name!r} has values that do not have {slot.size} bytes")
     return offsets, valid, np.frombuffer(data, dtype=np.uint8) if data is not None and data.size else _NO_DATA
-
-
-# Avro container files from columns: header, compressed blocks, sync markers.
-#
-# The same columns give the same bytes: the sync marker is a digest of the header.
-
-
-BLOCK_SIZE = 64_000
-"""Bytes of records in a block, before they are compressed: what other writers of manifests use."""
-
-DEFLATE_LEVEL = 6
-
-
-def avro_file(
-    schema: str,
-    program: EncodeProgram,
-    columns: Mapping[str, pa.Array],
-    records: int,
-    metadata: Mapping[str, str],
-    codec: str = "deflate",
-    encoder: type[Encoder] = ENCODER,
-) -> bytes:
-    """The bytes of a container file; ``program`` is compiled from ``schema``, ``metadata`` goes into the header."""
-    compress = _codec(codec)
-    properties = {**metadata, "avro.schema": schema, "avro.codec": codec}
-    items = (_text(key) + _text(value) for key, value in properties.items())
-    header = MAGIC + _varint(len(properties)) + b"".join(items) + _varint(0)
-    sync = xxhash.xxh3_128_digest(header)
-    parts = [header, sync]
-    for block, count in encode_blocks(program, columns, records, BLOCK_SIZE, encoder):
-        payload = compress(block)
-        parts += [_varint(count), _varint(len(payload)), payload, sync]
-    return b"".join(parts)
 
 
 def _varint(value: int) -> bytes:
@@ -279,31 +231,14 @@ def _text(value: str) -> bytes:
     return _varint(len(encoded)) + encoded
 
 
-def _codec(name: str) -> Callable[[bytes], bytes]:
-    try:
-        return _CODECS[name]
-    except KeyError:
-        raise UnsupportedError(
-            f"cannot compress manifests with {name!r}; choose one of {', '.join(_CODECS)}", context={"codec": name}
-        ) from None
-
-
-def _deflate(data: bytes) -> bytes:
-    return bytes(deflate.deflate_compress(data, DEFLATE_LEVEL))
-
-
-def _zstandard(data: bytes) -> bytes:
-    return bytes(pa.Codec("zstd").compress(data, asbytes=True))
-
-
 def _snappy(data: bytes) -> bytes:
     """Avro adds a checksum of the bytes before compression."""
     return bytes(pa.Codec("snappy").compress(data, asbytes=True)) + zlib.crc32(data).to_bytes(4, "big")
 
 
 _CODECS: Mapping[str, Callable[[bytes], bytes]] = {
-    "deflate": _deflate,
-    "zstandard": _zstandard,
+    "deflate": lambda data: bytes(deflate.deflate_compress(data, DEFLATE_LEVEL)),
+    "zstandard": lambda data: bytes(pa.Codec("zstd").compress(data, asbytes=True)),
     "snappy": _snappy,
     "null": bytes,
 }

@@ -30,19 +30,15 @@ SKIP = -1
 
 
 class Op(IntEnum):
-    """Instructions; operands follow in the order given here. ``length`` counts the integers of the nested code."""
+    """Instructions for reading, with their operands in order; ``length`` counts the integers of the nested code."""
 
     END = 0
     VARINT = 1
-    """sink"""
     BYTES = 2
-    """sink"""
     BOOL = 3
-    """sink"""
     FLOAT = 4
-    """sink"""
     DOUBLE = 5
-    """sink"""
+    """sink, as for the four before it"""
     FIXED = 6
     """sink, size"""
     MARK = 7
@@ -61,6 +57,22 @@ class Op(IntEnum):
     """length, code with END"""
     SKIP_MAP = 14
     """length, code with END"""
+
+
+class EncodeOp(IntEnum):
+    """Instructions for writing; the first operand is a column, others follow in the order given here."""
+
+    END = 0
+    VARINT = 1
+    BYTES = 2
+    BOOL = 3
+    FLOAT = 4
+    DOUBLE = 5
+    FIXED = 6
+    OPTIONAL = 7
+    """length of the code that follows, which is left out where the column is null"""
+    LIST = 8
+    """domain of the items, length, code with END"""
 
 
 REASONS = (
@@ -172,8 +184,14 @@ def compile_program(schema: str, want: Fields) -> Program:
     compiler = _Compiler()
     try:
         compiler.emit(parsed, want, "", 0)
-        compiler.code.append(Op.END)
-        return compiler.program()
+        return Program(
+            code=np.array([*compiler.code, Op.END], dtype=np.int32),
+            sinks=tuple(compiler.sinks),
+            domains=tuple(compiler.domains),
+            sink_operands=np.array(compiler.sink_operands, dtype=np.int64),
+            domain_operands=np.array(compiler.domain_operands, dtype=np.int64),
+            found=frozenset(compiler.found),
+        )
     except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
         raise CorruptMetadataError(f"the Avro schema is malformed: {error!r}") from error
 
@@ -192,16 +210,6 @@ class _Compiler:
         self.named: dict[str, Any] = {}
         self.open: list[str] = []
 
-    def program(self) -> Program:
-        return Program(
-            code=np.array(self.code, dtype=np.int32),
-            sinks=tuple(self.sinks),
-            domains=tuple(self.domains),
-            sink_operands=np.array(self.sink_operands, dtype=np.int64),
-            domain_operands=np.array(self.domain_operands, dtype=np.int64),
-            found=frozenset(self.found),
-        )
-
     def emit(self, avro: Any, want: Want | None, domain: str, depth: int) -> None:
         """Emit the code that reads one value of this Avro type; ``None`` steps over it."""
         if depth > MAX_DEPTH:
@@ -215,7 +223,7 @@ class _Compiler:
             self._union(avro, want, domain, depth)
             return
         kind = avro["type"]
-        if isinstance(kind, _NESTED) or kind in self.named:
+        if isinstance(kind, dict | list) or kind in self.named:
             self.emit(kind, want, domain, depth + 1)
             return
         if kind in ("record", "fixed", "enum"):
@@ -230,7 +238,11 @@ class _Compiler:
             case "array":
                 self._array(avro, want, domain, depth)
             case "map":
-                self._map(avro, want, depth)
+                if want is not None:
+                    expected = _described(want)
+                    raise CorruptMetadataError(f"the Avro schema has a map with text keys where {expected} is expected")
+                self.code.append(Op.SKIP_MAP)
+                self._nested(avro["values"], None, "", depth)
             case _:
                 self._scalar(avro, want, domain)
 
@@ -276,59 +288,51 @@ class _Compiler:
         self.open.append(avro["name"])
         for item in avro["fields"]:
             inner = wanted.get(item.get("field-id"))
-            if isinstance(inner, _NAMED):
+            if isinstance(inner, Scalar | Present | Items):
                 self.found.add(inner.name)
             self.emit(item["type"], inner, domain, depth + 1)
         self.open.pop()
 
     def _union(self, branches: list[Any], want: Want | None, domain: str, depth: int) -> None:
-        nulls = [position for position, branch in enumerate(branches) if branch == "null" or branch == _NULL]
+        nulls = [position for position, branch in enumerate(branches) if branch in ("null", {"type": "null"})]
         if len(branches) == 2 and len(nulls) == 1:
             self.code += [Op.OPTIONAL, nulls[0]]
-            with_length = self._open_length()
-            self.emit(branches[1 - nulls[0]], want, domain, depth + 1)
-            self._close_length(with_length)
+            self._nested(branches[1 - nulls[0]], want, domain, depth, end=False)
             return
-        self.code += [Op.UNION, len(branches)]
-        length_at = self._open_length()
-        table_at = len(self.code)
-        self.code += [0] * len(branches)
+        self.code += [Op.UNION, len(branches), 0, *[0] * len(branches)]
+        first = len(self.code)
         for position, branch in enumerate(branches):
-            self.code[table_at + position] = len(self.code) - table_at - len(branches)
+            self.code[first - len(branches) + position] = len(self.code) - first
             self.emit(branch, want, domain, depth + 1)
             self.code.append(Op.END)
-        self.code[length_at] = len(self.code) - table_at - len(branches)
+        self.code[first - len(branches) - 1] = len(self.code) - first
 
     def _array(self, avro: Mapping[str, Any], want: Want | None, domain: str, depth: int) -> None:
-        match want:
-            case None if self._keyed(avro, None, domain):
-                pass
-            case None:
-                self._block(Op.SKIP_ARRAY, avro["items"], None, domain, depth)
-            case Items():
-                self._list(avro, want, domain, depth)
-            case Keyed() if self._keyed(avro, want, domain):
-                pass
-            case _:
-                raise CorruptMetadataError(f"the Avro schema has an array where {_described(want)} is expected")
+        if isinstance(want, Items):
+            if domain:
+                raise CorruptMetadataError(f"the Avro schema has a list within a list at {want.name!r}")
+            self.domains.append(want.name)
+            self.code.append(Op.LIST)
+            self._sink(want.name, Kind.INT, domain, avro)
+            self.domain_operands.append(len(self.code))
+            self.code.append(len(self.domains) - 1)
+            self._nested(avro["items"], want.item, want.name, depth)
+        elif (want is None or isinstance(want, Keyed)) and self._keyed(avro, want, domain):
+            pass
+        elif want is None:
+            self.code.append(Op.SKIP_ARRAY)
+            self._nested(avro["items"], None, domain, depth)
+        else:
+            raise CorruptMetadataError(f"the Avro schema has an array where {_described(want)} is expected")
 
-    def _map(self, avro: Mapping[str, Any], want: Want | None, depth: int) -> None:
-        if want is not None:
-            raise CorruptMetadataError(f"the Avro schema has a map with text keys where {_described(want)} is expected")
-        self._block(Op.SKIP_MAP, avro["values"], None, "", depth)
-
-    def _list(self, avro: Mapping[str, Any], want: Items, domain: str, depth: int) -> None:
-        if domain:
-            raise CorruptMetadataError(f"the Avro schema has a list within a list at {want.name!r}")
-        self.domains.append(want.name)
-        self.code.append(Op.LIST)
-        self._sink(want.name, Kind.INT, domain, avro)
-        self.domain_operands.append(len(self.code))
-        self.code.append(len(self.domains) - 1)
-        length_at = self._open_length()
-        self.emit(avro["items"], want.item, want.name, depth + 1)
-        self.code.append(Op.END)
-        self._close_length(length_at)
+    def _nested(self, avro: Any, want: Want | None, domain: str, depth: int, *, end: bool = True) -> None:
+        """Emit the code of a nested value, its length before it."""
+        at = len(self.code)
+        self.code.append(0)
+        self.emit(avro, want, domain, depth + 1)
+        if end:
+            self.code.append(Op.END)
+        self.code[at] = len(self.code) - at - 1
 
     def _keyed(self, avro: Mapping[str, Any], want: Keyed | None, domain: str) -> bool:
         """An Iceberg map with integer keys: an array of records with a key and, after it, a value.
@@ -354,27 +358,10 @@ class _Compiler:
                 self._sink(f"{want.prefix}{key}", kind, domain, value_type)
         return True
 
-    def _block(self, op: Op, avro: Any, want: Want | None, domain: str, depth: int) -> None:
-        self.code.append(op)
-        length_at = self._open_length()
-        self.emit(avro, want, domain, depth + 1)
-        self.code.append(Op.END)
-        self._close_length(length_at)
-
-    def _open_length(self) -> int:
-        self.code.append(0)
-        return len(self.code) - 1
-
-    def _close_length(self, length_at: int) -> None:
-        self.code[length_at] = len(self.code) - length_at - 1
-
 
 _PLAIN = frozenset({"int", "long", "boolean", "float", "double", "string", "bytes"})
 """Types that a name alone tells."""
 
-_NULL = {"type": "null"}
-_NESTED = (dict, list)
-_NAMED = (Scalar, Present, Items)
 _SCALARS: Mapping[str, tuple[Op, Kind]] = {
     "int": (Op.VARINT, Kind.INT),
     "long": (Op.VARINT, Kind.INT),
@@ -399,14 +386,7 @@ def _unwrap_optional(avro: Any) -> tuple[Any, int]:
 
 
 def _described(want: Want) -> str:
-    match want:
-        case Scalar(name):
-            return f"the value {name!r}"
-        case Present(name):
-            return f"{name!r}"
-        case Items(name):
-            return f"the list {name!r}"
-        case Keyed(prefix):
-            return f"the map {prefix!r}"
-        case Fields():
-            return "a record"
+    if isinstance(want, Fields):
+        return "a record"
+    noun = {Scalar: "the value ", Items: "the list ", Keyed: "the map "}.get(type(want), "")
+    return f"{noun}{(want.prefix if isinstance(want, Keyed) else want.name)!r}"

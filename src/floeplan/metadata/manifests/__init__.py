@@ -8,12 +8,11 @@ nothing that an entry holds is lost when it is written again.
 Reading order:
 
 - ``manifest_list``: one row per manifest.
-- ``entries``: one row per manifest entry, and which columns to read.
+- ``entries``: one row per manifest entry, which columns to read, and entries that are made rather than read.
 - ``reader``: reads the entries of many manifests; detects truncated manifests and manifest lists.
 - ``assemble``: decoded columns to entry columns, with inheritance applied.
-- ``bounds``, ``typed_values``: Iceberg's single-value serialization and physical values as typed vectors.
+- ``values``: Iceberg's single-value bytes, physical vectors and logical Arrow types, converted into each other.
 - ``stats``: summaries, partition tuples and bounds in the form predicates are evaluated on.
-- ``new_entries``: entries made from columns, concatenated, or with another status.
 - ``schemas``, ``writer``, ``list_writer``: writing manifests and manifest lists.
 
 Snapshots are read through ``floeplan.snapshot.reader``; only commits use this package directly.

@@ -1,10 +1,10 @@
-"""Manifest entries of many manifests as one columnar table.
+"""Manifest entries of many manifests as one columnar table: read, made from columns, or with another status.
 
 ``EntriesTable`` wraps an Arrow table: one row per entry, in the order of the manifests and of the entries within them.
 Columns (see ``entry_columns`` for all names) are plain vectors without Python objects per entry:
 
 ==================================================  =======================================================
-``manifest``, ``ordinal``                           row of the manifest list, position within the manifest
+``manifest``, ``ordinal``                           row of the manifest list, number among the manifest's live entries
 ``spec_id``, ``status``, ``content``                small integers; the spec is the manifest list's
 ``sequence_number``, ``file_sequence_number``,      int64, inherited as the specification says
 ``snapshot_id``, ``first_row_id``
@@ -18,12 +18,16 @@ Columns (see ``entry_columns`` for all names) are plain vectors without Python o
 ``lower_bounds`` and other whole maps               large_list<struct<key: int32, value>>
 ==================================================  =======================================================
 
-Partition values are in the physical domain of ``floeplan.predicate.stats.Vector``.
+Partition values are in the physical domain of ``floeplan.predicate.stats.Vector``. The ordinal of a DELETED entry is
+-1, so that live entries have the same ordinal whether DELETED ones were read or not.
+
+Entries that are made rather than read (``new_entries``, ``concat_entries``) have every column that a manifest can hold;
+null sequence numbers, snapshot ids and first row ids are inherited.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -31,68 +35,80 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.types import PrimitiveType
+from pyiceberg.types import PrimitiveType, UnknownType
 
 from floeplan.metadata.avro.program import Fields, Items, Keyed, Scalar, Want
+from floeplan.metadata.manifests.manifest_list import ManifestListTable
+from floeplan.metadata.manifests.values import number_array, partition_arrow_type
+from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.stats import POOL
 from floeplan.vectors import Ints, Mask, valid_mask
-
-# Field ids of the Iceberg specification, by column name.
-
-STATUS, SNAPSHOT_ID, DATA_FILE, SEQUENCE_NUMBER, FILE_SEQUENCE_NUMBER = 0, 1, 2, 3, 4
-PARTITION = 102
 
 REQUIRED = frozenset({"status", "file_path", "record_count", "file_size_in_bytes"})
 """Columns every manifest must have."""
 
+DATA_FILE, PARTITION = 2, 102
+"""Field ids of the records within an entry."""
 
-def _map(name: str, key_id: int, value_id: int) -> Items:
-    return Items(name, Fields(((key_id, Scalar(f"{name}.key")), (value_id, Scalar(f"{name}.value")))))
+_INT64, _INTS = pa.int64(), pa.large_list(pa.int64())
+_ENTRY: Mapping[str, tuple[int, pa.DataType]] = {
+    "status": (0, pa.int8()),
+    "snapshot_id": (1, _INT64),
+    "sequence_number": (3, _INT64),
+    "file_sequence_number": (4, _INT64),
+}
+_DATA_FILE: Mapping[str, tuple[int, pa.DataType]] = {
+    "content": (134, pa.int8()),
+    "file_path": (100, pa.large_string()),
+    "file_format": (101, pa.large_string()),
+    "record_count": (103, _INT64),
+    "file_size_in_bytes": (104, _INT64),
+    "key_metadata": (131, pa.large_binary()),
+    "split_offsets": (132, _INTS),
+    "equality_ids": (135, _INTS),
+    "sort_order_id": (140, _INT64),
+    "first_row_id": (142, _INT64),
+    "referenced_data_file": (143, pa.large_string()),
+    "content_offset": (144, _INT64),
+    "content_size_in_bytes": (145, _INT64),
+}
+"""Field id of the specification and Arrow type of each column."""
 
+_MAPS = {
+    "column_sizes": (108, 117, 118),
+    "value_counts": (109, 119, 120),
+    "null_value_counts": (110, 121, 122),
+    "nan_value_counts": (137, 138, 139),
+    "lower_bounds": (125, 126, 127),
+    "upper_bounds": (128, 129, 130),
+}
+"""Field ids of each map of statistics, its keys and its values."""
 
-_ENTRY: Mapping[str, tuple[int, Want]] = {
-    "status": (STATUS, Scalar("status")),
-    "snapshot_id": (SNAPSHOT_ID, Scalar("snapshot_id")),
-    "sequence_number": (SEQUENCE_NUMBER, Scalar("sequence_number")),
-    "file_sequence_number": (FILE_SEQUENCE_NUMBER, Scalar("file_sequence_number")),
+_BOUNDS = ("lower_bounds", "upper_bounds")
+
+STATS = {
+    "value_count": "value_counts",
+    "null_count": "null_value_counts",
+    "nan_count": "nan_value_counts",
+    "lower": "lower_bounds",
+    "upper": "upper_bounds",
 }
-_DATA_FILE: Mapping[str, tuple[int, Want]] = {
-    "content": (134, Scalar("content")),
-    "file_path": (100, Scalar("file_path")),
-    "file_format": (101, Scalar("file_format")),
-    "record_count": (103, Scalar("record_count")),
-    "file_size_in_bytes": (104, Scalar("file_size_in_bytes")),
-    "key_metadata": (131, Scalar("key_metadata")),
-    "split_offsets": (132, Items("split_offsets", Scalar("split_offsets[]"))),
-    "equality_ids": (135, Items("equality_ids", Scalar("equality_ids[]"))),
-    "sort_order_id": (140, Scalar("sort_order_id")),
-    "first_row_id": (142, Scalar("first_row_id")),
-    "referenced_data_file": (143, Scalar("referenced_data_file")),
-    "content_offset": (144, Scalar("content_offset")),
-    "content_size_in_bytes": (145, Scalar("content_size_in_bytes")),
-}
-_MAPS: Mapping[str, tuple[int, Want]] = {
-    "column_sizes": (108, _map("column_sizes", 117, 118)),
-    "value_counts": (109, _map("value_counts", 119, 120)),
-    "null_value_counts": (110, _map("null_value_counts", 121, 122)),
-    "nan_value_counts": (137, _map("nan_value_counts", 138, 139)),
-    "lower_bounds": (125, _map("lower_bounds", 126, 127)),
-    "upper_bounds": (128, _map("upper_bounds", 129, 130)),
-}
-_STATS = {
-    "value_count.": 109,
-    "null_count.": 110,
-    "nan_count.": 137,
-    "lower.": 125,
-    "upper.": 128,
-}
-_COLUMN_SIZES = 108
+"""Columns of statistics by field id, and the map each comes from."""
+
 
 ALL_COLUMNS = frozenset({*_ENTRY, *_DATA_FILE})
 """Everything but statistics."""
 
 FIELD_IDS = {name: found[0] for name, found in {**_ENTRY, **_DATA_FILE}.items()} | {"spec_id": 141}
 """The field ids of the specification."""
+
+ENTRY_TYPES: Mapping[str, pa.DataType] = {
+    "spec_id": pa.int32(),
+    **{name: found[1] for name, found in {**_ENTRY, **_DATA_FILE}.items()},
+    **dict.fromkeys(_MAPS, pa.large_list(pa.struct([("key", pa.int32()), ("value", _INT64)]))),
+    **dict.fromkeys(_BOUNDS, pa.large_list(pa.struct([("key", pa.int32()), ("value", pa.large_binary())]))),
+}
+"""Arrow types of the columns of whole entries, the partition tuple apart; a map is a list of (field id, value)."""
 
 STAT_MAPS = tuple(_MAPS)
 """The statistics as whole maps from field id to value."""
@@ -139,17 +155,24 @@ class EntryColumns:
     def want(self, partition: Mapping[int, str]) -> Fields:
         """What to decode of a manifest; ``partition`` names the column of each partition field id of its spec."""
         names = self.names | NEEDED
-        of_file = {**_DATA_FILE, **_MAPS}
-        data_file: list[tuple[int, Want]] = [want for name, want in of_file.items() if name in names]
+        entry: list[tuple[int, Want]] = [(i, Scalar(name)) for name, (i, _) in _ENTRY.items() if name in names]
+        data_file: list[tuple[int, Want]] = []
+        for name, (field_id, type_) in _DATA_FILE.items():
+            if name in names:
+                is_list = pa.types.is_large_list(type_)
+                data_file.append((field_id, Items(name, Scalar(f"{name}[]")) if is_list else Scalar(name)))
+        for name in self.maps:
+            field_id, key_id, value_id = _MAPS[name]
+            pair = Fields(((key_id, Scalar(f"{name}.key")), (value_id, Scalar(f"{name}.value"))))
+            data_file.append((field_id, Items(name, pair)))
         if self.partition and partition:
             columns = tuple((field_id, Scalar(name)) for field_id, name in sorted(partition.items()))
             data_file.append((PARTITION, Fields(columns)))
         if self.stats:
             keys = tuple(sorted(self.stats))
-            data_file += [(field_id, Keyed(prefix, keys)) for prefix, field_id in _STATS.items()]
+            data_file += [(_MAPS[source][0], Keyed(f"{prefix}.", keys)) for prefix, source in STATS.items()]
         if self.sizes:
-            data_file.append((_COLUMN_SIZES, Keyed("column_size.", tuple(sorted(self.sizes)))))
-        entry = [want for name, want in _ENTRY.items() if name in names]
+            data_file.append((_MAPS["column_sizes"][0], Keyed("column_size.", tuple(sorted(self.sizes)))))
         return Fields((*entry, (DATA_FILE, Fields(tuple(data_file)))))
 
     def column_names(self, partition: Iterable[int]) -> list[str]:
@@ -157,7 +180,7 @@ class EntryColumns:
         names = [name for name in (*_ENTRY, *_DATA_FILE, *_MAPS) if name in self.names | NEEDED]
         if self.partition:
             names += [partition_column(field_id) for field_id in partition]
-        names += [f"{prefix}{field_id}" for field_id in sorted(self.stats) for prefix in _STATS]
+        names += [f"{prefix}.{field_id}" for field_id in sorted(self.stats) for prefix in STATS]
         return names + [f"column_size.{field_id}" for field_id in sorted(self.sizes)]
 
     def only(self, names: Iterable[str]) -> EntryColumns:
@@ -165,10 +188,8 @@ class EntryColumns:
         few = frozenset(names)
         return EntryColumns(
             names=self.names & few,
-            stats=frozenset(
-                field_id for field_id in self.stats if any(f"{prefix}{field_id}" in few for prefix in _STATS)
-            ),
-            sizes=frozenset(field_id for field_id in self.sizes if f"column_size.{field_id}" in few),
+            stats=frozenset(i for i in self.stats if any(f"{prefix}.{i}" in few for prefix in STATS)),
+            sizes=frozenset(i for i in self.sizes if f"column_size.{i}" in few),
             partition=self.partition and any(name.startswith(partition_column("")) for name in few),
         )
 
@@ -191,6 +212,34 @@ class Content(IntEnum):
     DATA = 0
     POSITION_DELETES = 1
     EQUALITY_DELETES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where each entry comes from: its row of the manifest list, and the row of the first entry of that manifest."""
+
+    manifests: ManifestListTable
+    manifest: Ints
+    first_entry: Ints
+
+    @classmethod
+    def of(cls, manifests: ManifestListTable, rows: Ints, counts: Ints) -> Origin:
+        """From the manifests that were read and the number of entries of each."""
+        return cls(manifests, np.repeat(rows, counts), np.repeat(np.cumsum(counts) - counts, counts))
+
+    def __len__(self) -> int:
+        return len(self.manifest)
+
+    def columns(self, status: npt.NDArray[np.integer]) -> dict[str, pa.Array]:
+        """The columns ``manifest``, ``ordinal`` and ``spec_id`` of entries with this status."""
+        live = status != Status.DELETED
+        if live.all():
+            ordinal = np.arange(len(self)) - self.first_entry
+        else:
+            before = np.cumsum(live) - live
+            ordinal = np.where(live, before - before[self.first_entry], -1)
+        found = {"manifest": self.manifest, "ordinal": ordinal, "spec_id": self.manifests.spec_id[self.manifest]}
+        return {name: number_array(values.astype(np.int32)) for name, values in found.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,3 +336,98 @@ class EntriesTable:
     def take(self, rows: npt.NDArray[np.integer]) -> EntriesTable:
         """These rows, in this order."""
         return EntriesTable(self.table.take(pa.array(rows)).combine_chunks(), self.partition_types)
+
+
+def new_entries(
+    columns: Mapping[str, pa.Array],
+    union: UnionPartitionType,
+    partition_types: Mapping[int, PrimitiveType] | None = None,
+) -> EntriesTable:
+    """Entries of these columns; arrays are cast to the types entries have, columns that are not given are null.
+
+    Args:
+        columns: By the names of ``ENTRY_TYPES`` and ``partition.<union id>``.
+        union: The partition fields of the table's specs.
+        partition_types: Types of partition columns that no schema of the table knows any more.
+    """
+    rows = len(columns["file_path"])
+    types = _union_types(union) | dict(partition_types or {})
+    made = {}
+    for name, type_ in {**ENTRY_TYPES, **_partition_arrow_types(types)}.items():
+        given = columns.get(name)
+        made[name] = pa.nulls(rows, type_) if given is None else given if given.type == type_ else given.cast(type_)
+    return EntriesTable(pa.table(made), types)
+
+
+_WHOLE = EntryColumns(WHOLE)
+
+
+def no_entries(union: UnionPartitionType, columns: EntryColumns = _WHOLE) -> EntriesTable:
+    """The empty table that reading these columns from no manifest returns; statistics by field are not supported."""
+    types = _union_types(union)
+    named = {name: ENTRY_TYPES[name] for name in ("spec_id", *columns.column_names(()))} | _partition_arrow_types(types)
+    # One empty array per type: making them costs more than the rest of an empty plan.
+    nothing = {type_: pa.nulls(0, type_) for type_ in set(named.values())}
+    arrays = [nothing[type_] for type_ in named.values()]
+    return EntriesTable(pa.Table.from_arrays(arrays, names=list(named)), types)
+
+
+def concat_entries(tables: Sequence[EntriesTable], union: UnionPartitionType) -> EntriesTable:
+    """Concatenate whole entries under the partition columns of the union; ``manifest`` and ``ordinal`` are dropped.
+
+    A partition column whose type one table does not know (it is null there) takes the type of the others.
+    """
+    filled = [table for table in tables if len(table)]
+    if not filled:
+        return no_entries(union)
+    types = _union_types(union)
+    for table in filled:
+        types |= {key: type_ for key, type_ in table.partition_types.items() if not isinstance(type_, UnknownType)}
+    names = ["spec_id", *sorted(WHOLE), *(partition_column(key) for key in types)]
+    made = {
+        name: concat_columns([table.array(name) if name in table else pa.nulls(len(table)) for table in filled])
+        for name in names
+    }
+    return EntriesTable(pa.table(made), types)
+
+
+def concat_columns(pieces: Sequence[pa.Array]) -> pa.Array:
+    """Concatenate pieces of a column; a piece of unknown type is null and takes the type of the others.
+
+    Raises:
+        pa.ArrowInvalid: Two pieces have different types.
+    """
+    if len(pieces) == 1:
+        return pieces[0]
+    type_ = next((piece.type for piece in pieces if not pa.types.is_null(piece.type)), pa.null())
+    return pa.concat_arrays([pa.nulls(len(p), type_) if pa.types.is_null(p.type) else p for p in pieces])
+
+
+def with_status(entries: EntriesTable, status: Ints, snapshot_id: Ints) -> EntriesTable:
+    """The same files with another status and snapshot id; -1 leaves the snapshot id to be inherited."""
+    table = entries.table
+    for name, values, missing in (("status", status, None), ("snapshot_id", snapshot_id, snapshot_id < 0)):
+        column = pa.array(values, ENTRY_TYPES[name], mask=missing)
+        table = table.set_column(table.schema.get_field_index(name), name, column)
+    return EntriesTable(table, entries.partition_types)
+
+
+def carried_over(entries: EntriesTable, removed: Mask, snapshot_id: int) -> EntriesTable:
+    """Entries as a snapshot writes them again: the removed ones DELETED, others EXISTING, deleted ones gone.
+
+    Files that the snapshot itself added stay ADDED, and those it removed before stay DELETED.
+    """
+    own = entries.ints("snapshot_id") == snapshot_id
+    status = np.where(own, entries.status, Status.EXISTING)
+    status = np.where(removed, Status.DELETED, status)
+    written_by = np.where(removed, snapshot_id, entries.ints("snapshot_id"))
+    keep = own | (entries.status != Status.DELETED)
+    return with_status(entries, status, written_by).filter(keep)
+
+
+def _union_types(union: UnionPartitionType) -> dict[int, PrimitiveType]:
+    return {field.id: field.bound.column.type for field in union.fields}
+
+
+def _partition_arrow_types(types: Mapping[int, PrimitiveType]) -> dict[str, pa.DataType]:
+    return {partition_column(key): partition_arrow_type(type_) for key, type_ in types.items()}

@@ -19,17 +19,16 @@ from pyiceberg.io import FileIO
 from floeplan.errors import CorruptMetadataError, UnsupportedError
 from floeplan.metadata.avro.encoder import ENCODER, Encoder, avro_file, compile_encoder
 from floeplan.metadata.files import write_file
-from floeplan.metadata.manifests.assemble import number_array
 from floeplan.metadata.manifests.manifest_list import (
     DATA,
     DELETES,
     MANIFEST_COUNT,
     UNKNOWN,
     ManifestListTable,
-    Summaries,
 )
 from floeplan.metadata.manifests.schemas import list_layout
-from floeplan.vectors import Ints, Mask
+from floeplan.metadata.manifests.values import number_array
+from floeplan.vectors import Mask
 
 _COUNTS = ("added_files", "existing_files", "deleted_files", "added_rows", "existing_rows", "deleted_rows")
 
@@ -54,11 +53,12 @@ class ListedSnapshot:
 
     def header(self) -> dict[str, str]:
         """What the file says of the snapshot."""
-        header = {"snapshot-id": str(self.snapshot_id), "parent-snapshot-id": _text(self.parent_snapshot_id)}
+        parent, first_row_id = ("null" if n is None else str(n) for n in (self.parent_snapshot_id, self.first_row_id))
+        header = {"snapshot-id": str(self.snapshot_id), "parent-snapshot-id": parent}
         if self.format_version > 1:
             header["sequence-number"] = str(self.sequence_number)
         if self.format_version > 2:
-            header["first-row-id"] = _text(self.first_row_id)
+            header["first-row-id"] = first_row_id
         return header | {"format-version": str(self.format_version)}
 
 
@@ -102,19 +102,25 @@ def encode_manifest_list(
 ) -> EncodedList:
     """The bytes of a manifest list."""
     _check(manifests, snapshot)
-    assigned = _with_sequence_numbers(manifests, snapshot.sequence_number)
+    is_new = manifests.sequence_number == UNKNOWN
+    has_no_oldest = manifests.min_sequence_number == UNKNOWN
+    assigned = replace(
+        manifests,
+        sequence_number=np.where(is_new, snapshot.sequence_number, manifests.sequence_number),
+        min_sequence_number=np.where(has_no_oldest, snapshot.sequence_number, manifests.min_sequence_number),
+    )
     next_row_id = None
     if snapshot.format_version > 2 and snapshot.first_row_id is not None:
-        assigned, next_row_id = _with_row_ids(assigned, snapshot.first_row_id)
+        takes = (manifests.content == DATA) & (manifests.first_row_id == UNKNOWN)
+        rows = np.where(takes, manifests.added_rows + manifests.existing_rows, 0)
+        ends = snapshot.first_row_id + np.cumsum(rows)
+        assigned = replace(assigned, first_row_id=np.where(takes, ends - rows, manifests.first_row_id))
+        next_row_id = int(ends[-1]) if len(ends) else snapshot.first_row_id
     layout = list_layout(snapshot.format_version)
     header = snapshot.header() | {"iceberg.schema": layout.iceberg, MANIFEST_COUNT: str(len(assigned))}
     program = compile_encoder(layout.avro)
     data = avro_file(layout.avro, program, _columns(assigned), len(assigned), header, codec, encoder)
     return EncodedList(data, assigned, next_row_id)
-
-
-def _text(number: int | None) -> str:
-    return "null" if number is None else str(number)
 
 
 def _check(manifests: ManifestListTable, snapshot: ListedSnapshot) -> None:
@@ -139,45 +145,10 @@ def _refuse(manifests: ManifestListTable, wrong: Mask, why: str) -> None:
     raise CorruptMetadataError(f"manifest {path} {why}", context={"manifest": path})
 
 
-def _with_sequence_numbers(manifests: ManifestListTable, sequence_number: int) -> ManifestListTable:
-    new = manifests.sequence_number == UNKNOWN
-    oldest = np.where(manifests.min_sequence_number == UNKNOWN, sequence_number, manifests.min_sequence_number)
-    return replace(
-        manifests,
-        sequence_number=np.where(new, sequence_number, manifests.sequence_number),
-        min_sequence_number=oldest,
-    )
-
-
-def _with_row_ids(manifests: ManifestListTable, first_row_id: int) -> tuple[ManifestListTable, int]:
-    takes = (manifests.content == DATA) & (manifests.first_row_id == UNKNOWN)
-    rows = np.where(takes, manifests.added_rows + manifests.existing_rows, 0)
-    ends = first_row_id + np.cumsum(rows)
-    assigned = replace(manifests, first_row_id=np.where(takes, ends - rows, manifests.first_row_id))
-    return assigned, int(ends[-1]) if len(ends) else first_row_id
-
-
 def _columns(manifests: ManifestListTable) -> dict[str, pa.Array]:
-    columns = {f"{name}_count": _optional(getattr(manifests, name)) for name in _COUNTS}
-    return columns | {
-        "manifest_path": manifests.path,
-        "manifest_length": number_array(manifests.length, None),
-        "partition_spec_id": number_array(manifests.spec_id, None),
-        "content": number_array(manifests.content, None),
-        "sequence_number": number_array(manifests.sequence_number, None),
-        "min_sequence_number": number_array(manifests.min_sequence_number, None),
-        "added_snapshot_id": number_array(manifests.added_snapshot_id, None),
-        "partitions": _partitions(manifests.summaries),
-        "first_row_id": _optional(manifests.first_row_id),
-    }
-
-
-def _optional(numbers: Ints) -> pa.Array:
-    return number_array(numbers, numbers != UNKNOWN)
-
-
-def _partitions(summaries: Summaries) -> pa.Array:
-    items = pa.StructArray.from_arrays(
+    """The columns by the names they have in Avro."""
+    summaries = manifests.summaries
+    partitions = pa.StructArray.from_arrays(
         [
             pa.array(summaries.contains_null),
             pa.array(summaries.contains_nan == 1, mask=summaries.contains_nan == UNKNOWN),
@@ -186,4 +157,15 @@ def _partitions(summaries: Summaries) -> pa.Array:
         ],
         names=["contains_null", "contains_nan", "lower_bound", "upper_bound"],
     )
-    return pa.LargeListArray.from_arrays(pa.array(summaries.offsets), items)
+    columns = {
+        "manifest_path": manifests.path,
+        "manifest_length": number_array(manifests.length),
+        "partition_spec_id": number_array(manifests.spec_id),
+        "partitions": pa.LargeListArray.from_arrays(pa.array(summaries.offsets), partitions),
+    }
+    for name in ("content", "sequence_number", "min_sequence_number", "added_snapshot_id"):
+        columns[name] = number_array(getattr(manifests, name))
+    for name in (*_COUNTS, "first_row_id"):
+        numbers = getattr(manifests, name)
+        columns[f"{name}_count" if name in _COUNTS else name] = number_array(numbers, numbers != UNKNOWN)
+    return columns

@@ -7,12 +7,11 @@ is data, sequence numbers are 0, and a missing spec id is 0. Counts and row ids 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyiceberg.io import FileIO
 
 from floeplan.errors import CorruptMetadataError
@@ -21,16 +20,15 @@ from floeplan.metadata.avro.decoder import (
     AvroReader,
     ColumnReader,
     Decoder,
-    Header,
     RawColumn,
     corrupt,
     stored_blocks,
 )
 from floeplan.metadata.avro.program import Fields, Items, Present, Scalar, compile_program
 from floeplan.metadata.files import read_file
-from floeplan.metadata.manifests.bounds import as_text
+from floeplan.metadata.manifests.values import as_text
 from floeplan.text import parse_count
-from floeplan.vectors import Ints, Mask, all_set
+from floeplan.vectors import Ints, Mask, all_set, offsets_of
 
 DATA, DELETES = 0, 1
 """Content of a manifest."""
@@ -97,13 +95,16 @@ class Summaries:
     def none(cls, manifests: int) -> Summaries:
         """No manifest has summaries."""
         empty = pa.array([], pa.large_binary())
-        return cls(
-            np.zeros(manifests + 1, dtype=np.int64),
-            np.zeros(0, dtype=np.bool_),
-            np.zeros(0, dtype=np.int8),
-            empty,
-            empty,
-        )
+        offsets = np.zeros(manifests + 1, dtype=np.int64)
+        return cls(offsets, np.zeros(0, dtype=np.bool_), np.zeros(0, dtype=np.int8), empty, empty)
+
+    def take(self, rows: Ints) -> Summaries:
+        """Those of these manifests, in their order."""
+        counts = np.diff(self.offsets)[rows]
+        offsets = offsets_of(counts)
+        at = np.arange(offsets[-1]) + np.repeat(self.offsets[rows] - offsets[:-1], counts)
+        lower, upper = (bounds.take(pa.array(at)) for bounds in (self.lower, self.upper))
+        return Summaries(offsets, self.contains_null[at], self.contains_nan[at], lower, upper)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,13 +150,11 @@ class ManifestListTable:
 
     def take(self, rows: Ints) -> ManifestListTable:
         """The manifests of these rows, in their order."""
-        numbers = {name: getattr(self, name)[rows] for name in _NUMBERS}
-        return replace(
-            self,
+        return ManifestListTable(
             path=self.path.take(pa.array(rows)),
             has_key_metadata=self.has_key_metadata[rows],
-            summaries=_take_summaries(self.summaries, rows),
-            **numbers,
+            summaries=self.summaries.take(rows),
+            **{name: getattr(self, name)[rows] for name in _NUMBERS},
         )
 
 
@@ -173,49 +172,34 @@ def parse_manifest_list(data: bytes, location: str, *, decoder: type[Decoder] = 
     program = compile_program(header.schema, _WANT)
     if not {"path", "length"} <= program.found:
         raise CorruptMetadataError(f"{location} is not a manifest list", context={"file": location})
-    reader = ColumnReader(decoder, expected=_expected(data, header, location))
+    # Allocate for as many manifests to a byte as the first block has, as far as that can be.
+    first = next(stored_blocks(data, header, location), None)
+    expected = 0 if first is None else first.records * len(data) // max(first.size, 1)
+    reader = ColumnReader(decoder, expected=min(expected, len(data) // _LEAST_BYTES))
     for block in avro.blocks(data, header, location):
         reader.read(program, block, location)
     count = reader.records
-    _check_whole(header, count, location, len(data))
+    recorded = parse_count(header.metadata.get(MANIFEST_COUNT, b"").decode("utf-8", "replace"))
+    if recorded is not None and count < recorded:
+        raise corrupt(
+            location, len(data), f"the file ends here after {count} of the {recorded} manifests it should list"
+        )
     columns = reader.finish()
-    path = _text(columns.get("path"), location)
+    path = pa.array([], pa.large_string())
+    if "path" in columns:
+        if not all_set(columns["path"].valid):
+            raise CorruptMetadataError(f"{location} lacks the path of a manifest", context={"file": location})
+        try:
+            path = as_text(columns["path"].to_arrow())
+        except pa.ArrowInvalid as error:
+            raise CorruptMetadataError(
+                f"{location} has a path that is not UTF-8", context={"file": location}
+            ) from error
     return ManifestListTable(
         path=path,
         has_key_metadata=columns["key_metadata"].valid if "key_metadata" in columns else np.zeros(count, np.bool_),
         summaries=_summaries(columns, count),
         **{name: _numbers(columns, name, count, location) for name in _NUMBERS},
-    )
-
-
-def _expected(data: bytes, header: Header, location: str) -> int:
-    """Manifests to make room for: as many to a byte as in the first block, as far as that can be."""
-    first = next(stored_blocks(data, header, location), None)
-    return 0 if first is None else min(first.records * len(data) // max(first.size, 1), len(data) // _LEAST_BYTES)
-
-
-def _check_whole(header: Header, count: int, location: str, size: int) -> None:
-    said = parse_count(header.metadata.get(MANIFEST_COUNT, b"").decode("utf-8", "replace"))
-    if said is not None and count < said:
-        raise corrupt(location, size, f"the file ends here after {count} of the {said} manifests it should list")
-
-
-def concat_manifest_lists(tables: Sequence[ManifestListTable]) -> ManifestListTable:
-    """The rows of several lists, one after the other."""
-    parts = [table.summaries for table in tables]
-    counts = np.concatenate([np.diff(part.offsets) for part in parts])
-    summaries = Summaries(
-        _offsets(counts),
-        np.concatenate([part.contains_null for part in parts]),
-        np.concatenate([part.contains_nan for part in parts]),
-        pa.concat_arrays([part.lower for part in parts]),
-        pa.concat_arrays([part.upper for part in parts]),
-    )
-    plain = [item.name for item in fields(ManifestListTable) if item.name not in ("path", "summaries")]
-    return ManifestListTable(
-        path=pa.concat_arrays([table.path for table in tables]),
-        summaries=summaries,
-        **{name: np.concatenate([getattr(table, name) for table in tables]) for name in plain},
     )
 
 
@@ -232,55 +216,37 @@ def _numbers(columns: dict[str, RawColumn], name: str, count: int, location: str
     return np.where(column.valid, values, missing)
 
 
-def _text(column: RawColumn | None, location: str) -> pa.Array:
-    if column is None:
-        return pa.array([], pa.large_string())
-    if not all_set(column.valid):
-        raise CorruptMetadataError(f"{location} lacks the path of a manifest", context={"file": location})
-    try:
-        return as_text(column.to_arrow())
-    except pa.ArrowInvalid as error:
-        raise CorruptMetadataError(f"{location} has a path that is not UTF-8", context={"file": location}) from error
-
-
 def _summaries(columns: dict[str, RawColumn], count: int) -> Summaries:
     listed = columns.get("summaries")
-    if listed is None:
-        return Summaries.none(count)
-    nan = columns.get("summary.contains_nan")
-    null = columns.get("summary.contains_null")
+    null, nan = columns.get("summary.contains_null"), columns.get("summary.contains_nan")
     lower, upper = columns.get("summary.lower"), columns.get("summary.upper")
-    if null is None or lower is None or upper is None:
+    if listed is None or null is None or lower is None or upper is None:
         return Summaries.none(count)
-    known_nan = nan is not None
+    contains_nan = np.full(len(null), UNKNOWN, dtype=np.int8)
+    if nan is not None:
+        contains_nan = np.where(nan.valid, nan.values, UNKNOWN).astype(np.int8)
     return Summaries(
-        offsets=_offsets(listed.values.astype(np.int64, copy=False)),
+        offsets=offsets_of(listed.values.astype(np.int64, copy=False)),
         contains_null=~null.valid | (null.values != 0),
-        contains_nan=(
-            np.where(nan.valid, nan.values, UNKNOWN).astype(np.int8)
-            if known_nan and nan is not None
-            else np.full(len(null), UNKNOWN, dtype=np.int8)
-        ),
+        contains_nan=contains_nan,
         lower=lower.to_arrow(),
         upper=upper.to_arrow(),
     )
 
 
-def _take_summaries(summaries: Summaries, rows: Ints) -> Summaries:
-    counts = np.diff(summaries.offsets)[rows]
-    offsets = _offsets(counts)
-    positions = np.arange(offsets[-1]) + np.repeat(summaries.offsets[rows] - offsets[:-1], counts)
-    picked = pa.array(positions)
-    return Summaries(
-        offsets,
-        summaries.contains_null[positions],
-        summaries.contains_nan[positions],
-        pc.take(summaries.lower, picked),
-        pc.take(summaries.upper, picked),
+def concat_manifest_lists(tables: Sequence[ManifestListTable]) -> ManifestListTable:
+    """The rows of several lists, one after the other."""
+    parts = [table.summaries for table in tables]
+    summaries = Summaries(
+        offsets_of(np.concatenate([np.diff(part.offsets) for part in parts])),
+        np.concatenate([part.contains_null for part in parts]),
+        np.concatenate([part.contains_nan for part in parts]),
+        pa.concat_arrays([part.lower for part in parts]),
+        pa.concat_arrays([part.upper for part in parts]),
     )
-
-
-def _offsets(counts: Ints) -> Ints:
-    offsets = np.zeros(len(counts) + 1, dtype=np.int64)
-    np.cumsum(counts, out=offsets[1:])
-    return offsets
+    plain = [*_NUMBERS, "has_key_metadata"]
+    return ManifestListTable(
+        path=pa.concat_arrays([table.path for table in tables]),
+        summaries=summaries,
+        **{name: np.concatenate([getattr(table, name) for table in tables]) for name in plain},
+    )

@@ -15,15 +15,15 @@ from collections.abc import Iterable
 
 import numpy as np
 import pyarrow as pa
-from pyiceberg.types import DoubleType, FloatType, PrimitiveType, UnknownType
+from pyiceberg.types import DoubleType, FloatType, UnknownType
 
-from floeplan.metadata.manifests.bounds import decode_bounds
 from floeplan.metadata.manifests.entries import EntriesTable, partition_column
-from floeplan.metadata.manifests.manifest_list import ManifestListTable, Summaries
+from floeplan.metadata.manifests.manifest_list import ManifestListTable
+from floeplan.metadata.manifests.values import decode_bounds
 from floeplan.partition.union import UnionField
 from floeplan.predicate.ir import Column
-from floeplan.predicate.stats import Bound, ColumnStats, StatsTable, Vector
-from floeplan.vectors import Ints, Mask, valid_mask
+from floeplan.predicate.stats import Bound, ColumnStats, StatsTable
+from floeplan.vectors import Mask, valid_mask
 
 _ABSENT = -1
 
@@ -33,15 +33,30 @@ def manifest_stats(
 ) -> StatsTable:
     """The partition summaries of each manifest, by union field id."""
     columns = {}
+    summaries = manifests.summaries
     for field in fields:
-        if isinstance(field.bound.column.type, UnknownType):
+        type_ = field.bound.column.type
+        if isinstance(type_, UnknownType):
             continue
-        at = _summary_positions(manifests, field)
-        if (at != _ABSENT).any():
-            columns[field.id] = _summary_stats(manifests.summaries, field.bound.column.type, at)
-    return StatsTable(
-        len(manifests), columns, np.ones(len(manifests), dtype=np.bool_) if nonempty is None else nonempty
-    )
+        # The index of the field's summary for each manifest; none where its spec does not have the field.
+        at = np.full(len(manifests), _ABSENT, dtype=np.int64)
+        for spec_id, position in field.positions.items():
+            index = summaries.offsets[:-1] + position
+            np.copyto(at, index, where=(manifests.spec_id == spec_id) & (index < summaries.offsets[1:]))
+        elsewhere = at == _ABSENT
+        if elsewhere.all():
+            continue
+        contains_null, contains_nan = summaries.contains_null[at], np.zeros_like(elsewhere)
+        # A manifest with a null but no lower bound has only nulls; for floats NaN must be known absent too.
+        only_null = contains_null & ~valid_mask(summaries.lower)[at] & ~elsewhere
+        if isinstance(type_, FloatType | DoubleType):
+            contains_nan = summaries.contains_nan[at] != 0
+            only_null &= ~contains_nan
+        lower, upper = decode_bounds(type_, summaries.lower, summaries.upper, at)
+        may_null, may_nan = contains_null | elsewhere, contains_nan | elsewhere
+        columns[field.id] = ColumnStats(may_null, may_nan, ~only_null, lower, upper)
+    every = np.ones(len(manifests), dtype=np.bool_)
+    return StatsTable(len(manifests), columns, every if nonempty is None else nonempty)
 
 
 def partition_stats(entries: EntriesTable, fields: Iterable[UnionField]) -> StatsTable:
@@ -51,62 +66,35 @@ def partition_stats(entries: EntriesTable, fields: Iterable[UnionField]) -> Stat
     for field in fields:
         name = partition_column(field.id)
         member = np.logical_or.reduce([spec_id == which for which in field.positions])
-        if member.any() and name in entries and not pa.types.is_null(entries.array(name).type):
-            columns[field.id] = _exact_stats(entries.array(name), member)
+        if not member.any() or name not in entries or pa.types.is_null(entries.array(name).type):
+            continue
+        column = entries.array(name)
+        valid, values = valid_mask(column), column
+        is_nan = np.zeros(len(column), dtype=np.bool_)
+        if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
+            values = np.frombuffer(column.buffers()[1], dtype=column.type.to_pandas_dtype())
+            values = values[column.offset : column.offset + len(column)]
+            is_nan = valid & np.isnan(values) if values.dtype.kind == "f" else is_nan
+        bound = Bound(values, valid & ~is_nan & member)
+        may_value = (valid & ~is_nan) | ~member
+        columns[field.id] = ColumnStats(~valid | ~member, is_nan | ~member, may_value, bound, bound)
     return StatsTable(len(entries), columns, entries.record_count != 0)
 
 
 def file_stats(entries: EntriesTable, columns: Iterable[Column]) -> StatsTable:
     """The bounds and counts of each file, by field id; columns whose statistics were not read are unknown."""
-    wanted = {column.field_id: column.type for column in columns}
-    known = {field_id: type_ for field_id, type_ in wanted.items() if f"lower.{field_id}" in entries}
     rows = entries.record_count
-    stats = {field_id: _column_stats(entries, rows, field_id, type_) for field_id, type_ in known.items()}
+    stats = {}
+    for field_id, type_ in {column.field_id: column.type for column in columns}.items():
+        if f"lower.{field_id}" not in entries:
+            continue
+        # Counts are used only when the value count equals the record count, or is not written.
+        values = entries.ints(f"value_count.{field_id}")
+        counted = (values < 0) | (values == rows)
+        nulls = np.where(counted, entries.ints(f"null_count.{field_id}"), -1)
+        nans = np.zeros_like(rows)
+        if isinstance(type_, FloatType | DoubleType):
+            nans = np.where(counted, entries.ints(f"nan_count.{field_id}"), -1)
+        lower, upper = decode_bounds(type_, entries.array(f"lower.{field_id}"), entries.array(f"upper.{field_id}"))
+        stats[field_id] = ColumnStats.from_counts(rows, nulls, nans, lower, upper)
     return StatsTable(len(entries), stats, rows != 0)
-
-
-def _column_stats(entries: EntriesTable, rows: Ints, field_id: int, type_: PrimitiveType) -> ColumnStats:
-    """Counts are used only when the value count equals the record count, or is not written."""
-    values = entries.ints(f"value_count.{field_id}")
-    counted = (values < 0) | (values == rows)
-    nulls = np.where(counted, entries.ints(f"null_count.{field_id}"), -1)
-    nans = np.zeros_like(rows)
-    if isinstance(type_, FloatType | DoubleType):
-        nans = np.where(counted, entries.ints(f"nan_count.{field_id}"), -1)
-    lower, upper = decode_bounds(type_, entries.array(f"lower.{field_id}"), entries.array(f"upper.{field_id}"))
-    return ColumnStats.from_counts(rows, nulls, nans, lower, upper)
-
-
-def _exact_stats(column: pa.Array, member: Mask) -> ColumnStats:
-    valid = valid_mask(column)
-    values: Vector = column
-    is_nan = np.zeros(len(column), dtype=np.bool_)
-    if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
-        values = np.frombuffer(column.buffers()[1], dtype=column.type.to_pandas_dtype())
-        values = values[column.offset : column.offset + len(column)]
-        is_nan = valid & np.isnan(values) if values.dtype.kind == "f" else is_nan
-    bound = Bound(values, valid & ~is_nan & member)
-    return ColumnStats(~valid | ~member, is_nan | ~member, (valid & ~is_nan) | ~member, bound, bound)
-
-
-def _summary_stats(summaries: Summaries, type_: PrimitiveType, at: Ints) -> ColumnStats:
-    """A manifest with a null but no lower bound has only nulls; for floats NaN must be known absent too."""
-    elsewhere = at == _ABSENT
-    contains_null = summaries.contains_null[at]
-    contains_nan = np.zeros_like(elsewhere)
-    only_null = contains_null & ~valid_mask(summaries.lower)[at] & ~elsewhere
-    if isinstance(type_, FloatType | DoubleType):
-        contains_nan = summaries.contains_nan[at] != 0
-        only_null &= ~contains_nan
-    lower, upper = decode_bounds(type_, summaries.lower, summaries.upper, at)
-    return ColumnStats(contains_null | elsewhere, contains_nan | elsewhere, ~only_null, lower, upper)
-
-
-def _summary_positions(manifests: ManifestListTable, field: UnionField) -> Ints:
-    """The index of the field's summary for each manifest, or ``_ABSENT``."""
-    offsets = manifests.summaries.offsets
-    at = np.full(len(manifests), _ABSENT, dtype=np.int64)
-    for spec_id, position in field.positions.items():
-        index = offsets[:-1] + position
-        np.copyto(at, index, where=(manifests.spec_id == spec_id) & (index < offsets[1:]))
-    return at

@@ -6,12 +6,15 @@ manifest list, an existing one is kept. A null snapshot id is the writing snapsh
 
 Fail-safe, before a byte is written: entries of another spec or kind, a column that was not read, a value the format
 version has no place for, and a file that was not added by this snapshot yet has no sequence number are errors.
+
+Partition summaries have bounds in the order in which Iceberg Java compares partition values: text by code points, bytes
+unsigned, UUIDs as two signed numbers, -0.0 before 0.0. Readers take a field without bounds for all null, so values of a
+type that has no bounds are an error.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,63 +30,14 @@ from pyiceberg.utils.decimal import decimal_required_bytes
 from floeplan.errors import CorruptMetadataError, UnsupportedError
 from floeplan.metadata.avro.encoder import ENCODER, Encoder, avro_file, compile_encoder
 from floeplan.metadata.files import write_file
-from floeplan.metadata.manifests.assemble import number_array
-from floeplan.metadata.manifests.bounds import lengths
 from floeplan.metadata.manifests.entries import STAT_MAPS, WHOLE, Content, EntriesTable, Status, partition_column
 from floeplan.metadata.manifests.manifest_list import DATA, DELETES, UNKNOWN, ManifestListTable, Summaries
 from floeplan.metadata.manifests.schemas import entry_layout
+from floeplan.metadata.manifests.values import fixed_width, lengths, list_array, number_array
 from floeplan.partition.fields import BoundField
 from floeplan.partition.transforms import from_physical
 from floeplan.partition.union import SpecProjection, UnionPartitionType
-from floeplan.vectors import Mask, valid_mask, validity_bitmap
-
-# Partition summaries. Bounds are in the order in which Iceberg Java compares partition values: text by code points,
-# bytes unsigned, UUIDs as two signed numbers, -0.0 before 0.0. Readers take a field without bounds for all null, so
-# values of a type that has no bounds are an error.
-
-
-@dataclass(frozen=True, slots=True)
-class FieldSummary:
-    """One field of a spec over the entries of a manifest."""
-
-    contains_null: bool
-    contains_nan: bool
-    lower: bytes | None
-    upper: bytes | None
-
-
-def summarise_field(type_: PrimitiveType, values: pa.Array) -> FieldSummary:
-    """The summary of a partition column."""
-    ordinary = values.drop_null()
-    contains_null = len(ordinary) < len(values)
-    contains_nan = False
-    if pa.types.is_floating(values.type):
-        is_nan = pc.is_nan(ordinary)
-        contains_nan = bool(pc.any(is_nan).as_py())
-        ordinary = ordinary.filter(pc.invert(is_nan))
-    if not len(ordinary):
-        return FieldSummary(contains_null, contains_nan, None, None)
-    lower, upper = _extremes(type_, ordinary)
-    return FieldSummary(contains_null, contains_nan, _single_value(type_, lower), _single_value(type_, upper))
-
-
-def _extremes(type_: PrimitiveType, values: pa.Array) -> tuple[Any, Any]:
-    if isinstance(type_, UUIDType):
-        halves = np.frombuffer(b"".join(pc.unique(values).to_pylist()), dtype=">i8").reshape(-1, 2)
-        order = np.lexsort((halves[:, 1], halves[:, 0]))
-        return halves[order[0]].tobytes(), halves[order[-1]].tobytes()
-    if pa.types.is_floating(values.type):
-        numbers = values.to_numpy(zero_copy_only=False)
-        order = np.lexsort((~np.signbit(numbers), numbers))
-        return float(numbers[order[0]]), float(numbers[order[-1]])
-    ends = pc.min_max(values)
-    return ends["min"].as_py(), ends["max"].as_py()
-
-
-def _single_value(type_: PrimitiveType, value: Any) -> bytes:
-    canonical: Any = from_physical(type_, value)
-    return to_bytes(type_, canonical)
-
+from floeplan.vectors import Ints, valid_mask
 
 _BLOCK_SIZE_IN_BYTES = 64 * 1024 * 1024
 """Format 1 requires a block size, which readers must ignore."""
@@ -171,15 +125,10 @@ def _check(entries: EntriesTable, spec: PartitionSpec, version: int, content: in
             f"format {version} does not have {', '.join(lost)}: upgrade the table",
             context=context | {"fields": lost},
         )
-    if version > 1:
-        _check_inheritance(entries, snapshot_id)
-
-
-def _check_inheritance(entries: EntriesTable, snapshot_id: int) -> None:
-    """Only files that this snapshot adds may inherit its sequence number."""
+    # Only files that this snapshot adds may inherit its sequence number.
     own = ~entries.valid("snapshot_id") | (entries.ints("snapshot_id") == snapshot_id)
     orphans = ~entries.valid("sequence_number") & ((entries.status != Status.ADDED) | ~own)
-    if orphans.any():
+    if version > 1 and orphans.any():
         path = entries.path[int(np.argmax(orphans))].as_py()
         raise CorruptMetadataError(
             f"{path} was not added by this snapshot and has no sequence number", context={"file": path}
@@ -191,13 +140,18 @@ def _columns(
 ) -> dict[str, pa.Array]:
     columns = {name: entries.array(name) for name in sorted(WHOLE)}
     columns["snapshot_id"] = columns["snapshot_id"].fill_null(snapshot_id)
-    columns["block_size_in_bytes"] = number_array(np.full(len(entries), _BLOCK_SIZE_IN_BYTES, dtype=np.int64), None)
+    columns["block_size_in_bytes"] = number_array(np.full(len(entries), _BLOCK_SIZE_IN_BYTES, dtype=np.int64))
     for name in STAT_MAPS:
         columns[name] = _without_null_values(columns[name])
     for field, type_ in zip(fields, types, strict=True):
+        if field.is_void:
+            continue
         name = _column_name(field)
-        if not field.is_void:
-            columns[name] = _avro_values(type_, entries.array(name))
+        values = columns[name] = entries.array(name)
+        if isinstance(type_, DecimalType):
+            columns[name] = _big_endian(type_, values)
+        elif isinstance(type_, FixedType) and (valid_mask(values) & (lengths(values) != len(type_))).any():
+            raise CorruptMetadataError(f"a partition value of type {type_} does not have {len(type_)} bytes")
     return columns
 
 
@@ -223,24 +177,11 @@ def _partition_type(field: BoundField, entries: EntriesTable) -> PrimitiveType:
 def _without_null_values(pairs: pa.Array) -> pa.Array:
     """Drop keys with a null value: maps in manifests have none."""
     items = pairs.flatten()
-    absent = pc.is_null(pc.struct_field(items, "value"))
-    if not pc.any(absent).as_py():
+    present = pc.is_valid(pc.struct_field(items, "value"))
+    if pc.all(present, min_count=0).as_py():
         return pairs
-    counts = np.asarray(pc.list_value_length(pairs).fill_null(0).to_numpy(zero_copy_only=False))
-    kept = np.concatenate([[0], np.cumsum(~np.asarray(absent.to_numpy(zero_copy_only=False)))])
-    offsets = kept[np.concatenate([[0], np.cumsum(counts)])].astype(np.int64)
-    bitmap, nulls = validity_bitmap(valid_mask(pairs))
-    children = [items.filter(pc.invert(absent))]
-    return pa.Array.from_buffers(pairs.type, len(pairs), [bitmap, pa.py_buffer(offsets)], nulls, children=children)
-
-
-def _avro_values(type_: PrimitiveType, values: pa.Array) -> pa.Array:
-    """A partition column in its Avro representation."""
-    if isinstance(type_, DecimalType):
-        return _big_endian(type_, values)
-    if isinstance(type_, FixedType) and (valid_mask(values) & (lengths(values) != len(type_))).any():
-        raise CorruptMetadataError(f"a partition value of type {type_} does not have {len(type_)} bytes")
-    return values
+    left = np.bincount(pc.list_parent_indices(pairs).filter(present).to_numpy(), minlength=len(pairs))
+    return list_array(pairs.type, left, valid_mask(pairs), items.filter(present))
 
 
 def _big_endian(type_: DecimalType, values: pa.Array) -> pa.Array:
@@ -252,35 +193,25 @@ def _big_endian(type_: DecimalType, values: pa.Array) -> pa.Array:
     if size > width:
         sign = np.where(matrix[:, :1] >= 0x80, 0xFF, 0).astype(np.uint8)
         matrix = np.hstack([np.repeat(sign, size - width, axis=1), matrix])
-    digits = np.ascontiguousarray(matrix[:, -size:])
-    offsets = np.arange(len(values) + 1, dtype=np.int64) * size
-    bitmap, nulls = validity_bitmap(valid_mask(values))
-    buffers = [bitmap, pa.py_buffer(offsets), pa.py_buffer(digits)]
-    return pa.Array.from_buffers(pa.large_binary(), len(values), buffers, nulls)
-
-
-def _summary(field: BoundField, type_: PrimitiveType, entries: EntriesTable) -> FieldSummary:
-    if field.is_void or isinstance(type_, UnknownType):
-        return FieldSummary(len(entries) > 0, False, None, None)
-    return summarise_field(type_, entries.array(_column_name(field)))
+    return fixed_width(matrix[:, -size:], valid_mask(values))
 
 
 def manifest_row(
     location: str, length: int, spec: SpecProjection, content: int, snapshot_id: int, entries: EntriesTable
 ) -> ManifestListTable:
     """The row of the manifest list of ``snapshot_id`` for a manifest with these entries."""
-    summaries = [_summary(field, _partition_type(field, entries), entries) for field in spec.fields]
+    summaries = [_summary(field, entries) for field in spec.fields]
     status, rows = entries.status, entries.record_count
     live = (status != Status.DELETED) & entries.valid("sequence_number")
     oldest = int(entries.sequence_number[live].min()) if live.any() else UNKNOWN
 
-    def one(number: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+    def one(number: int) -> Ints:
         return np.array([number], dtype=np.int64)
 
-    def counted(mask: Mask) -> dict[str, int]:
-        return {"files": int(mask.sum()), "rows": int(rows[mask].sum())}
-
-    counts = {name: counted(status == Status[name.upper()]) for name in ("added", "existing", "deleted")}
+    counts: dict[str, Ints] = {}
+    for name in ("added", "existing", "deleted"):
+        mask = status == Status[name.upper()]
+        counts |= {f"{name}_files": one(int(mask.sum())), f"{name}_rows": one(int(rows[mask].sum()))}
     return ManifestListTable(
         path=pa.array([location], pa.large_string()),
         length=one(length),
@@ -293,10 +224,40 @@ def manifest_row(
         has_key_metadata=np.zeros(1, dtype=np.bool_),
         summaries=Summaries(
             np.array([0, len(summaries)], dtype=np.int64),
-            np.array([s.contains_null for s in summaries], dtype=np.bool_),
-            np.array([s.contains_nan for s in summaries], dtype=np.int8),
-            pa.array([s.lower for s in summaries], pa.large_binary()),
-            pa.array([s.upper for s in summaries], pa.large_binary()),
+            np.array([null for null, _, _, _ in summaries], dtype=np.bool_),
+            np.array([nan for _, nan, _, _ in summaries], dtype=np.int8),
+            pa.array([lower for _, _, lower, _ in summaries], pa.large_binary()),
+            pa.array([upper for _, _, _, upper in summaries], pa.large_binary()),
         ),
-        **{f"{name}_{what}": one(number) for name, both in counts.items() for what, number in both.items()},
+        **counts,
     )
+
+
+def _summary(field: BoundField, entries: EntriesTable) -> tuple[bool, bool, bytes | None, bytes | None]:
+    """Whether a partition column has nulls and NaN, and the bounds of its other values."""
+    type_ = _partition_type(field, entries)
+    if field.is_void or isinstance(type_, UnknownType):
+        return len(entries) > 0, False, None, None
+    column = entries.array(_column_name(field))
+    values = column.drop_null()
+    contains_null = len(values) < len(column)
+    contains_nan = False
+    if pa.types.is_floating(values.type):
+        is_nan = pc.is_nan(values)
+        contains_nan = bool(pc.any(is_nan).as_py())
+        values = values.filter(pc.invert(is_nan))
+    ends: list[Any] = []
+    if not len(values):
+        pass
+    elif isinstance(type_, UUIDType):
+        halves = np.frombuffer(b"".join(pc.unique(values).to_pylist()), dtype=">i8").reshape(-1, 2)
+        order = np.lexsort((halves[:, 1], halves[:, 0]))
+        ends = [halves[order[0]].tobytes(), halves[order[-1]].tobytes()]
+    elif pa.types.is_floating(values.type):
+        numbers = values.to_numpy(zero_copy_only=False)
+        order = np.lexsort((~np.signbit(numbers), numbers))
+        ends = [float(numbers[order[0]]), float(numbers[order[-1]])]
+    else:
+        ends = list(pc.min_max(values).as_py().values())
+    lower, upper = [to_bytes(type_, from_physical(type_, end)) for end in ends] or (None, None)
+    return contains_null, contains_nan, lower, upper

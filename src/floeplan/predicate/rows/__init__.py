@@ -12,14 +12,13 @@ Fail-safe: a function outside the supported set, or a case in which Arrow's resu
 
 Modules in reading order:
 
-* ``evaluate``: the IR on a table: ``evaluate_rows``, ``matching_mask``, ``filter_rows``.
+* ``evaluate``: the IR on a table (``evaluate_rows``, ``matching_mask``, ``filter_rows``), SQL expressions (opaque
+  pieces, assigned values) on rows, and Spark's store assignment.
 * ``arrow_columns``: columns by field id, in a form that compares exactly with literals.
-* ``expressions``: SQL expressions (opaque pieces, assigned values) on rows, and Spark's store assignment.
 * ``nodes``: how each node of sqlglot's tree becomes a vector.
 * ``functions``: arithmetic, comparisons and functions on vectors.
-* ``intervals``: interval literals, and adding them to dates and timestamps.
 * ``types``: one Arrow type per Spark type; casts and common types; expressions in error messages.
 
-Imported by ``floeplan.predicate.sql`` and by every package that reads or writes rows. Imports no other part of Floeplan
-than ``floeplan.predicate``.
+Imported by ``floeplan.predicate.sql_compiler``, which folds constants with it, and by every package that reads or
+writes rows. Imports no other part of Floeplan than ``floeplan.predicate``.
 """

@@ -20,34 +20,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
+from pyiceberg import types
 from pyiceberg.schema import Schema
-from pyiceberg.types import (
-    BinaryType,
-    BooleanType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FixedType,
-    FloatType,
-    IcebergType,
-    IntegerType,
-    LongType,
-    NestedField,
-    PrimitiveType,
-    StringType,
-    StructType,
-    TimestampNanoType,
-    TimestampType,
-    TimestamptzNanoType,
-    TimestamptzType,
-    TimeType,
-    UUIDType,
-)
 
 from floeplan.errors import TypeMismatchError, UnknownColumnError
+from floeplan.predicate.casts import NANOS_PER_DAY, TEMPORAL_UNIT
 from floeplan.predicate.ir import Column
 from floeplan.predicate.literals import Value
-from floeplan.predicate.rows.types import LONG, Vector, normalize
+from floeplan.predicate.rows.types import LONG, Vector, normalize, wider_decimal
 from floeplan.vectors import Mask
 
 Resolver: TypeAlias = Callable[[int], "pa.ChunkedArray | pa.Array"]
@@ -58,16 +38,7 @@ _INT32 = range(-(2**31), 2**31)
 _INT64 = range(-(2**63), 2**63)
 _MAX_FLAGS = 1 << 24
 _WIDE = pa.decimal128(38, 0)
-_DAY = 86_400 * 10**9
 _NANOS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
-_COLUMN_NANOS = {
-    DateType: _DAY,
-    TimeType: 10**3,
-    TimestampType: 10**3,
-    TimestamptzType: 10**3,
-    TimestampNanoType: 1,
-    TimestamptzNanoType: 1,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +84,7 @@ def typed_columns_of(table: pa.Table, schema: Schema) -> Resolver:
 
     def resolve_typed(field_id: int) -> pa.ChunkedArray:
         data, field = decoded(resolve(field_id)), schema.find_field(field_id)
-        if not isinstance(field.field_type, PrimitiveType):
+        if not isinstance(field.field_type, types.PrimitiveType):
             return data
         try:
             return data.cast(_arrow_type(field.field_type))
@@ -123,34 +94,41 @@ def typed_columns_of(table: pa.Table, schema: Schema) -> Resolver:
     return resolve_typed
 
 
-def _arrow_type(type_: IcebergType) -> pa.DataType:
+def _arrow_type(type_: types.IcebergType) -> pa.DataType:
     from pyiceberg.io.pyarrow import schema_to_pyarrow  # imported late: slow, and most predicates do not need it
 
     return schema_to_pyarrow(type_)
 
 
-def _path(fields: tuple[NestedField, ...], field_id: int) -> tuple[NestedField, ...]:
+def _path(fields: tuple[types.NestedField, ...], field_id: int) -> tuple[types.NestedField, ...]:
     for field in fields:
         if field.field_id == field_id:
             return (field,)
-        if isinstance(field.field_type, StructType) and (below := _path(field.field_type.fields, field_id)):
+        if isinstance(field.field_type, types.StructType) and (below := _path(field.field_type.fields, field_id)):
             return (field, *below)
     return ()
 
 
-def _walk(table: pa.Table, path: tuple[NestedField, ...]) -> pa.ChunkedArray:
+def _walk(table: pa.Table, path: tuple[types.NestedField, ...]) -> pa.ChunkedArray:
     """Follow the path through the table's structs; a missing field yields its default or nulls."""
     data: pa.ChunkedArray | None = None
     for field in path:
         siblings = list(table.schema) if data is None else list(data.type.fields)
         position = _position(siblings, field)
-        if position is None:
-            return _absent(table.num_rows, data, field, path[-1])
-        data = table.column(position) if data is None else pc.struct_field(data, [position])
+        if position is not None:
+            data = table.column(position) if data is None else pc.struct_field(data, [position])
+            continue
+        leaf = path[-1]
+        type_ = _arrow_type(leaf.field_type)
+        if field is not leaf or leaf.initial_default is None:
+            return pa.chunked_array([pa.nulls(table.num_rows, type_)])
+        default = pa.chunked_array([pa.repeat(pa.scalar(leaf.initial_default, type=type_), table.num_rows)])
+        return default if data is None else pc.if_else(pc.is_valid(data), default, pa.scalar(None, type=type_))
     return data
 
 
-def _position(siblings: list[pa.Field], target: NestedField) -> int | None:
+def _position(siblings: list[pa.Field], target: types.NestedField) -> int | None:
+    """Where a field stands: by its id, or by its name among the fields without an id."""
     unnamed = None
     for position, field in enumerate(siblings):
         field_id = (field.metadata or {}).get(_FIELD_ID)
@@ -159,14 +137,6 @@ def _position(siblings: list[pa.Field], target: NestedField) -> int | None:
         if field_id is None and field.name == target.name and unnamed is None:
             unnamed = position
     return unnamed
-
-
-def _absent(rows: int, parent: pa.ChunkedArray | None, missing: NestedField, leaf: NestedField) -> pa.ChunkedArray:
-    type_ = _arrow_type(leaf.field_type)
-    if missing is not leaf or leaf.initial_default is None:
-        return pa.chunked_array([pa.nulls(rows, type_)])
-    default = pa.chunked_array([pa.repeat(pa.scalar(leaf.initial_default, type=type_), rows)])
-    return default if parent is None else pc.if_else(pc.is_valid(parent), default, pa.scalar(None, type=type_))
 
 
 def decoded(data: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray:
@@ -213,7 +183,13 @@ class Comparable:
         whole = pt.is_int32(self.values.type) or pt.is_int64(self.values.type)
         flags = _flags(literals, self.literal_scale) if whole else None
         if flags is not None:
-            return pa.chunked_array([_look_up(chunk, *flags) for chunk in self.values.chunks], type=pa.bool_())
+            base, table = flags
+            chunks = []
+            for chunk in self.values.chunks:
+                numbers = np.asarray(chunk.fill_null(0) if chunk.null_count else chunk)
+                # Differences outside the table, and those that wrap around 64 bits, are clipped to its unset ends.
+                chunks.append(pa.array(np.take(table, np.subtract(numbers, base, dtype=np.int64), mode="clip")))
+            return pa.chunked_array(chunks, type=pa.bool_())
         values = self.values.cast(pa.int64()) if whole else self.values
         known, has_nan = _value_set(literals, values.type, self.literal_scale)
         if not self.is_float:
@@ -262,12 +238,6 @@ def _flags(literals: tuple[Value, ...], scale: int) -> tuple[int, Mask] | None:
     return base, flags
 
 
-def _look_up(chunk: pa.Array, base: int, flags: Mask) -> pa.Array:
-    # Differences outside the table, and those that wrap around 64 bits, are clipped to its unset ends.
-    numbers = np.asarray(chunk.fill_null(0) if chunk.null_count else chunk)
-    return pa.array(np.take(flags, np.subtract(numbers, base, dtype=np.int64), mode="clip"))
-
-
 def comparable(column: Column, data: pa.ChunkedArray | pa.Array) -> Comparable:
     """Convert a column's data to values that compare exactly; raise if that is impossible."""
     plain = decoded(data)
@@ -280,41 +250,32 @@ def comparable(column: Column, data: pa.ChunkedArray | pa.Array) -> Comparable:
     return ready
 
 
-def _comparable(type_: PrimitiveType, data: pa.ChunkedArray) -> Comparable | None:
+def _comparable(type_: types.PrimitiveType, data: pa.ChunkedArray) -> Comparable | None:
     """The comparable values, or ``None`` if data of this Arrow type cannot be data of the column's type."""
     arrow, absent = data.type, pt.is_null(data.type)
     match type_:
-        case BooleanType() if absent or pt.is_boolean(arrow):
+        case types.BooleanType() if absent or pt.is_boolean(arrow):
             return Comparable(data.cast(pa.bool_()))
-        case IntegerType() | LongType() if absent or pt.is_integer(arrow):
+        case types.IntegerType() | types.LongType() if absent or pt.is_integer(arrow):
             return Comparable(_integers(data))
-        case FloatType() | DoubleType() if absent or pt.is_floating(arrow):
+        case types.FloatType() | types.DoubleType() if absent or pt.is_floating(arrow):
             return Comparable(data.cast(pa.float64()))
-        case DecimalType(scale=0) if pt.is_integer(arrow):
+        case types.DecimalType(scale=0) if pt.is_integer(arrow):
             return Comparable(data.cast(_WIDE))
-        case DecimalType() if absent or pt.is_decimal(arrow):
-            return Comparable(data.cast(_common_decimal(type_, arrow)))
-        case DateType() if absent or pt.is_date(arrow) or pt.is_integer(arrow):
-            return _instants(type_, data)
-        case TimeType() if absent or pt.is_time(arrow) or pt.is_integer(arrow):
-            return _instants(type_, data)
-        case TimestampType() | TimestamptzType() | TimestampNanoType() | TimestamptzNanoType() if (
-            absent or pt.is_timestamp(arrow) or pt.is_date(arrow) or pt.is_integer(arrow)
-        ):
-            return _instants(type_, data)
-        case StringType() | BinaryType() | FixedType() | UUIDType() if absent or _is_bytes(arrow):
-            wide = pt.is_large_string(arrow) or pt.is_large_binary(arrow) or _is_view(arrow)
-            return Comparable(data.cast(pa.large_binary() if wide else pa.binary()))
+        case types.DecimalType() if absent or pt.is_decimal(arrow):
+            own = pa.decimal128(type_.precision, type_.scale)
+            return Comparable(data.cast(own if absent else wider_decimal(arrow, own)))
+        case types.StringType() | types.BinaryType() | types.FixedType() | types.UUIDType():
+            narrow = absent or pt.is_string(arrow) or pt.is_binary(arrow) or pt.is_fixed_size_binary(arrow)
+            view = pt.is_string_view(arrow) or pt.is_binary_view(arrow)
+            if narrow or view or pt.is_large_string(arrow) or pt.is_large_binary(arrow):
+                return Comparable(data.cast(pa.binary() if narrow else pa.large_binary()))
+        case _ if type(type_) in TEMPORAL_UNIT:
+            is_date, is_time = isinstance(type_, types.DateType), isinstance(type_, types.TimeType)
+            readable = pt.is_time(arrow) if is_time else pt.is_date(arrow) or (pt.is_timestamp(arrow) and not is_date)
+            if absent or readable or pt.is_integer(arrow):
+                return _instants(type_, data)
     return None
-
-
-def _is_bytes(arrow: pa.DataType) -> bool:
-    plain = pt.is_string(arrow) or pt.is_binary(arrow) or pt.is_fixed_size_binary(arrow)
-    return plain or pt.is_large_string(arrow) or pt.is_large_binary(arrow) or _is_view(arrow)
-
-
-def _is_view(arrow: pa.DataType) -> bool:
-    return bool(pt.is_string_view(arrow) or pt.is_binary_view(arrow))
 
 
 def _integers(data: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -329,38 +290,22 @@ def _integers(data: pa.ChunkedArray) -> pa.ChunkedArray:
         return data.cast(_WIDE)
 
 
-def _instants(type_: PrimitiveType, data: pa.ChunkedArray) -> Comparable:
+def _instants(type_: types.PrimitiveType, data: pa.ChunkedArray) -> Comparable:
     """Dates, times and timestamps in the finer of the data's and the column's unit."""
-    of_column = _COLUMN_NANOS[type(type_)]
-    of_data = _nanos_of(data.type, of_column)
+    arrow, of_column = data.type, TEMPORAL_UNIT[type(type_)]
+    if pt.is_date(arrow):
+        of_data = NANOS_PER_DAY if pt.is_date32(arrow) else _NANOS["ms"]
+    else:
+        of_data = _NANOS[arrow.unit] if pt.is_temporal(arrow) else of_column
     counts = _integers(data)
     if of_data <= of_column:
         return Comparable(counts, of_column // of_data)
-    return Comparable(_multiplied(counts, of_data // of_column))
-
-
-def _nanos_of(arrow: pa.DataType, of_integers: int) -> int:
-    if pt.is_date32(arrow):
-        return _DAY
-    if pt.is_date64(arrow):
-        return _NANOS["ms"]
-    return _NANOS[arrow.unit] if pt.is_temporal(arrow) else of_integers
-
-
-def _multiplied(counts: pa.ChunkedArray, factor: int) -> pa.ChunkedArray:
+    factor = of_data // of_column
     try:
-        return pc.multiply_checked(counts.cast(pa.int64()), pa.scalar(factor, type=pa.int64()))
+        return Comparable(pc.multiply_checked(counts.cast(pa.int64()), pa.scalar(factor, type=pa.int64())))
     except pa.ArrowInvalid:
-        return pc.multiply(counts.cast(pa.decimal128(19, 0)), pa.scalar(factor, type=pa.decimal128(18, 0)))
-
-
-def _common_decimal(type_: DecimalType, arrow: pa.DataType) -> pa.DataType:
-    """A decimal type that holds both the data and the column's literals."""
-    if pt.is_null(arrow):
-        return pa.decimal128(type_.precision, type_.scale)
-    scale = max(arrow.scale, type_.scale)
-    precision = max(arrow.precision - arrow.scale, type_.precision - type_.scale) + scale
-    return pa.decimal128(precision, scale) if precision <= 38 else pa.decimal256(precision, scale)
+        wide = counts.cast(pa.decimal128(19, 0))
+        return Comparable(pc.multiply(wide, pa.scalar(factor, type=pa.decimal128(18, 0))))
 
 
 def _mismatch(column: str, expected: str, found: pa.DataType) -> TypeMismatchError:

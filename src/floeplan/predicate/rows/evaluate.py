@@ -1,53 +1,50 @@
-"""Evaluate the IR on Arrow rows, exactly and vectorised.
+"""Evaluate predicates and SQL expressions on Arrow rows, exactly and vectorised.
 
 Rule: every row answers TRUE, FALSE or NULL with Spark's semantics. NaN is equal to itself and above every other
 value, -0.0 equals 0.0, ``isnan(NULL)`` is FALSE, strings and bytes are ordered by their unsigned bytes (UTF-8), and
 AND, OR and NOT are Kleene's. Opaque pieces are evaluated last and only on the rows the other operands leave undecided,
-so that ``b <> 0 AND a / b > 1`` never divides by zero. Fail-safe: data that cannot be compared exactly is an error.
+so that ``b <> 0 AND a / b > 1`` never divides by zero.
+
+SQL expressions are opaque pieces, and the values that SET and INSERT assign. Values are stored by Spark's ANSI store
+assignment: numbers into numbers if they fit, any single value into text, dates and timestamps into each other,
+everything else only into its own type.
+
+Fail-safe: data that cannot be compared exactly is an error. An assignment that could lose something raises
+``TypeMismatchError`` naming the column; an expression that only Spark can evaluate raises ``UnsupportedError``.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TypeAlias
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.types as pt
 from pyiceberg.schema import Schema
+from pyiceberg.types import NestedField
+from sqlglot import exp
 
+from floeplan.errors import BadInputError, EvaluationError, FloeplanError, TypeMismatchError, UnsupportedError
+from floeplan.predicate import ir
 from floeplan.predicate.build import has_opaque
-from floeplan.predicate.ir import (
-    And,
-    Between,
-    BloomEq,
-    BloomInList,
-    Cmp,
-    CmpOp,
-    Column,
-    FalseExpr,
-    InList,
-    IrExpr,
-    IsNaN,
-    IsNull,
-    Not,
-    NullExpr,
-    Opaque,
-    Or,
-    StartsWith,
-    TrueExpr,
-)
+from floeplan.predicate.ir import CmpOp
 from floeplan.predicate.literals import Value
-from floeplan.predicate.rows.arrow_columns import Comparable, Resolver, columns_of, comparable, typed_columns_of
+from floeplan.predicate.rows.arrow_columns import Comparable, Resolver, Rows, columns_of, comparable, typed_columns_of
+from floeplan.predicate.rows.nodes import evaluate
+from floeplan.predicate.rows.types import BOOLEAN, STRING, Vector, cast, is_number, normalize
+from floeplan.predicate.spark_text import Interval
 from floeplan.predicate.stats import to_mask
+from floeplan.text import excerpt
+from floeplan.vectors import Mask
 
 Combine: TypeAlias = Callable[[pa.ChunkedArray, pa.ChunkedArray], pa.ChunkedArray]
 
 
-def evaluate_rows(expr: IrExpr, table: pa.Table, columns: Schema | Resolver) -> pa.ChunkedArray:
+def evaluate_rows(expr: ir.IrExpr, table: pa.Table, columns: Schema | Resolver) -> pa.ChunkedArray:
     """Evaluate the predicate on every row: a boolean array with null for NULL.
 
     Args:
@@ -60,15 +57,14 @@ def evaluate_rows(expr: IrExpr, table: pa.Table, columns: Schema | Resolver) -> 
     return _Evaluation(table, columns, columns).answer(expr)
 
 
-def matching_mask(expr: IrExpr, table: pa.Table, columns: Schema | Resolver) -> npt.NDArray[np.bool_]:
+def matching_mask(expr: ir.IrExpr, table: pa.Table, columns: Schema | Resolver) -> Mask:
     """Which rows evaluate to TRUE."""
-    chunks = [to_mask(chunk) for chunk in evaluate_rows(expr, table, columns).chunks]
-    return chunks[0] if len(chunks) == 1 else np.concatenate([np.zeros(0, dtype=np.bool_), *chunks])
+    return to_mask(evaluate_rows(expr, table, columns).combine_chunks())
 
 
-def filter_rows(expr: IrExpr, table: pa.Table, columns: Schema | Resolver) -> pa.Table:
+def filter_rows(expr: ir.IrExpr, table: pa.Table, columns: Schema | Resolver) -> pa.Table:
     """Return the rows that evaluate to TRUE, in order."""
-    return table if isinstance(expr, TrueExpr) else table.filter(evaluate_rows(expr, table, columns))
+    return table if isinstance(expr, ir.TrueExpr) else table.filter(evaluate_rows(expr, table, columns))
 
 
 class _Evaluation:
@@ -78,30 +74,27 @@ class _Evaluation:
         self._table = table
         self._resolve = resolve
         self._resolve_typed = resolve_typed
-        self._ready: dict[Column, Comparable] = {}
+        self._ready: dict[ir.Column, Comparable] = {}
 
-    def answer(self, expr: IrExpr) -> pa.ChunkedArray:
+    def answer(self, expr: ir.IrExpr) -> pa.ChunkedArray:
         match expr:
-            case And(operands):
+            case ir.And(operands):
                 return self._combine(operands, pc.and_kleene, decisive=False)
-            case Or(operands):
+            case ir.Or(operands):
                 return self._combine(operands, pc.or_kleene, decisive=True)
-            case Not(operand):
+            case ir.Not(operand):
                 return pc.invert(self.answer(operand))
-            case TrueExpr():
+            case ir.TrueExpr():
                 return self._constant(True)
-            case FalseExpr():
+            case ir.FalseExpr():
                 return self._constant(False)
-            case NullExpr():
+            case ir.NullExpr():
                 return self._constant(None)
-            case Opaque(_, _, expression):
-                # Imported late: sqlglot and the expression evaluator, which most predicates do not need.
-                from floeplan.predicate.rows.expressions import evaluate_condition
-
+            case ir.Opaque(_, _, expression):
                 return evaluate_condition(expression, self._table, self._resolve_typed)
         return self._leaf(expr)
 
-    def _combine(self, operands: tuple[IrExpr, ...], combine: Combine, *, decisive: bool) -> pa.ChunkedArray:
+    def _combine(self, operands: tuple[ir.IrExpr, ...], combine: Combine, *, decisive: bool) -> pa.ChunkedArray:
         """Combine operands; those with opaque pieces last, and only on the rows that are still undecided."""
         guarded = [operand for operand in operands if has_opaque(operand)]
         plain = [operand for operand in operands if not has_opaque(operand)]
@@ -111,7 +104,7 @@ class _Evaluation:
             answer = combine(answer, self._only_on(undecided.combine_chunks(), operand))
         return answer
 
-    def _only_on(self, mask: pa.Array, expr: IrExpr) -> pa.ChunkedArray:
+    def _only_on(self, mask: pa.Array, expr: ir.IrExpr) -> pa.ChunkedArray:
         """The answer on the rows of the mask, and NULL on the others."""
         if mask.true_count == len(mask):
             return self.answer(expr)
@@ -120,31 +113,32 @@ class _Evaluation:
         answer = part.answer(expr).combine_chunks()
         return pa.chunked_array([pc.replace_with_mask(pa.nulls(len(mask), pa.bool_()), mask, answer)])
 
-    def _leaf(self, leaf: IrExpr) -> pa.ChunkedArray:
+    def _leaf(self, leaf: ir.IrExpr) -> pa.ChunkedArray:
         match leaf:
-            case Cmp(column, CmpOp.NULL_SAFE_EQ, value):
+            case ir.Cmp(column, CmpOp.NULL_SAFE_EQ, value):
                 return pc.fill_null(_compare(self._column(column), CmpOp.EQ, value), False)
-            case Cmp(column, op, value):
+            case ir.Cmp(column, op, value):
                 return _compare(self._column(column), op, value)
-            case BloomEq(column, value):
+            case ir.BloomEq(column, value):
                 return _compare(self._column(column), CmpOp.EQ, value)
-            case Between(column, low, high, inclusive):
+            case ir.Between(column, low, high, inclusive):
                 above, below = (CmpOp.GE, CmpOp.LE) if inclusive else (CmpOp.GT, CmpOp.LT)
                 data = self._column(column)
                 return pc.and_kleene(_compare(data, above, low), _compare(data, below, high))
-            case InList(column, values, negated):
-                return _negated(_is_in(self._column(column), values), negated)
-            case BloomInList(column, values):
-                return _is_in(self._column(column), values)
-            case StartsWith(column, prefix, negated):
-                return _negated(pc.starts_with(self._column(column).values, prefix.encode()), negated)
-            case IsNull(column, negated):
-                return _negated(pc.is_null(self._column(column).values), negated)
-            case IsNaN(column, negated):
-                return _negated(self._is_nan(self._column(column)), negated)
-        raise AssertionError(f"no row semantics for {type(leaf).__name__}")
+            case ir.InList(column, values) | ir.BloomInList(column, values):
+                answer = _is_in(self._column(column), values)
+            case ir.StartsWith(column, prefix):
+                answer = pc.starts_with(self._column(column).values, prefix.encode())
+            case ir.IsNull(column):
+                answer = pc.is_null(self._column(column).values)
+            case ir.IsNaN(column):
+                data = self._column(column)
+                answer = pc.fill_null(pc.is_nan(data.values), False) if data.is_float else self._constant(False)
+            case _:
+                raise AssertionError(f"no row semantics for {type(leaf).__name__}")
+        return pc.invert(answer) if getattr(leaf, "negated", False) else answer
 
-    def _column(self, column: Column) -> Comparable:
+    def _column(self, column: ir.Column) -> Comparable:
         if column not in self._ready:
             self._ready[column] = comparable(column, self._resolve(column.field_id))
         return self._ready[column]
@@ -152,33 +146,16 @@ class _Evaluation:
     def _constant(self, value: bool | None) -> pa.ChunkedArray:
         return pa.chunked_array([pa.repeat(pa.scalar(value, type=pa.bool_()), self._table.num_rows)])
 
-    def _is_nan(self, data: Comparable) -> pa.ChunkedArray:
-        return pc.fill_null(pc.is_nan(data.values), False) if data.is_float else self._constant(False)
-
-
-def _negated(answer: pa.ChunkedArray, negated: bool) -> pa.ChunkedArray:
-    return pc.invert(answer) if negated else answer
-
 
 def _compare(data: Comparable, op: CmpOp, value: Value) -> pa.ChunkedArray:
     """Compare with a literal; "greater" is "not at or below", which puts NaN above everything."""
     if isinstance(value, float) and math.isnan(value):
         return _compare_nan(data, op)
     values, literal = data.align(value)
-    match op:
-        case CmpOp.EQ:
-            return pc.equal(values, literal)
-        case CmpOp.NE:
-            return pc.not_equal(values, literal)
-        case CmpOp.LT:
-            return pc.less(values, literal)
-        case CmpOp.LE:
-            return pc.less_equal(values, literal)
-        case CmpOp.GT:
-            return pc.invert(pc.less_equal(values, literal))
-        case CmpOp.GE:
-            return pc.invert(pc.less(values, literal))
-    raise AssertionError(f"no row semantics for {op}")
+    if op in (CmpOp.GT, CmpOp.GE):
+        return pc.invert((pc.less_equal if op is CmpOp.GT else pc.less)(values, literal))
+    function = {CmpOp.EQ: pc.equal, CmpOp.NE: pc.not_equal, CmpOp.LT: pc.less, CmpOp.LE: pc.less_equal}[op]
+    return function(values, literal)
 
 
 def _compare_nan(data: Comparable, op: CmpOp) -> pa.ChunkedArray:
@@ -200,3 +177,102 @@ def _is_in(data: Comparable, values: tuple[Value, ...]) -> pa.ChunkedArray:
     if not data.values.null_count:
         return answer
     return pc.if_else(pc.is_valid(data.values), answer, pa.scalar(None, type=pa.bool_()))
+
+
+@dataclass(frozen=True, slots=True)
+class SqlExpression:
+    """A parsed expression whose columns are placeholders that hold field ids."""
+
+    tree: exp.Expr
+    text: str
+
+
+def evaluate_condition(expression: object, table: pa.Table, resolve: Resolver) -> pa.ChunkedArray:
+    """Evaluate the expression of an opaque piece on every row of the table.
+
+    Args:
+        expression: What ``Opaque.expression`` holds.
+        table: The rows; only their number is used.
+        resolve: The data of a column by field id, in the Arrow type of the column.
+    """
+    if not isinstance(expression, SqlExpression):
+        raise UnsupportedError(f"a {type(expression).__name__} cannot be evaluated on rows")
+    rows = Rows(table.num_rows, resolve)
+    answer = evaluate_sql(expression, rows)
+    if isinstance(answer, Interval) or answer.type not in (BOOLEAN, pa.null()):
+        raise TypeMismatchError(f"{expression.text} is not a condition")
+    return pa.chunked_array([rows.spread(answer).cast(BOOLEAN)])
+
+
+def evaluate_sql(expression: SqlExpression, rows: Rows) -> Vector | Interval:
+    """Evaluate an expression of any type; a constant stays a scalar."""
+    try:
+        return evaluate(expression.tree, rows)
+    except TypeMismatchError:
+        raise
+    except (BadInputError, pa.ArrowInvalid) as error:
+        reason = str(error).partition("\n")[0]
+        error_type = BadInputError if expression.tree.find(exp.Placeholder) is None else EvaluationError
+        raise error_type(
+            f"cannot evaluate {excerpt(expression.text)}: {reason}", context={"text": expression.text}
+        ) from error
+    except pa.ArrowNotImplementedError as error:
+        raise UnsupportedError(f"{expression.text} cannot be evaluated outside Spark") from error
+
+
+@dataclass(frozen=True, slots=True)
+class ValueExpression:
+    """A compiled expression and the fields it reads."""
+
+    expression: SqlExpression
+    field_ids: tuple[int, ...]
+
+    def reworded(self, change: Callable[[str], str]) -> ValueExpression:
+        """The same expression with its text changed, for an engine that reads the text."""
+        return replace(self, expression=replace(self.expression, text=change(self.expression.text)))
+
+    def evaluate(self, rows: int, resolve: Resolver) -> pa.Array:
+        """Its value on every row, in the evaluator's type."""
+        over = Rows(rows, resolve)
+        value = evaluate_sql(self.expression, over)
+        if isinstance(value, Interval):
+            raise TypeMismatchError(f"{self.expression.text} is an interval and cannot be stored")
+        return over.spread(value)
+
+
+def store(values: pa.Array, type_: pa.DataType, field: NestedField, text: str) -> pa.Array:
+    """Cast values to the Arrow type of the column they are assigned to."""
+    if values.type == type_:
+        return values
+    evaluator_type = STRING if isinstance(type_, pa.UuidType) else normalize(pa.nulls(0, type_)).type
+    if not _storable(values.type, evaluator_type):
+        raise TypeMismatchError(
+            f"{text} is {values.type} and cannot be stored in column {field.name}, which is {field.field_type}; "
+            "write a cast",
+            context={"column": field.name, "type": str(field.field_type)},
+        )
+    try:
+        if pt.is_nested(type_) or pt.is_null(values.type):
+            return values.cast(type_)
+        if isinstance(type_, pa.UuidType):
+            raise UnsupportedError("text cannot be stored as a UUID outside Spark")
+        return cast(values, evaluator_type).cast(type_)
+    except UnsupportedError:
+        raise
+    except (FloeplanError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        reason = str(error).partition("\n")[0]
+        raise TypeMismatchError(
+            f"{text} does not fit column {field.name}, which is {field.field_type}: {reason}",
+            context={"column": field.name, "type": str(field.field_type)},
+        ) from error
+
+
+def _storable(source: pa.DataType, target: pa.DataType) -> bool:
+    """Whether Spark's ANSI mode assigns one type to the other without an explicit cast."""
+    if source == target or pt.is_null(source):
+        return True
+    if pt.is_nested(source) or pt.is_nested(target):
+        return bool(pt.is_nested(source) and pt.is_nested(target))
+    if target == STRING or (is_number(source) and is_number(target)):
+        return True
+    return all(pt.is_date(type_) or pt.is_timestamp(type_) for type_ in (source, target))

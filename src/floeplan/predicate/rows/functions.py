@@ -1,5 +1,8 @@
 """Arithmetic, comparisons and functions on vectors, with Spark's results.
 
+Adding months keeps the day of the month or, in a shorter month, takes its last day. Adding whole days to a date gives a
+date, adding anything finer gives a timestamp.
+
 Fail-safe: overflow and division by zero are errors, as in ANSI mode; where Arrow's result could differ from Spark's
 (division of decimals, rounding of doubles, regular expressions whose syntax differs between Java and RE2) the function
 raises ``UnsupportedError``.
@@ -18,6 +21,7 @@ import pyarrow.types as pt
 
 from floeplan.errors import TypeMismatchError, UnsupportedError
 from floeplan.predicate.rows.types import (
+    DATE,
     DOUBLE,
     INT,
     LONG,
@@ -31,7 +35,7 @@ from floeplan.predicate.rows.types import (
     wider_decimal,
     with_room,
 )
-from floeplan.predicate.spark_text import parse_like
+from floeplan.predicate.spark_text import Interval
 
 _LINE_ENDS = "[\r\n\x0b\x0c\x85\u2028\u2029]"
 _DIFFERS_FROM_JAVA = re.compile(r"\(\?[^:]|&&|\[\[|\[\^?\[|\\[bBhRXZGk]|\[[^\]]*\[")
@@ -139,24 +143,19 @@ def remainder(left: Vector, right: Vector) -> Vector:
     if pt.is_decimal(left.type) or pt.is_decimal(right.type):
         raise UnsupportedError("the remainder of decimals cannot be evaluated outside Spark")
     _reject_zero(left, right, "remainder")
-    if pt.is_floating(left.type):
-        return _numpy(np.fmod, left, right)
-    return _numpy(lambda a, b: np.fmod(a, np.where(b == 0, 1, b)), left, right)
+    dividend, divisor = _plain(left), _plain(right)
+    if not pt.is_floating(left.type):
+        divisor = np.where(divisor == 0, 1, divisor)  # what is zero now was null
+    with np.errstate(all="ignore"):
+        result = np.fmod(dividend, divisor)
+    values = pa.scalar(result.item(), left.type) if result.ndim == 0 else pa.array(result, type=left.type)
+    return pc.if_else(pc.and_(pc.is_valid(left), pc.is_valid(right)), values, pa.scalar(None, left.type))
 
 
 def _reject_zero(left: Vector, right: Vector, what: str) -> None:
     zero = pc.and_(pc.equal(right, pa.scalar(0).cast(right.type)), pc.is_valid(left))
     if (pc.any(zero) if isinstance(zero, pa.Array) else zero).as_py():
         raise pa.ArrowInvalid(f"{what} by zero")
-
-
-def _numpy(function: Callable[..., Any], left: Vector, right: Vector) -> Vector:
-    """A NumPy function of two vectors, null where either is."""
-    valid = pc.and_(pc.is_valid(left), pc.is_valid(right))
-    with np.errstate(all="ignore"):
-        result = function(_plain(left), _plain(right))
-    values = pa.scalar(result.item(), left.type) if result.ndim == 0 else pa.array(result, type=left.type)
-    return pc.if_else(valid, values, pa.scalar(None, left.type))
 
 
 def _plain(values: Vector) -> Any:
@@ -172,62 +171,27 @@ def negate(values: Vector) -> Vector:
     return pc.negate(values) if pt.is_decimal(values.type) else pc.negate_checked(values)
 
 
-def text(values: Vector) -> Vector:
-    """Cast a vector to strings, as Spark's string functions do."""
-    return cast(values, STRING)
-
-
-def upper(values: Vector) -> Vector:
-    """UPPER with full case mapping, as in Java."""
-    return map_distinct(text(values), str.upper, STRING)
-
-
 def lower(values: Vector) -> Vector:
     """LOWER with full case mapping, as in Java."""
-    return map_distinct(text(values), str.lower, STRING)
+    return map_distinct(cast(values, STRING), str.lower, STRING)
 
 
 def length(values: Vector) -> Vector:
     """Characters of a string, bytes of binary."""
-    counted = pc.binary_length(values) if pt.is_large_binary(values.type) else pc.utf8_length(text(values))
+    counted = pc.binary_length(values) if pt.is_large_binary(values.type) else pc.utf8_length(cast(values, STRING))
     return counted.cast(INT)
 
 
 def concat(parts: Sequence[Vector]) -> Vector:
     """Concatenated strings; null if any is null."""
-    return pc.binary_join_element_wise(*map(text, parts), pa.scalar("", STRING))
-
-
-def trim(values: Vector, characters: str, side: str) -> Vector:
-    """TRIM, LTRIM and RTRIM; without characters, of spaces only (not of all white space)."""
-    function = {"LEADING": pc.utf8_ltrim, "TRAILING": pc.utf8_rtrim}.get(side, pc.utf8_trim)
-    return function(text(values), characters=characters)
-
-
-def substring(values: Vector, start: int, count: int | None) -> Vector:
-    """SUBSTRING: positions start at 1; a negative one counts from the end."""
-    first = start - 1 if start > 0 else start
-    stop = None if count is None else first + max(count, 0)
-    if first < 0 and stop is not None and stop >= 0:
-        stop = None
-    return pc.utf8_slice_codeunits(text(values), first, stop)
-
-
-def like(values: Vector, pattern: str, escape: str) -> Vector:
-    """LIKE with a constant pattern."""
-    return pc.match_substring_regex(text(values), parse_like(pattern, escape).regex())
-
-
-def ilike(values: Vector, pattern: str, escape: str) -> Vector:
-    """ILIKE: LIKE of both sides in lower case."""
-    return like(lower(values), pattern.lower(), escape)
+    return pc.binary_join_element_wise(*(cast(part, STRING) for part in parts), pa.scalar("", STRING))
 
 
 def regex_like(values: Vector, pattern: str) -> Vector:
     """RLIKE, for patterns and texts on which RE2 and Java's regular expressions agree."""
     if _DIFFERS_FROM_JAVA.search(pattern):
         raise UnsupportedError(f"the regular expression {pattern!r} cannot be evaluated outside Spark")
-    values = text(values)
+    values = cast(values, STRING)
     # Java's ``.`` and ``$`` treat more characters as line ends than RE2's.
     has_line_end = pc.match_substring_regex(values, _LINE_ENDS)
     if (pc.any(has_line_end) if isinstance(has_line_end, pa.Array) else has_line_end).as_py():
@@ -250,14 +214,6 @@ def whole(values: Vector, function: Callable[[Vector], Vector]) -> Vector:
     if pt.is_decimal(values.type):
         return function(with_room(values))
     return function(values).cast(LONG)
-
-
-def round_half_up(values: Vector, digits: int) -> Vector:
-    """ROUND of integers and decimals. Spark rounds the decimal text of a double, which Arrow does not."""
-    if pt.is_floating(values.type):
-        raise UnsupportedError("round() of a double cannot be evaluated outside Spark; cast it to a decimal there")
-    values = with_room(values) if pt.is_decimal(values.type) else values
-    return pc.round(values, ndigits=digits, round_mode="half_towards_infinity")
 
 
 def date_part(function: Callable[[Vector], Vector]) -> Callable[[Vector], Vector]:
@@ -285,9 +241,38 @@ def _without_zone(values: Vector) -> Vector:
     return values.cast(pa.timestamp(values.type.unit))
 
 
-def extreme(parts: Sequence[Vector], function: Callable[..., Vector]) -> Vector:
-    """GREATEST or LEAST, nulls left out."""
-    vectors = unify(parts)
-    if pt.is_floating(vectors[0].type):
-        raise UnsupportedError("greatest() and least() of doubles cannot be evaluated outside Spark")
-    return function(*vectors, skip_nulls=True)
+def add_days(dates: Vector, days: Vector) -> Vector:
+    """Add numbers of days to dates; overflow is an error."""
+    return pc.add_checked(dates.cast(INT), days).cast(DATE)
+
+
+def add_interval(values: Vector, interval: Interval) -> Vector:
+    """Add an interval to dates or timestamps; overflow is an error."""
+    if isinstance(values, pa.Scalar):
+        return add_interval(pa.array([values], values.type), interval)[0]
+    if pt.is_date32(values.type) and interval.timed:
+        values = values.cast(pa.timestamp("us", "UTC"))
+    if interval.months:
+        values = _add_months(values, interval.months)
+    if not interval.micros:
+        return values
+    if pt.is_date32(values.type):
+        return add_days(values, pa.scalar(interval.micros // 86_400_000_000, INT))
+    step = interval.micros * 1000 if values.type.unit == "ns" else interval.micros
+    return pc.add_checked(values.cast(LONG), pa.scalar(step, LONG)).cast(values.type)
+
+
+def _add_months(values: pa.Array, months: int) -> pa.Array:
+    """Add to the month and keep the day of the month, at most the last day of the new month."""
+    type_, valid = values.type, values.is_valid()
+    counts = values.cast(pa.int32() if pt.is_date32(type_) else pa.int64()).fill_null(0).to_numpy()
+    unit = "D" if pt.is_date32(type_) else type_.unit
+    instants = counts.astype("int64").view(f"datetime64[{unit}]")
+    days = instants.astype("datetime64[D]")
+    of_month = days.astype("datetime64[M]")
+    moved = of_month + np.timedelta64(months, "M")
+    last_day = (moved + 1).astype("datetime64[D]") - moved.astype("datetime64[D]") - np.timedelta64(1, "D")
+    day = np.minimum(days - of_month.astype("datetime64[D]"), last_day)
+    result = (moved.astype("datetime64[D]") + day).astype(instants.dtype) + (instants - days.astype(instants.dtype))
+    shifted = pa.array(result.view("int64"), mask=~valid.to_numpy(zero_copy_only=False))
+    return shifted.cast(pa.int32()).cast(type_) if pt.is_date32(type_) else shifted.cast(type_)

@@ -16,11 +16,10 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 from sqlglot import exp
 
-from floeplan.errors import TypeMismatchError, UnsupportedError
+from floeplan.errors import BadInputError, TypeMismatchError, UnsupportedError
 from floeplan.predicate.literals import checked_text
 from floeplan.predicate.rows import functions as fn
 from floeplan.predicate.rows.arrow_columns import Rows
-from floeplan.predicate.rows.intervals import Interval, add_days, add_interval, parse_interval
 from floeplan.predicate.rows.types import (
     BINARY,
     BOOLEAN,
@@ -32,12 +31,14 @@ from floeplan.predicate.rows.types import (
     TIMESTAMP,
     Vector,
     cast,
+    map_distinct,
     number_scalar,
     sql_type,
     unsupported,
+    with_room,
     written,
 )
-from floeplan.predicate.spark_text import parse_timestamp
+from floeplan.predicate.spark_text import Interval, parse_interval, parse_like, parse_timestamp
 
 COMPARISONS: Mapping[type[exp.Expr], str] = {
     exp.EQ: "=",
@@ -94,7 +95,7 @@ def _constant(node: exp.Expr, rows: Rows) -> pa.Scalar:
 
 def _constant_text(node: exp.Expr, rows: Rows) -> str:
     """An argument that must be constant, cast to text as in Spark."""
-    return str(fn.text(_constant(node, rows)).as_py())
+    return str(cast(_constant(node, rows), STRING).as_py())
 
 
 def _constant_integer(node: exp.Expr, rows: Rows) -> int:
@@ -120,6 +121,19 @@ def _negation(node: exp.Neg, rows: Rows) -> Any:
         return cast(number_scalar("-" + operand.this.this), sql_type(operand.to))
     value = evaluate(operand, rows)
     return -value if isinstance(value, Interval) else fn.negate(value)
+
+
+def _interval(node: exp.Interval, rows: Rows) -> Interval:
+    """``INTERVAL 7 DAYS``, ``INTERVAL '1 day 3 hours'`` or ``INTERVAL '1-2' YEAR TO MONTH``."""
+    quantity, unit = node.this, node.args.get("unit")
+    sign = "-" if isinstance(quantity, exp.Neg) else ""
+    quantity = quantity.this if sign else quantity
+    if not isinstance(quantity, exp.Literal):
+        raise BadInputError(f"{node.sql('spark')} is not an interval of a fixed length")
+    text = sign + str(quantity.this).strip()
+    if isinstance(unit, exp.IntervalSpan):
+        return parse_interval(text, unit.this.name.upper(), unit.expression.name.upper())
+    return parse_interval(text, "" if unit is None else unit.name)
 
 
 def _cast(node: exp.Cast, rows: Rows) -> Vector:
@@ -150,7 +164,7 @@ def _plus_minus(node: exp.Binary, rows: Rows) -> Any:
     if isinstance(left, Interval):
         raise TypeMismatchError(f"{written(node)} subtracts from an interval what is not one")
     if pt.is_date(left.type) and pt.is_integer(right.type):
-        return add_days(left, cast(fn.negate(right) if minus else right, INT))
+        return fn.add_days(left, cast(fn.negate(right) if minus else right, INT))
     if pt.is_temporal(left.type) and pt.is_temporal(right.type):
         raise unsupported(node, written(node))
     return fn.arithmetic("-" if minus else "+", left, right)
@@ -163,7 +177,7 @@ def _times(node: exp.Mul, rows: Rows) -> Any:
     if not isinstance(right, Interval):
         return fn.arithmetic("*", left, right)
     if isinstance(left, pa.Scalar) and pt.is_integer(left.type) and left.is_valid:
-        return right.times(left.as_py())
+        return right * left.as_py()
     raise unsupported(node, written(node))
 
 
@@ -173,7 +187,7 @@ def _shift(values: Vector, interval: Interval, node: exp.Expr) -> Vector:
         values = cast(values, TIMESTAMP)
     if not (pt.is_date(values.type) or pt.is_timestamp(values.type)):
         raise TypeMismatchError(f"{written(node)} adds an interval to what is neither a date nor a timestamp")
-    return add_interval(values, interval)
+    return fn.add_interval(values, interval)
 
 
 def _date_add(node: exp.Expr, rows: Rows) -> Vector:
@@ -181,7 +195,7 @@ def _date_add(node: exp.Expr, rows: Rows) -> Vector:
     if node.args.get("unit") is not None and node.args["unit"].name.upper() not in ("DAY", "DAYS"):
         raise unsupported(node)
     days, start = cast(_vector(node.expression, rows), INT), cast(_vector(node.this, rows), DATE)
-    return add_days(start, fn.negate(days) if isinstance(node, exp.DateSub) else days)
+    return fn.add_days(start, fn.negate(days) if isinstance(node, exp.DateSub) else days)
 
 
 def _add_months(node: exp.AddMonths, rows: Rows) -> Vector:
@@ -269,13 +283,16 @@ def _is(node: exp.Is, rows: Rows) -> Vector:
 
 
 def _like(node: exp.Expr, rows: Rows, escape: str = "\\") -> Vector:
+    """LIKE with a constant pattern; ILIKE compares both sides in lower case."""
     if isinstance(node.expression, exp.Any | exp.All):
         raise unsupported(node)
     pattern = _vector(node.expression, rows)
     if isinstance(pattern, pa.Scalar) and not pattern.is_valid:
         return pa.scalar(None, BOOLEAN)
-    function = fn.ilike if isinstance(node, exp.ILike) else fn.like
-    answer = function(_vector(node.this, rows), _constant_text(node.expression, rows), escape)
+    values, text = cast(_vector(node.this, rows), STRING), _constant_text(node.expression, rows)
+    if isinstance(node, exp.ILike):
+        values, text = fn.lower(values), text.lower()
+    answer = pc.match_substring_regex(values, parse_like(text, escape).regex())
     return pc.invert(answer) if node.args.get("negate") else answer
 
 
@@ -288,27 +305,48 @@ def _regex(node: exp.RegexpLike, rows: Rows) -> Vector:
 
 
 def _trim(node: exp.Trim, rows: Rows) -> Vector:
+    """TRIM, LTRIM and RTRIM; without characters, of spaces only (not of all white space)."""
     characters = " " if node.expression is None else _constant_text(node.expression, rows)
-    return fn.trim(_vector(node.this, rows), characters, str(node.args.get("position") or "").upper())
+    side = str(node.args.get("position") or "").upper()
+    function = {"LEADING": pc.utf8_ltrim, "TRAILING": pc.utf8_rtrim}.get(side, pc.utf8_trim)
+    return function(cast(_vector(node.this, rows), STRING), characters=characters)
 
 
 def _substring(node: exp.Substring, rows: Rows) -> Vector:
-    count = node.args.get("length")
+    """SUBSTRING: positions start at 1; a negative one counts from the end."""
+    length = node.args.get("length")
     start = _constant_integer(node.args["start"], rows) if node.args.get("start") else 1
-    return fn.substring(_vector(node.this, rows), start, None if count is None else _constant_integer(count, rows))
+    first = start - 1 if start > 0 else start
+    stop = None if length is None else first + max(_constant_integer(length, rows), 0)
+    if first < 0 and stop is not None and stop >= 0:
+        stop = None
+    return pc.utf8_slice_codeunits(cast(_vector(node.this, rows), STRING), first, stop)
 
 
 def _substring_test(function: Callable[[Vector, str], Vector]) -> Callable[[exp.Expr, Rows], Vector]:
-    return lambda node, rows: function(fn.text(_vector(node.this, rows)), _constant_text(node.expression, rows))
+    return lambda node, rows: function(cast(_vector(node.this, rows), STRING), _constant_text(node.expression, rows))
 
 
 def _round(node: exp.Round, rows: Rows) -> Vector:
-    digits = node.args.get("decimals")
-    return fn.round_half_up(_vector(node.this, rows), 0 if digits is None else _constant_integer(digits, rows))
+    """ROUND of integers and decimals. Spark rounds the decimal text of a double, which Arrow does not."""
+    values, digits = _vector(node.this, rows), node.args.get("decimals")
+    if pt.is_floating(values.type):
+        raise UnsupportedError("round() of a double cannot be evaluated outside Spark; cast it to a decimal there")
+    values = with_room(values) if pt.is_decimal(values.type) else values
+    count = 0 if digits is None else _constant_integer(digits, rows)
+    return pc.round(values, ndigits=count, round_mode="half_towards_infinity")
 
 
 def _extreme(function: Callable[..., Vector]) -> Callable[[exp.Expr, Rows], Vector]:
-    return lambda node, rows: fn.extreme([_vector(part, rows) for part in (node.this, *node.expressions)], function)
+    """GREATEST or LEAST, nulls left out."""
+
+    def evaluated(node: exp.Expr, rows: Rows) -> Vector:
+        vectors = fn.unify([_vector(part, rows) for part in (node.this, *node.expressions)])
+        if pt.is_floating(vectors[0].type):
+            raise UnsupportedError("greatest() and least() of doubles cannot be evaluated outside Spark")
+        return function(*vectors, skip_nulls=True)
+
+    return evaluated
 
 
 def _to_date(node: exp.TsOrDsToDate, rows: Rows) -> Vector:
@@ -321,7 +359,7 @@ def _unknown_function(node: exp.Anonymous, rows: Rows) -> Vector:
     """Functions without a node in sqlglot: casts by type name, and null tests."""
     name, arguments = node.name.lower(), node.expressions
     if len(arguments) == 1 and name in CAST_FUNCTIONS:
-        return cast(_vector(arguments[0], rows), CAST_FUNCTIONS[name])
+        return cast(_vector(arguments[0], rows), sql_type(exp.DataType.build(name, dialect="spark")))
     if len(arguments) == 1 and name in ("isnull", "isnotnull"):
         return (pc.is_null if name == "isnull" else pc.is_valid)(_vector(arguments[0], rows))
     raise unsupported(node)
@@ -329,7 +367,7 @@ def _unknown_function(node: exp.Anonymous, rows: Rows) -> Vector:
 
 _UNARY: Mapping[type[exp.Expr], Callable[[Vector], Vector]] = {
     exp.IsNan: lambda values: pc.fill_null(pc.is_nan(cast(values, DOUBLE)), False),
-    exp.Upper: fn.upper,
+    exp.Upper: lambda values: map_distinct(cast(values, STRING), str.upper, STRING),  # full case mapping, as in Java
     exp.Lower: fn.lower,
     exp.Length: fn.length,
     exp.Abs: fn.absolute,
@@ -359,7 +397,7 @@ _HANDLERS: Mapping[type[exp.Expr], Callable[[Any, Rows], Any]] = {
     exp.HexString: lambda node, rows: pa.scalar(bytes.fromhex("0" * (len(node.this) % 2) + node.this), BINARY),
     exp.Boolean: lambda node, rows: pa.scalar(bool(node.this)),
     exp.Null: lambda node, rows: pa.scalar(None),
-    exp.Interval: lambda node, rows: parse_interval(node),
+    exp.Interval: _interval,
     exp.Cast: _cast,
     exp.TryCast: _cast,
     exp.Neg: _negation,

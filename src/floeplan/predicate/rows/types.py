@@ -17,21 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
-from pyiceberg.types import (
-    BinaryType,
-    BooleanType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    PrimitiveType,
-    StringType,
-    TimestampType,
-    TimestamptzType,
-    TimeType,
-)
+from pyiceberg import types
 from sqlglot import exp
 from sqlglot.errors import ErrorLevel
 
@@ -63,27 +49,20 @@ _SQL_TYPES = {
     exp.DType.TIMESTAMPLTZ: TIMESTAMP,
     exp.DType.TIMESTAMPNTZ: TIMESTAMP_NTZ,
 }
-CAST_FUNCTIONS = {
-    "tinyint": pa.int8(),
-    "smallint": pa.int16(),
-    "int": INT,
-    "bigint": LONG,
-    "decimal": pa.decimal128(10, 0),
-    "binary": BINARY,
-}
+CAST_FUNCTIONS = frozenset({"tinyint", "smallint", "int", "bigint", "decimal", "binary"})
 """Spark's functions that cast to the type they are named after and that sqlglot does not parse as casts."""
-_ICEBERG_TYPES: dict[pa.DataType, PrimitiveType] = {
-    BOOLEAN: BooleanType(),
-    INT: IntegerType(),
-    LONG: LongType(),
-    FLOAT: FloatType(),
-    DOUBLE: DoubleType(),
-    STRING: StringType(),
-    BINARY: BinaryType(),
-    DATE: DateType(),
-    TIME: TimeType(),
-    TIMESTAMP: TimestamptzType(),
-    TIMESTAMP_NTZ: TimestampType(),
+_ICEBERG_TYPES: dict[pa.DataType, types.PrimitiveType] = {
+    BOOLEAN: types.BooleanType(),
+    INT: types.IntegerType(),
+    LONG: types.LongType(),
+    FLOAT: types.FloatType(),
+    DOUBLE: types.DoubleType(),
+    STRING: types.StringType(),
+    BINARY: types.BinaryType(),
+    DATE: types.DateType(),
+    TIME: types.TimeType(),
+    TIMESTAMP: types.TimestamptzType(),
+    TIMESTAMP_NTZ: types.TimestampType(),
 }
 
 
@@ -111,10 +90,10 @@ def number_scalar(digits: str) -> pa.Scalar:
     return pa.scalar(value, pa.decimal128(decimal_precision(value), -int(value.as_tuple().exponent)))
 
 
-def iceberg_type(type_: pa.DataType) -> PrimitiveType | None:
+def iceberg_type(type_: pa.DataType) -> types.PrimitiveType | None:
     """The Iceberg type with the same values, if there is one."""
     if pt.is_decimal(type_):
-        return DecimalType(type_.precision, type_.scale)
+        return types.DecimalType(type_.precision, type_.scale)
     return _ICEBERG_TYPES.get(type_)
 
 
@@ -191,6 +170,10 @@ def wider_decimal(a: pa.DataType, b: pa.DataType) -> pa.DataType:
     """A decimal type that holds both exactly, with more than 38 digits if necessary."""
     scale = max(a.scale, b.scale)
     precision = scale + max(a.precision - a.scale, b.precision - b.scale)
+    return _decimal_type(precision, scale)
+
+
+def _decimal_type(precision: int, scale: int) -> pa.DataType:
     return pa.decimal128(precision, scale) if precision <= MAX_PRECISION else pa.decimal256(precision, scale)
 
 
@@ -237,11 +220,7 @@ def _number_to_number(values: Vector, target: pa.DataType) -> Vector:
 
 def with_room(values: Vector) -> Vector:
     """Decimals with one more digit, because rounding may carry."""
-    type_ = values.type
-    digits = type_.precision + 1
-    return values.cast(
-        pa.decimal128(digits, type_.scale) if digits <= MAX_PRECISION else pa.decimal256(digits, type_.scale)
-    )
+    return values.cast(_decimal_type(values.type.precision + 1, values.type.scale))
 
 
 def _text_parser(target: pa.DataType) -> Callable[[str], object]:
@@ -252,7 +231,7 @@ def _text_parser(target: pa.DataType) -> Callable[[str], object]:
         nanos_per_unit = 1 if target.unit == "ns" else 1000
         return lambda text: spark_text.parse_timestamp(text, zoned=target.tz is not None) // nanos_per_unit
     if pt.is_decimal(target):
-        return lambda text: spark_text.rounded_decimal(text, target.precision, target.scale)
+        return lambda text: spark_text.parse_decimal(text, target.precision, target.scale)
     readers: dict[pa.DataType, Callable[[str], object]] = {
         BOOLEAN: spark_text.parse_boolean,
         FLOAT: spark_text.parse_double,

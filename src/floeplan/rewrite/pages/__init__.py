@@ -3,8 +3,8 @@
 Why it exists: compaction mostly moves values that do not change. Decoding and encoding them is nearly all of its CPU
 time, and with a general-purpose engine most of its memory. Parquet makes that unnecessary in three cases:
 
-- A row group is independent of its file. ``stitch`` copies row groups byte for byte and shifts the offsets in footer
-  and offset indexes.
+- A row group is independent of its file. ``new_file.stitch`` copies row groups byte for byte and shifts the offsets in
+  footer and offset indexes.
 - A page without a dictionary is independent of its row group. ``column_chunk`` concatenates the pages of small row
   groups into the column chunks of a large one, with their statistics.
 - Plain values and dictionary indexes can be filtered without decoding them. ``filtered_pages`` removes deleted rows,
@@ -22,8 +22,7 @@ pyarrow; the other columns of the row group are not affected.
 
 Modules in reading order:
 
-- ``stitch``: copying whole row groups.
-- ``joined_file``: a file written column chunk by column chunk.
+- ``new_file``: a file of copied row groups, or written column chunk by column chunk.
 - ``column_chunk``: column chunks of pages; which pages can be copied.
 - ``filtered_pages``: column chunks without deleted rows.
 

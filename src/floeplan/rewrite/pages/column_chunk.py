@@ -26,11 +26,16 @@ from floeplan.parquet.footer.schema import LeafColumn
 from floeplan.parquet.footer.thrift import BINARY, BOOL, I32, I64, LIST, STRUCT, encode_struct
 from floeplan.parquet.footer.values import ChunkStatistics, Family, Side, decode_bound, family, usable_statistics
 from floeplan.parquet.pages.data_pages import DATA_PAGE, DICTIONARY_PAGE, PLAIN, RLE, RLE_DICTIONARY, EncodedPage
-from floeplan.rewrite.pages.joined_file import Piece
+from floeplan.rewrite.pages.new_file import Piece
 from floeplan.scan.file_rows import OpenFile
 from floeplan.vectors import Ints
 from floeplan.write.options import WriteOptions
 
+CODECS = {"NONE": 0, "SNAPPY": 1, "GZIP": 2, "BROTLI": 4, "ZSTD": 6, "LZ4": 7}
+"""Parquet's codec numbers by the names of ``WriteOptions.codec``."""
+_DICTIONARY_ENCODINGS = {2, 8}
+_MIN_PAGE_FRACTION = 4
+"""Pages are copied from 1/4 of the table's page rows or page size on."""
 _UNORDERED = 0
 
 
@@ -116,8 +121,8 @@ class PageChunk:
 
     @property
     def column_index(self) -> bytes:
-        nulls = _over_pages(self.parts, "page_nulls")
-        empty = (_over_pages(self.parts, "page_rows") == nulls).tolist()
+        nulls = self._over_pages("page_nulls")
+        empty = (self._over_pages("page_rows") == nulls).tolist()
         lower = [b"" if low is None else low for part in self.parts for low in part.page_lower]
         upper = [b"" if high is None else high for part in self.parts for high in part.page_upper]
         return encode_struct(
@@ -131,7 +136,7 @@ class PageChunk:
         )
 
     def offset_index(self, start: int) -> bytes:
-        sizes, rows = _over_pages(self.parts, "page_sizes"), _over_pages(self.parts, "page_rows")
+        sizes, rows = self._over_pages("page_sizes"), self._over_pages("page_rows")
         offsets, firsts = start + self._before_data + np.cumsum(sizes) - sizes, np.cumsum(rows) - rows
         return encode_offset_index(offsets, sizes, firsts)
 
@@ -151,7 +156,10 @@ class PageChunk:
             fields.append((11, I64, start))
         fields.append((12, STRUCT, statistics(self.leaf, self.parts)))
         if self.dictionary is not None:
-            fields.append((13, LIST, (STRUCT, self._pages_by_encoding())))
+            # The ``encoding_stats``: readers that prune by dictionary need to know that all pages use it.
+            counted = [(DICTIONARY_PAGE, PLAIN, 1), (DATA_PAGE, RLE_DICTIONARY, len(self._over_pages("page_rows")))]
+            stats = [encode_struct([(1, I32, kind), (2, I32, encoding), (3, I32, n)]) for kind, encoding, n in counted]
+            fields.append((13, LIST, (STRUCT, stats)))
         inner = encode_struct(fields)
         return encode_struct([(2, I64, 0), (3, STRUCT, inner), (4, I64, 0), (5, I32, 0), (6, I64, 0), (7, I32, 0)])
 
@@ -159,11 +167,8 @@ class PageChunk:
     def _before_data(self) -> int:
         return 0 if self.dictionary is None else self.dictionary.size
 
-    def _pages_by_encoding(self) -> list[bytes]:
-        """The ``encoding_stats``: readers that prune by dictionary need to know that all pages use it."""
-        pages = len(_over_pages(self.parts, "page_rows"))
-        counted = [(DICTIONARY_PAGE, PLAIN, 1), (DATA_PAGE, RLE_DICTIONARY, pages)]
-        return [encode_struct([(1, I32, kind), (2, I32, encoding), (3, I32, n)]) for kind, encoding, n in counted]
+    def _over_pages(self, name: str) -> Ints:
+        return np.concatenate([getattr(part, name) for part in self.parts])
 
 
 def statistics(leaf: LeafColumn, parts: Sequence[PageRun]) -> bytes | None:
@@ -189,17 +194,6 @@ def _extreme(leaf: LeafColumn, raw: Sequence[bytes | None], side: Side) -> int |
         return None
     order = "ascending" if side is Side.LOWER else "descending"
     return int(pc.sort_indices(values, sort_keys=[("", order)])[0].as_py())
-
-
-def _over_pages(parts: Sequence[PageRun], name: str) -> Ints:
-    return np.concatenate([getattr(part, name) for part in parts])
-
-
-CODECS = {"NONE": 0, "SNAPPY": 1, "GZIP": 2, "BROTLI": 4, "ZSTD": 6, "LZ4": 7}
-"""Parquet's codec numbers by the names of ``WriteOptions.codec``."""
-_DICTIONARY_ENCODINGS = {2, 8}
-_MIN_PAGE_FRACTION = 4
-"""Pages are copied from 1/4 of the table's page rows or page size on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +222,10 @@ class CopyablePages:
             statistics_of_chunks = usable_statistics(footer, footer.chunks(leaf))
             for group in groups.tolist():
                 run = _copied_run(footer, indexes[leaf.index], statistics_of_chunks, group)
-                if run is not None and self._is_well_sized(run):
+                if run is None:
+                    continue
+                rows, size = run.page_rows.mean() * _MIN_PAGE_FRACTION, run.page_sizes.mean() * _MIN_PAGE_FRACTION
+                if rows >= self.options.page_rows or size >= self.options.page_size:
                     copyable[group][leaf.field_id] = run
         return copyable
 
@@ -249,10 +246,6 @@ class CopyablePages:
             return False
         chunks = footer.chunks(leaf)
         return bool((chunks.codec == CODECS[self.options.codec]).all() and (chunks.dictionary_page_offset <= 0).all())
-
-    def _is_well_sized(self, run: PageRun) -> bool:
-        rows, size = run.page_rows.mean() * _MIN_PAGE_FRACTION, run.page_sizes.mean() * _MIN_PAGE_FRACTION
-        return bool(rows >= self.options.page_rows or size >= self.options.page_size)
 
 
 def _layout(leaf: LeafColumn) -> tuple[object, ...]:

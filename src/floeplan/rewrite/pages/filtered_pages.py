@@ -13,7 +13,6 @@ Fail-safe: a column with a page of another encoding, with NaN, or with a value t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -29,7 +28,6 @@ from floeplan.parquet.pages.data_pages import (
     PLAIN_DICTIONARY,
     RLE,
     RLE_DICTIONARY,
-    Page,
     data_page,
     dictionary_page,
     first_page_type,
@@ -45,7 +43,7 @@ from floeplan.parquet.pages.value_encodings import (
     plain_value_encoding,
 )
 from floeplan.rewrite.pages.column_chunk import DescribedPage, PageChunk, PageRun, page_run, statistics
-from floeplan.rewrite.pages.joined_file import Piece
+from floeplan.rewrite.pages.new_file import Piece
 from floeplan.vectors import Mask
 from floeplan.write.options import WriteOptions
 
@@ -104,8 +102,14 @@ class FilteredColumn:
 
     def add(self, source: SourcePages) -> None:
         """Add the pages of a source row group: copied if possible, else filtered."""
-        form = self._form_of(source)
-        if source.kept is not None and not isinstance(form, DictionaryEncoding):
+        # The first row group gives the encoding of the column; the others must have the same.
+        with_dictionary = first_page_type(source.data) == DICTIONARY_PAGE
+        if self._form is None:
+            self._form = DictionaryEncoding(self.leaf) if with_dictionary else plain_value_encoding(self.leaf)
+        form = self._form
+        if isinstance(form, DictionaryEncoding) != with_dictionary:
+            raise ValueError("only some row groups have a dictionary")
+        if source.kept is not None and not with_dictionary:
             self._end_part(form)
             self._parts.append(source.kept)
             self._pages.append(source.data)
@@ -127,15 +131,6 @@ class FilteredColumn:
             raise ValueError("bounds cannot be compared")
         return PageChunk(self.leaf, self._codec.number, self._parts, self._pages, dictionary)
 
-    def _form_of(self, source: SourcePages) -> ValueEncoding:
-        """The encoding of the column, given by the first row group; the others must have the same."""
-        with_dictionary = first_page_type(source.data) == DICTIONARY_PAGE
-        if self._form is None:
-            self._form = DictionaryEncoding(self.leaf) if with_dictionary else plain_value_encoding(self.leaf)
-        if isinstance(self._form, DictionaryEncoding) != with_dictionary:
-            raise ValueError("only some row groups have a dictionary")
-        return self._form
-
     def _add_pages(self, form: ValueEncoding, source: SourcePages) -> None:
         location, row = source.location, 0
         codec = self._old_codec(location.codec)
@@ -147,14 +142,22 @@ class FilteredColumn:
                 raise ValueError(f"unsupported page encoding {page.encoding}")
             keep = None if source.keep is None else source.keep[row : row + page.rows]
             row += page.rows
-            some = _filter(form, page, keep)
-            if some.rows:
-                # Combine remaining rows of several pages up to the table's page size.
-                rows = some.rows + sum(one.rows for one in self._waiting)
-                size = some.values.nbytes + sum(one.values.nbytes for one in self._waiting)
-                if rows > self.options.page_rows or size > self.options.page_size:
-                    self._end_page(form)
-                self._waiting.append(some)
+            kept, present = page.rows, page.present
+            if keep is not None and not keep.all():
+                kept = int(np.count_nonzero(keep))
+                if not kept:
+                    continue
+                if present is not None:  # only rows with a value are among the values
+                    keep, present = keep[present], present[keep]
+            else:
+                keep = None
+            values, bounds = form.filter(page.values, page.count, keep)
+            # Combine remaining rows of several pages up to the table's page size.
+            rows = kept + sum(one.rows for one in self._waiting)
+            size = values.nbytes + sum(one.values.nbytes for one in self._waiting)
+            if rows > self.options.page_rows or size > self.options.page_size:
+                self._end_page(form)
+            self._waiting.append(_Filtered(values, bounds, kept, present))
         if row != source.rows:
             raise ValueError(f"{row} rows instead of {source.rows}")
 
@@ -166,7 +169,11 @@ class FilteredColumn:
         stored, bounds = form.encode([one.values for one in waiting], [one.bounds for one in waiting])
         if bounds is not None and max(map(len, bounds)) > _LONGEST_BOUND:
             raise ValueError("a value is too long for a bound")
-        rows, present = sum(one.rows for one in waiting), _present(waiting)
+        rows, present = sum(one.rows for one in waiting), None
+        if any(one.present is not None for one in waiting):
+            present = np.concatenate(
+                [np.ones(one.rows, dtype=np.bool_) if one.present is None else one.present for one in waiting]
+            )
         content = page_content(stored, rows, present, self.leaf.max_def, form.width)
         if not self._parts and not self._made:
             self._codec.tune(content)
@@ -181,27 +188,3 @@ class FilteredColumn:
             self._parts.append(page_run(self.leaf, form.encoding, self._made))
             self._pages += [piece for one in self._made for piece in (one.page.header, one.page.body)]
             self._made = []
-
-
-def _filter(form: ValueEncoding, page: Page, keep: Mask | None) -> _Filtered:
-    """The remaining rows of a page."""
-    rows = page.rows if keep is None else int(np.count_nonzero(keep))
-    if keep is None or rows == page.rows:
-        values, bounds = form.filter(page.values, page.count, None)
-        return _Filtered(values, bounds, rows, page.present)
-    if not rows:
-        return _NOTHING
-    present = None
-    if page.present is not None:
-        keep, present = keep[page.present], page.present[keep]
-    values, bounds = form.filter(page.values, page.count, keep)
-    return _Filtered(values, bounds, rows, present)
-
-
-_NOTHING = _Filtered(np.zeros(0, dtype=np.uint8), None, 0, None)
-
-
-def _present(parts: Sequence[_Filtered]) -> Mask | None:
-    if all(part.present is None for part in parts):
-        return None
-    return np.concatenate([np.ones(p.rows, dtype=np.bool_) if p.present is None else p.present for p in parts])

@@ -11,8 +11,8 @@ Modules in reading order:
 - ``filter``: ``partition_filter`` and ``where`` over all specs;
 - ``candidates``: reasons to rewrite a file, file sizes, and the partition of a file under the output spec;
 - ``groups``: packing, dropping and ordering groups;
-- ``model``: the plan, and what a rewrite did;
-- ``resume``: continuing an interrupted ``rewrite-all``.
+- ``model``: the plan, the run of a ``rewrite-all`` that it continues, and what a rewrite did.
 
-Imported by ``rewrite.run``, ``rewrite.commit``, ``rewrite.spec_upgrade``, ``maintain`` and everything above.
+Imported by ``rewrite.run``, ``rewrite.commit_groups``, ``rewrite.spec_upgrade``,
+``maintain`` and everything above.
 """

@@ -1,4 +1,4 @@
-"""Steps 3 and 4 of planning: which files are worth rewriting, and why; and the file sizes that decide it.
+"""Steps 3 to 5 of planning: which files are worth rewriting, and why; file sizes; the partition files go to.
 
 A file is a candidate when it is smaller than ``min-file-size-bytes`` or larger than ``max-file-size-bytes``, when at
 least ``delete-file-threshold`` delete files apply to it, when at least ``delete-ratio-threshold`` of its rows are
@@ -23,24 +23,28 @@ from pyiceberg.schema import Schema
 
 from floeplan.errors import InvalidOptionError
 from floeplan.metadata.delete_index import DeleteKind, DeleteMatches
-from floeplan.metadata.manifests.assemble import partition_arrow_type
 from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.metadata.manifests.stats import file_stats
+from floeplan.metadata.manifests.values import partition_arrow_type
 from floeplan.partition.fields import transform_name
 from floeplan.partition.recover import Obstacle, Recovered, recover
 from floeplan.partition.transforms import can_apply
-from floeplan.partition.union import UnionField, UnionPartitionType
+from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.ir import Column
 from floeplan.predicate.stats import to_mask
 from floeplan.rewrite.plan.options import RewriteOptions
 from floeplan.schemas import fields_by_id
 from floeplan.snapshot.passes import ScanDeletes
-from floeplan.vectors import Floats, Ints, Mask
+from floeplan.vectors import Ints, Mask
 
 ReasonBits: TypeAlias = npt.NDArray[np.uint8]
 """Per file the bits of ``Reason``."""
 SkipCodes: TypeAlias = npt.NDArray[np.int8]
 """Per file a value of ``Skip``."""
+DEFAULT_TARGET_BYTES = 512 * 1024**2
+_TARGET_PROPERTY = "write.target-file-size-bytes"
+_MIN_RATIO, _MAX_RATIO = 0.75, 1.80
+_OVERHEAD = 5 * 1024
 
 
 class Reason(IntFlag):
@@ -109,12 +113,6 @@ def decision_texts(reasons: ReasonBits, skips: SkipCodes) -> pa.Array:
     return pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(texts))
 
 
-DEFAULT_TARGET_BYTES = 512 * 1024**2
-_TARGET_PROPERTY = "write.target-file-size-bytes"
-_MIN_RATIO, _MAX_RATIO = 0.75, 1.80
-_OVERHEAD = 5 * 1024
-
-
 @dataclass(frozen=True, slots=True)
 class FileSizes:
     """Target, minimum and maximum file size, and how many files a number of bytes becomes.
@@ -171,9 +169,6 @@ class FileSizes:
         return self.target if estimate < self.target else min(estimate, self.write_max)
 
 
-_FILE_SCOPED = (DeleteKind.POSITION_FILE, DeleteKind.VECTOR)
-
-
 @dataclass(frozen=True, slots=True)
 class Selection:
     """Every entry with its reasons or why it is skipped, and the deletes of those that passed the filters.
@@ -200,12 +195,11 @@ class Selection:
         return np.flatnonzero(self.reasons)
 
 
-def unreadable(entries: EntriesTable) -> SkipCodes:
-    """Skip files that cannot be read at all."""
+def skip_unreadable(entries: EntriesTable, skip: SkipCodes) -> SkipCodes:
+    """Skip files that cannot be read at all, besides those that are already skipped."""
     parquet = to_mask(pc.equal(entries.array("file_format"), "PARQUET"))
-    skip = np.where(parquet, Skip.NONE, Skip.NOT_PARQUET).astype(np.int8)
-    skip[parquet & entries.valid("key_metadata")] = Skip.ENCRYPTED
-    return skip
+    encrypted = np.where(entries.valid("key_metadata"), Skip.ENCRYPTED, Skip.NONE)
+    return np.where(skip == Skip.NONE, np.where(parquet, encrypted, Skip.NOT_PARQUET), skip).astype(np.int8)
 
 
 def candidate_reasons(
@@ -217,12 +211,18 @@ def candidate_reasons(
     output_spec_id: int | None,
 ) -> ReasonBits:
     """The reasons for which each file is a candidate; none for a file that is already well-sized."""
-    size = entries.ints("file_size_in_bytes")
+    size, rows = entries.ints("file_size_in_bytes"), entries.record_count
+    # The fraction of the rows of each file that its file-scoped deletes remove.
+    data_rows = np.repeat(np.arange(len(entries)), matches.counts)
+    scoped = np.isin(deletes.kinds[matches.deletes], (DeleteKind.POSITION_FILE, DeleteKind.VECTOR))
+    records = deletes.entries.record_count[matches.deletes[scoped]]
+    deleted = np.bincount(data_rows[scoped], records, minlength=len(entries))
+    delete_ratio = np.minimum(deleted, rows) / np.maximum(rows, 1)
     holds = {
         Reason.TOO_SMALL: size < sizes.smallest,
         Reason.TOO_LARGE: size > sizes.largest,
         Reason.DELETES: matches.counts >= options.delete_file_threshold,
-        Reason.DELETE_RATIO: delete_ratio(entries, deletes, matches) >= options.delete_ratio_threshold,
+        Reason.DELETE_RATIO: delete_ratio >= options.delete_ratio_threshold,
         Reason.SPEC_MIGRATION: (entries.spec_id != output_spec_id) & (output_spec_id is not None),
         Reason.REWRITE_ALL: np.full(len(entries), options.rewrite_all),
     }
@@ -232,29 +232,16 @@ def candidate_reasons(
     return reasons
 
 
-def delete_ratio(entries: EntriesTable, deletes: ScanDeletes, matches: DeleteMatches) -> Floats:
-    """The fraction of the rows of each file that its file-scoped deletes remove."""
-    rows = entries.record_count
-    data_rows = np.repeat(np.arange(len(entries)), matches.counts)
-    scoped = np.isin(deletes.kinds[matches.deletes], _FILE_SCOPED)
-    records = deletes.entries.record_count[matches.deletes[scoped]]
-    deleted = np.bincount(data_rows[scoped], records, minlength=len(entries))
-    return np.asarray(np.minimum(deleted, rows) / np.maximum(rows, 1))
-
-
-# The partition that the rows of a file will be in after a rewrite, where metadata proves it.
-#
-# Rule: a file that keeps its spec keeps its partition. A file that moves to another spec has a proven partition
-# there when every field of that spec is also a field of its own spec, or can be recovered from its column bounds.
-# Files of several old specs are then packed together without being read.
-#
-# Fail-safe: a partition that is not proven is computed from the rows. Such files are sorted by the lowest partition
-# value that their bounds admit, and packed together.
-
-
 @dataclass(frozen=True, slots=True)
 class OutputPartitions:
-    """The output partition of each file.
+    """The partition that the rows of each file will be in after a rewrite, where metadata proves it.
+
+    A file that keeps its spec keeps its partition. A file that moves to another spec has a proven partition there when
+    every field of that spec is also a field of its own spec, or can be recovered from its column bounds. Files of
+    several old specs are then packed together without being read.
+
+    Fail-safe: a partition that is not proven is computed from the rows. Such files are sorted by the lowest partition
+    value that their bounds admit, and packed together.
 
     Attributes:
         spec_id: The output spec where the partition is proven, else the file's own.
@@ -280,20 +267,38 @@ def output_partitions(entries: EntriesTable, union: UnionPartitionType, output_s
     if output_spec_id is None or (own == output_spec_id).all():
         return OutputPartitions(own, columns, np.zeros(len(entries), dtype=np.int8))
     fields = [field for field in union.fields if output_spec_id in field.positions]
-    found = {field.id: _recovered(entries, field) for field in fields}
-    has_own = {field.id: np.isin(own, list(field.positions)) for field in fields}
+    found, has_own = dict[int, Recovered](), dict[int, Mask]()
     moving = own != output_spec_id
     obstacle = np.zeros(len(entries), dtype=np.int8)
-    for field_id, recovered in found.items():
-        unproven = moving & ~has_own[field_id] & (obstacle == Obstacle.NONE)
+    for field in fields:
+        source = Column(field.bound.source_id, field.bound.source_type, (str(field.bound.source_id),))
+        stats = file_stats(entries, [source]).columns.get(source.field_id)
+        recovered = found[field.id] = recover(field.bound, stats, len(entries))
+        has_own[field.id] = np.isin(own, list(field.positions))
+        unproven = moving & ~has_own[field.id] & (obstacle == Obstacle.NONE)
         obstacle[unproven] = recovered.obstacle[unproven]
     proven = np.asarray(obstacle == Obstacle.NONE)
-    filled = {
-        field.id: _fill(columns[field.id], found[field.id], moving & proven & ~has_own[field.id], field)
-        for field in fields
-    }
-    lowest = tuple(_lowest_value(columns[field.id], found[field.id], has_own[field.id], field) for field in fields)
-    return OutputPartitions(np.where(proven, output_spec_id, own), {**columns, **filled}, obstacle, lowest)
+    filled = dict(columns)
+    lowest = list[pa.Array]()
+    for field in fields:
+        recovered, type_ = found[field.id], partition_arrow_type(field.bound.column.type)
+        # Recovered values for files that move and do not have the field.
+        where = moving & proven & ~has_own[field.id]
+        if where.any():
+            if isinstance(recovered.values, np.ndarray):
+                values = pa.array(recovered.values, mask=recovered.is_null | ~where)
+            else:
+                null = pa.scalar(None, recovered.values.type)
+                values = pc.if_else(pa.array(where & ~recovered.is_null), recovered.values, null)
+            filled[field.id] = pc.if_else(pa.array(where), values.cast(type_), columns[field.id].cast(type_))
+        # To sort by: the value of a file that has the field, else that of its lower bound, if there is one. Files whose
+        # values do not fit the type of the field are not sorted: the type is unknown if the source column was dropped.
+        try:
+            values = pa.array(recovered.values).cast(type_)
+            lowest.append(pc.if_else(pa.array(has_own[field.id]), columns[field.id].cast(type_), values))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            lowest.append(pa.nulls(len(entries), pa.int8()))
+    return OutputPartitions(np.where(proven, output_spec_id, own), filled, obstacle, tuple(lowest))
 
 
 def check_writable(union: UnionPartitionType, schema: Schema, output_spec_id: int | None) -> None:
@@ -311,35 +316,3 @@ def check_writable(union: UnionPartitionType, schema: Schema, output_spec_id: in
 def needed_stats(union: UnionPartitionType, output_spec_id: int | None) -> frozenset[int]:
     """The columns whose bounds recover partition values of the output spec."""
     return frozenset(field.bound.source_id for field in union.fields if output_spec_id in field.positions)
-
-
-def _recovered(entries: EntriesTable, field: UnionField) -> Recovered:
-    source = field.bound.source_id
-    known = file_stats(entries, [Column(source, field.bound.source_type, (str(source),))]).columns
-    return recover(field.bound, known.get(source), len(entries))
-
-
-def _lowest_value(column: pa.Array, found: Recovered, has_own: Mask, field: UnionField) -> pa.Array:
-    """The value of a field where the file has it, else that of its lower bound, if there is one.
-
-    Files are only sorted by it. Where values do not fit the type of the field, files are not sorted: the type may be
-    unknown because the source column was dropped.
-    """
-    type_ = partition_arrow_type(field.bound.column.type)
-    try:
-        return pc.if_else(pa.array(has_own), column.cast(type_), pa.array(found.values).cast(type_))
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        return pa.nulls(len(column), pa.int8())
-
-
-def _fill(column: pa.Array, found: Recovered, where: Mask, field: UnionField) -> pa.Array:
-    """The column with recovered values in some rows."""
-    if not where.any():
-        return column
-    type_ = partition_arrow_type(field.bound.column.type)
-    values = found.values
-    if isinstance(values, np.ndarray):
-        made = pa.array(values, mask=found.is_null | ~where)
-    else:
-        made = pc.if_else(pa.array(where & ~found.is_null), values, pa.scalar(None, values.type))
-    return pc.if_else(pa.array(where), made.cast(type_), column.cast(type_))

@@ -11,7 +11,7 @@ there are several where there is much data.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -74,53 +74,33 @@ def pack(
     """Group candidates by output partition, and pack each partition into groups within the limits."""
     if not len(candidates):
         return Groups(candidates, np.zeros(1, dtype=np.int64), ())
-    proven = output.proven[candidates]
-    known = _pack_proven(entries, candidates[proven], output, union, options)
-    unknown = _pack_unproven(entries, candidates[~proven], output, union, options)
-    return Groups(
-        np.concatenate([known.rows, unknown.rows]),
-        np.concatenate([known.offsets, known.offsets[-1] + unknown.offsets[1:]]),
-        known.keys + unknown.keys,
-    )
+    sizes = entries.ints("file_size_in_bytes")
+    limit, most = options.max_file_group_size_bytes, options.max_file_group_input_files
 
+    def partitions(files: Ints) -> tuple[Ints, Sequence[PartitionKey]]:
+        columns = {i: column.take(pa.array(files)) for i, column in output.columns.items()}
+        return group_codes(union, output.spec_id[files], columns)
 
-def _pack_proven(
-    entries: EntriesTable, files: Ints, output: OutputPartitions, union: UnionPartitionType, options: RewriteOptions
-) -> Groups:
-    """Groups of files whose output partition is known."""
-    codes, keys = _partition_codes(files, output, union)
+    # Files whose output partition is known, partition after partition.
+    proven = candidates[output.proven[candidates]]
+    codes, keys = partitions(proven)
     order = sorted(range(len(keys)), key=lambda code: keys[code].sort_key())
     rank = np.empty(len(keys), dtype=np.int64)
     rank[order] = np.arange(len(keys))
-    rows = files[_sorted(entries, files, [pa.array(rank[codes])])]
+    known = proven[_sorted(entries, proven, [pa.array(rank[codes])])]
     starts = np.concatenate(([0], np.cumsum(np.bincount(rank[codes], minlength=len(keys)))[:-1]))[: len(keys)]
-    cuts = _cuts(entries, rows, starts, options.max_file_group_size_bytes, options)
-    partition = np.searchsorted(starts, cuts, side="right") - 1
-    return Groups(rows, np.append(cuts, len(rows)), tuple(keys[order[at]] for at in partition.tolist()))
+    known_cuts = next_fit(sizes[known], starts, limit, most)
+    known_keys = [keys[order[at]] for at in (np.searchsorted(starts, known_cuts, side="right") - 1).tolist()]
 
-
-def _pack_unproven(
-    entries: EntriesTable, files: Ints, output: OutputPartitions, union: UnionPartitionType, options: RewriteOptions
-) -> Groups:
-    """Groups of files whose rows may go to several partitions; each has the key of its first file."""
-    rows = files[_sorted(entries, files, [column.take(pa.array(files)) for column in output.lowest])]
-    limit = min(options.max_file_group_size_bytes, MAX_UNPROVEN_BYTES)
-    cuts = _cuts(entries, rows, np.zeros(min(1, len(rows)), dtype=np.int64), limit, options)
-    codes, keys = _partition_codes(rows[cuts], output, union)
-    return Groups(rows, np.append(cuts, len(rows)), tuple(keys[code] for code in codes.tolist()))
-
-
-def _partition_codes(
-    files: Ints, output: OutputPartitions, union: UnionPartitionType
-) -> tuple[Ints, Sequence[PartitionKey]]:
-    columns = {i: column.take(pa.array(files)) for i, column in output.columns.items()}
-    return group_codes(union, output.spec_id[files], columns)
-
-
-def _cuts(entries: EntriesTable, rows: Ints, starts: Ints, limit: int, options: RewriteOptions) -> Ints:
-    if not len(rows):
-        return np.zeros(0, dtype=np.int64)
-    return next_fit(entries.ints("file_size_in_bytes")[rows], starts, limit, options.max_file_group_input_files)
+    # Files whose rows may go to several partitions; each group has the key of its first file.
+    files = candidates[~output.proven[candidates]]
+    unknown = files[_sorted(entries, files, [column.take(pa.array(files)) for column in output.lowest])]
+    start = np.zeros(1, dtype=np.int64)
+    cuts = next_fit(sizes[unknown], start, min(limit, MAX_UNPROVEN_BYTES), most)
+    codes, keys = partitions(unknown[cuts])
+    rows = np.concatenate([known, unknown])
+    offsets = np.concatenate([known_cuts, len(known) + cuts, [len(rows)]])
+    return Groups(rows, offsets, (*known_keys, *(keys[code] for code in codes.tolist())))
 
 
 def _sorted(entries: EntriesTable, files: Ints, first_by: Sequence[pa.Array]) -> Ints:
@@ -146,6 +126,8 @@ def next_fit(weights: Ints, starts: Ints, limit: int, most: int) -> Ints:
         limit: Maximum bytes of a group.
         most: Maximum files of a group.
     """
+    if not len(weights):
+        return np.zeros(0, dtype=np.int64)
     through = np.cumsum(weights, dtype=np.int64)
     up_to = np.concatenate(([0], through))
     ends = np.append(starts[1:], len(weights))
@@ -183,23 +165,14 @@ def limit_files(groups: Groups, files: int | None) -> Groups:
     if files is None or files >= len(groups.rows):
         return groups
     whole = int(np.searchsorted(groups.offsets, files, side="left"))
-    return replace(
-        groups,
-        rows=groups.rows[:files],
-        offsets=np.append(groups.offsets[:whole], files),
-        keys=groups.keys[:whole],
-    )
+    return Groups(groups.rows[:files], np.append(groups.offsets[:whole], files), groups.keys[:whole])
 
 
 def job_order(groups: Groups, sizes: Ints, order: JobOrder) -> Ints:
     """The order in which groups are rewritten; ties stay in the order of their partitions."""
-    match order:
-        case JobOrder.NONE:
-            by = np.zeros(len(groups), dtype=np.int64)
-        case JobOrder.BYTES_ASC | JobOrder.BYTES_DESC:
-            by = groups.sums(sizes)
-        case JobOrder.FILES_ASC | JobOrder.FILES_DESC:
-            by = groups.counts
+    if order is JobOrder.NONE:
+        return np.arange(len(groups))
+    by = groups.sums(sizes) if order in (JobOrder.BYTES_ASC, JobOrder.BYTES_DESC) else groups.counts
     return np.argsort(-by if order in (JobOrder.BYTES_DESC, JobOrder.FILES_DESC) else by, kind="stable")
 
 

@@ -5,8 +5,10 @@ The plan is data. Groups are independent: any of them can be rewritten, in any o
 
 from __future__ import annotations
 
+import hashlib
+import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -15,14 +17,30 @@ import pyarrow as pa
 from pyiceberg.table.sorting import SortOrder
 
 from floeplan.errors import FloeplanError
+from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.partition.key import PartitionKey
 from floeplan.rewrite.plan.candidates import FileSizes
 from floeplan.rewrite.plan.filter import FilterStats
 from floeplan.rewrite.plan.options import RewriteOptions
-from floeplan.rewrite.plan.resume import RewriteRun
 from floeplan.scan.model import FileScan, PlannedFiles, PlanWarning
 from floeplan.snapshot.reader import ScanTarget
 from floeplan.text import counted
+from floeplan.vectors import Mask
+
+_REQUEST, _RUN, _LEFT = (f"floeplan.rewrite-{name}" for name in ("request", "run", "groups-left"))
+_DEFAULTS = RewriteOptions()
+_RUNTIME_OPTIONS = (
+    "strict",
+    "trust_lists",
+    "max_files_to_rewrite",
+    "rewrite_job_order",
+    "partial_progress_enabled",
+    "partial_progress_max_commits",
+    "partial_progress_max_failed_commits",
+    "max_concurrent_file_group_rewrites",
+    "task_memory_bytes",
+)
+"""Options that change how a rewrite runs, not its result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +95,63 @@ class RewriteFileGroup:
             "expected_outputs": self.expected_outputs,
             "reasons": dict(self.reasons),
         }
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteRun:
+    """A rewrite of all files, in one or several runs.
+
+    With ``rewrite-all`` every file is a candidate, including those that the rewrite itself has made. So that a second
+    run can recognize them, a commit that leaves groups of its run uncommitted records in the snapshot summary a hash of
+    the options, a run id, and the number of groups left. A run with the same options that finds such a summary, with
+    groups left, on its branch continues that run: it skips the files that the run made, unless they have deletes or
+    another spec. When no group is left, or the options differ, a new run starts.
+
+    Fail-safe: without such a summary all files are rewritten, which is more work than needed but correct.
+
+    Attributes:
+        request: A hash of the options.
+        run_id: The id that its snapshots share.
+        snapshot_ids: Its earlier snapshots.
+    """
+
+    request: str
+    run_id: str
+    snapshot_ids: frozenset[int] = frozenset()
+
+    @classmethod
+    def of(cls, target: ScanTarget, options: RewriteOptions) -> RewriteRun | None:
+        """The run to continue, or a new one; ``None`` without ``rewrite-all``, where file sizes show what is done."""
+        if not options.rewrite_all:
+            return None
+        what = replace(options, **{name: getattr(_DEFAULTS, name) for name in _RUNTIME_OPTIONS})
+        request = hashlib.sha256(repr(what).encode()).hexdigest()[:32]
+        # Newest first: the summary properties of the planned snapshot and its known ancestors.
+        history = dict[int, Mapping[str, str]]()
+        known = {snapshot.snapshot_id: snapshot for snapshot in target.metadata.snapshots}
+        snapshot = target.snapshot
+        while snapshot is not None:
+            summary = snapshot.summary
+            history[snapshot.snapshot_id] = {} if summary is None else summary.additional_properties
+            parent = snapshot.parent_snapshot_id
+            snapshot = None if parent is None else known.get(parent)
+        last: Mapping[str, str] = next((found for found in history.values() if found.get(_REQUEST) == request), {})
+        run_id = last.get(_RUN)
+        if run_id and last.get(_LEFT) != "0":
+            return cls(request, run_id, frozenset(i for i, found in history.items() if found.get(_RUN) == run_id))
+        return cls(request, uuid.uuid4().hex)
+
+    def made(self, entries: EntriesTable) -> Mask:
+        """Files that earlier commits of the run added."""
+        if not self.snapshot_ids:
+            return np.zeros(len(entries), dtype=np.bool_)
+        return np.isin(entries.ints("snapshot_id"), list(self.snapshot_ids))
+
+    def summary(self, left: int, *, begun: bool) -> dict[str, str]:
+        """Snapshot summary properties of a commit that leaves ``left`` groups; none for the only commit of a run."""
+        if not left and not begun and not self.snapshot_ids:
+            return {}
+        return {_REQUEST: self.request, _RUN: self.run_id, _LEFT: str(left)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +225,6 @@ class RewriteDataFilesPlanningResult:
         }
 
 
-# The result of a rewrite.
-
-
 @dataclass(frozen=True, slots=True)
 class GroupFailure:
     """A group, or a part of one, that could not be rewritten, and why."""
@@ -179,8 +251,7 @@ class RewriteResult:
         bytes_added: Bytes of the added files.
         delete_files_removed: Removed delete files and deletion vectors.
         deletes_carried: Rows that other writers deleted from replaced files during the rewrite; the deletes were
-        carried
-            over to the new files.
+            carried over to the new files.
         groups_stitched: Groups whose row groups were copied without decoding.
         failures: Groups that stay unchanged.
     """
@@ -203,15 +274,11 @@ class RewriteResult:
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON document."""
-        return self.planning.to_dict() | {
+        counters = fields(self)[2:-1]  # all between the snapshots and the failures
+        return {
+            **self.planning.to_dict(),
             "snapshot_ids": list(self.snapshot_ids),
-            "files_rewritten": self.files_rewritten,
-            "files_added": self.files_added,
-            "bytes_rewritten": self.bytes_rewritten,
-            "bytes_added": self.bytes_added,
-            "delete_files_removed": self.delete_files_removed,
-            "deletes_carried": self.deletes_carried,
-            "groups_stitched": self.groups_stitched,
+            **{field.name: getattr(self, field.name) for field in counters},
             "groups_failed": self.groups_failed,
             "failures": [failure.to_dict() for failure in self.failures],
         }

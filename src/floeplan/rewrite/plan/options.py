@@ -97,12 +97,17 @@ class RewriteOptions:
             if self.spec not in (KEEP, self.target_spec_id):
                 raise InvalidOptionError(f"spec is {self.spec} but target-spec-id is {self.target_spec_id}")
             object.__setattr__(self, "spec", self.target_spec_id)
-        object.__setattr__(self, "spec", _spec(self.spec))
-        object.__setattr__(self, "rewrite_job_order", _job_order(self.rewrite_job_order))
+        try:
+            spec = self.spec if self.spec in (KEEP, CURRENT) else int(self.spec)
+        except ValueError as error:
+            raise InvalidOptionError(f"spec is {self.spec!r} but must be keep, current or a spec id") from error
+        object.__setattr__(self, "spec", spec)
+        try:
+            object.__setattr__(self, "rewrite_job_order", JobOrder(self.rewrite_job_order))
+        except ValueError as error:
+            text, known = repr(str(self.rewrite_job_order)), ", ".join(JobOrder)
+            raise InvalidOptionError(f"'rewrite-job-order' is set to {text} but must be one of {known}") from error
         find_strategy(self.strategy).check(self.by)
-        self._check_numbers()
-
-    def _check_numbers(self) -> None:
         for name in _POSITIVE:
             value = getattr(self, name)
             if value is not None and not value > 0:
@@ -165,23 +170,6 @@ _NOT_NEGATIVE = ("min_file_size_bytes", "delete_file_threshold", "partial_progre
 
 def _kebab(name: str) -> str:
     return name.replace("_", "-").replace("partial-progress-", "partial-progress.")
-
-
-def _spec(spec: str | int) -> str | int:
-    if isinstance(spec, int) or spec in (KEEP, CURRENT):
-        return spec
-    try:
-        return int(spec)
-    except ValueError as error:
-        raise InvalidOptionError(f"spec is {spec!r} but must be keep, current or a spec id") from error
-
-
-def _job_order(order: str) -> JobOrder:
-    try:
-        return JobOrder(order)
-    except ValueError as error:
-        known = ", ".join(JobOrder)
-        raise InvalidOptionError(f"'rewrite-job-order' is set to {order!r} but must be one of {known}") from error
 
 
 def _flag(text: str) -> bool:

@@ -6,7 +6,7 @@ Nine steps, each over columns of all files at once:
 2. apply ``partition_filter`` and ``where`` (``filter``);
 3. match delete files with the remaining data files;
 4. select candidates by size, deletes and spec (``candidates``);
-5. group them by the partition they go to (``output``);
+5. group them by the partition they go to (``candidates.output_partitions``);
 6. pack each partition into groups (``groups``);
 7. drop groups that are not worth rewriting;
 8. order the groups;
@@ -41,7 +41,6 @@ from floeplan.rewrite.plan.candidates import (
     OutputPartitions,
     Selection,
     Skip,
-    SkipCodes,
     candidate_reasons,
     check_writable,
     decision_texts,
@@ -49,9 +48,9 @@ from floeplan.rewrite.plan.candidates import (
     output_partitions,
     reason_counts,
     skip_counts,
-    unreadable,
+    skip_unreadable,
 )
-from floeplan.rewrite.plan.filter import RewriteFilters, Screened, WarningLog
+from floeplan.rewrite.plan.filter import RewriteFilters, Screened
 from floeplan.rewrite.plan.groups import (
     Groups,
     delete_counts,
@@ -61,18 +60,22 @@ from floeplan.rewrite.plan.groups import (
     rewrites_in_vain,
     worth_rewriting,
 )
-from floeplan.rewrite.plan.model import RewriteDataFilesPlan, RewriteDataFilesPlanningResult, RewriteFileGroup
+from floeplan.rewrite.plan.model import (
+    RewriteDataFilesPlan,
+    RewriteDataFilesPlanningResult,
+    RewriteFileGroup,
+    RewriteRun,
+)
 from floeplan.rewrite.plan.options import RewriteOptions
-from floeplan.rewrite.plan.resume import RewriteRun
 from floeplan.rewrite.strategies.registry import find_strategy
-from floeplan.scan.model import PlannedFiles
+from floeplan.scan.model import PlannedFiles, PlanWarning
 from floeplan.scan.projection import PartitionNames
 from floeplan.schemas import fields_by_id
 from floeplan.snapshot.passes import ScanDeletes, match
 from floeplan.snapshot.reader import SnapshotReader, resolve_target
 from floeplan.text import counted
-from floeplan.vectors import Mask
 
+MAX_WARNINGS = 20
 _ENTRY_COLUMNS = frozenset({"key_metadata", "first_row_id", "sort_order_id", "snapshot_id"})
 
 
@@ -126,51 +129,45 @@ class RewriteDataFilesPlanner:
         """
         started = time.perf_counter()
         filters = RewriteFilters.bind(self.options, self.target.schema, self.union)
-        warnings = WarningLog()
-        filters.report_compile_errors(warnings)
 
-        # 1. Load manifest entries.
+        # 1. Load manifest entries, with the bounds that the following steps read.
         reader = SnapshotReader.open(self.target.table, self.target.snapshot, cache=self._cache)
         if not self.options.trust_lists:
             reader.check_complete("rows whose delete files it does not list would be written back")
-        keep = filters.keep_manifests(reader.manifests)
+        manifests, keep = reader.manifests, filters.keep_manifests(reader.manifests)
         deletes = reader.deletes(keep)
-        entries = self._load_entries(reader, keep, filters, deletes)
-        is_data = reader.manifests.content == DATA
-        pruned = _count_files(reader, ~keep & is_data)
+        stats = filters.stat_columns | deletes.key_columns | needed_stats(self.union, self.output_spec_id)
+        if self.strategy.copies_bytes:
+            # Parquet footers have no NaN counts: a file copied from others has the sum of those in their entries.
+            fields = fields_by_id(self.target.schema).items()
+            stats |= {i for i, field in fields if isinstance(field.field_type, FloatType | DoubleType)}
+        entries = reader.entries(reader.manifest_rows(DATA, keep), EntryColumns(_ENTRY_COLUMNS, stats=stats))
+        is_data = manifests.content == DATA
+        # Live files in manifests that were not read; a manifest without counts (-1) adds none.
+        counts = (manifests.added_files, manifests.existing_files)
+        pruned = sum(int(np.maximum(count[is_data & ~keep], 0).sum()) for count in counts)
 
         # 2. Apply the filters.
         screened = filters.screen(entries)
 
         # 3. Match delete files, and 4. select candidates.
         selection = self._select_candidates(entries, screened, deletes)
-        self._report(filters, selection, screened, warnings)
+        warnings = self._warnings(filters, selection, screened)
 
         # 5. to 9. Group, pack, filter and order groups, attach deletes.
         plan = self._build_plan(selection, deletes, {PRUNED_MANIFEST: pruned} if pruned else {})
         return RewriteDataFilesPlanningResult(
             plan,
             filters.stats(screened, selection.candidates),
-            warnings.finish(),
+            warnings,
             manifests_total=int(np.count_nonzero(is_data)),
             manifests_kept=int(np.count_nonzero(is_data & keep)),
             planning_ms=round((time.perf_counter() - started) * 1000, 3),
         )
 
-    def _load_entries(
-        self, reader: SnapshotReader, keep: Mask, filters: RewriteFilters, deletes: ScanDeletes
-    ) -> EntriesTable:
-        """The manifest entries of data files, with the bounds that the following steps read."""
-        stats = filters.stat_columns | deletes.key_columns | needed_stats(self.union, self.output_spec_id)
-        if self.strategy.copies_bytes:
-            # Parquet footers have no NaN counts: a file copied from others has the sum of those in their entries.
-            fields = fields_by_id(self.target.schema).items()
-            stats |= {i for i, field in fields if isinstance(field.field_type, FloatType | DoubleType)}
-        return reader.entries(reader.manifest_rows(DATA, keep), EntryColumns(_ENTRY_COLUMNS, stats=stats))
-
     def _select_candidates(self, entries: EntriesTable, screened: Screened, deletes: ScanDeletes) -> Selection:
         """Steps 3 and 4: deletes are matched once, counted for the candidates, and kept for the groups."""
-        skip = np.where(screened.skip == Skip.NONE, unreadable(entries), screened.skip)
+        skip = skip_unreadable(entries, screened.skip)
         skip[(skip == Skip.NONE) & np.isin(entries.spec_id, list(self._leave_specs))] = Skip.KEEPS_SPEC
         rows = np.flatnonzero(skip == Skip.NONE)
         considered = entries if len(rows) == len(entries) else entries.take(rows)
@@ -187,7 +184,7 @@ class RewriteDataFilesPlanner:
             skip[made[reasons[made] == 0]] = Skip.ALREADY_REWRITTEN
         return Selection(entries, considered, rows, matches, reasons, skip)
 
-    def _report(self, filters: RewriteFilters, selection: Selection, screened: Screened, warnings: WarningLog) -> None:
+    def _warnings(self, filters: RewriteFilters, selection: Selection, screened: Screened) -> tuple[PlanWarning, ...]:
         """Warn about files that were included undecided, or refuse them, and about files that cannot be read."""
         undecided = filters.undecided(selection.entries, screened, selection.candidates)
         if undecided and self.options.strict:
@@ -196,13 +193,21 @@ class RewriteDataFilesPlanner:
                 + "; ".join(found.message for found in undecided),
                 context={"undecided": [found.to_dict() for found in undecided]},
             )
-        for found in undecided:
-            warnings.add(found.kind, (found.filter, found.spec_id), found.message, found.to_dict())
+        warnings = list(filters.compile_warnings())
+        warnings += [PlanWarning(found.kind, found.message, found.to_dict()) for found in undecided]
         for code, what in ((Skip.NOT_PARQUET, "not Parquet"), (Skip.ENCRYPTED, "encrypted")):
             files = int(np.count_nonzero(selection.skip == code))
             if files:
                 text = f"{counted(files, 'file')} skipped: {what}"
-                warnings.add("unreadable", what, text, {"files": files, "reason": what})
+                warnings.append(PlanWarning("unreadable", text, {"files": files, "reason": what}))
+        # Without duplicates; beyond a limit they are only counted.
+        unique = dict[tuple[str, str], PlanWarning]()
+        for warning in warnings:
+            unique.setdefault((warning.kind, warning.message), warning)
+        shown, more = list(unique.values())[:MAX_WARNINGS], len(unique) - MAX_WARNINGS
+        if more <= 0:
+            return tuple(shown)
+        return (*shown, PlanWarning("more", f"{more} more warnings omitted", {"warnings": more}))
 
     def _build_plan(
         self, selection: Selection, deletes: ScanDeletes, pruned: Mapping[str, int]
@@ -240,6 +245,16 @@ class RewriteDataFilesPlanner:
         )
         described = self._describe(groups, selection, output, files)
         order = job_order(groups, sizes, self.options.rewrite_job_order)
+        entries = selection.entries
+        group_id = np.full(len(entries), -1, dtype=np.int64)
+        group_id[selection.rows[groups.rows]] = np.repeat(np.arange(len(groups)), groups.counts)
+        decisions = {
+            "file_path": entries.path,
+            "spec_id": entries.array("spec_id"),
+            "file_size_in_bytes": entries.array("file_size_in_bytes"),
+            "decision": decision_texts(selection.reasons, skip),
+            "group_id": pa.array(group_id, mask=group_id < 0),
+        }
         return RewriteDataFilesPlan(
             target=self.target,
             options=self.options,
@@ -248,7 +263,7 @@ class RewriteDataFilesPlanner:
             output_spec_id=self.output_spec_id,
             groups=tuple(described[number] for number in order.tolist()),
             files=files,
-            decisions=_decisions(selection, groups, skip),
+            decisions=pa.table(decisions),
             skipped={**pruned, **skip_counts(skip)},
             run=self.run,
         )
@@ -287,25 +302,3 @@ class RewriteDataFilesPlanner:
                 )
             )
         return described
-
-
-def _count_files(reader: SnapshotReader, manifests: Mask) -> int:
-    """Live files in some manifests; a manifest without counts (-1) adds none."""
-    counts = (reader.manifests.added_files, reader.manifests.existing_files)
-    return sum(int(np.maximum(count[manifests], 0).sum()) for count in counts)
-
-
-def _decisions(selection: Selection, groups: Groups, skip: SkipCodes) -> pa.Table:
-    """One row per entry: its reasons, or why it is skipped, and its group."""
-    entries = selection.entries
-    group = np.full(len(entries), -1, dtype=np.int64)
-    group[selection.rows[groups.rows]] = np.repeat(np.arange(len(groups)), groups.counts)
-    return pa.table(
-        {
-            "file_path": entries.path,
-            "spec_id": entries.array("spec_id"),
-            "file_size_in_bytes": entries.array("file_size_in_bytes"),
-            "decision": decision_texts(selection.reasons, skip),
-            "group_id": pa.array(group, mask=group < 0),
-        }
-    )

@@ -1,16 +1,15 @@
-"""Running a rewrite: groups as tasks, in this process or on Spark, each in the cheapest way that applies.
+"""Rewriting groups: what ``tasks.runner`` runs in this process or on Spark, each in the cheapest way that applies.
 
 Rule: all live rows of a group, and no others, are in its new files; the number of rows read and written is compared for
 every group. Fail-safe: a group that fails leaves no file behind and does not fail the others.
 
 Modules in reading order:
 
-- ``runner``: jobs of groups, locally or on Spark; one group: copy row groups, join pages, or write rows;
-- ``group_task``: a group as a task, an attempt at it, and its result;
+- ``group``: a group as a task, an attempt at it, its result, and where each row went, for concurrent deletes;
+- ``rewrite_group``: the groups of a plan as tasks; what a task does: copy row groups, join pages, or write rows;
 - ``join_group``: a new file from encoded pages;
 - ``write_group``: rows decoded, sorted and written; ``sorting``: in memory or on disk, encoded by
-  several threads;
-- ``position_map``: where each row went, for concurrent deletes.
+  several threads.
 
-Imported by ``rewrite.commit`` (results), ``rewrite.spec_upgrade`` and everything above ``rewrite``.
+Imported by ``rewrite.commit_groups``, ``rewrite.execute``, ``rewrite.spec_upgrade`` and everything above ``rewrite``.
 """

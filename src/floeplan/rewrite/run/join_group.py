@@ -27,9 +27,9 @@ from floeplan.parquet.pages.data_pages import UNSUPPORTED_PAGE
 from floeplan.parquet.prune.selection import RowSelection
 from floeplan.rewrite.pages.column_chunk import CODECS, CopyablePages, PageChunk, PageRun
 from floeplan.rewrite.pages.filtered_pages import FilteredColumn, SourcePages, can_filter_pages
-from floeplan.rewrite.pages.joined_file import Chunk, JoinedFile, encoded_chunks, encoded_footer
-from floeplan.rewrite.run.group_task import GroupAttempt
-from floeplan.scan.file_rows import EQUALITY, FileRows, OpenFile
+from floeplan.rewrite.pages.new_file import Chunk, JoinedFile, encoded_chunks, encoded_footer
+from floeplan.rewrite.run.group import GroupAttempt
+from floeplan.scan.file_rows import EQUALITY, OpenFile
 from floeplan.scan.projection import arrow_schema
 from floeplan.tasks.runner import parallel_map
 from floeplan.vectors import Mask
@@ -176,16 +176,6 @@ class _SourceGroup:
         ]
 
 
-@dataclass(frozen=True, slots=True)
-class _NewGroup:
-    """A new row group: how many source row groups it holds, its rows, its columns, and their metrics."""
-
-    sources: int
-    rows: int
-    chunks: Sequence[Chunk]
-    metrics: RowGroupMetrics
-
-
 class GroupJoiner:
     """Writes the rows of a group as one new file."""
 
@@ -196,33 +186,25 @@ class GroupJoiner:
 
     def write(self, written: ExitStack) -> EntriesTable:
         """Write the file; return its entry, or none when all rows are deleted. ``written`` removes it on an error."""
-        target, metrics, positions = self.target, [], self.attempt.position_map
-        groups = self._new_groups()
-        group = next(groups, None)
-        if group is None:
+        target, metrics, positions = self.target, list[RowGroupMetrics](), self.attempt.position_map
+        batches = self._batches()
+        batch = next(batches, None)
+        if batch is None:
             return added_entries([], target.union)
         path = self.attempt.new_file(written, self.partition)
         with writing(path), target.io.new_output(path).create() as out:
             file = JoinedFile(out, path, self.layout.blank)
-            while group is not None:
-                file.add(group.rows, group.chunks)
-                metrics.append(group.metrics)
-                group = None  # free it before the next one is built
-                group = next(groups, None)
+            while batch is not None:
+                while batch:
+                    count, group_metrics = self._write_group(file, batch)
+                    if group_metrics is not None:  # otherwise try again with another column decoded
+                        metrics.append(group_metrics)
+                        batch = batch[count:]
+                batch = next(batches, None)
             size, footer = file.finish()
         positions.add_written([path], [footer.num_rows], [(np.array([0]), np.array([positions.rows]))])
         made = WrittenFile(path, size, footer, tuple(metrics))
         return added_entries([data_entry(target, made, self.partition)], target.union)
-
-    def _new_groups(self) -> Iterator[_NewGroup]:
-        for sources in self._batches():
-            while sources:
-                group = self._new_group(sources)
-                if group is None:  # a page was unsupported: try again with its column decoded
-                    continue
-                sources = sources[group.sources :]
-                yield group
-                del group
 
     def _batches(self) -> Iterator[list[_SourceGroup]]:
         """Neighbouring row groups, as many as fill a new one."""
@@ -243,7 +225,7 @@ class GroupJoiner:
         for index, task in enumerate(self.attempt.task.files):
             opened = self.layout.opened.pop(index, None) or self.attempt.files.open(task.file)
             footer = opened.footer
-            live = _live(self.attempt.files, opened)
+            live = self._live(opened)
             selection = RowSelection.all_rows(len(live)) if live.all() else RowSelection.from_mask(live)
             self.attempt.position_map.add_read(index, selection.starts, selection.counts)
             per_group = np.split(live, np.cumsum(footer.row_group_rows)[:-1])
@@ -264,24 +246,44 @@ class GroupJoiner:
                 }
                 yield _SourceGroup(task, opened, group, size, None if mask.all() else mask, copied, reusable)
 
-    def _new_group(self, sources: Sequence[_SourceGroup]) -> _NewGroup | None:
-        """Build a row group from the first of these; ``None`` when a column turns out to need decoding."""
+    def _live(self, opened: OpenFile) -> Mask:
+        """The rows of a file that no delete removes."""
+        deletes = opened.file.deletes
+        live = np.ones(opened.footer.num_rows, dtype=np.bool_)
+        if any(delete.kind in EQUALITY for delete in deletes):
+            _, live = opened.read(Schema(), RowSelection.all_rows(len(live)))
+        for delete in deletes:
+            if delete.kind not in EQUALITY:
+                gone = self.attempt.files.positions(delete, opened.file.path)
+                live[gone[gone < len(live)]] = False
+        return live
+
+    def _write_group(self, file: JoinedFile, sources: Sequence[_SourceGroup]) -> tuple[int, RowGroupMetrics | None]:
+        """Write a row group of the first of these; return how many, and its metrics.
+
+        The metrics are ``None``, and nothing is written, when a column turns out to need decoding.
+        """
         common = set.intersection(*(set(source.reusable) for source in sources)) - self._unsupported
         columns = [i for i in self.layout.copyable.leaves if i in common]
         others = Schema(*(field for field in self.layout.schema.fields if field.field_id not in columns))
         count, rows = self._decode(sources, others) if others.fields else (len(sources), None)
         built = self._reuse_pages(sources[:count], columns)
         if len(built) < len(columns):
-            return None
+            return 0, None
         # Columns built from pages have no NaN: those that may have some are not reusable.
         chunks: dict[tuple[str, ...], Chunk] = {chunk.leaf.path: chunk for chunk in built}
         nulls = {chunk.leaf.field_id: chunk.nulls for chunk in built}
         metrics = RowGroupMetrics(nulls, dict.fromkeys(nulls, 0), {})
         if rows is not None:
             metrics = RowGroupMetrics.merged([metrics, row_group_metrics(rows)])
-            chunks |= encoded_chunks(encoded_file(rows, self.target.options, self._high_cardinality(rows)))
-        ordered = [chunks[path] for path in self.layout.paths]
-        return _NewGroup(count, sum(source.rows for source in sources[:count]), ordered, metrics)
+            # Columns whose values hardly repeat in the first row group are written without a dictionary.
+            for name, column in zip(rows.column_names, rows.columns, strict=True):
+                if name not in self._repeats:
+                    self._repeats[name] = not high_cardinality_columns(pa.table({name: column}))
+            plain = frozenset(name for name in rows.column_names if not self._repeats[name])
+            chunks |= encoded_chunks(encoded_file(rows, self.target.options, plain))
+        file.add(sum(source.rows for source in sources[:count]), [chunks[path] for path in self.layout.paths])
+        return count, metrics
 
     def _decode(self, sources: Sequence[_SourceGroup], schema: Schema) -> tuple[int, pa.Table]:
         """Decode columns of as many row groups as fit a new one: decoded they may be far larger than encoded."""
@@ -312,26 +314,6 @@ class GroupJoiner:
         found = list(parallel_map(build, range(len(columns)), self.attempt.threads))
         self._unsupported.update(i for i, chunk in zip(columns, found, strict=True) if chunk is None)
         return [chunk for chunk in found if chunk is not None]
-
-    def _high_cardinality(self, rows: pa.Table) -> frozenset[str]:
-        """Columns whose values hardly repeat in the first row group: they are written without a dictionary."""
-        for name, column in zip(rows.column_names, rows.columns, strict=True):
-            if name not in self._repeats:
-                self._repeats[name] = not high_cardinality_columns(pa.table({name: column}))
-        return frozenset(name for name in rows.column_names if not self._repeats[name])
-
-
-def _live(files: FileRows, opened: OpenFile) -> Mask:
-    """The rows of a file that no delete removes."""
-    deletes = opened.file.deletes
-    live = np.ones(opened.footer.num_rows, dtype=np.bool_)
-    if any(delete.kind in EQUALITY for delete in deletes):
-        _, live = opened.read(Schema(), RowSelection.all_rows(len(live)))
-    for delete in deletes:
-        if delete.kind not in EQUALITY:
-            gone = files.positions(delete, opened.file.path)
-            live[gone[gone < len(live)]] = False
-    return live
 
 
 def _conform(rows: pa.Table, schema: Schema) -> pa.Table:

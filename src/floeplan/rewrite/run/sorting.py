@@ -25,12 +25,10 @@ import pyarrow as pa
 from floeplan.metadata.files import writing
 from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.parquet.footer.footer import decode_footer
-from floeplan.rewrite.pages.joined_file import Chunk, JoinedFile, encoded_chunks, encoded_footer
-from floeplan.rewrite.run.group_task import GroupAttempt
-from floeplan.rewrite.run.position_map import runs_of_one
+from floeplan.rewrite.pages.new_file import Chunk, JoinedFile, encoded_chunks, encoded_footer
+from floeplan.rewrite.run.group import GroupAttempt, runs_of_one
 from floeplan.rewrite.strategies.base import RowOrder
 from floeplan.tasks.runner import parallel_map, prefetch
-from floeplan.vectors import Ints
 from floeplan.write.data_files import data_entry
 from floeplan.write.metrics import FileEntry, added_entries
 from floeplan.write.parquet_file import (
@@ -46,6 +44,8 @@ COPIES = 4
 """Copies of a range in memory: its rows, the sorted rows, the encoded ones, and the previous range being written."""
 ORDER_BYTES = 24
 """Bytes per row that computing the permutation takes."""
+_FULL_ENOUGH = 0.9
+"""A file this close to its maximum size takes no further row group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +90,10 @@ class BufferedRows:
     def __len__(self) -> int:
         return len(self.permutation)
 
-    def sorted_column(self, column: str, first: int, count: int) -> pa.Table:
-        """One column of ``count`` sorted rows."""
-        return self.rows.select([column]).take(pa.array(self.permutation[first : first + count]))
-
-    def sorted_rows(self, first: int, count: int) -> pa.Table:
-        """``count`` sorted rows."""
-        return self.rows.take(pa.array(self.permutation[first : first + count]))
+    def sorted_rows(self, first: int, count: int, columns: Sequence[str] | None = None) -> pa.Table:
+        """``count`` sorted rows, of some columns or all."""
+        rows = self.rows if columns is None else self.rows.select(columns)
+        return rows.take(pa.array(self.permutation[first : first + count]))
 
 
 def sort_on_disk(
@@ -104,11 +101,22 @@ def sort_on_disk(
 ) -> Iterator[pa.Table]:
     """Sort rows in ranges on local disk; ``sample`` has the columns of ``order.key_schema``."""
     chosen = order.ranges(sample, ranges, total_rows)
+
+    def split_by_range(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+        """The rows of each range, in the order they have."""
+        with_keys, range_of = chosen.assign(table)
+        narrow = range_of.astype(np.min_scalar_type(int(range_of.max(initial=0))))  # 16 bits are sorted by counting
+        permutation = np.argsort(narrow, kind="stable")
+        sorted_rows, found = with_keys.take(pa.array(permutation)), range_of[permutation]
+        starts = np.flatnonzero(np.diff(found, prepend=-1)).tolist()
+        for start, end in zip(starts, [*starts[1:], len(found)], strict=True):
+            yield int(found[start]), sorted_rows.slice(start, end - start)
+
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="floeplan-rewrite-")))
         files: dict[int, _RangeFile] = {}
         filled = (table for table in rows if table.num_rows)
-        for parts in prefetch(list(_by_range(*chosen.assign(table))) for table in prefetch(filled)):
+        for parts in prefetch(list(split_by_range(table)) for table in prefetch(filled)):
             for number, part in parts:
                 if number not in files:
                     files[number] = _RangeFile(folder / f"{number}.arrow", part.schema)
@@ -118,16 +126,6 @@ def sort_on_disk(
             pieces = files[number].read()
             # Keys of an odd range are all equal: its rows are streamed in the order they have.
             yield from map(chosen.plain, pieces) if number % 2 else [chosen.sorted(pa.concat_tables(pieces))]
-
-
-def _by_range(rows: pa.Table, range_of: Ints) -> Iterator[tuple[int, pa.Table]]:
-    """The rows of each range, in the order they have."""
-    narrow = range_of.astype(np.min_scalar_type(int(range_of.max(initial=0))))  # 16 bits are sorted by counting
-    order = np.argsort(narrow, kind="stable")
-    sorted_rows, found = rows.take(pa.array(order)), range_of[order]
-    starts = np.flatnonzero(np.diff(found, prepend=-1))
-    for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(found)], strict=True):
-        yield int(found[start]), sorted_rows.slice(start, end - start)
 
 
 class _RangeFile:
@@ -157,21 +155,6 @@ class _RangeFile:
         self._path.unlink()
 
 
-# Writing buffered rows in sorted order: several threads gather and encode row groups.
-#
-# A row group is encoded on its own, in memory, and appended to its file after those before it: only encoding takes
-# time, and no row group waits for another.
-#
-# Rows are divided evenly over the expected number of files, which the size of the first file corrects
-# (``FileSizes.expected_outputs``). A file that becomes too large is closed, and another one is started.
-#
-# Memory: per thread an encoded row group and one decoded column of it.
-
-
-_FULL_ENOUGH = 0.9
-"""A file this close to its maximum size takes no further row group."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Span:
     """Sorted rows for one row group: the number of their file, the first of them, and their count."""
@@ -197,7 +180,15 @@ class _RowGroup:
 
 
 class SortedFileWriter:
-    """Writes buffered rows, all of one partition, to new files."""
+    """Writes buffered rows, all of one partition, to new files; several threads gather and encode row groups.
+
+    A row group is encoded on its own, in memory, and appended to its file after those before it: only encoding takes
+    time, and no row group waits for another. Rows are divided evenly over the expected number of files, which the size
+    of the first file corrects (``FileSizes.expected_outputs``). A file that becomes too large is closed, and another
+    one is started.
+
+    Memory: per thread an encoded row group and one decoded column of it.
+    """
 
     def __init__(self, attempt: GroupAttempt, partition: FilePartition, buffered: BufferedRows) -> None:
         self.attempt, self.partition, self.buffered, self.target = attempt, partition, buffered, attempt.target
@@ -240,7 +231,7 @@ class SortedFileWriter:
         """Encode column by column, while the values that were just gathered are in the CPU cache."""
         chunks, metrics = dict[tuple[str, ...], Chunk](), list[RowGroupMetrics]()
         for column in self.buffered.rows.column_names:
-            rows = self.buffered.sorted_column(column, span.first, span.count)
+            rows = self.buffered.sorted_rows(span.first, span.count, [column])
             chunks |= encoded_chunks(encoded_file(rows, self.target.options, self._plain))
             metrics.append(row_group_metrics(rows))
         return _RowGroup(span, [chunks[path] for path in self._paths], RowGroupMetrics.merged(metrics))

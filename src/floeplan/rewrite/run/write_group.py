@@ -23,12 +23,10 @@ import pyarrow as pa
 from pyiceberg.schema import Schema
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER_ID, SortField, SortOrder
 
-from floeplan.metadata.manifests.entries import EntriesTable
-from floeplan.metadata.manifests.new_entries import concat_entries
+from floeplan.metadata.manifests.entries import EntriesTable, concat_entries
 from floeplan.parquet.prune.selection import RowSelection
 from floeplan.partition.key import PartitionKey
-from floeplan.rewrite.run.group_task import GroupAttempt
-from floeplan.rewrite.run.position_map import Runs, runs_of
+from floeplan.rewrite.run.group import GroupAttempt, Runs, runs_of
 from floeplan.rewrite.run.sorting import COPIES, ORDER_BYTES, BufferedRows, SortedFileWriter, sort_on_disk
 from floeplan.rewrite.strategies.base import RowOrder
 from floeplan.rewrite.strategies.curves import SAMPLE_ROWS
@@ -84,46 +82,38 @@ class GroupWriter:
 
     def write(self, written: ExitStack) -> EntriesTable:
         """Write the group; return the entries of the new files. ``written`` removes them on an error."""
-        sort_order = self._sort_order()
+        order = self.attempt.order
+        sort_order = order
+        if self.task.partition is None and self.attempt.strategy.partition_first:
+            # Rows go to several partitions: sorted by partition first, each of them comes once.
+            fields = self.target.union.spec(self.task.output_spec_id).fields
+            partition = [SortField(field.source_id, field.transform) for field in fields if not field.is_void]
+            sort_order = SortOrder(*partition, *order.fields, order_id=order.order_id)
         if sort_order.is_unsorted:
             return self._write_stream(self._rows(), written)
-        order = self.attempt.strategy.row_order(self.whole.schema, sort_order)
+        row_order = self.attempt.strategy.row_order(self.whole.schema, sort_order)
         batches = self._rows(self.attempt.threads)
         pieces, share = self._buffer(batches)
         if share < 1.0 - _ROUNDING:
             # Too large for memory: what was buffered so far and the rest are sorted on disk.
             tables = _with_numbers(chain(pieces, (batch.rows for batch in batches)))
-            added = self._write_stream(self._sort_on_disk(order, tables, pieces, share), written)
+            added = self._write_stream(self._sort_on_disk(row_order, tables, pieces, share), written)
         elif not pieces:
             return self._write_stream((), written)
         else:
-            buffered = BufferedRows.of(pieces, order, self.attempt.threads)
+            buffered = BufferedRows.of(pieces, row_order, self.attempt.threads)
             if self.task.partition is None or self.target.options.bloom:
                 # PyArrow's writer splits by partition and writes Bloom filters; our own encodes row groups in parallel.
                 added = self._write_stream(self._sorted_batches(buffered), written)
             else:
-                partition = FilePartition.of(self.target.union, self.task.partition)
-                added = SortedFileWriter(self.attempt, partition, buffered).write(written)
-        return self._with_sort_order_id(added)
-
-    def _sort_order(self) -> SortOrder:
-        """What rows are sorted by; by partition first when they go to several, so that each partition comes once."""
-        order = self.attempt.order
-        if self.task.partition is not None or not self.attempt.strategy.partition_first:
-            return order
-        fields = self.target.union.spec(self.task.output_spec_id).fields
-        partition = [SortField(field.source_id, field.transform) for field in fields if not field.is_void]
-        return SortOrder(*partition, *order.fields, order_id=order.order_id)
-
-    def _with_sort_order_id(self, added: EntriesTable) -> EntriesTable:
-        """State the sort order of files that are sorted by one of the table's own."""
-        if self.attempt.order.order_id <= UNSORTED_SORT_ORDER_ID:
+                partition_of_all = FilePartition.of(self.target.union, self.task.partition)
+                added = SortedFileWriter(self.attempt, partition_of_all, buffered).write(written)
+        if order.order_id <= UNSORTED_SORT_ORDER_ID:
             return added
+        # Files that are sorted by one of the table's own orders state it.
         at = added.table.schema.get_field_index("sort_order_id")
-        column = pa.array([self.attempt.order.order_id] * len(added), added.table.schema.field(at).type)
+        column = pa.array([order.order_id] * len(added), added.table.schema.field(at).type)
         return EntriesTable(added.table.set_column(at, "sort_order_id", column), added.partition_types)
-
-    # Reading
 
     def _rows(self, threads: int = 1) -> Iterator[_Batch]:
         """Read live rows, row group by row group."""
@@ -145,8 +135,6 @@ class GroupWriter:
         rows, found = self.whole.read_with_positions(group.task, group.opened, group.live)
         return group, rows, found
 
-    # Sorting
-
     def _buffer(self, batches: Iterator[_Batch]) -> tuple[list[pa.Table], float]:
         """Buffer rows until they exceed the memory; return them and the fraction of the group that they are.
 
@@ -160,16 +148,14 @@ class GroupWriter:
             pieces.append(conform(batch.rows, self.target.stored_schema, lineage=self.target.format_version > 2))
             size, rows = size + pieces[-1].nbytes, rows + batch.rows.num_rows
             expected = 1.0 if len(pieces) > 1 else min(1.0, share)
-            if self._memory_to_sort(pieces[0], size / expected, rows / expected) > self.attempt.memory:
+            # Bytes it takes to buffer and sort the group: the maximum of while sorting and while writing.
+            buffered = size / expected
+            largest: float = max(column.nbytes for column in pieces[0].columns) / max(1, pieces[0].nbytes)
+            sorting = largest * buffered + ORDER_BYTES * rows / expected
+            writing = 2 * self.attempt.threads * min(buffered, self.target.options.row_group_size)
+            if PROCESS_BYTES + SLACK * (buffered + max(sorting, writing)) > self.attempt.memory:
                 return pieces, min(share, 1.0 - 2 * _ROUNDING)
         return pieces, 1.0
-
-    def _memory_to_sort(self, sample: pa.Table, size: float, rows: float) -> float:
-        """Bytes it takes to buffer and sort rows, the maximum of while sorting and while writing."""
-        largest: float = max(column.nbytes for column in sample.columns) / max(1, sample.nbytes)
-        row_group = min(size, self.target.options.row_group_size)
-        sorting, writing = largest * size + ORDER_BYTES * rows, 2 * self.attempt.threads * row_group
-        return PROCESS_BYTES + SLACK * (size + max(sorting, writing))
 
     def _sorted_batches(self, buffered: BufferedRows) -> Iterator[_Batch]:
         """Buffered rows in sorted order, a row group at a time."""
@@ -204,8 +190,6 @@ class GroupWriter:
                 parts.append(rows.take(pa.array(np.arange(-seen % every, rows.num_rows, every))))
                 seen += rows.num_rows
         return pa.concat_tables(parts, promote_options="permissive")
-
-    # Writing
 
     def _write_stream(self, batches: Iterable[_Batch], written: ExitStack) -> EntriesTable:
         """Write batches as they come."""

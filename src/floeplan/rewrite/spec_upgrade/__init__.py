@@ -6,8 +6,8 @@ partition are found and repaired.
 
 - ``upgrade``: ``upgrade_spec``;
 - ``move``: which files can move, and why others cannot;
-- ``entry_moves``: manifests in which moved entries are recorded;
-- ``misplaced_deletes``: deletes that are not in the partition of their data file, and their repair.
+- ``entry_moves``: manifests in which moved entries are recorded; deletes that are not in the partition of their data
+  file, and their repair.
 
 Imported by ``maintain`` and everything above.
 """

@@ -1,34 +1,55 @@
-"""Recording manifest entries in manifests of another spec or partition.
+"""Recording manifest entries in another spec or partition, and repairing deletes that are recorded in a wrong one.
 
 Moving entries replaces the manifests they are in: entries that stay are written again manifest by manifest, entries
-that move are clustered by their new partition.
+that move are clustered by their new partition (``Clustering``).
+
+Rule: a position delete file that references one data file, and a deletion vector, must be recorded in the spec and
+partition of that data file. One that is not (*misplaced*) makes Iceberg refuse the table, and other readers bring
+deleted rows back. It happens when a merge-on-read writer commits deletes for files that were moved to another spec
+meanwhile. The repair records such deletes in the partition of their data file; nothing else about them changes.
+
+A position delete file of several data files belongs to the partition they were in. When some of them moved, it is also
+recorded in their new partitions.
+
+Fail-safe: a delete whose data file is not in the snapshot is left alone, and so is an equality delete: which files it
+was meant for cannot be determined.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyiceberg.table import Table
+from pyiceberg.table.refs import MAIN_BRANCH
 
-from floeplan.metadata.manifests.entries import WHOLE, Content, EntriesTable, EntryColumns, partition_column
-from floeplan.metadata.manifests.new_entries import concat_entries
+from floeplan.metadata.delete_index import DeleteKind
+from floeplan.metadata.manifests.entries import (
+    POSITION_DELETE_PATH,
+    WHOLE,
+    Content,
+    EntriesTable,
+    EntryColumns,
+    concat_entries,
+    partition_column,
+)
+from floeplan.metadata.manifests.manifest_list import DATA
+from floeplan.parquet.footer.footer import read_footer
+from floeplan.parquet.read.reader import read_selected
+from floeplan.parquet.source import open_source
 from floeplan.partition.key import partition_codes
 from floeplan.partition.union import UnionPartitionType
+from floeplan.predicate.stats import to_mask
+from floeplan.snapshot.passes import ScanDeletes
 from floeplan.snapshot.reader import SnapshotReader
+from floeplan.transaction.catalog_commit import CommitOptions
 from floeplan.transaction.manifests import MergeOptions, group_entries_by_spec
-from floeplan.transaction.move_entries import EntryMove
+from floeplan.transaction.move_entries import EntryMove, move_entries
 from floeplan.vectors import Ints, Mask
-
-# Entries shared out over manifests so that a partition is in as few of them as can be.
-#
-# Rule: entries are sorted by their partition and cut where the partition changes: one manifest a partition, or several
-# neighbouring partitions to a manifest where there are many. The partition summaries of such manifests are narrow,
-# which
-# is what lets a planner leave most of them unread.
-
 
 MOST_MANIFESTS = 200
 """Manifests of one spec and kind beyond which neighbouring partitions share one."""
@@ -36,7 +57,11 @@ MOST_MANIFESTS = 200
 
 @dataclass(frozen=True, slots=True)
 class Clustering:
-    """How entries are divided into manifests.
+    """Divides entries into manifests so that a partition is in as few of them as possible.
+
+    Entries are sorted by their partition and cut where the partition changes: one manifest per partition, or several
+    neighbouring partitions in a manifest where there are many. The partition summaries of such manifests are narrow,
+    which lets a planner skip most of them.
 
     Attributes:
         union: The partition fields of the table.
@@ -55,38 +80,25 @@ class Clustering:
         return [part for kind in kinds for own in group_entries_by_spec(kind).values() for part in self._parts(own)]
 
     def _parts(self, entries: EntriesTable) -> list[EntriesTable]:
-        ordered = self._sorted(entries)
-        codes = partition_codes(self.union, ordered.spec_id, ordered.partition_columns())
-        ends = np.append(np.flatnonzero(np.diff(codes)) + 1, len(ordered))
-        cuts = _cuts(ends, -(-len(ordered) // self.most_manifests), self.most_entries)
-        return [
-            EntriesTable(ordered.table.slice(start, stop - start).combine_chunks(), ordered.partition_types)
-            for start, stop in zip([0, *cuts], cuts, strict=False)
-        ]
-
-    def _sorted(self, entries: EntriesTable) -> EntriesTable:
+        """The manifests of entries of one spec and kind."""
         fields = self.union.spec(int(entries.spec_id[0])).fields
         names = [partition_column(field.column.field_id) for field in fields if not field.is_void]
         known = [name for name in names if name in entries and entries.array(name).null_count < len(entries)]
-        if not known:
-            return entries
-        order = pc.sort_indices(entries.table.select(known), [(name, "ascending") for name in known])
-        return entries.take(order.to_numpy())
-
-
-def _cuts(ends: Ints, least: int, most: int) -> list[int]:
-    """Where manifests end: at the end of a partition once ``least`` entries are in, after ``most`` in any case."""
-    cuts, start, length = [], 0, int(ends[-1])
-    while start < length:
-        wanted = int(ends[min(int(np.searchsorted(ends, start + max(1, least))), len(ends) - 1)])
-        start = min(wanted, start + max(1, most))
-        cuts.append(start)
-    return cuts
-
-
-# Moving entries.
-
-_WHOLE = EntryColumns(WHOLE)
+        if known:
+            order = pc.sort_indices(entries.table.select(known), [(name, "ascending") for name in known])
+            entries = entries.take(order.to_numpy())
+        codes = partition_codes(self.union, entries.spec_id, entries.partition_columns())
+        ends = np.append(np.flatnonzero(np.diff(codes)) + 1, len(entries))
+        # A manifest ends at the end of a partition once it has enough entries, and when it has the most it may have.
+        enough = max(1, -(-len(entries) // self.most_manifests))
+        parts, start = [], 0
+        while start < len(entries):
+            end_of_partition = int(ends[min(int(np.searchsorted(ends, start + enough)), len(ends) - 1)])
+            stop = min(end_of_partition, start + max(1, self.most_entries))
+            part = entries.table.slice(start, stop - start).combine_chunks()
+            parts.append(EntriesTable(part, entries.partition_types))
+            start = stop
+        return parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,42 +152,186 @@ class Move:
 
 def entry_move_of(head: SnapshotReader, moves: Sequence[Move]) -> EntryMove | None:
     """The manifests to replace for some moves; ``None`` when nothing moves."""
-    found = [_entry_move(head, move) for move in moves if not move.nothing]
-    if not found:
+    replaced, before, after = list[Ints](), list[EntriesTable](), list[EntriesTable]()
+    for move in moves:
+        if move.nothing:
+            continue
+        # The manifests in which an entry moves or is copied, with all entries in them.
+        manifest, concerned = move.entries.ints("manifest"), move.moves.copy()
+        concerned[move.copies] = True
+        rows = np.unique(manifest[concerned])
+        there = np.isin(manifest, rows)
+        whole, moved_here = head.entries(rows, EntryColumns(WHOLE)), move.moves[there]
+        parts = [move.partitions.apply(whole.filter(moved_here))]
+        if move.copy_partitions is not None:
+            position = np.cumsum(there) - 1
+            parts.append(move.copy_partitions.apply(whole.take(position[move.copies])))
+        # Entries that stay are in the order of their manifests, and keep them.
+        staying = whole.filter(~moved_here)
+        starts = np.flatnonzero(np.diff(staying.ints("manifest"), prepend=-1)).tolist()
+        for start, stop in zip(starts, [*starts[1:], len(staying)], strict=False):
+            after.append(staying.take(np.arange(start, stop)))
+        # Those that move are clustered to the target manifest size of the table, given the current bytes per entry.
+        each = max(1, int(head.manifests.length[rows].sum()) // max(1, len(whole)))
+        clustering = Clustering(head.union, MergeOptions.of(head.metadata.properties).target_bytes // each)
+        after += clustering.manifests(concat_entries(parts, head.union))
+        replaced.append(rows)
+        before.append(whole)
+    if not replaced:
         return None
-    return EntryMove(
-        np.concatenate([one.replaced for one in found]),
-        concat_entries([one.before for one in found], head.union),
-        [manifest for one in found for manifest in one.after],
+    return EntryMove(np.concatenate(replaced), concat_entries(before, head.union), after)
+
+
+@dataclass(frozen=True, slots=True)
+class MisplacedDeletes:
+    """Delete files of a snapshot that are not recorded in the partition of their data file.
+
+    Attributes:
+        deletes: All live delete files.
+        is_misplaced: Which of them are misplaced.
+        data_rows: For each of these the row of its data file.
+        dangling: File-scoped deletes whose data file is not in the snapshot.
+    """
+
+    deletes: ScanDeletes
+    is_misplaced: Mask
+    data_rows: Ints
+    dangling: Mask
+
+    def move(self, partitions: PartitionTuples, copies: Pairs | None = None) -> Move:
+        """Move the misplaced deletes to the partition of their data files."""
+        entries, there = self.deletes.entries, partitions.take(self.data_rows)
+        if copies is None or not len(copies.delete_rows):
+            return Move(entries, self.is_misplaced, there)
+        return Move(entries, self.is_misplaced, there, copies.delete_rows, partitions.take(copies.data_rows))
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Rows of delete files, each with a data file in a partition that it must also be recorded in."""
+
+    delete_rows: Ints
+    data_rows: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class RepairResult:
+    """How many delete files were repaired, and the snapshot; no snapshot when there was nothing to repair."""
+
+    delete_files: int
+    snapshot_id: int | None
+
+    def to_dict(self) -> Mapping[str, object]:
+        """The JSON document."""
+        return {"delete_files": self.delete_files, "snapshot_id": self.snapshot_id}
+
+
+def repair_deletes(table: Table, *, branch: str = MAIN_BRANCH, options: CommitOptions | None = None) -> RepairResult:
+    """Record misplaced deletes in the partition of their data files."""
+    faults = [0]
+
+    def decide(head: SnapshotReader) -> EntryMove | None:
+        check = DeleteCheck.of(head)
+        faults.append(check.faults)
+        return entry_move_of(head, [check.misplaced.move(check.partitions, check.copies)])
+
+    result = move_entries(
+        table, decide, branch=branch, summary={"floeplan.operation": "repair-deletes"}, options=options
     )
+    return RepairResult(0, None) if result is None else RepairResult(faults[-1], result.snapshot_id)
 
 
-def _entry_move(head: SnapshotReader, move: Move) -> EntryMove:
-    manifest = move.entries.ints("manifest")
-    concerned = move.moves.copy()
-    concerned[move.copies] = True
-    rows = np.unique(manifest[concerned])
-    there = np.isin(manifest, rows)
-    whole, moves = head.entries(rows, _WHOLE), move.moves[there]
-    staying = whole.filter(~moves)
-    parts = [move.partitions.apply(whole.filter(moves))]
-    if move.copy_partitions is not None:
-        position = np.cumsum(there) - 1
-        parts.append(move.copy_partitions.apply(whole.take(position[move.copies])))
-    moved = concat_entries(parts, head.union)
-    return EntryMove(rows, whole, [*_per_manifest(staying), *_clustering(head, rows, whole).manifests(moved)])
+@dataclass(frozen=True, slots=True)
+class DeleteCheck:
+    """The deletes of a head compared with its data files.
+
+    Attributes:
+        data: All live data files.
+        partitions: Their specs and partitions.
+        misplaced: File-scoped deletes, and which of them are misplaced.
+        copies: Position deletes of several data files that do not apply to all of them.
+    """
+
+    data: EntriesTable
+    partitions: PartitionTuples
+    misplaced: MisplacedDeletes
+    copies: Pairs
+
+    @classmethod
+    def of(cls, head: SnapshotReader) -> DeleteCheck:
+        """Check all deletes; opens delete files of several data files where some of these may have moved."""
+        data = head.entries(head.manifest_rows(DATA), EntryColumns(frozenset()))
+        partitions, deletes = PartitionTuples.of(data), head.deletes()
+        misplaced = find_misplaced(head.union, data.path, partitions, deletes)
+        return cls(data, partitions, misplaced, _find_unreached(head, data, deletes))
+
+    @property
+    def faults(self) -> int:
+        """Delete files that are not recorded in the right partition."""
+        return int(np.count_nonzero(self.misplaced.is_misplaced)) + len(np.unique(self.copies.delete_rows))
 
 
-def _per_manifest(entries: EntriesTable) -> list[EntriesTable]:
-    """Entries by manifest; they are in the order of the manifests."""
-    starts = np.flatnonzero(np.diff(entries.ints("manifest"), prepend=-1))
-    stops = np.append(starts[1:], len(entries))
-    return (
-        [entries.take(np.arange(start, stop)) for start, stop in zip(starts, stops, strict=True)] if len(starts) else []
-    )
+def find_misplaced(
+    union: UnionPartitionType, paths: pa.Array, partitions: PartitionTuples, deletes: ScanDeletes
+) -> MisplacedDeletes:
+    """The deletes that are not recorded in the (new) partition of their data file."""
+    targets = deletes.entries.delete_targets()
+    by_path = np.isin(deletes.kinds, (DeleteKind.POSITION_FILE, DeleteKind.VECTOR))
+    found = pc.index_in(targets, value_set=paths)
+    present = by_path & to_mask(found.is_valid())
+    data_row = found.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    data_codes, delete_codes = joint_codes(union, partitions, PartitionTuples.of(deletes.entries))
+    is_misplaced = np.zeros(len(present), dtype=np.bool_)
+    is_misplaced[present] = data_codes[data_row[present]] != delete_codes[present]
+    return MisplacedDeletes(deletes, is_misplaced, data_row[is_misplaced], by_path & ~present)
 
 
-def _clustering(head: SnapshotReader, rows: Ints, entries: EntriesTable) -> Clustering:
-    """Cluster to the target manifest size of the table, given the current bytes per entry."""
-    each = max(1, int(head.manifests.length[rows].sum()) // max(1, len(entries)))
-    return Clustering(head.union, MergeOptions.of(head.metadata.properties).target_bytes // each)
+def joint_codes(union: UnionPartitionType, *partitions: PartitionTuples) -> list[Ints]:
+    """Number the distinct (spec, partition) pairs over several sets of files."""
+    columns = {}
+    for key in sorted({key for one in partitions for key in one.columns}):
+        given = [one.columns.get(key) for one in partitions]
+        types = [column.type for column in given if column is not None and not pa.types.is_null(column.type)]
+        type_ = types[0] if types else pa.null()
+        columns[key] = pa.concat_arrays(
+            [
+                pa.nulls(len(one.spec_id), type_) if column is None else column.cast(type_)
+                for column, one in zip(given, partitions, strict=True)
+            ]
+        )
+    codes = partition_codes(union, np.concatenate([one.spec_id for one in partitions]), columns)
+    return np.split(codes, np.cumsum([len(one.spec_id) for one in partitions])[:-1])
+
+
+def _find_unreached(head: SnapshotReader, data: EntriesTable, deletes: ScanDeletes) -> Pairs:
+    """Pairs of a delete file and a data file it references in a partition that it is not recorded in."""
+    rows, entries = np.flatnonzero(deletes.kinds == DeleteKind.POSITION_PARTITION), deletes.entries
+    if not len(rows):
+        return Pairs(rows, rows)
+    codes, recorded = joint_codes(head.union, PartitionTuples.of(data), PartitionTuples.of(entries))
+    order = pc.sort_indices(data.path).to_numpy()
+    ordered = data.path.take(pa.array(order))
+    lower, upper = (entries.array(f"{side}.{POSITION_DELETE_PATH}") for side in ("lower", "upper"))
+    known = set(zip(entries.path.to_pylist(), recorded.tolist(), strict=True))
+    found: list[tuple[int, int]] = []
+    for row in rows.tolist():
+        path, first, last = (column[row].as_py() for column in (entries.path, lower, upper))
+        # Data files between the bounds of the delete file's paths; a truncated upper bound is null.
+        start = 0 if first is None else _position(bisect_left, ordered, first.decode(errors="ignore"))
+        stop = len(order) if last is None else _position(bisect_right, ordered, last.decode(errors="replace"))
+        near = order[start:stop]
+        away = near[(codes[near] != recorded[row]) & (data.sequence_number[near] <= entries.sequence_number[row])]
+        if not len(away) or entries.array("file_format")[row].as_py() != "PARQUET":
+            continue  # a delete file that is not Parquet is not opened
+        source = open_source(path, head.io)
+        referenced = read_selected(source, read_footer(source), (POSITION_DELETE_PATH,)).column(0).unique()
+        paths = data.path.take(pa.array(away))
+        for place in away[to_mask(pc.is_in(paths, value_set=referenced.cast(paths.type)))].tolist():
+            if (path, int(codes[place])) not in known:
+                known.add((path, int(codes[place])))
+                found.append((row, place))
+    return Pairs(*np.array(found, dtype=np.int64).reshape(-1, 2).T)
+
+
+def _position(bisect: Callable[..., int], ordered: pa.Array, path: str) -> int:
+    return bisect(ordered, path, key=lambda one: one.as_py())

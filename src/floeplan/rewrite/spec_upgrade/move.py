@@ -31,16 +31,22 @@ from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns
 from floeplan.metadata.manifests.manifest_list import DATA
 from floeplan.partition.fields import BoundField
 from floeplan.partition.recover import Obstacle
-from floeplan.partition.union import SpecProjection, UnionPartitionType
+from floeplan.partition.union import SpecProjection
 from floeplan.predicate.build import columns
 from floeplan.predicate.ir import TRUE, IrExpr
 from floeplan.rewrite.plan.candidates import OutputPartitions, needed_stats, output_partitions
-from floeplan.rewrite.spec_upgrade.entry_moves import Move, PartitionTuples, entry_move_of
-from floeplan.rewrite.spec_upgrade.misplaced_deletes import MisplacedDeletes, find_misplaced, joint_codes
+from floeplan.rewrite.spec_upgrade.entry_moves import (
+    MisplacedDeletes,
+    Move,
+    PartitionTuples,
+    entry_move_of,
+    find_misplaced,
+    joint_codes,
+)
 from floeplan.snapshot.passes import Predicate, ScanDeletes, evaluate_entries
 from floeplan.snapshot.reader import SnapshotReader
 from floeplan.transaction.move_entries import EntryMove
-from floeplan.vectors import Ints, Mask
+from floeplan.vectors import Mask
 
 
 class MoveStatus(IntEnum):
@@ -61,7 +67,7 @@ class MoveStatus(IntEnum):
     EQUALITY_DELETES_OF_OLD_PARTITION = 12
     EQUALITY_DELETES_OF_NEW_PARTITION = 13
     NEXT_COMMIT = 14
-    NOT_ASKED_FOR = 15
+    OUTSIDE_FILTER = 15
     VALUES_ONLY_IN_PARTITION = 16
 
     @property
@@ -70,17 +76,16 @@ class MoveStatus(IntEnum):
         return self.name.lower().replace("_", "-")
 
 
-_OF_OBSTACLE = {
+_OTHER_NAMES = {
     Obstacle.NONE: MoveStatus.MOVED,
-    Obstacle.UNKNOWN_TRANSFORM: MoveStatus.UNKNOWN_TRANSFORM,
-    Obstacle.MISSING_STATS: MoveStatus.MISSING_STATS,
-    Obstacle.NULLS: MoveStatus.NULLS,
-    Obstacle.NAN: MoveStatus.NAN,
-    Obstacle.BUCKET: MoveStatus.BUCKET,
     Obstacle.SPANS: MoveStatus.SPANS_PARTITIONS,
     Obstacle.TRUNCATED: MoveStatus.TRUNCATED_BOUNDS,
-    Obstacle.OUT_OF_RANGE: MoveStatus.OUT_OF_RANGE,
 }
+_OF_OBSTACLE = np.array(
+    [_OTHER_NAMES[one] if one in _OTHER_NAMES else MoveStatus[one.name] for one in Obstacle], dtype=np.int8
+)
+"""The status of a file whose partition is not proven, by the obstacle."""
+_NOT_REPORTED = (MoveStatus.MOVED, MoveStatus.IN_TARGET_SPEC, MoveStatus.OUTSIDE_FILTER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +119,7 @@ class SpecMove:
     def reasons(self) -> dict[str, int]:
         """How many files stay for each reason."""
         counts = np.bincount(self.status, minlength=len(MoveStatus)).tolist()
-        staying = (
-            fate
-            for fate in MoveStatus
-            if fate not in (MoveStatus.MOVED, MoveStatus.IN_TARGET_SPEC, MoveStatus.NOT_ASKED_FOR)
-        )
-        return {fate.label: counts[fate] for fate in staying if counts[fate]}
+        return {one.label: counts[one] for one in MoveStatus if one not in _NOT_REPORTED and counts[one]}
 
     def entry_move(self) -> EntryMove | None:
         """The manifests to replace; ``None`` when nothing moves."""
@@ -145,13 +145,20 @@ def plan_move(
         where: Move only files of which every row provably matches.
     """
     target = head.union.spec(target_spec_id)
-    asked = Predicate(where, columns(where), head.union)
-    constants = _constants(head.union, target_spec_id)
-    stats = needed_stats(head.union, target_spec_id) | asked.columns.keys() | constants.keys()
+    predicate = Predicate(where, columns(where), head.union)
+    # Columns whose value readers take from the partition under some specs, but not under the target.
+    identities = [field for field in head.union.fields if isinstance(field.bound.transform, IdentityTransform)]
+    in_target = {field.bound.source_id for field in identities if target_spec_id in field.positions}
+    constants: dict[int, list[int]] = {}
+    for field in identities:
+        if field.bound.source_id not in in_target:
+            constants.setdefault(field.bound.source_id, []).extend(field.positions)
+    stats = needed_stats(head.union, target_spec_id) | predicate.columns.keys() | constants.keys()
     data = head.entries(head.manifest_rows(DATA), EntryColumns(frozenset(), stats=stats))
     deletes = head.deletes()
     outputs = output_partitions(data, head.union, target_spec_id)
-    status = _provable(data, target_spec_id, outputs)
+    status = _OF_OBSTACLE[outputs.obstacle]
+    status[data.spec_id == target_spec_id] = MoveStatus.IN_TARGET_SPEC
     for source_id, spec_ids in constants.items():
         unseen = np.isin(data.spec_id, spec_ids) & ~data.valid(f"value_count.{source_id}")
         status[unseen & (status == MoveStatus.MOVED)] = MoveStatus.VALUES_ONLY_IN_PARTITION
@@ -160,38 +167,26 @@ def plan_move(
         status[np.isin(data.spec_id, coarser) & (status != MoveStatus.IN_TARGET_SPEC)] = MoveStatus.COARSER_TARGET
     _keep_for_deletes(head, data, outputs, deletes, status)
     if where is not TRUE:
-        proven = evaluate_entries(asked, data).tri.all_match
-        status[~proven & (status != MoveStatus.IN_TARGET_SPEC)] = MoveStatus.NOT_ASKED_FOR
+        proven = evaluate_entries(predicate, data).tri.all_match
+        status[~proven & (status != MoveStatus.IN_TARGET_SPEC)] = MoveStatus.OUTSIDE_FILTER
     if most_files is not None:
         status[np.flatnonzero(status == MoveStatus.MOVED)[most_files:]] = MoveStatus.NEXT_COMMIT
     partitions = _partitions(data, outputs, np.asarray(status == MoveStatus.MOVED))
     return SpecMove(head, data, status, partitions, find_misplaced(head.union, data.path, partitions, deletes))
 
 
-def _constants(union: UnionPartitionType, target_spec_id: int) -> dict[int, list[int]]:
-    """Columns whose value readers take from the partition under some specs, but not under the target."""
-    identities = [field for field in union.fields if isinstance(field.bound.transform, IdentityTransform)]
-    told = {field.bound.source_id for field in identities if target_spec_id in field.positions}
-    found: dict[int, list[int]] = {}
-    for field in identities:
-        if field.bound.source_id not in told:
-            found.setdefault(field.bound.source_id, []).extend(field.positions)
-    return found
-
-
 def is_coarser(target: SpecProjection, own: SpecProjection) -> bool:
     """Whether the partition under one spec determines that under the other, and not vice versa."""
-    return _follows(target, own) and not _follows(own, target)
+    return _determines(own, target) and not _determines(target, own)
 
 
-def _follows(coarse: SpecProjection, fine: SpecProjection) -> bool:
-    """Whether a field of the other spec determines every field of the one."""
-    asked = [field for field in coarse.fields if not field.is_void]
-    given = [field for field in fine.fields if not field.is_void]
-    return all(any(_tells(field, other) for field in given) for other in asked)
+def _determines(fine: SpecProjection, coarse: SpecProjection) -> bool:
+    """Whether every field of one spec is determined by a field of the other."""
+    of_fine, of_coarse = ([field for field in spec.fields if not field.is_void] for spec in (fine, coarse))
+    return all(any(_determines_field(field, other) for field in of_fine) for other in of_coarse)
 
 
-def _tells(fine: BoundField, coarse: BoundField) -> bool:
+def _determines_field(fine: BoundField, coarse: BoundField) -> bool:
     """Whether equal values of one field mean equal values of the other."""
     if fine.source_id != coarse.source_id:
         return False
@@ -209,14 +204,6 @@ def _tells(fine: BoundField, coarse: BoundField) -> bool:
     return fine.transform == coarse.transform
 
 
-def _provable(data: EntriesTable, target_spec_id: int, outputs: OutputPartitions) -> npt.NDArray[np.int8]:
-    """Whether the partition of each file is proven, and if not, why."""
-    by_obstacle = np.array([_OF_OBSTACLE[obstacle] for obstacle in Obstacle], dtype=np.int8)
-    status = by_obstacle[outputs.obstacle]
-    status[data.spec_id == target_spec_id] = MoveStatus.IN_TARGET_SPEC
-    return status
-
-
 def _keep_for_deletes(
     head: SnapshotReader,
     data: EntriesTable,
@@ -229,31 +216,24 @@ def _keep_for_deletes(
     old_codes, new_codes, delete_codes = joint_codes(
         head.union, PartitionTuples.of(data), new, PartitionTuples.of(deletes.entries)
     )
-    age = data.sequence_number
+    partitions = 1 + max(int(codes.max(initial=-1)) for codes in (old_codes, new_codes, delete_codes))
     checks = (
         (DeleteKind.EQUALITY_PARTITION, new_codes, 1, MoveStatus.EQUALITY_DELETES_OF_NEW_PARTITION),
         (DeleteKind.EQUALITY_PARTITION, old_codes, 1, MoveStatus.EQUALITY_DELETES_OF_OLD_PARTITION),
         (DeleteKind.POSITION_PARTITION, old_codes, 0, MoveStatus.POSITION_DELETES_OF_OLD_PARTITION),
     )
-    for kind, codes, newer_by, fate in checks:
+    for kind, codes, newer_by, why in checks:
+        # For each partition the highest sequence number of deletes of this kind; -1 when there are none.
         of_kind = deletes.kinds == kind
-        newest = _newest(delete_codes[of_kind], deletes.entries.sequence_number[of_kind], codes)
-        status[(status == MoveStatus.MOVED) & (newest >= age + newer_by)] = fate
-
-
-def _newest(delete_codes: Ints, sequence: Ints, codes: Ints) -> Ints:
-    """For each file the highest sequence number of deletes in its partition; -1 when there are none."""
-    most = np.full(max(int(codes.max(initial=-1)), int(delete_codes.max(initial=-1))) + 2, -1, dtype=np.int64)
-    np.maximum.at(most, delete_codes, sequence)
-    return np.asarray(most[codes])
+        newest = np.full(partitions, -1, dtype=np.int64)
+        np.maximum.at(newest, delete_codes[of_kind], deletes.entries.sequence_number[of_kind])
+        status[(status == MoveStatus.MOVED) & (newest[codes] >= data.sequence_number + newer_by)] = why
 
 
 def _partitions(data: EntriesTable, outputs: OutputPartitions, moved: Mask) -> PartitionTuples:
     """The partition of files after the move: the proven one for those that move, their own for the others."""
-    own, picked = (
-        PartitionTuples.of(data),
-        pa.array(np.where(moved, np.arange(len(data)) + len(data), np.arange(len(data)))),
-    )
+    own, rows = PartitionTuples.of(data), np.arange(len(data))
+    picked = pa.array(np.where(moved, rows + len(data), rows))
     chosen = {}
     for key, column in own.columns.items():
         new = outputs.columns[key]

@@ -26,7 +26,7 @@ from floeplan.predicate.compile import PredicateSource, compile_predicate
 from floeplan.predicate.ir import TRUE, IrExpr
 from floeplan.rewrite.execute import run_rewrite
 from floeplan.rewrite.plan.options import RewriteOptions
-from floeplan.rewrite.spec_upgrade.misplaced_deletes import repair_deletes
+from floeplan.rewrite.spec_upgrade.entry_moves import repair_deletes
 from floeplan.rewrite.spec_upgrade.move import MoveStatus, SpecMove, plan_move
 from floeplan.snapshot.reader import SnapshotReader
 from floeplan.text import counted
@@ -158,15 +158,22 @@ class _Upgrade:
     def run(self) -> SpecUpgradeResult:
         spec_id = target_spec_id(self.table, self.options.to)
         if self.options.dry_run:
-            return self._dry_result(self._plan(SnapshotReader.of_branch(self.table, self.branch), spec_id))
+            planned = self._plan(SnapshotReader.of_branch(self.table, self.branch), spec_id)
+            self._count(planned)
+            self.rewritten = self._rewritable(planned)
+            return self._result(planned)
         while self._move(spec_id):
             pass
-        assert self.left is not None, "the last look found nothing to move"
+        assert self.left is not None, "the last round found nothing to move"
         left = self.left
         if self._rewritable(left):
             self._rewrite(spec_id, left.coarser_specs)
         self._repair_late_deletes()
         return self._result(left)
+
+    def _count(self, planned: SpecMove) -> None:
+        self.moved += int(np.count_nonzero(planned.moved))
+        self.carried += int(np.count_nonzero(planned.misplaced.is_misplaced))
 
     def _plan(self, head: SnapshotReader, spec_id: int) -> SpecMove:
         if not self.options.trust_lists:
@@ -190,8 +197,7 @@ class _Upgrade:
             return False
         self.table = done.table
         self.snapshot_ids.append(done.snapshot_id)
-        self.moved += int(np.count_nonzero(self.left.moved))
-        self.carried += int(np.count_nonzero(self.left.misplaced.is_misplaced))
+        self._count(self.left)
         return True
 
     def _rewritable(self, left: SpecMove) -> int:
@@ -228,14 +234,13 @@ class _Upgrade:
                 return
             timing.sleep(min(_POLL_SECONDS, until - timing.clock()))
 
-    def _dry_result(self, planned: SpecMove) -> SpecUpgradeResult:
-        self.moved = int(np.count_nonzero(planned.moved))
-        self.carried = int(np.count_nonzero(planned.misplaced.is_misplaced))
-        self.rewritten = self._rewritable(planned)
-        return self._result(planned)
-
     def _result(self, last: SpecMove) -> SpecUpgradeResult:
         reasons = last.reasons()
+        # What changes for users, and which option would move more files.
+        notes = list(_MEANING) if self.moved + self.rewritten else []
+        coarser = reasons.get(MoveStatus.COARSER_TARGET.label, 0)
+        if coarser:
+            notes.append(f"{counted(coarser, 'file')} would lose partition information: allow-coarser moves them too")
         return SpecUpgradeResult(
             target_spec_id=target_spec_id(self.table, self.options.to),
             files_total=len(last.data),
@@ -245,7 +250,7 @@ class _Upgrade:
             reasons=reasons,
             deletes_carried=self.carried,
             snapshot_ids=tuple(self.snapshot_ids),
-            notes=_notes(last, self.moved + self.rewritten),
+            notes=tuple(notes),
             dry_run=self.options.dry_run,
         )
 
@@ -269,12 +274,3 @@ def target_spec_id(table: Table, to: int | str) -> int:
             f"the table has no partition spec {text}; it has {listed}", context={"spec_id": int(text)}
         )
     return int(text)
-
-
-def _notes(last: SpecMove, changed: int) -> tuple[str, ...]:
-    """What changes for users, and which option would move more files."""
-    meaning = _MEANING if changed else ()
-    coarser = last.reasons().get(MoveStatus.COARSER_TARGET.label, 0)
-    if not coarser:
-        return meaning
-    return (*meaning, f"{counted(coarser, 'file')} would lose partition information: allow-coarser moves them too")

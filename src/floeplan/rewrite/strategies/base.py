@@ -159,22 +159,18 @@ class Strategy:
 def parse_order(terms: Sequence[str], schema: Schema, *, case_sensitive: bool = True) -> SortOrder:
     """Parse terms such as ``ts desc nulls last``; nulls are first unless descending, as in Spark."""
     names = Names(schema, case_sensitive)
-    return SortOrder(*(_parse_term(term, names) for term in terms), order_id=AD_HOC_ORDER_ID)
-
-
-def _parse_term(term: str, names: Names) -> SortField:
-    words = term.split()
-    lowered = [word.lower() for word in words]
-    descending = lowered[1:2] == ["desc"]
-    rest = lowered[2:] if lowered[1:2] in (["asc"], ["desc"]) else lowered[1:]
-    nulls_first = {(): not descending, ("nulls", "first"): True, ("nulls", "last"): False}
-    if not words or tuple(rest) not in nulls_first:
-        raise InvalidOptionError(
-            f"cannot sort by {term!r}; write it as column [asc|desc] [nulls first|nulls last]", context={"by": term}
-        )
-    return SortField(
-        names.find_dotted(words[0]).field_id,
-        IdentityTransform(),
-        SortDirection.DESC if descending else SortDirection.ASC,
-        NullOrder.NULLS_FIRST if nulls_first[tuple(rest)] else NullOrder.NULLS_LAST,
-    )
+    fields = []
+    for term in terms:
+        name, *words = term.split() or [""]
+        lowered = [word.lower() for word in words]
+        descending = lowered[:1] == ["desc"]
+        rest = tuple(lowered[1:] if lowered[:1] in (["asc"], ["desc"]) else lowered)
+        nulls_first = {(): not descending, ("nulls", "first"): True, ("nulls", "last"): False}
+        if not name or rest not in nulls_first:
+            raise InvalidOptionError(
+                f"cannot sort by {term!r}; write it as column [asc|desc] [nulls first|nulls last]", context={"by": term}
+            )
+        direction = SortDirection.DESC if descending else SortDirection.ASC
+        nulls = NullOrder.NULLS_FIRST if nulls_first[rest] else NullOrder.NULLS_LAST
+        fields.append(SortField(names.find_dotted(name).field_id, IdentityTransform(), direction, nulls))
+    return SortOrder(*fields, order_id=AD_HOC_ORDER_ID)

@@ -66,7 +66,8 @@ class CurveOrder(RowOrder):
         return curve_rows(self.keys(rows), self.curve)
 
     def ranges(self, sample: pa.Table, count: int, total_rows: int) -> CurveRanges:
-        levels = tuple(_distinct(comparable(column.combine_chunks())) for column in self.keys(sample))
+        distinct = [pc.unique(comparable(column.combine_chunks())).drop_null() for column in self.keys(sample)]
+        levels = tuple(values.take(pc.sort_indices(values)) for values in distinct)
         bits = cell_bits(len(levels), total_rows)
         positions = np.sort(CurveRanges(self, levels, bits, np.zeros(0, dtype=np.uint64)).positions(sample)[0])
         cuts = np.linspace(0, len(positions), count, endpoint=False).astype(np.int64)[1:]
@@ -201,11 +202,6 @@ def level_codes(levels: pa.Array, values: pa.Array, bits: int) -> Words:
         ranks = pc.rank(both, tiebreaker="dense").to_numpy(zero_copy_only=False).astype(np.int64)
         below = np.searchsorted(ranks[: len(levels)], ranks[len(levels) :], side="right")
     return np.asarray(below.astype(np.uint64) * np.uint64((1 << bits) - 1) // np.uint64(len(levels) + 1))
-
-
-def _distinct(values: pa.Array) -> pa.Array:
-    distinct = pc.unique(values).drop_null()
-    return distinct.take(pc.sort_indices(distinct))
 
 
 def comparable(column: pa.Array) -> pa.Array:

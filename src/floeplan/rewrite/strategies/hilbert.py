@@ -17,14 +17,10 @@ _ONE = np.uint64(1)
 
 
 def hilbert_position(codes: Sequence[Words], bits: int) -> list[Words]:
-    """The position of cells on the Hilbert curve, in words of which the first leads."""
-    return interleave(_hilbert_axes(codes, bits), bits)
+    """The position of cells on the Hilbert curve, in words of which the first leads.
 
-
-def _hilbert_axes(codes: Sequence[Words], bits: int) -> list[Words]:
-    """Transform coordinates so that their interleaved bits are the position on the curve (Skilling's algorithm).
-
-    From the highest bit down, the half that a coordinate lies in mirrors or exchanges the lower bits of the axes, which
+    Skilling's algorithm transforms the coordinates so that their interleaved bits are the position on the curve. From
+    the highest bit down, the half that a coordinate lies in mirrors or exchanges the lower bits of the axes, which
     undoes the rotation of the sub-cubes; a Gray code over the axes then orders the sub-cubes themselves.
     """
     axes = [code.copy() for code in codes]
@@ -44,7 +40,7 @@ def _hilbert_axes(codes: Sequence[Words], bits: int) -> list[Words]:
         turn ^= np.where((axes[-1] >> np.uint64(bit)) & _ONE == _ONE, np.uint64((1 << bit) - 1), np.uint64(0))
     for axis in axes:
         axis ^= turn
-    return axes
+    return interleave(axes, bits)
 
 
 HILBERT = CurveStrategy("hilbert", curve=hilbert_position)

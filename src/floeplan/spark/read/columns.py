@@ -30,17 +30,10 @@ from floeplan.spark.types import quoted, spark_type, sql_type
 FIELD_ID = "parquet.field.id"
 ROW_INDEX = "_tmp_metadata_row_index"
 """The internal column in which Spark's reader counts rows; ``_metadata.row_index`` copies it row by row."""
-DEFAULTED = (
-    iceberg.BooleanType,
-    iceberg.IntegerType,
-    iceberg.LongType,
-    iceberg.FloatType,
-    iceberg.DoubleType,
-    iceberg.StringType,
-)
+_FLOATING = (iceberg.FloatType, iceberg.DoubleType)
+DEFAULTED = (iceberg.BooleanType, iceberg.IntegerType, iceberg.LongType, *_FLOATING, iceberg.StringType)
 """Types whose ``initial-default`` Spark's reader can fill in."""
 
-_FLOATING = (iceberg.FloatType, iceberg.DoubleType)
 _NESTED = (iceberg.StructType, iceberg.ListType, iceberg.MapType)
 _RESERVED = ("_metadata", ROW_INDEX)
 _UUID_PARTS = "(.{8})(.{4})(.{4})(.{4})(.{12})"
@@ -65,7 +58,7 @@ class NameHistory:
     def complete(self) -> bool:
         """Whether the metadata has every schema and every column that the table had."""
         schema_ids = {schema.schema_id for schema in self.metadata.schemas}
-        known = {field.field_id for schema in self._schemas for _, field in _walk_schema(schema)}
+        known = self._names.keys()
         return schema_ids == set(range(max(schema_ids) + 1)) and max(known, default=0) >= self.metadata.last_column_id
 
     def needs_substitute(self, field: iceberg.NestedField) -> bool:
@@ -78,26 +71,27 @@ class NameHistory:
             return True
         nested = isinstance(field.field_type, _NESTED)
         # A renamed nested field would be pruned by name, and a nested float could be in a pushed filter.
-        return nested and any(len(self._names[part.field_id]) > 1 or _is_floating(part) for _, part in inside)
+        return nested and any(
+            len(self._names[part.field_id]) > 1 or isinstance(part.field_type, _FLOATING) for _, part in inside
+        )
 
-    @property
-    def _schemas(self) -> list[Schema]:
-        return [*self.metadata.schemas, self.scanned]
+    @cached_property
+    def _fields(self) -> list[tuple[tuple[str, ...], iceberg.NestedField]]:
+        schemas = [*self.metadata.schemas, self.scanned]
+        return [found for schema in schemas for field in schema.fields for found in _walk(field, ())]
 
     @cached_property
     def _ids(self) -> dict[tuple[str, ...], set[int]]:
         found: dict[tuple[str, ...], set[int]] = {}
-        for schema in self._schemas:
-            for path, field in _walk_schema(schema):
-                found.setdefault(_folded(path), set()).add(field.field_id)
+        for path, field in self._fields:
+            found.setdefault(_folded(path), set()).add(field.field_id)
         return found
 
     @cached_property
     def _names(self) -> dict[int, set[str]]:
         found: dict[int, set[str]] = {}
-        for schema in self._schemas:
-            for _, field in _walk_schema(schema):
-                found.setdefault(field.field_id, set()).add(field.name)
+        for _, field in self._fields:
+            found.setdefault(field.field_id, set()).add(field.name)
         return found
 
 
@@ -140,7 +134,12 @@ def _requested_type(type_: iceberg.IcebergType, name: str, prefix: str | None) -
     """The type with field ids of nested fields; UUIDs as binary, the only type Spark reads them as."""
     match type_:
         case iceberg.StructType(fields=fields):
-            return spark.StructType([_requested_child(child, name, prefix) for child in fields])
+            requested = spark.StructType()
+            for child in fields:
+                child_type = _requested_type(child.field_type, f"{name}.{child.name}", prefix)
+                child_name = child.name if prefix is None else f"{prefix}{child.field_id}"
+                requested = requested.add(child_name, child_type, True, {FIELD_ID: child.field_id})
+            return requested
         case iceberg.ListType(element_type=element):
             return spark.ArrayType(_requested_type(element, f"{name}.element", prefix))
         case iceberg.MapType(key_type=key, value_type=value):
@@ -150,12 +149,6 @@ def _requested_type(type_: iceberg.IcebergType, name: str, prefix: str | None) -
         case iceberg.UUIDType():
             return spark.BinaryType()
     return spark_type(type_, name)
-
-
-def _requested_child(child: iceberg.NestedField, name: str, prefix: str | None) -> spark.StructField:
-    requested = child.name if prefix is None else f"{prefix}{child.field_id}"
-    type_ = _requested_type(child.field_type, f"{name}.{child.name}", prefix)
-    return spark.StructField(requested, type_, True, {FIELD_ID: child.field_id})
 
 
 def _default_literal(field: iceberg.NestedField) -> str:
@@ -175,11 +168,6 @@ def walk(field: iceberg.NestedField) -> Iterator[iceberg.NestedField]:
     return (inner for _, inner in _walk(field, ()))
 
 
-def _walk_schema(schema: Schema) -> Iterator[tuple[tuple[str, ...], iceberg.NestedField]]:
-    for field in schema.fields:
-        yield from _walk(field, ())
-
-
 def _walk(field: iceberg.NestedField, above: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], iceberg.NestedField]]:
     path = (*above, field.name)
     yield path, field
@@ -197,7 +185,3 @@ def _walk(field: iceberg.NestedField, above: tuple[str, ...]) -> Iterator[tuple[
 def _folded(path: tuple[str, ...]) -> tuple[str, ...]:
     """Lowercased: Spark compares names case-insensitively."""
     return tuple(part.lower() for part in path)
-
-
-def _is_floating(field: iceberg.NestedField) -> bool:
-    return isinstance(field.field_type, _FLOATING)

@@ -43,7 +43,7 @@ from floeplan.metadata.manifests.entries import Content
 from floeplan.scan.delete_files import DeleteFileReader
 from floeplan.scan.model import FileScan, PlannedFiles
 from floeplan.tasks.shipping import ensure_package
-from floeplan.tasks.worker import ArrowTask, for_each_number
+from floeplan.tasks.worker import for_each_number
 from floeplan.vectors import Ints, Mask
 
 if TYPE_CHECKING:
@@ -97,13 +97,22 @@ def not_deleted(spark: SparkSession, files: PlannedFiles, rows: Ints, table: Tab
     ordered = rows[_largest_first(files.entries.record_count[rows])]
     scans = list(files.take(ordered))
     length = int(_power_of_two(word_counts(files.entries.record_count[ordered]).sum()))
-    total_bytes = _position_delete_bytes(files, ordered)
+    # The size of all position deletes and deletion vectors of these files.
+    matched = np.unique(files.matches.take(ordered).deletes)
+    sizes = files.deletes.ints("content_size_in_bytes")
+    sizes = np.where(sizes >= 0, sizes, files.deletes.ints("file_size_in_bytes"))[matched]
+    total_bytes = int(sizes[files.deletes.content[matched] == Content.POSITION_DELETES].sum())
     if total_bytes > SMALL_DELETES:
         # Not cached: the tasks read the delete files whenever the query runs, with the credentials of that time.
         return is_kept(_bitmap_from_tasks(spark, scans, length, total_bytes, table), length, start, row)
 
     def test() -> RowTest:
-        return RowTest(is_kept(_local_bitmap(spark, scans, length, table), length, start, row), length * WORD // 8)
+        """Test against a constant, read by this process."""
+        words = _bitmap(scans, io=table.io, table=table.metadata.table_uuid, length=length)
+        type_ = pa.list_(pa.field("element", pa.int64(), nullable=False))
+        listed = pa.ListArray.from_arrays(pa.array([0, length], pa.int32()), pa.array(words), type=type_)
+        constant = spark.createDataFrame(pa.table({"words": listed})).scalar()
+        return RowTest(is_kept(constant, length, start, row), length * WORD // 8)
 
     names = (_key(table.metadata.table_uuid, scan) for scan in scans)
     return cached_row_test(spark, (start, row, *names), test).column
@@ -129,21 +138,19 @@ def cached_row_test(spark: SparkSession, name: Hashable, make: Callable[[], RowT
     return make()
 
 
-def _local_bitmap(spark: SparkSession, scans: list[FileScan], length: int, table: Table) -> Column:
-    """The bitmap of files as a constant, read by this process."""
-    words = _bitmap(scans, io=table.io, table=table.metadata.table_uuid, length=length)
-    type_ = pa.list_(pa.field("element", pa.int64(), nullable=False))
-    listed = pa.ListArray.from_arrays(pa.array([0, length], pa.int32()), pa.array(words), type=type_)
-    return spark.createDataFrame(pa.table({"words": listed})).scalar()
-
-
 def _bitmap_from_tasks(spark: SparkSession, scans: list[FileScan], length: int, total: int, table: Table) -> Column:
-    """The same, with ``total`` bytes of delete files read by tasks."""
+    """The bitmap of files, with ``total`` bytes of delete files read by tasks."""
     ensure_package(spark)
     read = partial(_bitmap, io=table.io, table=table.metadata.table_uuid)
     slices = np.array_split(np.arange(len(scans)), min(len(scans), -(-total // BYTES_PER_TASK)))
-    parts = [(number, [scans[i] for i in part]) for number, part in enumerate(slices)]
-    frame = spark.range(0, len(parts), 1, len(parts)).mapInArrow(_bitmap_task(parts, read), _WORDS)
+    parts = [[scans[i] for i in part] for part in slices]
+
+    def part_words(number: int) -> Iterator[pa.RecordBatch]:
+        words = read(parts[number])
+        listed = pa.ListArray.from_arrays(pa.array([0, len(words)], pa.int32()), pa.array(words))
+        yield pa.RecordBatch.from_arrays([pa.array([number]), listed], names=["part", "words"])
+
+    frame = spark.range(0, len(parts), 1, len(parts)).mapInArrow(for_each_number(part_words), _WORDS)
     in_order = F.array_sort(F.collect_list(F.struct("part", "words")))
     counts = word_counts(np.array([scan.record_count for scan in scans], dtype=np.int64))
     rest = F.array_repeat(F.lit(0).cast("long"), length - int(counts.sum()))
@@ -159,24 +166,6 @@ def _largest_first(rows: Ints) -> Ints:
     return np.argsort(-word_counts(rows), kind="stable")
 
 
-def _position_delete_bytes(files: PlannedFiles, rows: Ints) -> int:
-    """The size of all position deletes and deletion vectors of these files."""
-    matched = np.unique(files.matches.take(rows).deletes)
-    sizes = files.deletes.ints("content_size_in_bytes")
-    sizes = np.where(sizes >= 0, sizes, files.deletes.ints("file_size_in_bytes"))[matched]
-    return int(sizes[files.deletes.content[matched] == Content.POSITION_DELETES].sum())
-
-
-def _bitmap_task(parts: Sequence[tuple[int, list[FileScan]]], read: Callable[[Sequence[FileScan]], Ints]) -> ArrowTask:
-    def part_words(number: int) -> Iterator[pa.RecordBatch]:
-        part, scans = parts[number]
-        found = read(scans)
-        listed = pa.ListArray.from_arrays(pa.array([0, len(found)], pa.int32()), pa.array(found))
-        yield pa.RecordBatch.from_arrays([pa.array([part]), listed], names=["part", "words"])
-
-    return for_each_number(part_words)
-
-
 def _bitmap(scans: Sequence[FileScan], *, io: FileIO, table: UUID, length: int = 0) -> Ints:
     """The bitmaps of files, concatenated and padded with zeros to a length."""
     reader = DeleteFileReader(io)
@@ -185,21 +174,20 @@ def _bitmap(scans: Sequence[FileScan], *, io: FileIO, table: UUID, length: int =
     ends = np.cumsum(counts)
     words = np.zeros(max(length, int(counts.sum())), dtype=np.int64)
     buffer = np.empty(int(counts.max(initial=0)) * WORD, dtype=np.bool_)
+
+    def file_bitmap(scan: FileScan, deleted: Mask) -> Ints:
+        """The bitmap of a file, the first row in the lowest bit; ``deleted`` is a buffer of its rows."""
+        deleted[:] = False
+        for delete in scan.deletes:
+            if delete.kind not in _EQUALITY:
+                positions = reader.positions(delete, scan.path)
+                deleted[positions[: np.searchsorted(positions, len(deleted))]] = True
+        return np.packbits(deleted, bitorder="little").view(np.int64)
+
     for scan, count, end in zip(scans, counts.tolist(), ends.tolist(), strict=True):
-        words[end - count : end] = cached_bitmap(
-            _key(table, scan), partial(_file_bitmap, scan, reader, buffer[: count * WORD])
-        )
+        make = partial(file_bitmap, scan, buffer[: count * WORD])
+        words[end - count : end] = cached_bitmap(_key(table, scan), make)
     return words
-
-
-def _file_bitmap(scan: FileScan, reader: DeleteFileReader, deleted: Mask) -> Ints:
-    """The bitmap of a file, the first row in the lowest bit; ``deleted`` is a buffer of its rows."""
-    deleted[:] = False
-    for delete in scan.deletes:
-        if delete.kind not in _EQUALITY:
-            positions = reader.positions(delete, scan.path)
-            deleted[positions[: np.searchsorted(positions, len(deleted))]] = True
-    return np.packbits(deleted, bitorder="little").view(np.int64)
 
 
 def _key(table: UUID, scan: FileScan) -> Hashable:

@@ -85,8 +85,16 @@ def read_logged(
     A file that does not exist is an error; with ``may_miss`` it has no rows.
     """
     lines, columns = _lines(paths, sizes, tags), schema.json()
+    # The folder of a log is named by the hash of its lines, so that a log is written only once.
+    folder = Path(process_folder()) / hashlib.blake2b(lines.encode(), digest_size=16).hexdigest()
+    log = folder / "_spark_metadata" / "0"
+    if not log.exists():
+        partial = folder.with_name(uuid.uuid4().hex)
+        partial.write_text("v1\n" + lines)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(partial, log)
     nbytes = _FRAME_BYTES + _BYTES_PER_CHARACTER * (len(lines) + len(columns))
-    return cached_frame(spark, columns, may_miss, _write_log(lines), nbytes).frame
+    return cached_frame(spark, columns, may_miss, folder, nbytes).frame
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,18 +109,6 @@ class _CachedFrame:
 def cached_frame(spark: SparkSession, schema: str, may_miss: bool, folder: Path, nbytes: int) -> _CachedFrame:
     """The rows of a log, from the session's cache or loaded now; loading does not block other threads."""
     return _CachedFrame(_reader(spark, schema, may_miss).load(folder.as_uri()), nbytes)
-
-
-def _write_log(lines: str) -> Path:
-    """The folder whose log has these lines; written only if it does not exist."""
-    folder = Path(process_folder()) / hashlib.blake2b(lines.encode(), digest_size=16).hexdigest()
-    log = folder / "_spark_metadata" / "0"
-    if not log.exists():
-        partial = folder.with_name(uuid.uuid4().hex)
-        partial.write_text("v1\n" + lines)
-        log.parent.mkdir(parents=True, exist_ok=True)
-        os.replace(partial, log)
-    return folder
 
 
 def can_read_logs(spark: SparkSession) -> bool:
@@ -143,7 +139,13 @@ def _reader(spark: SparkSession, schema: str, may_miss: bool) -> DataFrameReader
 
 
 def _lines(paths: pa.Array, sizes: Ints, tags: Ints) -> str:
-    urls = _urls(paths.cast(pa.string()))
+    # The log is parsed as URIs, so special characters are escaped; without a scheme a path is local.
+    urls = paths.cast(pa.string())
+    local = pc.starts_with(urls, "/")
+    if pc.any(local).as_py():
+        urls = pc.if_else(local, pc.binary_join_element_wise("file://", urls, ""), urls)
+    if pc.any(pc.match_substring_regex(urls, _UNSAFE)).as_py():
+        urls = pa.array([quote(path, safe=_SAFE_IN_URL) for path in urls.to_pylist()], pa.string())
     head = '{"isDir":false,"blockReplication":1,"blockSize":134217728,"action":"add","path":"'
     times = -(-(tags << _SHIFT) // _MICROS)
     lines = pc.binary_join_element_wise(
@@ -151,16 +153,6 @@ def _lines(paths: pa.Array, sizes: Ints, tags: Ints) -> str:
         pa.array(times).cast(pa.string()), "}", "",
     )  # fmt: skip
     return "\n".join(lines.to_pylist())
-
-
-def _urls(paths: pa.Array) -> pa.Array:
-    """Paths as URLs: the log is parsed as URIs, so special characters are escaped; without a scheme a path is local."""
-    local = pc.starts_with(paths, "/")
-    if pc.any(local).as_py():
-        paths = pc.if_else(local, pc.binary_join_element_wise("file://", paths, ""), paths)
-    if not pc.any(pc.match_substring_regex(paths, _UNSAFE)).as_py():
-        return paths
-    return pa.array([quote(path, safe=_SAFE_IN_URL) for path in paths.to_pylist()], pa.string())
 
 
 def process_folder() -> str:

@@ -9,7 +9,7 @@ proves that it holds for all rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from operator import and_
@@ -30,12 +30,12 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from floeplan.metadata.delete_index import DeleteKind
 from floeplan.metadata.manifests.entries import partition_column
-from floeplan.metadata.manifests.typed_values import to_logical
+from floeplan.metadata.manifests.values import to_logical
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.build import field_ids
 from floeplan.predicate.stats import TriState
 from floeplan.scan.model import PlannedFiles
-from floeplan.scan.scan_plan import ScanPlan
+from floeplan.scan.plan import ScanPlan
 from floeplan.spark.read.columns import FIELD_ID, ROW_INDEX, NameHistory, ReadColumn, walk
 from floeplan.spark.read.deletes import MAX_WORDS, START_BITS, not_deleted, word_offsets
 from floeplan.spark.read.file_log import TAG, can_read_logs, process_folder, read_logged, read_named
@@ -50,8 +50,6 @@ BROADCAST_BYTES = 64 * 2**20
 
 _ORDINAL = f"CAST({TAG} AS INT)"
 """The tag as the ordinal of the file within its branch."""
-_ORDINAL_ABOVE_START = f"CAST(shiftright({TAG}, {START_BITS}) AS INT)"
-"""The ordinal in a tag whose lower bits are the first word of the file's bitmap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +80,8 @@ class Branch:
 
     @property
     def ordinal(self) -> str:
-        """The ordinal of a row's file, as SQL."""
-        return _ORDINAL_ABOVE_START if self.positional else _ORDINAL
+        """The ordinal of a row's file, as SQL; with position deletes the lower bits of a tag are ``start``."""
+        return f"CAST(shiftright({TAG}, {START_BITS}) AS INT)" if self.positional else _ORDINAL
 
     @property
     def start(self) -> str:
@@ -122,26 +120,29 @@ class NativeReading:
 
     def frame(self, branch: Branch) -> DataFrame:
         """The matching rows of a branch, with the columns of the plan."""
+        files = self.plan.files
         columns = {
             field.field_id: ReadColumn.of(field, self.history, default=field.field_id not in branch.constants)
             for field in (*self.fields, *(self.key_fields.values() if branch.equality else ()))
         }
         rows = self._read(branch, columns)
         if branch.positional:
-            test = not_deleted(
-                self.spark,
-                self.plan.files,
-                branch.rows,
-                self.plan.target.table,
-                start=branch.start,
-                row=self._row_index,
-            )
-            rows = rows.where(test)
-        selected = dict(self._selected(branch, columns))
+            table, index = self.plan.target.table, self._row_index
+            rows = rows.where(not_deleted(self.spark, files, branch.rows, table, start=branch.start, row=index))
+        # The table's columns, under their names; keys of equality deletes and the ordinal only until the anti-joins.
+        selected: dict[str, str | Column] = {}
+        for field_id, column in columns.items():
+            value: str | Column = column.expression
+            if field_id in branch.constants:
+                from_partition = F.get(self._partition_values(branch, column.field), F.expr(branch.ordinal))
+                value = F.coalesce(F.expr(column.expression), from_partition)
+            selected[self._name(column.field)] = value
+        if branch.equality:
+            selected[self._tag] = branch.ordinal
         rows = _select(rows, selected)
         if branch.equality:
             rows = self._without_equality_deleted(rows, branch)
-        if (self.plan.files.states[branch.rows] != TriState.TRUE).any():
+        if (files.states[branch.rows] != TriState.TRUE).any():
             rows = rows.where(spark_sql(self.plan.compiled.predicate))
         names = [field.name for field in self.plan.schema.fields]
         return rows if list(selected) == names else rows.selectExpr(*map(quoted, names))
@@ -185,34 +186,22 @@ class NativeReading:
         return found
 
     def _read(self, branch: Branch, columns: dict[int, ReadColumn]) -> DataFrame:
+        """The requested columns of the files of a branch; the tag of a file has its ordinal above its first word."""
         entries = self.plan.files.entries.take(branch.rows)
         internal = branch.positional and self._row_index != DOCUMENTED
         row_index = [StructField(self._row_index, LongType())] if internal else []
         schema = StructType([*(column.requested for column in columns.values()), *row_index])
         if not can_read_logs(self.spark):
             return read_named(self.spark, schema, entries.path.to_pylist())
-        return read_logged(self.spark, schema, entries.path, entries.ints("file_size_in_bytes"), self._tags(branch))
+        tags = np.arange(len(branch.rows))
+        if branch.positional:
+            starts = word_offsets(entries.record_count)
+            tags = (tags << START_BITS) | starts if branch.has_ordinal else starts
+        return read_logged(self.spark, schema, entries.path, entries.ints("file_size_in_bytes"), tags)
 
     @cached_property
     def _row_index(self) -> str:
         return row_index_column(self.spark)
-
-    def _tags(self, branch: Branch) -> Ints:
-        ordinals = np.arange(len(branch.rows))
-        if not branch.positional:
-            return ordinals
-        starts = word_offsets(self.plan.files.entries.record_count[branch.rows])
-        return (ordinals << START_BITS) | starts if branch.has_ordinal else starts
-
-    def _selected(self, branch: Branch, columns: dict[int, ReadColumn]) -> Iterator[tuple[str, str | Column]]:
-        for field_id, column in columns.items():
-            value: str | Column = column.expression
-            if field_id in branch.constants:
-                from_partition = F.get(self._partition_values(branch, column.field), F.expr(branch.ordinal))
-                value = F.coalesce(F.expr(column.expression), from_partition)
-            yield self._name(column.field), value
-        if branch.equality:
-            yield self._tag, branch.ordinal
 
     def _name(self, field: NestedField) -> str:
         return f"{self.history.prefix}k{field.field_id}" if field.field_id in self.key_fields else field.name
@@ -251,34 +240,35 @@ class NativeReading:
     def _anti_join(
         self, rows: DataFrame, keys: tuple[int, ...], deletes: Ints, pairs: tuple[Ints, Ints], number: int
     ) -> DataFrame:
-        files, prefix = self.plan.files, f"{self.history.prefix}d{number}_"
-        fields = [key_field(self.plan, field_id) for field_id in keys]
-        columns = [ReadColumn.of(field, self.history, default=False) for field in fields]
-        entries = files.deletes.take(deletes)
+        prefix = f"{self.history.prefix}d{number}_"
+        columns = [ReadColumn.of(key_field(self.plan, key), self.history, default=False) for key in keys]
+        entries = self.plan.files.deletes.take(deletes)
         sizes = entries.ints("file_size_in_bytes")
         schema = StructType([column.requested for column in columns])
         listed = read_logged(self.spark, schema, entries.path, sizes, np.arange(len(deletes)))
         keys_by_name = {f"{prefix}{column.field.field_id}": column.expression for column in columns}
         listed = _select(listed, {**keys_by_name, f"{prefix}tag": _ORDINAL})
         # Plain equality is cheaper than <=>, and correct when the delete files have no null keys.
-        no_nulls = all((entries.ints(f"null_count.{field_id}") == 0).all() for field_id in keys)
-        matches = [_same_key(self._name(f), f"{prefix}{f.field_id}", f, null_safe=not no_nulls) for f in fields]
-        applicable = np.isin(pairs[1], deletes)
+        no_nulls = all((entries.ints(f"null_count.{key}") == 0).all() for key in keys)
+        matches = []
+        for column in columns:
+            ours, theirs = F.col(quoted(self._name(column.field))), F.col(quoted(f"{prefix}{column.field.field_id}"))
+            if isinstance(column.field.field_type, FloatType | DoubleType):
+                # For Spark's =, unlike Iceberg, -0.0 is 0.0; as strings they differ.
+                ours, theirs = ours.cast("string"), theirs.cast("string")
+            matches.append(ours == theirs if no_nulls else ours.eqNullSafe(theirs))
         # Unless every delete applies to every file, match each row only with the deletes of its file.
+        applicable = np.isin(pairs[1], deletes)
         if applicable.sum() < len(np.unique(pairs[0])) * len(deletes):
-            of_file = self._matched_deletes(pairs[0][applicable], np.searchsorted(deletes, pairs[1][applicable]))
-            matches.append(F.array_contains(F.get(of_file, F.col(self._tag)), F.col(f"{prefix}tag")))
+            data, applied = pairs[0][applicable], np.searchsorted(deletes, pairs[1][applicable])
+            order = np.argsort(data, kind="stable")
+            offsets = np.searchsorted(data[order], np.arange(int(data.max()) + 2))
+            of_file = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(applied[order], pa.int32()))
+            of_row = F.get(self._constant(of_file), F.col(self._tag))
+            matches.append(F.array_contains(of_row, F.col(f"{prefix}tag")))
         if sizes.sum() <= BROADCAST_BYTES:
             listed = F.broadcast(listed)
         return rows.join(listed, reduce(and_, matches), "left_anti")
-
-    def _matched_deletes(self, data: Ints, deletes: Ints) -> Column:
-        """For each data file of a branch, the deletes that apply to it."""
-        order = np.argsort(data, kind="stable")
-        offsets = np.searchsorted(data[order], np.arange(int(data.max()) + 2))
-        return self._constant(
-            pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(deletes[order], pa.int32()))
-        )
 
 
 def needed_fields(plan: ScanPlan) -> tuple[NestedField, ...]:
@@ -303,14 +293,10 @@ def delete_masks(files: PlannedFiles) -> tuple[Mask, Mask]:
 
 def matched_pairs(files: PlannedFiles, rows: Ints) -> tuple[Ints, Ints]:
     """Pairs of a data file (an index into ``rows``) and an equality delete that applies to it."""
-    data = np.repeat(np.arange(len(rows)), files.matches.counts[rows])
-    starts = files.matches.offsets[rows]
-    within = np.arange(len(data)) - np.repeat(
-        np.cumsum(files.matches.counts[rows]) - files.matches.counts[rows], files.matches.counts[rows]
-    )
-    deletes = files.matches.deletes[starts[data] + within]
-    equality = files.delete_kinds[deletes] < DeleteKind.POSITION_FILE
-    return data[equality], deletes[equality]
+    matches = files.matches.take(rows)
+    data = np.repeat(np.arange(len(rows)), matches.counts)
+    equality = files.delete_kinds[matches.deletes] < DeleteKind.POSITION_FILE
+    return data[equality], matches.deletes[equality]
 
 
 def equality_ids(files: PlannedFiles) -> list[int]:
@@ -342,14 +328,6 @@ def _select(rows: DataFrame, named: Mapping[str, str | Column]) -> DataFrame:
     return rows.select(*(column.alias(name) for name, column in columns.items()))
 
 
-def _same_key(left: str, right: str, field: NestedField, *, null_safe: bool) -> Column:
-    """Equality of keys; floats are compared as strings: for Spark's ``=``, unlike Iceberg, -0.0 is 0.0."""
-    ours, theirs = F.col(quoted(left)), F.col(quoted(right))
-    if isinstance(field.field_type, FloatType | DoubleType):
-        ours, theirs = ours.cast("string"), theirs.cast("string")
-    return ours.eqNullSafe(theirs) if null_safe else ours == theirs
-
-
 # The row index of a row within its file. Spark's reader counts rows in an internal column, of which
 # ``_metadata.row_index`` is a copy made row by row; reading it directly is cheaper. Its name is not documented, and a
 # reader plugged in instead of Spark's may leave it null or fill it differently, which would restore deleted rows and
@@ -372,19 +350,16 @@ def row_index_column(spark: SparkSession) -> str:
     if not spark.version.startswith(KNOWN_TO_COUNT):
         return DOCUMENTED
     if spark not in _proven:
-        _proven[spark] = _counts_correctly(spark)
+        path = Path(process_folder()) / "numbered.parquet"
+        field = pa.field("n", pa.int64(), metadata={"PARQUET:field_id": "1"})
+        pq.write_table(pa.table([pa.array(range(_ROWS))], pa.schema([field])), path, row_group_size=_ROWS_PER_GROUP)
+        requested = StructType([StructField("n", LongType(), True, {FIELD_ID: 1}), StructField(ROW_INDEX, LongType())])
+        log = pa.array([str(path)]), np.array([path.stat().st_size]), np.zeros(1, dtype=np.int64)
+        expected = sorted((n, n) for n in (*range(_ROWS), *range(_SKIPPED, _ROWS)))
+        try:
+            whole = read_logged(spark, requested, *log, may_miss=True)
+            found = whole.unionAll(whole.where(f"n >= {_SKIPPED}")).collect()
+            _proven[spark] = sorted(map(tuple, found)) == expected
+        except Exception:
+            _proven[spark] = False
     return ROW_INDEX if _proven[spark] else DOCUMENTED
-
-
-def _counts_correctly(spark: SparkSession) -> bool:
-    path = Path(process_folder()) / "numbered.parquet"
-    field = pa.field("n", pa.int64(), metadata={"PARQUET:field_id": "1"})
-    pq.write_table(pa.table([pa.array(range(_ROWS))], pa.schema([field])), path, row_group_size=_ROWS_PER_GROUP)
-    requested = StructType([StructField("n", LongType(), True, {FIELD_ID: 1}), StructField(ROW_INDEX, LongType())])
-    sizes = np.array([path.stat().st_size])
-    try:
-        whole = read_logged(spark, requested, pa.array([str(path)]), sizes, np.zeros(1, dtype=np.int64), may_miss=True)
-        found = whole.unionAll(whole.where(f"n >= {_SKIPPED}")).collect()
-    except Exception:
-        return False
-    return sorted(map(tuple, found)) == sorted((n, n) for n in (*range(_ROWS), *range(_SKIPPED, _ROWS)))

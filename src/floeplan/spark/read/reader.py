@@ -1,7 +1,7 @@
 """``fp.read``: a table as a Spark DataFrame.
 
 Each file is read by Spark's own Parquet reader (``native``) or, where that is wrong (``reader_choice``), by Python
-tasks (``arrow_path``). Both return the same rows; ``ReadPlan.explain()`` shows the reader of each file and why.
+tasks (``FileReading``). Both return the same rows; ``ReadPlan.explain()`` shows the reader of each file and why.
 
 Spark's reader resolves columns by field id only if the session says so: reading sets
 ``spark.sql.parquet.fieldId.read.enabled`` on the session, and it must stay on while the DataFrame is in use.
@@ -25,9 +25,8 @@ from floeplan.errors import InvalidOptionError, UnsupportedError
 from floeplan.predicate.compile import PredicateSource
 from floeplan.scan.file_rows import TableRows
 from floeplan.scan.model import FileScan, ScanOptions
-from floeplan.scan.plan import plan_scan
+from floeplan.scan.plan import ScanPlan, plan_scan
 from floeplan.scan.read import PlanReader
-from floeplan.scan.scan_plan import ScanPlan
 from floeplan.spark.read.native import Branch, NativeReading
 from floeplan.spark.read.reader_choice import FIELD_ID_CONF, ReaderChoice, choose_readers
 from floeplan.spark.types import spark_schema, to_spark_arrow
@@ -38,51 +37,9 @@ from floeplan.vectors import Ints
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# Read in Python tasks, for files that Spark's own reader cannot read: pyarrow decodes, Spark receives Arrow batches.
-#
-# A task reads its files exactly as ``ScanPlan.to_arrow`` does: the same row groups and pages, deletes and residual.
-
-
 BYTES_PER_TASK = 64 * 2**20
 """A Python task costs about 150 ms of CPU of its own, so tasks are few and large."""
 ROWS_PER_BATCH = 65_536
-
-
-def arrow_frame(spark: SparkSession, plan: ScanPlan, rows: Ints) -> DataFrame:
-    """The matching rows of some files of a plan."""
-    shares = share_files(plan, rows)
-    if not shares:
-        return spark.createDataFrame([], spark_schema(plan.schema))
-    reading = FileReading(TableRows.of(plan.target.table, plan.target.schema), plan.schema)
-    ensure_package(spark)
-    task = for_each_number(lambda number: reading.batches(shares[number]))
-    return spark.range(0, len(shares), 1, len(shares)).mapInArrow(task, spark_schema(plan.schema))
-
-
-def share_files(plan: ScanPlan, rows: Ints) -> list[list[FileScan]]:
-    """Split files into tasks of about ``BYTES_PER_TASK`` bytes, in their order."""
-    ends = np.cumsum(plan.files.entries.ints("file_size_in_bytes")[rows])
-    share_of = (ends - 1) // BYTES_PER_TASK
-    cuts = np.flatnonzero(np.diff(share_of)) + 1
-    return [[plan.files[int(row)] for row in part] for part in np.split(rows, cuts) if len(part)]
-
-
-class FileReading:
-    """Reads planned files into batches for Spark; pickled with each task."""
-
-    def __init__(self, table: TableRows, schema: Schema) -> None:
-        self._table, self._schema = table, schema
-
-    def batches(self, files: Sequence[FileScan]) -> Iterator[pa.RecordBatch]:
-        """The rows of files, one file after another."""
-        reader = PlanReader(self._table, self._schema)
-        shape = to_arrow_schema(spark_schema(self._schema))
-        for file in files:
-            yield from to_spark_arrow(reader.read(file), shape).to_batches(ROWS_PER_BATCH)
-
-
-# ``read``: a plan as a DataFrame.
-
 PATHS = ("auto", "native", "arrow")
 
 
@@ -131,7 +88,11 @@ class ReadPlan:
             native = NativeReading(self.spark, self.plan)
             frames += [native.frame(branch) for branch in self.branches]
         if len(self.choice.arrow):
-            frames.append(arrow_frame(self.spark, self.plan, self.choice.arrow))
+            shares = share_files(self.plan, self.choice.arrow)
+            reading = FileReading(TableRows.of(self.plan.target.table, self.plan.target.schema), self.plan.schema)
+            task = for_each_number(lambda number: reading.batches(shares[number]))
+            ensure_package(self.spark)
+            frames.append(self.spark.range(0, len(shares), 1, len(shares)).mapInArrow(task, schema))
         if not frames:
             return self.spark.createDataFrame([], schema)
         return reduce(lambda left, right: left.unionAll(right), frames)
@@ -217,3 +178,34 @@ def read(
     """
     chosen = plan_read(spark, table, where, columns=columns, snapshot_id=snapshot_id, ref=ref, options=options)
     return chosen.dataframe()
+
+
+# Read in Python tasks, for files that Spark's own reader cannot read: pyarrow decodes, Spark receives Arrow batches.
+#
+# A task reads its files exactly as ``ScanPlan.to_arrow`` does: the same row groups and pages, deletes and residual.
+
+
+def share_files(plan: ScanPlan, rows: Ints) -> list[list[FileScan]]:
+    """Split files into tasks of about ``BYTES_PER_TASK`` bytes, in their order."""
+    sizes = plan.files.entries.ints("file_size_in_bytes")[rows]
+    return [[plan.files[int(row)] for row in rows[part]] for part in split_by_bytes(sizes, BYTES_PER_TASK)]
+
+
+def split_by_bytes(sizes: Ints, most: int) -> list[Ints]:
+    """The indexes of files of these sizes, in runs of about ``most`` bytes."""
+    cuts = np.flatnonzero(np.diff((np.cumsum(sizes) - 1) // most)) + 1
+    return [part for part in np.split(np.arange(len(sizes)), cuts) if len(part)]
+
+
+class FileReading:
+    """Reads planned files into batches for Spark; pickled with each task."""
+
+    def __init__(self, table: TableRows, schema: Schema) -> None:
+        self._table, self._schema = table, schema
+
+    def batches(self, files: Sequence[FileScan]) -> Iterator[pa.RecordBatch]:
+        """The rows of files, one file after another."""
+        reader = PlanReader(self._table, self._schema)
+        shape = to_arrow_schema(spark_schema(self._schema))
+        for file in files:
+            yield from to_spark_arrow(reader.read(file), shape).to_batches(ROWS_PER_BATCH)

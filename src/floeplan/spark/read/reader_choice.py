@@ -25,7 +25,7 @@ from floeplan.parquet.source import open_source
 from floeplan.predicate.build import field_ids, has_opaque
 from floeplan.predicate.stats import to_mask
 from floeplan.scan.model import DEFAULT_CONCURRENCY
-from floeplan.scan.scan_plan import ScanPlan
+from floeplan.scan.plan import ScanPlan
 from floeplan.spark.read.columns import DEFAULTED, walk
 from floeplan.spark.read.deletes import MAX_WORDS, word_counts
 from floeplan.spark.read.file_log import can_read_logs
@@ -114,21 +114,7 @@ def _reasons_for_all(spark: SparkSession, plan: ScanPlan) -> Iterator[str]:
     # With ignoreMissing Spark reads the columns of files without field ids as NULL instead of failing.
     if str(spark.conf.get(MISSING_IDS_CONF)).lower() == "true":
         yield f"{MISSING_IDS_CONF} is on, which reads files without field ids as nulls"
-    yield from _unreachable_stores(spark, plan)
-
-
-def _type_reasons(field: NestedField) -> Iterator[str]:
-    for inner in walk(field):
-        if isinstance(inner.field_type, NANOSECONDS):
-            yield f"column {field.name} has nanosecond timestamps"
-        if inner is not field and isinstance(inner.field_type, UUIDType):
-            yield f"column {field.name} has nested UUIDs"
-        if inner.initial_default is not None and (inner is not field or not isinstance(inner.field_type, DEFAULTED)):
-            yield f"column {field.name} has a default that Spark's reader does not fill in"
-
-
-def _unreachable_stores(spark: SparkSession, plan: ScanPlan) -> Iterator[str]:
-    """Object stores that the JVM has no connector or credentials for: Spark opens one file of each."""
+    # Object stores that the JVM has no connector or credentials for: Spark opens one file of each.
     paths = plan.files.entries.path
     roots = pc.extract_regex(paths.cast(pa.string()), r"^(?P<root>[A-Za-z][A-Za-z0-9+.-]*://[^/]*)")
     for root in pc.unique(pc.struct_field(roots, "root")).drop_null().to_pylist():
@@ -142,13 +128,30 @@ def _unreachable_stores(spark: SparkSession, plan: ScanPlan) -> Iterator[str]:
             yield f"Spark cannot read {root}: {reason}"
 
 
+def _type_reasons(field: NestedField) -> Iterator[str]:
+    for inner in walk(field):
+        if isinstance(inner.field_type, NANOSECONDS):
+            yield f"column {field.name} has nanosecond timestamps"
+        if inner is not field and isinstance(inner.field_type, UUIDType):
+            yield f"column {field.name} has nested UUIDs"
+        if inner.initial_default is not None and (inner is not field or not isinstance(inner.field_type, DEFAULTED)):
+            yield f"column {field.name} has a default that Spark's reader does not fill in"
+
+
 def _reasons_by_file(spark: SparkSession, plan: ScanPlan) -> Iterator[tuple[str, Mask]]:
     """Reasons to read some files in Python tasks."""
     files = plan.files
     if not can_read_logs(spark):
         yield "Spark plans on another machine, which cannot read local folders", NativeReading(spark, plan).tagged
     yield "their names begin with _ or ., and Spark would skip them silently", _hidden(files.entries.path)
-    yield "they have no field ids", _without_ids(plan)
+    if plan.target.table.name_mapping() is not None:
+        # Only tables with a name mapping can have files without field ids; footers decide.
+        def has_no_ids(path: str) -> bool:
+            return not read_footer(open_source(path, plan.target.table.io)).has_field_ids
+
+        with ThreadPoolExecutor(DEFAULT_CONCURRENCY, "floeplan-ids") as pool:
+            without_ids = np.fromiter(pool.map(has_no_ids, files.entries.path.to_pylist()), dtype=np.bool_)
+        yield "they have no field ids", without_ids
     positional, equality = delete_masks(files)
     yield "their number of rows is unknown", positional & (files.entries.record_count < 0)
     words = np.cumsum(np.where(positional, word_counts(files.entries.record_count), 0))
@@ -172,16 +175,3 @@ def _reasons_by_file(spark: SparkSession, plan: ScanPlan) -> Iterator[tuple[str,
 
 def _hidden(paths: pa.Array) -> Mask:
     return to_mask(pc.match_substring_regex(paths, r"/[._][^/]*$"))
-
-
-def _without_ids(plan: ScanPlan) -> Mask:
-    """Files whose columns have no field ids. Only tables with a name mapping can have such files; footers decide."""
-    table = plan.target.table
-    if table.name_mapping() is None:
-        return np.zeros(len(plan.files), dtype=np.bool_)
-
-    def has_none(path: str) -> bool:
-        return not read_footer(open_source(path, table.io)).has_field_ids
-
-    with ThreadPoolExecutor(DEFAULT_CONCURRENCY, "floeplan-ids") as pool:
-        return np.fromiter(pool.map(has_none, plan.files.entries.path.to_pylist()), dtype=np.bool_)

@@ -78,8 +78,8 @@
         F.fill(
             main,
             F.card(
-                "Which table?",
-                { said: F.counted(session.tables.length, "table") },
+                "Choose a table",
+                { subtitle: F.counted(session.tables.length, "table") },
                 rows.length
                     ? F.el("ul", {}, rows)
                     : F.el("p", { class: "empty" }, "The catalog has no tables. Run floeplan demo to create one."),

@@ -82,12 +82,12 @@
     /** A card with a title; `aside` stands at its right. */
     F.card = function (title, options, ...children) {
         const heading = F.el("h2", { id: options.id }, title);
-        const said = options.said ? F.el("span", { class: "soft small" }, options.said) : null;
+        const subtitle = options.subtitle ? F.el("span", { class: "soft small" }, options.subtitle) : null;
         const aside = options.aside ? F.el("div", { class: "aside" }, options.aside) : null;
         return F.el(
             "section",
             { class: `card ${options.class || ""}`, "aria-label": title },
-            F.el("header", {}, heading, said, aside),
+            F.el("header", {}, heading, subtitle, aside),
             ...children,
         );
     };
@@ -139,7 +139,7 @@
                             await navigator.clipboard.writeText(text);
                             button.textContent = "Copied";
                         } catch {
-                            button.textContent = "Select it by hand";
+                            button.textContent = "Select and copy it";
                         }
                     },
                 },

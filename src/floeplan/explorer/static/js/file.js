@@ -1,4 +1,4 @@
-/* One file in a dialog: why it survives or not, its bounds against the predicate, its row groups and its deletes. */
+/* One file in a dialog: why it is kept or pruned, its bounds against the predicate, its row groups and its deletes. */
 (function (F) {
     "use strict";
 
@@ -94,14 +94,14 @@
         ];
     }
 
-    /** The file's bounds as a bar over the interval that the condition wants. */
+    /** The file's bounds as a bar over the range of the condition. */
     function range(one) {
         if (!one.range) return null;
         const bar = ([from, to], kind) =>
             F.el("i", { class: kind, style: { left: `${100 * from}%`, width: `max(3px, ${100 * (to - from)}%)` } });
         return F.el(
             "div",
-            { class: "range", role: "img", "aria-label": "The file's bounds over what the condition wants" },
+            { class: "range", role: "img", "aria-label": "The file's bounds over the range of the condition" },
             bar(one.range.wanted, "wanted"),
             bar(one.range.file, "held"),
         );
@@ -121,22 +121,22 @@
             { name: "NaN", num: true },
         ];
         const row = (one) => [
-            F.el("span", {}, one.asked ? F.el("b", {}, one.name) : one.name),
+            F.el("span", {}, one.in_predicate ? F.el("b", {}, one.name) : one.name),
             F.el("span", { class: "soft" }, one.type),
             value(one.lower),
             value(one.upper),
             F.count(one.nulls),
             F.count(one.nans),
         ];
-        const asked = document.columns.filter((one) => one.asked);
-        const others = document.columns.filter((one) => !one.asked);
-        const first = asked.length
-            ? F.table("Bounds of columns in the predicate", columns, asked.map(row))
+        const used = document.columns.filter((one) => one.in_predicate);
+        const others = document.columns.filter((one) => !one.in_predicate);
+        const first = used.length
+            ? F.table("Bounds of columns in the predicate", columns, used.map(row))
             : null;
         const more = others.length
             ? F.el(
                   "details",
-                  { open: !asked.length },
+                  { open: !used.length },
                   F.el("summary", {}, F.counted(others.length, "other column")),
                   F.table("Bounds of other columns", columns, others.map(row)),
               )
@@ -163,7 +163,7 @@
         const pages = found.pages_total
             ? `, ${F.count(found.pages_kept)} of ${F.counted(found.pages_total, "page")}`
             : "";
-        const said = F.el(
+        const counts = F.el(
             "p",
             { class: "soft small" },
             `${F.count(kept)} of ${F.counted(found.total, "row group")}${pages}, ${F.counted(found.rows_selected, "row")} to read`,
@@ -171,7 +171,7 @@
         return [
             title,
             strip,
-            said,
+            counts,
             F.el("details", {}, F.el("summary", {}, "All row groups"), groupTable(found)),
             found.notes.map((note) => F.el("p", { class: "faint small" }, note)),
         ];

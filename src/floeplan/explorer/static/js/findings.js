@@ -1,4 +1,4 @@
-/* What is wrong with the table (doctor), and which queries read too much (audit). */
+/* Problems of the table (doctor), and queries that read too much (audit). */
 (function (F) {
     "use strict";
 
@@ -7,16 +7,16 @@
 
     F.views = F.views || {};
     F.views.health = async function (main, shared) {
-        F.fill(main, F.el("p", { class: "wait" }, "Examining the table…"));
+        F.fill(main, F.el("p", { class: "wait" }, "Checking the table…"));
         const found = await shared.doctor();
         F.fill(main, F.healthCard(found), F.card("Data file sizes", {}, sizes(shared.overview.sizes)));
     };
 
     /** What the doctor found. */
     F.healthCard = function (found) {
-        const said = found.findings.length ? F.counted(found.findings.length, "finding") : "";
+        const subtitle = found.findings.length ? F.counted(found.findings.length, "finding") : "";
         const nothing = F.el("p", { class: "empty" }, "No problems found in the metadata.");
-        return F.card("Health", { said }, found.findings.length ? kinds(found.findings).map(finding) : nothing);
+        return F.card("Health", { subtitle }, found.findings.length ? kinds(found.findings).map(finding) : nothing);
     };
 
     /** Findings of one kind: one line per spec, and the command that fixes them. */
@@ -108,13 +108,13 @@
             );
             return;
         }
-        F.fill(main, F.el("p", { class: "wait" }, "Auditing the reports; Spark is being started for it…"));
+        F.fill(main, F.el("p", { class: "wait" }, "Auditing the scan reports on Spark…"));
         const found = await shared.audit();
         F.fill(
             main,
             F.card(
                 "Audit",
-                { said: "queries grouped without their literals" },
+                { subtitle: "queries grouped without their literals" },
                 F.facts([
                     ["queries", F.count(found.queries)],
                     ["runs", F.count(found.runs)],
@@ -124,7 +124,7 @@
             ),
             found.flagged.length
                 ? [trends(found), F.card("Flagged", {}, found.flagged.map(flagged))]
-                : F.card("Flagged", {}, F.el("p", { class: "empty" }, "No query reads much more than it wants.")),
+                : F.card("Flagged", {}, F.el("p", { class: "empty" }, "No query reads much more than it needs.")),
         );
     };
 
@@ -156,7 +156,7 @@
                         lines[0].name,
                         lines
                             .filter((line) => line.value !== null && line.value !== undefined)
-                            .map((line) => `${line.seriesName}: ${F.bytes(Math.round(line.value))} a run`),
+                            .map((line) => `${line.seriesName}: ${F.bytes(Math.round(line.value))} per run`),
                     ),
             },
             xAxis: F.axis({ type: "category", data: days, boundaryGap: false }),
@@ -180,7 +180,7 @@
             );
         return F.card(
             "Trends",
-            { said: "bytes per run and day" },
+            { subtitle: "bytes per run and day" },
             F.chart({ label: "Bytes per run of flagged queries by day", height: 220, option, table }),
         );
     }

@@ -11,7 +11,7 @@
     };
 
     function specs(overview, map) {
-        const said = F.counted(overview.specs.length, "partition spec");
+        const subtitle = F.counted(overview.specs.length, "partition spec");
         const whole = overview.specs.reduce((sum, spec) => sum + spec.bytes, 0);
         const line = F.el(
             "ol",
@@ -25,7 +25,7 @@
                 ),
             ),
         );
-        return F.card("Partitioning over time", { said }, line, map.cells.lane.length ? overTime(overview, map) : null);
+        return F.card("Partitioning over time", { subtitle }, line, map.cells.lane.length ? overTime(overview, map) : null);
     }
 
     function oneSpec(spec, whole) {
@@ -161,7 +161,7 @@
         const left = overview.snapshots_total - shown.length;
         return F.card(
             "Snapshots",
-            { said: `${F.counted(overview.snapshots_total, "snapshot")}, newest first` },
+            { subtitle: `${F.counted(overview.snapshots_total, "snapshot")}, newest first` },
             overview.snapshots.length > 1 ? growth(overview) : null,
             F.table("Snapshots", columns, rows),
             left > 0 ? F.el("p", { class: "faint small" }, `and ${F.counted(left, "older snapshot")}`) : null,

@@ -55,7 +55,7 @@
             map.axis.kind === "time"
                 ? `partitions over ${map.axis.title}, one column per ${map.axis.unit}`
                 : `partitions over commits, one column per ${map.axis.unit}`;
-        const card = F.card("Map", { said: what, aside: modes }, legend, figure, untimed);
+        const card = F.card("Map", { subtitle: what, aside: modes }, legend, figure, untimed);
         return {
             card,
             show(plan) {

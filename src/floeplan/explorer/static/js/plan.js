@@ -1,4 +1,4 @@
-/* The predicate box: plans while one types, and shows the pyramid, the map and the files that survive. */
+/* The predicate box: plans as you type, and shows the pyramid, the map and the kept files. */
 (function (F) {
     "use strict";
 
@@ -16,7 +16,7 @@
         const specs = F.el("div", {});
         const files = F.el("div", {});
         const cellFiles = F.el("div", { hidden: true });
-        const said = F.el("p", { class: "said", role: "status", "aria-live": "polite" });
+        const status = F.el("p", { class: "status", role: "status", "aria-live": "polite" });
         const box = F.el("textarea", {
             id: "where",
             rows: "1",
@@ -47,20 +47,20 @@
                     "label",
                     { for: "where" },
                     F.source.live
-                        ? "Which rows? Files are planned as you type."
-                        : "Which rows? Choose a predicate of this report.",
+                        ? "Predicate, planned as you type"
+                        : "Choose a predicate of this report",
                     box,
                 ),
                 chips(),
-                said,
+                status,
             ),
             F.el(
                 "div",
                 { class: "pair" },
-                F.card("Pruning pyramid", { said: "what a scan reads" }, pyramid),
-                F.card("Pruned by condition", { said: "each condition alone" }, details),
+                F.card("Pruning pyramid", { subtitle: "what a scan reads" }, pyramid),
+                F.card("Pruned by condition", { subtitle: "each condition alone" }, details),
             ),
-            F.card("By partition spec", { said: "files kept per spec" }, specs),
+            F.card("By partition spec", { subtitle: "files kept per spec" }, specs),
             drawn.card,
             cellFiles,
             files,
@@ -77,7 +77,7 @@
             if (state.request) state.request.abort();
             const request = (state.request = new AbortController());
             const where = box.value.trim();
-            if (F.source.live) said.textContent = "Planning…";
+            if (F.source.live) status.textContent = "Planning…";
             const started = performance.now();
             try {
                 const plan = await F.source.plan(where, footers || "auto", request.signal);
@@ -87,21 +87,21 @@
             } catch (failure) {
                 if (request.signal.aborted) return;
                 box.setAttribute("aria-invalid", "true");
-                said.className = "said bad";
-                said.textContent = failure.message;
+                status.className = "status bad";
+                status.textContent = failure.message;
             }
         }
 
         function show(plan, elapsed) {
             state.plan = plan;
             box.removeAttribute("aria-invalid");
-            said.className = "said";
+            status.className = "status";
             const summary = plan.summary;
             const took = F.source.live
-                ? ` · planned in ${F.milliseconds(summary.planning_ms)}, here after ${F.milliseconds(elapsed)}`
+                ? ` · planned in ${F.milliseconds(summary.planning_ms)}, received after ${F.milliseconds(elapsed)}`
                 : ` · planned in ${F.milliseconds(summary.planning_ms)}`;
             F.fill(
-                said,
+                status,
                 F.el("b", {}, F.counted(summary.files_kept, "file")),
                 ` of ${F.count(summary.files_total)}, `,
                 F.el("b", {}, F.bytes(summary.bytes_kept)),
@@ -112,7 +112,7 @@
                 pyramid,
                 F.pyramid(plan),
                 plan.footers && summary.row_groups_kept !== null
-                    ? F.el("p", { class: "faint small" }, "Row groups and pages are those of the files that are left.")
+                    ? F.el("p", { class: "faint small" }, "Row groups and pages are those of the kept files.")
                     : null,
                 plan.where && !plan.footers && summary.files_kept && F.source.live
                     ? F.el(
@@ -121,7 +121,7 @@
                           F.el(
                               "button",
                               { type: "button", class: "link", on: { click: () => ask("yes") } },
-                              `Open the footers of these ${F.counted(summary.files_kept, "file")} too`,
+                              `Also read the footers of these ${F.counted(summary.files_kept, "file")}`,
                           ),
                       )
                     : null,
@@ -200,7 +200,7 @@
             );
             const line = `spec ${cell.spec_id} · ${F.counted(cell.files, "file")} · ${F.bytes(cell.bytes)} · ${F.counted(cell.deletes, "delete file")}`;
             const body = F.el("div", {}, F.el("p", { class: "soft" }, "Reading…"));
-            F.fill(cellFiles, F.card(cell.where, { said: line, aside: close }, body));
+            F.fill(cellFiles, F.card(cell.where, { subtitle: line, aside: close }, body));
             try {
                 const found = await F.source.cell(cell.lane, cell.bin);
                 F.fill(body, folded(found.files, "Files of the cell"), more(found.files.length, found.total));
@@ -231,7 +231,7 @@
             }));
             return F.card(
                 title,
-                { said: "select one for details" },
+                { subtitle: "select one for details" },
                 folded(shown, title, plan.where),
                 more(plan.files.length, plan.summary.files_kept),
             );

@@ -1,4 +1,4 @@
-/* The pruning pyramid, what each condition did in it, and how each spec took part. */
+/* The pruning pyramid, what each condition pruned, and what each spec kept. */
 (function (F) {
     "use strict";
 
@@ -28,10 +28,10 @@
         const share = total ? kept / total : 0;
         const side = `${(100 * (1 - Math.min(1, share))) / 2}%`;
         const fill = kept ? F.el("span", { class: "fill", style: { left: side, right: side } }) : null;
-        const said = `${name}: ${show(kept)} of ${total === null ? "unknown" : show(total)} read`;
+        const label = `${name}: ${show(kept)} of ${total === null ? "unknown" : show(total)} read`;
         return F.el(
             "div",
-            { class: "level", role: "listitem", "aria-label": said },
+            { class: "level", role: "listitem", "aria-label": label },
             F.el("span", { class: "what" }, name),
             F.el("span", { class: "track" }, fill),
             F.el(
@@ -44,15 +44,15 @@
         );
     }
 
-    /** Footers are opened for files that metadata leave open, and page indexes for row groups that footers do. */
+    /** Footers are read for files that metadata cannot decide, and page indexes for row groups that footers cannot. */
     function unknownLevel(plan, name) {
-        const said = !plan.where ? "all" : plan.footers ? "not needed" : "not opened";
+        const label = !plan.where ? "all" : plan.footers ? "not needed" : "not opened";
         return F.el(
             "div",
-            { class: "level unknown", role: "listitem", "aria-label": `${name}: ${said}` },
+            { class: "level unknown", role: "listitem", "aria-label": `${name}: ${label}` },
             F.el("span", { class: "what" }, name),
             F.el("span", { class: "track" }),
-            F.el("span", { class: "much faint" }, said),
+            F.el("span", { class: "much faint" }, label),
         );
     }
 

@@ -1,9 +1,8 @@
-/* What a rewrite or a change of spec would do; and, where the server allows it, doing it after a question. */
+/* Dry runs of a rewrite and of a spec upgrade; where writes are allowed, a button that runs them after a confirmation. */
 (function (F) {
     "use strict";
 
     const PAUSE_MS = 350;
-    const STRATEGIES = ["binpack", "sort", "zorder", "hilbert", "stitch"];
 
     F.views = F.views || {};
     F.views.rewrite = async function (main, shared) {
@@ -12,8 +11,8 @@
         const form = F.source.live ? rewriteForm(shared, (request) => preview(request)) : null;
         F.fill(
             main,
-            F.card("Rewrite", { said: "dry run" }, form && form.element, rewriting),
-            F.card("Upgrade the spec", { said: "by metadata where bounds prove the partition" }, upgrading),
+            F.card("Rewrite", { subtitle: "dry run" }, form && form.element, rewriting),
+            F.card("Upgrade the spec", { subtitle: "by metadata where bounds prove the partition" }, upgrading),
         );
         let running = null;
         await Promise.all([preview(form ? form.request() : {}), upgrade()]);
@@ -43,7 +42,7 @@
         }
 
         async function upgrade() {
-            F.fill(upgrading, F.el("p", { class: "soft" }, "Looking at the files of other specs…"));
+            F.fill(upgrading, F.el("p", { class: "soft" }, "Planning the upgrade…"));
             try {
                 const plan = await F.source.upgrade("current");
                 F.fill(
@@ -76,9 +75,9 @@
                 { on: { change: later } },
                 values.map(([value, text]) => F.el("option", { value }, text)),
             );
-        const strategy = select(STRATEGIES.map((name) => [name, name]));
+        const strategy = select(shared.session.strategies.map((name) => [name, name]));
         const by = F.el("input", {
-            placeholder: "columns, for sort and curves",
+            placeholder: "columns to sort or cluster by",
             spellcheck: "false",
             on: { input: later },
         });
@@ -113,7 +112,7 @@
         const skipped = Object.entries(plan.skipped);
         if (!plan.groups_total)
             return gap(
-                F.el("p", { class: "empty" }, "Nothing is worth rewriting with these choices."),
+                F.el("p", { class: "empty" }, "No file needs rewriting with these options."),
                 reasons("Skipped files", skipped),
                 F.command(`${plan.command} --dry-run`),
             );
@@ -219,7 +218,7 @@
         );
     }
 
-    /** Ask for the table's name before anything is written. */
+    /** Request the table's name before anything is written. */
     function confirmed(shared, action, body, what) {
         const dialog = document.getElementById("confirm-dialog");
         const name = F.el("input", {

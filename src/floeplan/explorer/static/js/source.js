@@ -45,8 +45,7 @@
 
         async function get(name, parameters, signal) {
             const query = new URLSearchParams();
-            const asked = { table, ...parameters };
-            for (const [key, value] of Object.entries(asked))
+            for (const [key, value] of Object.entries({ table, ...parameters }))
                 if (value !== null && value !== undefined && value !== "") query.set(key, value);
             return answer(await fetch(`/api/${name}?${query}`, { signal }));
         }
@@ -107,12 +106,12 @@
             },
             async file(path, where) {
                 const plan = report.plans.find((one) => one.where === where);
-                return (plan && plan.details[path]) || nothing("Looking into this file");
+                return (plan && plan.details[path]) || nothing("Showing this file");
             },
-            cell: async () => nothing("The list of a cell's files"),
+            cell: async () => nothing("Listing the files of a cell"),
             doctor: async () => report.doctor,
             rewrite: async () => report.rewrite,
-            upgrade: async () => report.upgrade || nothing("This preview"),
+            upgrade: async () => report.upgrade || nothing("Previewing an upgrade"),
             audit: async () => report.audit || nothing("The audit"),
             write: async () => nothing("Changing the table"),
         };
