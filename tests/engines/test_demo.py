@@ -1,13 +1,10 @@
-"""The demo: told to its end in a process of its own, the same every time, and gone without a trace when asked to."""
+"""The demo: told to its end, the same every time, and gone without a trace when asked to."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -17,6 +14,9 @@ from floeplan.cli.demo import Chapter, Stage, ask_for_a_week, preview_rewrite, t
 from floeplan.cli.demo_archive import NAMESPACE, Archive
 from floeplan.cli.main import main
 from floeplan.errors import FloeplanError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 
@@ -29,12 +29,15 @@ def facts(story: dict[str, Any]) -> list[dict[str, Any]]:
     return [chapter["facts"] for chapter in story["chapters"]]
 
 
-def test_the_demo_shows_what_it_promises_and_can_be_removed(floeplan_home: Path) -> None:
-    program = [sys.executable, "-m", "floeplan.cli", "demo"]
-    environment = os.environ | {"FLOEPLAN_SPARK": "local[2]"}
-    done = subprocess.run([*program, "--size", "small", "--json"], capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, done.stdout + done.stderr
-    history, week, others, preview, rewrite, upgrade, audit, advice, page = facts(json.loads(done.stdout))
+def test_the_demo_shows_what_it_promises_and_can_be_removed(
+    floeplan_home: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stopped: list[SparkSession | None] = []
+    monkeypatch.setattr(Stage, "stop_spark", lambda stage: stopped.append(stage._spark))
+    assert main(["demo", "--size", "small", "--json"]) == 0
+    assert stopped == [spark], "the session that is open, which other tests still need"
+    told = capsys.readouterr().out
+    history, week, others, preview, rewrite, upgrade, audit, advice, page = facts(json.loads(told))
     assert set(history["files_by_spec"]) == {"0", "1", "2"}
     assert history["delete_files"] > 0
     assert others["pyiceberg_files"] == week["files_kept"]
