@@ -29,7 +29,7 @@ from pyiceberg.types import (
 
 from floeplan.metadata.manifests.entries import STAT_MAPS
 from floeplan.parquet.footer.footer import read_footer
-from floeplan.parquet.footer.values import Side
+from floeplan.parquet.footer.statistics import Side
 from floeplan.parquet.source import open_source
 from floeplan.write.data_files import write_data_files
 from floeplan.write.metrics import file_metrics, single_value

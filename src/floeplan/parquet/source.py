@@ -22,6 +22,7 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 
 from floeplan.errors import CorruptFileError, FloeplanError, UnknownFileError
+from floeplan.vectors import Ints
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
@@ -115,23 +116,19 @@ class BaseSource:
         tail_start = self.size - len(self._tail)
         missing = (offsets < tail_start) & (lengths > 0)
         starts, ends = coalesce(offsets[missing], lengths[missing], self._gap)
-        blocks = self._fetch_all(list(zip(starts.tolist(), (ends - starts).tolist(), strict=True)))
+        requests = byte_ranges(starts, ends - starts)
+        run = _executor().map if len(requests) > 1 and self._concurrency > 1 else map
+        blocks = [memoryview(data) for data in run(lambda one: self._guarded(self._fetch, *one), requests)]
+        for (_, length), block in zip(requests, blocks, strict=True):
+            self._expect(len(block), length)
+        self._count([length for _, length in requests])
+        # Cut the requested ranges out of the fetched blocks.
         which = np.searchsorted(starts, offsets, side="right") - 1
         found = []
-        for (offset, length), block, fetched in zip(ranges, which.tolist(), missing.tolist(), strict=True):
-            base, data = (int(starts[block]), blocks[block]) if fetched else (tail_start, self._tail)
+        for (offset, length), number, fetched in zip(ranges, which.tolist(), missing.tolist(), strict=True):
+            base, data = (int(starts[number]), blocks[number]) if fetched else (tail_start, self._tail)
             found.append(data[offset - base : offset - base + length] if length else memoryview(b""))
         return found
-
-    def _fetch_all(self, ranges: list[Range]) -> list[memoryview]:
-        if len(ranges) > 1 and self._concurrency > 1:
-            data = list(_executor().map(lambda one: self._guarded(self._fetch, *one), ranges))
-        else:
-            data = [self._guarded(self._fetch, *one) for one in ranges]
-        for (_, length), response in zip(ranges, data, strict=True):
-            self._expect(len(response), length)
-        self._count([length for _, length in ranges])
-        return [memoryview(response) for response in data]
 
     def _guarded(self, fetch: Callable[..., T], *request: int) -> T:
         """Fetch, and turn errors of the store into errors that name the file."""
@@ -166,7 +163,7 @@ class BaseSource:
         raise NotImplementedError
 
 
-def coalesce(offsets: Any, lengths: Any, gap: int) -> tuple[Any, Any]:
+def coalesce(offsets: Ints, lengths: Ints, gap: int) -> tuple[Ints, Ints]:
     """Starts and ends of the fewest ranges that cover the given ones, joining those no further apart than the gap."""
     order = np.argsort(offsets, kind="stable")
     starts = offsets[order]
@@ -174,6 +171,11 @@ def coalesce(offsets: Any, lengths: Any, gap: int) -> tuple[Any, Any]:
     opens = np.ones(len(starts), dtype=np.bool_)
     opens[1:] = starts[1:] - reach[:-1] > gap
     return starts[opens], reach[np.append(opens[1:], True)] if len(starts) else reach
+
+
+def byte_ranges(offsets: Ints, lengths: Ints) -> list[Range]:
+    """Columns of offsets and lengths as ranges."""
+    return list(zip(offsets.tolist(), lengths.tolist(), strict=True))
 
 
 @cache
@@ -271,7 +273,24 @@ def open_source(file: str | os.PathLike[str] | Buffer | ByteSource, io: FileIO |
         return file
     location = os.fspath(file)
     try:
-        return _open_location(location, io)
+        scheme = urlsplit(location).scheme if "://" in location or location.startswith("file:") else ""
+        if not scheme:
+            return LocalSource(Path(location))
+        if scheme == "file":
+            # Iceberg writes the path literally: ``%``, ``#`` and ``?`` belong to the name. If no such file exists, the
+            # location may be a URI in which those characters are escaped.
+            literal = location.removeprefix("file:").removeprefix("//")
+            escaped = unquote(urlsplit(location).path)
+            return LocalSource(escaped if not os.path.exists(literal) and os.path.exists(escaped) else literal)
+        if scheme in ("s3", "s3a", "s3n"):
+            return _open_s3(location, io)
+        if io is not None and scheme not in ("http", "https"):
+            return FileIOSource(location, io)
+        from obstore.store import from_url
+
+        parent, _, path = location.rpartition("/")
+        store: Any = from_url(parent, client_options={"allow_http": scheme == "http"})
+        return ObjectStoreSource(store, path, location)
     except FloeplanError:
         raise
     except OSError as error:
@@ -279,19 +298,6 @@ def open_source(file: str | os.PathLike[str] | Buffer | ByteSource, io: FileIO |
     except Exception as error:
         message = f"{location} cannot be opened: {_first_line(error)}"
         raise UnknownFileError(message, context={"file": location}) from error
-
-
-def _open_location(location: str, io: FileIO | None) -> ByteSource:
-    scheme = urlsplit(location).scheme if "://" in location or location.startswith("file:") else ""
-    if scheme == "file":
-        return LocalSource(_local_path(location))
-    if not scheme:
-        return LocalSource(Path(location))
-    if scheme in ("s3", "s3a", "s3n"):
-        return _open_s3(location, io)
-    if io is not None and scheme not in ("http", "https"):
-        return FileIOSource(location, io)
-    return _open_url(location)
 
 
 def _read_failed(file: str, error: Exception) -> FloeplanError:
@@ -302,16 +308,6 @@ def _read_failed(file: str, error: Exception) -> FloeplanError:
 def _first_line(error: Exception) -> str:
     """The first line of an error; obstore appends a dump of its internals."""
     return str(error).partition("\n")[0]
-
-
-def _local_path(location: str) -> str:
-    """The path of a ``file:`` location, literal as Iceberg writes it: ``%``, ``#`` and ``?`` belong to the name.
-
-    If no such file exists, the location may be a URI in which those characters are escaped.
-    """
-    literal = location.removeprefix("file:").removeprefix("//")
-    escaped = unquote(urlsplit(location).path)
-    return escaped if not os.path.exists(literal) and os.path.exists(escaped) else literal
 
 
 _S3_OPTIONS = {
@@ -347,14 +343,6 @@ def _s3_store(bucket: str, options: frozenset[tuple[str, Any]]) -> Any:
     chosen = dict(options)
     plain = str(chosen.get("endpoint", "")).startswith("http://")
     return S3Store(bucket, client_options={"allow_http": plain}, **chosen)
-
-
-def _open_url(location: str) -> ByteSource:
-    from obstore.store import from_url
-
-    parent, _, path = location.rpartition("/")
-    store: Any = from_url(parent, client_options={"allow_http": location.startswith("http://")})
-    return ObjectStoreSource(store, path, location)
 
 
 class PrefetchingSource:

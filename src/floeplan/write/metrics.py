@@ -28,7 +28,7 @@ from floeplan.metadata.manifests.entries import STAT_MAPS, Content, EntriesTable
 from floeplan.metadata.manifests.new_entries import ENTRY_TYPES, new_entries
 from floeplan.parquet.footer.footer import ParquetFooter
 from floeplan.parquet.footer.schema import LeafColumn
-from floeplan.parquet.footer.values import Side, comparable, decode_bound, usable_statistics
+from floeplan.parquet.footer.statistics import Side, comparable, decode_bound, usable_statistics
 from floeplan.partition.transforms import from_physical
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.stats import Bound

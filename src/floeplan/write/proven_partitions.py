@@ -37,7 +37,7 @@ from floeplan.metadata.manifests.entries import EntriesTable, partition_column
 from floeplan.metadata.manifests.stats import file_stats
 from floeplan.parquet.footer.footer import ParquetFooter
 from floeplan.parquet.footer.schema import LeafColumn
-from floeplan.parquet.footer.values import Side
+from floeplan.parquet.footer.statistics import Side
 from floeplan.partition.fields import BoundField
 from floeplan.partition.recover import Obstacle, Recovered, recover
 from floeplan.predicate.ir import Column

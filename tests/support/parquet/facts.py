@@ -15,9 +15,9 @@ from pyiceberg.types import DecimalType, PrimitiveType, TimestampNanoType, Times
 
 from floeplan.parquet.footer.bloom import probe_file
 from floeplan.parquet.footer.footer import ParquetFooter, read_footer
-from floeplan.parquet.footer.page_index import PageIndex, read_page_indexes
+from floeplan.parquet.footer.page_index import PageIndex, page_column_stats, read_page_indexes
 from floeplan.parquet.footer.schema import LeafColumn
-from floeplan.parquet.footer.statistics import page_column_stats, row_group_stats
+from floeplan.parquet.footer.statistics import row_group_stats
 from floeplan.parquet.source import ByteSource, LocalSource, open_source
 from floeplan.predicate.ir import TRUE, Column
 from floeplan.predicate.stats import TriState

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
-from typing import Any
 
 from pyiceberg.types import (
     BinaryType,
@@ -129,7 +128,19 @@ def annotation_of(element: Struct) -> Annotation:
     """The annotation of a schema element: its logical type if known, else its converted type."""
     logical = element.get(10)
     if isinstance(logical, dict) and len(logical) == 1:
-        return _from_logical(*next(iter(logical.items())))
+        ((field, details),) = logical.items()
+        if not isinstance(details, dict):
+            return Annotation(Kind.UNKNOWN)
+        if field == 5:
+            return Annotation(Kind.DECIMAL, precision=integer(details, 2, 0), scale=integer(details, 1, 0))
+        if field in (7, 8):
+            unit = details.get(2)
+            ticks = _UNITS.get(next(iter(unit), 0), 0) if isinstance(unit, dict) else 0
+            kind = Kind.TIME if field == 7 else Kind.TIMESTAMP
+            return Annotation(kind, unit=ticks, utc=details.get(1) is True) if ticks else Annotation(Kind.UNKNOWN)
+        if field == 10:
+            return Annotation(Kind.INTEGER, bits=integer(details, 1, 0), signed=details.get(2) is True)
+        return Annotation(_LOGICAL.get(field, Kind.UNKNOWN))
     # A logical type of a later Parquet version without a converted type: the meaning of the values is unknown.
     if 6 not in element:
         return Annotation(Kind.UNKNOWN if 10 in element else Kind.NONE)
@@ -139,63 +150,41 @@ def annotation_of(element: Struct) -> Annotation:
     return _CONVERTED.get(converted, Annotation(Kind.UNKNOWN))
 
 
-def _from_logical(field: int, details: Any) -> Annotation:
-    if not isinstance(details, dict):
-        return Annotation(Kind.UNKNOWN)
-    if field == 5:
-        return Annotation(Kind.DECIMAL, precision=integer(details, 2, 0), scale=integer(details, 1, 0))
-    if field in (7, 8):
-        unit = details.get(2)
-        ticks = _UNITS.get(next(iter(unit), 0), 0) if isinstance(unit, dict) else 0
-        if not ticks:
-            return Annotation(Kind.UNKNOWN)
-        return Annotation(Kind.TIME if field == 7 else Kind.TIMESTAMP, unit=ticks, utc=details.get(1) is True)
-    if field == 10:
-        return Annotation(Kind.INTEGER, bits=integer(details, 1, 0), signed=details.get(2) is True)
-    return Annotation(_LOGICAL.get(field, Kind.UNKNOWN))
+_UNANNOTATED = {
+    Physical.BOOLEAN: BooleanType(),
+    Physical.INT96: TimestamptzType(),  # Impala, Hive and older Spark versions store an instant in UTC
+    Physical.FLOAT: FloatType(),
+    Physical.DOUBLE: DoubleType(),
+}
+"""The types of values whose meaning does not depend on the annotation."""
 
 
 def iceberg_type(physical: Physical, annotation: Annotation, type_length: int) -> PrimitiveType | None:
     """The Iceberg type that holds every value of a leaf, or ``None``."""
     kind = annotation.kind
-    match physical:
-        case Physical.BOOLEAN:
-            return BooleanType()
-        case Physical.INT32 | Physical.INT64:
-            return _integer_type(physical, annotation)
-        case Physical.INT96:  # Impala, Hive and older Spark versions store an instant in UTC
-            return TimestamptzType()
-        case Physical.FLOAT:
-            return FloatType()
-        case Physical.DOUBLE:
-            return DoubleType()
+    if physical in _UNANNOTATED:
+        return _UNANNOTATED[physical]
     if kind is Kind.DECIMAL:
-        return _decimal_type(annotation)
+        precision, scale = annotation.precision, annotation.scale
+        return DecimalType(precision, scale) if 0 < precision <= 38 and 0 <= scale <= precision else None
     if physical is Physical.BYTE_ARRAY:
         if kind in (Kind.STRING, Kind.ENUM, Kind.JSON):
             return StringType()
         return BinaryType() if kind in (Kind.NONE, Kind.BSON) else None
-    if kind is Kind.UUID and type_length == 16:
-        return UUIDType()
-    if kind is Kind.FLOAT16 and type_length == 2:
-        return FloatType()
-    return FixedType(type_length) if kind is Kind.NONE and type_length > 0 else None
-
-
-def _integer_type(physical: Physical, annotation: Annotation) -> PrimitiveType | None:
+    if physical is Physical.FIXED_LEN_BYTE_ARRAY:
+        if kind is Kind.UUID and type_length == 16:
+            return UUIDType()
+        if kind is Kind.FLOAT16 and type_length == 2:
+            return FloatType()
+        return FixedType(type_length) if kind is Kind.NONE and type_length > 0 else None
     wide = physical is Physical.INT64
-    plain = LongType() if wide else IntegerType()
-    match annotation.kind:
-        case Kind.NONE | Kind.ALWAYS_NULL:
-            return plain
+    match kind:
         case Kind.INTEGER if annotation.bits == 64 and not annotation.signed:
             return DecimalType(20, 0) if wide else None
         case Kind.INTEGER if annotation.bits == 32 and not annotation.signed:
             return LongType()
-        case Kind.INTEGER:
-            return plain
-        case Kind.DECIMAL:
-            return _decimal_type(annotation)
+        case Kind.INTEGER | Kind.NONE | Kind.ALWAYS_NULL:
+            return LongType() if wide else IntegerType()
         case Kind.DATE:
             return None if wide else DateType()
         case Kind.TIME:
@@ -205,8 +194,3 @@ def _integer_type(physical: Physical, annotation: Annotation) -> PrimitiveType |
         case Kind.TIMESTAMP if wide:
             return TimestamptzType() if annotation.utc else TimestampType()
     return None
-
-
-def _decimal_type(annotation: Annotation) -> PrimitiveType | None:
-    precision, scale = annotation.precision, annotation.scale
-    return DecimalType(precision, scale) if 0 < precision <= 38 and 0 <= scale <= precision else None

@@ -9,7 +9,7 @@ cover exactly the pages of the offset index, count as absent.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -20,6 +20,15 @@ import numpy.typing as npt
 from floeplan.errors import CorruptFileError
 from floeplan.parquet.footer.footer import ColumnChunks, ParquetFooter
 from floeplan.parquet.footer.schema import LeafColumn
+from floeplan.parquet.footer.statistics import (
+    RawStatistics,
+    RawValues,
+    column_stats,
+    comparable,
+    has_known_order,
+    reliable_null_counts,
+    usable_statistics,
+)
 from floeplan.parquet.footer.thrift import (
     I32,
     I64,
@@ -33,8 +42,9 @@ from floeplan.parquet.footer.thrift import (
     read_struct,
     splice,
 )
-from floeplan.parquet.footer.values import RawValues, has_known_order, reliable_null_counts, usable_statistics
-from floeplan.parquet.source import ByteSource, Range
+from floeplan.parquet.source import ByteSource, Range, byte_ranges
+from floeplan.predicate.ir import Column
+from floeplan.predicate.stats import ColumnStats
 from floeplan.vectors import Ints, Mask
 
 _OFFSET_SHAPE = {1: dict.fromkeys((1, 2, 3), SCALAR)}
@@ -42,8 +52,8 @@ _COLUMN_SHAPE = {1: None, 2: None, 3: None, 5: None}
 
 
 @dataclass(frozen=True, slots=True)
-class PageIndex:
-    """The pages of one column over some row groups, in file order.
+class PageIndex(RawStatistics):
+    """The pages of one column over some row groups, in file order, with the statistics of each page.
 
     A row group without a usable offset index counts as one page with all its rows, and ``offset`` and ``size`` -1.
     """
@@ -64,11 +74,6 @@ class PageIndex:
     """Per page: bytes in the file, page header included."""
     has_column_index: Mask
     """Per row group: whether it has a usable column index."""
-    null_count: Ints
-    """Per page; -1 when unknown."""
-    lower: RawValues
-    """Per page: raw lower bound, ``None`` where there is none whose order is known."""
-    upper: RawValues
 
 
 def read_page_indexes(
@@ -91,13 +96,7 @@ def read_page_indexes(
     leaves = tuple(leaves)
     groups = np.asarray(row_groups, dtype=np.int64)
     with_column_index = {leaf.index for leaf in (leaves if with_statistics is None else with_statistics)}
-    ranges: list[Range] = []
-    for leaf in leaves:
-        chunks = footer.chunks(leaf)
-        ranges += _ranges(chunks.offset_index_offset[groups], chunks.offset_index_length[groups])
-        if leaf.index in with_column_index:
-            ranges += _ranges(chunks.column_index_offset[groups], chunks.column_index_length[groups])
-    data = iter(source.read_ranges(ranges))
+    data = iter(source.read_ranges(index_ranges(footer, leaves, groups, with_column_index)))
     indexes = {}
     for leaf in leaves:
         offset_indexes = [bytes(next(data)) for _ in groups]
@@ -106,24 +105,29 @@ def read_page_indexes(
     return indexes
 
 
-def _ranges(offsets: Ints, lengths: Ints) -> list[Range]:
-    """Byte ranges to fetch; an absent index is an empty range."""
-    absent = offsets < 0
-    return list(zip(np.where(absent, 0, offsets).tolist(), np.where(absent, 0, lengths).tolist(), strict=True))
+def index_ranges(
+    footer: ParquetFooter, leaves: Iterable[LeafColumn], groups: Ints, with_column_index: Set[int]
+) -> list[Range]:
+    """The byte ranges of offset indexes and then column indexes, leaf by leaf; an absent index is an empty range."""
+    ranges: list[Range] = []
+    for leaf in leaves:
+        chunks = footer.chunks(leaf)
+        columns = [(chunks.offset_index_offset[groups], chunks.offset_index_length[groups])]
+        if leaf.index in with_column_index:
+            columns.append((chunks.column_index_offset[groups], chunks.column_index_length[groups]))
+        for offsets, lengths in columns:
+            absent = offsets < 0
+            ranges += byte_ranges(np.where(absent, 0, offsets), np.where(absent, 0, lengths))
+    return ranges
 
 
 def _assemble(
-    footer: ParquetFooter,
-    chunks: ColumnChunks,
-    groups: Ints,
-    offset_indexes: list[bytes],
-    column_indexes: list[bytes],
+    footer: ParquetFooter, chunks: ColumnChunks, groups: Ints, offset_indexes: list[bytes], column_indexes: list[bytes]
 ) -> PageIndex:
-    rows = footer.row_group_rows[groups]
     located, counts, locations = _locate(footer, chunks, groups, offset_indexes)
     first_row, offset, size = locations
     page_starts = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
-    row_count = _until_next(first_row, page_starts, rows) - first_row
+    row_count = _until_next(first_row, page_starts, footer.row_group_rows[groups]) - first_row
     # A column index needs an offset index, which gives the number of its pages.
     decoded = [
         _decode_column_index(encoded, count) if is_located else None
@@ -147,6 +151,13 @@ def _assemble(
     )
 
 
+def page_column_stats(index: PageIndex, wanted: Column) -> ColumnStats | None:
+    """Statistics of the pages of one column, in the order of the page index; ``None`` when nothing is known."""
+    if not comparable(index.leaf, wanted.type):
+        return None
+    return column_stats(index.leaf, wanted.type, index.row_count, index)
+
+
 def _until_next(values: Ints, page_starts: Ints, ends: Ints) -> Ints:
     """For each page the value of the next page, or the end of its chunk."""
     following = np.append(values[1:], 0)
@@ -160,7 +171,7 @@ def _locate(footer: ParquetFooter, chunks: ColumnChunks, groups: Ints, encoded: 
     In a usable one the first page has row 0, rows ascend, and pages follow each other inside the chunk without overlap.
     A chunk without one is a single page.
     """
-    tables = [_decode_offset_index(one) for one in encoded]
+    tables = [_decode_offset_index(data) for data in encoded]
     rows, limit = footer.row_group_rows[groups], footer.footer_start
     start, end = chunks.start[groups], (chunks.start + chunks.total_compressed_size)[groups]
     while True:
@@ -205,6 +216,35 @@ class _ColumnIndex(NamedTuple):
     upper: RawValues
 
 
+def _decode_column_index(encoded: bytes, pages: int) -> _ColumnIndex | None:
+    """Decode a column index; ``None`` unless every required list has one element per page."""
+    fields = _decode(encoded, _COLUMN_SHAPE)
+
+    def values_of(field: int, kind: type) -> list[Any] | None:
+        values: Any = fields.get(field)
+        fits = isinstance(values, list) and len(values) == pages and set(map(type, values)) == {kind}
+        return values if fits else None
+
+    null_pages, lower, upper = values_of(1, bool), values_of(2, bytes), values_of(3, bytes)
+    if null_pages is None or lower is None or upper is None:
+        return None
+    counts = values_of(5, int)  # null_counts is optional
+    nulls = np.full(pages, -1, dtype=np.int64) if counts is None else np.array(counts, dtype=np.int64)
+    if True in null_pages:
+        # Readers must ignore the bounds of null pages, which are placeholders.
+        lower = [None if empty else value for value, empty in zip(lower, null_pages, strict=True)]
+        upper = [None if empty else value for value, empty in zip(upper, null_pages, strict=True)]
+    return _ColumnIndex(np.array(null_pages), nulls, lower, upper)
+
+
+def _decode(encoded: bytes, shape: Any) -> Struct:
+    """Decode an index; empty when it is absent or invalid."""
+    try:
+        return read_struct(encoded, 0, shape, "page index", "")[0] if encoded else {}
+    except CorruptFileError:
+        return {}
+
+
 def _page_statistics(
     footer: ParquetFooter,
     chunks: ColumnChunks,
@@ -237,34 +277,6 @@ def _page_statistics(
     return reliable_null_counts(leaf, created_by, counted, row_count), lower, upper
 
 
-def _decode_column_index(encoded: bytes, pages: int) -> _ColumnIndex | None:
-    """Decode a column index; ``None`` unless every required list has one element per page."""
-    fields = _decode(encoded, _COLUMN_SHAPE)
-    null_pages, lower, upper = (_list_of(fields.get(i), kind, pages) for i, kind in ((1, bool), (2, bytes), (3, bytes)))
-    if null_pages is None or lower is None or upper is None:
-        return None
-    counts = _list_of(fields.get(5), int, pages)  # null_counts is optional
-    nulls = np.full(pages, -1, dtype=np.int64) if counts is None else np.array(counts, dtype=np.int64)
-    if True in null_pages:
-        # Readers must ignore the bounds of null pages, which are placeholders.
-        lower = [None if empty else value for value, empty in zip(lower, null_pages, strict=True)]
-        upper = [None if empty else value for value, empty in zip(upper, null_pages, strict=True)]
-    return _ColumnIndex(np.array(null_pages), nulls, lower, upper)
-
-
-def _list_of(values: Any, kind: type, size: int) -> list[Any] | None:
-    fits = isinstance(values, list) and len(values) == size and set(map(type, values)) == {kind}
-    return values if fits else None
-
-
-def _decode(encoded: bytes, shape: Any) -> Struct:
-    """Decode an index; empty when it is absent or invalid."""
-    try:
-        return read_struct(encoded, 0, shape, "page index", "")[0] if encoded else {}
-    except CorruptFileError:
-        return {}
-
-
 # Writing offset indexes, vectorized: rewriting a file encodes one PageLocation per page of every column.
 
 _SHIFTS = 7 * np.arange(10, dtype=np.uint64)
@@ -293,27 +305,20 @@ def encode_offset_index(offsets: Ints, sizes: Ints, first_rows: Ints) -> bytes:
 
 def shift_offset_index(encoded: bytes, distance: int, file: str) -> bytes:
     """Add ``distance`` to the page offsets of an offset index and keep everything else; an offset of 0 means none."""
-    locations = _page_columns(encoded, file)
-    if locations is None:
+    pages: Any = read_struct(encoded, 0, {1: None}, "offset index", file)[0].get(1)
+    usual = encoded[0] == _LIST_FIRST and isinstance(pages, list)
+    usual = usual and all(isinstance(page, dict) and page.keys() == _PAGE_LOCATION_FIELDS for page in pages)
+    try:
+        columns = np.array(list(map(itemgetter(1, 2, 3), pages)), dtype=np.int64) if usual else None
+    except (TypeError, ValueError, OverflowError):
+        columns = None
+    if columns is None:  # other fields than those of PageLocation, or in another order: change only the offsets
         each: Edit = Each(lambda _: {1: lambda offset: offset + distance if offset > 0 else offset})
         return splice(encoded, {1: each}, "offset index", file)
-    offsets, sizes, first_rows = locations
+    offsets, sizes, first_rows = columns.reshape(-1, 3).T
     behind = read_struct(encoded, 0, {1: ...}, "offset index", file)[0][1][-1]
     moved = np.where(offsets > 0, offsets + distance, offsets)
     return encoded[:1] + encode_page_locations(moved, sizes, first_rows) + encoded[behind:]
-
-
-def _page_columns(encoded: bytes, file: str) -> Ints | None:
-    """Offsets, sizes and first rows of all pages, if the index begins with PageLocations of exactly these fields."""
-    pages: Any = read_struct(encoded, 0, {1: None}, "offset index", file)[0].get(1)
-    if encoded[0] != _LIST_FIRST or not isinstance(pages, list):
-        return None
-    if not all(isinstance(page, dict) and page.keys() == _PAGE_LOCATION_FIELDS for page in pages):
-        return None
-    try:
-        return np.array(list(map(itemgetter(1, 2, 3), pages)), dtype=np.int64).reshape(-1, 3).T
-    except (TypeError, ValueError, OverflowError):
-        return None
 
 
 def _varints(values: Ints) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_]]:

@@ -80,55 +80,47 @@ def build_tree(count: int, element: Callable[[int], tuple[Struct, bytes]]) -> Sc
     """
     if not count:
         raise ValueError("the schema is empty")
-    builder = _TreeBuilder(count, element)
-    root = builder.node(0)
-    if builder.position != count:
-        raise ValueError("the schema has elements that belong to no field")
-    return root
+    position = leaves = 0
 
-
-class _TreeBuilder:
-    def __init__(self, count: int, element: Callable[[int], tuple[Struct, bytes]]) -> None:
-        self._count, self._element = count, element
-        self.position = 0
-        self._leaves = 0
-
-    def node(self, depth: int) -> SchemaNode:
-        if self.position >= self._count:
+    def next_node(depth: int) -> SchemaNode:
+        nonlocal position, leaves
+        if position >= count:
             raise ValueError("the schema ends before all fields are named")
         if depth > MAX_DEPTH:
             raise ValueError(f"the schema nests deeper than {MAX_DEPTH}")
-        element, encoded = self._element(self.position)
-        self.position += 1
-        name = element.get(4)
+        fields, encoded = element(position)
+        position += 1
+        name = fields.get(4)
         if not isinstance(name, bytes):
             raise ValueError("a field of the schema has no name")
-        count = integer(element, 5, 0)
-        if not 0 <= count <= self._count - self.position:
-            raise ValueError(f"a field has {count} children, more than there are schema elements left")
-        is_leaf = 1 in element and count == 0
-        if depth and not count and not is_leaf:
+        try:
+            text = name.decode()
+        except UnicodeDecodeError:
+            raise ValueError(f"the field name {name!r} in the schema is not UTF-8") from None
+        child_count = integer(fields, 5, 0)
+        if not 0 <= child_count <= count - position:
+            raise ValueError(f"a field has {child_count} children, more than there are schema elements left")
+        is_leaf = 1 in fields and child_count == 0
+        if depth and not child_count and not is_leaf:
             raise ValueError("a field of the schema has neither a type nor fields")
-        leaf = self._leaves if is_leaf else None
-        self._leaves += is_leaf
+        leaf = leaves if is_leaf else None
+        leaves += is_leaf
         return SchemaNode(
-            _text(name),
-            Repetition(integer(element, 3, 0)),
-            Physical(integer(element, 1)) if is_leaf else None,
-            annotation_of(element),
-            integer(element, 2, 0),
-            integer(element, 9) if 9 in element else None,
-            tuple(self.node(depth + 1) for _ in range(count)),
+            text,
+            Repetition(integer(fields, 3, 0)),
+            Physical(integer(fields, 1)) if is_leaf else None,
+            annotation_of(fields),
+            integer(fields, 2, 0),
+            integer(fields, 9) if 9 in fields else None,
+            tuple(next_node(depth + 1) for _ in range(child_count)),
             leaf,
             encoded,
         )
 
-
-def _text(name: bytes) -> str:
-    try:
-        return name.decode()
-    except UnicodeDecodeError:
-        raise ValueError(f"the field name {name!r} in the schema is not UTF-8") from None
+    root = next_node(0)
+    if position != count:
+        raise ValueError("the schema has elements that belong to no field")
+    return root
 
 
 def assign_ids(root: SchemaNode) -> dict[int, int]:
@@ -159,21 +151,17 @@ def _fields(node: SchemaNode) -> Iterator[SchemaNode]:
 
 def is_list(node: SchemaNode) -> bool:
     """Whether a group is a list: annotated as one, with one repeated child."""
-    return (
-        node.annotation.kind is Kind.LIST
-        and len(node.children) == 1
-        and node.children[0].repetition is Repetition.REPEATED
-    )
+    return node.annotation.kind is Kind.LIST and _has_one_repeated_child(node)
 
 
 def is_map(node: SchemaNode) -> bool:
     """Whether a group is a map: annotated as one, with one repeated child of key and value."""
-    return (
-        node.annotation.kind is Kind.MAP
-        and len(node.children) == 1
-        and node.children[0].repetition is Repetition.REPEATED
-        and len(node.children[0].children) == 2
-    )
+    of_pairs = _has_one_repeated_child(node) and len(node.children[0].children) == 2
+    return node.annotation.kind is Kind.MAP and of_pairs
+
+
+def _has_one_repeated_child(node: SchemaNode) -> bool:
+    return len(node.children) == 1 and node.children[0].repetition is Repetition.REPEATED
 
 
 def list_element(node: SchemaNode) -> SchemaNode:
@@ -186,31 +174,30 @@ def list_element(node: SchemaNode) -> SchemaNode:
 
 def leaf_columns(root: SchemaNode, ordered: list[bool | None]) -> tuple[LeafColumn, ...]:
     """All leaves in file order; ``ordered`` holds ``LeafColumn.ordered`` for each of them."""
-    return tuple(_leaves(root, (), 0, 0, assign_ids(root), ordered))
+    ids = assign_ids(root)
 
+    def leaves(node: SchemaNode, path: tuple[str, ...], max_def: int, max_rep: int) -> Iterator[LeafColumn]:
+        for child in node.children:
+            deeper = max_def + (child.repetition is not Repetition.REQUIRED)
+            repeats = max_rep + (child.repetition is Repetition.REPEATED)
+            names = (*path, child.name)
+            if child.leaf is None or child.physical is None:
+                yield from leaves(child, names, deeper, repeats)
+                continue
+            yield LeafColumn(
+                index=child.leaf,
+                path=names,
+                field_id=ids[id(child)],
+                physical=child.physical,
+                annotation=child.annotation,
+                type_length=child.type_length,
+                max_def=deeper,
+                max_rep=repeats,
+                type=iceberg_type(child.physical, child.annotation, child.type_length),
+                ordered=ordered[child.leaf],
+            )
 
-def _leaves(
-    node: SchemaNode, path: tuple[str, ...], max_def: int, max_rep: int, ids: dict[int, int], ordered: list[bool | None]
-) -> Iterator[LeafColumn]:
-    for child in node.children:
-        deeper = max_def + (child.repetition is not Repetition.REQUIRED)
-        repeats = max_rep + (child.repetition is Repetition.REPEATED)
-        names = (*path, child.name)
-        if child.leaf is None or child.physical is None:
-            yield from _leaves(child, names, deeper, repeats, ids, ordered)
-            continue
-        yield LeafColumn(
-            index=child.leaf,
-            path=names,
-            field_id=ids[id(child)],
-            physical=child.physical,
-            annotation=child.annotation,
-            type_length=child.type_length,
-            max_def=deeper,
-            max_rep=repeats,
-            type=iceberg_type(child.physical, child.annotation, child.type_length),
-            ordered=ordered[child.leaf],
-        )
+    return tuple(leaves(root, (), 0, 0))
 
 
 def iceberg_schema(root: SchemaNode) -> Schema:

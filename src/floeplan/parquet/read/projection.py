@@ -58,7 +58,7 @@ def project(
         return _fields(footer, {position: top.leaf_indexes for position, top in enumerate(footer.root.children)})
     wanted: dict[int, set[int]] = {}
     for column in columns:
-        matches = footer.fields.find(column, case_sensitive=case_sensitive)
+        matches = footer.columns.fields.find(column, case_sensitive=case_sensitive)
         if len(matches) != 1:
             raise _not_one(footer, column, matches)
         wanted.setdefault(matches[0].position, set()).update(matches[0].node.leaf_indexes)
