@@ -20,8 +20,7 @@ from floeplan.parquet.footer.footer import ParquetFooter, read_footer
 from floeplan.parquet.prune.options import PruneOptions
 from floeplan.parquet.prune.pruner import Pruner
 from floeplan.parquet.prune.request import PruneRequest
-from floeplan.parquet.prune.result import PruneResult, build_result
-from floeplan.parquet.prune.segments import Segments
+from floeplan.parquet.prune.result import PruneResult, Segments, build_result
 from floeplan.parquet.source import BytesSource, IoCounters
 from floeplan.predicate.compile import compile_predicate
 from floeplan.predicate.stats import TriState

@@ -1,4 +1,4 @@
-"""``PruneResult``: which rows of a file may match."""
+"""``PruneResult``: which rows of a file may match, and the ``Segments`` of rows that were evaluated."""
 
 from __future__ import annotations
 
@@ -10,11 +10,43 @@ import numpy.typing as npt
 from pyroaring import BitMap
 
 from floeplan.parquet.footer.footer import ParquetFooter
-from floeplan.parquet.prune.segments import Segments
 from floeplan.parquet.prune.selection import ROARING_ROW_LIMIT, RowSelection
 from floeplan.parquet.source import IoCounters
 from floeplan.predicate.compile import CompileResult
 from floeplan.predicate.stats import TriState
+from floeplan.vectors import Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """Row ranges that cover a file without gaps, each with the state of the predicate there."""
+
+    row_group: Ints
+    first_row: Ints
+    row_count: Ints
+    state: npt.NDArray[np.int8]
+
+    @property
+    def selection(self) -> RowSelection:
+        """Rows that may match."""
+        return RowSelection.from_pages(self.first_row, self.row_count, self.state != TriState.FALSE)
+
+    @property
+    def proven(self) -> RowSelection:
+        """Rows that are known to match."""
+        return RowSelection.from_pages(self.first_row, self.row_count, self.state == TriState.TRUE)
+
+    def refined(self, finer: Segments) -> Segments:
+        """Replace the row groups that the finer segments cover with those segments."""
+        coarse = ~np.isin(self.row_group, finer.row_group)
+        first_row = np.concatenate((self.first_row[coarse], finer.first_row))
+        order = np.argsort(first_row, kind="stable")
+        return Segments(
+            np.concatenate((self.row_group[coarse], finer.row_group))[order],
+            first_row[order],
+            np.concatenate((self.row_count[coarse], finer.row_count))[order],
+            np.concatenate((self.state[coarse], finer.state))[order],
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +125,13 @@ def build_result(
     """Build the result from the evaluated segments; ``pages`` is (total, kept)."""
     selection = segments.selection
     kept = np.flatnonzero(selection.overlaps(footer.first_rows, footer.row_group_rows))
+    # A row group is TRUE or FALSE when all its segments with rows are, else UNKNOWN.
+    holds = segments.row_count > 0
+    lowest = np.full(footer.num_row_groups, TriState.TRUE, dtype=np.int8)
+    highest = np.full(footer.num_row_groups, TriState.FALSE, dtype=np.int8)
+    np.minimum.at(lowest, segments.row_group[holds], segments.state[holds])
+    np.maximum.at(highest, segments.row_group[holds], segments.state[holds])
+    states = np.where(lowest == highest, lowest, np.minimum(highest, TriState.UNKNOWN)).astype(np.int8)
     bitmap = skipped = None
     if emit_roaring and footer.num_rows > ROARING_ROW_LIMIT:
         skipped = f"{footer.num_rows} rows exceed a 32-bit Roaring bitmap; use row_selection, which has the same rows"
@@ -107,7 +146,7 @@ def build_result(
         proven=segments.proven,
         roaring_bitmap=bitmap,
         roaring_skipped=skipped,
-        row_group_states=_row_group_states(footer, segments),
+        row_group_states=states,
         segments=segments,
         rows_total=footer.num_rows,
         pages_total=pages[0],
@@ -117,14 +156,3 @@ def build_result(
         round_trips=cost.round_trips,
         notes=notes,
     )
-
-
-def _row_group_states(footer: ParquetFooter, segments: Segments) -> npt.NDArray[np.int8]:
-    """A row group is TRUE or FALSE when all its segments with rows are, else UNKNOWN."""
-    holds = segments.row_count > 0
-    groups, states = segments.row_group[holds], segments.state[holds]
-    lowest = np.full(footer.num_row_groups, TriState.TRUE, dtype=np.int8)
-    highest = np.full(footer.num_row_groups, TriState.FALSE, dtype=np.int8)
-    np.minimum.at(lowest, groups, states)
-    np.maximum.at(highest, groups, states)
-    return np.where(lowest == highest, lowest, np.minimum(highest, TriState.UNKNOWN)).astype(np.int8)
