@@ -23,16 +23,23 @@ from floeplan.parquet.footer.thrift import I32, STRUCT, encode_struct
 from floeplan.parquet.pages import _page_values as kernel
 from floeplan.parquet.pages import zstd as zstd_library
 from floeplan.parquet.pages._neighbours import neighbours
-from floeplan.parquet.pages.codec import PageCodec, PageContent
-from floeplan.parquet.pages.data_pages import DATA_PAGE, PLAIN, RLE, UNSUPPORTED_PAGE, read_pages
+from floeplan.parquet.pages.data_pages import (
+    DATA_PAGE,
+    PLAIN,
+    RLE,
+    UNSUPPORTED_PAGE,
+    PageCodec,
+    PageContent,
+    read_pages,
+)
 from floeplan.parquet.pages.zstd import Decompressor, NeighbourCompressor
 from floeplan.parquet.read.row_groups import read_plain_int64
 from floeplan.parquet.source import BytesSource
 from floeplan.rewrite.pages.filtered_pages import FilteredColumn, SourcePages, can_filter_pages
 from floeplan.rewrite.pages.joined_file import JoinedFile, encoded_footer
 from floeplan.vectors import Mask
-from floeplan.write.options import WriteOptions
 from floeplan.write.parquet_file import encoded_file
+from floeplan.write.target import WriteOptions
 
 pytestmark = pytest.mark.property
 

@@ -28,24 +28,16 @@ from floeplan.parquet.source import open_source
 from floeplan.scan.delete_files import DeleteFileReader, Positions, key_columns, matches_any
 from floeplan.scan.model import DeleteScan, FileScan
 from floeplan.scan.projection import FIELD_ID, project
-from floeplan.schemas import fields_by_id
+from floeplan.schemas import fields_by_id, mapped_field_ids
 from floeplan.vectors import Mask
 
 
 def with_mapped_ids(table: pa.Table, mapping: NameMapping | None, path: str) -> pa.Table:
     """Assign field ids to the columns of a file without them, by the table's name mapping.
 
-    A column that the mapping does not name gets no id and is not read. A table without a mapping is an error: columns
-    are never guessed by name or position.
+    A column that the mapping does not name gets no id and is not read.
     """
-    if mapping is None:
-        raise UnsupportedError(
-            f"the columns of {path} carry no field ids and the table has no name mapping; "
-            "set the table property schema.name-mapping.default",
-            context={"file": path},
-        )
-    names = mapping._field_by_name
-    ids = {name: field.field_id for name, field in names.items() if field.field_id is not None}
+    ids = mapped_field_ids(mapping, path)
     fields = [_mapped(field, field.name, ids) for field in table.schema]
     columns = [column.cast(field.type) for column, field in zip(table.columns, fields, strict=True)]
     return pa.Table.from_arrays(columns, schema=pa.schema(fields))

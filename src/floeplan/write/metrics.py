@@ -34,9 +34,9 @@ from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.stats import Bound
 from floeplan.schemas import fields_by_id
 from floeplan.vectors import Ints, Mask
-from floeplan.write.options import MetricsMode, MetricsModes
 from floeplan.write.parquet_file import RowGroupMetrics
 from floeplan.write.partitioning import FilePartition
+from floeplan.write.target import MetricsMode, MetricsModes
 
 _LAST_CODE_POINT = 0x10FFFF
 _SURROGATES = range(0xD800, 0xE000)

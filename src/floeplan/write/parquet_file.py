@@ -20,7 +20,7 @@ import pyarrow.types as pt
 from floeplan.metadata.files import TableFiles, writing
 from floeplan.parquet.footer.footer import ParquetFooter, decode_footer
 from floeplan.scan.projection import field_id
-from floeplan.write.options import WriteOptions
+from floeplan.write.target import WriteOptions
 
 _LONGEST_STATISTIC = 4096
 """pyarrow writes no statistics for values longer than this."""

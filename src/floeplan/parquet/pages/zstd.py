@@ -7,7 +7,7 @@ compressing pages whose values resemble the previous value. This is the only mod
 ``tests/unit/test_private_apis.py`` fails when a release of ``zstandard`` changes it.
 
 Fail-safe: if the binding or one of its functions is missing, or a sample does not survive a round trip, ``available``
-is false and ``codec`` uses public APIs. An error of the library is a ``ValueError``.
+is false and ``data_pages.PageCodec`` uses public APIs. An error of the library is a ``ValueError``.
 """
 
 from __future__ import annotations

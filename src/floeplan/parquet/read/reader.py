@@ -122,7 +122,15 @@ class _Reading:
         binding: Binding | None,
     ) -> None:
         self._source, self._footer, self._fields, self._indexes = source, footer, fields, indexes
-        self._filtered = () if binding is None else project_leaves(footer, _predicate_leaves(footer, binding))
+        self._filtered: tuple[ProjectedField, ...] = ()
+        if binding is not None:
+            # The leaves that the predicate reads, including those of opaque parts and structs.
+            wanted: Iterable[int | str | None] = field_ids(binding.predicate)
+            if not resolves_by_field_id(footer, binding.schema):
+                wanted = [binding.schema.find_column_name(field) for field in field_ids(binding.predicate)]
+            self._filtered = project_leaves(
+                footer, [leaf for name in wanted if name is not None for leaf in footer.leaves_of_column(name)]
+            )
         self._binding = binding
         self._layouts = {leaf.index: field.layout for field in (*fields, *self._filtered) for leaf in field.leaves}
 
@@ -165,7 +173,10 @@ class _Reading:
         projected, filtered = dict.fromkeys(_leaves_of(self._fields)), _leaves_of(self._filtered)
         first = {leaf: selection if leaf in projected else doubtful for leaf in filtered}
         others = [leaf for leaf in projected if leaf not in first]
-        late = self._worth_a_round_trip(others, doubtful)
+        # Late materialization: reading the others for all rows may cost more than a round trip.
+        local = isinstance(self._source, LocalSource | BytesSource)
+        threshold = LOCAL_ROUND_TRIP_BYTES if local else REMOTE_ROUND_TRIP_BYTES
+        late = sum(self._plan(leaf, doubtful).bytes for leaf in others) > threshold
         data = self._fetch(first if late else first | dict.fromkeys(others, selection))
         matched = self._evaluate({leaf: data[leaf] for leaf in filtered}, first, doubtful)
         wanted = matched.union(proven).slice(limit=limit)
@@ -173,12 +184,6 @@ class _Reading:
         if late:
             data |= self._fetch(dict.fromkeys(others, wanted))
         return _assembled(self._fields, data, wanted.row_count)
-
-    def _worth_a_round_trip(self, leaves: Iterable[int], rows: RowSelection) -> bool:
-        """Whether reading these leaves for all rows instead of for matched rows may cost more than a round trip."""
-        local = isinstance(self._source, LocalSource | BytesSource)
-        threshold = LOCAL_ROUND_TRIP_BYTES if local else REMOTE_ROUND_TRIP_BYTES
-        return sum(self._plan(leaf, rows).bytes for leaf in leaves) > threshold
 
     def _plan(self, leaf: int, rows: RowSelection) -> LeafPlan:
         return plan_leaf(self._footer, self._footer.leaves[leaf], rows, self._indexes.get(leaf))
@@ -217,12 +222,3 @@ def _leaves_of(fields: Iterable[ProjectedField]) -> list[int]:
 def _within(rows: RowSelection, larger: RowSelection) -> RowSelection:
     """Renumber rows relative to a selection that contains them."""
     return rows.relative_to(larger.starts, larger.counts)
-
-
-def _predicate_leaves(footer: ParquetFooter, binding: Binding) -> set[int]:
-    """The leaves that the predicate reads, including those of opaque parts and structs."""
-    wanted = field_ids(binding.predicate)
-    if resolves_by_field_id(footer, binding.schema):
-        return {leaf for field in wanted for leaf in footer.leaves_of_column(field)}
-    names = (binding.schema.find_column_name(field) for field in wanted)
-    return {leaf for name in names if name is not None for leaf in footer.leaves_of_column(name)}

@@ -19,9 +19,9 @@ from floeplan.errors import UnknownFileError
 from floeplan.parquet.footer.footer import ParquetFooter
 from floeplan.parquet.footer.logical_types import Physical
 from floeplan.parquet.footer.schema import LeafColumn
-from floeplan.parquet.pages.codec import PageCodec
-from floeplan.parquet.pages.data_pages import PLAIN, UNSUPPORTED_PAGE, kernel, read_pages
+from floeplan.parquet.pages.data_pages import PLAIN, UNSUPPORTED_PAGE, PageCodec, kernel, read_pages
 from floeplan.parquet.prune.selection import RowSelection, distinct
+from floeplan.parquet.read.pages import WORTH_THREADS, take_rows
 from floeplan.parquet.source import ByteSource, LocalSource, Range, corrupt
 from floeplan.vectors import Ints
 
@@ -29,10 +29,6 @@ LONGEST_GAP = 1024
 """Consecutive unselected rows: a longer gap may cover a whole page."""
 WAVE_BYTES = 128 * 1024 * 1024
 """Compressed bytes to hold in memory at once."""
-_FEW_RUNS = 32
-"""Up to this number of runs, slices are faster than a mask."""
-_WORTH_THREADS = 4 * 1024 * 1024
-"""Compressed bytes from which decoding with several threads pays."""
 
 
 def selects_every_page(footer: ParquetFooter, selection: RowSelection) -> bool:
@@ -54,7 +50,7 @@ def read_row_groups(
         table = _decode(source, footer, leaves, groups)
         if not everything:
             wanted = selection.intersect(_rows_of(footer, groups))
-            table = _take(table, wanted.relative_to(footer.first_rows[groups], footer.row_group_rows[groups]))
+            table = take_rows(table, wanted.relative_to(footer.first_rows[groups], footer.row_group_rows[groups]))
         tables.append(table)
     return pa.concat_tables(tables)
 
@@ -77,15 +73,16 @@ def _waves(footer: ParquetFooter, leaves: Sequence[int], groups: Ints) -> Iterat
 
 
 def _decode(source: ByteSource, footer: ParquetFooter, leaves: Sequence[int], groups: Ints) -> pa.Table:
-    chunks = [footer.chunks(leaf) for leaf in leaves] if footer.file_size >= _WORTH_THREADS else []
-    threads = sum(int(chunk.total_compressed_size[groups].sum()) for chunk in chunks) >= _WORTH_THREADS
+    chunks = [footer.chunks(leaf) for leaf in leaves] if footer.file_size >= WORTH_THREADS else []
+    threads = sum(int(chunk.total_compressed_size[groups].sum()) for chunk in chunks) >= WORTH_THREADS
     try:
-        file = pq.ParquetFile(
-            _open(source, footer, leaves, groups),
-            coerce_int96_timestamp_unit="us",
-            binary_type=pa.large_binary(),
-            pre_buffer=False,
-        )
+        if isinstance(source, LocalSource):
+            opened: pa.NativeFile = pa.OSFile(source.name)
+        else:
+            columns = [footer.chunks(leaf) for leaf in leaves]
+            ranges = [(int(one.start[at]), int(one.total_compressed_size[at])) for at in groups for one in columns]
+            opened = pa.PythonFile(_PrefetchedFile(source, ranges), mode="r")
+        file = pq.ParquetFile(opened, coerce_int96_timestamp_unit="us", binary_type=pa.large_binary(), pre_buffer=False)
         table = file.reader.read_row_groups(groups.tolist(), column_indices=list(leaves), use_threads=threads)
     except FileNotFoundError:
         raise UnknownFileError(f"{footer.file}: no such file", context={"file": footer.file}) from None
@@ -95,22 +92,6 @@ def _decode(source: ByteSource, footer: ParquetFooter, leaves: Sequence[int], gr
     if table.num_rows != expected:
         raise corrupt(footer.file, f"row groups hold {table.num_rows} rows instead of {expected}")
     return table
-
-
-def _open(source: ByteSource, footer: ParquetFooter, leaves: Sequence[int], groups: Ints) -> pa.NativeFile:
-    if isinstance(source, LocalSource):
-        return pa.OSFile(source.name)
-    chunks = [footer.chunks(leaf) for leaf in leaves]
-    ranges = [(int(chunk.start[at]), int(chunk.total_compressed_size[at])) for at in groups for chunk in chunks]
-    return pa.PythonFile(_PrefetchedFile(source, ranges), mode="r")
-
-
-def _take(table: pa.Table, rows: RowSelection) -> pa.Table:
-    if rows.row_count == table.num_rows:
-        return table
-    if len(rows) > _FEW_RUNS:
-        return table.filter(pa.array(rows.to_mask(table.num_rows)))
-    return pa.concat_tables([table.slice(start, count) for start, count in rows.to_pairs()])
 
 
 class _PrefetchedFile:

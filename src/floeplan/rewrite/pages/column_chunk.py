@@ -29,7 +29,7 @@ from floeplan.parquet.pages.data_pages import DATA_PAGE, DICTIONARY_PAGE, PLAIN,
 from floeplan.rewrite.pages.joined_file import Piece
 from floeplan.scan.file_rows import OpenFile
 from floeplan.vectors import Ints
-from floeplan.write.options import WriteOptions
+from floeplan.write.target import WriteOptions
 
 _UNORDERED = 0
 
