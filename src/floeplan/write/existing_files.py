@@ -1,9 +1,9 @@
 """Registers existing Parquet files as data files of a table, without reading or rewriting their rows.
 
 The partition of a file must be proven: a partition field has one value for a whole file if its transform maps both
-bounds to it and the file has no nulls, or if all rows are null. If the caller trusts them, ``name=value`` folders of the
-path fill in where statistics prove nothing; they must not contradict the statistics. Columns are resolved by the file's
-field ids, or by the table's name mapping if the file has none.
+bounds to it and the file has no nulls, or if all rows are null. If the caller trusts them, ``name=value`` folders of
+the path fill in where statistics prove nothing; they must not contradict the statistics. Columns are resolved by the
+file's field ids, or by the table's name mapping if the file has none.
 
 Fail-safe: a file whose partition is not proven, whose columns may not be those of the table, or which the table already
 has is refused by name, and with it the whole operation.

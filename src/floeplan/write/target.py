@@ -4,8 +4,9 @@ A target is a picklable value without connections; it never loads the table agai
 table, so that rows can be written in an older one.
 
 Names and defaults of properties are Iceberg's. Metrics modes follow Iceberg's MetricsConfig: ``none``, ``counts``,
-``truncate(n)`` or ``full`` per column. A column property wins. Without a configured default, ``truncate(16)`` applies to
-the first columns of a wide table only. Columns of the sort order with an order-preserving transform always have bounds.
+``truncate(n)`` or ``full`` per column. A column property wins. Without a configured default, ``truncate(16)`` applies
+to the first columns of a wide table only. Columns of the sort order with an order-preserving transform always have
+bounds.
 
 Fail-safe: a property with an invalid value is an error that names it, before a file is written.
 """
@@ -205,19 +206,19 @@ class _PartitionPath:
 
 def _stored_fields(fields: tuple[NestedField, ...]) -> list[NestedField]:
     kept = []
-    for field in fields:
-        match field.field_type:
+    for one in fields:
+        match one.field_type:
             case UnknownType():
                 continue
             case StructType(fields=inner) if _has_unknown(inner):
-                kept.append(field.model_copy(update={"field_type": StructType(*_stored_fields(inner))}))
+                kept.append(one.model_copy(update={"field_type": StructType(*_stored_fields(inner))}))
             case _:
-                kept.append(field)
+                kept.append(one)
     return kept
 
 
 def _has_unknown(fields: tuple[NestedField, ...]) -> bool:
-    types = [field.field_type for field in fields]
+    types = [one.field_type for one in fields]
     return any(isinstance(t, UnknownType) or (isinstance(t, StructType) and _has_unknown(t.fields)) for t in types)
 
 

@@ -132,8 +132,8 @@ def plan_leaf(footer: ParquetFooter, leaf: LeafColumn, selection: RowSelection, 
         for group, span in zip(groups.tolist(), spans, strict=True):
             if span[1] > 0:
                 (dictionaries if group in needed else skipped)[group] = span
-    *numbers, is_chunk = pieces
-    return LeafPlan(leaf, selection, *numbers, is_chunk == 1, dictionaries, skipped)
+    row_group, first_row, row_count, offset, size, chunk = pieces
+    return LeafPlan(leaf, selection, row_group, first_row, row_count, offset, size, chunk == 1, dictionaries, skipped)
 
 
 def read_leaves(
@@ -233,11 +233,9 @@ def _decode(footer: ParquetFooter, fetched: _Fetched, values: Sequence[int], lay
         groups.append(_GroupPages(rows, total, int(codecs[group]), pages))
     try:
         encoded = pa.py_buffer(_parquet_file(layout, plan.leaf, groups))
-        # A nested field is returned with only this leaf inside.
         file = pq.ParquetFile(encoded, coerce_int96_timestamp_unit="us")
-        decoded = file.reader.read_all(
-            column_indices=[plan.leaf.index - layout.leaves[0].index], use_threads=False
-        ).column(0)
+        own = [plan.leaf.index - layout.leaves[0].index]  # a nested field is returned with only this leaf inside
+        decoded = file.reader.read_all(column_indices=own, use_threads=False).column(0)
     except (OSError, pa.ArrowException) as error:
         raise corrupt(footer.file, f"the pages of column {plan.leaf} cannot be decoded: {error}") from None
     expected = int(plan.row_count.sum())
