@@ -246,7 +246,7 @@ class ParquetFooter:
 
     def leaves_of_column(self, column: str | int) -> list[int]:
         """Leaf indexes of a column given by name, path or field id; empty unless the file has exactly one such."""
-        matches = self.columns.fields.find(column, case_sensitive=True)
+        matches = self.columns.find(column, case_sensitive=True)
         return matches[0].node.leaf_indexes if len(matches) == 1 else []
 
     def chunks(self, leaf: LeafColumn | int) -> ColumnChunks:

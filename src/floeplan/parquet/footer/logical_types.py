@@ -12,25 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
-from pyiceberg.types import (
-    BinaryType,
-    BooleanType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FixedType,
-    FloatType,
-    IntegerType,
-    LongType,
-    PrimitiveType,
-    StringType,
-    TimestampNanoType,
-    TimestampType,
-    TimestamptzNanoType,
-    TimestamptzType,
-    TimeType,
-    UUIDType,
-)
+from pyiceberg import types as iceberg
 
 from floeplan.parquet.footer.thrift import Struct, integer
 
@@ -151,46 +133,46 @@ def annotation_of(element: Struct) -> Annotation:
 
 
 _UNANNOTATED = {
-    Physical.BOOLEAN: BooleanType(),
-    Physical.INT96: TimestamptzType(),  # Impala, Hive and older Spark versions store an instant in UTC
-    Physical.FLOAT: FloatType(),
-    Physical.DOUBLE: DoubleType(),
+    Physical.BOOLEAN: iceberg.BooleanType(),
+    Physical.INT96: iceberg.TimestamptzType(),  # Impala, Hive and older Spark versions store an instant in UTC
+    Physical.FLOAT: iceberg.FloatType(),
+    Physical.DOUBLE: iceberg.DoubleType(),
 }
 """The types of values whose meaning does not depend on the annotation."""
 
 
-def iceberg_type(physical: Physical, annotation: Annotation, type_length: int) -> PrimitiveType | None:
+def iceberg_type(physical: Physical, annotation: Annotation, type_length: int) -> iceberg.PrimitiveType | None:
     """The Iceberg type that holds every value of a leaf, or ``None``."""
     kind = annotation.kind
     if physical in _UNANNOTATED:
         return _UNANNOTATED[physical]
     if kind is Kind.DECIMAL:
         precision, scale = annotation.precision, annotation.scale
-        return DecimalType(precision, scale) if 0 < precision <= 38 and 0 <= scale <= precision else None
+        return iceberg.DecimalType(precision, scale) if 0 < precision <= 38 and 0 <= scale <= precision else None
     if physical is Physical.BYTE_ARRAY:
         if kind in (Kind.STRING, Kind.ENUM, Kind.JSON):
-            return StringType()
-        return BinaryType() if kind in (Kind.NONE, Kind.BSON) else None
+            return iceberg.StringType()
+        return iceberg.BinaryType() if kind in (Kind.NONE, Kind.BSON) else None
     if physical is Physical.FIXED_LEN_BYTE_ARRAY:
         if kind is Kind.UUID and type_length == 16:
-            return UUIDType()
+            return iceberg.UUIDType()
         if kind is Kind.FLOAT16 and type_length == 2:
-            return FloatType()
-        return FixedType(type_length) if kind is Kind.NONE and type_length > 0 else None
+            return iceberg.FloatType()
+        return iceberg.FixedType(type_length) if kind is Kind.NONE and type_length > 0 else None
     wide = physical is Physical.INT64
     match kind:
         case Kind.INTEGER if annotation.bits == 64 and not annotation.signed:
-            return DecimalType(20, 0) if wide else None
+            return iceberg.DecimalType(20, 0) if wide else None
         case Kind.INTEGER if annotation.bits == 32 and not annotation.signed:
-            return LongType()
+            return iceberg.LongType()
         case Kind.INTEGER | Kind.NONE | Kind.ALWAYS_NULL:
-            return LongType() if wide else IntegerType()
+            return iceberg.LongType() if wide else iceberg.IntegerType()
         case Kind.DATE:
-            return None if wide else DateType()
+            return None if wide else iceberg.DateType()
         case Kind.TIME:
-            return TimeType()
+            return iceberg.TimeType()
         case Kind.TIMESTAMP if wide and annotation.unit == 1:
-            return TimestamptzNanoType() if annotation.utc else TimestampNanoType()
+            return iceberg.TimestamptzNanoType() if annotation.utc else iceberg.TimestampNanoType()
         case Kind.TIMESTAMP if wide:
-            return TimestamptzType() if annotation.utc else TimestampType()
+            return iceberg.TimestamptzType() if annotation.utc else iceberg.TimestampType()
     return None

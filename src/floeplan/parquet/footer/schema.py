@@ -245,39 +245,6 @@ class IndexedField:
     node: SchemaNode
 
 
-@dataclass(frozen=True, slots=True)
-class FieldIndex:
-    """Fields by id, name and path; a name or an id can match several."""
-
-    by_id: Mapping[int, list[IndexedField]]
-    by_name: Mapping[str, list[IndexedField]]
-    by_path: Mapping[str, list[IndexedField]]
-    by_lower_path: Mapping[str, list[IndexedField]]
-
-    @classmethod
-    def of(cls, root: SchemaNode, ids_of_nodes: Mapping[int, int]) -> FieldIndex:
-        """Index all fields below the root; ``ids_of_nodes`` maps the identity of a node to its field id."""
-        index = cls(defaultdict(list), defaultdict(list), defaultdict(list), defaultdict(list))
-        for position, top in enumerate(root.children):
-            for path, node in _paths(top, ()):
-                field = IndexedField(position, path, node)
-                joined = ".".join(path)
-                if id(node) in ids_of_nodes:
-                    index.by_id[ids_of_nodes[id(node)]].append(field)
-                if len(path) == 1:
-                    index.by_name[joined].append(field)
-                index.by_path[joined].append(field)
-                index.by_lower_path[joined.lower()].append(field)
-        return index
-
-    def find(self, column: str | int, *, case_sensitive: bool) -> list[IndexedField]:
-        """All matches: a top-level name with dots in it wins over a path, an exact match over case-insensitive ones."""
-        if isinstance(column, int):
-            return self.by_id.get(column, [])
-        exact = self.by_name.get(column) or self.by_path.get(column, [])
-        return exact if exact or case_sensitive else self.by_lower_path.get(column.lower(), [])
-
-
 @dataclass(frozen=True, eq=False)
 class FileColumns:
     """The columns of all files with the same schema, shared by their footers."""
@@ -296,11 +263,6 @@ class FileColumns:
         return assign_ids(self.root)
 
     @cached_property
-    def fields(self) -> FieldIndex:
-        """Fields by name, path and id."""
-        return FieldIndex.of(self.root, self.ids_of_nodes)
-
-    @cached_property
     def field_ids(self) -> frozenset[int]:
         """Ids of all fields, groups included."""
         return frozenset(self.ids_of_nodes.values())
@@ -309,6 +271,32 @@ class FileColumns:
     def leaf_by_id(self) -> Mapping[int, LeafColumn]:
         """Leaves by field id."""
         return {leaf.field_id: leaf for leaf in self.leaves}
+
+    def find(self, column: str | int, *, case_sensitive: bool) -> list[IndexedField]:
+        """All fields with a field id, a name or a path; a name or an id can match several.
+
+        A top-level name with dots in it wins over a path, an exact match over case-insensitive ones.
+        """
+        exact, by_lower_path = self._indexed
+        found = exact.get(column, [])
+        if isinstance(column, int):
+            return found
+        found = [field for field in found if len(field.path) == 1] or found
+        return found if found or case_sensitive else by_lower_path.get(column.lower(), [])
+
+    @cached_property
+    def _indexed(self) -> tuple[Mapping[str | int, list[IndexedField]], Mapping[str, list[IndexedField]]]:
+        """Fields by path and by field id, and by path in lower case."""
+        exact: dict[str | int, list[IndexedField]] = defaultdict(list)
+        by_lower_path: dict[str, list[IndexedField]] = defaultdict(list)
+        for position, top in enumerate(self.root.children):
+            for path, node in _paths(top, ()):
+                field = IndexedField(position, path, node)
+                if id(node) in self.ids_of_nodes:
+                    exact[self.ids_of_nodes[id(node)]].append(field)
+                exact[".".join(path)].append(field)
+                by_lower_path[".".join(path).lower()].append(field)
+        return exact, by_lower_path
 
 
 def _paths(node: SchemaNode, prefix: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], SchemaNode]]:

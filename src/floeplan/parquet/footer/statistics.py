@@ -24,25 +24,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyiceberg.types import (
-    BinaryType,
-    BooleanType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FixedType,
-    FloatType,
-    IntegerType,
-    LongType,
-    PrimitiveType,
-    StringType,
-    TimestampNanoType,
-    TimestampType,
-    TimestamptzNanoType,
-    TimestamptzType,
-    TimeType,
-    UUIDType,
-)
+from pyiceberg import types as iceberg
 
 from floeplan.parquet.footer.footer import ColumnChunks, ParquetFooter
 from floeplan.parquet.footer.logical_types import Kind, Physical
@@ -80,22 +62,23 @@ class Side(StrEnum):
     UPPER = "upper"
 
 
+_MICROS = (iceberg.TimestampType, iceberg.TimestamptzType)
 _TYPES = {
-    Family.BOOLEAN: (BooleanType,),
-    Family.INTEGER: (IntegerType, LongType),
-    Family.DATE: (DateType,),
-    Family.TIME: (TimeType,),
-    Family.TIMESTAMP: (TimestampType, TimestamptzType, TimestampNanoType, TimestamptzNanoType),
-    Family.FLOAT: (FloatType, DoubleType),
-    Family.DECIMAL: (DecimalType,),
-    Family.TEXT: (StringType,),
-    Family.BYTES: (BinaryType, FixedType, UUIDType),
+    Family.BOOLEAN: (iceberg.BooleanType,),
+    Family.INTEGER: (iceberg.IntegerType, iceberg.LongType),
+    Family.DATE: (iceberg.DateType,),
+    Family.TIME: (iceberg.TimeType,),
+    Family.TIMESTAMP: (*_MICROS, iceberg.TimestampNanoType, iceberg.TimestamptzNanoType),
+    Family.FLOAT: (iceberg.FloatType, iceberg.DoubleType),
+    Family.DECIMAL: (iceberg.DecimalType,),
+    Family.TEXT: (iceberg.StringType,),
+    Family.BYTES: (iceberg.BinaryType, iceberg.FixedType, iceberg.UUIDType),
 }
-_FAMILIES: dict[type[PrimitiveType], Family] = {type_: one for one, types in _TYPES.items() for type_ in types}
+_FAMILIES: dict[type[iceberg.PrimitiveType], Family] = {type_: one for one, types in _TYPES.items() for type_ in types}
 _TEXTUAL = (Family.TEXT, Family.BYTES)
 
 
-def family(type_: PrimitiveType) -> Family:
+def family(type_: iceberg.PrimitiveType) -> Family:
     """The domain in which values of a type are compared."""
     return _FAMILIES[type(type_)]
 
@@ -130,7 +113,7 @@ def row_group_stats(
     return StatsTable(len(rows), found, rows > 0, bloom)
 
 
-def column_stats(leaf: LeafColumn, wanted: PrimitiveType, rows: Ints, known: RawStatistics) -> ColumnStats:
+def column_stats(leaf: LeafColumn, wanted: iceberg.PrimitiveType, rows: Ints, known: RawStatistics) -> ColumnStats:
     """The statistics of one column over row groups or pages with these numbers of rows."""
     return ColumnStats.from_counts(
         rows,
@@ -141,14 +124,14 @@ def column_stats(leaf: LeafColumn, wanted: PrimitiveType, rows: Ints, known: Raw
     )
 
 
-def comparable(leaf: LeafColumn, wanted: PrimitiveType) -> bool:
+def comparable(leaf: LeafColumn, wanted: iceberg.PrimitiveType) -> bool:
     """Whether the values of the leaf, read as the wanted type, keep the order of what is stored."""
     if leaf.type is None or leaf.max_rep > 0 or type(wanted) not in _FAMILIES:
         return False
     stored, read_as = family(leaf.type), family(wanted)
-    if isinstance(leaf.type, DecimalType) and isinstance(wanted, DecimalType):
+    if isinstance(leaf.type, iceberg.DecimalType) and isinstance(wanted, iceberg.DecimalType):
         return leaf.type.scale == wanted.scale and leaf.type.precision <= wanted.precision
-    if isinstance(leaf.type, DoubleType) and isinstance(wanted, FloatType):
+    if isinstance(leaf.type, iceberg.DoubleType) and isinstance(wanted, iceberg.FloatType):
         return False
     if stored is Family.DATE and read_as is Family.TIMESTAMP:
         return True
@@ -215,7 +198,7 @@ def has_known_order(leaf: LeafColumn, created_by: str) -> bool:
     return version >= (1, 10) if name == "parquet-mr" else leaf.annotation.kind is not Kind.DECIMAL
 
 
-def decode_bound(leaf: LeafColumn, wanted: PrimitiveType, raw: RawValues, side: Side) -> Bound:
+def decode_bound(leaf: LeafColumn, wanted: iceberg.PrimitiveType, raw: RawValues, side: Side) -> Bound:
     """Decode one bound per row group or page into the domain of the wanted type, which must be ``comparable``."""
     match family(wanted):
         case Family.TEXT:
@@ -229,7 +212,7 @@ def decode_bound(leaf: LeafColumn, wanted: PrimitiveType, raw: RawValues, side: 
         case Family.FLOAT:
             numbers, valid = _fixed_width(raw, _FLOATS[leaf.physical])
             return Bound(numbers.astype(np.float64), valid)
-        case Family.DECIMAL if isinstance(wanted, DecimalType):
+        case Family.DECIMAL if isinstance(wanted, iceberg.DecimalType):
             return _decode_decimals(leaf, wanted, raw)
     # Integers, dates, times and timestamps: change the unit, rounding outwards; a value that overflows is no bound.
     stored, unit = stored_tick(leaf), tick_of(wanted)
@@ -265,17 +248,14 @@ def stored_tick(leaf: LeafColumn) -> int:
     return NANOS_PER_DAY if leaf.annotation.kind is Kind.DATE else leaf.annotation.unit or 1
 
 
-def tick_of(wanted: PrimitiveType) -> int:
+def tick_of(wanted: iceberg.PrimitiveType) -> int:
     """Nanoseconds of one unit of a type's canonical values; 1 for plain integers."""
-    match wanted:
-        case DateType():
-            return NANOS_PER_DAY
-        case TimestampType() | TimestamptzType() | TimeType():
-            return 1_000
-    return 1
+    if isinstance(wanted, iceberg.DateType):
+        return NANOS_PER_DAY
+    return 1_000 if isinstance(wanted, (*_MICROS, iceberg.TimeType)) else 1
 
 
-def _decode_decimals(leaf: LeafColumn, wanted: DecimalType, raw: RawValues) -> Bound:
+def _decode_decimals(leaf: LeafColumn, wanted: iceberg.DecimalType, raw: RawValues) -> Bound:
     """Unscaled decimals: ``int64`` for up to 18 digits, else Arrow decimals; more than 128 bits is no bound."""
     if leaf.physical in (Physical.INT32, Physical.INT64):
         numbers, valid = _fixed_width(raw, "<i4" if leaf.physical is Physical.INT32 else "<i8")

@@ -81,18 +81,15 @@ class NeighbourCompressor:
                 raise _refused(result)
         self._holds = -1
 
-    def _make_room(self, size: int) -> None:
-        """Allocate buffers for ``size`` bytes of input and the largest possible number of matches."""
-        self._room = np.empty(_lib.ZSTD_compressBound(size), dtype=np.uint8)
-        self._rows = np.empty((size // _SMALLEST_MATCH + size // _BLOCK + 2, 4), dtype=np.uint32)
-        self._to, self._matches = _ffi.from_buffer(self._room), _ffi.cast("ZSTD_Sequence *", self._rows.ctypes.data)
-        self._holds = size
-
     def compress(self, content: memoryview, start: int, width: int) -> bytes:
         """Compress values that begin at ``start``: numbers of ``width`` bytes, or length-prefixed byte arrays (0)."""
         size = content.nbytes
         if size > self._holds:
-            self._make_room(size)
+            # Buffers for the input and the largest possible number of matches.
+            self._room = np.empty(_lib.ZSTD_compressBound(size), dtype=np.uint8)
+            self._rows = np.empty((size // _SMALLEST_MATCH + size // _BLOCK + 2, 4), dtype=np.uint32)
+            self._to, self._matches = _ffi.from_buffer(self._room), _ffi.cast("ZSTD_Sequence *", self._rows.ctypes.data)
+            self._holds = size
         count, most = _kernel.neighbours(content, start, width, self._rows), len(self._room)
         source = _ffi.from_buffer(content)
         found = _lib.ZSTD_compressSequences(self._context, self._to, most, self._matches, count, source, size)

@@ -28,14 +28,14 @@ from floeplan.parquet.prune.provider import (
     filter_requests,
     probe_filters,
 )
-from floeplan.parquet.prune.result import PruneResult, Segments, build_result
-from floeplan.parquet.prune.selection import distinct
+from floeplan.parquet.prune.result import PruneResult, Segments
+from floeplan.parquet.prune.selection import ROARING_ROW_LIMIT, distinct
 from floeplan.parquet.source import ByteSource, IoCounters, PrefetchingSource, open_source
 from floeplan.predicate.build import columns, with_bloom
 from floeplan.predicate.compile import CompileResult, compile_predicate
 from floeplan.predicate.evaluate import evaluate
 from floeplan.predicate.ir import Column, IrExpr
-from floeplan.predicate.stats import Bound, ColumnStats, StatsTable, Tri, take
+from floeplan.predicate.stats import Bound, ColumnStats, StatsTable, Tri, TriState, take
 from floeplan.schemas import fields_by_id
 from floeplan.vectors import Ints
 
@@ -243,9 +243,13 @@ class FilePruning:
         """Probe the Bloom filters of the file, and prefetch small page indexes in the same round trip."""
         if not self.options.bloom_filter or len(self.undecided) == 0:
             return
-        probes = bloom_probes(with_bloom(self.binding.predicate))
-        present = [probe for probe in probes if self._has_bloom_filter(probe[0])]
-        missing = {column.field_id for column, _ in probes if not self._has_bloom_filter(column)}
+        present, missing = [], set()
+        for probe in bloom_probes(with_bloom(self.binding.predicate)):
+            leaf = self._leaves.get(probe[0].field_id)
+            if leaf is not None and (self.footer.chunks(leaf).bloom_offset[self.undecided] >= 0).any():
+                present.append(probe)
+            else:
+                missing.add(probe[0].field_id)
         self._note_missing("bloom filter", missing)
         if not present or self.source is None:
             return
@@ -255,10 +259,6 @@ class FilePruning:
             if sum(length for _, length in ranges) <= MAX_PREFETCHED_INDEX_BYTES:
                 self.source.prefetch(ranges)
         self.apply_bloom(probe_file(self.source, self.footer, present, self.undecided, self._leaves))
-
-    def _has_bloom_filter(self, column: Column) -> bool:
-        leaf = self._leaves.get(column.field_id)
-        return leaf is not None and bool((self.footer.chunks(leaf).bloom_offset[self.undecided] >= 0).any())
 
     def apply_bloom(self, results: BloomResults) -> None:
         """Refine the row-group states with the results of Bloom filters."""
@@ -299,14 +299,40 @@ class FilePruning:
         segments = Segments(groups, footer.first_rows, footer.row_group_rows, self._states.states())
         if self._page_segments is not None:
             segments = segments.refined(self._page_segments)
-        return build_result(
-            self.footer,
-            self.binding.compiled,
-            segments,
-            (self._pages_total, self._pages_kept),
-            cost_since(self.source, self._cost_before),
-            tuple(self._notes),
-            self.options.emit_roaring,
+        selection = segments.selection
+        kept = np.flatnonzero(selection.overlaps(footer.first_rows, footer.row_group_rows))
+        # A row group is TRUE or FALSE when all its segments with rows are, else UNKNOWN.
+        holds = segments.row_count > 0
+        lowest = np.full(footer.num_row_groups, TriState.TRUE, dtype=np.int8)
+        highest = np.full(footer.num_row_groups, TriState.FALSE, dtype=np.int8)
+        np.minimum.at(lowest, segments.row_group[holds], segments.state[holds])
+        np.maximum.at(highest, segments.row_group[holds], segments.state[holds])
+        bitmap = skipped = None
+        if self.options.emit_roaring and footer.num_rows > ROARING_ROW_LIMIT:
+            skipped = (
+                f"{footer.num_rows} rows exceed a 32-bit Roaring bitmap; use row_selection, which has the same rows"
+            )
+        elif self.options.emit_roaring:
+            bitmap = selection.to_bitmap()
+        cost = cost_since(self.source, self._cost_before)
+        return PruneResult(
+            file=footer.file,
+            compile_result=self.binding.compiled,
+            row_groups=tuple(kept.tolist()),
+            row_selection=selection.relative_to(footer.first_rows[kept], footer.row_group_rows[kept]),
+            file_selection=selection,
+            proven=segments.proven,
+            roaring_bitmap=bitmap,
+            roaring_skipped=skipped,
+            row_group_states=np.where(lowest == highest, lowest, np.minimum(highest, TriState.UNKNOWN)).astype(np.int8),
+            segments=segments,
+            rows_total=footer.num_rows,
+            pages_total=self._pages_total,
+            pages_kept=self._pages_kept,
+            bytes_read=cost.bytes,
+            requests=cost.requests,
+            round_trips=cost.round_trips,
+            notes=tuple(self._notes),
         )
 
 

@@ -9,9 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from pyroaring import BitMap
 
-from floeplan.parquet.footer.footer import ParquetFooter
-from floeplan.parquet.prune.selection import ROARING_ROW_LIMIT, RowSelection
-from floeplan.parquet.source import IoCounters
+from floeplan.parquet.prune.selection import RowSelection
 from floeplan.predicate.compile import CompileResult
 from floeplan.predicate.stats import TriState
 from floeplan.vectors import Ints
@@ -111,48 +109,3 @@ class PruneResult:
             "round_trips": self.round_trips,
             "notes": list(self.notes),
         }
-
-
-def build_result(
-    footer: ParquetFooter,
-    compiled: CompileResult,
-    segments: Segments,
-    pages: tuple[int, int],
-    cost: IoCounters,
-    notes: tuple[str, ...],
-    emit_roaring: bool,
-) -> PruneResult:
-    """Build the result from the evaluated segments; ``pages`` is (total, kept)."""
-    selection = segments.selection
-    kept = np.flatnonzero(selection.overlaps(footer.first_rows, footer.row_group_rows))
-    # A row group is TRUE or FALSE when all its segments with rows are, else UNKNOWN.
-    holds = segments.row_count > 0
-    lowest = np.full(footer.num_row_groups, TriState.TRUE, dtype=np.int8)
-    highest = np.full(footer.num_row_groups, TriState.FALSE, dtype=np.int8)
-    np.minimum.at(lowest, segments.row_group[holds], segments.state[holds])
-    np.maximum.at(highest, segments.row_group[holds], segments.state[holds])
-    states = np.where(lowest == highest, lowest, np.minimum(highest, TriState.UNKNOWN)).astype(np.int8)
-    bitmap = skipped = None
-    if emit_roaring and footer.num_rows > ROARING_ROW_LIMIT:
-        skipped = f"{footer.num_rows} rows exceed a 32-bit Roaring bitmap; use row_selection, which has the same rows"
-    elif emit_roaring:
-        bitmap = selection.to_bitmap()
-    return PruneResult(
-        file=footer.file,
-        compile_result=compiled,
-        row_groups=tuple(kept.tolist()),
-        row_selection=selection.relative_to(footer.first_rows[kept], footer.row_group_rows[kept]),
-        file_selection=selection,
-        proven=segments.proven,
-        roaring_bitmap=bitmap,
-        roaring_skipped=skipped,
-        row_group_states=states,
-        segments=segments,
-        rows_total=footer.num_rows,
-        pages_total=pages[0],
-        pages_kept=pages[1],
-        bytes_read=cost.bytes,
-        requests=cost.requests,
-        round_trips=cost.round_trips,
-        notes=notes,
-    )

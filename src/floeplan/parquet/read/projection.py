@@ -56,7 +56,7 @@ def project(
         return _fields(footer, {position: top.leaf_indexes for position, top in enumerate(footer.root.children)})
     wanted: dict[int, set[int]] = {}
     for column in columns:
-        matches = footer.columns.fields.find(column, case_sensitive=case_sensitive)
+        matches = footer.columns.find(column, case_sensitive=case_sensitive)
         if len(matches) > 1:
             hint = f"it matches {', '.join('.'.join(match.path) for match in matches)}; use the exact name"
             message = f"column {column} of {footer.file} is ambiguous: {hint}"

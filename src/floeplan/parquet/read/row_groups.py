@@ -9,7 +9,9 @@ Fail-safe: row groups that decode to another number of rows than the footer stat
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -94,16 +96,14 @@ def _decode(source: ByteSource, footer: ParquetFooter, leaves: Sequence[int], gr
     return table
 
 
-class _PrefetchedFile:
+class _PrefetchedFile(io.RawIOBase):
     """A seekable file for pyarrow that serves prefetched ranges, and fetches all other reads on demand."""
-
-    closed = False
 
     def __init__(self, source: ByteSource, ranges: Sequence[Range]) -> None:
         self._source, self._at = source, 0
         self._pieces = dict(zip(ranges, source.read_ranges(ranges), strict=True))
 
-    def read(self, length: int = -1) -> memoryview:
+    def read(self, length: int = -1) -> Any:
         """Read from the current position; a prefetched range is released when it is read."""
         left = self._source.size - self._at
         span = (self._at, left if length < 0 else min(length, left))
@@ -116,10 +116,6 @@ class _PrefetchedFile:
         self._at = offset + (0, self._at, self._source.size)[whence]
         return self._at
 
-    def tell(self) -> int:
-        """The position."""
-        return self._at
-
     def seekable(self) -> bool:
         """Always true."""
         return True
@@ -127,12 +123,6 @@ class _PrefetchedFile:
     def readable(self) -> bool:
         """Always true."""
         return True
-
-    def flush(self) -> None:
-        """Do nothing."""
-
-    def close(self) -> None:
-        """Do nothing: the caller owns the source."""
 
 
 _INT64 = np.dtype("<i8")
