@@ -309,9 +309,8 @@ class FilePruning:
         np.maximum.at(highest, segments.row_group[holds], segments.state[holds])
         bitmap = skipped = None
         if self.options.emit_roaring and footer.num_rows > ROARING_ROW_LIMIT:
-            skipped = (
-                f"{footer.num_rows} rows exceed a 32-bit Roaring bitmap; use row_selection, which has the same rows"
-            )
+            rows = footer.num_rows
+            skipped = f"{rows} rows exceed a 32-bit Roaring bitmap; use row_selection, which has the same rows"
         elif self.options.emit_roaring:
             bitmap = selection.to_bitmap()
         cost = cost_since(self.source, self._cost_before)
