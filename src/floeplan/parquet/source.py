@@ -137,7 +137,7 @@ class BaseSource:
         except FileNotFoundError:
             raise UnknownFileError(f"{self.name}: no such file", context={"file": self.name}) from None
         except self._errors as error:
-            raise _read_failed(self.name, error) from error
+            raise _retryable(self.name, "read-failed", f"{self.name} cannot be read: {_first_line(error)}") from error
 
     def _count(self, lengths: Sequence[int]) -> None:
         self.counters.requests += len(lengths)
@@ -146,13 +146,8 @@ class BaseSource:
 
     def _expect(self, got: int, expected: int) -> None:
         if got != expected:
-            raise FloeplanError(
-                f"{self.name}: the store returned {got} bytes instead of {expected}; run again",
-                kind="short-read",
-                context={"file": self.name},
-                retryable=True,
-                safe_to_clean=True,
-            )
+            message = f"{self.name}: the store returned {got} bytes instead of {expected}; run again"
+            raise _retryable(self.name, "short-read", message)
 
     def _fetch_suffix(self, length: int) -> tuple[Buffer, int]:
         """The last bytes and the size of the file; overridden where the size is not known in advance."""
@@ -294,15 +289,14 @@ def open_source(file: str | os.PathLike[str] | Buffer | ByteSource, io: FileIO |
     except FloeplanError:
         raise
     except OSError as error:
-        raise _read_failed(location, error) from error
+        raise _retryable(location, "read-failed", f"{location} cannot be read: {_first_line(error)}") from error
     except Exception as error:
         message = f"{location} cannot be opened: {_first_line(error)}"
         raise UnknownFileError(message, context={"file": location}) from error
 
 
-def _read_failed(file: str, error: Exception) -> FloeplanError:
-    message = f"{file} cannot be read: {_first_line(error)}"
-    return FloeplanError(message, kind="read-failed", context={"file": file}, retryable=True, safe_to_clean=True)
+def _retryable(file: str, kind: str, message: str) -> FloeplanError:
+    return FloeplanError(message, kind=kind, context={"file": file}, retryable=True, safe_to_clean=True)
 
 
 def _first_line(error: Exception) -> str:

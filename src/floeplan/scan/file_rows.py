@@ -22,8 +22,7 @@ from floeplan.errors import CorruptMetadataError, UnsupportedError
 from floeplan.metadata.delete_index import DeleteKind
 from floeplan.parquet.footer.footer import ParquetFooter, read_footer
 from floeplan.parquet.prune.selection import RowSelection
-from floeplan.parquet.read.reader import read_selected
-from floeplan.parquet.read.row_groups import read_row_groups, selects_every_page
+from floeplan.parquet.read.reader import read_row_groups, read_selected, selects_every_page
 from floeplan.parquet.source import open_source
 from floeplan.scan.delete_files import DeleteFileReader, Positions, key_columns, matches_any
 from floeplan.scan.model import DeleteScan, FileScan

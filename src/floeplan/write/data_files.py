@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Self
 
 import pyarrow as pa
@@ -60,7 +59,6 @@ def write_data_files(
     file_name_token: str,
     partition: PartitionKey | None = None,
     sort: bool = False,
-    clustered: bool = False,
     limits: WriterLimits | None = None,
 ) -> EntriesTable:
     """Write rows and return the manifest entries of the files, in the order they were closed.
@@ -71,11 +69,10 @@ def write_data_files(
         file_name_token: The prefix of file names, which distinguishes the writers of one operation.
         partition: The partition of all rows, of any spec of the table; computed from the rows by default.
         sort: Sort the rows of each file by the table's sort order.
-        clustered: The rows of each partition are consecutive: a file is closed when another partition begins.
         limits: Limits of the writer.
     """
     with DataFileWriter(
-        target, file_name_token=file_name_token, partition=partition, sort=sort, clustered=clustered, limits=limits
+        target, file_name_token=file_name_token, partition=partition, sort=sort, limits=limits
     ) as writer:
         for rows in batches:
             writer.write(rows)
@@ -102,14 +99,12 @@ class DataFileWriter:
         file_name_token: str,
         partition: PartitionKey | None = None,
         sort: bool = False,
-        clustered: bool = False,
         limits: WriterLimits | None = None,
     ) -> None:
         self._target = target
         self._name = target.file_name(file_name_token)
         self._partition = partition
         self._sort = sort and bool(target.sort_order.fields)
-        self._clustered = clustered
         self._limits = limits or WriterLimits()
         self._slots: OrderedDict[PartitionKey, _Slot] = OrderedDict()
         self._buffered = 0
@@ -122,9 +117,7 @@ class DataFileWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
             self.abort()
 
@@ -175,8 +168,6 @@ class DataFileWriter:
     def _add(self, key: PartitionKey, rows: pa.Table) -> None:
         while rows.num_rows:
             if key not in self._slots:
-                if self._clustered:
-                    self._close_all()
                 self._slots[key] = _Slot(FilePartition.of(self._target.union, key))
             self._slots.move_to_end(key)
             slot = self._slots[key]
@@ -207,7 +198,16 @@ class DataFileWriter:
         self._buffered -= size
         if self._sort:
             rows = sort_rows(rows, self._target.stored_schema, self._target.sort_order)
-        file = slot.file or self._open(slot, rows)
+        file = slot.file
+        if file is None:
+            is_open = [other for other in self._slots.values() if other.file is not None]
+            if len(is_open) >= self._limits.open_files:
+                self._close(is_open[0])
+            self._begun += 1
+            location = self._target.new_location(f"{self._name}-{self._begun:05d}.parquet", slot.partition.key)
+            if self._plain is None:
+                self._plain = high_cardinality_columns(rows)
+            file = slot.file = ParquetFile(self._target.files, location, self._target.options, rows, self._plain)
         before = file.size
         # Row groups of equal size, none larger than the table's row-group size.
         row_groups = -(-size // self._target.options.row_group_size)
@@ -218,17 +218,6 @@ class DataFileWriter:
         self._taken += size
         if self._sort or file.size >= _FULL_ENOUGH * self._target.options.target_file_size:
             self._end(slot)
-
-    def _open(self, slot: _Slot, rows: pa.Table) -> ParquetFile:
-        is_open = [other for other in self._slots.values() if other.file is not None]
-        if len(is_open) >= self._limits.open_files:
-            self._close(is_open[0])
-        self._begun += 1
-        location = self._target.new_location(f"{self._name}-{self._begun:05d}.parquet", slot.partition.key)
-        if self._plain is None:
-            self._plain = high_cardinality_columns(rows)
-        slot.file = ParquetFile(self._target.files, location, self._target.options, rows, self._plain)
-        return slot.file
 
     def _close_all(self) -> None:
         for slot in list(self._slots.values()):

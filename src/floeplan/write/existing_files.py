@@ -23,24 +23,11 @@ from urllib.parse import unquote_plus
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyiceberg import types as iceberg
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.name_mapping import NameMapping
 from pyiceberg.transforms import HourTransform, IdentityTransform, MonthTransform, YearTransform
-from pyiceberg.types import (
-    BooleanType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FixedType,
-    FloatType,
-    IcebergType,
-    IntegerType,
-    LongType,
-    PrimitiveType,
-    StringType,
-    UUIDType,
-)
 
 from floeplan.errors import BadInputError, TypeMismatchError, UnsupportedError
 from floeplan.metadata.files import local_path
@@ -176,7 +163,7 @@ def _open(
     # Required columns must be in the file, or be the source of an identity partition field.
     constant = {f.source_id for f in target.spec.fields if hive and isinstance(f.transform, IdentityTransform)}
     for field in target.stored_schema.fields:
-        must = field.required and field.initial_default is None and isinstance(field.field_type, PrimitiveType)
+        must = field.required and field.initial_default is None and isinstance(field.field_type, iceberg.PrimitiveType)
         if must and field.field_id not in leaves and field.field_id not in constant:
             raise BadInputError(
                 f"column {field.name} is required, and {path} does not have it",
@@ -193,13 +180,13 @@ def _open(
     return _SourceFile(path, footer, leaves)
 
 
-def _reads_as(stored: PrimitiveType | None, wanted: IcebergType) -> bool:
+def _reads_as(stored: iceberg.PrimitiveType | None, wanted: iceberg.IcebergType) -> bool:
     match stored, wanted:
-        case (IntegerType(), LongType()) | (FloatType(), DoubleType()):
+        case (iceberg.IntegerType(), iceberg.LongType()) | (iceberg.FloatType(), iceberg.DoubleType()):
             return True
-        case DecimalType(), DecimalType():
+        case iceberg.DecimalType(), iceberg.DecimalType():
             return stored.scale == wanted.scale and stored.precision <= wanted.precision
-        case FixedType(), UUIDType():
+        case iceberg.FixedType(), iceberg.UUIDType():
             return len(stored) == 16
     return stored == wanted
 
@@ -207,7 +194,7 @@ def _reads_as(stored: PrimitiveType | None, wanted: IcebergType) -> bool:
 def _statistics(field: BoundField, files: Sequence[_SourceFile], schema: Schema) -> Any:
     """The files' statistics of the source column of a field; ``None`` if the table no longer has it."""
     source = fields_by_id(schema).get(field.source_id)
-    if source is None or not isinstance(source.field_type, PrimitiveType):
+    if source is None or not isinstance(source.field_type, iceberg.PrimitiveType):
         return None
     found = [_metrics(field.source_id, source.field_type, file, schema) for file in files]
     key = field.source_id
@@ -223,7 +210,7 @@ def _statistics(field: BoundField, files: Sequence[_SourceFile], schema: Schema)
     return file_stats(EntriesTable(pa.table(columns), {}), [column]).columns.get(key)
 
 
-def _metrics(key: int, type_: PrimitiveType, file: _SourceFile, schema: Schema) -> FileMetrics:
+def _metrics(key: int, type_: iceberg.PrimitiveType, file: _SourceFile, schema: Schema) -> FileMetrics:
     """Untruncated metrics of one column; a column that is not in the file is its initial default or null."""
     if key in file.leaves:
         return file_metrics(file.footer, schema, MetricsModes({}, FULL), leaves={key: file.leaves[key]})
@@ -295,20 +282,20 @@ def _parse(field: BoundField, text: str) -> Any:
             if not 0 <= int(hour) < 24:
                 raise ValueError(text)
             return (date.fromisoformat(day) - _EPOCH).days * 24 + int(hour)
-        case _, DateType():
+        case _, iceberg.DateType():
             return (date.fromisoformat(text) - _EPOCH).days
-        case _, BooleanType():
+        case _, iceberg.BooleanType():
             return ("false", "true").index(text)
-        case _, IntegerType() | LongType():
+        case _, iceberg.IntegerType() | iceberg.LongType():
             return int(text)
-        case _, FloatType() | DoubleType():
+        case _, iceberg.FloatType() | iceberg.DoubleType():
             return float(text)
-        case _, DecimalType() as type_:
+        case _, iceberg.DecimalType() as type_:
             value = Decimal(text)
             unscaled = value.scaleb(type_.scale)
             if unscaled != int(unscaled):
                 raise ValueError(text)
             return int(unscaled) if type_.precision <= 18 else value
-        case _, StringType():
+        case _, iceberg.StringType():
             return text
     raise ValueError(text)

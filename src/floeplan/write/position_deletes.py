@@ -89,11 +89,7 @@ def write_position_deletes(
         file_name_token: The prefix of file names.
         per_file: One delete file per data file; by default the table's ``write.delete.granularity``.
     """
-    if target.format_version != 2:
-        raise UnsupportedError(
-            f"position delete files require format 2, and the table has format {target.format_version}",
-            context={"format-version": target.format_version},
-        )
+    _check_format(target, "position delete files", 2, target.format_version == 2)
     alone = target.options.delete_per_file if per_file is None else per_file
     paths: list[str] = data.path.to_pylist()
     partitions = partitions_of(data, target.union)
@@ -128,11 +124,7 @@ def write_deletion_vectors(
             without any get no vector.
         file_name_token: The prefix of the file name.
     """
-    if target.format_version < 3:
-        raise UnsupportedError(
-            f"deletion vectors require format 3, and the table has format {target.format_version}",
-            context={"format-version": target.format_version},
-        )
+    _check_format(target, "deletion vectors", 3, target.format_version >= 3)
     paths: list[str] = data.path.to_pylist()
     partitions = partitions_of(data, target.union)
     sets = [merge_positions(found) for found in positions]
@@ -159,6 +151,14 @@ def write_deletion_vectors(
         for row, (offset, length) in zip(rows, locations, strict=True)
     ]
     return added_entries(entries, target.union, data.partition_types)
+
+
+def _check_format(target: WriteTarget, what: str, needed: int, fits: bool) -> None:
+    if not fits:
+        raise UnsupportedError(
+            f"{what} require format {needed}, and the table has format {target.format_version}",
+            context={"format-version": target.format_version},
+        )
 
 
 def encode_puffin(vectors: Sequence[tuple[str, BitMap64]]) -> tuple[bytes, list[tuple[int, int]]]:

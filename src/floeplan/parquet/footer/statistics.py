@@ -30,7 +30,7 @@ from floeplan.parquet.footer.footer import ColumnChunks, ParquetFooter
 from floeplan.parquet.footer.logical_types import Kind, Physical
 from floeplan.parquet.footer.schema import LeafColumn
 from floeplan.predicate.ir import Column
-from floeplan.predicate.stats import BloomProbe, Bound, ColumnStats, StatsTable
+from floeplan.predicate.stats import Bound, ColumnStats, StatsTable
 from floeplan.vectors import Ints, Mask, valid_mask
 
 RawValues: TypeAlias = Sequence[bytes | None]
@@ -84,10 +84,7 @@ def family(type_: iceberg.PrimitiveType) -> Family:
 
 
 def row_group_stats(
-    footer: ParquetFooter,
-    wanted: Iterable[Column],
-    leaves: Mapping[int, LeafColumn] | None = None,
-    bloom: BloomProbe | None = None,
+    footer: ParquetFooter, wanted: Iterable[Column], leaves: Mapping[int, LeafColumn] | None = None
 ) -> StatsTable:
     """Statistics of all row groups, by field id.
 
@@ -98,7 +95,6 @@ def row_group_stats(
         footer: The file's footer.
         wanted: The columns, with the types of the predicate.
         leaves: The file's leaf for each field id; the footer's own mapping by default.
-        bloom: Added to the table.
     """
     rows = footer.row_group_rows
     found: dict[int, ColumnStats] = {}
@@ -110,7 +106,7 @@ def row_group_stats(
                 found[column.field_id] = column_stats(leaf, column.type, rows, usable)
         elif leaves is not None or column.field_id not in footer.field_ids:
             found[column.field_id] = ColumnStats.all_null(rows > 0)
-    return StatsTable(len(rows), found, rows > 0, bloom)
+    return StatsTable(len(rows), found, rows > 0)
 
 
 def column_stats(leaf: LeafColumn, wanted: iceberg.PrimitiveType, rows: Ints, known: RawStatistics) -> ColumnStats:

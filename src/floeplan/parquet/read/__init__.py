@@ -9,10 +9,9 @@ match its location leads to a read of the whole column chunk; a wrong number of 
 
 Modules in reading order:
 
-- ``reader``: ``read`` (prune, read, filter) and ``read_selected``.
+- ``reader``: ``read`` (prune, read, filter), ``read_selected``, and ``read_row_groups`` for whole row groups.
 - ``projection``: columns by name, path or field id, as leaves; merging of nested columns from their leaves.
 - ``pages``: fetching single pages, and decoding them as in-memory Parquet files.
-- ``row_groups``: reading whole row groups, and INT64 columns without a decoder.
 
 ``scan``, ``write`` and packages above may import it; it imports ``prune``, ``footer`` and ``pages`` of
 ``parquet``, and ``predicate``.

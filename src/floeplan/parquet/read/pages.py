@@ -197,28 +197,23 @@ def _count_values(footer: ParquetFooter, fetched: _Fetched) -> list[int] | None:
                 raise corrupt(footer.file, f"column {leaf} claims {values} values in {rows} rows")
             counts.append(values)
             continue
-        page = _inspect_page(footer.file, leaf, piece, rows)
-        if page is None:
+        # One data page of this length and number of rows, else it does not match the offset index.
+        try:
+            header, body = read_struct(bytes(piece), 0, _HEADER_SHAPE, "page header", footer.file)
+            kind, size = integer(header, 1), integer(header, 3)
+            details = header[5 if kind == _DATA_PAGE else 8]
+            values, encoding = integer(details, 1), integer(details, 2 if kind == _DATA_PAGE else 4)
+            # A v1 header has no row count: in a flat column it equals the values, in a repeated one it is not known.
+            page_rows = integer(details, 3) if kind == _DATA_PAGE_V2 else values if leaf.max_rep == 0 else rows
+        except (CorruptFileError, ValueError, KeyError, AttributeError):
             return None
-        counts.append(page[0])
-        if page[1] in _DICTIONARY_ENCODINGS and group in plan.skipped_dictionaries:
+        is_page = kind in (_DATA_PAGE, _DATA_PAGE_V2) and body + size == len(piece)
+        if not is_page or page_rows != rows or values < rows:
+            return None
+        counts.append(values)
+        if encoding in _DICTIONARY_ENCODINGS and group in plan.skipped_dictionaries:
             fetched.missing.add(group)
     return counts
-
-
-def _inspect_page(file: str, leaf: LeafColumn, page: memoryview, rows: int) -> tuple[int, int] | None:
-    """Values and encoding of a data page; ``None`` unless it is one page of this length and number of rows."""
-    try:
-        header, body = read_struct(bytes(page), 0, _HEADER_SHAPE, "page header", file)
-        kind, size = integer(header, 1), integer(header, 3)
-        details = header[5 if kind == _DATA_PAGE else 8]
-        values, encoding = integer(details, 1), integer(details, 2 if kind == _DATA_PAGE else 4)
-        # A v1 header has no row count: in a flat column it equals the values, in a repeated one it is not known.
-        page_rows = integer(details, 3) if kind == _DATA_PAGE_V2 else values if leaf.max_rep == 0 else rows
-    except (CorruptFileError, ValueError, KeyError, AttributeError):
-        return None
-    fits = kind in (_DATA_PAGE, _DATA_PAGE_V2) and body + size == len(page) and page_rows == rows and values >= rows
-    return (values, encoding) if fits else None
 
 
 def _decode(footer: ParquetFooter, fetched: _Fetched, values: Sequence[int], layout: FieldLayout) -> pa.ChunkedArray:
