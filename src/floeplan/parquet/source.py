@@ -45,6 +45,12 @@ class IoCounters:
     bytes: int = 0
     round_trips: int = 0
 
+    def since(self, before: IoCounters) -> IoCounters:
+        """The cost after ``before``."""
+        return IoCounters(
+            self.requests - before.requests, self.bytes - before.bytes, self.round_trips - before.round_trips
+        )
+
 
 class ByteSource(Protocol):
     """Random access to the bytes of one file."""
@@ -99,8 +105,7 @@ class BaseSource:
         wanted = length if self._size is None else min(length, self._size)
         if len(self._tail) < wanted:
             data, self._size = self._guarded(self._fetch_suffix, length)
-            self._count([len(data)])
-            self._expect(len(data), min(length, self._size))
+            self._account([data], [min(length, self._size)])
             self._tail = memoryview(data)
         return self._tail[max(0, len(self._tail) - length) :]
 
@@ -119,9 +124,7 @@ class BaseSource:
         requests = byte_ranges(starts, ends - starts)
         run = _executor().map if len(requests) > 1 and self._concurrency > 1 else map
         blocks = [memoryview(data) for data in run(lambda one: self._guarded(self._fetch, *one), requests)]
-        for (_, length), block in zip(requests, blocks, strict=True):
-            self._expect(len(block), length)
-        self._count([length for _, length in requests])
+        self._account(blocks, [length for _, length in requests])
         # Cut the requested ranges out of the fetched blocks.
         which = np.searchsorted(starts, offsets, side="right") - 1
         found = []
@@ -139,15 +142,15 @@ class BaseSource:
         except self._errors as error:
             raise _retryable(self.name, "read-failed", f"{self.name} cannot be read: {_first_line(error)}") from error
 
-    def _count(self, lengths: Sequence[int]) -> None:
-        self.counters.requests += len(lengths)
-        self.counters.bytes += sum(lengths)
-        self.counters.round_trips += -(-len(lengths) // MAX_CONCURRENT_REQUESTS)
-
-    def _expect(self, got: int, expected: int) -> None:
-        if got != expected:
-            message = f"{self.name}: the store returned {got} bytes instead of {expected}; run again"
-            raise _retryable(self.name, "short-read", message)
+    def _account(self, responses: Sequence[Buffer], expected: Sequence[int]) -> None:
+        """Count the cost of responses, and check that each has the requested length."""
+        self.counters.requests += len(responses)
+        self.counters.bytes += sum(map(len, responses))
+        self.counters.round_trips += -(-len(responses) // MAX_CONCURRENT_REQUESTS)
+        for response, length in zip(responses, expected, strict=True):
+            if len(response) != length:
+                message = f"{self.name}: the store returned {len(response)} bytes instead of {length}; run again"
+                raise _retryable(self.name, "short-read", message)
 
     def _fetch_suffix(self, length: int) -> tuple[Buffer, int]:
         """The last bytes and the size of the file; overridden where the size is not known in advance."""

@@ -207,7 +207,7 @@ class OpenFile:
 def _stored_columns(footer: ParquetFooter, schemas: Iterable[Schema]) -> list[int]:
     """Columns to fetch; a struct whose projected fields are all newer than the file is fetched for its nulls."""
     fields = chain.from_iterable(schema.fields for schema in schemas)
-    return list(dict.fromkeys(chain.from_iterable(_stored(field, footer.field_ids) for field in fields)))
+    return list(dict.fromkeys(chain.from_iterable(_stored(field, footer.columns.field_ids) for field in fields)))
 
 
 def _stored(field: NestedField, stored: frozenset[int]) -> list[int]:

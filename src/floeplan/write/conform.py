@@ -24,6 +24,8 @@ from floeplan.scan.projection import FIELD_ID, arrow_schema, field_id
 
 Rows: TypeAlias = "pa.RecordBatch | pa.Table"
 
+_LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
+
 LINEAGE = pa.schema(
     [
         pa.field("_row_id", pa.int64(), metadata={FIELD_ID: "2147483540"}),
@@ -115,7 +117,7 @@ def _conformed(array: pa.Array, wanted: NestedField, type_: pa.DataType, name: s
             return _nulls(len(array), type_)
         case StructType(fields=fields) if pt.is_struct(given):
             return _struct(array, fields, type_, name)
-        case ListType(element_field=element) if _is_list(given):
+        case ListType(element_field=element) if isinstance(given, _LISTS):
             if pt.is_fixed_size_list(given):
                 array = array.cast(pa.list_(given.value_field))
             values = _conformed(array.flatten(), element, type_.value_type, f"{name}.{element.name}")
@@ -155,10 +157,6 @@ def _struct(array: pa.Array, fields: Sequence[NestedField], type_: pa.DataType, 
             child = pa.concat_arrays([child, _blanks(child.type)]).take(numbers)
         children.append(child)
     return pa.StructArray.from_arrays(children, fields=list(type_), mask=pc.invert(present) if present else None)
-
-
-def _is_list(type_: pa.DataType) -> bool:
-    return bool(pt.is_list(type_) or pt.is_large_list(type_) or pt.is_fixed_size_list(type_))
 
 
 def _nulls(rows: int, type_: pa.DataType) -> pa.Array:

@@ -180,9 +180,7 @@ class FileEntry:
 
 
 def added_entries(
-    files: Sequence[FileEntry],
-    union: UnionPartitionType,
-    partition_types: Mapping[int, PrimitiveType] | None = None,
+    files: Sequence[FileEntry], union: UnionPartitionType, partition_types: Mapping[int, PrimitiveType] | None = None
 ) -> EntriesTable:
     """Entries with status ADDED; snapshot id and sequence numbers are null, to be inherited from the commit."""
     plain = {

@@ -6,7 +6,7 @@ All three are collected per row group for the manifest entry of the file.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -32,19 +32,19 @@ _SAMPLE, _FEW, _MOSTLY = 1 << 15, 1 << 10, 0.9
 class RowGroupMetrics:
     """Metrics of one row group by field id: nulls, NaN, and the bounds of columns with long values."""
 
-    null_counts: Mapping[int, int]
-    nan_counts: Mapping[int, int]
-    long_bounds: Mapping[int, tuple[Any, Any]]
+    null_counts: dict[int, int]
+    nan_counts: dict[int, int]
+    long_bounds: dict[int, tuple[Any, Any]]
 
     @classmethod
     def merged(cls, parts: Iterable[RowGroupMetrics]) -> RowGroupMetrics:
         """Merge the metrics of disjoint columns of one row group."""
-        nulls, nans, bounds = dict[int, int](), dict[int, int](), dict[int, tuple[Any, Any]]()
+        merged = cls({}, {}, {})
         for part in parts:
-            nulls.update(part.null_counts)
-            nans.update(part.nan_counts)
-            bounds.update(part.long_bounds)
-        return cls(nulls, nans, bounds)
+            merged.null_counts.update(part.null_counts)
+            merged.nan_counts.update(part.nan_counts)
+            merged.long_bounds.update(part.long_bounds)
+        return merged
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,20 +180,18 @@ def _paths(field: pa.Field, name: str, path: str) -> Iterator[tuple[str, str]]:
 
 def row_group_metrics(rows: pa.Table) -> RowGroupMetrics:
     """Compute the metrics of the rows of one row group."""
-    null_counts: dict[int, int] = {}
-    nan_counts: dict[int, int] = {}
-    long_bounds: dict[int, tuple[Any, Any]] = {}
+    metrics = RowGroupMetrics({}, {}, {})
     for field, column in zip(rows.schema, rows.columns, strict=True):
         for key, values in _leaves(field, column):
-            null_counts[key] = values.null_count
+            metrics.null_counts[key] = values.null_count
             if pt.is_floating(values.type):
-                nan_counts[key] = pc.sum(pc.is_nan(values)).as_py() or 0
+                metrics.nan_counts[key] = pc.sum(pc.is_nan(values)).as_py() or 0
             elif pt.is_large_string(values.type) or pt.is_large_binary(values.type):
                 longest = pc.max(pc.binary_length(values)).as_py() if values.nbytes > _LONGEST_STATISTIC else 0
                 if (longest or 0) > _LONGEST_STATISTIC:
                     found = pc.min_max(values).as_py()
-                    long_bounds[key] = found["min"], found["max"]
-    return RowGroupMetrics(null_counts, nan_counts, long_bounds)
+                    metrics.long_bounds[key] = found["min"], found["max"]
+    return metrics
 
 
 def _leaves(field: pa.Field, values: pa.ChunkedArray) -> Iterator[tuple[int, pa.ChunkedArray]]:

@@ -18,7 +18,7 @@ import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from typing import Any, TypeVar, cast
 from urllib.parse import quote_plus
@@ -96,12 +96,7 @@ class WriteTarget:
 
     @classmethod
     def of(
-        cls,
-        table: Table,
-        *,
-        spec_id: int | None = None,
-        schema: Schema | None = None,
-        operation_id: str | None = None,
+        cls, table: Table, *, spec_id: int | None = None, schema: Schema | None = None, operation_id: str | None = None
     ) -> WriteTarget:
         """The target for a table, with its current schema and default spec unless others are given."""
         metadata = table.metadata
@@ -147,9 +142,8 @@ class WriteTarget:
     @cached_property
     def stored_schema(self) -> Schema:
         """The schema without columns of unknown type, which files do not store; the schema itself if it has none."""
-        if not _has_unknown(self.schema.fields):
-            return self.schema
-        return Schema(*_stored_fields(self.schema.fields), schema_id=self.schema.schema_id)
+        stored = _stored_fields(self.schema.fields)
+        return self.schema if stored == self.schema.fields else Schema(*stored, schema_id=self.schema.schema_id)
 
     @cached_property
     def arrow_schema(self) -> pa.Schema:
@@ -204,96 +198,14 @@ class _PartitionPath:
         return "/".join(parts)
 
 
-def _stored_fields(fields: tuple[NestedField, ...]) -> list[NestedField]:
+def _stored_fields(schema_fields: tuple[NestedField, ...]) -> tuple[NestedField, ...]:
     kept = []
-    for one in fields:
-        match one.field_type:
-            case UnknownType():
-                continue
-            case StructType(fields=inner) if _has_unknown(inner):
-                kept.append(one.model_copy(update={"field_type": StructType(*_stored_fields(inner))}))
-            case _:
-                kept.append(one)
-    return kept
-
-
-def _has_unknown(fields: tuple[NestedField, ...]) -> bool:
-    types = [one.field_type for one in fields]
-    return any(isinstance(t, UnknownType) or (isinstance(t, StructType) and _has_unknown(t.fields)) for t in types)
-
-
-@dataclass(frozen=True, slots=True)
-class BloomOptions:
-    """The Bloom filter of one column: false-positive probability, and number of distinct values if configured."""
-
-    fpp: float = 0.01
-    ndv: int | None = None
-
-    def distinct_values(self, rows: int, max_bytes: int) -> int:
-        """The number of distinct values to size the filter for: that of the rows, limited by the largest filter."""
-        holds = int(-max_bytes * math.log(1 - self.fpp ** (1 / 8)))
-        return max(1, min(self.ndv or rows, holds))
-
-
-@dataclass(frozen=True, slots=True)
-class WriteOptions:
-    """How data and delete files are written.
-
-    Attributes:
-        target_file_size: Encoded size at which a data file ends. Defaults to 512 MiB.
-        delete_target_file_size: The same for position delete files. Defaults to 64 MiB.
-        row_group_size: In-memory size of the rows of a row group. Defaults to 128 MiB.
-        page_size: Encoded size of a page. Defaults to 1 MiB.
-        page_rows: Maximum rows of a page. Defaults to 20,000.
-        dictionary_size: Size of a dictionary page at which a column falls back to plain values. Defaults to 2 MiB.
-        codec: Compression as pyarrow names it. Defaults to Zstandard.
-        level: Compression level; ``None`` leaves it to the codec.
-        bloom: Columns with a Bloom filter, by name.
-        bloom_max_bytes: Largest Bloom filter. Defaults to 1 MiB.
-        delete_per_file: Whether a position delete file applies to one data file (granularity ``file``, the default).
-    """
-
-    target_file_size: int = 512 * _MIB
-    delete_target_file_size: int = 64 * _MIB
-    row_group_size: int = 128 * _MIB
-    page_size: int = _MIB
-    page_rows: int = 20_000
-    dictionary_size: int = 2 * _MIB
-    codec: str = "ZSTD"
-    level: int | None = None
-    bloom: Mapping[str, BloomOptions] = field(default_factory=dict)
-    bloom_max_bytes: int = _MIB
-    delete_per_file: bool = True
-
-    @classmethod
-    def from_properties(cls, properties: Mapping[str, str]) -> WriteOptions:
-        """Parse the table's properties."""
-        codec = _property(properties, "write.parquet.compression-codec", _codec, "ZSTD")
-        parsers: dict[str, tuple[str, Callable[[str], Any]]] = {
-            "target_file_size": ("write.target-file-size-bytes", _positive),
-            "delete_target_file_size": ("write.delete.target-file-size-bytes", _positive),
-            "row_group_size": ("write.parquet.row-group-size-bytes", _positive),
-            "page_size": ("write.parquet.page-size-bytes", _positive),
-            "page_rows": ("write.parquet.page-row-limit", _positive),
-            "dictionary_size": ("write.parquet.dict-size-bytes", _positive),
-            "level": ("write.parquet.compression-level", partial(_level, codec)),
-            "bloom_max_bytes": (f"{_BLOOM}-max-bytes", _positive),
-            "delete_per_file": ("write.delete.granularity", partial(_choice, "file", "partition")),
-        }
-        defaults = cls(codec=codec)
-        found = {
-            option: _property(properties, name, parse, getattr(defaults, option))
-            for option, (name, parse) in parsers.items()
-        }
-        bloom = {}
-        for name in properties:
-            column = name.removeprefix(f"{_BLOOM}-enabled.column.")
-            if column != name and _property(properties, name, partial(_choice, "true", "false"), False):
-                bloom[column] = BloomOptions(
-                    _property(properties, f"{_BLOOM}-fpp.column.{column}", _probability, BloomOptions().fpp),
-                    _property(properties, f"{_BLOOM}-ndv.column.{column}", _positive, None),
-                )
-        return replace(defaults, bloom=bloom, **found)
+    for one in schema_fields:
+        if isinstance(one.field_type, StructType):
+            one = one.model_copy(update={"field_type": StructType(*_stored_fields(one.field_type.fields))})
+        if not isinstance(one.field_type, UnknownType):
+            kept.append(one)
+    return tuple(kept)
 
 
 def _property(properties: Mapping[str, str], name: str, parse: Callable[[str], T], default: T) -> T:
@@ -353,6 +265,75 @@ def _choice(chosen: str, other: str, text: str) -> bool:
     if text.lower() not in (chosen, other):
         raise ValueError(f"must be {chosen} or {other}")
     return text.lower() == chosen
+
+
+def _option(default: Any, name: str, parse: Callable[[str], Any]) -> Any:
+    """A field that is parsed from a table property."""
+    return field(default=default, metadata={"property": name, "parse": parse})
+
+
+@dataclass(frozen=True, slots=True)
+class BloomOptions:
+    """The Bloom filter of one column: false-positive probability, and number of distinct values if configured."""
+
+    fpp: float = 0.01
+    ndv: int | None = None
+
+    def distinct_values(self, rows: int, max_bytes: int) -> int:
+        """The number of distinct values to size the filter for: that of the rows, limited by the largest filter."""
+        holds = int(-max_bytes * math.log(1 - self.fpp ** (1 / 8)))
+        return max(1, min(self.ndv or rows, holds))
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """How data and delete files are written.
+
+    Attributes:
+        target_file_size: Encoded size at which a data file ends. Defaults to 512 MiB.
+        delete_target_file_size: The same for position delete files. Defaults to 64 MiB.
+        row_group_size: In-memory size of the rows of a row group. Defaults to 128 MiB.
+        page_size: Encoded size of a page. Defaults to 1 MiB.
+        page_rows: Maximum rows of a page. Defaults to 20,000.
+        dictionary_size: Size of a dictionary page at which a column falls back to plain values. Defaults to 2 MiB.
+        codec: Compression as pyarrow names it. Defaults to Zstandard.
+        level: Compression level; ``None`` leaves it to the codec.
+        bloom: Columns with a Bloom filter, by name.
+        bloom_max_bytes: Largest Bloom filter. Defaults to 1 MiB.
+        delete_per_file: Whether a position delete file applies to one data file (granularity ``file``, the default).
+    """
+
+    target_file_size: int = _option(512 * _MIB, "write.target-file-size-bytes", _positive)
+    delete_target_file_size: int = _option(64 * _MIB, "write.delete.target-file-size-bytes", _positive)
+    row_group_size: int = _option(128 * _MIB, "write.parquet.row-group-size-bytes", _positive)
+    page_size: int = _option(_MIB, "write.parquet.page-size-bytes", _positive)
+    page_rows: int = _option(20_000, "write.parquet.page-row-limit", _positive)
+    dictionary_size: int = _option(2 * _MIB, "write.parquet.dict-size-bytes", _positive)
+    codec: str = _option("ZSTD", "write.parquet.compression-codec", _codec)
+    level: int | None = None
+    bloom: Mapping[str, BloomOptions] = field(default_factory=dict)
+    bloom_max_bytes: int = _option(_MIB, f"{_BLOOM}-max-bytes", _positive)
+    delete_per_file: bool = _option(True, "write.delete.granularity", partial(_choice, "file", "partition"))
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, str]) -> WriteOptions:
+        """Parse the table's properties."""
+        found: dict[str, Any] = {
+            option.name: _property(properties, option.metadata["property"], option.metadata["parse"], option.default)
+            for option in fields(cls)
+            if option.metadata
+        }
+        parse_level = partial(_level, found["codec"])
+        found["level"] = _property(properties, "write.parquet.compression-level", parse_level, None)
+        bloom = {}
+        for name in properties:
+            column = name.removeprefix(f"{_BLOOM}-enabled.column.")
+            if column != name and _property(properties, name, partial(_choice, "true", "false"), False):
+                bloom[column] = BloomOptions(
+                    _property(properties, f"{_BLOOM}-fpp.column.{column}", _probability, BloomOptions().fpp),
+                    _property(properties, f"{_BLOOM}-ndv.column.{column}", _positive, None),
+                )
+        return cls(bloom=bloom, **found)
 
 
 @dataclass(frozen=True, slots=True)

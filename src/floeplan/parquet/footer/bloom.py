@@ -159,7 +159,12 @@ def probe_file(
     guessed = filters.blocks[which] >= 0
     header_ranges = byte_ranges(filters.offset, filters.header)
     data = source.read_ranges(header_ranges + _block_ranges(filters, which[guessed], hashes[guessed]))
-    actual = _check_headers(filters, data[: len(header_ranges)], footer.footer_start)
+    # The layout that the headers state; 0 blocks for a filter that cannot be used.
+    sizes = [header_sizes(bytes(header)) for header in data[: len(header_ranges)]]
+    header, size = np.array(sizes, dtype=np.int64).reshape(-1, 2).T
+    end = np.where(filters.length > 0, filters.offset + filters.length, footer.footer_start)
+    usable = (size > 0) & (size % BLOCK_BYTES == 0) & (filters.offset + header + size <= end)
+    actual = replace(filters, header=header, blocks=np.where(usable, size // BLOCK_BYTES, 0))
     might = np.ones(len(which), dtype=np.bool_)
     confirmed = guessed & (actual.blocks == filters.blocks)[which] & (actual.header == filters.header)[which]
     might[confirmed] = _probe(
@@ -207,15 +212,6 @@ def _block_ranges(filters: _Filters, which: Ints, hashes: Hashes) -> list[Range]
     start = filters.offset[which] + filters.header[which]
     offsets = start + BLOCK_BYTES * _block_numbers(hashes, filters.blocks[which])
     return byte_ranges(offsets, np.full_like(offsets, BLOCK_BYTES))
-
-
-def _check_headers(filters: _Filters, headers: list[memoryview], footer_start: int) -> _Filters:
-    """The layout that the headers state; 0 blocks for a filter that cannot be used."""
-    sizes = [header_sizes(bytes(header)) for header in headers]
-    header, size = np.array(sizes, dtype=np.int64).reshape(-1, 2).T
-    end = np.where(filters.length > 0, filters.offset + filters.length, footer_start)
-    usable = (size > 0) & (size % BLOCK_BYTES == 0) & (filters.offset + header + size <= end)
-    return replace(filters, header=header, blocks=np.where(usable, size // BLOCK_BYTES, 0))
 
 
 def header_sizes(encoded: bytes) -> tuple[int, int]:

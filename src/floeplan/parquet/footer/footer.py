@@ -19,16 +19,7 @@ import numpy as np
 from pyiceberg.schema import Schema
 
 from floeplan.errors import UnsupportedError
-from floeplan.parquet.footer.schema import (
-    ELEMENT_SHAPE,
-    MAX_ELEMENTS,
-    FileColumns,
-    LeafColumn,
-    SchemaNode,
-    build_tree,
-    iceberg_schema,
-    leaf_columns,
-)
+from floeplan.parquet.footer.schema import ELEMENT_SHAPE, MAX_ELEMENTS, FileColumns, LeafColumn, build_tree
 from floeplan.parquet.footer.thrift import SCALAR, Struct, integer, read_struct
 from floeplan.parquet.source import ByteSource, corrupt
 from floeplan.vectors import Ints, Mask
@@ -211,11 +202,6 @@ class ParquetFooter:
         return len(self.row_group_rows)
 
     @property
-    def root(self) -> SchemaNode:
-        """The root of the schema tree."""
-        return self.columns.root
-
-    @property
     def leaves(self) -> tuple[LeafColumn, ...]:
         """The leaf columns, in file order."""
         return self.columns.leaves
@@ -229,15 +215,10 @@ class ParquetFooter:
     def schema(self) -> Schema:
         """The Iceberg schema of the file read on its own; column names must be distinct."""
         try:
-            return iceberg_schema(self.root)
+            return self.columns.iceberg_schema()
         except ValueError as error:
             message = f"{self.file} has columns with the same name ({error}); pass a schema with field ids"
             raise UnsupportedError(message, context={"file": self.file}) from error
-
-    @property
-    def field_ids(self) -> frozenset[int]:
-        """Ids of all fields, groups included."""
-        return self.columns.field_ids
 
     @property
     def leaf_by_id(self) -> Mapping[int, LeafColumn]:
@@ -361,7 +342,7 @@ def _decode_schema(encoded: bytes, fields: Struct, file: str) -> FileColumns:
         ordered = [read_struct(encoded, at, _ORDER_SHAPE, "footer", file)[0] == {1: {}} for at in orders[:-1]]
     if len(_KNOWN_SCHEMAS) >= MAX_KNOWN_SCHEMAS:
         _KNOWN_SCHEMAS.clear()
-    _KNOWN_SCHEMAS[key] = found = FileColumns(root, leaf_columns(root, ordered))
+    _KNOWN_SCHEMAS[key] = found = FileColumns(root, ordered)
     return found
 
 

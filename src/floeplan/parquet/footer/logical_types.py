@@ -53,7 +53,6 @@ class Kind(StrEnum):
     INTEGER = "integer"
     UUID = "uuid"
     FLOAT16 = "float16"
-    INTERVAL = "interval"
     ALWAYS_NULL = "always null"
     LIST = "list"
     MAP = "map"
@@ -102,7 +101,6 @@ _CONVERTED = {
     **{15 + i: Annotation(Kind.INTEGER, bits=8 << i) for i in range(4)},
     19: Annotation(Kind.JSON),
     20: Annotation(Kind.BSON),
-    21: Annotation(Kind.INTERVAL),
 }
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,6 @@ from floeplan.parquet.footer.footer import ColumnChunks, ParquetFooter
 from floeplan.parquet.footer.schema import LeafColumn
 from floeplan.parquet.footer.statistics import (
     RawStatistics,
-    RawValues,
     column_stats,
     comparable,
     has_known_order,
@@ -128,14 +127,32 @@ def _assemble(
     first_row, offset, size = locations
     page_starts = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
     row_count = _until_next(first_row, page_starts, footer.row_group_rows[groups]) - first_row
-    # A column index needs an offset index, which gives the number of its pages.
-    decoded = [
-        _decode_column_index(encoded, count) if is_located else None
-        for encoded, count, is_located in zip(column_indexes, counts.tolist(), located.tolist(), strict=True)
-    ]
-    nulls, lower, upper = _page_statistics(footer, chunks, groups, decoded, counts, row_count)
+    # Statistics of all pages, from the column index or else from the statistics of the chunk. A column index needs an
+    # offset index, which gives the number of its pages.
+    leaf, created_by = chunks.leaf, footer.created_by
+    of_chunk, ordered = usable_statistics(footer, chunks), has_known_order(leaf, created_by)
+    only_nulls, nulls = [np.zeros(0, dtype=np.bool_)], [np.zeros(0, dtype=np.int64)]
+    has_column_index: list[bool] = []
+    lower: list[bytes | None] = []
+    upper: list[bytes | None] = []
+    for group, encoded, count, is_located in zip(groups, column_indexes, counts.tolist(), located, strict=True):
+        index = _decode_column_index(encoded, count) if is_located else None
+        has_column_index.append(index is not None)
+        if index is None:
+            # Only "no nulls" and "nothing but nulls" of a chunk carry over to its pages.
+            chunk_nulls = int(of_chunk.null_count[group])
+            only_nulls.append(np.full(count, chunk_nulls == footer.row_group_rows[group]))
+            nulls.append(np.full(count, 0 if chunk_nulls == 0 else -1))
+        else:
+            only_nulls.append(index[0])
+            nulls.append(index[1].null_count)
+        lower += [of_chunk.lower[group]] * count if index is None or not ordered else index[1].lower
+        upper += [of_chunk.upper[group]] * count if index is None or not ordered else index[1].upper
+    full, known = np.concatenate(only_nulls), np.concatenate(nulls)
+    contradiction = full & (known >= 0) & (known != row_count)
+    counted = np.where(contradiction, -1, np.where(full, row_count, known))
     return PageIndex(
-        leaf=chunks.leaf,
+        leaf=leaf,
         row_groups=groups,
         has_offset_index=located,
         page_starts=page_starts,
@@ -144,8 +161,8 @@ def _assemble(
         row_count=row_count,
         offset=offset,
         size=size,
-        has_column_index=np.array([one is not None for one in decoded], dtype=np.bool_),
-        null_count=nulls,
+        has_column_index=np.array(has_column_index, dtype=np.bool_),
+        null_count=reliable_null_counts(leaf, created_by, counted, row_count),
         lower=lower,
         upper=upper,
     )
@@ -207,17 +224,8 @@ def _decode_offset_index(encoded: bytes) -> Ints:
     return table if table.ndim == 2 else _ONE_PAGE
 
 
-class _ColumnIndex(NamedTuple):
-    """A decoded ColumnIndex; ``null_counts`` is -1 where unknown."""
-
-    null_pages: Mask
-    null_counts: Ints
-    lower: RawValues
-    upper: RawValues
-
-
-def _decode_column_index(encoded: bytes, pages: int) -> _ColumnIndex | None:
-    """Decode a column index; ``None`` unless every required list has one element per page."""
+def _decode_column_index(encoded: bytes, pages: int) -> tuple[Mask, RawStatistics] | None:
+    """The null pages and the statistics of all pages; ``None`` unless every required list has one element per page."""
     fields = _decode(encoded, _COLUMN_SHAPE)
 
     def values_of(field: int, kind: type) -> list[Any] | None:
@@ -234,7 +242,7 @@ def _decode_column_index(encoded: bytes, pages: int) -> _ColumnIndex | None:
         # Readers must ignore the bounds of null pages, which are placeholders.
         lower = [None if empty else value for value, empty in zip(lower, null_pages, strict=True)]
         upper = [None if empty else value for value, empty in zip(upper, null_pages, strict=True)]
-    return _ColumnIndex(np.array(null_pages), nulls, lower, upper)
+    return np.array(null_pages), RawStatistics(nulls, lower, upper)
 
 
 def _decode(encoded: bytes, shape: Any) -> Struct:
@@ -243,38 +251,6 @@ def _decode(encoded: bytes, shape: Any) -> Struct:
         return read_struct(encoded, 0, shape, "page index", "")[0] if encoded else {}
     except CorruptFileError:
         return {}
-
-
-def _page_statistics(
-    footer: ParquetFooter,
-    chunks: ColumnChunks,
-    groups: Ints,
-    indexes: list[_ColumnIndex | None],
-    counts: Ints,
-    row_count: Ints,
-) -> tuple[Ints, RawValues, RawValues]:
-    """Null counts and raw bounds of all pages, from the column index or else from the statistics of the chunk."""
-    leaf, created_by = chunks.leaf, footer.created_by
-    of_chunk = usable_statistics(footer, chunks)
-    ordered = has_known_order(leaf, created_by)
-    only_nulls, nulls = [np.zeros(0, dtype=np.bool_)], [np.zeros(0, dtype=np.int64)]
-    lower: list[bytes | None] = []
-    upper: list[bytes | None] = []
-    for group, index, count in zip(groups.tolist(), indexes, counts.tolist(), strict=True):
-        if index is None:
-            # Only "no nulls" and "nothing but nulls" of a chunk carry over to its pages.
-            chunk_nulls = int(of_chunk.null_count[group])
-            only_nulls.append(np.full(count, chunk_nulls == footer.row_group_rows[group]))
-            nulls.append(np.full(count, 0 if chunk_nulls == 0 else -1))
-        else:
-            only_nulls.append(index.null_pages)
-            nulls.append(index.null_counts)
-        lower += [of_chunk.lower[group]] * count if index is None or not ordered else index.lower
-        upper += [of_chunk.upper[group]] * count if index is None or not ordered else index.upper
-    full, known = np.concatenate(only_nulls), np.concatenate(nulls)
-    contradiction = full & (known >= 0) & (known != row_count)
-    counted = np.where(contradiction, -1, np.where(full, row_count, known))
-    return reliable_null_counts(leaf, created_by, counted, row_count), lower, upper
 
 
 # Writing offset indexes, vectorized: rewriting a file encodes one PageLocation per page of every column.

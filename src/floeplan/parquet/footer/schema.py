@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,10 +11,9 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import IcebergType, ListType, MapType, NestedField, PrimitiveType, StructType
 
 from floeplan.parquet.footer.logical_types import Annotation, Kind, Physical, Repetition, annotation_of, iceberg_type
-from floeplan.parquet.footer.thrift import SCALAR, Struct, integer
+from floeplan.parquet.footer.thrift import MAX_DEPTH, SCALAR, Struct, integer
 
 MAX_ELEMENTS = 250_000
-MAX_DEPTH = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,21 +122,6 @@ def build_tree(count: int, element: Callable[[int], tuple[Struct, bytes]]) -> Sc
     return root
 
 
-def assign_ids(root: SchemaNode) -> dict[int, int]:
-    """Field ids by the identity of the node: the file's own when all fields have distinct ones, else by position."""
-    own = has_field_ids(root)
-    return {
-        id(node): node.field_id if own and node.field_id is not None else position
-        for position, node in enumerate(_fields(root), start=1)
-    }
-
-
-def has_field_ids(root: SchemaNode) -> bool:
-    """Whether every field of the file has a field id, all of them distinct."""
-    own = [node.field_id for node in _fields(root)]
-    return None not in own and len(set(own)) == len(own)
-
-
 def _fields(node: SchemaNode) -> Iterator[SchemaNode]:
     """The nodes that are fields in Iceberg's sense: all but the root and the repeated groups of lists and maps."""
     if is_list(node):
@@ -170,39 +154,6 @@ def list_element(node: SchemaNode) -> SchemaNode:
     repeated = node.children[0]
     old_style = len(repeated.children) != 1 or repeated.name in ("array", f"{node.name}_tuple")
     return repeated if old_style else repeated.children[0]
-
-
-def leaf_columns(root: SchemaNode, ordered: list[bool | None]) -> tuple[LeafColumn, ...]:
-    """All leaves in file order; ``ordered`` holds ``LeafColumn.ordered`` for each of them."""
-    ids = assign_ids(root)
-
-    def leaves(node: SchemaNode, path: tuple[str, ...], max_def: int, max_rep: int) -> Iterator[LeafColumn]:
-        for child in node.children:
-            deeper = max_def + (child.repetition is not Repetition.REQUIRED)
-            repeats = max_rep + (child.repetition is Repetition.REPEATED)
-            names = (*path, child.name)
-            if child.leaf is None or child.physical is None:
-                yield from leaves(child, names, deeper, repeats)
-                continue
-            yield LeafColumn(
-                index=child.leaf,
-                path=names,
-                field_id=ids[id(child)],
-                physical=child.physical,
-                annotation=child.annotation,
-                type_length=child.type_length,
-                max_def=deeper,
-                max_rep=repeats,
-                type=iceberg_type(child.physical, child.annotation, child.type_length),
-                ordered=ordered[child.leaf],
-            )
-
-    return tuple(leaves(root, (), 0, 0))
-
-
-def iceberg_schema(root: SchemaNode) -> Schema:
-    """The Iceberg schema of a file read on its own; fields without an Iceberg type are left out."""
-    return Schema(*_struct_fields(root.children, assign_ids(root)))
 
 
 def _struct_fields(nodes: tuple[SchemaNode, ...], ids: dict[int, int]) -> list[NestedField]:
@@ -250,17 +201,53 @@ class FileColumns:
     """The columns of all files with the same schema, shared by their footers."""
 
     root: SchemaNode
-    leaves: tuple[LeafColumn, ...]
+    ordered: Sequence[bool | None]
+    """``LeafColumn.ordered`` of each leaf."""
 
     @cached_property
     def has_field_ids(self) -> bool:
-        """Whether the field ids are the file's own rather than assigned by position."""
-        return has_field_ids(self.root)
+        """Whether every field of the file has a field id, all of them distinct."""
+        own = [node.field_id for node in _fields(self.root)]
+        return None not in own and len(set(own)) == len(own)
 
     @cached_property
-    def ids_of_nodes(self) -> Mapping[int, int]:
-        """Field ids by the identity of their node."""
-        return assign_ids(self.root)
+    def ids_of_nodes(self) -> dict[int, int]:
+        """Field ids by the identity of the node: the file's own if usable, else assigned by position."""
+        return {
+            id(node): node.field_id if self.has_field_ids and node.field_id is not None else position
+            for position, node in enumerate(_fields(self.root), start=1)
+        }
+
+    @cached_property
+    def leaves(self) -> tuple[LeafColumn, ...]:
+        """All leaves in file order."""
+
+        def below(node: SchemaNode, path: tuple[str, ...], max_def: int, max_rep: int) -> Iterator[LeafColumn]:
+            for child in node.children:
+                deeper = max_def + (child.repetition is not Repetition.REQUIRED)
+                repeats = max_rep + (child.repetition is Repetition.REPEATED)
+                names = (*path, child.name)
+                if child.leaf is None or child.physical is None:
+                    yield from below(child, names, deeper, repeats)
+                    continue
+                yield LeafColumn(
+                    index=child.leaf,
+                    path=names,
+                    field_id=self.ids_of_nodes[id(child)],
+                    physical=child.physical,
+                    annotation=child.annotation,
+                    type_length=child.type_length,
+                    max_def=deeper,
+                    max_rep=repeats,
+                    type=iceberg_type(child.physical, child.annotation, child.type_length),
+                    ordered=self.ordered[child.leaf],
+                )
+
+        return tuple(below(self.root, (), 0, 0))
+
+    def iceberg_schema(self) -> Schema:
+        """The Iceberg schema of a file read on its own; fields without an Iceberg type are left out."""
+        return Schema(*_struct_fields(self.root.children, self.ids_of_nodes))
 
     @cached_property
     def field_ids(self) -> frozenset[int]:

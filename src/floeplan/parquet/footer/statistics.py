@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import Enum, StrEnum
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -36,23 +36,24 @@ from floeplan.vectors import Ints, Mask, valid_mask
 RawValues: TypeAlias = Sequence[bytes | None]
 
 NANOS_PER_DAY = 86_400_000_000_000
+_MICROS = (iceberg.TimestampType, iceberg.TimestamptzType)
 _FLOATS = {Physical.FLOAT: "<f4", Physical.DOUBLE: "<f8", Physical.FIXED_LEN_BYTE_ARRAY: "<f2"}
 _SIGNED = (Physical.BOOLEAN, Physical.INT32, Physical.INT64, Physical.FLOAT, Physical.DOUBLE)
 """Types that every writer compared as signed numbers, unless they are annotated as unsigned."""
 
 
-class Family(StrEnum):
+class Family(Enum):
     """Types whose bounds are compared in one domain."""
 
-    BOOLEAN = "boolean"
-    INTEGER = "integer"
-    DATE = "date"
-    TIME = "time"
-    TIMESTAMP = "timestamp"
-    FLOAT = "float"
-    DECIMAL = "decimal"
-    TEXT = "text"
-    BYTES = "bytes"
+    BOOLEAN = (iceberg.BooleanType,)
+    INTEGER = (iceberg.IntegerType, iceberg.LongType)
+    DATE = (iceberg.DateType,)
+    TIME = (iceberg.TimeType,)
+    TIMESTAMP = (*_MICROS, iceberg.TimestampNanoType, iceberg.TimestamptzNanoType)
+    FLOAT = (iceberg.FloatType, iceberg.DoubleType)
+    DECIMAL = (iceberg.DecimalType,)
+    TEXT = (iceberg.StringType,)
+    BYTES = (iceberg.BinaryType, iceberg.FixedType, iceberg.UUIDType)
 
 
 class Side(StrEnum):
@@ -62,20 +63,7 @@ class Side(StrEnum):
     UPPER = "upper"
 
 
-_MICROS = (iceberg.TimestampType, iceberg.TimestamptzType)
-_TYPES = {
-    Family.BOOLEAN: (iceberg.BooleanType,),
-    Family.INTEGER: (iceberg.IntegerType, iceberg.LongType),
-    Family.DATE: (iceberg.DateType,),
-    Family.TIME: (iceberg.TimeType,),
-    Family.TIMESTAMP: (*_MICROS, iceberg.TimestampNanoType, iceberg.TimestamptzNanoType),
-    Family.FLOAT: (iceberg.FloatType, iceberg.DoubleType),
-    Family.DECIMAL: (iceberg.DecimalType,),
-    Family.TEXT: (iceberg.StringType,),
-    Family.BYTES: (iceberg.BinaryType, iceberg.FixedType, iceberg.UUIDType),
-}
-_FAMILIES: dict[type[iceberg.PrimitiveType], Family] = {type_: one for one, types in _TYPES.items() for type_ in types}
-_TEXTUAL = (Family.TEXT, Family.BYTES)
+_FAMILIES: dict[type[iceberg.PrimitiveType], Family] = {type_: one for one in Family for type_ in one.value}
 
 
 def family(type_: iceberg.PrimitiveType) -> Family:
@@ -104,7 +92,7 @@ def row_group_stats(
             if comparable(leaf, column.type):
                 usable = usable_statistics(footer, footer.chunks(leaf))
                 found[column.field_id] = column_stats(leaf, column.type, rows, usable)
-        elif leaves is not None or column.field_id not in footer.field_ids:
+        elif leaves is not None or column.field_id not in footer.columns.field_ids:
             found[column.field_id] = ColumnStats.all_null(rows > 0)
     return StatsTable(len(rows), found, rows > 0)
 
@@ -131,7 +119,7 @@ def comparable(leaf: LeafColumn, wanted: iceberg.PrimitiveType) -> bool:
         return False
     if stored is Family.DATE and read_as is Family.TIMESTAMP:
         return True
-    return stored is read_as or (stored in _TEXTUAL and read_as in _TEXTUAL)
+    return stored is read_as or {stored, read_as} == {Family.TEXT, Family.BYTES}
 
 
 @dataclass(frozen=True, slots=True)

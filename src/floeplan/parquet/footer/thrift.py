@@ -26,8 +26,6 @@ from floeplan.errors import CorruptFileError
 from floeplan.kernels import load_kernel
 from floeplan.parquet.source import corrupt
 
-_KERNEL = load_kernel("floeplan.parquet.footer._thrift")
-
 Struct: TypeAlias = dict[int, Any]
 Shape: TypeAlias = Any
 """``SCALAR``, ``None``, ``...`` or ``{field id: Shape}``; see the module docstring."""
@@ -62,8 +60,7 @@ def read_struct(data: bytes, at: int, shape: Shape, what: str, file: str) -> tup
         The fields by id, and the offset of the struct's end.
     """
     try:
-        decoded: tuple[Struct, int] = _read_struct(data, at, shape)
-        return decoded
+        return _read_struct(data, at, shape)
     except (IndexError, ValueError) as error:
         raise _not_decodable(file, what, at, error) from None
 
@@ -108,7 +105,7 @@ def encode_value(kind: int, value: Any) -> bytes:
     if kind in (I16, I32, I64):
         return _zigzag(value)
     if kind == BINARY:
-        return _varint(len(value)) + bytes(value)
+        return encode_varint(len(value)) + bytes(value)
     if kind == LIST:
         element, values = value
         return encode_list_header(element, len(values)) + b"".join(encode_value(element, one) for one in values)
@@ -123,14 +120,15 @@ def encode_value(kind: int, value: Any) -> bytes:
 
 def encode_list_header(kind: int, size: int) -> bytes:
     """Encode the header of a list."""
-    return bytes([size << 4 | kind]) if size < 15 else bytes([0xF0 | kind]) + _varint(size)
+    return bytes([size << 4 | kind]) if size < 15 else bytes([0xF0 | kind]) + encode_varint(size)
 
 
 def _zigzag(value: int) -> bytes:
-    return _varint((value << 1) ^ (value >> 63))
+    return encode_varint((value << 1) ^ (value >> 63))
 
 
-def _varint(value: int) -> bytes:
+def encode_varint(value: int) -> bytes:
+    """Encode a non-negative integer in groups of 7 bits, as Thrift and Parquet's run lengths do."""
     out = bytearray()
     while value > 127:
         out.append(value & 127 | 128)
@@ -365,4 +363,6 @@ def _check_depth(depth: int) -> None:
         raise ValueError(f"nesting deeper than {MAX_DEPTH}")
 
 
-_read_struct = read_struct_in_python if _KERNEL is None else _KERNEL.read_struct
+_read_struct: Callable[[bytes, int, Shape], tuple[Struct, int]] = getattr(
+    load_kernel("floeplan.parquet.footer._thrift"), "read_struct", read_struct_in_python
+)

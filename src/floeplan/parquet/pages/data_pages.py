@@ -24,7 +24,7 @@ import zstandard
 
 from floeplan.errors import CorruptFileError
 from floeplan.kernels import load_kernel
-from floeplan.parquet.footer.thrift import I32, SCALAR, STRUCT, encode_struct, integer, read_struct
+from floeplan.parquet.footer.thrift import I32, SCALAR, STRUCT, encode_struct, encode_varint, integer, read_struct
 from floeplan.parquet.pages import zstd as zstd_library
 from floeplan.vectors import Bytes, Mask
 
@@ -62,7 +62,6 @@ _DEFAULT_LEVEL = 1
 _SMALLEST_WINDOW = 1 << 18
 _SAMPLE = 1 << 16
 """Bytes on which settings are compared."""
-_EMPTY = np.zeros(0, dtype=np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +77,6 @@ class PageContent:
     data: memoryview
     start: int = 0
     width: int | None = None
-
-    @property
-    def nbytes(self) -> int:
-        return self.data.nbytes
 
 
 class PageCodec:
@@ -115,7 +110,7 @@ class PageCodec:
                 if len(like.compress(some, sample.start, sample.width)) <= usual:
                     self._neighbours = like
                     return
-        size = max(sample.nbytes, _SMALLEST_WINDOW)
+        size = max(sample.data.nbytes, _SMALLEST_WINDOW)
         for settings in _FASTER:
             parameters = zstandard.ZstdCompressionParameters.from_level(_DEFAULT_LEVEL, source_size=size, **settings)
             found = zstandard.ZstdCompressor(compression_params=parameters)
@@ -136,7 +131,7 @@ class PageCodec:
     def decompress(self, data: memoryview, size: int) -> Bytes:
         """Decompress a page to exactly ``size`` bytes."""
         if not size:
-            return _EMPTY
+            return np.zeros(0, dtype=np.uint8)
         if self._decompressor is not None:
             return self._decompressor.decompress(data, size)
         found = data if self._codec is None else self._codec.decompress(data, decompressed_size=size)
@@ -237,11 +232,7 @@ def _present(levels: Bytes, rows: int) -> Mask | None:
 
 def _all_present(rows: int) -> bytes:
     """The encoded definition levels of rows without nulls: one RLE run of 1."""
-    header, out = rows << 1, bytearray()
-    while header > 127:
-        out.append(header & 127 | 128)
-        header >>= 7
-    return bytes((*out, header, 1))
+    return encode_varint(rows << 1) + b"\1"
 
 
 def unpack_hybrid(data: Bytes, width: int, count: int) -> npt.NDArray[np.int32]:
@@ -281,8 +272,8 @@ class EncodedPage:
 def data_page(content: PageContent, encoding: int, rows: int, codec: PageCodec) -> EncodedPage:
     """Compress a v1 data page."""
     body = codec.compress(content)
-    header = kernel.data_page_header(content.nbytes, len(body), rows, encoding, RLE)
-    return EncodedPage(header, body, len(header) + content.nbytes)
+    header = kernel.data_page_header(content.data.nbytes, len(body), rows, encoding, RLE)
+    return EncodedPage(header, body, len(header) + content.data.nbytes)
 
 
 def dictionary_page(values: bytes, count: int, codec: PageCodec) -> EncodedPage:

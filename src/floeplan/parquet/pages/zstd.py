@@ -20,9 +20,8 @@ import numpy as np
 from floeplan.kernels import load_kernel
 from floeplan.vectors import Bytes
 
-_LEVEL = 1
 _SETTINGS = {
-    "compressionLevel": _LEVEL,
+    "compressionLevel": 1,
     "minMatch": 3,
     "blockDelimiters": 1,
     "searchForExternalRepcodes": 1,

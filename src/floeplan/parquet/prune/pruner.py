@@ -117,7 +117,7 @@ class Pruner:
     def _bind(self, footer: ParquetFooter) -> Binding:
         """Resolve the predicate's columns in a file: by field id if the file has field ids, else by name."""
         # The encoded schema elements identify the schema: files of one table mostly share it.
-        key = b"".join(node.encoded for node in footer.root.walk())
+        key = b"".join(node.encoded for node in footer.columns.root.walk())
         if key not in self._bindings:
             schema = self._schema or footer.schema
             compiled = self._compiled or self._compile(schema)
@@ -162,13 +162,9 @@ class Binding:
 
     schema: Schema
     compiled: CompileResult
+    """The opaque parts of its predicate evaluate to UNKNOWN."""
     leaf_positions: Mapping[int, int]
     """Leaf index by field id. A column without an entry is not in the file."""
-
-    @property
-    def predicate(self) -> IrExpr:
-        """The whole predicate; its opaque parts evaluate to UNKNOWN."""
-        return self.compiled.predicate
 
 
 def resolves_by_field_id(footer: ParquetFooter, schema: Schema) -> bool:
@@ -203,15 +199,20 @@ class FilePruning:
         self.source = None if source is None else PrefetchingSource(source)
         self.indexes: Mapping[int, PageIndex] = {}
         self._cost_before = cost_before
-        self._columns = columns(binding.predicate)
+        self._columns = columns(binding.compiled.predicate)
         self._leaves = {field: footer.leaves[position] for field, position in binding.leaf_positions.items()}
         self._paged_leaves = {leaf.index: leaf for leaf in (*self._leaves.values(), *projected)}
         self._page_segments: Segments | None = None
         self._pages_total = self._pages_kept = 0
         self._notes: list[str] = []
         self._stats = self._row_group_stats(without_nan)
-        self._states = evaluate(binding.predicate, self._stats)
-        self._note_missing("statistics", (i for i in self._leaves if _has_no_bounds(self._stats.columns.get(i))))
+        self._states = evaluate(binding.compiled.predicate, self._stats)
+        # Columns with values that no row group bounds.
+        for i in sorted(self._leaves):
+            known = self._stats.columns.get(i)
+            bounds = [] if known is None else [bound.valid.any() for bound in (known.lower, known.upper) if bound]
+            if known is None or (known.may_value.any() and not any(bounds)):
+                self._note_missing("statistics", [i])
 
     def _row_group_stats(self, without_nan: frozenset[int]) -> StatsTable:
         stats = row_group_stats(self.footer, self._columns.values(), self._leaves)
@@ -237,14 +238,14 @@ class FilePruning:
         """Return what Bloom filters can be probed for in the undecided row groups."""
         if not self.options.bloom_filter or len(self.undecided) == 0:
             return []
-        return hash_probes(bloom_probes(with_bloom(self.binding.predicate)), self._leaves)
+        return hash_probes(bloom_probes(with_bloom(self.binding.compiled.predicate)), self._leaves)
 
     def probe_own_filters(self) -> None:
         """Probe the Bloom filters of the file, and prefetch small page indexes in the same round trip."""
         if not self.options.bloom_filter or len(self.undecided) == 0:
             return
         present, missing = [], set()
-        for probe in bloom_probes(with_bloom(self.binding.predicate)):
+        for probe in bloom_probes(with_bloom(self.binding.compiled.predicate)):
             leaf = self._leaves.get(probe[0].field_id)
             if leaf is not None and (self.footer.chunks(leaf).bloom_offset[self.undecided] >= 0).any():
                 present.append(probe)
@@ -263,7 +264,7 @@ class FilePruning:
     def apply_bloom(self, results: BloomResults) -> None:
         """Refine the row-group states with the results of Bloom filters."""
         stats = replace(self._stats, bloom=results)
-        self._states = self._states.refine(evaluate(with_bloom(self.binding.predicate), stats))
+        self._states = self._states.refine(evaluate(with_bloom(self.binding.compiled.predicate), stats))
 
     def prune_by_pages(self) -> None:
         """Evaluate the predicate over the pages of the undecided row groups."""
@@ -280,7 +281,7 @@ class FilePruning:
         }
         self._note_missing("page index", self._leaves.keys() - pages.keys())
         if pages:
-            predicate = self.binding.predicate
+            predicate = self.binding.compiled.predicate
             self._page_segments = page_segments(self.footer, predicate, pages, groups, self._stats, self._states)
             # Count the pages with statistics, and those of them that hold a selected row.
             selection = self._page_segments.selection
@@ -313,7 +314,7 @@ class FilePruning:
             skipped = f"{rows} rows exceed a 32-bit Roaring bitmap; use row_selection, which has the same rows"
         elif self.options.emit_roaring:
             bitmap = selection.to_bitmap()
-        cost = cost_since(self.source, self._cost_before)
+        cost = IoCounters() if self.source is None else self.source.counters.since(self._cost_before)
         return PruneResult(
             file=footer.file,
             compile_result=self.binding.compiled,
@@ -333,14 +334,6 @@ class FilePruning:
             round_trips=cost.round_trips,
             notes=tuple(self._notes),
         )
-
-
-def _has_no_bounds(known: ColumnStats | None) -> bool:
-    """Whether a column has values that no row group bounds."""
-    if known is None:
-        return True
-    bounds = [bound for bound in (known.lower, known.upper) if bound is not None]
-    return bool(known.may_value.any()) and not any(bound.valid.any() for bound in bounds)
 
 
 def page_segments(
@@ -400,11 +393,3 @@ def _take_stats(stats: ColumnStats, rows: Ints) -> ColumnStats:
     """Gather the statistics of row groups or pages by position."""
     bounds = [bound and Bound(take(bound.values, rows), bound.valid[rows]) for bound in (stats.lower, stats.upper)]
     return ColumnStats(stats.may_null[rows], stats.may_nan[rows], stats.may_value[rows], *bounds)
-
-
-def cost_since(source: ByteSource | None, before: IoCounters) -> IoCounters:
-    """Return what a source has read since ``before``."""
-    if source is None:
-        return IoCounters()
-    now = source.counters
-    return IoCounters(now.requests - before.requests, now.bytes - before.bytes, now.round_trips - before.round_trips)

@@ -52,8 +52,9 @@ def project(
     footer: ParquetFooter, columns: Sequence[str | int] | None = None, *, case_sensitive: bool = True
 ) -> tuple[ProjectedField, ...]:
     """The projected fields in the given order; all fields of the file by default."""
+    tops = footer.columns.root.children
     if columns is None:
-        return _fields(footer, {position: top.leaf_indexes for position, top in enumerate(footer.root.children)})
+        return _fields(footer, {position: top.leaf_indexes for position, top in enumerate(tops)})
     wanted: dict[int, set[int]] = {}
     for column in columns:
         matches = footer.columns.find(column, case_sensitive=case_sensitive)
@@ -62,7 +63,7 @@ def project(
             message = f"column {column} of {footer.file} is ambiguous: {hint}"
             raise UnknownColumnError(message, context={"column": column})
         if not matches:
-            names = [node.name for node in footer.root.children]
+            names = [top.name for top in tops]
             close = difflib.get_close_matches(str(column), names)
             hint = f"did you mean {' or '.join(close)}?" if close else f"its columns are {', '.join(names[:20])}"
             raise UnknownColumnError(f"{footer.file} has no column {column}; {hint}", context={"column": column})
@@ -73,7 +74,7 @@ def project(
 def project_leaves(footer: ParquetFooter, leaves: Iterable[int]) -> tuple[ProjectedField, ...]:
     """The fields with only the given leaves inside."""
     chosen = set(leaves)
-    held = {position: chosen & set(node.leaf_indexes) for position, node in enumerate(footer.root.children)}
+    held = {position: chosen & set(node.leaf_indexes) for position, node in enumerate(footer.columns.root.children)}
     return _fields(footer, {position: inside for position, inside in held.items() if inside})
 
 
@@ -99,11 +100,11 @@ def _fields(footer: ParquetFooter, wanted: Mapping[int, Iterable[int]]) -> tuple
     with suppress(OSError, ValueError, pa.ArrowException):
         if (encoded := footer.key_values.get(b"ARROW:schema")) is not None:
             written = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(encoded)))
-    if written is not None and len(written) != len(footer.root.children):
+    if written is not None and len(written) != len(footer.columns.root.children):
         written = None
     fields = []
     for position, leaves in wanted.items():
-        node = footer.root.children[position]
+        node = footer.columns.root.children[position]
         layout = FieldLayout(
             tuple(part.encoded for part in node.walk()),
             tuple(footer.leaves[leaf] for leaf in node.leaf_indexes),

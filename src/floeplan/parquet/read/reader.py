@@ -36,7 +36,7 @@ from floeplan.parquet.footer.page_index import PageIndex, read_page_indexes
 from floeplan.parquet.footer.schema import LeafColumn
 from floeplan.parquet.pages.data_pages import PLAIN, UNSUPPORTED_PAGE, PageCodec, kernel, read_pages
 from floeplan.parquet.prune.options import PruneOptions
-from floeplan.parquet.prune.pruner import Binding, Pruner, cost_since, resolves_by_field_id
+from floeplan.parquet.prune.pruner import Binding, Pruner, resolves_by_field_id
 from floeplan.parquet.prune.result import PruneResult
 from floeplan.parquet.prune.selection import RowSelection, distinct
 from floeplan.parquet.read.pages import WORTH_THREADS, LeafPlan, plan_leaf, read_leaves, take_rows
@@ -109,7 +109,7 @@ def read(
     pruned = pruning.result()
     reading = _Reading(source, footer, fields, pruning.indexes, pruning.binding)
     table = reading.matching(pruned.file_selection, pruned.proven, limit)
-    cost = cost_since(source, before)
+    cost = source.counters.since(before)
     return ReadResult(table, pruned, cost.bytes, cost.requests, cost.round_trips)
 
 
@@ -144,9 +144,9 @@ class _Reading:
         self._filtered: tuple[ProjectedField, ...] = ()
         if binding is not None:
             # The leaves that the predicate reads, including those of opaque parts and structs.
-            wanted: Iterable[int | str | None] = field_ids(binding.predicate)
+            wanted: Iterable[int | str | None] = field_ids(binding.compiled.predicate)
             if not resolves_by_field_id(footer, binding.schema):
-                wanted = [binding.schema.find_column_name(field) for field in field_ids(binding.predicate)]
+                wanted = [binding.schema.find_column_name(field) for field in field_ids(binding.compiled.predicate)]
             self._filtered = project_leaves(
                 footer, [leaf for name in wanted if name is not None for leaf in footer.leaves_of_column(name)]
             )
@@ -164,7 +164,7 @@ class _Reading:
             rows += tables[-1].num_rows
         if not tables:
             return self._wave(RowSelection.none(), RowSelection.none(), None)
-        return pa.concat_tables(tables) if self._fields else _table([], rows)
+        return pa.concat_tables(tables) if self._fields else _assembled((), {}, rows)
 
     def _waves(self, selection: RowSelection) -> Iterator[RowSelection]:
         """Cut the selection at row groups into parts whose pages stay within ``WAVE_BYTES``."""
@@ -195,7 +195,13 @@ class _Reading:
         threshold = LOCAL_ROUND_TRIP_BYTES if local else REMOTE_ROUND_TRIP_BYTES
         late = sum(self._plan(leaf, doubtful).bytes for leaf in others) > threshold
         data = self._fetch(first if late else first | dict.fromkeys(others, selection))
-        matched = self._evaluate({leaf: data[leaf] for leaf in filtered}, first, doubtful)
+        # Evaluate the predicate on the unproven rows.
+        assert self._binding is not None
+        aligned = {leaf: take_rows(data[leaf], _within(doubtful, first[leaf])) for leaf in filtered}
+        table = _assembled(self._filtered, aligned, doubtful.row_count)
+        if not self._footer.has_field_ids:
+            table = without_field_ids(table)
+        matched = doubtful.narrow(matching_mask(self._binding.compiled.predicate, table, self._binding.schema))
         wanted = matched.union(proven).slice(limit=limit)
         data = {leaf: take_rows(data[leaf], _within(wanted, selection)) for leaf in projected if leaf in data}
         if late:
@@ -209,27 +215,12 @@ class _Reading:
         plans = [self._plan(leaf, rows) for leaf, rows in wanted.items()]
         return read_leaves(self._source, self._footer, plans, self._layouts)
 
-    def _evaluate(
-        self, data: Mapping[int, pa.ChunkedArray], rows_of: Mapping[int, RowSelection], doubtful: RowSelection
-    ) -> RowSelection:
-        """The unproven rows that match."""
-        assert self._binding is not None
-        aligned = {leaf: take_rows(column, _within(doubtful, rows_of[leaf])) for leaf, column in data.items()}
-        table = _assembled(self._filtered, aligned, doubtful.row_count)
-        if not self._footer.has_field_ids:
-            table = without_field_ids(table)
-        return doubtful.narrow(matching_mask(self._binding.predicate, table, self._binding.schema))
-
 
 def _assembled(fields: Iterable[ProjectedField], data: Mapping[int, pa.ChunkedArray], rows: int) -> pa.Table:
-    return _table([field.assemble(data) for field in fields], rows)
-
-
-def _table(columns: Sequence[tuple[pa.Field, pa.ChunkedArray]], rows: int) -> pa.Table:
-    """A table of the columns; a table without columns keeps its number of rows."""
+    """A table of the fields; a table without columns keeps its number of rows."""
     counted = (pa.field("rows", pa.null()), pa.nulls(rows))
-    fields, arrays = zip(counted, *columns, strict=True)
-    return pa.Table.from_arrays(list(arrays), schema=pa.schema(fields)).select(range(1, len(arrays)))
+    schema, arrays = zip(counted, *(field.assemble(data) for field in fields), strict=True)
+    return pa.Table.from_arrays(list(arrays), schema=pa.schema(schema)).select(range(1, len(arrays)))
 
 
 def _leaves_of(fields: Iterable[ProjectedField]) -> list[int]:
