@@ -14,8 +14,8 @@ import pytest
 
 from floeplan.parquet.footer.bloom import probe_file
 from floeplan.parquet.footer.footer import ParquetFooter, read_footer
-from floeplan.parquet.footer.page_index import PageIndex, read_page_indexes
-from floeplan.parquet.footer.statistics import page_column_stats, row_group_stats
+from floeplan.parquet.footer.page_index import PageIndex, page_column_stats, read_page_indexes
+from floeplan.parquet.footer.statistics import row_group_stats
 from floeplan.parquet.source import LocalSource
 from floeplan.predicate.ir import Column
 from tests.support.oracles.statistics import assert_admits

@@ -23,16 +23,23 @@ from floeplan.parquet.footer.thrift import I32, STRUCT, encode_struct
 from floeplan.parquet.pages import _page_values as kernel
 from floeplan.parquet.pages import zstd as zstd_library
 from floeplan.parquet.pages._neighbours import neighbours
-from floeplan.parquet.pages.codec import PageCodec, PageContent
-from floeplan.parquet.pages.data_pages import DATA_PAGE, PLAIN, RLE, UNSUPPORTED_PAGE, read_pages
+from floeplan.parquet.pages.data_pages import (
+    DATA_PAGE,
+    PLAIN,
+    RLE,
+    UNSUPPORTED_PAGE,
+    PageCodec,
+    PageContent,
+    read_pages,
+)
 from floeplan.parquet.pages.zstd import Decompressor, NeighbourCompressor
-from floeplan.parquet.read.row_groups import read_plain_int64
+from floeplan.parquet.read.reader import read_plain_int64
 from floeplan.parquet.source import BytesSource
 from floeplan.rewrite.pages.filtered_pages import FilteredColumn, SourcePages, can_filter_pages
 from floeplan.rewrite.pages.new_file import JoinedFile, encoded_footer
 from floeplan.vectors import Mask
-from floeplan.write.options import WriteOptions
 from floeplan.write.parquet_file import encoded_file
+from floeplan.write.target import WriteOptions
 
 pytestmark = pytest.mark.property
 
@@ -256,7 +263,7 @@ def test_pages_are_hardly_larger_for_being_compressed_more_cheaply(
     tuned.tune(sample)
     made = tuned.compress(sample)
     assert len(made) <= len(usual.compress(sample))
-    assert bytes(usual.decompress(memoryview(made), sample.nbytes)) == bytes(sample.data)
+    assert bytes(usual.decompress(memoryview(made), sample.data.nbytes)) == bytes(sample.data)
 
 
 @st.composite
@@ -296,7 +303,7 @@ def test_values_like_their_neighbours_are_smaller_with_the_library_and_without(
     usual, tuned = PageCodec(ZSTD), PageCodec(ZSTD)
     tuned.tune(content)
     made = tuned.compress(content)
-    assert tuned.decompress(memoryview(made), content.nbytes).tobytes() == numbers.tobytes()
+    assert tuned.decompress(memoryview(made), content.data.nbytes).tobytes() == numbers.tobytes()
     assert len(made) < len(usual.compress(content))
 
 

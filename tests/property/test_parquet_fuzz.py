@@ -24,12 +24,11 @@ from hypothesis import strategies as st
 from pyiceberg.types import IntegerType, LongType
 
 from floeplan.errors import FloeplanError
-from floeplan.parquet.footer import _thrift_fallback
 from floeplan.parquet.footer.bloom import probe_file
 from floeplan.parquet.footer.footer import ParquetFooter, read_footer
-from floeplan.parquet.footer.page_index import read_page_indexes
-from floeplan.parquet.footer.statistics import page_column_stats, row_group_stats
-from floeplan.parquet.footer.thrift import BINARY, BOOL, I32, I64, LIST, STRUCT, encode_struct
+from floeplan.parquet.footer.page_index import page_column_stats, read_page_indexes
+from floeplan.parquet.footer.statistics import row_group_stats
+from floeplan.parquet.footer.thrift import BINARY, BOOL, I32, I64, LIST, STRUCT, encode_struct, read_struct_in_python
 from floeplan.parquet.source import BytesSource
 from floeplan.predicate.ir import Column
 from floeplan.predicate.stats import ColumnStats
@@ -158,7 +157,7 @@ def assert_no_more_than_pyarrow(footer: ParquetFooter, data: bytes) -> None:
 
 def can_be_shown(footer: ParquetFooter, theirs: pq.FileMetaData, group: int, at: int) -> bool:
     """Over sizes that do not fit their column pyarrow ends the process when asked to show it; reading is an error."""
-    tree = _thrift_fallback.read_struct(footer._encoded, 0, None)[0]
+    tree = read_struct_in_python(footer._encoded, 0, None)[0]
     sizes = tree[4][group][1][at][3].get(16)
     if not isinstance(sizes, dict):
         return True
@@ -205,7 +204,7 @@ def test_any_bytes_as_a_footer(garbage: bytes) -> None:
 @example(b"\x01\x00\x1b\x03\x00\x00\x00\x00\x00\x00", None)
 def test_both_decoders_say_the_same_of_any_bytes(data: bytes, shape: Any) -> None:
     compiled = import_module("floeplan.parquet.footer._thrift")
-    assert outcome(compiled.read_struct, data, shape) == outcome(_thrift_fallback.read_struct, data, shape)
+    assert outcome(compiled.read_struct, data, shape) == outcome(read_struct_in_python, data, shape)
 
 
 @given(st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255)), max_size=3))
@@ -214,7 +213,7 @@ def test_both_decoders_say_the_same_of_damaged_footers(changes: list[tuple[int, 
     data = bytearray(INTACT._encoded)
     for at, byte in changes:
         data[at % len(data)] = byte
-    assert outcome(compiled.read_struct, bytes(data), None) == outcome(_thrift_fallback.read_struct, bytes(data), None)
+    assert outcome(compiled.read_struct, bytes(data), None) == outcome(read_struct_in_python, bytes(data), None)
 
 
 def outcome(read_struct: Any, data: bytes, shape: Any) -> tuple[str, str]:

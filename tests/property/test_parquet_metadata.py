@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from floeplan.parquet.footer.bloom import probe_file
 from floeplan.parquet.footer.footer import ParquetFooter, read_footer
-from floeplan.parquet.footer.page_index import read_page_indexes
-from floeplan.parquet.footer.statistics import page_column_stats, row_group_stats
+from floeplan.parquet.footer.page_index import page_column_stats, read_page_indexes
+from floeplan.parquet.footer.statistics import row_group_stats
 from floeplan.parquet.source import BytesSource
 from floeplan.predicate.ir import Column
 from tests.support.oracles.datasets import Dataset, datasets, layouts, to_table

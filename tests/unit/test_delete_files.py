@@ -17,9 +17,9 @@ from floeplan.metadata.delete_index import DeleteKind
 from floeplan.parquet import source
 from floeplan.parquet.source import ByteSource
 from floeplan.scan import delete_files
-from floeplan.scan.delete_files import PATH_ID, POSITION_ID, DeleteFileReader, encode_deletion_vector
+from floeplan.scan.delete_files import PATH_ID, POSITION_ID, DeleteFileReader
 from floeplan.scan.model import DeleteScan
-from floeplan.write.position_deletes import deletion_vector_blob, puffin_file
+from floeplan.write.position_deletes import encode_puffin
 
 pytestmark = pytest.mark.unit
 
@@ -115,8 +115,7 @@ def count_sources(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def vector_file(path: Path, files: int) -> list[DeleteScan]:
     """Vectors of some data files, the n-th with rows n and n + 10."""
-    blobs = [deletion_vector_blob(encode_deletion_vector(BitMap64([n, n + 10])), ONE, 2) for n in range(files)]
-    encoded, places = puffin_file(blobs)
+    encoded, places = encode_puffin([(ONE, BitMap64([n, n + 10])) for n in range(files)])
     path.write_bytes(encoded)
     kind = {"kind": DeleteKind.VECTOR, "format": "PUFFIN"}
     return [replace(scan(path, 2), content_offset=at, content_size=size, **kind) for at, size in places]

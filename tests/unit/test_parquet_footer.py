@@ -141,7 +141,7 @@ def test_ids_of_the_file_are_used_when_all_fields_have_one() -> None:
     footer = footer_of(written(full.empty_table()))
     assert footer.has_field_ids
     assert {leaf.field_id: str(leaf) for leaf in footer.leaves} == {12: "a.b", 7: "c"}
-    assert footer.field_ids == {30, 12, 7}
+    assert footer.columns.field_ids == {30, 12, 7}
     partly = pa.schema([field("a", pa.int32(), 30), pa.field("c", pa.string())])
     assert [leaf.field_id for leaf in footer_of(written(partly.empty_table())).leaves] == [1, 2]
     twice = pa.schema([field("a", pa.int32(), 30), field("c", pa.string(), 30)])

@@ -13,8 +13,7 @@ import pytest
 from pyiceberg.types import DoubleType, IntegerType, LongType, StringType
 
 from floeplan.parquet.footer.footer import read_footer
-from floeplan.parquet.footer.page_index import PageIndex, read_page_indexes
-from floeplan.parquet.footer.statistics import page_column_stats
+from floeplan.parquet.footer.page_index import PageIndex, page_column_stats, read_page_indexes
 from floeplan.parquet.footer.thrift import BINARY, BOOL, I32, I64, LIST, STRUCT, encode_struct
 from floeplan.parquet.source import BytesSource
 from floeplan.predicate.ir import Column

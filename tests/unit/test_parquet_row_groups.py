@@ -13,9 +13,8 @@ import pytest
 from floeplan.errors import CorruptFileError, UnknownFileError
 from floeplan.parquet.footer.footer import read_footer
 from floeplan.parquet.prune.selection import RowSelection
-from floeplan.parquet.read import row_groups
-from floeplan.parquet.read.reader import read_selected
-from floeplan.parquet.read.row_groups import LONGEST_GAP, read_row_groups, selects_every_page
+from floeplan.parquet.read import reader
+from floeplan.parquet.read.reader import LONGEST_GAP, read_row_groups, read_selected, selects_every_page
 from floeplan.parquet.source import BytesSource, LocalSource, Range
 
 pytestmark = pytest.mark.unit
@@ -99,7 +98,7 @@ def test_the_wanted_columns_travel_together_and_once() -> None:
 def test_large_files_are_read_some_row_groups_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     source = CountedBytes(FILE)
     footer = read_footer(source)
-    monkeypatch.setattr(row_groups, "WAVE_BYTES", int(footer.chunks(0).total_compressed_size.max()))
+    monkeypatch.setattr(reader, "WAVE_BYTES", int(footer.chunks(0).total_compressed_size.max()))
     assert read_row_groups(source, footer, ["id"], SOME).column("id").to_pylist() == SOME.to_rows().tolist()
     assert len([asked for asked in source.asked if len(asked) == 1 and asked[0][1] > 10_000]) >= 4
 

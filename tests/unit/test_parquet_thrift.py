@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 from floeplan.errors import CorruptFileError
-from floeplan.parquet.footer import _thrift_fallback, thrift
+from floeplan.parquet.footer import thrift
 from floeplan.parquet.footer.thrift import BINARY, BOOL, DOUBLE, I8, I16, I32, I64, LIST, STRUCT, encode_struct
 
 pytestmark = pytest.mark.unit
@@ -50,7 +50,7 @@ DECODED = {
 def reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The reader as it comes, and with the plain decoder in place of the compiled one."""
     if request.param == "fallback":
-        monkeypatch.setattr(thrift, "_read_struct", _thrift_fallback.read_struct)
+        monkeypatch.setattr(thrift, "_read_struct", thrift.read_struct_in_python)
     return thrift
 
 

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 import zstandard
 from pyiceberg.schema import Schema, index_by_id
+from pyiceberg.table.name_mapping import MappedField, NameMapping
 from pyiceberg.types import IntegerType, ListType, NestedField, StructType
 
 from floeplan.parquet.pages import zstd
-from floeplan.schemas import fields_by_id
+from floeplan.schemas import fields_by_id, mapped_field_ids
 from floeplan.tasks.worker import reusable
 
 pytestmark = pytest.mark.unit
@@ -26,6 +27,13 @@ def test_the_cached_field_index_of_a_schema_equals_the_public_one() -> None:
     schema = Schema(NestedField(1, "a", IntegerType()), NestedField(2, "b", ListType(3, inner)))
     assert fields_by_id(schema) == index_by_id(schema)
     assert fields_by_id(schema) is fields_by_id(schema)
+
+
+def test_a_name_mapping_has_its_fields_by_full_name() -> None:
+    inner = MappedField(names=["x", "y"], field_id=4)
+    mapping = NameMapping([MappedField(names=["a", "b"], field_id=1, fields=[inner]), MappedField(names=["c"])])
+    found = mapped_field_ids(mapping, "file")
+    assert found == {"a": 1, "b": 1, "a.x": 4, "a.y": 4, "b.x": 4, "b.y": 4}, "see floeplan/schemas.py"
 
 
 def test_the_cffi_binding_of_zstandard_compresses_external_matches() -> None:

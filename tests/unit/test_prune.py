@@ -20,9 +20,8 @@ from floeplan.parquet.footer.footer import ParquetFooter, read_footer
 from floeplan.parquet.prune.options import PruneOptions
 from floeplan.parquet.prune.pruner import Pruner
 from floeplan.parquet.prune.request import PruneRequest
-from floeplan.parquet.prune.result import PruneResult, build_result
-from floeplan.parquet.prune.segments import Segments
-from floeplan.parquet.source import BytesSource, IoCounters
+from floeplan.parquet.prune.result import PruneResult
+from floeplan.parquet.source import BytesSource
 from floeplan.predicate.compile import compile_predicate
 from floeplan.predicate.stats import TriState
 
@@ -234,9 +233,7 @@ def test_a_file_with_more_rows_than_32_bits_has_no_bitmap_and_says_so() -> None:
     zero = np.zeros(1, dtype=np.int64)
     footer = read_footer(BytesSource(FILE))
     giant = ParquetFooter(**{**vars(footer), "num_rows": 2**32, "row_group_rows": huge, "first_rows": zero})
-    compiled = compile_predicate("id >= 0", footer.schema)
-    segments = Segments(zero, zero, huge, np.array([TriState.UNKNOWN], dtype=np.int8))
-    result = build_result(giant, compiled, segments, (0, 0), IoCounters(), (), emit_roaring=True)
+    result = PruneRequest(giant).emit_roaring().prune()
     assert result.roaring_bitmap is None
     assert "4294967296 rows" in str(result.roaring_skipped)
     assert result.to_dict()["roaring_skipped"] == result.roaring_skipped

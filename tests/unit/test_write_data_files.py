@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.partitioning import PartitionField, PartitionSpec
@@ -232,14 +231,6 @@ def test_few_files_are_open_at_once_and_every_row_is_written(tmp_path: Path) -> 
     entries = write_data_files(place, [events(400)] * 5, file_name_token="t", limits=limits)
     assert len(entries) > 40
     assert entries.record_count.sum() == 2000
-
-
-def test_clustered_rows_need_one_open_file(tmp_path: Path) -> None:
-    spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "region"), spec_id=0)
-    place = target(tmp_path, EVENTS, spec)
-    rows = events(400).sort_by("region")
-    entries = write_data_files(place, [rows, rows], file_name_token="t", clustered=True)
-    assert len(entries) == 2 * len(pc.unique(rows.column("region")))
 
 
 def test_memory_is_bounded_by_the_limits_not_by_the_stream(tmp_path: Path) -> None:

@@ -29,11 +29,11 @@ from pyiceberg.types import (
 
 from floeplan.metadata.manifests.entries import STAT_MAPS
 from floeplan.parquet.footer.footer import read_footer
-from floeplan.parquet.footer.values import Side
+from floeplan.parquet.footer.statistics import Side
 from floeplan.parquet.source import open_source
 from floeplan.write.data_files import write_data_files
 from floeplan.write.metrics import file_metrics, single_value
-from floeplan.write.options import COUNTS, FULL, NONE, TRUNCATE_16, MetricsMode, MetricsModes
+from floeplan.write.target import COUNTS, FULL, NONE, TRUNCATE_16, MetricsMode, MetricsModes
 from tests.support.tables.layouts import target
 
 pytestmark = pytest.mark.unit

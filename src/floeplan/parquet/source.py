@@ -22,6 +22,7 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 
 from floeplan.errors import CorruptFileError, FloeplanError, UnknownFileError
+from floeplan.vectors import Ints
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
@@ -43,6 +44,12 @@ class IoCounters:
     requests: int = 0
     bytes: int = 0
     round_trips: int = 0
+
+    def since(self, before: IoCounters) -> IoCounters:
+        """The cost after ``before``."""
+        return IoCounters(
+            self.requests - before.requests, self.bytes - before.bytes, self.round_trips - before.round_trips
+        )
 
 
 class ByteSource(Protocol):
@@ -98,8 +105,7 @@ class BaseSource:
         wanted = length if self._size is None else min(length, self._size)
         if len(self._tail) < wanted:
             data, self._size = self._guarded(self._fetch_suffix, length)
-            self._count([len(data)])
-            self._expect(len(data), min(length, self._size))
+            self._account([data], [min(length, self._size)])
             self._tail = memoryview(data)
         return self._tail[max(0, len(self._tail) - length) :]
 
@@ -115,23 +121,17 @@ class BaseSource:
         tail_start = self.size - len(self._tail)
         missing = (offsets < tail_start) & (lengths > 0)
         starts, ends = coalesce(offsets[missing], lengths[missing], self._gap)
-        blocks = self._fetch_all(list(zip(starts.tolist(), (ends - starts).tolist(), strict=True)))
+        requests = byte_ranges(starts, ends - starts)
+        run = _executor().map if len(requests) > 1 and self._concurrency > 1 else map
+        blocks = [memoryview(data) for data in run(lambda one: self._guarded(self._fetch, *one), requests)]
+        self._account(blocks, [length for _, length in requests])
+        # Cut the requested ranges out of the fetched blocks.
         which = np.searchsorted(starts, offsets, side="right") - 1
         found = []
-        for (offset, length), block, fetched in zip(ranges, which.tolist(), missing.tolist(), strict=True):
-            base, data = (int(starts[block]), blocks[block]) if fetched else (tail_start, self._tail)
+        for (offset, length), number, fetched in zip(ranges, which.tolist(), missing.tolist(), strict=True):
+            base, data = (int(starts[number]), blocks[number]) if fetched else (tail_start, self._tail)
             found.append(data[offset - base : offset - base + length] if length else memoryview(b""))
         return found
-
-    def _fetch_all(self, ranges: list[Range]) -> list[memoryview]:
-        if len(ranges) > 1 and self._concurrency > 1:
-            data = list(_executor().map(lambda one: self._guarded(self._fetch, *one), ranges))
-        else:
-            data = [self._guarded(self._fetch, *one) for one in ranges]
-        for (_, length), response in zip(ranges, data, strict=True):
-            self._expect(len(response), length)
-        self._count([length for _, length in ranges])
-        return [memoryview(response) for response in data]
 
     def _guarded(self, fetch: Callable[..., T], *request: int) -> T:
         """Fetch, and turn errors of the store into errors that name the file."""
@@ -140,22 +140,17 @@ class BaseSource:
         except FileNotFoundError:
             raise UnknownFileError(f"{self.name}: no such file", context={"file": self.name}) from None
         except self._errors as error:
-            raise _read_failed(self.name, error) from error
+            raise _retryable(self.name, "read-failed", f"{self.name} cannot be read: {_first_line(error)}") from error
 
-    def _count(self, lengths: Sequence[int]) -> None:
-        self.counters.requests += len(lengths)
-        self.counters.bytes += sum(lengths)
-        self.counters.round_trips += -(-len(lengths) // MAX_CONCURRENT_REQUESTS)
-
-    def _expect(self, got: int, expected: int) -> None:
-        if got != expected:
-            raise FloeplanError(
-                f"{self.name}: the store returned {got} bytes instead of {expected}; run again",
-                kind="short-read",
-                context={"file": self.name},
-                retryable=True,
-                safe_to_clean=True,
-            )
+    def _account(self, responses: Sequence[Buffer], expected: Sequence[int]) -> None:
+        """Count the cost of responses, and check that each has the requested length."""
+        self.counters.requests += len(responses)
+        self.counters.bytes += sum(map(len, responses))
+        self.counters.round_trips += -(-len(responses) // MAX_CONCURRENT_REQUESTS)
+        for response, length in zip(responses, expected, strict=True):
+            if len(response) != length:
+                message = f"{self.name}: the store returned {len(response)} bytes instead of {length}; run again"
+                raise _retryable(self.name, "short-read", message)
 
     def _fetch_suffix(self, length: int) -> tuple[Buffer, int]:
         """The last bytes and the size of the file; overridden where the size is not known in advance."""
@@ -166,7 +161,7 @@ class BaseSource:
         raise NotImplementedError
 
 
-def coalesce(offsets: Any, lengths: Any, gap: int) -> tuple[Any, Any]:
+def coalesce(offsets: Ints, lengths: Ints, gap: int) -> tuple[Ints, Ints]:
     """Starts and ends of the fewest ranges that cover the given ones, joining those no further apart than the gap."""
     order = np.argsort(offsets, kind="stable")
     starts = offsets[order]
@@ -174,6 +169,11 @@ def coalesce(offsets: Any, lengths: Any, gap: int) -> tuple[Any, Any]:
     opens = np.ones(len(starts), dtype=np.bool_)
     opens[1:] = starts[1:] - reach[:-1] > gap
     return starts[opens], reach[np.append(opens[1:], True)] if len(starts) else reach
+
+
+def byte_ranges(offsets: Ints, lengths: Ints) -> list[Range]:
+    """Columns of offsets and lengths as ranges."""
+    return list(zip(offsets.tolist(), lengths.tolist(), strict=True))
 
 
 @cache
@@ -271,47 +271,40 @@ def open_source(file: str | os.PathLike[str] | Buffer | ByteSource, io: FileIO |
         return file
     location = os.fspath(file)
     try:
-        return _open_location(location, io)
+        scheme = urlsplit(location).scheme if "://" in location or location.startswith("file:") else ""
+        if not scheme:
+            return LocalSource(Path(location))
+        if scheme == "file":
+            # Iceberg writes the path literally: ``%``, ``#`` and ``?`` belong to the name. If no such file exists, the
+            # location may be a URI in which those characters are escaped.
+            literal = location.removeprefix("file:").removeprefix("//")
+            escaped = unquote(urlsplit(location).path)
+            return LocalSource(escaped if not os.path.exists(literal) and os.path.exists(escaped) else literal)
+        if scheme in ("s3", "s3a", "s3n"):
+            return _open_s3(location, io)
+        if io is not None and scheme not in ("http", "https"):
+            return FileIOSource(location, io)
+        from obstore.store import from_url
+
+        parent, _, path = location.rpartition("/")
+        store: Any = from_url(parent, client_options={"allow_http": scheme == "http"})
+        return ObjectStoreSource(store, path, location)
     except FloeplanError:
         raise
     except OSError as error:
-        raise _read_failed(location, error) from error
+        raise _retryable(location, "read-failed", f"{location} cannot be read: {_first_line(error)}") from error
     except Exception as error:
         message = f"{location} cannot be opened: {_first_line(error)}"
         raise UnknownFileError(message, context={"file": location}) from error
 
 
-def _open_location(location: str, io: FileIO | None) -> ByteSource:
-    scheme = urlsplit(location).scheme if "://" in location or location.startswith("file:") else ""
-    if scheme == "file":
-        return LocalSource(_local_path(location))
-    if not scheme:
-        return LocalSource(Path(location))
-    if scheme in ("s3", "s3a", "s3n"):
-        return _open_s3(location, io)
-    if io is not None and scheme not in ("http", "https"):
-        return FileIOSource(location, io)
-    return _open_url(location)
-
-
-def _read_failed(file: str, error: Exception) -> FloeplanError:
-    message = f"{file} cannot be read: {_first_line(error)}"
-    return FloeplanError(message, kind="read-failed", context={"file": file}, retryable=True, safe_to_clean=True)
+def _retryable(file: str, kind: str, message: str) -> FloeplanError:
+    return FloeplanError(message, kind=kind, context={"file": file}, retryable=True, safe_to_clean=True)
 
 
 def _first_line(error: Exception) -> str:
     """The first line of an error; obstore appends a dump of its internals."""
     return str(error).partition("\n")[0]
-
-
-def _local_path(location: str) -> str:
-    """The path of a ``file:`` location, literal as Iceberg writes it: ``%``, ``#`` and ``?`` belong to the name.
-
-    If no such file exists, the location may be a URI in which those characters are escaped.
-    """
-    literal = location.removeprefix("file:").removeprefix("//")
-    escaped = unquote(urlsplit(location).path)
-    return escaped if not os.path.exists(literal) and os.path.exists(escaped) else literal
 
 
 _S3_OPTIONS = {
@@ -347,14 +340,6 @@ def _s3_store(bucket: str, options: frozenset[tuple[str, Any]]) -> Any:
     chosen = dict(options)
     plain = str(chosen.get("endpoint", "")).startswith("http://")
     return S3Store(bucket, client_options={"allow_http": plain}, **chosen)
-
-
-def _open_url(location: str) -> ByteSource:
-    from obstore.store import from_url
-
-    parent, _, path = location.rpartition("/")
-    store: Any = from_url(parent, client_options={"allow_http": location.startswith("http://")})
-    return ObjectStoreSource(store, path, location)
 
 
 class PrefetchingSource:

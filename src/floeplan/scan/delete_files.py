@@ -29,8 +29,7 @@ from floeplan.errors import CorruptFileError, UnsupportedError
 from floeplan.metadata.delete_index import DeleteKind
 from floeplan.parquet.footer.footer import ParquetFooter, read_footer
 from floeplan.parquet.prune.selection import RowSelection
-from floeplan.parquet.read.reader import read_selected
-from floeplan.parquet.read.row_groups import read_plain_int64, read_row_groups
+from floeplan.parquet.read.reader import read_plain_int64, read_row_groups, read_selected
 from floeplan.parquet.source import ByteSource, Range, open_source
 from floeplan.scan.model import DeleteScan
 from floeplan.scan.projection import field_id, project

@@ -22,13 +22,12 @@ from floeplan.errors import CorruptMetadataError, UnsupportedError
 from floeplan.metadata.delete_index import DeleteKind
 from floeplan.parquet.footer.footer import ParquetFooter, read_footer
 from floeplan.parquet.prune.selection import RowSelection
-from floeplan.parquet.read.reader import read_selected
-from floeplan.parquet.read.row_groups import read_row_groups, selects_every_page
+from floeplan.parquet.read.reader import read_row_groups, read_selected, selects_every_page
 from floeplan.parquet.source import open_source
 from floeplan.scan.delete_files import DeleteFileReader, Positions, key_columns, matches_any
 from floeplan.scan.model import DeleteScan, FileScan
 from floeplan.scan.projection import FIELD_ID, project
-from floeplan.schemas import fields_by_id
+from floeplan.schemas import fields_by_id, mapped_field_ids
 from floeplan.vectors import Mask
 
 EQUALITY = (DeleteKind.EQUALITY_GLOBAL, DeleteKind.EQUALITY_PARTITION)
@@ -157,7 +156,7 @@ class OpenFile:
         if not self.footer.has_field_ids:
             stored = read_selected(self.source, self.footer, None, selection)
             return with_mapped_ids(stored, self._table.mapping, self.file.path)
-        fields = [_stored_ids(field, self.footer.field_ids) for schema in schemas for field in schema.fields]
+        fields = [_stored_ids(field, self.footer.columns.field_ids) for schema in schemas for field in schema.fields]
         columns = list(dict.fromkeys(chain.from_iterable(fields)))
         read = read_row_groups if columns and selects_every_page(self.footer, selection) else read_selected
         return read(self.source, self.footer, columns, selection)
@@ -192,17 +191,9 @@ def _stored_ids(field: NestedField, stored: frozenset[int]) -> list[int]:
 def with_mapped_ids(table: pa.Table, mapping: NameMapping | None, path: str) -> pa.Table:
     """Assign field ids to the columns of a file without them, by the table's name mapping.
 
-    A column that the mapping does not name gets no id and is not read. A table without a mapping is an error: columns
-    are never guessed by name or position.
+    A column that the mapping does not name gets no id and is not read.
     """
-    if mapping is None:
-        raise UnsupportedError(
-            f"the columns of {path} carry no field ids and the table has no name mapping; "
-            "set the table property schema.name-mapping.default",
-            context={"file": path},
-        )
-    names = mapping._field_by_name
-    ids = {name: field.field_id for name, field in names.items() if field.field_id is not None}
+    ids = mapped_field_ids(mapping, path)
     fields = [_mapped(field, field.name, ids) for field in table.schema]
     columns = [column.cast(field.type) for column, field in zip(table.columns, fields, strict=True)]
     return pa.Table.from_arrays(columns, schema=pa.schema(fields))

@@ -9,15 +9,15 @@ failed attempt removes its files, and what cannot be removed is an orphan, never
 
 Modules in reading order:
 
-- ``target``: ``WriteTarget``, the picklable description of the table that tasks write to.
-- ``options``: write options and metrics modes from table properties.
+- ``target``: ``WriteTarget``, the picklable description of the table that tasks write to; write options and metrics
+  modes from table properties.
 - ``conform``: input rows to the table's schema.
 - ``partitioning``: splitting rows by partition, and sorting them.
 - ``data_files``: rows to data files within memory limits.
 - ``parquet_file``: one Parquet file, and the metrics that its footer lacks.
 - ``metrics``: written files as manifest entries, with their column metrics.
 - ``position_deletes``: position delete files and deletion vectors.
-- ``existing_files``: registering existing Parquet files (``proven_partitions`` proves their partitions).
+- ``existing_files``: registering existing Parquet files, whose partitions are proven.
 
 ``transaction``, ``tasks``, ``spark``, ``dml``, ``rewrite`` and packages above may import it; it imports ``scan``,
 ``metadata``, ``parquet``, ``partition`` and ``predicate``.

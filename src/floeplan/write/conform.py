@@ -8,7 +8,7 @@ columns of format 3 are kept if the rows have them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import TypeAlias
 
 import numpy as np
@@ -23,6 +23,8 @@ from floeplan.predicate.rows.arrow_columns import decoded
 from floeplan.scan.projection import FIELD_ID, arrow_schema, field_id
 
 Rows: TypeAlias = "pa.RecordBatch | pa.Table"
+
+_LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
 
 LINEAGE = pa.schema(
     [
@@ -45,43 +47,43 @@ def conform(rows: Rows, schema: Schema, *, lineage: bool = False) -> pa.Table:
     target = arrow_schema(schema)
     lineage_fields = [field for field in LINEAGE if lineage and field.name in table.schema.names]
     complete = pa.schema([*target, *lineage_fields])
-    if table.schema.equals(complete, check_metadata=True) and not _needs_null_checks(table):
+    # Rows in the table's own schema are checked only for nulls where it allows none.
+    may_have_nulls = any(
+        pt.is_nested(field.type) or (not field.nullable and table.column(at).null_count)
+        for at, field in enumerate(table.schema)
+    )
+    if table.schema.equals(complete, check_metadata=True) and not may_have_nulls:
         return table
-    extra = {field.name for field in lineage_fields}
-    found = _matched(list(table.schema), schema.fields, (), extra)
-    columns = [
-        _column(table.column(found[wanted.field_id]) if wanted.field_id in found else None, wanted, field, table)
-        for wanted, field in zip(schema.fields, target, strict=True)
-    ]
+    found = _matched(list(table.schema), schema.fields, "", {field.name for field in lineage_fields})
+    columns = []
+    for wanted, field in zip(schema.fields, target, strict=True):
+        if wanted.field_id in found:
+            given = decoded(table.column(found[wanted.field_id])).chunks
+            chunks = [_conformed(chunk, wanted, field.type, wanted.name) for chunk in given]
+        else:
+            chunks = [_default(wanted, field.type, table.num_rows, wanted.name)]
+        columns.append(pa.chunked_array(chunks, field.type))
     columns += [table.column(field.name).cast(field.type) for field in lineage_fields]
     return pa.Table.from_arrays(columns, schema=complete)
 
 
-def _needs_null_checks(table: pa.Table) -> bool:
-    """Whether a required column has nulls, or a nested column may have them inside."""
-    return any(
-        pt.is_nested(field.type) or (not field.nullable and table.column(at).null_count)
-        for at, field in enumerate(table.schema)
-    )
-
-
 def _matched(
-    given: Sequence[pa.Field], wanted: Sequence[NestedField], path: tuple[str, ...], ignored: set[str] | None = None
+    given: Sequence[pa.Field], wanted: Sequence[NestedField], prefix: str, ignored: Set[str] = frozenset()
 ) -> dict[int, int]:
     """Positions of the given fields by field id; an unknown or duplicate field is an error."""
     by_name = {field.name: field.field_id for field in wanted}
     known = set(by_name.values())
     found: dict[int, int] = {}
     for position, field in enumerate(given):
-        if ignored and field.name in ignored:
+        if field.name in ignored:
             continue
         own = field_id(field)
         column = own if own is not None and own in known else by_name.get(field.name)
-        name = ".".join((*path, field.name))
+        name = prefix + field.name
         if column is None:
             raise UnknownColumnError(
                 f"the rows have a column {name} that the table does not have; its columns are "
-                + ", ".join(".".join((*path, other)) for other in by_name),
+                + ", ".join(prefix + other for other in by_name),
                 context={"column": name},
             )
         if column in found:
@@ -90,75 +92,71 @@ def _matched(
     return found
 
 
-def _column(data: pa.ChunkedArray | None, wanted: NestedField, field: pa.Field, table: pa.Table) -> pa.ChunkedArray:
-    if data is None:
-        return pa.chunked_array([_default(wanted, field.type, table.num_rows, (wanted.name,))], field.type)
-    chunks = [_conformed(chunk, wanted, field.type, (wanted.name,)) for chunk in decoded(data).chunks]
-    return pa.chunked_array(chunks, field.type)
-
-
-def _default(wanted: NestedField, type_: pa.DataType, rows: int, path: tuple[str, ...]) -> pa.Array:
+def _default(wanted: NestedField, type_: pa.DataType, rows: int, name: str) -> pa.Array:
     if wanted.write_default is not None:
         return pa.repeat(pa.scalar(wanted.write_default, type_), rows)
     if wanted.required and rows:
-        name = ".".join(path)
         raise BadInputError(
             f"column {name} is required, and the {rows} rows to be written do not have it", context={"column": name}
         )
     return _nulls(rows, type_)
 
 
-def _conformed(array: pa.Array, wanted: NestedField, type_: pa.DataType, path: tuple[str, ...]) -> pa.Array:
-    """Convert one array to the table's type; ``path`` names the column in errors."""
+def _conformed(array: pa.Array, wanted: NestedField, type_: pa.DataType, name: str) -> pa.Array:
+    """Convert one array to the table's type; ``name`` is the path of the column, for errors."""
     if wanted.required and array.null_count:
-        name = ".".join(path)
         raise BadInputError(
             f"column {name} is required, and {array.null_count} of the rows to be written have null there",
             context={"column": name, "nulls": array.null_count},
         )
     if isinstance(array, pa.ExtensionArray) and array.type != type_:
         array = array.storage
+    given = array.type
     match wanted.field_type:
-        case StructType(fields=fields):
-            return _struct(array, fields, type_, path)
-        case ListType(element_field=element):
-            return _list(array, element, type_, path)
-        case MapType(key_field=key, value_field=value):
-            return _map(array, key, value, type_, path)
-    return array if array.type == type_ else _cast(array, wanted, type_, path)
+        case StructType() | ListType() | MapType() if pt.is_null(given):
+            return _nulls(len(array), type_)
+        case StructType(fields=fields) if pt.is_struct(given):
+            return _struct(array, fields, type_, name)
+        case ListType(element_field=element) if isinstance(given, _LISTS):
+            if pt.is_fixed_size_list(given):
+                array = array.cast(pa.list_(given.value_field))
+            values = _conformed(array.flatten(), element, type_.value_type, f"{name}.{element.name}")
+            offsets, mask = _packed_offsets(array).cast(pa.int64()), array.is_null() if array.null_count else None
+            return pa.LargeListArray.from_arrays(offsets, values, type=type_, mask=mask)
+        case MapType(key_field=key, value_field=value) if pt.is_map(given):
+            as_list = array.cast(pa.list_(pa.struct([given.key_field, given.item_field])))
+            entries = as_list.flatten()
+            keys = _conformed(pc.struct_field(entries, [0]), key, type_.key_type, f"{name}.{key.name}")
+            items = _conformed(pc.struct_field(entries, [1]), value, type_.item_type, f"{name}.{value.name}")
+            mask = array.is_null() if array.null_count else None
+            return pa.MapArray.from_arrays(_packed_offsets(as_list), keys, items, type=type_, mask=mask)
+        case StructType() | ListType() | MapType():
+            raise _mismatch(name, type_, given)
+    return array if given == type_ else _cast(array, wanted, type_, name)
 
 
-def _struct(array: pa.Array, fields: Sequence[NestedField], type_: pa.DataType, path: tuple[str, ...]) -> pa.Array:
-    if pt.is_null(array.type):
-        return _nulls(len(array), type_)
-    if not pt.is_struct(array.type):
-        raise _mismatch(path, type_, array.type)
-    found = _matched(list(array.type), fields, path)
+def _struct(array: pa.Array, fields: Sequence[NestedField], type_: pa.DataType, name: str) -> pa.Array:
+    found = _matched(list(array.type), fields, f"{name}.")
     present = array.is_valid() if array.null_count else None
     children = []
     for at, wanted in enumerate(fields):
-        inner, child_type = (*path, wanted.name), type_.field(at).type
+        inner, child_type = f"{name}.{wanted.name}", type_.field(at).type
         if wanted.field_id not in found:
             children.append(_default(wanted, child_type, len(array), inner))
             continue
         child = pc.struct_field(array, [found[wanted.field_id]])
-        if present is not None and wanted.required:
-            # Required inside of an optional struct: nulls are an error only where the struct itself is not null.
-            _conformed(child.filter(present), wanted, child_type, inner)
-            wanted = wanted.model_copy(update={"required": False})
-            children.append(_without_nulls(_conformed(child, wanted, child_type, inner)))
-        else:
+        if present is None or not wanted.required:
             children.append(_conformed(child, wanted, child_type, inner))
+            continue
+        # Required inside of an optional struct: nulls are an error only where the struct itself is not null.
+        _conformed(child.filter(present), wanted, child_type, inner)
+        child = _conformed(child, wanted.model_copy(update={"required": False}), child_type, inner)
+        if child.null_count:
+            # pyarrow refuses to write a null in a required field, even where the enclosing struct is null.
+            numbers = pc.if_else(child.is_valid(), pa.array(np.arange(len(child))), len(child))
+            child = pa.concat_arrays([child, _blanks(child.type)]).take(numbers)
+        children.append(child)
     return pa.StructArray.from_arrays(children, fields=list(type_), mask=pc.invert(present) if present else None)
-
-
-def _without_nulls(array: pa.Array) -> pa.Array:
-    """Replace nulls by blanks."""
-    if not array.null_count:
-        return array
-    # pyarrow refuses to write a null in a required field, even where the enclosing struct is null.
-    with_blank = pa.concat_arrays([array, _blanks(array.type)])
-    return with_blank.take(pc.if_else(array.is_valid(), pa.array(np.arange(len(array))), len(array)))
 
 
 def _nulls(rows: int, type_: pa.DataType) -> pa.Array:
@@ -186,32 +184,6 @@ def _blanks(type_: pa.DataType) -> pa.Array:
     return pa.array([False if pt.is_boolean(type_) else 0], type_)
 
 
-def _list(array: pa.Array, element: NestedField, type_: pa.DataType, path: tuple[str, ...]) -> pa.Array:
-    if pt.is_null(array.type):
-        return _nulls(len(array), type_)
-    if not (pt.is_list(array.type) or pt.is_large_list(array.type) or pt.is_fixed_size_list(array.type)):
-        raise _mismatch(path, type_, array.type)
-    if pt.is_fixed_size_list(array.type):
-        array = array.cast(pa.list_(array.type.value_field))
-    values = _conformed(array.flatten(), element, type_.value_type, (*path, element.name))
-    offsets = _packed_offsets(array)
-    mask = array.is_null() if array.null_count else None
-    return pa.LargeListArray.from_arrays(offsets.cast(pa.int64()), values, type=type_, mask=mask)
-
-
-def _map(array: pa.Array, key: NestedField, value: NestedField, type_: pa.DataType, path: tuple[str, ...]) -> pa.Array:
-    if pt.is_null(array.type):
-        return _nulls(len(array), type_)
-    if not pt.is_map(array.type):
-        raise _mismatch(path, type_, array.type)
-    as_list = array.cast(pa.list_(pa.struct([array.type.key_field, array.type.item_field])))
-    entries = as_list.flatten()
-    keys = _conformed(pc.struct_field(entries, [0]), key, type_.key_type, (*path, key.name))
-    items = _conformed(pc.struct_field(entries, [1]), value, type_.item_type, (*path, value.name))
-    mask = array.is_null() if array.null_count else None
-    return pa.MapArray.from_arrays(_packed_offsets(as_list), keys, items, type=type_, mask=mask)
-
-
 def _packed_offsets(array: pa.Array) -> pa.Array:
     """Offsets into the flattened values, where null lists are empty."""
     lengths = pc.list_value_length(array).fill_null(0)
@@ -219,16 +191,15 @@ def _packed_offsets(array: pa.Array) -> pa.Array:
     return pa.concat_arrays([pa.array([0], total.type), total])
 
 
-def _cast(array: pa.Array, wanted: NestedField, type_: pa.DataType, path: tuple[str, ...]) -> pa.Array:
+def _cast(array: pa.Array, wanted: NestedField, type_: pa.DataType, name: str) -> pa.Array:
     source = array.type
     if isinstance(type_, pa.BaseExtensionType):
-        return pa.ExtensionArray.from_storage(type_, _cast(array, wanted, type_.storage_type, path))
+        return pa.ExtensionArray.from_storage(type_, _cast(array, wanted, type_.storage_type, name))
     if not (pt.is_null(source) or _widens(source, type_)):
-        raise _mismatch(path, wanted.field_type, source)
+        raise _mismatch(name, wanted.field_type, source)
     try:
         return array.cast(type_)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        name = ".".join(path)
         raise TypeMismatchError(
             f"column {name} is {wanted.field_type}, and a value does not fit: {error}",
             context={"column": name, "type": str(wanted.field_type), "found": str(source)},
@@ -237,30 +208,22 @@ def _cast(array: pa.Array, wanted: NestedField, type_: pa.DataType, path: tuple[
 
 def _widens(source: pa.DataType, target: pa.DataType) -> bool:
     """Whether one type widens to the other; the cast checks that each value fits."""
-    if pt.is_integer(target):
-        return bool(pt.is_integer(source))
+    for is_kind in (pt.is_integer, pt.is_date, pt.is_time):
+        if is_kind(target):
+            return bool(is_kind(source))
     if pt.is_floating(target):
         return bool(pt.is_floating(source) and source.bit_width <= target.bit_width)
     if pt.is_decimal(target):
         return bool(pt.is_decimal(source) and source.scale <= target.scale) or bool(pt.is_integer(source))
     if pt.is_timestamp(target):
         return bool(pt.is_timestamp(source)) and (source.tz is None) == (target.tz is None)
-    if pt.is_date(target):
-        return bool(pt.is_date(source))
-    if pt.is_time(target):
-        return bool(pt.is_time(source))
     if pt.is_large_string(target):
         return bool(pt.is_string(source) or pt.is_string_view(source))
-    return _is_bytes(target) and _is_bytes(source)
+    binaries = (pt.is_binary, pt.is_large_binary, pt.is_binary_view, pt.is_fixed_size_binary)
+    return all(any(is_kind(type_) for is_kind in binaries) for type_ in (source, target))
 
 
-def _is_bytes(type_: pa.DataType) -> bool:
-    plain = pt.is_binary(type_) or pt.is_large_binary(type_) or pt.is_binary_view(type_)
-    return bool(plain or pt.is_fixed_size_binary(type_))
-
-
-def _mismatch(path: tuple[str, ...], wanted: object, found: pa.DataType) -> TypeMismatchError:
-    name = ".".join(path)
+def _mismatch(name: str, wanted: object, found: pa.DataType) -> TypeMismatchError:
     return TypeMismatchError(
         f"column {name} is {wanted}, but the rows have {found}; cast them first",
         context={"column": name, "type": str(wanted), "found": str(found)},

@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Self
 
 import pyarrow as pa
@@ -30,7 +29,6 @@ from floeplan.partition.key import PartitionKey
 from floeplan.scan.file_rows import FileRows, OpenFile
 from floeplan.scan.model import FileScan
 from floeplan.scan.projection import project
-from floeplan.vectors import Ints
 from floeplan.write.conform import Rows, conform
 from floeplan.write.metrics import FileEntry, added_entries, file_metrics
 from floeplan.write.parquet_file import ParquetFile, WrittenFile, high_cardinality_columns
@@ -61,7 +59,6 @@ def write_data_files(
     file_name_token: str,
     partition: PartitionKey | None = None,
     sort: bool = False,
-    clustered: bool = False,
     limits: WriterLimits | None = None,
 ) -> EntriesTable:
     """Write rows and return the manifest entries of the files, in the order they were closed.
@@ -72,11 +69,10 @@ def write_data_files(
         file_name_token: The prefix of file names, which distinguishes the writers of one operation.
         partition: The partition of all rows, of any spec of the table; computed from the rows by default.
         sort: Sort the rows of each file by the table's sort order.
-        clustered: The rows of each partition are consecutive: a file is closed when another partition begins.
         limits: Limits of the writer.
     """
     with DataFileWriter(
-        target, file_name_token=file_name_token, partition=partition, sort=sort, clustered=clustered, limits=limits
+        target, file_name_token=file_name_token, partition=partition, sort=sort, limits=limits
     ) as writer:
         for rows in batches:
             writer.write(rows)
@@ -103,14 +99,12 @@ class DataFileWriter:
         file_name_token: str,
         partition: PartitionKey | None = None,
         sort: bool = False,
-        clustered: bool = False,
         limits: WriterLimits | None = None,
     ) -> None:
         self._target = target
         self._name = target.file_name(file_name_token)
         self._partition = partition
         self._sort = sort and bool(target.sort_order.fields)
-        self._clustered = clustered
         self._limits = limits or WriterLimits()
         self._slots: OrderedDict[PartitionKey, _Slot] = OrderedDict()
         self._buffered = 0
@@ -123,9 +117,7 @@ class DataFileWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
             self.abort()
 
@@ -133,15 +125,20 @@ class DataFileWriter:
         """Write rows, or buffer them."""
         if not rows.num_rows:
             return
-        ready = self._to_stored_schema(rows)
+        # Convert rows to the schema of data files: the table's, without columns of unknown type.
+        schema, stored = self._target.schema, self._target.stored_schema
+        ready = conformed = conform(rows, schema, lineage=self._target.format_version > 2)
+        if stored is not schema:
+            ready = project(conformed, stored, {}, "the rows")
+            for name in conformed.column_names[len(schema.fields) :]:
+                ready = ready.append_column(conformed.schema.field(name), conformed.column(name))
         if ready.schema != self._layout:  # rows with and without row lineage do not share a file
             self._close_all()
             self._layout = ready.schema
-        target = self._target
         if self._partition is not None:
             self._add(self._partition, ready)
             return
-        for key, part in split(ready, target.stored_schema, target.union, target.spec_id):
+        for key, part in split(ready, stored, self._target.union, self._target.spec_id):
             self._add(key, part)
 
     def flush(self) -> int:
@@ -168,20 +165,12 @@ class DataFileWriter:
         self._slots.clear()
         self._finished.clear()
 
-    def _to_stored_schema(self, rows: Rows) -> pa.Table:
-        """Convert rows to the schema of data files: the table's, without columns of unknown type."""
-        schema, stored = self._target.schema, self._target.stored_schema
-        ready = conform(rows, schema, lineage=self._target.format_version > 2)
-        if stored is schema:
-            return ready
-        kept = project(ready, stored, {}, "the rows")
-        for name in ready.column_names[len(schema.fields) :]:
-            kept = kept.append_column(ready.schema.field(name), ready.column(name))
-        return kept
-
     def _add(self, key: PartitionKey, rows: pa.Table) -> None:
         while rows.num_rows:
-            slot = self._slot(key)
+            if key not in self._slots:
+                self._slots[key] = _Slot(FilePartition.of(self._target.union, key))
+            self._slots.move_to_end(key)
+            slot = self._slots[key]
             # Buffer what fits into the row group or file, and flush when it is full.
             row_bytes = max(rows.nbytes, 1) / rows.num_rows
             fitting = max(1, int((self._room(slot) - slot.waiting_bytes) / row_bytes))
@@ -193,14 +182,6 @@ class DataFileWriter:
                 self._flush(slot)
             while self._buffered > self._limits.buffered_bytes:
                 self._flush(max(self._slots.values(), key=lambda slot: slot.waiting_bytes))
-
-    def _slot(self, key: PartitionKey) -> _Slot:
-        if key not in self._slots:
-            if self._clustered:
-                self._close_all()
-            self._slots[key] = _Slot(FilePartition.of(self._target.union, key))
-        self._slots.move_to_end(key)
-        return self._slots[key]
 
     def _room(self, slot: _Slot) -> float:
         """Bytes of rows to buffer: a row group or the rest of the file; a sorted file is buffered as a whole."""
@@ -217,7 +198,16 @@ class DataFileWriter:
         self._buffered -= size
         if self._sort:
             rows = sort_rows(rows, self._target.stored_schema, self._target.sort_order)
-        file = slot.file or self._open(slot, rows)
+        file = slot.file
+        if file is None:
+            is_open = [other for other in self._slots.values() if other.file is not None]
+            if len(is_open) >= self._limits.open_files:
+                self._close(is_open[0])
+            self._begun += 1
+            location = self._target.new_location(f"{self._name}-{self._begun:05d}.parquet", slot.partition.key)
+            if self._plain is None:
+                self._plain = high_cardinality_columns(rows)
+            file = slot.file = ParquetFile(self._target.files, location, self._target.options, rows, self._plain)
         before = file.size
         # Row groups of equal size, none larger than the table's row-group size.
         row_groups = -(-size // self._target.options.row_group_size)
@@ -228,17 +218,6 @@ class DataFileWriter:
         self._taken += size
         if self._sort or file.size >= _FULL_ENOUGH * self._target.options.target_file_size:
             self._end(slot)
-
-    def _open(self, slot: _Slot, rows: pa.Table) -> ParquetFile:
-        is_open = [other for other in self._slots.values() if other.file is not None]
-        if len(is_open) >= self._limits.open_files:
-            self._close(is_open[0])
-        self._begun += 1
-        location = self._target.new_location(f"{self._name}-{self._begun:05d}.parquet", slot.partition.key)
-        if self._plain is None:
-            self._plain = high_cardinality_columns(rows)
-        slot.file = ParquetFile(self._target.files, location, self._target.options, rows, self._plain)
-        return slot.file
 
     def _close_all(self) -> None:
         for slot in list(self._slots.values()):
@@ -300,14 +279,6 @@ def _together(tables: list[pa.Table]) -> pa.Table:
     return tables[0] if len(tables) == 1 else pa.concat_tables(tables).combine_chunks()
 
 
-# Reading the complete rows of a data file to write them again, with their row lineage in format 3.
-#
-# Rule: a row that is written again keeps its ``_row_id``, and one that does not change also keeps its
-# ``_last_updated_sequence_number``. A file that stores neither leaves both to be inherited: the row id from the entry's
-# first row id and the row's position, the update number from the entry's data sequence number. New files cannot inherit
-# those values, so they are filled in.
-
-
 # Reserved field ids of the Iceberg spec, "Reserved Field IDs".
 ROW_ID = NestedField(2147483540, "_row_id", LongType(), required=False)
 LAST_UPDATED = NestedField(2147483539, "_last_updated_sequence_number", LongType(), required=False)
@@ -323,7 +294,13 @@ class FileTask:
 
 
 class FullRowReader:
-    """Reads rows in the columns of a schema: by default all columns and, in format 3, the row lineage."""
+    """Reads rows to write them again, in the columns of a schema: by default all and, in format 3, the row lineage.
+
+    A row that is written again keeps its ``_row_id``, and one that does not change also keeps its
+    ``_last_updated_sequence_number``. A file that stores neither leaves both to be inherited: the row id from the
+    entry's first row id and the row's position, the update number from the entry's data sequence number. New files
+    cannot inherit those values, so they are filled in.
+    """
 
     def __init__(self, target: WriteTarget, files: FileRows, schema: Schema | None = None) -> None:
         self._files = files
@@ -340,8 +317,10 @@ class FullRowReader:
     ) -> tuple[pa.Table, RowSelection]:
         """The live rows at these positions, and the positions they are at."""
         rows, live = opened.read(self.schema, selection)
-        if self._lineage:
-            rows = _with_lineage(rows, task, selection.to_rows())
+        if self._lineage and task.first_row_id is not None:
+            # Fill in inherited row ids and update numbers.
+            rows = _filled(rows, ROW_ID.name, pa.array(selection.to_rows() + task.first_row_id))
+            rows = _filled(rows, LAST_UPDATED.name, pa.scalar(task.file.sequence_number, pa.int64()))
         return (rows, selection) if live.all() else (rows.filter(pa.array(live)), selection.narrow(live))
 
     def read_for_update(self, task: FileTask, selection: RowSelection) -> pa.Table:
@@ -356,14 +335,6 @@ def mark_updated(rows: pa.Table) -> pa.Table:
         return rows
     field = rows.schema.field(position)
     return rows.set_column(position, field, pa.nulls(rows.num_rows, field.type))
-
-
-def _with_lineage(rows: pa.Table, task: FileTask, positions: Ints) -> pa.Table:
-    """The rows with inherited row ids and update numbers filled in."""
-    if task.first_row_id is not None:
-        rows = _filled(rows, ROW_ID.name, pa.array(positions + task.first_row_id))
-        rows = _filled(rows, LAST_UPDATED.name, pa.scalar(task.file.sequence_number, pa.int64()))
-    return rows
 
 
 def _filled(rows: pa.Table, name: str, values: pa.Array | pa.Scalar) -> pa.Table:

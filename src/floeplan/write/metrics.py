@@ -1,4 +1,4 @@
-"""The column metrics of a data file in its manifest entry.
+"""The manifest entry of a written file, with its column metrics.
 
 Sizes and counts come from the Parquet footer, or from the writer where the footer lacks them or has them wrong
 (``RowGroupMetrics``). Bounds are the minimum and maximum over row groups, without NaN, truncated to the table's metrics
@@ -35,15 +35,15 @@ from floeplan.metadata.manifests.entries import (
 from floeplan.metadata.manifests.values import partition_arrow_type
 from floeplan.parquet.footer.footer import ParquetFooter
 from floeplan.parquet.footer.schema import LeafColumn
-from floeplan.parquet.footer.values import Side, comparable, decode_bound, usable_statistics
+from floeplan.parquet.footer.statistics import Side, comparable, decode_bound, usable_statistics
 from floeplan.partition.transforms import from_physical
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.stats import Bound
 from floeplan.schemas import fields_by_id
-from floeplan.vectors import Ints, Mask
-from floeplan.write.options import MetricsMode, MetricsModes
+from floeplan.vectors import Mask
 from floeplan.write.parquet_file import RowGroupMetrics
 from floeplan.write.partitioning import FilePartition
+from floeplan.write.target import MetricsModes
 
 _LAST_CODE_POINT = 0x10FFFF
 _SURROGATES = range(0xD800, 0xE000)
@@ -51,7 +51,7 @@ _SURROGATES = range(0xD800, 0xE000)
 
 @dataclass(frozen=True, slots=True)
 class FileMetrics:
-    """Metrics by field id; bounds in Iceberg's single-value serialization."""
+    """Metrics by field id, named as in a manifest entry; bounds in Iceberg's single-value serialization."""
 
     column_sizes: dict[int, int] = field(default_factory=dict)
     value_counts: dict[int, int] = field(default_factory=dict)
@@ -59,10 +59,6 @@ class FileMetrics:
     nan_value_counts: dict[int, int] = field(default_factory=dict)
     lower_bounds: dict[int, bytes] = field(default_factory=dict)
     upper_bounds: dict[int, bytes] = field(default_factory=dict)
-
-    def maps(self) -> dict[str, dict[int, Any]]:
-        """The metrics by their field names in a manifest entry."""
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
 def file_metrics(
@@ -83,80 +79,57 @@ def file_metrics(
     """
     metrics = FileMetrics()
     for field_id, leaf in (footer.leaf_by_id if leaves is None else leaves).items():
-        type_ = fields_by_id(schema)[field_id].field_type if field_id in fields_by_id(schema) else None
-        if isinstance(type_, PrimitiveType):
-            _add(metrics, footer, leaf, _Column(field_id, type_, modes.of(field_id), groups))
+        field, mode = fields_by_id(schema).get(field_id), modes.of(field_id)
+        if field is None or not isinstance(field.field_type, PrimitiveType) or not mode.counts:
+            continue
+        type_, chunks = field.field_type, footer.chunks(leaf)
+        metrics.column_sizes[field_id] = int(chunks.total_compressed_size.sum())
+        if leaf.max_rep:
+            continue
+        # Nulls and NaN in each row group, by the writer or else by the footer; -1 where unknown.
+        usable = usable_statistics(footer, chunks)
+        is_float = isinstance(type_, FloatType | DoubleType)
+        nulls = np.zeros_like(chunks.num_values) if leaf.max_def == 0 else usable.null_count
+        nans = np.full(footer.num_row_groups, -1 if is_float else 0, dtype=np.int64)
+        if groups:
+            nulls = np.array([group.null_counts.get(field_id, -1) for group in groups], dtype=np.int64)
+        if groups and is_float:
+            nans = np.array([group.nan_counts.get(field_id, -1) for group in groups], dtype=np.int64)
+        metrics.value_counts[field_id] = int(chunks.num_values.sum())
+        if (nulls >= 0).all():
+            metrics.null_value_counts[field_id] = int(nulls.sum())
+        if is_float and (nans >= 0).all():
+            metrics.nan_value_counts[field_id] = int(nans.sum())
+        if not mode.bounds or not comparable(leaf, type_):
+            continue
+        # Row groups that may have values other than null and NaN.
+        ordinary = (nulls < 0) | (chunks.num_values > nulls + np.maximum(nans, 0))
+        long_bounds = [group.long_bounds.get(field_id) for group in groups]
+        for side, raw, found in (
+            (Side.LOWER, usable.lower, metrics.lower_bounds),
+            (Side.UPPER, usable.upper, metrics.upper_bounds),
+        ):
+            value = _extreme(type_, side, decode_bound(leaf, type_, raw, side), ordinary, long_bounds)
+            bound = None if value is None else single_value(type_, value, side, mode.width)
+            if bound is not None:
+                found[field_id] = bound
     return metrics
 
 
-@dataclass(frozen=True, slots=True)
-class _Column:
-    field_id: int
-    type: PrimitiveType
-    mode: MetricsMode
-    groups: Sequence[RowGroupMetrics]
-
-    @property
-    def is_float(self) -> bool:
-        """Whether the column may have NaN."""
-        return isinstance(self.type, FloatType | DoubleType)
-
-    def nulls(self, in_footer: Ints) -> Ints:
-        """Nulls in each row group, -1 where unknown."""
-        seen = [group.null_counts.get(self.field_id, -1) for group in self.groups]
-        return np.array(seen, dtype=np.int64) if seen else in_footer
-
-    def nans(self, groups: int) -> Ints:
-        """NaN in each row group, -1 where unknown."""
-        if not self.is_float:
-            return np.zeros(groups, dtype=np.int64)
-        seen = [group.nan_counts.get(self.field_id, -1) for group in self.groups]
-        return np.array(seen or [-1] * groups, dtype=np.int64)
-
-
-def _add(metrics: FileMetrics, footer: ParquetFooter, leaf: LeafColumn, column: _Column) -> None:
-    chunks, key = footer.chunks(leaf), column.field_id
-    if not column.mode.counts:
-        return
-    metrics.column_sizes[key] = int(chunks.total_compressed_size.sum())
-    if leaf.max_rep:
-        return
-    usable = usable_statistics(footer, chunks)
-    nulls = column.nulls(np.zeros_like(chunks.num_values) if leaf.max_def == 0 else usable.null_count)
-    nans = column.nans(footer.num_row_groups)
-    metrics.value_counts[key] = int(chunks.num_values.sum())
-    if (nulls >= 0).all():
-        metrics.null_value_counts[key] = int(nulls.sum())
-    if column.is_float and (nans >= 0).all():
-        metrics.nan_value_counts[key] = int(nans.sum())
-    if not column.mode.bounds or not comparable(leaf, column.type):
-        return
-    # Row groups that may have values other than null and NaN.
-    ordinary = (nulls < 0) | (chunks.num_values > nulls + np.maximum(nans, 0))
-    for side, raw, found in (
-        (Side.LOWER, usable.lower, metrics.lower_bounds),
-        (Side.UPPER, usable.upper, metrics.upper_bounds),
-    ):
-        value = _reduced(column, side, decode_bound(leaf, column.type, raw, side), ordinary)
-        bound = None if value is None else single_value(column.type, value, side, column.mode.width)
-        if bound is not None:
-            found[key] = bound
-
-
-def _reduced(column: _Column, side: Side, bound: Bound, ordinary: Mask) -> Any:
+def _extreme(
+    type_: PrimitiveType, side: Side, bound: Bound, ordinary: Mask, long_bounds: Sequence[tuple[Any, Any] | None]
+) -> Any:
     """The minimum or maximum of the row groups' bounds; ``None`` unless every row group with values has one."""
-    at = 0 if side is Side.LOWER else 1
-    seen = [group.long_bounds[column.field_id][at] for group in column.groups if column.field_id in group.long_bounds]
-    covered = bound.valid.copy()
-    for number, group in enumerate(column.groups):
-        covered[number] |= column.field_id in group.long_bounds
-    if not (covered | ~ordinary).all():
+    covered = bound.valid | ~ordinary
+    for number, pair in enumerate(long_bounds):
+        covered[number] |= pair is not None
+    if not covered.all():
         return None
+    seen = [pair[0 if side is Side.LOWER else 1] for pair in long_bounds if pair is not None]
     values = bound.values if isinstance(bound.values, pa.Array) else pa.array(bound.values)
     values = values.filter(pa.array(bound.valid & ordinary))
     if len(values):
-        extreme = (pc.min if side is Side.LOWER else pc.max)(values).as_py()
-        seen.append(from_physical(column.type, extreme))
+        seen.append(from_physical(type_, (pc.min if side is Side.LOWER else pc.max)(values).as_py()))
     if not seen:
         return None
     return min(seen) if side is Side.LOWER else max(seen)
@@ -169,7 +142,12 @@ def single_value(type_: PrimitiveType, value: Any, side: Side, width: int | None
             text = value if width is None or len(value) <= width else _cut_text(value, width, side)
             return None if text is None else text.encode()
         case BinaryType():
-            return bytes(value) if width is None or len(value) <= width else _cut_bytes(value, width, side)
+            if width is None or len(value) <= width:
+                return bytes(value)
+            if side is Side.LOWER:
+                return bytes(value[:width])
+            raisable = value[:width].rstrip(b"\xff")
+            return raisable[:-1] + bytes([raisable[-1] + 1]) if raisable else None
         case FloatType() | DoubleType() if value == 0:
             return to_bytes(type_, -0.0 if side is Side.LOWER else 0.0)
         case DecimalType():
@@ -178,6 +156,7 @@ def single_value(type_: PrimitiveType, value: Any, side: Side, width: int | None
 
 
 def _cut_text(value: str, width: int, side: Side) -> str | None:
+    """The first characters: as an upper bound with the last one raised that can be."""
     kept = value[:width]
     if side is Side.LOWER:
         return kept
@@ -187,17 +166,6 @@ def _cut_text(value: str, width: int, side: Side) -> str | None:
         if point <= _LAST_CODE_POINT:
             return kept[:at] + chr(point)
     return None
-
-
-def _cut_bytes(value: bytes, width: int, side: Side) -> bytes | None:
-    kept = value[:width]
-    if side is Side.LOWER:
-        return kept
-    raisable = kept.rstrip(b"\xff")
-    return raisable[:-1] + bytes([raisable[-1] + 1]) if raisable else None
-
-
-# Converts written files to a columnar ``EntriesTable`` of manifest entries.
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,9 +187,7 @@ class FileEntry:
 
 
 def added_entries(
-    files: Sequence[FileEntry],
-    union: UnionPartitionType,
-    partition_types: Mapping[int, PrimitiveType] | None = None,
+    files: Sequence[FileEntry], union: UnionPartitionType, partition_types: Mapping[int, PrimitiveType] | None = None
 ) -> EntriesTable:
     """Entries with status ADDED; snapshot id and sequence numbers are null, to be inherited from the commit."""
     plain = {
@@ -240,29 +206,20 @@ def added_entries(
     }
     columns = {name: pa.array(values, ENTRY_TYPES[name]) for name, values in plain.items()}
     for name in STAT_MAPS:
-        columns[name] = pa.array([_pairs(file.metrics, name) for file in files], ENTRY_TYPES[name])
+        maps = [None if file.metrics is None else sorted(getattr(file.metrics, name).items()) for file in files]
+        columns[name] = pa.array(maps, ENTRY_TYPES[name])
     types = {field.id: field.bound.column.type for field in union.fields} | dict(partition_types or {})
     for field_id, type_ in types.items():
         values = [file.partition.values.get(field_id) for file in files]
-        columns[partition_column(field_id)] = _partition_values(values, field_id, type_)
+        if isinstance(type_, UnknownType) and any(value is not None for value in values):
+            # The type of the source column, and with it the encoding of its values, is unknown.
+            raise UnsupportedError(
+                f"the source column of partition field {field_id} is in no schema of the table, so its values cannot "
+                "be written; write to a spec without it",
+                context={"field-id": field_id},
+            )
+        columns[partition_column(field_id)] = pa.array(values, partition_arrow_type(type_))
     return new_entries(columns, union, types)
-
-
-def _partition_values(values: Sequence[Any], field_id: int, type_: PrimitiveType) -> pa.Array:
-    # The source column of the field is in no schema any more, so its type and the encoding of its values are unknown.
-    if isinstance(type_, UnknownType) and any(value is not None for value in values):
-        raise UnsupportedError(
-            f"the source column of partition field {field_id} is in no schema of the table, so its values cannot be "
-            "written; write to a spec without it",
-            context={"field-id": field_id},
-        )
-    return pa.array(values, partition_arrow_type(type_))
-
-
-def _pairs(metrics: FileMetrics | None, name: str) -> list[dict[str, Any]] | None:
-    if metrics is None:
-        return None
-    return [{"key": key, "value": value} for key, value in sorted(metrics.maps()[name].items())]
 
 
 def remove_written_files(entries: EntriesTable | None, files: TableFiles) -> None:

@@ -6,7 +6,7 @@ All three are collected per row group for the manifest entry of the file.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +20,7 @@ import pyarrow.types as pt
 from floeplan.metadata.files import TableFiles, writing
 from floeplan.parquet.footer.footer import ParquetFooter, decode_footer
 from floeplan.scan.projection import field_id
-from floeplan.write.options import WriteOptions
+from floeplan.write.target import WriteOptions
 
 _LONGEST_STATISTIC = 4096
 """pyarrow writes no statistics for values longer than this."""
@@ -32,19 +32,19 @@ _SAMPLE, _FEW, _MOSTLY = 1 << 15, 1 << 10, 0.9
 class RowGroupMetrics:
     """Metrics of one row group by field id: nulls, NaN, and the bounds of columns with long values."""
 
-    null_counts: Mapping[int, int]
-    nan_counts: Mapping[int, int]
-    long_bounds: Mapping[int, tuple[Any, Any]]
+    null_counts: dict[int, int]
+    nan_counts: dict[int, int]
+    long_bounds: dict[int, tuple[Any, Any]]
 
     @classmethod
     def merged(cls, parts: Iterable[RowGroupMetrics]) -> RowGroupMetrics:
         """Merge the metrics of disjoint columns of one row group."""
-        nulls, nans, bounds = dict[int, int](), dict[int, int](), dict[int, tuple[Any, Any]]()
+        merged = cls({}, {}, {})
         for part in parts:
-            nulls.update(part.null_counts)
-            nans.update(part.nan_counts)
-            bounds.update(part.long_bounds)
-        return cls(nulls, nans, bounds)
+            merged.null_counts.update(part.null_counts)
+            merged.nan_counts.update(part.nan_counts)
+            merged.long_bounds.update(part.long_bounds)
+        return merged
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,10 @@ class ParquetFile:
             self._writer.close()
             size = self.size
             self._sink.close()
-        return WrittenFile(self.path, size, _footer(self._metadata[0], self.path, size), tuple(self._groups))
+        encoded = pa.BufferOutputStream()
+        self._metadata[0].write_metadata_file(encoded)
+        footer = decode_footer(encoded.getvalue().to_pybytes()[4:-8], self.path, size)
+        return WrittenFile(self.path, size, footer, tuple(self._groups))
 
     def discard(self) -> None:
         """Abort and remove the file."""
@@ -129,15 +132,13 @@ def high_cardinality_columns(rows: pa.Table) -> frozenset[str]:
     """Primitive columns whose values are nearly all distinct, so that a dictionary would only add bytes."""
     # Sample over the whole table: in sorted rows, neighbouring values repeat.
     sample = rows.take(pa.array(np.arange(0, rows.num_rows, max(1, rows.num_rows // _SAMPLE))))
-    columns = zip(sample.column_names, sample.columns, strict=True)
-    return frozenset(name for name, column in columns if _hardly_repeats(column))
-
-
-def _hardly_repeats(sample: pa.ChunkedArray) -> bool:
-    if pt.is_nested(sample.type) or pt.is_boolean(sample.type) or isinstance(sample.type, pa.BaseExtensionType):
-        return False
-    values = len(sample) - sample.null_count
-    return bool(values >= _FEW and pc.count_distinct(sample).as_py() > _MOSTLY * values)
+    found = set()
+    for name, column in zip(sample.column_names, sample.columns, strict=True):
+        type_, values = column.type, len(column) - column.null_count
+        plain = not (pt.is_nested(type_) or pt.is_boolean(type_) or isinstance(type_, pa.BaseExtensionType))
+        if plain and values >= _FEW and pc.count_distinct(column).as_py() > _MOSTLY * values:
+            found.add(name)
+    return frozenset(found)
 
 
 def _settings(options: WriteOptions, first: pa.Table, plain: frozenset[str]) -> dict[str, Any]:
@@ -177,26 +178,20 @@ def _paths(field: pa.Field, name: str, path: str) -> Iterator[tuple[str, str]]:
         yield from _paths(child, f"{name}.", f"{below}.")
 
 
-def _footer(metadata: Any, path: str, size: int) -> ParquetFooter:
-    sink = pa.BufferOutputStream()
-    metadata.write_metadata_file(sink)
-    return decode_footer(sink.getvalue().to_pybytes()[4:-8], path, size)
-
-
 def row_group_metrics(rows: pa.Table) -> RowGroupMetrics:
     """Compute the metrics of the rows of one row group."""
-    null_counts: dict[int, int] = {}
-    nan_counts: dict[int, int] = {}
-    long_bounds: dict[int, tuple[Any, Any]] = {}
+    metrics = RowGroupMetrics({}, {}, {})
     for field, column in zip(rows.schema, rows.columns, strict=True):
         for key, values in _leaves(field, column):
-            null_counts[key] = values.null_count
+            metrics.null_counts[key] = values.null_count
             if pt.is_floating(values.type):
-                nan_counts[key] = pc.sum(pc.is_nan(values)).as_py() or 0
-            elif _has_long_values(values):
-                found = pc.min_max(values).as_py()
-                long_bounds[key] = found["min"], found["max"]
-    return RowGroupMetrics(null_counts, nan_counts, long_bounds)
+                metrics.nan_counts[key] = pc.sum(pc.is_nan(values)).as_py() or 0
+            elif pt.is_large_string(values.type) or pt.is_large_binary(values.type):
+                longest = pc.max(pc.binary_length(values)).as_py() if values.nbytes > _LONGEST_STATISTIC else 0
+                if (longest or 0) > _LONGEST_STATISTIC:
+                    found = pc.min_max(values).as_py()
+                    metrics.long_bounds[key] = found["min"], found["max"]
+    return metrics
 
 
 def _leaves(field: pa.Field, values: pa.ChunkedArray) -> Iterator[tuple[int, pa.ChunkedArray]]:
@@ -207,9 +202,3 @@ def _leaves(field: pa.Field, values: pa.ChunkedArray) -> Iterator[tuple[int, pa.
             yield from _leaves(field.type.field(at), pc.struct_field(values, [at]))
     elif key is not None and not pt.is_nested(field.type):
         yield key, values
-
-
-def _has_long_values(values: pa.ChunkedArray) -> bool:
-    if not (pt.is_large_string(values.type) or pt.is_large_binary(values.type)):
-        return False
-    return values.nbytes > _LONGEST_STATISTIC and (pc.max(pc.binary_length(values)).as_py() or 0) > _LONGEST_STATISTIC

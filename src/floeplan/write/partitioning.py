@@ -3,6 +3,11 @@
 The partition of a row is the tuple of the spec's transforms of its source columns. As in Java, NaN equals itself and
 -0.0 differs from 0.0. Sorting follows the table's sort order: each key ascending or descending with nulls first or
 last, floating point in Java's total order (-0.0 before 0.0, NaN last).
+
+Rows are sorted by sorting one 64-bit integer per row. The integer holds a prefix of the keys, as many bits as fit,
+followed by the row number: sorting these integers, which NumPy vectorizes, sorts the rows and is stable. Rows with
+equal prefixes whose keys may differ are then sorted by all keys. A prefix never contradicts the keys: of two rows the
+one with the smaller prefix has the smaller keys.
 """
 
 from __future__ import annotations
@@ -17,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 from pyiceberg.schema import Schema
-from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrder
+from pyiceberg.table.sorting import NullOrder, SortDirection, SortOrder
 from pyiceberg.transforms import TruncateTransform, UnknownTransform, VoidTransform
 from pyiceberg.types import DecimalType, IntegerType, PrimitiveType
 
@@ -30,19 +35,8 @@ from floeplan.partition.transforms import Transform, apply_vector, integer_limit
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.evaluate import physical
 from floeplan.predicate.rows.arrow_columns import columns_of, decoded
-from floeplan.predicate.stats import Vector
 from floeplan.schemas import fields_by_id
-from floeplan.vectors import Mask, valid_mask
-
-# Sorts rows by several keys by sorting one 64-bit integer per row.
-#
-# The integer holds a prefix of the keys, as many bits as fit, followed by the row number: sorting these integers, which
-# NumPy vectorizes, sorts the rows and is stable. Rows with equal prefixes whose keys may differ are then sorted by all
-# keys.
-#
-# Rule: a prefix never contradicts the keys: of two rows the one with the smaller prefix has the smaller keys. What does
-# not fit into the prefix is left to the second step.
-
+from floeplan.vectors import valid_mask
 
 RowNumbers: TypeAlias = npt.NDArray[np.uint32]
 """32 bits are enough for the rows of one task, and halve the memory of their order."""
@@ -66,7 +60,7 @@ class SortKey:
 
 @dataclass(frozen=True, slots=True)
 class KeyPrefix:
-    """RowNumbers in the order of a key, below ``1 << bits``; ``exact`` when equal numbers mean equal keys."""
+    """Integers in the order of a key, below ``1 << bits``; ``exact`` when equal numbers mean equal keys."""
 
     words: Words
     bits: int
@@ -76,8 +70,21 @@ class KeyPrefix:
 def sorted_row_numbers(keys: Sequence[SortKey]) -> RowNumbers:
     """The row numbers in the order of their keys; the sort is stable."""
     numbers, exact, same = sort_by_prefixes(map(key_prefix, keys), len(keys[0].values))
-    if not exact and same.any():
-        _sort_equal_prefixes(numbers, same, keys)
+    if exact or not same.any():
+        return numbers
+    # Sort the rows whose prefixes are equal by all their keys; ``run`` keeps each run of equal prefixes in its place.
+    positions = np.flatnonzero(np.append(False, same) | np.append(same, False))
+    rows = pa.array(numbers[positions])
+    columns: dict[str, pa.Array] = {"run": pa.array(np.cumsum(~np.append(False, same)[positions]))}
+    wanted = [("run", "ascending")]
+    for number, key in enumerate(keys):
+        values = key.values.take(rows)
+        if values.null_count:
+            columns[f"null{number}"] = values.is_null().cast(pa.int8())
+            wanted.append((f"null{number}", "descending" if key.nulls_first else "ascending"))
+        columns[f"key{number}"] = values
+        wanted.append((f"key{number}", "descending" if key.descending else "ascending"))
+    numbers[positions] = numbers[positions][np.asarray(pc.sort_indices(pa.table(columns), sort_keys=wanted))]
     return numbers
 
 
@@ -115,23 +122,6 @@ def sort_by_prefixes(beginnings: Iterable[KeyPrefix], rows: int) -> tuple[RowNum
     return numbers, exact, packed[1:] == packed[:-1]
 
 
-def _sort_equal_prefixes(numbers: RowNumbers, same: Mask, keys: Sequence[SortKey]) -> None:
-    """Sort rows with equal prefixes by all their keys, in place."""
-    positions = np.flatnonzero(np.append(False, same) | np.append(same, False))
-    run = np.cumsum(~np.append(False, same)[positions])
-    rows = pa.array(numbers[positions])
-    columns: dict[str, pa.Array] = {"run": pa.array(run)}
-    wanted = [("run", "ascending")]
-    for number, key in enumerate(keys):
-        values = key.values.take(rows)
-        if values.null_count:
-            columns[f"null{number}"] = values.is_null().cast(pa.int8())
-            wanted.append((f"null{number}", "descending" if key.nulls_first else "ascending"))
-        columns[f"key{number}"] = values
-        wanted.append((f"key{number}", "descending" if key.descending else "ascending"))
-    numbers[positions] = numbers[positions][np.asarray(pc.sort_indices(pa.table(columns), sort_keys=wanted))]
-
-
 def key_prefix(key: SortKey) -> KeyPrefix:
     """The prefix of a key that fits into a word, with nulls first or last."""
     values = key.values
@@ -151,28 +141,27 @@ def key_prefix(key: SortKey) -> KeyPrefix:
 
 def _ascending(values: pa.Array) -> KeyPrefix:
     """The prefix of values without nulls, ascending."""
+    type_ = values.type
     if not len(values):
         return KeyPrefix(np.zeros(0, dtype=np.uint64), 0, True)
-    if pt.is_boolean(values.type):
-        values = values.cast(pa.int64())
-    if pt.is_integer(values.type):
-        return _of_integers(_signed(np.asarray(values)))
-    if pt.is_decimal128(values.type):
-        return _of_decimals(values)
-    if pt.is_fixed_size_binary(values.type):
-        values = values.cast(pa.binary())
-    if pt.is_large_string(values.type) or pt.is_string(values.type) or pt.is_large_binary(values.type):
-        return _of_texts(values.cast(pa.large_binary()))
-    if pt.is_binary(values.type):
+    if pt.is_boolean(type_):
+        return _of_integers(np.asarray(values.cast(pa.int64())))
+    if pt.is_integer(type_):
+        numbers = np.asarray(values)
+        if numbers.dtype == np.uint64:  # the same order as int64
+            numbers = (numbers ^ np.uint64(1 << 63)).view(np.int64)
+        return _of_integers(numbers.astype(np.int64, copy=False))
+    if pt.is_decimal128(type_):
+        # Unscaled values if all fit into 64 bits, else their upper halves.
+        halves = np.frombuffer(values.buffers()[1], dtype=np.int64)[2 * values.offset :][: 2 * len(values)]
+        lower, upper = halves[::2], halves[1::2]
+        fits = np.array_equal(lower >> 63, upper)
+        return _of_integers(np.ascontiguousarray(lower if fits else upper), exact=fits)
+    if pt.is_fixed_size_binary(type_):
+        return _of_texts(values.cast(pa.binary()).cast(pa.large_binary()))
+    if pt.is_large_string(type_) or pt.is_string(type_) or pt.is_large_binary(type_) or pt.is_binary(type_):
         return _of_texts(values.cast(pa.large_binary()))
     return KeyPrefix(np.zeros(len(values), dtype=np.uint64), 0, False)
-
-
-def _signed(numbers: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.int64]:
-    """Integers of any width as int64 of the same order."""
-    if numbers.dtype == np.uint64:
-        return (numbers ^ np.uint64(1 << 63)).view(np.int64)
-    return numbers.astype(np.int64, copy=False)
 
 
 def _of_integers(numbers: npt.NDArray[np.int64], exact: bool = True) -> KeyPrefix:
@@ -183,15 +172,6 @@ def _of_integers(numbers: npt.NDArray[np.int64], exact: bool = True) -> KeyPrefi
     return KeyPrefix(np.asarray(words), span.bit_length(), exact)
 
 
-def _of_decimals(values: pa.Array) -> KeyPrefix:
-    """Unscaled values if all fit into 64 bits, else their upper halves."""
-    halves = np.frombuffer(values.buffers()[1], dtype=np.int64)[2 * values.offset :][: 2 * len(values)]
-    lower, upper = halves[::2], halves[1::2]
-    if np.array_equal(lower >> 63, upper):
-        return _of_integers(np.ascontiguousarray(lower))
-    return _of_integers(np.ascontiguousarray(upper), exact=False)
-
-
 def _of_texts(values: pa.Array) -> KeyPrefix:
     """The rank of strings that repeat, else the bytes after their common prefix."""
     sample = values.take(pa.array(np.arange(0, len(values), -(-len(values) // _SAMPLE))))
@@ -199,32 +179,19 @@ def _of_texts(values: pa.Array) -> KeyPrefix:
         encoded = values.dictionary_encode()
         ranks = np.asarray(pc.rank(encoded.dictionary, tiebreaker="dense")).astype(np.int64)
         return _of_integers(ranks[np.asarray(encoded.indices)])
-    ends = pc.min_max(values).as_py()
-    return _of_integers(
-        (_prefixes(values, _common(ends["min"], ends["max"])) ^ np.uint64(1 << 63)).view(np.int64), False
-    )
-
-
-def _common(one: bytes, other: bytes) -> int:
-    """The length of the common prefix of two strings, and so of all between them."""
-    shorter = min(len(one), len(other))
-    differ = (at for at in range(shorter) if one[at] != other[at])
-    return next(differ, shorter)
-
-
-def _prefixes(values: pa.Array, skipped: int) -> Words:
-    """Eight bytes of every string after ``skipped`` bytes, padded with zeros, as big-endian integers."""
+    # The common prefix of the smallest and the largest string is that of all strings between them.
+    first, last = pc.min_max(values).as_py().values()
+    differing = (at for at, (one, other) in enumerate(zip(first, last, strict=False)) if one != other)
+    skipped = next(differing, min(len(first), len(last)))
+    # Eight bytes of every string after it, padded with zeros, as big-endian integers.
     offsets = np.frombuffer(values.buffers()[1], dtype=np.int64)[values.offset :][: len(values) + 1]
     data = np.frombuffer(values.buffers()[2] or b"\x00", dtype=np.uint8)
     words = np.zeros(len(values), dtype=np.uint64)
-    starts, ends = offsets[:-1] + skipped, offsets[1:]
+    starts, stops = offsets[:-1] + skipped, offsets[1:]
     for at in range(_PREFIX_BYTES):
         byte = data[np.minimum(starts + at, len(data) - 1)].astype(np.uint64)
-        words = words << np.uint64(8) | np.where(starts + at < ends, byte, np.uint64(0))
-    return words
-
-
-# Splitting rows by partition.
+        words = words << np.uint64(8) | np.where(starts + at < stops, byte, np.uint64(0))
+    return _of_integers((words ^ np.uint64(1 << 63)).view(np.int64), exact=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,16 +269,12 @@ def transformed(rows: pa.Table, schema: Schema, source_id: int, transform: Trans
     result = partition_arrow_type(result_type(transform, source))
     if isinstance(transform, VoidTransform):
         return pa.nulls(rows.num_rows, result)
-    values = _physical_column(rows, schema, source_id, source)
-    found = _within_type(apply_vector(transform, source, _vector(values.drop_null())), transform, source)
-    if values.null_count:
-        valid = valid_mask(values)
-        found = found.take(pa.array(np.cumsum(valid) - 1, mask=~valid))
-    return found if found.type == result else found.cast(result)
-
-
-def _within_type(labels: Vector, transform: Transform, source: PrimitiveType) -> pa.Array:
-    """Fit results into their type: truncated integers wrap around as in Java, decimals out of range are an error."""
+    column = decoded(columns_of(rows, schema)(source_id)).combine_chunks()
+    values = to_physical(source, column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column)
+    known = values.drop_null()
+    numeric = pt.is_integer(known.type) or pt.is_floating(known.type)
+    labels = apply_vector(transform, source, np.asarray(known) if numeric else known)
+    # Fit results into their type: truncated integers wrap around as in Java, decimals out of range are an error.
     limits = integer_limits(source)
     if isinstance(source, IntegerType) and isinstance(labels, np.ndarray):
         labels = labels.astype(np.int32).astype(np.int64)
@@ -322,19 +285,11 @@ def _within_type(labels: Vector, transform: Transform, source: PrimitiveType) ->
                 f"{lost} rows have a {source} whose partition value under {transform} is beyond that type",
                 context={"type": str(source), "transform": str(transform)},
             )
-    return number_array(labels, None) if isinstance(labels, np.ndarray) else labels
-
-
-def _physical_column(rows: pa.Table, schema: Schema, source_id: int, type_: PrimitiveType) -> pa.Array:
-    column = decoded(columns_of(rows, schema)(source_id)).combine_chunks()
-    whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    return to_physical(type_, whole)
-
-
-def _vector(values: pa.Array) -> Vector:
-    if pa.types.is_integer(values.type) or pa.types.is_floating(values.type):
-        return np.asarray(values)
-    return values
+    found = number_array(labels, None) if isinstance(labels, np.ndarray) else labels
+    if values.null_count:
+        valid = valid_mask(values)
+        found = found.take(pa.array(np.cumsum(valid) - 1, mask=~valid))
+    return found if found.type == result else found.cast(result)
 
 
 def sort_rows(rows: pa.Table, schema: Schema, order: SortOrder) -> pa.Table:
@@ -346,16 +301,23 @@ def sort_rows(rows: pa.Table, schema: Schema, order: SortOrder) -> pa.Table:
 
 def sort_row_numbers(rows: pa.Table, schema: Schema, order: SortOrder) -> RowNumbers:
     """The row numbers in sort order; the sort is stable."""
-    return sorted_row_numbers(
-        [
-            SortKey(
-                _sortable(rows, schema, field),
-                descending=field.direction is SortDirection.DESC,
-                nulls_first=field.null_order is NullOrder.NULLS_FIRST,
+    keys = []
+    for field in order.fields:
+        if field.source_id not in fields_by_id(schema):
+            raise UnknownColumnError(
+                f"the sort order uses field id {field.source_id}, which the schema does not have",
+                context={"source-id": field.source_id},
             )
-            for field in order.fields
-        ]
-    )
+        values = transformed(rows, schema, field.source_id, field.transform)
+        if pt.is_floating(values.type):
+            # Java's total order: integers of the same order, with one bit pattern for NaN.
+            numbers = np.asarray(values.fill_null(0.0)).astype(np.float64)
+            bits = np.where(np.isnan(numbers), np.nan, numbers).view(np.int64)
+            ordered = np.where(bits < 0, bits ^ np.int64(np.iinfo(np.int64).max), bits)
+            values = number_array(ordered, valid_mask(values) if values.null_count else None)
+        descending = field.direction is SortDirection.DESC
+        keys.append(SortKey(values, descending, nulls_first=field.null_order is NullOrder.NULLS_FIRST))
+    return sorted_row_numbers(keys)
 
 
 def take_rows(rows: pa.Table, numbers: pa.Array) -> pa.Table:
@@ -363,21 +325,3 @@ def take_rows(rows: pa.Table, numbers: pa.Array) -> pa.Table:
     # Column by column from one contiguous chunk, which is faster than taking from many chunks.
     columns = [rows.select([at]).combine_chunks().take(numbers).column(0) for at in range(rows.num_columns)]
     return pa.Table.from_arrays(columns, schema=rows.schema)
-
-
-def _sortable(rows: pa.Table, schema: Schema, field: SortField) -> pa.Array:
-    if field.source_id not in fields_by_id(schema):
-        raise UnknownColumnError(
-            f"the sort order uses field id {field.source_id}, which the schema does not have",
-            context={"source-id": field.source_id},
-        )
-    values = transformed(rows, schema, field.source_id, field.transform)
-    return _total_order(values) if pa.types.is_floating(values.type) else values
-
-
-def _total_order(values: pa.Array) -> pa.Array:
-    """Floating-point values as integers of the same order."""
-    numbers = np.asarray(values.fill_null(0.0)).astype(np.float64)
-    bits = np.where(np.isnan(numbers), np.nan, numbers).view(np.int64)
-    ordered = np.where(bits < 0, bits ^ np.int64(np.iinfo(np.int64).max), bits)
-    return number_array(ordered, valid_mask(values) if values.null_count else None)

@@ -14,10 +14,8 @@ from __future__ import annotations
 import array
 import json
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from functools import partial
 from importlib.metadata import version
 from typing import TypeAlias
 
@@ -37,7 +35,7 @@ from floeplan.scan.file_rows import FileRows
 from floeplan.scan.model import FileScan
 from floeplan.scan.projection import FIELD_ID
 from floeplan.write.metrics import FileEntry, FileMetrics, added_entries
-from floeplan.write.parquet_file import ParquetFile, WrittenFile
+from floeplan.write.parquet_file import ParquetFile
 from floeplan.write.partitioning import FilePartition, partitions_of
 from floeplan.write.target import WriteTarget
 
@@ -53,22 +51,25 @@ _BYTES_PER_POSITION = 8
 _ONE_BITMAP = struct.pack("<QI", 1, 0)
 """The prefix that makes a serialized 32-bit bitmap a 64-bit one: number of bitmaps, high bits of the first."""
 _THREADS = 8
+_MAGIC = b"PFA1"
+_NO_FLAGS = bytes(4)
+_ROW_POSITION = 2147483645
+"""The field id of ``_pos``."""
 
 
 def merge_positions(*parts: Positions) -> BitMap64:
     """The union of several sets of positions."""
     merged = BitMap64()
     for part in parts:
-        merged |= part if isinstance(part, BitMap64) else _bitmap(part)
+        if isinstance(part, BitMap64):
+            merged |= part
+        elif (part >> 32).any():
+            merged |= BitMap64(array.array("Q", part.astype(np.uint64).tobytes()))
+        else:
+            # Building a 32-bit bitmap and prefixing its serialization takes half the time of building a 64-bit one.
+            low = BitMap(array.array("I", part.astype(np.uint32).tobytes()))
+            merged |= BitMap64.deserialize(_ONE_BITMAP + low.serialize())
     return merged
-
-
-def _bitmap(rows: npt.NDArray[np.integer]) -> BitMap64:
-    if (rows >> 32).any():
-        return BitMap64(array.array("Q", rows.astype(np.uint64).tobytes()))
-    # Building a 32-bit bitmap and prefixing its serialization takes half the time of building a 64-bit one.
-    low = BitMap(array.array("I", rows.astype(np.uint32).tobytes()))
-    return BitMap64.deserialize(_ONE_BITMAP + low.serialize())
 
 
 def write_position_deletes(
@@ -88,11 +89,7 @@ def write_position_deletes(
         file_name_token: The prefix of file names.
         per_file: One delete file per data file; by default the table's ``write.delete.granularity``.
     """
-    if target.format_version != 2:
-        raise UnsupportedError(
-            f"position delete files require format 2, and the table has format {target.format_version}",
-            context={"format-version": target.format_version},
-        )
+    _check_format(target, "position delete files", 2, target.format_version == 2)
     alone = target.options.delete_per_file if per_file is None else per_file
     paths: list[str] = data.path.to_pylist()
     partitions = partitions_of(data, target.union)
@@ -102,22 +99,17 @@ def write_position_deletes(
     def write(number: int, rows: list[int]) -> FileEntry:
         location = target.new_location(f"{name}-{number:05d}-deletes.parquet", partitions[rows[0]].key)
         deletes = [(paths[row], sets[row]) for row in rows]
-        return _entry(_write(target, location, deletes), partitions[rows[0]], deletes)
+        return _write(target, location, partitions[rows[0]], deletes)
 
-    groups = list(_together(target, partitions, paths, sets, alone))
-    entries = _all_or_none(target, [partial(write, at + 1, rows) for at, rows in enumerate(groups)])
-    return added_entries(entries, target.union, data.partition_types)
-
-
-def _all_or_none(target: WriteTarget, jobs: Sequence[Callable[[], FileEntry]]) -> list[FileEntry]:
-    """Run all jobs on a thread pool; if one fails, remove the files of the others."""
+    groups = _share_files(target, partitions, paths, sets, alone)
     with ThreadPoolExecutor(_THREADS, "floeplan-deletes") as pool:
-        futures = [pool.submit(job) for job in jobs]
-        failed = next((future for future in futures if future.exception() is not None), None)
+        futures = [pool.submit(write, number, rows) for number, rows in enumerate(groups, start=1)]
+    # All or none: if one file cannot be written, remove the others.
+    failed = next((future for future in futures if future.exception() is not None), None)
     if failed is not None:
         target.files.remove(future.result().path for future in futures if future.exception() is None)
         failed.result()
-    return [future.result() for future in futures]
+    return added_entries([future.result() for future in futures], target.union, data.partition_types)
 
 
 def write_deletion_vectors(
@@ -132,11 +124,7 @@ def write_deletion_vectors(
             without any get no vector.
         file_name_token: The prefix of the file name.
     """
-    if target.format_version < 3:
-        raise UnsupportedError(
-            f"deletion vectors require format 3, and the table has format {target.format_version}",
-            context={"format-version": target.format_version},
-        )
+    _check_format(target, "deletion vectors", 3, target.format_version >= 3)
     paths: list[str] = data.path.to_pylist()
     partitions = partitions_of(data, target.union)
     sets = [merge_positions(found) for found in positions]
@@ -145,8 +133,7 @@ def write_deletion_vectors(
         return added_entries([], target.union, data.partition_types)
     for row in rows:
         sets[row].run_optimize()
-    blobs = [deletion_vector_blob(encode_deletion_vector(sets[row]), paths[row], len(sets[row])) for row in rows]
-    encoded, locations = puffin_file(blobs)
+    encoded, locations = encode_puffin([(paths[row], sets[row]) for row in rows])
     location = target.new_location(f"{target.file_name(file_name_token)}-deletes.puffin")
     write_file(location, encoded, target.io)
     entries = [
@@ -166,7 +153,44 @@ def write_deletion_vectors(
     return added_entries(entries, target.union, data.partition_types)
 
 
-def _together(
+def _check_format(target: WriteTarget, what: str, needed: int, fits: bool) -> None:
+    if not fits:
+        raise UnsupportedError(
+            f"{what} require format {needed}, and the table has format {target.format_version}",
+            context={"format-version": target.format_version},
+        )
+
+
+def encode_puffin(vectors: Sequence[tuple[str, BitMap64]]) -> tuple[bytes, list[tuple[int, int]]]:
+    """Encode the deletion vectors of data files as a Puffin file, and return offset and length of each blob.
+
+    Layout: magic, blobs, then the footer: magic, JSON payload, its length, 4 bytes of flags, magic; little-endian. The
+    Puffin specification requires the field id of ``_pos``, the snapshot id and sequence number -1, and the properties.
+    """
+    parts, described, locations, offset = [_MAGIC], [], [], len(_MAGIC)
+    for path, positions in vectors:
+        data = encode_deletion_vector(positions)
+        described.append(
+            {
+                "type": "deletion-vector-v1",
+                "fields": [_ROW_POSITION],
+                "snapshot-id": -1,
+                "sequence-number": -1,
+                "offset": offset,
+                "length": len(data),
+                "properties": {"referenced-data-file": path, "cardinality": str(len(positions))},
+            }
+        )
+        parts.append(data)
+        locations.append((offset, len(data)))
+        offset += len(data)
+    footer = {"blobs": described, "properties": {"created-by": f"Floeplan {version('floeplan')}"}}
+    payload = json.dumps(footer, separators=(",", ":")).encode()
+    tail = _MAGIC + payload + struct.pack("<i", len(payload)) + _NO_FLAGS + _MAGIC
+    return b"".join([*parts, tail]), locations
+
+
+def _share_files(
     target: WriteTarget, partitions: list[FilePartition], paths: list[str], sets: list[BitMap64], alone: bool
 ) -> Iterator[list[int]]:
     """Group the data files that share a delete file: by path within a partition, up to the target size."""
@@ -187,40 +211,40 @@ def _together(
         yield group
 
 
-def _write(target: WriteTarget, location: str, deletes: list[tuple[str, BitMap64]]) -> WrittenFile:
+def _write(
+    target: WriteTarget, location: str, partition: FilePartition, deletes: list[tuple[str, BitMap64]]
+) -> FileEntry:
+    """Write one position delete file for one or several data files."""
     # Paths are dictionary-encoded, positions are not: they are nearly all distinct.
     counts = np.array([len(found) for _, found in deletes])
     which = pa.array(np.repeat(np.arange(len(deletes), dtype=np.int32), counts))
     names = pa.DictionaryArray.from_arrays(which, pa.array([path for path, _ in deletes]))
     rows = np.concatenate([np.frombuffer(found.to_array(), dtype=np.uint64) for _, found in deletes])
     table = pa.table([names, pa.array(rows.astype(np.int64))], schema=_SCHEMA)
-    file = ParquetFile(target.files, location, target.delete_options, table, plain=frozenset({"pos"}))
+    opened = ParquetFile(target.files, location, target.delete_options, table, plain=frozenset({"pos"}))
     try:
-        file.write(table)
-        return file.close()
+        opened.write(table)
+        file = opened.close()
     except BaseException:
-        file.discard()
+        opened.discard()
         raise
-
-
-def _entry(file: WrittenFile, partition: FilePartition, deletes: list[tuple[str, BitMap64]]) -> FileEntry:
+    metrics = FileMetrics()
+    for key, leaf in file.footer.leaf_by_id.items():
+        metrics.column_sizes[key] = int(file.footer.chunks(leaf).total_compressed_size.sum())
     # Equal, untruncated bounds of the path mark a file-scoped delete file for engines that ignore
     # ``referenced_data_file``; a delete file for several data files has no bounds.
-    sizes = {
-        key: int(file.footer.chunks(leaf).total_compressed_size.sum()) for key, leaf in file.footer.leaf_by_id.items()
-    }
-    bounds: list[dict[int, bytes]] = [{}, {}]
     only = deletes[0][0] if len(deletes) == 1 else None
     if only is not None:
-        ends = (deletes[0][1].min(), deletes[0][1].max())
-        bounds = [{PATH_ID: only.encode(), POSITION_ID: to_bytes(LongType(), end)} for end in ends]
+        ends = deletes[0][1].min(), deletes[0][1].max()
+        for bounds, end in zip((metrics.lower_bounds, metrics.upper_bounds), ends, strict=True):
+            bounds |= {PATH_ID: only.encode(), POSITION_ID: to_bytes(LongType(), end)}
     return FileEntry(
         path=file.path,
         partition=partition,
         record_count=file.footer.num_rows,
         size=file.size,
         content=Content.POSITION_DELETES,
-        metrics=FileMetrics(column_sizes=sizes, lower_bounds=bounds[0], upper_bounds=bounds[1]),
+        metrics=metrics,
         split_offsets=file.footer.chunks(0).start.tolist(),
         referenced_data_file=only,
     )
@@ -274,54 +298,3 @@ class PositionDeleteCollector:
         )
         write = write_deletion_vectors if self._vectors else write_position_deletes
         return write(self._target, data, self._positions, file_name_token=token)
-
-
-_MAGIC = b"PFA1"
-_NO_FLAGS = bytes(4)
-_ROW_POSITION = 2147483645
-"""The field id of ``_pos``, which Puffin requires for deletion vectors."""
-DELETION_VECTOR = "deletion-vector-v1"
-
-
-@dataclass(frozen=True, slots=True)
-class Blob:
-    """A Puffin blob with its metadata."""
-
-    data: bytes
-    type: str
-    fields: tuple[int, ...]
-    properties: Mapping[str, str]
-
-
-def deletion_vector_blob(data: bytes, data_file: str, cardinality: int) -> Blob:
-    """The blob of an encoded deletion vector, with the metadata that the Puffin specification requires."""
-    properties = {"referenced-data-file": data_file, "cardinality": str(cardinality)}
-    return Blob(data, DELETION_VECTOR, (_ROW_POSITION,), properties)
-
-
-def puffin_file(blobs: Sequence[Blob]) -> tuple[bytes, list[tuple[int, int]]]:
-    """Encode a Puffin file, and return offset and length of each blob; snapshot id and sequence number are -1.
-
-    Layout: magic, blobs, then the footer: magic, JSON payload, its length, 4 bytes of flags, magic; little-endian.
-    """
-    locations = []
-    offset = len(_MAGIC)
-    for blob in blobs:
-        locations.append((offset, len(blob.data)))
-        offset += len(blob.data)
-    described = [
-        {
-            "type": blob.type,
-            "fields": list(blob.fields),
-            "snapshot-id": -1,
-            "sequence-number": -1,
-            "offset": start,
-            "length": length,
-            "properties": dict(blob.properties),
-        }
-        for blob, (start, length) in zip(blobs, locations, strict=True)
-    ]
-    footer = {"blobs": described, "properties": {"created-by": f"Floeplan {version('floeplan')}"}}
-    payload = json.dumps(footer, separators=(",", ":")).encode()
-    tail = _MAGIC + payload + struct.pack("<i", len(payload)) + _NO_FLAGS + _MAGIC
-    return b"".join([_MAGIC, *(blob.data for blob in blobs), tail]), locations

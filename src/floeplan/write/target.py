@@ -1,16 +1,26 @@
-"""``WriteTarget``: everything a task needs to write files of a table.
+"""``WriteTarget``: everything a task needs to write files of a table, with the table's write properties.
 
 A target is a picklable value without connections; it never loads the table again. Its spec may be any spec of the
 table, so that rows can be written in an older one.
+
+Names and defaults of properties are Iceberg's. Metrics modes follow Iceberg's MetricsConfig: ``none``, ``counts``,
+``truncate(n)`` or ``full`` per column. A column property wins. Without a configured default, ``truncate(16)`` applies
+to the first columns of a wide table only. Columns of the sort order with an order-preserving transform always have
+bounds.
+
+Fail-safe: a property with an invalid value is an error that names it, before a file is written.
 """
 
 from __future__ import annotations
 
+import math
+import re
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, cast
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property, partial
+from typing import Any, TypeVar, cast
 from urllib.parse import quote_plus
 
 import pyarrow as pa
@@ -20,15 +30,42 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.sorting import SortOrder
-from pyiceberg.types import NestedField, StructType, UnknownType, UUIDType
+from pyiceberg.types import (
+    IcebergType,
+    ListType,
+    MapType,
+    NestedField,
+    PrimitiveType,
+    StructType,
+    UnknownType,
+    UUIDType,
+)
 
+from floeplan.errors import InvalidOptionError
 from floeplan.metadata.files import TableFiles, TableLocations
-from floeplan.partition.fields import BoundField
 from floeplan.partition.key import PartitionKey
 from floeplan.partition.union import SpecProjection, UnionPartitionType
-from floeplan.predicate.literals import Value
 from floeplan.scan.projection import arrow_schema
-from floeplan.write.options import MetricsModes, WriteOptions
+from floeplan.text import parse_count
+
+T = TypeVar("T")
+
+_MIB = 1024 * 1024
+_CODECS = {
+    "uncompressed": "NONE",
+    "none": "NONE",
+    "snappy": "SNAPPY",
+    "gzip": "GZIP",
+    "brotli": "BROTLI",
+    "lz4": "LZ4",
+    "lz4_raw": "LZ4",
+    "zstd": "ZSTD",
+}
+_WITH_LEVEL = ("GZIP", "BROTLI", "ZSTD")
+_BLOOM = "write.parquet.bloom-filter"
+_METRICS_DEFAULT = "write.metadata.metrics.default"
+_METRICS_COLUMN = "write.metadata.metrics.column."
+_MOST_INFERRED = "write.metadata.metrics.max-inferred-column-defaults"
 
 
 @dataclass(frozen=True)
@@ -59,12 +96,7 @@ class WriteTarget:
 
     @classmethod
     def of(
-        cls,
-        table: Table,
-        *,
-        spec_id: int | None = None,
-        schema: Schema | None = None,
-        operation_id: str | None = None,
+        cls, table: Table, *, spec_id: int | None = None, schema: Schema | None = None, operation_id: str | None = None
     ) -> WriteTarget:
         """The target for a table, with its current schema and default spec unless others are given."""
         metadata = table.metadata
@@ -110,9 +142,8 @@ class WriteTarget:
     @cached_property
     def stored_schema(self) -> Schema:
         """The schema without columns of unknown type, which files do not store; the schema itself if it has none."""
-        if not _has_unknown(self.schema.fields):
-            return self.schema
-        return Schema(*_stored(self.schema.fields), schema_id=self.schema.schema_id)
+        stored = _stored_fields(self.schema.fields)
+        return self.schema if stored == self.schema.fields else Schema(*stored, schema_id=self.schema.schema_id)
 
     @cached_property
     def arrow_schema(self) -> pa.Schema:
@@ -124,7 +155,7 @@ class WriteTarget:
         provider = load_location_provider(self.location, dict(self.properties))
         if partition is None or not partition.partition:
             return provider.new_data_location(name)
-        path = _PartitionPath(partition_path(self.union.spec(partition.spec_id).fields, partition.partition))
+        path = _PartitionPath(self.union.spec(partition.spec_id), partition)
         return provider.new_data_location(name, cast(PyIcebergPartitionKey, path))
 
     def file_name(self, token: str) -> str:
@@ -141,51 +172,243 @@ class WriteTarget:
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
-@dataclass(frozen=True, slots=True)
 class _PartitionPath:
-    """The part of PyIceberg's PartitionKey that a location provider uses."""
+    """The part of PyIceberg's PartitionKey that a location provider uses.
 
-    path: str
+    The path is ``name=value/…`` in the human-readable form of each transform, URL-encoded as by Iceberg Java.
+    """
+
+    def __init__(self, spec: SpecProjection, partition: PartitionKey) -> None:
+        self._pairs = list(zip(spec.fields, partition.partition or (), strict=True))
 
     def to_path(self) -> str:
-        return self.path
+        parts = []
+        for bound, value in self._pairs:
+            if value is None:
+                text = "null"
+            elif isinstance(bound.column.type, UUIDType) and isinstance(value, bytes):
+                text = str(uuid.UUID(bytes=value))
+            else:
+                try:
+                    text = bound.transform.to_human_string(bound.column.type, value)
+                except (OverflowError, ValueError):  # a date outside of Python's calendar stays a number
+                    text = str(value)
+            escaped = (quote_plus(part, safe="*").replace("~", "%7E") for part in (bound.column.path[0], text))
+            parts.append("=".join(escaped))
+        return "/".join(parts)
 
 
-def partition_path(fields: tuple[BoundField, ...], values: tuple[Value | None, ...]) -> str:
-    """``name=value/…`` in the human-readable form of each transform, URL-encoded as by Iceberg Java."""
-    pairs = zip(fields, values, strict=True)
-    return "/".join(f"{_escaped(field.column.path[0])}={_escaped(_readable(field, value))}" for field, value in pairs)
-
-
-def _escaped(text: str) -> str:
-    return quote_plus(text, safe="*").replace("~", "%7E")
-
-
-def _readable(field: BoundField, value: Value | None) -> str:
-    """A human-readable partition value; a date outside of Python's calendar stays a number."""
-    if value is None:
-        return "null"
-    if isinstance(field.column.type, UUIDType) and isinstance(value, bytes):
-        return str(uuid.UUID(bytes=value))
-    try:
-        return field.transform.to_human_string(field.column.type, value)
-    except (OverflowError, ValueError):
-        return str(value)
-
-
-def _stored(fields: tuple[NestedField, ...]) -> list[NestedField]:
+def _stored_fields(schema_fields: tuple[NestedField, ...]) -> tuple[NestedField, ...]:
     kept = []
-    for field in fields:
-        match field.field_type:
-            case UnknownType():
-                continue
-            case StructType(fields=inner) if _has_unknown(inner):
-                kept.append(field.model_copy(update={"field_type": StructType(*_stored(inner))}))
-            case _:
-                kept.append(field)
-    return kept
+    for one in schema_fields:
+        if isinstance(one.field_type, StructType):
+            one = one.model_copy(update={"field_type": StructType(*_stored_fields(one.field_type.fields))})
+        if not isinstance(one.field_type, UnknownType):
+            kept.append(one)
+    return tuple(kept)
 
 
-def _has_unknown(fields: tuple[NestedField, ...]) -> bool:
-    types = [field.field_type for field in fields]
-    return any(isinstance(t, UnknownType) or (isinstance(t, StructType) and _has_unknown(t.fields)) for t in types)
+def _property(properties: Mapping[str, str], name: str, parse: Callable[[str], T], default: T) -> T:
+    """Parse one property; ``parse`` raises a ``ValueError`` that says what it must be."""
+    text = properties.get(name)
+    if text is None:
+        return default
+    try:
+        return parse(text.strip())
+    except ValueError as error:
+        raise InvalidOptionError(
+            f"table property {name} is set to {text!r}, but {error}", context={"property": name, "value": text}
+        ) from None
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError("must be a whole number above 0")
+    return int(text)
+
+
+def _whole(text: str) -> int:
+    count = parse_count(text)
+    if count is None:
+        raise ValueError("must be a whole number")
+    return count
+
+
+def _level(codec: str, text: str) -> int | None:
+    """A level the codec has; codecs without levels take none."""
+    if text.lower() == "null" or codec not in _WITH_LEVEL:
+        return None
+    lowest, highest = (getattr(pa.Codec, f"{end}_compression_level")(codec.lower()) for end in ("minimum", "maximum"))
+    if not re.fullmatch(r"-?\d+", text) or not lowest <= int(text) <= highest:
+        raise ValueError(f"must be a whole number from {lowest} to {highest} for {codec.lower()}")
+    return int(text)
+
+
+def _probability(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < 1:
+        raise ValueError("must lie between 0 and 1")
+    return value
+
+
+def _codec(text: str) -> str:
+    if text.lower() not in _CODECS:
+        raise ValueError(f"must be one of {', '.join(_CODECS)}")
+    return _CODECS[text.lower()]
+
+
+def _choice(chosen: str, other: str, text: str) -> bool:
+    """Whether the text is the first of two values."""
+    if text.lower() not in (chosen, other):
+        raise ValueError(f"must be {chosen} or {other}")
+    return text.lower() == chosen
+
+
+def _option(default: Any, name: str, parse: Callable[[str], Any]) -> Any:
+    """A field that is parsed from a table property."""
+    return field(default=default, metadata={"property": name, "parse": parse})
+
+
+@dataclass(frozen=True, slots=True)
+class BloomOptions:
+    """The Bloom filter of one column: false-positive probability, and number of distinct values if configured."""
+
+    fpp: float = 0.01
+    ndv: int | None = None
+
+    def distinct_values(self, rows: int, max_bytes: int) -> int:
+        """The number of distinct values to size the filter for: that of the rows, limited by the largest filter."""
+        holds = int(-max_bytes * math.log(1 - self.fpp ** (1 / 8)))
+        return max(1, min(self.ndv or rows, holds))
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """How data and delete files are written.
+
+    Attributes:
+        target_file_size: Encoded size at which a data file ends. Defaults to 512 MiB.
+        delete_target_file_size: The same for position delete files. Defaults to 64 MiB.
+        row_group_size: In-memory size of the rows of a row group. Defaults to 128 MiB.
+        page_size: Encoded size of a page. Defaults to 1 MiB.
+        page_rows: Maximum rows of a page. Defaults to 20,000.
+        dictionary_size: Size of a dictionary page at which a column falls back to plain values. Defaults to 2 MiB.
+        codec: Compression as pyarrow names it. Defaults to Zstandard.
+        level: Compression level; ``None`` leaves it to the codec.
+        bloom: Columns with a Bloom filter, by name.
+        bloom_max_bytes: Largest Bloom filter. Defaults to 1 MiB.
+        delete_per_file: Whether a position delete file applies to one data file (granularity ``file``, the default).
+    """
+
+    target_file_size: int = _option(512 * _MIB, "write.target-file-size-bytes", _positive)
+    delete_target_file_size: int = _option(64 * _MIB, "write.delete.target-file-size-bytes", _positive)
+    row_group_size: int = _option(128 * _MIB, "write.parquet.row-group-size-bytes", _positive)
+    page_size: int = _option(_MIB, "write.parquet.page-size-bytes", _positive)
+    page_rows: int = _option(20_000, "write.parquet.page-row-limit", _positive)
+    dictionary_size: int = _option(2 * _MIB, "write.parquet.dict-size-bytes", _positive)
+    codec: str = _option("ZSTD", "write.parquet.compression-codec", _codec)
+    level: int | None = None
+    bloom: Mapping[str, BloomOptions] = field(default_factory=dict)
+    bloom_max_bytes: int = _option(_MIB, f"{_BLOOM}-max-bytes", _positive)
+    delete_per_file: bool = _option(True, "write.delete.granularity", partial(_choice, "file", "partition"))
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, str]) -> WriteOptions:
+        """Parse the table's properties."""
+        found: dict[str, Any] = {
+            option.name: _property(properties, option.metadata["property"], option.metadata["parse"], option.default)
+            for option in fields(cls)
+            if option.metadata
+        }
+        parse_level = partial(_level, found["codec"])
+        found["level"] = _property(properties, "write.parquet.compression-level", parse_level, None)
+        bloom = {}
+        for name in properties:
+            column = name.removeprefix(f"{_BLOOM}-enabled.column.")
+            if column != name and _property(properties, name, partial(_choice, "true", "false"), False):
+                bloom[column] = BloomOptions(
+                    _property(properties, f"{_BLOOM}-fpp.column.{column}", _probability, BloomOptions().fpp),
+                    _property(properties, f"{_BLOOM}-ndv.column.{column}", _positive, None),
+                )
+        return cls(bloom=bloom, **found)
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsMode:
+    """The metrics of one column; ``width`` truncates bounds of strings and binaries, ``None`` does not."""
+
+    counts: bool
+    bounds: bool
+    width: int | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> MetricsMode:
+        """Parse the value of a property."""
+        known = {"none": NONE, "counts": COUNTS, "full": FULL}
+        cut = re.fullmatch(r"truncate\((\d+)\)", text.lower())
+        if cut is not None and int(cut[1]) > 0:
+            return cls(counts=True, bounds=True, width=int(cut[1]))
+        if text.lower() not in known:
+            raise ValueError("must be none, counts, truncate(n) with n > 0, or full")
+        return known[text.lower()]
+
+
+NONE = MetricsMode(counts=False, bounds=False)
+COUNTS = MetricsMode(counts=True, bounds=False)
+FULL = MetricsMode(counts=True, bounds=True)
+TRUNCATE_16 = MetricsMode(counts=True, bounds=True, width=16)
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsModes:
+    """The mode of every column by field id."""
+
+    by_id: Mapping[int, MetricsMode]
+    default: MetricsMode = NONE
+
+    def of(self, field_id: int) -> MetricsMode:
+        """The mode of one column."""
+        return self.by_id.get(field_id, self.default)
+
+    @classmethod
+    def from_properties(
+        cls, properties: Mapping[str, str], schema: Schema, sort_order: SortOrder | None = None
+    ) -> MetricsModes:
+        """Parse the table's properties."""
+        # Sort columns come after the defaults and before column properties, which win.
+        leaves = list(_leaves(schema.as_struct()))
+        default = _property(properties, _METRICS_DEFAULT, MetricsMode.parse, NONE)
+        if _METRICS_DEFAULT in properties:
+            modes = dict.fromkeys(leaves, default)
+        else:
+            modes = dict.fromkeys(leaves[: _property(properties, _MOST_INFERRED, _whole, 100)], TRUNCATE_16)
+        for sorted_by in sort_order.fields if sort_order is not None else ():
+            if sorted_by.transform.preserves_order and not modes.get(sorted_by.source_id, NONE).bounds:
+                modes[sorted_by.source_id] = TRUNCATE_16
+        for name in properties:
+            if name.startswith(_METRICS_COLUMN):
+                mode = _property(properties, name, MetricsMode.parse, NONE)
+                with suppress(ValueError):  # a column that was dropped or renamed
+                    modes[schema.find_field(name.removeprefix(_METRICS_COLUMN)).field_id] = mode
+        return cls(modes, default)
+
+
+def _leaves(type_: IcebergType) -> Iterator[int]:
+    """Field ids of primitive columns, breadth first within each struct: its own before those of nested fields."""
+    match type_:
+        case StructType(fields=fields):
+            nested = fields
+        case ListType(element_field=element):
+            nested = (element,)
+        case MapType(key_field=key, value_field=value):
+            nested = (key, value)
+        case _:
+            return
+    for nested_field in nested:
+        if isinstance(nested_field.field_type, PrimitiveType):
+            yield nested_field.field_id
+    for nested_field in nested:
+        yield from _leaves(nested_field.field_type)

@@ -62,7 +62,7 @@ from floeplan.scan.delete_files import decode_deletion_vector, encode_deletion_v
 from floeplan.scan.model import ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.transaction.commit import commit_change
-from floeplan.write.options import WriteOptions
+from floeplan.write.target import WriteOptions
 from tests.support.fuzz import fuzzing
 from tests.support.fuzz.mutation import Edit, byte_edits, edited_bytes, edited_tree, tree_edits
 from tests.support.tables.commits import (

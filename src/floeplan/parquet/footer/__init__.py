@@ -11,13 +11,12 @@ that cannot be decoded is a ``CorruptFileError`` with file and offset.
 
 Modules in reading order:
 
-- ``thrift``: Thrift's compact protocol (``_thrift.pyx`` is the kernel, ``_thrift_fallback`` its pure-Python twin).
+- ``thrift``: Thrift's compact protocol (``_thrift.pyx`` is a kernel of its decoder).
 - ``logical_types``: physical and logical types, and the Iceberg type of a leaf.
 - ``schema``: schema tree, leaf columns, field index, Iceberg schema.
 - ``footer``: ``ParquetFooter``, ``read_footer``, and the column chunks of one leaf over all row groups.
-- ``values``: raw statistics bytes to typed bounds; which statistics can be trusted.
+- ``statistics``: which statistics can be trusted, as typed bounds and as the evaluator's ``StatsTable``.
 - ``page_index``: offset index and column index, read and written.
-- ``statistics``: adapters to the evaluator's ``StatsTable``.
 - ``bloom``: split-block Bloom filters.
 
 Any package above ``predicate`` may import it; it imports ``predicate``, ``parquet.source``, ``errors`` and ``vectors``.

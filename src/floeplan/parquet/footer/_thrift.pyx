@@ -1,5 +1,5 @@
 # cython: boundscheck=False, wraparound=False, cdivision=True
-"""Compiled decoder of Thrift's compact protocol, with the same results as ``_thrift_fallback``."""
+"""Compiled decoder of Thrift's compact protocol, with the same results as ``thrift.read_struct_in_python``."""
 
 from array import array
 

@@ -27,9 +27,9 @@ from floeplan.errors import CorruptFileError
 from floeplan.parquet.footer.footer import ParquetFooter
 from floeplan.parquet.footer.logical_types import Kind, Physical
 from floeplan.parquet.footer.schema import LeafColumn
+from floeplan.parquet.footer.statistics import comparable, stored_tick, tick_of
 from floeplan.parquet.footer.thrift import read_struct
-from floeplan.parquet.footer.values import comparable, stored_tick, tick_of
-from floeplan.parquet.source import ByteSource
+from floeplan.parquet.source import ByteSource, Range, byte_ranges
 from floeplan.predicate.ir import BloomEq, BloomInList, Column, IrExpr
 from floeplan.predicate.literals import Value
 from floeplan.vectors import Ints, Mask
@@ -157,9 +157,14 @@ def probe_file(
     )
     # First round trip: all headers, and the blocks of filters whose layout follows from their length.
     guessed = filters.blocks[which] >= 0
-    header_ranges = _ranges(filters.offset, filters.header)
+    header_ranges = byte_ranges(filters.offset, filters.header)
     data = source.read_ranges(header_ranges + _block_ranges(filters, which[guessed], hashes[guessed]))
-    actual = _check_headers(filters, data[: len(header_ranges)], footer.footer_start)
+    # The layout that the headers state; 0 blocks for a filter that cannot be used.
+    sizes = [header_sizes(bytes(header)) for header in data[: len(header_ranges)]]
+    header, size = np.array(sizes, dtype=np.int64).reshape(-1, 2).T
+    end = np.where(filters.length > 0, filters.offset + filters.length, footer.footer_start)
+    usable = (size > 0) & (size % BLOCK_BYTES == 0) & (filters.offset + header + size <= end)
+    actual = replace(filters, header=header, blocks=np.where(usable, size // BLOCK_BYTES, 0))
     might = np.ones(len(which), dtype=np.bool_)
     confirmed = guessed & (actual.blocks == filters.blocks)[which] & (actual.header == filters.header)[which]
     might[confirmed] = _probe(
@@ -203,23 +208,10 @@ def _locate(footer: ParquetFooter, leaves: Iterable[LeafColumn], row_groups: Seq
     return _Filters(leaf_index, row_group, offset, length, np.where(blocks < 0, prefix, header), blocks)
 
 
-def _block_ranges(filters: _Filters, which: Ints, hashes: Hashes) -> list[tuple[int, int]]:
+def _block_ranges(filters: _Filters, which: Ints, hashes: Hashes) -> list[Range]:
     start = filters.offset[which] + filters.header[which]
     offsets = start + BLOCK_BYTES * _block_numbers(hashes, filters.blocks[which])
-    return _ranges(offsets, np.full_like(offsets, BLOCK_BYTES))
-
-
-def _ranges(offsets: Ints, lengths: Ints) -> list[tuple[int, int]]:
-    return list(zip(offsets.tolist(), lengths.tolist(), strict=True))
-
-
-def _check_headers(filters: _Filters, headers: list[memoryview], footer_start: int) -> _Filters:
-    """The layout that the headers state; 0 blocks for a filter that cannot be used."""
-    sizes = [header_sizes(bytes(header)) for header in headers]
-    header, size = np.array(sizes, dtype=np.int64).reshape(-1, 2).T
-    end = np.where(filters.length > 0, filters.offset + filters.length, footer_start)
-    usable = (size > 0) & (size % BLOCK_BYTES == 0) & (filters.offset + header + size <= end)
-    return replace(filters, header=header, blocks=np.where(usable, size // BLOCK_BYTES, 0))
+    return byte_ranges(offsets, np.full_like(offsets, BLOCK_BYTES))
 
 
 def header_sizes(encoded: bytes) -> tuple[int, int]:
@@ -253,9 +245,26 @@ def plain_encoding(leaf: LeafColumn, wanted: PrimitiveType, value: Value) -> byt
         return None
     match leaf.physical:
         case Physical.INT32 | Physical.INT64:
-            return _encode_integer(leaf, wanted, value)
+            if isinstance(value, Decimal) and isinstance(wanted, DecimalType):
+                value = _unscaled(value, wanted.scale)
+            if not isinstance(value, int):
+                return None
+            nanos = value * tick_of(wanted)
+            # A finer stored unit has several values per wanted value, a coarser one may have none.
+            if stored_tick(leaf) < tick_of(wanted) or nanos % stored_tick(leaf):
+                return None
+            width = 4 if leaf.physical is Physical.INT32 else 8
+            return _to_bytes(nanos // stored_tick(leaf), width, "little", leaf.annotation.signed)
         case Physical.FLOAT | Physical.DOUBLE:
-            return _encode_float(value, "<f" if leaf.physical is Physical.FLOAT else "<d")
+            # 0.0 and -0.0 are equal and differ in bytes; NaN has many bit patterns.
+            if not isinstance(value, float) or value == 0 or math.isnan(value):
+                return None
+            form = "<f" if leaf.physical is Physical.FLOAT else "<d"
+            try:
+                encoded = struct.pack(form, value)
+            except OverflowError:
+                return None
+            return encoded if struct.unpack(form, encoded)[0] == value else None
         case Physical.BYTE_ARRAY if leaf.annotation.kind is not Kind.DECIMAL:
             try:
                 return value.encode("utf-8") if isinstance(value, str) else value if isinstance(value, bytes) else None
@@ -266,19 +275,6 @@ def plain_encoding(leaf: LeafColumn, wanted: PrimitiveType, value: Value) -> byt
         case Physical.FIXED_LEN_BYTE_ARRAY:
             return value if isinstance(value, bytes) and len(value) == leaf.type_length else None
     return None
-
-
-def _encode_integer(leaf: LeafColumn, wanted: PrimitiveType, value: Value) -> bytes | None:
-    if isinstance(value, Decimal) and isinstance(wanted, DecimalType):
-        value = _unscaled(value, wanted.scale)
-    if not isinstance(value, int):
-        return None
-    nanos = value * tick_of(wanted)
-    # A finer stored unit has several values per wanted value, a coarser one may have none.
-    if stored_tick(leaf) < tick_of(wanted) or nanos % stored_tick(leaf):
-        return None
-    width = 4 if leaf.physical is Physical.INT32 else 8
-    return _to_bytes(nanos // stored_tick(leaf), width, "little", leaf.annotation.signed)
 
 
 def _unscaled(value: Decimal, scale: int) -> int:
@@ -293,14 +289,3 @@ def _to_bytes(value: int, width: int, order: Literal["little", "big"], signed: b
         return value.to_bytes(width, order, signed=signed)
     except OverflowError:
         return None
-
-
-def _encode_float(value: Value, format_: str) -> bytes | None:
-    # 0.0 and -0.0 are equal and differ in bytes; NaN has many bit patterns.
-    if not isinstance(value, float) or value == 0 or math.isnan(value):
-        return None
-    try:
-        encoded = struct.pack(format_, value)
-    except OverflowError:
-        return None
-    return encoded if struct.unpack(format_, encoded)[0] == value else None

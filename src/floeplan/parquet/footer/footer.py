@@ -19,27 +19,25 @@ import numpy as np
 from pyiceberg.schema import Schema
 
 from floeplan.errors import UnsupportedError
-from floeplan.parquet.footer.schema import (
-    ELEMENT_SHAPE,
-    MAX_ELEMENTS,
-    FieldIndex,
-    FileColumns,
-    LeafColumn,
-    SchemaNode,
-    build_tree,
-    iceberg_schema,
-    leaf_columns,
-)
+from floeplan.parquet.footer.schema import ELEMENT_SHAPE, MAX_ELEMENTS, FileColumns, LeafColumn, build_tree
 from floeplan.parquet.footer.thrift import SCALAR, Struct, integer, read_struct
 from floeplan.parquet.source import ByteSource, corrupt
 from floeplan.vectors import Ints, Mask
 
-# The column chunks of one leaf over all row groups, decoded into columns of numbers.
-#
-# Offsets and counts are checked before they are used: a chunk of another type is an error, and an index or Bloom filter
-# whose byte range lies outside the file counts as absent.
+DEFAULT_TAIL = 128 * 1024
+"""Bytes of the first request. Files of pyarrow have 130 to 190 footer bytes per column chunk and 40 bytes of page index
+per page, so this holds the footer of about 700 chunks, or that of a smaller file with its page indexes; a longer tail
+would be a noticeable fraction of all bytes that a point lookup fetches."""
+MAX_FOOTER = 1 << 29
+MAX_KNOWN_SCHEMAS = 64
 
-
+_KNOWN_SCHEMAS: dict[tuple[bytes | None, ...], FileColumns] = {}
+_MAGIC = b"PAR1"
+_ENCRYPTED_MAGIC = b"PARE"
+_FILE_SHAPE: Final[Any] = {2: ..., 3: SCALAR, 4: ..., 5: ..., 6: SCALAR, 7: ..., 8: SCALAR}
+_PAIR_SHAPE: Final[Any] = {1: SCALAR, 2: SCALAR}
+_ORDER_SHAPE: Final[Any] = {number: {1: SCALAR} for number in range(1, 9)}
+_ROW_GROUP_SHAPE: Final[Any] = {1: ..., 3: SCALAR}
 _DATA_PAGE_TYPES = (0, 3)
 _DICTIONARY_ENCODINGS = (2, 8)
 _STATISTICS_SHAPE: Final[Any] = dict.fromkeys((1, 2, 3, 5, 6, 7, 8), SCALAR)
@@ -181,24 +179,6 @@ def encrypted_error(file: str, how: str) -> UnsupportedError:
     return UnsupportedError(f"{file} cannot be read: {how}; decrypt it first", context={"file": file})
 
 
-# The footer as a whole.
-
-DEFAULT_TAIL = 128 * 1024
-"""Bytes of the first request. Files of pyarrow have 130 to 190 footer bytes per column chunk and 40 bytes of page index
-per page, so this holds the footer of about 700 chunks, or that of a smaller file with its page indexes; a longer tail
-would be a noticeable fraction of all bytes that a point lookup fetches."""
-MAX_FOOTER = 1 << 29
-MAX_KNOWN_SCHEMAS = 64
-
-_KNOWN_SCHEMAS: dict[tuple[bytes | None, ...], FileColumns] = {}
-_MAGIC = b"PAR1"
-_ENCRYPTED_MAGIC = b"PARE"
-_FILE_SHAPE: Final[Any] = {2: ..., 3: SCALAR, 4: ..., 5: ..., 6: SCALAR, 7: ..., 8: SCALAR}
-_PAIR_SHAPE: Final[Any] = {1: SCALAR, 2: SCALAR}
-_ORDER_SHAPE: Final[Any] = {number: {1: SCALAR} for number in range(1, 9)}
-_ROW_GROUP_SHAPE: Final[Any] = {1: ..., 3: SCALAR}
-
-
 @dataclass(frozen=True, eq=False)
 class ParquetFooter:
     """The decoded metadata of a file."""
@@ -222,11 +202,6 @@ class ParquetFooter:
         return len(self.row_group_rows)
 
     @property
-    def root(self) -> SchemaNode:
-        """The root of the schema tree."""
-        return self.columns.root
-
-    @property
     def leaves(self) -> tuple[LeafColumn, ...]:
         """The leaf columns, in file order."""
         return self.columns.leaves
@@ -240,20 +215,10 @@ class ParquetFooter:
     def schema(self) -> Schema:
         """The Iceberg schema of the file read on its own; column names must be distinct."""
         try:
-            return iceberg_schema(self.root)
+            return self.columns.iceberg_schema()
         except ValueError as error:
             message = f"{self.file} has columns with the same name ({error}); pass a schema with field ids"
             raise UnsupportedError(message, context={"file": self.file}) from error
-
-    @property
-    def fields(self) -> FieldIndex:
-        """Fields by name, path and id."""
-        return self.columns.fields
-
-    @property
-    def field_ids(self) -> frozenset[int]:
-        """Ids of all fields, groups included."""
-        return self.columns.field_ids
 
     @property
     def leaf_by_id(self) -> Mapping[int, LeafColumn]:
@@ -262,7 +227,7 @@ class ParquetFooter:
 
     def leaves_of_column(self, column: str | int) -> list[int]:
         """Leaf indexes of a column given by name, path or field id; empty unless the file has exactly one such."""
-        matches = self.fields.find(column, case_sensitive=True)
+        matches = self.columns.find(column, case_sensitive=True)
         return matches[0].node.leaf_indexes if len(matches) == 1 else []
 
     def chunks(self, leaf: LeafColumn | int) -> ColumnChunks:
@@ -362,17 +327,22 @@ def _decode_schema(encoded: bytes, fields: Struct, file: str) -> FileColumns:
     elements, orders = _offsets(fields.get(2), "schema", MAX_ELEMENTS), fields.get(7)
     key = tuple(encoded[at[0] : at[-1]] if isinstance(at, array) else None for at in (elements, orders))
     found = _KNOWN_SCHEMAS.get(key)
-    if found is None:
+    if found is not None:
+        return found
 
-        def element(index: int) -> tuple[Struct, bytes]:
-            start, end = elements[index], elements[index + 1]
-            return read_struct(encoded, start, ELEMENT_SHAPE, "schema", file)[0], encoded[start:end]
+    def element(index: int) -> tuple[Struct, bytes]:
+        start, end = elements[index], elements[index + 1]
+        return read_struct(encoded, start, ELEMENT_SHAPE, "schema", file)[0], encoded[start:end]
 
-        root = build_tree(len(elements) - 1, element)
-        found = FileColumns(root, leaf_columns(root, _orders(encoded, orders, len(root.leaf_indexes), file)))
-        if len(_KNOWN_SCHEMAS) >= MAX_KNOWN_SCHEMAS:
-            _KNOWN_SCHEMAS.clear()
-        _KNOWN_SCHEMAS[key] = found
+    root = build_tree(len(elements) - 1, element)
+    # Field 1 of the ColumnOrder union is TypeDefinedOrder; any other order of a later version is not comparable.
+    leaf_count = len(root.leaf_indexes)
+    ordered: list[bool | None] = [None if orders is None else False] * leaf_count
+    if isinstance(orders, array) and len(orders) == leaf_count + 1:
+        ordered = [read_struct(encoded, at, _ORDER_SHAPE, "footer", file)[0] == {1: {}} for at in orders[:-1]]
+    if len(_KNOWN_SCHEMAS) >= MAX_KNOWN_SCHEMAS:
+        _KNOWN_SCHEMAS.clear()
+    _KNOWN_SCHEMAS[key] = found = FileColumns(root, ordered)
     return found
 
 
@@ -381,16 +351,6 @@ def _offsets(offsets: Any, what: str, limit: int) -> array[int]:
     if not isinstance(offsets, array) or len(offsets) > limit + 1:
         raise ValueError(f"the list of {what} is missing or too long")
     return offsets
-
-
-def _orders(encoded: bytes, offsets: Any, leaf_count: int, file: str) -> list[bool | None]:
-    """Which leaves have TypeDefinedOrder; ``None`` for all when the file has no column orders."""
-    if offsets is None:
-        return [None] * leaf_count
-    if not isinstance(offsets, array) or len(offsets) != leaf_count + 1:
-        return [False] * leaf_count
-    # Field 1 of the ColumnOrder union is TypeDefinedOrder; any other order of a later version is not comparable.
-    return [read_struct(encoded, offset, _ORDER_SHAPE, "footer", file)[0] == {1: {}} for offset in offsets[:-1]]
 
 
 def _row_groups(encoded: bytes, offsets: array[int], leaf_count: int, file: str) -> tuple[Ints, Ints]:

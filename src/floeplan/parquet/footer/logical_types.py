@@ -11,27 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
-from typing import Any
 
-from pyiceberg.types import (
-    BinaryType,
-    BooleanType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FixedType,
-    FloatType,
-    IntegerType,
-    LongType,
-    PrimitiveType,
-    StringType,
-    TimestampNanoType,
-    TimestampType,
-    TimestamptzNanoType,
-    TimestamptzType,
-    TimeType,
-    UUIDType,
-)
+from pyiceberg import types as iceberg
 
 from floeplan.parquet.footer.thrift import Struct, integer
 
@@ -72,7 +53,6 @@ class Kind(StrEnum):
     INTEGER = "integer"
     UUID = "uuid"
     FLOAT16 = "float16"
-    INTERVAL = "interval"
     ALWAYS_NULL = "always null"
     LIST = "list"
     MAP = "map"
@@ -121,7 +101,6 @@ _CONVERTED = {
     **{15 + i: Annotation(Kind.INTEGER, bits=8 << i) for i in range(4)},
     19: Annotation(Kind.JSON),
     20: Annotation(Kind.BSON),
-    21: Annotation(Kind.INTERVAL),
 }
 
 
@@ -129,7 +108,19 @@ def annotation_of(element: Struct) -> Annotation:
     """The annotation of a schema element: its logical type if known, else its converted type."""
     logical = element.get(10)
     if isinstance(logical, dict) and len(logical) == 1:
-        return _from_logical(*next(iter(logical.items())))
+        ((field, details),) = logical.items()
+        if not isinstance(details, dict):
+            return Annotation(Kind.UNKNOWN)
+        if field == 5:
+            return Annotation(Kind.DECIMAL, precision=integer(details, 2, 0), scale=integer(details, 1, 0))
+        if field in (7, 8):
+            unit = details.get(2)
+            ticks = _UNITS.get(next(iter(unit), 0), 0) if isinstance(unit, dict) else 0
+            kind = Kind.TIME if field == 7 else Kind.TIMESTAMP
+            return Annotation(kind, unit=ticks, utc=details.get(1) is True) if ticks else Annotation(Kind.UNKNOWN)
+        if field == 10:
+            return Annotation(Kind.INTEGER, bits=integer(details, 1, 0), signed=details.get(2) is True)
+        return Annotation(_LOGICAL.get(field, Kind.UNKNOWN))
     # A logical type of a later Parquet version without a converted type: the meaning of the values is unknown.
     if 6 not in element:
         return Annotation(Kind.UNKNOWN if 10 in element else Kind.NONE)
@@ -139,74 +130,47 @@ def annotation_of(element: Struct) -> Annotation:
     return _CONVERTED.get(converted, Annotation(Kind.UNKNOWN))
 
 
-def _from_logical(field: int, details: Any) -> Annotation:
-    if not isinstance(details, dict):
-        return Annotation(Kind.UNKNOWN)
-    if field == 5:
-        return Annotation(Kind.DECIMAL, precision=integer(details, 2, 0), scale=integer(details, 1, 0))
-    if field in (7, 8):
-        unit = details.get(2)
-        ticks = _UNITS.get(next(iter(unit), 0), 0) if isinstance(unit, dict) else 0
-        if not ticks:
-            return Annotation(Kind.UNKNOWN)
-        return Annotation(Kind.TIME if field == 7 else Kind.TIMESTAMP, unit=ticks, utc=details.get(1) is True)
-    if field == 10:
-        return Annotation(Kind.INTEGER, bits=integer(details, 1, 0), signed=details.get(2) is True)
-    return Annotation(_LOGICAL.get(field, Kind.UNKNOWN))
+_UNANNOTATED = {
+    Physical.BOOLEAN: iceberg.BooleanType(),
+    Physical.INT96: iceberg.TimestamptzType(),  # Impala, Hive and older Spark versions store an instant in UTC
+    Physical.FLOAT: iceberg.FloatType(),
+    Physical.DOUBLE: iceberg.DoubleType(),
+}
+"""The types of values whose meaning does not depend on the annotation."""
 
 
-def iceberg_type(physical: Physical, annotation: Annotation, type_length: int) -> PrimitiveType | None:
+def iceberg_type(physical: Physical, annotation: Annotation, type_length: int) -> iceberg.PrimitiveType | None:
     """The Iceberg type that holds every value of a leaf, or ``None``."""
     kind = annotation.kind
-    match physical:
-        case Physical.BOOLEAN:
-            return BooleanType()
-        case Physical.INT32 | Physical.INT64:
-            return _integer_type(physical, annotation)
-        case Physical.INT96:  # Impala, Hive and older Spark versions store an instant in UTC
-            return TimestamptzType()
-        case Physical.FLOAT:
-            return FloatType()
-        case Physical.DOUBLE:
-            return DoubleType()
+    if physical in _UNANNOTATED:
+        return _UNANNOTATED[physical]
     if kind is Kind.DECIMAL:
-        return _decimal_type(annotation)
+        precision, scale = annotation.precision, annotation.scale
+        return iceberg.DecimalType(precision, scale) if 0 < precision <= 38 and 0 <= scale <= precision else None
     if physical is Physical.BYTE_ARRAY:
         if kind in (Kind.STRING, Kind.ENUM, Kind.JSON):
-            return StringType()
-        return BinaryType() if kind in (Kind.NONE, Kind.BSON) else None
-    if kind is Kind.UUID and type_length == 16:
-        return UUIDType()
-    if kind is Kind.FLOAT16 and type_length == 2:
-        return FloatType()
-    return FixedType(type_length) if kind is Kind.NONE and type_length > 0 else None
-
-
-def _integer_type(physical: Physical, annotation: Annotation) -> PrimitiveType | None:
+            return iceberg.StringType()
+        return iceberg.BinaryType() if kind in (Kind.NONE, Kind.BSON) else None
+    if physical is Physical.FIXED_LEN_BYTE_ARRAY:
+        if kind is Kind.UUID and type_length == 16:
+            return iceberg.UUIDType()
+        if kind is Kind.FLOAT16 and type_length == 2:
+            return iceberg.FloatType()
+        return iceberg.FixedType(type_length) if kind is Kind.NONE and type_length > 0 else None
     wide = physical is Physical.INT64
-    plain = LongType() if wide else IntegerType()
-    match annotation.kind:
-        case Kind.NONE | Kind.ALWAYS_NULL:
-            return plain
+    match kind:
         case Kind.INTEGER if annotation.bits == 64 and not annotation.signed:
-            return DecimalType(20, 0) if wide else None
+            return iceberg.DecimalType(20, 0) if wide else None
         case Kind.INTEGER if annotation.bits == 32 and not annotation.signed:
-            return LongType()
-        case Kind.INTEGER:
-            return plain
-        case Kind.DECIMAL:
-            return _decimal_type(annotation)
+            return iceberg.LongType()
+        case Kind.INTEGER | Kind.NONE | Kind.ALWAYS_NULL:
+            return iceberg.LongType() if wide else iceberg.IntegerType()
         case Kind.DATE:
-            return None if wide else DateType()
+            return None if wide else iceberg.DateType()
         case Kind.TIME:
-            return TimeType()
+            return iceberg.TimeType()
         case Kind.TIMESTAMP if wide and annotation.unit == 1:
-            return TimestamptzNanoType() if annotation.utc else TimestampNanoType()
+            return iceberg.TimestamptzNanoType() if annotation.utc else iceberg.TimestampNanoType()
         case Kind.TIMESTAMP if wide:
-            return TimestamptzType() if annotation.utc else TimestampType()
+            return iceberg.TimestamptzType() if annotation.utc else iceberg.TimestampType()
     return None
-
-
-def _decimal_type(annotation: Annotation) -> PrimitiveType | None:
-    precision, scale = annotation.precision, annotation.scale
-    return DecimalType(precision, scale) if 0 < precision <= 38 and 0 <= scale <= precision else None

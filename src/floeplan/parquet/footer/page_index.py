@@ -9,10 +9,10 @@ cover exactly the pages of the offset index, count as absent.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,14 @@ import numpy.typing as npt
 from floeplan.errors import CorruptFileError
 from floeplan.parquet.footer.footer import ColumnChunks, ParquetFooter
 from floeplan.parquet.footer.schema import LeafColumn
+from floeplan.parquet.footer.statistics import (
+    RawStatistics,
+    column_stats,
+    comparable,
+    has_known_order,
+    reliable_null_counts,
+    usable_statistics,
+)
 from floeplan.parquet.footer.thrift import (
     I32,
     I64,
@@ -33,8 +41,9 @@ from floeplan.parquet.footer.thrift import (
     read_struct,
     splice,
 )
-from floeplan.parquet.footer.values import RawValues, has_known_order, reliable_null_counts, usable_statistics
-from floeplan.parquet.source import ByteSource, Range
+from floeplan.parquet.source import ByteSource, Range, byte_ranges
+from floeplan.predicate.ir import Column
+from floeplan.predicate.stats import ColumnStats
 from floeplan.vectors import Ints, Mask
 
 _OFFSET_SHAPE = {1: dict.fromkeys((1, 2, 3), SCALAR)}
@@ -42,8 +51,8 @@ _COLUMN_SHAPE = {1: None, 2: None, 3: None, 5: None}
 
 
 @dataclass(frozen=True, slots=True)
-class PageIndex:
-    """The pages of one column over some row groups, in file order.
+class PageIndex(RawStatistics):
+    """The pages of one column over some row groups, in file order, with the statistics of each page.
 
     A row group without a usable offset index counts as one page with all its rows, and ``offset`` and ``size`` -1.
     """
@@ -64,11 +73,6 @@ class PageIndex:
     """Per page: bytes in the file, page header included."""
     has_column_index: Mask
     """Per row group: whether it has a usable column index."""
-    null_count: Ints
-    """Per page; -1 when unknown."""
-    lower: RawValues
-    """Per page: raw lower bound, ``None`` where there is none whose order is known."""
-    upper: RawValues
 
 
 def read_page_indexes(
@@ -91,13 +95,7 @@ def read_page_indexes(
     leaves = tuple(leaves)
     groups = np.asarray(row_groups, dtype=np.int64)
     with_column_index = {leaf.index for leaf in (leaves if with_statistics is None else with_statistics)}
-    ranges: list[Range] = []
-    for leaf in leaves:
-        chunks = footer.chunks(leaf)
-        ranges += _ranges(chunks.offset_index_offset[groups], chunks.offset_index_length[groups])
-        if leaf.index in with_column_index:
-            ranges += _ranges(chunks.column_index_offset[groups], chunks.column_index_length[groups])
-    data = iter(source.read_ranges(ranges))
+    data = iter(source.read_ranges(index_ranges(footer, leaves, groups, with_column_index)))
     indexes = {}
     for leaf in leaves:
         offset_indexes = [bytes(next(data)) for _ in groups]
@@ -106,32 +104,55 @@ def read_page_indexes(
     return indexes
 
 
-def _ranges(offsets: Ints, lengths: Ints) -> list[Range]:
-    """Byte ranges to fetch; an absent index is an empty range."""
-    absent = offsets < 0
-    return list(zip(np.where(absent, 0, offsets).tolist(), np.where(absent, 0, lengths).tolist(), strict=True))
+def index_ranges(
+    footer: ParquetFooter, leaves: Iterable[LeafColumn], groups: Ints, with_column_index: Set[int]
+) -> list[Range]:
+    """The byte ranges of offset indexes and then column indexes, leaf by leaf; an absent index is an empty range."""
+    ranges: list[Range] = []
+    for leaf in leaves:
+        chunks = footer.chunks(leaf)
+        columns = [(chunks.offset_index_offset[groups], chunks.offset_index_length[groups])]
+        if leaf.index in with_column_index:
+            columns.append((chunks.column_index_offset[groups], chunks.column_index_length[groups]))
+        for offsets, lengths in columns:
+            absent = offsets < 0
+            ranges += byte_ranges(np.where(absent, 0, offsets), np.where(absent, 0, lengths))
+    return ranges
 
 
 def _assemble(
-    footer: ParquetFooter,
-    chunks: ColumnChunks,
-    groups: Ints,
-    offset_indexes: list[bytes],
-    column_indexes: list[bytes],
+    footer: ParquetFooter, chunks: ColumnChunks, groups: Ints, offset_indexes: list[bytes], column_indexes: list[bytes]
 ) -> PageIndex:
-    rows = footer.row_group_rows[groups]
     located, counts, locations = _locate(footer, chunks, groups, offset_indexes)
     first_row, offset, size = locations
     page_starts = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
-    row_count = _until_next(first_row, page_starts, rows) - first_row
-    # A column index needs an offset index, which gives the number of its pages.
-    decoded = [
-        _decode_column_index(encoded, count) if is_located else None
-        for encoded, count, is_located in zip(column_indexes, counts.tolist(), located.tolist(), strict=True)
-    ]
-    nulls, lower, upper = _page_statistics(footer, chunks, groups, decoded, counts, row_count)
+    row_count = _until_next(first_row, page_starts, footer.row_group_rows[groups]) - first_row
+    # Statistics of all pages, from the column index or else from the statistics of the chunk. A column index needs an
+    # offset index, which gives the number of its pages.
+    leaf, created_by = chunks.leaf, footer.created_by
+    of_chunk, ordered = usable_statistics(footer, chunks), has_known_order(leaf, created_by)
+    only_nulls, nulls = [np.zeros(0, dtype=np.bool_)], [np.zeros(0, dtype=np.int64)]
+    has_column_index: list[bool] = []
+    lower: list[bytes | None] = []
+    upper: list[bytes | None] = []
+    for group, encoded, count, is_located in zip(groups, column_indexes, counts.tolist(), located, strict=True):
+        index = _decode_column_index(encoded, count) if is_located else None
+        has_column_index.append(index is not None)
+        if index is None:
+            # Only "no nulls" and "nothing but nulls" of a chunk carry over to its pages.
+            chunk_nulls = int(of_chunk.null_count[group])
+            only_nulls.append(np.full(count, chunk_nulls == footer.row_group_rows[group]))
+            nulls.append(np.full(count, 0 if chunk_nulls == 0 else -1))
+        else:
+            only_nulls.append(index[0])
+            nulls.append(index[1].null_count)
+        lower += [of_chunk.lower[group]] * count if index is None or not ordered else index[1].lower
+        upper += [of_chunk.upper[group]] * count if index is None or not ordered else index[1].upper
+    full, known = np.concatenate(only_nulls), np.concatenate(nulls)
+    contradiction = full & (known >= 0) & (known != row_count)
+    counted = np.where(contradiction, -1, np.where(full, row_count, known))
     return PageIndex(
-        leaf=chunks.leaf,
+        leaf=leaf,
         row_groups=groups,
         has_offset_index=located,
         page_starts=page_starts,
@@ -140,11 +161,18 @@ def _assemble(
         row_count=row_count,
         offset=offset,
         size=size,
-        has_column_index=np.array([one is not None for one in decoded], dtype=np.bool_),
-        null_count=nulls,
+        has_column_index=np.array(has_column_index, dtype=np.bool_),
+        null_count=reliable_null_counts(leaf, created_by, counted, row_count),
         lower=lower,
         upper=upper,
     )
+
+
+def page_column_stats(index: PageIndex, wanted: Column) -> ColumnStats | None:
+    """Statistics of the pages of one column, in the order of the page index; ``None`` when nothing is known."""
+    if not comparable(index.leaf, wanted.type):
+        return None
+    return column_stats(index.leaf, wanted.type, index.row_count, index)
 
 
 def _until_next(values: Ints, page_starts: Ints, ends: Ints) -> Ints:
@@ -160,7 +188,7 @@ def _locate(footer: ParquetFooter, chunks: ColumnChunks, groups: Ints, encoded: 
     In a usable one the first page has row 0, rows ascend, and pages follow each other inside the chunk without overlap.
     A chunk without one is a single page.
     """
-    tables = [_decode_offset_index(one) for one in encoded]
+    tables = [_decode_offset_index(data) for data in encoded]
     rows, limit = footer.row_group_rows[groups], footer.footer_start
     start, end = chunks.start[groups], (chunks.start + chunks.total_compressed_size)[groups]
     while True:
@@ -196,65 +224,25 @@ def _decode_offset_index(encoded: bytes) -> Ints:
     return table if table.ndim == 2 else _ONE_PAGE
 
 
-class _ColumnIndex(NamedTuple):
-    """A decoded ColumnIndex; ``null_counts`` is -1 where unknown."""
-
-    null_pages: Mask
-    null_counts: Ints
-    lower: RawValues
-    upper: RawValues
-
-
-def _page_statistics(
-    footer: ParquetFooter,
-    chunks: ColumnChunks,
-    groups: Ints,
-    indexes: list[_ColumnIndex | None],
-    counts: Ints,
-    row_count: Ints,
-) -> tuple[Ints, RawValues, RawValues]:
-    """Null counts and raw bounds of all pages, from the column index or else from the statistics of the chunk."""
-    leaf, created_by = chunks.leaf, footer.created_by
-    of_chunk = usable_statistics(footer, chunks)
-    ordered = has_known_order(leaf, created_by)
-    only_nulls, nulls = [np.zeros(0, dtype=np.bool_)], [np.zeros(0, dtype=np.int64)]
-    lower: list[bytes | None] = []
-    upper: list[bytes | None] = []
-    for group, index, count in zip(groups.tolist(), indexes, counts.tolist(), strict=True):
-        if index is None:
-            # Only "no nulls" and "nothing but nulls" of a chunk carry over to its pages.
-            chunk_nulls = int(of_chunk.null_count[group])
-            only_nulls.append(np.full(count, chunk_nulls == footer.row_group_rows[group]))
-            nulls.append(np.full(count, 0 if chunk_nulls == 0 else -1))
-        else:
-            only_nulls.append(index.null_pages)
-            nulls.append(index.null_counts)
-        lower += [of_chunk.lower[group]] * count if index is None or not ordered else index.lower
-        upper += [of_chunk.upper[group]] * count if index is None or not ordered else index.upper
-    full, known = np.concatenate(only_nulls), np.concatenate(nulls)
-    contradiction = full & (known >= 0) & (known != row_count)
-    counted = np.where(contradiction, -1, np.where(full, row_count, known))
-    return reliable_null_counts(leaf, created_by, counted, row_count), lower, upper
-
-
-def _decode_column_index(encoded: bytes, pages: int) -> _ColumnIndex | None:
-    """Decode a column index; ``None`` unless every required list has one element per page."""
+def _decode_column_index(encoded: bytes, pages: int) -> tuple[Mask, RawStatistics] | None:
+    """The null pages and the statistics of all pages; ``None`` unless every required list has one element per page."""
     fields = _decode(encoded, _COLUMN_SHAPE)
-    null_pages, lower, upper = (_list_of(fields.get(i), kind, pages) for i, kind in ((1, bool), (2, bytes), (3, bytes)))
+
+    def values_of(field: int, kind: type) -> list[Any] | None:
+        values: Any = fields.get(field)
+        fits = isinstance(values, list) and len(values) == pages and set(map(type, values)) == {kind}
+        return values if fits else None
+
+    null_pages, lower, upper = values_of(1, bool), values_of(2, bytes), values_of(3, bytes)
     if null_pages is None or lower is None or upper is None:
         return None
-    counts = _list_of(fields.get(5), int, pages)  # null_counts is optional
+    counts = values_of(5, int)  # null_counts is optional
     nulls = np.full(pages, -1, dtype=np.int64) if counts is None else np.array(counts, dtype=np.int64)
     if True in null_pages:
         # Readers must ignore the bounds of null pages, which are placeholders.
         lower = [None if empty else value for value, empty in zip(lower, null_pages, strict=True)]
         upper = [None if empty else value for value, empty in zip(upper, null_pages, strict=True)]
-    return _ColumnIndex(np.array(null_pages), nulls, lower, upper)
-
-
-def _list_of(values: Any, kind: type, size: int) -> list[Any] | None:
-    fits = isinstance(values, list) and len(values) == size and set(map(type, values)) == {kind}
-    return values if fits else None
+    return np.array(null_pages), RawStatistics(nulls, lower, upper)
 
 
 def _decode(encoded: bytes, shape: Any) -> Struct:
@@ -293,27 +281,20 @@ def encode_offset_index(offsets: Ints, sizes: Ints, first_rows: Ints) -> bytes:
 
 def shift_offset_index(encoded: bytes, distance: int, file: str) -> bytes:
     """Add ``distance`` to the page offsets of an offset index and keep everything else; an offset of 0 means none."""
-    locations = _page_columns(encoded, file)
-    if locations is None:
+    pages: Any = read_struct(encoded, 0, {1: None}, "offset index", file)[0].get(1)
+    usual = encoded[0] == _LIST_FIRST and isinstance(pages, list)
+    usual = usual and all(isinstance(page, dict) and page.keys() == _PAGE_LOCATION_FIELDS for page in pages)
+    try:
+        columns = np.array(list(map(itemgetter(1, 2, 3), pages)), dtype=np.int64) if usual else None
+    except (TypeError, ValueError, OverflowError):
+        columns = None
+    if columns is None:  # other fields than those of PageLocation, or in another order: change only the offsets
         each: Edit = Each(lambda _: {1: lambda offset: offset + distance if offset > 0 else offset})
         return splice(encoded, {1: each}, "offset index", file)
-    offsets, sizes, first_rows = locations
+    offsets, sizes, first_rows = columns.reshape(-1, 3).T
     behind = read_struct(encoded, 0, {1: ...}, "offset index", file)[0][1][-1]
     moved = np.where(offsets > 0, offsets + distance, offsets)
     return encoded[:1] + encode_page_locations(moved, sizes, first_rows) + encoded[behind:]
-
-
-def _page_columns(encoded: bytes, file: str) -> Ints | None:
-    """Offsets, sizes and first rows of all pages, if the index begins with PageLocations of exactly these fields."""
-    pages: Any = read_struct(encoded, 0, {1: None}, "offset index", file)[0].get(1)
-    if encoded[0] != _LIST_FIRST or not isinstance(pages, list):
-        return None
-    if not all(isinstance(page, dict) and page.keys() == _PAGE_LOCATION_FIELDS for page in pages):
-        return None
-    try:
-        return np.array(list(map(itemgetter(1, 2, 3), pages)), dtype=np.int64).reshape(-1, 3).T
-    except (TypeError, ValueError, OverflowError):
-        return None
 
 
 def _varints(values: Ints) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_]]:

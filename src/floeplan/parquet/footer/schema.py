@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,10 +11,9 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import IcebergType, ListType, MapType, NestedField, PrimitiveType, StructType
 
 from floeplan.parquet.footer.logical_types import Annotation, Kind, Physical, Repetition, annotation_of, iceberg_type
-from floeplan.parquet.footer.thrift import SCALAR, Struct, integer
+from floeplan.parquet.footer.thrift import MAX_DEPTH, SCALAR, Struct, integer
 
 MAX_ELEMENTS = 250_000
-MAX_DEPTH = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,70 +79,47 @@ def build_tree(count: int, element: Callable[[int], tuple[Struct, bytes]]) -> Sc
     """
     if not count:
         raise ValueError("the schema is empty")
-    builder = _TreeBuilder(count, element)
-    root = builder.node(0)
-    if builder.position != count:
-        raise ValueError("the schema has elements that belong to no field")
-    return root
+    position = leaves = 0
 
-
-class _TreeBuilder:
-    def __init__(self, count: int, element: Callable[[int], tuple[Struct, bytes]]) -> None:
-        self._count, self._element = count, element
-        self.position = 0
-        self._leaves = 0
-
-    def node(self, depth: int) -> SchemaNode:
-        if self.position >= self._count:
+    def next_node(depth: int) -> SchemaNode:
+        nonlocal position, leaves
+        if position >= count:
             raise ValueError("the schema ends before all fields are named")
         if depth > MAX_DEPTH:
             raise ValueError(f"the schema nests deeper than {MAX_DEPTH}")
-        element, encoded = self._element(self.position)
-        self.position += 1
-        name = element.get(4)
+        fields, encoded = element(position)
+        position += 1
+        name = fields.get(4)
         if not isinstance(name, bytes):
             raise ValueError("a field of the schema has no name")
-        count = integer(element, 5, 0)
-        if not 0 <= count <= self._count - self.position:
-            raise ValueError(f"a field has {count} children, more than there are schema elements left")
-        is_leaf = 1 in element and count == 0
-        if depth and not count and not is_leaf:
+        try:
+            text = name.decode()
+        except UnicodeDecodeError:
+            raise ValueError(f"the field name {name!r} in the schema is not UTF-8") from None
+        child_count = integer(fields, 5, 0)
+        if not 0 <= child_count <= count - position:
+            raise ValueError(f"a field has {child_count} children, more than there are schema elements left")
+        is_leaf = 1 in fields and child_count == 0
+        if depth and not child_count and not is_leaf:
             raise ValueError("a field of the schema has neither a type nor fields")
-        leaf = self._leaves if is_leaf else None
-        self._leaves += is_leaf
+        leaf = leaves if is_leaf else None
+        leaves += is_leaf
         return SchemaNode(
-            _text(name),
-            Repetition(integer(element, 3, 0)),
-            Physical(integer(element, 1)) if is_leaf else None,
-            annotation_of(element),
-            integer(element, 2, 0),
-            integer(element, 9) if 9 in element else None,
-            tuple(self.node(depth + 1) for _ in range(count)),
+            text,
+            Repetition(integer(fields, 3, 0)),
+            Physical(integer(fields, 1)) if is_leaf else None,
+            annotation_of(fields),
+            integer(fields, 2, 0),
+            integer(fields, 9) if 9 in fields else None,
+            tuple(next_node(depth + 1) for _ in range(child_count)),
             leaf,
             encoded,
         )
 
-
-def _text(name: bytes) -> str:
-    try:
-        return name.decode()
-    except UnicodeDecodeError:
-        raise ValueError(f"the field name {name!r} in the schema is not UTF-8") from None
-
-
-def assign_ids(root: SchemaNode) -> dict[int, int]:
-    """Field ids by the identity of the node: the file's own when all fields have distinct ones, else by position."""
-    own = has_field_ids(root)
-    return {
-        id(node): node.field_id if own and node.field_id is not None else position
-        for position, node in enumerate(_fields(root), start=1)
-    }
-
-
-def has_field_ids(root: SchemaNode) -> bool:
-    """Whether every field of the file has a field id, all of them distinct."""
-    own = [node.field_id for node in _fields(root)]
-    return None not in own and len(set(own)) == len(own)
+    root = next_node(0)
+    if position != count:
+        raise ValueError("the schema has elements that belong to no field")
+    return root
 
 
 def _fields(node: SchemaNode) -> Iterator[SchemaNode]:
@@ -159,21 +135,17 @@ def _fields(node: SchemaNode) -> Iterator[SchemaNode]:
 
 def is_list(node: SchemaNode) -> bool:
     """Whether a group is a list: annotated as one, with one repeated child."""
-    return (
-        node.annotation.kind is Kind.LIST
-        and len(node.children) == 1
-        and node.children[0].repetition is Repetition.REPEATED
-    )
+    return node.annotation.kind is Kind.LIST and _has_one_repeated_child(node)
 
 
 def is_map(node: SchemaNode) -> bool:
     """Whether a group is a map: annotated as one, with one repeated child of key and value."""
-    return (
-        node.annotation.kind is Kind.MAP
-        and len(node.children) == 1
-        and node.children[0].repetition is Repetition.REPEATED
-        and len(node.children[0].children) == 2
-    )
+    of_pairs = _has_one_repeated_child(node) and len(node.children[0].children) == 2
+    return node.annotation.kind is Kind.MAP and of_pairs
+
+
+def _has_one_repeated_child(node: SchemaNode) -> bool:
+    return len(node.children) == 1 and node.children[0].repetition is Repetition.REPEATED
 
 
 def list_element(node: SchemaNode) -> SchemaNode:
@@ -182,40 +154,6 @@ def list_element(node: SchemaNode) -> SchemaNode:
     repeated = node.children[0]
     old_style = len(repeated.children) != 1 or repeated.name in ("array", f"{node.name}_tuple")
     return repeated if old_style else repeated.children[0]
-
-
-def leaf_columns(root: SchemaNode, ordered: list[bool | None]) -> tuple[LeafColumn, ...]:
-    """All leaves in file order; ``ordered`` holds ``LeafColumn.ordered`` for each of them."""
-    return tuple(_leaves(root, (), 0, 0, assign_ids(root), ordered))
-
-
-def _leaves(
-    node: SchemaNode, path: tuple[str, ...], max_def: int, max_rep: int, ids: dict[int, int], ordered: list[bool | None]
-) -> Iterator[LeafColumn]:
-    for child in node.children:
-        deeper = max_def + (child.repetition is not Repetition.REQUIRED)
-        repeats = max_rep + (child.repetition is Repetition.REPEATED)
-        names = (*path, child.name)
-        if child.leaf is None or child.physical is None:
-            yield from _leaves(child, names, deeper, repeats, ids, ordered)
-            continue
-        yield LeafColumn(
-            index=child.leaf,
-            path=names,
-            field_id=ids[id(child)],
-            physical=child.physical,
-            annotation=child.annotation,
-            type_length=child.type_length,
-            max_def=deeper,
-            max_rep=repeats,
-            type=iceberg_type(child.physical, child.annotation, child.type_length),
-            ordered=ordered[child.leaf],
-        )
-
-
-def iceberg_schema(root: SchemaNode) -> Schema:
-    """The Iceberg schema of a file read on its own; fields without an Iceberg type are left out."""
-    return Schema(*_struct_fields(root.children, assign_ids(root)))
 
 
 def _struct_fields(nodes: tuple[SchemaNode, ...], ids: dict[int, int]) -> list[NestedField]:
@@ -258,60 +196,58 @@ class IndexedField:
     node: SchemaNode
 
 
-@dataclass(frozen=True, slots=True)
-class FieldIndex:
-    """Fields by id, name and path; a name or an id can match several."""
-
-    by_id: Mapping[int, list[IndexedField]]
-    by_name: Mapping[str, list[IndexedField]]
-    by_path: Mapping[str, list[IndexedField]]
-    by_lower_path: Mapping[str, list[IndexedField]]
-
-    @classmethod
-    def of(cls, root: SchemaNode, ids_of_nodes: Mapping[int, int]) -> FieldIndex:
-        """Index all fields below the root; ``ids_of_nodes`` maps the identity of a node to its field id."""
-        index = cls(defaultdict(list), defaultdict(list), defaultdict(list), defaultdict(list))
-        for position, top in enumerate(root.children):
-            for path, node in _paths(top, ()):
-                field = IndexedField(position, path, node)
-                joined = ".".join(path)
-                if id(node) in ids_of_nodes:
-                    index.by_id[ids_of_nodes[id(node)]].append(field)
-                if len(path) == 1:
-                    index.by_name[joined].append(field)
-                index.by_path[joined].append(field)
-                index.by_lower_path[joined.lower()].append(field)
-        return index
-
-    def find(self, column: str | int, *, case_sensitive: bool) -> list[IndexedField]:
-        """All matches: a top-level name with dots in it wins over a path, an exact match over case-insensitive ones."""
-        if isinstance(column, int):
-            return self.by_id.get(column, [])
-        exact = self.by_name.get(column) or self.by_path.get(column, [])
-        return exact if exact or case_sensitive else self.by_lower_path.get(column.lower(), [])
-
-
 @dataclass(frozen=True, eq=False)
 class FileColumns:
     """The columns of all files with the same schema, shared by their footers."""
 
     root: SchemaNode
-    leaves: tuple[LeafColumn, ...]
+    ordered: Sequence[bool | None]
+    """``LeafColumn.ordered`` of each leaf."""
 
     @cached_property
     def has_field_ids(self) -> bool:
-        """Whether the field ids are the file's own rather than assigned by position."""
-        return has_field_ids(self.root)
+        """Whether every field of the file has a field id, all of them distinct."""
+        own = [node.field_id for node in _fields(self.root)]
+        return None not in own and len(set(own)) == len(own)
 
     @cached_property
-    def ids_of_nodes(self) -> Mapping[int, int]:
-        """Field ids by the identity of their node."""
-        return assign_ids(self.root)
+    def ids_of_nodes(self) -> dict[int, int]:
+        """Field ids by the identity of the node: the file's own if usable, else assigned by position."""
+        return {
+            id(node): node.field_id if self.has_field_ids and node.field_id is not None else position
+            for position, node in enumerate(_fields(self.root), start=1)
+        }
 
     @cached_property
-    def fields(self) -> FieldIndex:
-        """Fields by name, path and id."""
-        return FieldIndex.of(self.root, self.ids_of_nodes)
+    def leaves(self) -> tuple[LeafColumn, ...]:
+        """All leaves in file order."""
+
+        def below(node: SchemaNode, path: tuple[str, ...], max_def: int, max_rep: int) -> Iterator[LeafColumn]:
+            for child in node.children:
+                deeper = max_def + (child.repetition is not Repetition.REQUIRED)
+                repeats = max_rep + (child.repetition is Repetition.REPEATED)
+                names = (*path, child.name)
+                if child.leaf is None or child.physical is None:
+                    yield from below(child, names, deeper, repeats)
+                    continue
+                yield LeafColumn(
+                    index=child.leaf,
+                    path=names,
+                    field_id=self.ids_of_nodes[id(child)],
+                    physical=child.physical,
+                    annotation=child.annotation,
+                    type_length=child.type_length,
+                    max_def=deeper,
+                    max_rep=repeats,
+                    type=iceberg_type(child.physical, child.annotation, child.type_length),
+                    ordered=self.ordered[child.leaf],
+                )
+
+        return tuple(below(self.root, (), 0, 0))
+
+    def iceberg_schema(self) -> Schema:
+        """The Iceberg schema of a file read on its own; fields without an Iceberg type are left out."""
+        return Schema(*_struct_fields(self.root.children, self.ids_of_nodes))
 
     @cached_property
     def field_ids(self) -> frozenset[int]:
@@ -322,6 +258,32 @@ class FileColumns:
     def leaf_by_id(self) -> Mapping[int, LeafColumn]:
         """Leaves by field id."""
         return {leaf.field_id: leaf for leaf in self.leaves}
+
+    def find(self, column: str | int, *, case_sensitive: bool) -> list[IndexedField]:
+        """All fields with a field id, a name or a path; a name or an id can match several.
+
+        A top-level name with dots in it wins over a path, an exact match over case-insensitive ones.
+        """
+        exact, by_lower_path = self._indexed
+        found = exact.get(column, [])
+        if isinstance(column, int):
+            return found
+        found = [field for field in found if len(field.path) == 1] or found
+        return found if found or case_sensitive else by_lower_path.get(column.lower(), [])
+
+    @cached_property
+    def _indexed(self) -> tuple[Mapping[str | int, list[IndexedField]], Mapping[str, list[IndexedField]]]:
+        """Fields by path and by field id, and by path in lower case."""
+        exact: dict[str | int, list[IndexedField]] = defaultdict(list)
+        by_lower_path: dict[str, list[IndexedField]] = defaultdict(list)
+        for position, top in enumerate(self.root.children):
+            for path, node in _paths(top, ()):
+                field = IndexedField(position, path, node)
+                if id(node) in self.ids_of_nodes:
+                    exact[self.ids_of_nodes[id(node)]].append(field)
+                exact[".".join(path)].append(field)
+                by_lower_path[".".join(path).lower()].append(field)
+        return exact, by_lower_path
 
 
 def _paths(node: SchemaNode, prefix: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], SchemaNode]]:

@@ -9,9 +9,8 @@ and the caller decodes the column with pyarrow.
 
 Modules in reading order:
 
-- ``data_pages``: page headers, definition levels, and the pages of a column chunk.
+- ``data_pages``: page headers, definition levels, compression, and the pages of a column chunk.
 - ``value_encodings``: plain values and dictionary indexes, filtered and concatenated, with their bounds.
-- ``codec``: compression, tuned to a column.
 - ``zstd``: Zstandard functions that no public API offers.
 
 Kernels: ``_page_values.pyx`` (bit packing, filtering, bounds) and ``_neighbours.pyx`` (matches between consecutive

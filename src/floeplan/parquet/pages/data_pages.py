@@ -1,7 +1,11 @@
-"""Splits and builds the data pages of flat columns without decoding their values.
+"""Splits, decompresses, compresses and builds the data pages of flat columns without decoding their values.
 
 A page of a flat column holds definition levels (which rows are null) and the values of the other rows. Data pages v1
 and v2 are read; v1 is written, because every reader supports it.
+
+Compression: for Zstandard at its default level, ``PageCodec.tune`` looks for faster settings that compress a sample of
+the column no worse: values that resemble the previous one need no match search (``zstd.NeighbourCompressor``), other
+numbers no search for long matches, and evenly distributed bytes no entropy coding. The output is standard Zstandard.
 
 Fail-safe: a page with anything unexpected raises one of ``UNSUPPORTED_PAGE``, and the caller reads the column with the
 full decoder instead. Sizes and row counts in a header are checked against the footer before memory is allocated.
@@ -16,11 +20,12 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import zstandard
 
 from floeplan.errors import CorruptFileError
 from floeplan.kernels import load_kernel
-from floeplan.parquet.footer.thrift import I32, SCALAR, STRUCT, encode_struct, integer, read_struct
-from floeplan.parquet.pages.codec import PageCodec, PageContent
+from floeplan.parquet.footer.thrift import I32, SCALAR, STRUCT, encode_struct, encode_varint, integer, read_struct
+from floeplan.parquet.pages import zstd as zstd_library
 from floeplan.vectors import Bytes, Mask
 
 kernel = load_kernel("floeplan.parquet.pages._page_values")
@@ -45,6 +50,95 @@ _TYPE_HEADERS = {DATA_PAGE: 5, DICTIONARY_PAGE: 7, DATA_PAGE_V2: 8}
 """The field of PageHeader with the header of each page type."""
 _HEADER_BYTES = 512
 """Nearly all headers fit into this size."""
+_CODECS = {1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4_raw"}
+_NOT_COMPRESSED, _ZSTD = 0, 6
+_FASTER: Final[tuple[dict[str, int], ...]] = (
+    {"min_match": 6, "target_length": 3, "hash_log": 11},
+    {"min_match": 6, "target_length": 0, "hash_log": 10},
+)
+"""Faster variants of Zstandard's level 1, fastest first: large steps with uncompressed literals; a hash table that fits
+into a CPU cache."""
+_DEFAULT_LEVEL = 1
+_SMALLEST_WINDOW = 1 << 18
+_SAMPLE = 1 << 16
+"""Bytes on which settings are compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class PageContent:
+    """The uncompressed content of a page.
+
+    Attributes:
+        data: Definition levels, if the column has them, and values.
+        start: Offset of the values.
+        width: Bytes of a number, 4 or 8; 0 for length-prefixed byte arrays; ``None`` for anything else.
+    """
+
+    data: memoryview
+    start: int = 0
+    width: int | None = None
+
+
+class PageCodec:
+    """One codec; a ``level`` of ``None`` is the default one. Not thread-safe."""
+
+    def __init__(self, number: int, level: int | None = None) -> None:
+        if not self.knows(number):
+            raise ValueError(f"codec {number}")
+        self.number, self._level = number, level
+        self._codec = None if number == _NOT_COMPRESSED else pa.Codec(_CODECS[number], compression_level=level)
+        self._faster: Any = None
+        self._neighbours: zstd_library.NeighbourCompressor | None = None
+        own = number == _ZSTD and zstd_library.available
+        self._decompressor = zstd_library.Decompressor() if own else None
+
+    @staticmethod
+    def knows(number: int) -> bool:
+        """Whether this codec number is supported."""
+        return number == _NOT_COMPRESSED or number in _CODECS
+
+    def tune(self, sample: PageContent) -> None:
+        """Choose the fastest settings that compress the sample no worse than the default; an explicit level wins."""
+        if self.number != _ZSTD or self._level is not None:
+            return
+        self._faster = self._neighbours = None
+        some = sample.data[:_SAMPLE]
+        usual = len(self.compress(PageContent(some)))
+        if zstd_library.available and sample.width is not None and sample.start < len(some):
+            for coded in (False, True):
+                like = zstd_library.NeighbourCompressor(coded=coded)
+                if len(like.compress(some, sample.start, sample.width)) <= usual:
+                    self._neighbours = like
+                    return
+        size = max(sample.data.nbytes, _SMALLEST_WINDOW)
+        for settings in _FASTER:
+            parameters = zstandard.ZstdCompressionParameters.from_level(_DEFAULT_LEVEL, source_size=size, **settings)
+            found = zstandard.ZstdCompressor(compression_params=parameters)
+            if len(found.compress(some)) <= usual:
+                self._faster = found
+                return
+
+    def compress(self, content: PageContent) -> bytes | memoryview:
+        """Compress the content of a page."""
+        if self._codec is None:
+            return content.data
+        if self._neighbours is not None and content.width is not None:
+            return self._neighbours.compress(content.data, content.start, content.width)
+        if self._faster is not None:
+            return bytes(self._faster.compress(content.data))
+        return bytes(self._codec.compress(content.data, asbytes=True))
+
+    def decompress(self, data: memoryview, size: int) -> Bytes:
+        """Decompress a page to exactly ``size`` bytes."""
+        if not size:
+            return np.zeros(0, dtype=np.uint8)
+        if self._decompressor is not None:
+            return self._decompressor.decompress(data, size)
+        found = data if self._codec is None else self._codec.decompress(data, decompressed_size=size)
+        plain = np.frombuffer(found, dtype=np.uint8)
+        if len(plain) != size:
+            raise ValueError(f"{len(plain)} bytes instead of {size}")
+        return plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +184,31 @@ def read_pages(chunk: memoryview, codec: PageCodec, max_def: int, max_bytes: int
             entries, encoding = integer(header[7], 1), integer(header[7], 2)
             yield Page(kind, entries, encoding, None, codec.decompress(body, size))
             continue
-        if not 0 <= integer(header[_TYPE_HEADERS[kind]], 1) <= rows:
+        details = header[_TYPE_HEADERS[kind]]
+        count, present = integer(details, 1), None
+        if not 0 <= count <= rows:
             raise ValueError("a page has more rows than its column chunk")
         if kind == DATA_PAGE:
-            page = _page_v1(header[5], codec.decompress(body, size), max_def)
+            encoding, values = integer(details, 2), codec.decompress(body, size)
+            if max_def:
+                if integer(details, 3) != RLE or len(values) < 4:
+                    raise ValueError("definition levels are not RLE-encoded")
+                end = 4 + int.from_bytes(values[:4].tobytes(), "little")
+                if end > len(values):
+                    raise ValueError("definition levels are longer than their page")
+                present, values = _present(values[4:end], count), values[end:]
         else:
-            page = _page_v2(header[8], body, codec, size, max_def)
-        rows -= page.rows
-        yield page
+            # In v2 the levels are never compressed, and the values only if the header says so.
+            encoding, levels, repeated = (integer(details, number) for number in (4, 5, 6))
+            fits = 0 <= levels <= min(size, stored) and integer(details, 3) == count and (max_def or not levels)
+            if repeated or not fits:
+                raise ValueError("levels do not fit their page")
+            if max_def:
+                present = _present(np.frombuffer(body[:levels], dtype=np.uint8), count)
+            compressed, body = details.get(7, True), body[levels:]
+            values = codec.decompress(body, size - levels) if compressed else np.frombuffer(body, np.uint8)
+        rows -= count
+        yield Page(kind, count, encoding, present, values)
 
 
 def _header(chunk: memoryview, at: int) -> tuple[dict[int, Any], int]:
@@ -112,29 +223,6 @@ def _header(chunk: memoryview, at: int) -> tuple[dict[int, Any], int]:
     return header, at + end
 
 
-def _page_v1(header: dict[int, Any], body: Bytes, max_def: int) -> Page:
-    rows, encoding = integer(header, 1), integer(header, 2)
-    if not max_def:
-        return Page(DATA_PAGE, rows, encoding, None, body)
-    if integer(header, 3) != RLE or len(body) < 4:
-        raise ValueError("definition levels are not RLE-encoded")
-    size = int.from_bytes(body[:4].tobytes(), "little")
-    if size > len(body) - 4:
-        raise ValueError("definition levels are longer than their page")
-    return Page(DATA_PAGE, rows, encoding, _present(body[4 : 4 + size], rows), body[4 + size :])
-
-
-def _page_v2(header: dict[int, Any], body: memoryview, codec: PageCodec, size: int, max_def: int) -> Page:
-    rows, encoding, levels, repeated = (integer(header, number) for number in (1, 4, 5, 6))
-    if repeated or not 0 <= levels <= min(size, len(body)) or integer(header, 3) != rows or (levels and not max_def):
-        raise ValueError("levels do not fit their page")
-    # In v2 the levels are never compressed, and the values only if the header says so.
-    present = _present(np.frombuffer(body[:levels], dtype=np.uint8), rows) if max_def else None
-    compressed = header.get(7, True)
-    plain = codec.decompress(body[levels:], size - levels) if compressed else np.frombuffer(body[levels:], np.uint8)
-    return Page(DATA_PAGE_V2, rows, encoding, present, plain)
-
-
 def _present(levels: Bytes, rows: int) -> Mask | None:
     if levels.tobytes() == _all_present(rows):
         return None
@@ -144,11 +232,7 @@ def _present(levels: Bytes, rows: int) -> Mask | None:
 
 def _all_present(rows: int) -> bytes:
     """The encoded definition levels of rows without nulls: one RLE run of 1."""
-    header, out = rows << 1, bytearray()
-    while header > 127:
-        out.append(header & 127 | 128)
-        header >>= 7
-    return bytes((*out, header, 1))
+    return encode_varint(rows << 1) + b"\1"
 
 
 def unpack_hybrid(data: Bytes, width: int, count: int) -> npt.NDArray[np.int32]:
@@ -188,8 +272,8 @@ class EncodedPage:
 def data_page(content: PageContent, encoding: int, rows: int, codec: PageCodec) -> EncodedPage:
     """Compress a v1 data page."""
     body = codec.compress(content)
-    header = kernel.data_page_header(content.nbytes, len(body), rows, encoding, RLE)
-    return EncodedPage(header, body, len(header) + content.nbytes)
+    header = kernel.data_page_header(content.data.nbytes, len(body), rows, encoding, RLE)
+    return EncodedPage(header, body, len(header) + content.data.nbytes)
 
 
 def dictionary_page(values: bytes, count: int, codec: PageCodec) -> EncodedPage:

@@ -199,26 +199,28 @@ class DictionaryEncoding:
 
     def _bounds(self, numbers: npt.NDArray[np.int32]) -> Bounds:
         """The bounds of the used entries; cached, because consecutive pages mostly use the same ones."""
+        assert self._entries is not None
         flags = np.zeros(self.size, dtype=np.uint8)
         kernel.mark(numbers, flags)
-        if self._last_used != (used := flags.tobytes()):
-            self._last_used, self._last_bounds = used, self._bounds_of(flags.view(np.bool_))
-        return self._last_bounds
-
-    def _bounds_of(self, used: Mask) -> Bounds:
-        assert self._entries is not None
+        if self._last_used == (used := flags.tobytes()):
+            return self._last_bounds
+        is_used = flags.view(np.bool_)
         if self._leaf.physical is Physical.BYTE_ARRAY:
             _, offsets, data = self._entries.buffers()
             starts = np.frombuffer(offsets, dtype=np.int32)[: self.size + 1]
-            chosen = np.flatnonzero(used).astype(np.int32)
-            found = kernel.entry_bounds(chosen, np.frombuffer(data, dtype=np.uint8), starts)
-            low, high = (self._entries[number].as_py()[4:] for number in found)  # without the length prefix
-            return low, high
-        width = self._entries.type.byte_width
-        entries = np.frombuffer(self._entries.buffers()[1], dtype=np.uint8)[: self.size * width]
-        if self._leaf.physical in _NUMBERS:
-            return _number_bounds(entries.view(_NUMBERS[self._leaf.physical])[used])
-        return _fixed_bounds(self._leaf, entries.reshape(-1, width)[used])
+            chosen = np.flatnonzero(is_used).astype(np.int32)
+            ends = kernel.entry_bounds(chosen, np.frombuffer(data, dtype=np.uint8), starts)
+            low, high = (self._entries[number].as_py()[4:] for number in ends)  # without the length prefix
+            found: Bounds = (low, high)
+        else:
+            width = self._entries.type.byte_width
+            entries = np.frombuffer(self._entries.buffers()[1], dtype=np.uint8)[: self.size * width]
+            if self._leaf.physical in _NUMBERS:
+                found = _number_bounds(entries.view(_NUMBERS[self._leaf.physical])[is_used])
+            else:
+                found = _fixed_bounds(self._leaf, entries.reshape(-1, width)[is_used])
+        self._last_used, self._last_bounds = used, found
+        return found
 
 
 def _entries(leaf: LeafColumn, page: Page) -> pa.Array:

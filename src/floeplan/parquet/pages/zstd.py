@@ -7,7 +7,7 @@ compressing pages whose values resemble the previous value. This is the only mod
 ``tests/unit/test_private_apis.py`` fails when a release of ``zstandard`` changes it.
 
 Fail-safe: if the binding or one of its functions is missing, or a sample does not survive a round trip, ``available``
-is false and ``codec`` uses public APIs. An error of the library is a ``ValueError``.
+is false and ``data_pages.PageCodec`` uses public APIs. An error of the library is a ``ValueError``.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ import numpy as np
 from floeplan.kernels import load_kernel
 from floeplan.vectors import Bytes
 
-_LEVEL = 1
 _SETTINGS = {
-    "compressionLevel": _LEVEL,
+    "compressionLevel": 1,
     "minMatch": 3,
     "blockDelimiters": 1,
     "searchForExternalRepcodes": 1,
@@ -81,18 +80,15 @@ class NeighbourCompressor:
                 raise _refused(result)
         self._holds = -1
 
-    def _make_room(self, size: int) -> None:
-        """Allocate buffers for ``size`` bytes of input and the largest possible number of matches."""
-        self._room = np.empty(_lib.ZSTD_compressBound(size), dtype=np.uint8)
-        self._rows = np.empty((size // _SMALLEST_MATCH + size // _BLOCK + 2, 4), dtype=np.uint32)
-        self._to, self._matches = _ffi.from_buffer(self._room), _ffi.cast("ZSTD_Sequence *", self._rows.ctypes.data)
-        self._holds = size
-
     def compress(self, content: memoryview, start: int, width: int) -> bytes:
         """Compress values that begin at ``start``: numbers of ``width`` bytes, or length-prefixed byte arrays (0)."""
         size = content.nbytes
         if size > self._holds:
-            self._make_room(size)
+            # Buffers for the input and the largest possible number of matches.
+            self._room = np.empty(_lib.ZSTD_compressBound(size), dtype=np.uint8)
+            self._rows = np.empty((size // _SMALLEST_MATCH + size // _BLOCK + 2, 4), dtype=np.uint32)
+            self._to, self._matches = _ffi.from_buffer(self._room), _ffi.cast("ZSTD_Sequence *", self._rows.ctypes.data)
+            self._holds = size
         count, most = _kernel.neighbours(content, start, width, self._rows), len(self._room)
         source = _ffi.from_buffer(content)
         found = _lib.ZSTD_compressSequences(self._context, self._to, most, self._matches, count, source, size)

@@ -16,9 +16,8 @@ Modules in reading order:
 - ``options``: ``PruneOptions``, what pruning may use.
 - ``request``: ``PruneRequest``, the one-shot builder.
 - ``pruner``: ``Pruner``, which compiles a predicate once for many files, and ``FilePruning``, its state on one file.
-- ``segments``: evaluation over pages whose boundaries differ between columns.
 - ``provider``: Bloom filters that come from the caller (a cache, for example) instead of the file.
-- ``result``: ``PruneResult``.
+- ``result``: ``PruneResult``, and the row ranges that were evaluated.
 - ``selection``: ``RowSelection``, runs of row numbers, and its Roaring bitmap.
 
 ``floeplan.prune`` is the public facade. ``parquet.read``, ``scan`` and packages above may import this package; it

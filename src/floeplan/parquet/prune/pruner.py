@@ -18,7 +18,7 @@ from pyiceberg.schema import Schema
 from floeplan.errors import InvalidOptionError
 from floeplan.parquet.footer.bloom import BloomResults, FilterProbe, bloom_probes, hash_probes, probe_file
 from floeplan.parquet.footer.footer import ParquetFooter, read_footer
-from floeplan.parquet.footer.page_index import PageIndex, read_page_indexes
+from floeplan.parquet.footer.page_index import PageIndex, index_ranges, page_column_stats, read_page_indexes
 from floeplan.parquet.footer.schema import LeafColumn
 from floeplan.parquet.footer.statistics import row_group_stats
 from floeplan.parquet.prune.options import PruneOptions
@@ -28,14 +28,15 @@ from floeplan.parquet.prune.provider import (
     filter_requests,
     probe_filters,
 )
-from floeplan.parquet.prune.result import PruneResult, build_result
-from floeplan.parquet.prune.segments import Segments, page_segments, row_group_segments
-from floeplan.parquet.source import ByteSource, IoCounters, PrefetchingSource, Range, open_source
+from floeplan.parquet.prune.result import PruneResult, Segments
+from floeplan.parquet.prune.selection import ROARING_ROW_LIMIT, distinct
+from floeplan.parquet.source import ByteSource, IoCounters, PrefetchingSource, open_source
 from floeplan.predicate.build import columns, with_bloom
 from floeplan.predicate.compile import CompileResult, compile_predicate
 from floeplan.predicate.evaluate import evaluate
 from floeplan.predicate.ir import Column, IrExpr
-from floeplan.predicate.stats import ColumnStats, StatsTable
+from floeplan.predicate.stats import Bound, ColumnStats, StatsTable, Tri, TriState, take
+from floeplan.schemas import fields_by_id
 from floeplan.vectors import Ints
 
 if TYPE_CHECKING:
@@ -114,11 +115,19 @@ class Pruner:
         return pruning
 
     def _bind(self, footer: ParquetFooter) -> Binding:
+        """Resolve the predicate's columns in a file: by field id if the file has field ids, else by name."""
         # The encoded schema elements identify the schema: files of one table mostly share it.
-        key = b"".join(node.encoded for node in footer.root.walk())
+        key = b"".join(node.encoded for node in footer.columns.root.walk())
         if key not in self._bindings:
             schema = self._schema or footer.schema
-            self._bindings[key] = bind(footer, schema, self._compiled or self._compile(schema))
+            compiled = self._compiled or self._compile(schema)
+            used = columns(compiled.predicate)
+            if resolves_by_field_id(footer, schema):
+                found = {field: footer.leaf_by_id[field].index for field in used if field in footer.leaf_by_id}
+            else:
+                by_path = {leaf.path: leaf.index for leaf in footer.leaves if leaf.max_rep == 0}
+                found = {field: by_path[column.path] for field, column in used.items() if column.path in by_path}
+            self._bindings[key] = Binding(schema, compiled, found)
         return self._bindings[key]
 
     def _compile(self, schema: Schema) -> CompileResult:
@@ -153,24 +162,9 @@ class Binding:
 
     schema: Schema
     compiled: CompileResult
+    """The opaque parts of its predicate evaluate to UNKNOWN."""
     leaf_positions: Mapping[int, int]
     """Leaf index by field id. A column without an entry is not in the file."""
-
-    @property
-    def predicate(self) -> IrExpr:
-        """The whole predicate; its opaque parts evaluate to UNKNOWN."""
-        return self.compiled.predicate
-
-
-def bind(footer: ParquetFooter, schema: Schema, compiled: CompileResult) -> Binding:
-    """Resolve the predicate's columns in a file: by field id if the file has field ids, else by name."""
-    used = columns(compiled.predicate)
-    if resolves_by_field_id(footer, schema):
-        found = {field: footer.leaf_by_id[field].index for field in used if field in footer.leaf_by_id}
-    else:
-        by_path = {leaf.path: leaf.index for leaf in footer.leaves if leaf.max_rep == 0}
-        found = {field: by_path[column.path] for field, column in used.items() if column.path in by_path}
-    return Binding(schema, compiled, found)
 
 
 def resolves_by_field_id(footer: ParquetFooter, schema: Schema) -> bool:
@@ -205,33 +199,35 @@ class FilePruning:
         self.source = None if source is None else PrefetchingSource(source)
         self.indexes: Mapping[int, PageIndex] = {}
         self._cost_before = cost_before
-        self._columns = columns(binding.predicate)
+        self._columns = columns(binding.compiled.predicate)
         self._leaves = {field: footer.leaves[position] for field, position in binding.leaf_positions.items()}
         self._paged_leaves = {leaf.index: leaf for leaf in (*self._leaves.values(), *projected)}
         self._page_segments: Segments | None = None
-        self._pages = (0, 0)
+        self._pages_total = self._pages_kept = 0
         self._notes: list[str] = []
         self._stats = self._row_group_stats(without_nan)
-        self._states = evaluate(binding.predicate, self._stats)
-        self._note_missing("statistics", (i for i in self._leaves if _has_no_bounds(self._stats.columns.get(i))))
+        self._states = evaluate(binding.compiled.predicate, self._stats)
+        # Columns with values that no row group bounds.
+        for i in sorted(self._leaves):
+            known = self._stats.columns.get(i)
+            bounds = [] if known is None else [bound.valid.any() for bound in (known.lower, known.upper) if bound]
+            if known is None or (known.may_value.any() and not any(bounds)):
+                self._note_missing("statistics", [i])
 
     def _row_group_stats(self, without_nan: frozenset[int]) -> StatsTable:
         stats = row_group_stats(self.footer, self._columns.values(), self._leaves)
         # A column that is not a leaf of the file is null in every row only if the file has it in no other form (a
         # struct of the same id, a list) and the schema gives it no initial default; otherwise nothing is known of it.
-        unknown = {i for i in self._columns.keys() - self._leaves.keys() if not self._is_null(self._columns[i])}
+        schema, unknown = self.binding.schema, set()
+        for i in self._columns.keys() - self._leaves.keys():
+            name = i if resolves_by_field_id(self.footer, schema) else ".".join(self._columns[i].path)
+            field = fields_by_id(schema).get(i)
+            if field is None or field.initial_default is not None or self.footer.leaves_of_column(name):
+                unknown.add(i)
         known = {i: column for i, column in stats.columns.items() if i not in unknown}
         no_nan = np.zeros(len(stats.nonempty), dtype=np.bool_)
         known |= {i: replace(column, may_nan=no_nan) for i, column in known.items() if i in without_nan}
         return replace(stats, columns=known)
-
-    def _is_null(self, column: Column) -> bool:
-        footer, schema = self.footer, self.binding.schema
-        name = column.field_id if resolves_by_field_id(footer, schema) else ".".join(column.path)
-        try:
-            return schema.find_field(column.field_id).initial_default is None and not footer.leaves_of_column(name)
-        except ValueError:
-            return False
 
     @property
     def undecided(self) -> Ints:
@@ -242,45 +238,33 @@ class FilePruning:
         """Return what Bloom filters can be probed for in the undecided row groups."""
         if not self.options.bloom_filter or len(self.undecided) == 0:
             return []
-        return hash_probes(bloom_probes(with_bloom(self.binding.predicate)), self._leaves)
+        return hash_probes(bloom_probes(with_bloom(self.binding.compiled.predicate)), self._leaves)
 
     def probe_own_filters(self) -> None:
         """Probe the Bloom filters of the file, and prefetch small page indexes in the same round trip."""
         if not self.options.bloom_filter or len(self.undecided) == 0:
             return
-        probes = bloom_probes(with_bloom(self.binding.predicate))
-        present = [probe for probe in probes if self._has_bloom_filter(probe[0])]
-        missing = {column.field_id for column, _ in probes if not self._has_bloom_filter(column)}
+        present, missing = [], set()
+        for probe in bloom_probes(with_bloom(self.binding.compiled.predicate)):
+            leaf = self._leaves.get(probe[0].field_id)
+            if leaf is not None and (self.footer.chunks(leaf).bloom_offset[self.undecided] >= 0).any():
+                present.append(probe)
+            else:
+                missing.add(probe[0].field_id)
         self._note_missing("bloom filter", missing)
         if not present or self.source is None:
             return
         if self.options.page_index:
-            ranges = self._index_ranges()
+            with_statistics = {leaf.index for leaf in self._leaves.values()}
+            ranges = index_ranges(self.footer, self._paged_leaves.values(), self.undecided, with_statistics)
             if sum(length for _, length in ranges) <= MAX_PREFETCHED_INDEX_BYTES:
                 self.source.prefetch(ranges)
         self.apply_bloom(probe_file(self.source, self.footer, present, self.undecided, self._leaves))
 
-    def _has_bloom_filter(self, column: Column) -> bool:
-        leaf = self._leaves.get(column.field_id)
-        return leaf is not None and bool((self.footer.chunks(leaf).bloom_offset[self.undecided] >= 0).any())
-
-    def _index_ranges(self) -> list[Range]:
-        groups = self.undecided
-        ranges: list[Range] = []
-        for leaf in self._paged_leaves.values():
-            chunks = self.footer.chunks(leaf)
-            indexes = [(chunks.offset_index_offset, chunks.offset_index_length)]
-            if leaf in self._leaves.values():
-                indexes.append((chunks.column_index_offset, chunks.column_index_length))
-            for offsets, lengths in indexes:
-                found = groups[offsets[groups] >= 0]
-                ranges += zip(offsets[found].tolist(), lengths[found].tolist(), strict=True)
-        return ranges
-
     def apply_bloom(self, results: BloomResults) -> None:
         """Refine the row-group states with the results of Bloom filters."""
         stats = replace(self._stats, bloom=results)
-        self._states = self._states.refine(evaluate(with_bloom(self.binding.predicate), stats))
+        self._states = self._states.refine(evaluate(with_bloom(self.binding.compiled.predicate), stats))
 
     def prune_by_pages(self) -> None:
         """Evaluate the predicate over the pages of the undecided row groups."""
@@ -297,52 +281,115 @@ class FilePruning:
         }
         self._note_missing("page index", self._leaves.keys() - pages.keys())
         if pages:
-            segments = page_segments(self.footer, self.binding.predicate, pages, groups, self._stats, self._states)
-            self._page_segments = segments
-            self._pages = _count_pages(self.footer, segments, [index for _, index in pages.values()])
+            predicate = self.binding.compiled.predicate
+            self._page_segments = page_segments(self.footer, predicate, pages, groups, self._stats, self._states)
+            # Count the pages with statistics, and those of them that hold a selected row.
+            selection = self._page_segments.selection
+            for _, index in pages.values():
+                first_row = self.footer.first_rows[index.row_group] + index.first_row
+                counted = np.repeat(index.has_column_index, np.diff(index.page_starts))
+                self._pages_total += int(counted.sum())
+                self._pages_kept += int((selection.overlaps(first_row, index.row_count) & counted).sum())
 
     def _note_missing(self, what: str, fields: Iterable[int]) -> None:
         self._notes += [f"column {self._columns[field]}: no {what}" for field in sorted(fields)]
 
     def result(self) -> PruneResult:
         """Return what the passes found."""
-        segments = row_group_segments(self.footer, self._states)
+        footer, groups = self.footer, np.arange(self.footer.num_row_groups, dtype=np.int64)
+        segments = Segments(groups, footer.first_rows, footer.row_group_rows, self._states.states())
         if self._page_segments is not None:
             segments = segments.refined(self._page_segments)
-        return build_result(
-            self.footer,
-            self.binding.compiled,
-            segments,
-            self._pages,
-            cost_since(self.source, self._cost_before),
-            tuple(self._notes),
-            self.options.emit_roaring,
+        selection = segments.selection
+        kept = np.flatnonzero(selection.overlaps(footer.first_rows, footer.row_group_rows))
+        # A row group is TRUE or FALSE when all its segments with rows are, else UNKNOWN.
+        holds = segments.row_count > 0
+        lowest = np.full(footer.num_row_groups, TriState.TRUE, dtype=np.int8)
+        highest = np.full(footer.num_row_groups, TriState.FALSE, dtype=np.int8)
+        np.minimum.at(lowest, segments.row_group[holds], segments.state[holds])
+        np.maximum.at(highest, segments.row_group[holds], segments.state[holds])
+        bitmap = skipped = None
+        if self.options.emit_roaring and footer.num_rows > ROARING_ROW_LIMIT:
+            rows = footer.num_rows
+            skipped = f"{rows} rows exceed a 32-bit Roaring bitmap; use row_selection, which has the same rows"
+        elif self.options.emit_roaring:
+            bitmap = selection.to_bitmap()
+        cost = IoCounters() if self.source is None else self.source.counters.since(self._cost_before)
+        return PruneResult(
+            file=footer.file,
+            compile_result=self.binding.compiled,
+            row_groups=tuple(kept.tolist()),
+            row_selection=selection.relative_to(footer.first_rows[kept], footer.row_group_rows[kept]),
+            file_selection=selection,
+            proven=segments.proven,
+            roaring_bitmap=bitmap,
+            roaring_skipped=skipped,
+            row_group_states=np.where(lowest == highest, lowest, np.minimum(highest, TriState.UNKNOWN)).astype(np.int8),
+            segments=segments,
+            rows_total=footer.num_rows,
+            pages_total=self._pages_total,
+            pages_kept=self._pages_kept,
+            bytes_read=cost.bytes,
+            requests=cost.requests,
+            round_trips=cost.round_trips,
+            notes=tuple(self._notes),
         )
 
 
-def _has_no_bounds(known: ColumnStats | None) -> bool:
-    """Whether a column has values that no row group bounds."""
-    if known is None:
-        return True
-    bounds = [bound for bound in (known.lower, known.upper) if bound is not None]
-    return bool(known.may_value.any()) and not any(bound.valid.any() for bound in bounds)
+def page_segments(
+    footer: ParquetFooter,
+    expr: IrExpr,
+    pages: Mapping[int, tuple[Column, PageIndex]],
+    row_groups: Ints,
+    known: StatsTable,
+    states: Tri,
+) -> Segments:
+    """Evaluate the predicate over the pages of some row groups, although pages of different columns do not line up.
+
+    Rows are cut wherever a page of any predicate column begins. Within such a segment every column has exactly one
+    page, so the statistics of that page hold for the segment, and one evaluation covers all segments of all row
+    groups::
+
+        a   |---- page 0 ----|------- page 1 -------|
+        b   |-- page 0 --|---- page 1 ----|- page 2 -|
+            |     s0     |s1 |     s2     |   s3     |
+
+    What the row group already proved holds for each of its segments, so both states are combined. A column without a
+    page index is one page per row group.
+
+    Args:
+        footer: The file's footer.
+        expr: The predicate.
+        pages: By field id, the columns that have a page index, and the index over exactly these row groups.
+        row_groups: The row groups, ascending; none is empty.
+        known: Statistics of all row groups of the file, for the columns without pages.
+        states: The states that statistics and Bloom filters gave to all row groups of the file.
+    """
+    firsts, ends = footer.first_rows[row_groups], (footer.first_rows + footer.row_group_rows)[row_groups]
+    page_rows = {field: footer.first_rows[index.row_group] + index.first_row for field, (_, index) in pages.items()}
+    # Cut at every page and row-group boundary; cuts at the end of a row group open no segment.
+    cuts = distinct(np.concatenate((firsts, ends, *page_rows.values())))
+    position = np.searchsorted(firsts, cuts, side="right") - 1
+    inside = cuts < ends[position]
+    first_row, group = cuts[inside], row_groups[position[inside]]
+    row_count = np.diff(cuts, append=cuts[-1])[inside]
+    # Statistics of each segment: those of its page, else those of its row group.
+    found = {field: _take_stats(stats, group) for field, stats in known.columns.items()}
+    for field, (column, index) in pages.items():
+        stats = page_column_stats(index, column)
+        if stats is not None:
+            page = np.searchsorted(page_rows[field], first_row, side="right") - 1
+            in_page, in_group = _take_stats(stats, page), found.get(field)
+            if in_group is not None:  # a page holds no null, NaN or value where its row group holds none
+                flags = ("may_null", "may_nan", "may_value")
+                in_page = replace(in_page, **{name: getattr(in_page, name) & getattr(in_group, name) for name in flags})
+            found[field] = in_page
+    finer = evaluate(expr, StatsTable(len(first_row), found))
+    coarser = Tri(states.may_true[group], states.may_false[group], states.may_null[group])
+    return Segments(group, first_row, row_count, finer.refine(coarser).states())
 
 
-def _count_pages(footer: ParquetFooter, segments: Segments, indexes: Sequence[PageIndex]) -> tuple[int, int]:
-    """Count the pages with statistics, and those of them that hold a selected row."""
-    selection = segments.selection
-    total = kept = 0
-    for index in indexes:
-        first_row = footer.first_rows[index.row_group] + index.first_row
-        with_statistics = np.repeat(index.has_column_index, np.diff(index.page_starts))
-        total += int(with_statistics.sum())
-        kept += int((selection.overlaps(first_row, index.row_count) & with_statistics).sum())
-    return total, kept
-
-
-def cost_since(source: ByteSource | None, before: IoCounters) -> IoCounters:
-    """Return what a source has read since ``before``."""
-    if source is None:
-        return IoCounters()
-    now = source.counters
-    return IoCounters(now.requests - before.requests, now.bytes - before.bytes, now.round_trips - before.round_trips)
+def _take_stats(stats: ColumnStats, rows: Ints) -> ColumnStats:
+    """Gather the statistics of row groups or pages by position."""
+    bounds = [bound and Bound(take(bound.values, rows), bound.valid[rows]) for bound in (stats.lower, stats.upper)]
+    return ColumnStats(stats.may_null[rows], stats.may_nan[rows], stats.may_value[rows], *bounds)

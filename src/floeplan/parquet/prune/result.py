@@ -1,4 +1,4 @@
-"""``PruneResult``: which rows of a file may match."""
+"""``PruneResult``: which rows of a file may match, and the ``Segments`` of rows that were evaluated."""
 
 from __future__ import annotations
 
@@ -9,12 +9,42 @@ import numpy as np
 import numpy.typing as npt
 from pyroaring import BitMap
 
-from floeplan.parquet.footer.footer import ParquetFooter
-from floeplan.parquet.prune.segments import Segments
-from floeplan.parquet.prune.selection import ROARING_ROW_LIMIT, RowSelection
-from floeplan.parquet.source import IoCounters
+from floeplan.parquet.prune.selection import RowSelection
 from floeplan.predicate.compile import CompileResult
 from floeplan.predicate.stats import TriState
+from floeplan.vectors import Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """Row ranges that cover a file without gaps, each with the state of the predicate there."""
+
+    row_group: Ints
+    first_row: Ints
+    row_count: Ints
+    state: npt.NDArray[np.int8]
+
+    @property
+    def selection(self) -> RowSelection:
+        """Rows that may match."""
+        return RowSelection.from_pages(self.first_row, self.row_count, self.state != TriState.FALSE)
+
+    @property
+    def proven(self) -> RowSelection:
+        """Rows that are known to match."""
+        return RowSelection.from_pages(self.first_row, self.row_count, self.state == TriState.TRUE)
+
+    def refined(self, finer: Segments) -> Segments:
+        """Replace the row groups that the finer segments cover with those segments."""
+        coarse = ~np.isin(self.row_group, finer.row_group)
+        first_row = np.concatenate((self.first_row[coarse], finer.first_row))
+        order = np.argsort(first_row, kind="stable")
+        return Segments(
+            np.concatenate((self.row_group[coarse], finer.row_group))[order],
+            first_row[order],
+            np.concatenate((self.row_count[coarse], finer.row_count))[order],
+            np.concatenate((self.state[coarse], finer.state))[order],
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,52 +109,3 @@ class PruneResult:
             "round_trips": self.round_trips,
             "notes": list(self.notes),
         }
-
-
-def build_result(
-    footer: ParquetFooter,
-    compiled: CompileResult,
-    segments: Segments,
-    pages: tuple[int, int],
-    cost: IoCounters,
-    notes: tuple[str, ...],
-    emit_roaring: bool,
-) -> PruneResult:
-    """Build the result from the evaluated segments; ``pages`` is (total, kept)."""
-    selection = segments.selection
-    kept = np.flatnonzero(selection.overlaps(footer.first_rows, footer.row_group_rows))
-    bitmap = skipped = None
-    if emit_roaring and footer.num_rows > ROARING_ROW_LIMIT:
-        skipped = f"{footer.num_rows} rows exceed a 32-bit Roaring bitmap; use row_selection, which has the same rows"
-    elif emit_roaring:
-        bitmap = selection.to_bitmap()
-    return PruneResult(
-        file=footer.file,
-        compile_result=compiled,
-        row_groups=tuple(kept.tolist()),
-        row_selection=selection.relative_to(footer.first_rows[kept], footer.row_group_rows[kept]),
-        file_selection=selection,
-        proven=segments.proven,
-        roaring_bitmap=bitmap,
-        roaring_skipped=skipped,
-        row_group_states=_row_group_states(footer, segments),
-        segments=segments,
-        rows_total=footer.num_rows,
-        pages_total=pages[0],
-        pages_kept=pages[1],
-        bytes_read=cost.bytes,
-        requests=cost.requests,
-        round_trips=cost.round_trips,
-        notes=notes,
-    )
-
-
-def _row_group_states(footer: ParquetFooter, segments: Segments) -> npt.NDArray[np.int8]:
-    """A row group is TRUE or FALSE when all its segments with rows are, else UNKNOWN."""
-    holds = segments.row_count > 0
-    groups, states = segments.row_group[holds], segments.state[holds]
-    lowest = np.full(footer.num_row_groups, TriState.TRUE, dtype=np.int8)
-    highest = np.full(footer.num_row_groups, TriState.FALSE, dtype=np.int8)
-    np.minimum.at(lowest, groups, states)
-    np.maximum.at(highest, groups, states)
-    return np.where(lowest == highest, lowest, np.minimum(highest, TriState.UNKNOWN)).astype(np.int8)

@@ -9,11 +9,9 @@ match its location leads to a read of the whole column chunk; a wrong number of 
 
 Modules in reading order:
 
-- ``reader``: ``read`` (prune, read, filter) and ``read_selected``.
-- ``projection``: columns by name, path or field id, as leaves.
-- ``pages``: fetching and decoding single pages.
-- ``assemble``: in-memory Parquet files made of fetched pages, and merging of nested columns.
-- ``row_groups``: reading whole row groups, and INT64 columns without a decoder.
+- ``reader``: ``read`` (prune, read, filter), ``read_selected``, and ``read_row_groups`` for whole row groups.
+- ``projection``: columns by name, path or field id, as leaves; merging of nested columns from their leaves.
+- ``pages``: fetching single pages, and decoding them as in-memory Parquet files.
 
 ``scan``, ``write`` and packages above may import it; it imports ``prune``, ``footer`` and ``pages`` of
 ``parquet``, and ``predicate``.

@@ -4,36 +4,64 @@ Rule: a column chunk that is fully selected or has no offset index is fetched as
 pages that hold a selected row are fetched, and the dictionary page if one of them needs it. The pieces of all leaves
 are fetched in one round trip. The result per leaf is exactly the selected rows, in file order.
 
+pyarrow decodes the pieces: they are assembled to a small Parquet file in memory, which holds one top-level field of the
+original with the column chunk of one leaf per row group: its dictionary page, if needed, and some of its data pages,
+byte for byte. The schema elements are the original's, so types, nesting and field ids are as pyarrow reads them;
+``created_by`` is kept, because decoders work around writer bugs by it.
+
 Fail-safe: every page header is compared with the offset index. A column whose pages do not match it is fetched as whole
-chunks instead, and one that decodes to another number of rows than the footer states is an error.
+chunks instead, and one that decodes to another number of rows than the footer states is an error. The number of values
+comes from the page headers, not from the offset index, which lacks it for nested columns.
 """
 
 from __future__ import annotations
 
+import base64
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import groupby
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from floeplan.errors import CorruptFileError
 from floeplan.parquet.footer.footer import ParquetFooter
 from floeplan.parquet.footer.page_index import PageIndex
 from floeplan.parquet.footer.schema import LeafColumn
-from floeplan.parquet.footer.thrift import integer, read_struct
+from floeplan.parquet.footer.thrift import BINARY, I32, I64, LIST, STRUCT, encode_struct, integer, read_struct
 from floeplan.parquet.prune.selection import RowSelection, distinct
-from floeplan.parquet.read.assemble import FieldLayout, LeafPages, decode_leaf
-from floeplan.parquet.source import ByteSource, Range, corrupt
+from floeplan.parquet.source import ByteSource, Range, byte_ranges, corrupt
 from floeplan.vectors import Ints, Mask
+
+Data = TypeVar("Data", pa.Table, pa.ChunkedArray)
 
 _DATA_PAGE, _DATA_PAGE_V2 = 0, 3
 _HEADER_SHAPE = {1: None, 3: None, 5: {1: None, 2: None}, 8: {1: None, 3: None, 4: None}}
 _DICTIONARY_ENCODINGS = (2, 8)
 _FEW_RUNS = 32
-_WORTH_THREADS = 4 * 1024 * 1024
+"""Up to this number of runs, slices are faster than a mask."""
+WORTH_THREADS = 4 * 1024 * 1024
+"""Compressed bytes from which decoding with several threads pays."""
+_MAGIC = b"PAR1"
+_ANY_ENCODINGS = (LIST, (I32, (0, 3, 8)))
+_REQUIRED = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FieldLayout:
+    """One top-level field: its encoded schema elements from the original footer, and its leaves in order.
+
+    ``arrow_field`` is the field in the Arrow schema that the writer stored, if any.
+    """
+
+    elements: tuple[bytes, ...]
+    leaves: tuple[LeafColumn, ...]
+    created_by: bytes
+    arrow_field: pa.Field | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +84,7 @@ class LeafPlan:
     @property
     def ranges(self) -> list[Range]:
         """The pieces, then the dictionary pages."""
-        pieces = zip(self.offset.tolist(), self.size.tolist(), strict=True)
-        return [*pieces, *self.dictionaries.values()]
+        return [*byte_ranges(self.offset, self.size), *self.dictionaries.values()]
 
     @property
     def bytes(self) -> int:
@@ -93,30 +120,20 @@ def plan_leaf(footer: ParquetFooter, leaf: LeafColumn, selection: RowSelection, 
         pages = (index.row_group, first_row, index.row_count, index.offset, index.size, np.zeros_like(first_row))
         pieces = np.concatenate((pieces, np.stack(pages)[:, wanted]), axis=1)
         pieces = pieces[:, np.argsort(pieces[1], kind="stable")]
-        dictionaries, skipped = _dictionaries(footer, index, wanted)
+        # The dictionary page precedes the first data page of a chunk, and dictionary-encoded pages precede plain ones.
+        position = np.repeat(np.arange(len(index.row_groups)), np.diff(index.page_starts))[wanted]
+        encoded = chunks.dictionary_pages[index.row_groups[position]]
+        needs = (encoded < 0) | (wanted - index.page_starts[position] < encoded)
+        needed = set(index.row_groups[position[needs]].tolist())
+        present = distinct(position)
+        groups = index.row_groups[present]
+        starts = chunks.start[groups]
+        spans = byte_ranges(starts, index.offset[index.page_starts[present]] - starts)
+        for group, span in zip(groups.tolist(), spans, strict=True):
+            if span[1] > 0:
+                (dictionaries if group in needed else skipped)[group] = span
     row_group, first_row, row_count, offset, size, chunk = pieces
     return LeafPlan(leaf, selection, row_group, first_row, row_count, offset, size, chunk == 1, dictionaries, skipped)
-
-
-def _dictionaries(footer: ParquetFooter, index: PageIndex, wanted: Ints) -> tuple[dict[int, Range], dict[int, Range]]:
-    """Dictionary pages by row group: those that the wanted pages need, and those that they most likely do not.
-
-    The dictionary page precedes the first data page of a chunk, and dictionary-encoded pages precede plain ones.
-    """
-    chunks = footer.chunks(index.leaf)
-    position = np.repeat(np.arange(len(index.row_groups)), np.diff(index.page_starts))[wanted]
-    ordinal = wanted - index.page_starts[position]
-    encoded = chunks.dictionary_pages[index.row_groups[position]]
-    needed = set(index.row_groups[position[(encoded < 0) | (ordinal < encoded)]].tolist())
-    groups = distinct(position)
-    starts = chunks.start[index.row_groups[groups]]
-    sizes = index.offset[index.page_starts[groups]] - starts
-    found = zip(index.row_groups[groups].tolist(), starts.tolist(), sizes.tolist(), strict=True)
-    present = {group: (start, size) for group, start, size in found if size > 0}
-    return (
-        {group: span for group, span in present.items() if group in needed},
-        {group: span for group, span in present.items() if group not in needed},
-    )
 
 
 def read_leaves(
@@ -140,7 +157,7 @@ def read_leaves(
     def decode(job: tuple[_Fetched, list[int] | None]) -> pa.ChunkedArray:
         return _decode(footer, job[0], job[1] or [], layouts[job[0].plan.leaf.index])
 
-    if len(jobs) < 2 or sum(plan.bytes for plan in plans) < _WORTH_THREADS:
+    if len(jobs) < 2 or sum(plan.bytes for plan in plans) < WORTH_THREADS:
         arrays: Iterable[pa.ChunkedArray] = map(decode, jobs)
     else:
         with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -180,28 +197,23 @@ def _count_values(footer: ParquetFooter, fetched: _Fetched) -> list[int] | None:
                 raise corrupt(footer.file, f"column {leaf} claims {values} values in {rows} rows")
             counts.append(values)
             continue
-        page = _inspect_page(footer.file, leaf, piece, rows)
-        if page is None:
+        # One data page of this length and number of rows, else it does not match the offset index.
+        try:
+            header, body = read_struct(bytes(piece), 0, _HEADER_SHAPE, "page header", footer.file)
+            kind, size = integer(header, 1), integer(header, 3)
+            details = header[5 if kind == _DATA_PAGE else 8]
+            values, encoding = integer(details, 1), integer(details, 2 if kind == _DATA_PAGE else 4)
+            # A v1 header has no row count: in a flat column it equals the values, in a repeated one it is not known.
+            page_rows = integer(details, 3) if kind == _DATA_PAGE_V2 else values if leaf.max_rep == 0 else rows
+        except (CorruptFileError, ValueError, KeyError, AttributeError):
             return None
-        counts.append(page[0])
-        if page[1] in _DICTIONARY_ENCODINGS and group in plan.skipped_dictionaries:
+        is_page = kind in (_DATA_PAGE, _DATA_PAGE_V2) and body + size == len(piece)
+        if not is_page or page_rows != rows or values < rows:
+            return None
+        counts.append(values)
+        if encoding in _DICTIONARY_ENCODINGS and group in plan.skipped_dictionaries:
             fetched.missing.add(group)
     return counts
-
-
-def _inspect_page(file: str, leaf: LeafColumn, page: memoryview, rows: int) -> tuple[int, int] | None:
-    """Values and encoding of a data page; ``None`` unless it is one page of this length and number of rows."""
-    try:
-        header, body = read_struct(bytes(page), 0, _HEADER_SHAPE, "page header", file)
-        kind, size = integer(header, 1), integer(header, 3)
-        details = header[5 if kind == _DATA_PAGE else 8]
-        values, encoding = integer(details, 1), integer(details, 2 if kind == _DATA_PAGE else 4)
-        # A v1 header has no row count: in a flat column it equals the values, in a repeated one it is not known.
-        page_rows = integer(details, 3) if kind == _DATA_PAGE_V2 else values if leaf.max_rep == 0 else rows
-    except (CorruptFileError, ValueError, KeyError, AttributeError):
-        return None
-    fits = kind in (_DATA_PAGE, _DATA_PAGE_V2) and body + size == len(page) and page_rows == rows and values >= rows
-    return (values, encoding) if fits else None
 
 
 def _decode(footer: ParquetFooter, fetched: _Fetched, values: Sequence[int], layout: FieldLayout) -> pa.ChunkedArray:
@@ -213,9 +225,12 @@ def _decode(footer: ParquetFooter, fetched: _Fetched, values: Sequence[int], lay
         dictionary = [fetched.dictionaries[group]] if group in fetched.dictionaries else []
         rows, total = int(plan.row_count[pieces].sum()), sum(values[piece] for piece in pieces)
         pages = [*dictionary, *(fetched.pieces[piece] for piece in pieces)]
-        groups.append(LeafPages(rows, total, int(codecs[group]), pages))
+        groups.append(_GroupPages(rows, total, int(codecs[group]), pages))
     try:
-        decoded = decode_leaf(layout, plan.leaf.index, groups)
+        encoded = pa.py_buffer(_parquet_file(layout, plan.leaf, groups))
+        file = pq.ParquetFile(encoded, coerce_int96_timestamp_unit="us")
+        own = [plan.leaf.index - layout.leaves[0].index]  # a nested field is returned with only this leaf inside
+        decoded = file.reader.read_all(column_indices=own, use_threads=False).column(0)
     except (OSError, pa.ArrowException) as error:
         raise corrupt(footer.file, f"the pages of column {plan.leaf} cannot be decoded: {error}") from None
     expected = int(plan.row_count.sum())
@@ -224,11 +239,64 @@ def _decode(footer: ParquetFooter, fetched: _Fetched, values: Sequence[int], lay
     return take_rows(decoded, plan.selection.relative_to(plan.first_row, plan.row_count))
 
 
-def take_rows(column: pa.ChunkedArray, rows: RowSelection) -> pa.ChunkedArray:
-    """The selected rows of a column: slices for few runs, else one pass with a mask."""
-    if rows.row_count == len(column):
-        return column
+def take_rows(data: Data, rows: RowSelection) -> Data:
+    """The selected rows of a table or column: slices for few runs, else one pass with a mask."""
+    if rows.row_count == len(data):
+        return data
     if len(rows) > _FEW_RUNS:
-        return column.filter(pa.array(rows.to_mask(len(column))))
-    slices = (column.slice(start, count) for start, count in rows.to_pairs())
-    return pa.chunked_array([chunk for part in slices for chunk in part.chunks], type=column.type)
+        return data.filter(pa.array(rows.to_mask(len(data))))
+    slices = [data.slice(start, count) for start, count in rows.to_pairs()]
+    if isinstance(data, pa.Table):
+        return pa.concat_tables(slices)
+    return pa.chunked_array([chunk for part in slices for chunk in part.chunks], type=data.type)
+
+
+class _GroupPages(NamedTuple):
+    """The fetched pages of one leaf in one row group, the dictionary page first if present."""
+
+    num_rows: int
+    num_values: int
+    codec: int
+    pages: Sequence[bytes | memoryview]
+
+
+def read_arrow_field(field: FieldLayout) -> pa.Field:
+    """The field as pyarrow reads it."""
+    return pq.read_schema(pa.py_buffer(_parquet_file(field, field.leaves[0], ()))).field(0)
+
+
+def _parquet_file(field: FieldLayout, leaf: LeafColumn, groups: Sequence[_GroupPages]) -> bytes:
+    """A file with the pages of one leaf; the other leaves of the field are listed in the footer and never read."""
+    parts: list[bytes | memoryview] = [_MAGIC]
+    row_groups, offset = [], len(_MAGIC)
+    for group in groups:
+        group_size = sum(map(len, group.pages))
+        chunks = []
+        for column in field.leaves:
+            size = group_size if column.index == leaf.index else 0
+            metadata = [
+                (1, I32, column.physical),
+                (2, *_ANY_ENCODINGS),
+                (3, LIST, (BINARY, [part.encode() for part in column.path])),
+                (4, I32, group.codec),
+                (5, I64, group.num_values),
+                (6, I64, size),
+                (7, I64, size),
+                (9, I64, offset),
+            ]
+            chunks.append(encode_struct([(2, I64, offset), (3, STRUCT, encode_struct(metadata))]))
+        row_groups.append(encode_struct([(1, LIST, (STRUCT, chunks)), (2, I64, group_size), (3, I64, group.num_rows)]))
+        parts += group.pages
+        offset += group_size
+    root = encode_struct([(3, I32, _REQUIRED), (4, BINARY, b"schema"), (5, I32, 1)])
+    fields = [
+        (1, I32, 2),
+        (2, LIST, (STRUCT, [root, *field.elements])),
+        (3, I64, sum(group.num_rows for group in groups)),
+        (4, LIST, (STRUCT, row_groups)),
+    ]
+    if field.arrow_field is not None:
+        schema = base64.b64encode(pa.schema([field.arrow_field]).serialize())
+        fields.append((5, LIST, (STRUCT, [encode_struct([(1, BINARY, b"ARROW:schema"), (2, BINARY, schema)])])))
+    footer = encode_struct([*fields, (6, BINARY, field.created_by)])
+    return b"".join([*parts, footer, len(footer).to_bytes(4, "little"), _MAGIC])

@@ -7,30 +7,45 @@ Late materialization: the predicate's columns are read first and the others only
 be saved are worth the additional round trip.
 
 Large reads are split into waves of row groups, which bounds the compressed bytes in memory.
+
+``read_row_groups`` decodes whole row groups and drops unselected rows after. Reading single pages pays when some can be
+skipped. When the selected rows are spread over all pages, as when a file is rewritten, it would skip none and create
+one decoder per column. From an object store the columns are fetched in one round trip; a local file is read by the
+decoder itself.
+
+Fail-safe: row groups that decode to another number of rows than the footer states are an error.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from io import RawIOBase
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyiceberg.schema import Schema
 
+from floeplan.errors import UnknownFileError
 from floeplan.parquet.footer.footer import ParquetFooter, read_footer
+from floeplan.parquet.footer.logical_types import Physical
 from floeplan.parquet.footer.page_index import PageIndex, read_page_indexes
+from floeplan.parquet.footer.schema import LeafColumn
+from floeplan.parquet.pages.data_pages import PLAIN, UNSUPPORTED_PAGE, PageCodec, kernel, read_pages
 from floeplan.parquet.prune.options import PruneOptions
-from floeplan.parquet.prune.pruner import Binding, Pruner, cost_since, resolves_by_field_id
+from floeplan.parquet.prune.pruner import Binding, Pruner, resolves_by_field_id
 from floeplan.parquet.prune.result import PruneResult
 from floeplan.parquet.prune.selection import RowSelection, distinct
-from floeplan.parquet.read.pages import LeafPlan, plan_leaf, read_leaves, take_rows
+from floeplan.parquet.read.pages import WORTH_THREADS, LeafPlan, plan_leaf, read_leaves, take_rows
 from floeplan.parquet.read.projection import ProjectedField, project, project_leaves, without_field_ids
-from floeplan.parquet.source import ByteSource, BytesSource, LocalSource, open_source
+from floeplan.parquet.source import ByteSource, BytesSource, LocalSource, Range, corrupt, open_source
 from floeplan.predicate.build import field_ids
 from floeplan.predicate.ir import TRUE
 from floeplan.predicate.rows.evaluate import matching_mask
+from floeplan.vectors import Ints
 
 if TYPE_CHECKING:
     import os
@@ -38,9 +53,13 @@ if TYPE_CHECKING:
     from pyiceberg.io import FileIO
 
 WAVE_BYTES = 128 * 1024 * 1024
+"""Compressed bytes to hold in memory at once."""
+LONGEST_GAP = 1024
+"""Consecutive unselected rows: a longer gap may cover a whole page."""
 REMOTE_ROUND_TRIP_BYTES = 4 * 1024 * 1024
 """About the bytes that a store delivers in the time of one round trip."""
 LOCAL_ROUND_TRIP_BYTES = 64 * 1024
+_PLAIN_INT64 = np.dtype("<i8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +109,7 @@ def read(
     pruned = pruning.result()
     reading = _Reading(source, footer, fields, pruning.indexes, pruning.binding)
     table = reading.matching(pruned.file_selection, pruned.proven, limit)
-    cost = cost_since(source, before)
+    cost = source.counters.since(before)
     return ReadResult(table, pruned, cost.bytes, cost.requests, cost.round_trips)
 
 
@@ -122,7 +141,15 @@ class _Reading:
         binding: Binding | None,
     ) -> None:
         self._source, self._footer, self._fields, self._indexes = source, footer, fields, indexes
-        self._filtered = () if binding is None else project_leaves(footer, _predicate_leaves(footer, binding))
+        self._filtered: tuple[ProjectedField, ...] = ()
+        if binding is not None:
+            # The leaves that the predicate reads, including those of opaque parts and structs.
+            wanted: Iterable[int | str | None] = field_ids(binding.compiled.predicate)
+            if not resolves_by_field_id(footer, binding.schema):
+                wanted = [binding.schema.find_column_name(field) for field in field_ids(binding.compiled.predicate)]
+            self._filtered = project_leaves(
+                footer, [leaf for name in wanted if name is not None for leaf in footer.leaves_of_column(name)]
+            )
         self._binding = binding
         self._layouts = {leaf.index: field.layout for field in (*fields, *self._filtered) for leaf in field.leaves}
 
@@ -137,12 +164,12 @@ class _Reading:
             rows += tables[-1].num_rows
         if not tables:
             return self._wave(RowSelection.none(), RowSelection.none(), None)
-        return pa.concat_tables(tables) if self._fields else _table([], rows)
+        return pa.concat_tables(tables) if self._fields else _assembled((), {}, rows)
 
     def _waves(self, selection: RowSelection) -> Iterator[RowSelection]:
         """Cut the selection at row groups into parts whose pages stay within ``WAVE_BYTES``."""
         footer = self._footer
-        touched = np.flatnonzero(selection.overlaps(footer.first_rows, footer.row_group_rows))
+        touched = _touched(footer, selection)
         if sum(int(footer.chunks(leaf).total_compressed_size[touched].sum()) for leaf in self._layouts) <= WAVE_BYTES:
             yield from [selection] if selection else []
             return
@@ -150,10 +177,8 @@ class _Reading:
         for leaf in self._layouts:
             plan = self._plan(leaf, selection)
             sizes += np.bincount(plan.row_group, plan.size, minlength=footer.num_row_groups)
-        wave = (np.cumsum(sizes[touched]) // WAVE_BYTES).astype(np.int64)
-        for number in distinct(wave):
-            groups = touched[wave == number]
-            yield selection.intersect(RowSelection.from_runs(footer.first_rows[groups], footer.row_group_rows[groups]))
+        for groups in _waves(touched, sizes[touched]):
+            yield selection.intersect(_rows_of(footer, groups))
 
     def _wave(self, selection: RowSelection, proven: RowSelection, limit: int | None) -> pa.Table:
         doubtful = selection.difference(proven)
@@ -165,20 +190,23 @@ class _Reading:
         projected, filtered = dict.fromkeys(_leaves_of(self._fields)), _leaves_of(self._filtered)
         first = {leaf: selection if leaf in projected else doubtful for leaf in filtered}
         others = [leaf for leaf in projected if leaf not in first]
-        late = self._worth_a_round_trip(others, doubtful)
+        # Late materialization: reading the others for all rows may cost more than a round trip.
+        local = isinstance(self._source, LocalSource | BytesSource)
+        threshold = LOCAL_ROUND_TRIP_BYTES if local else REMOTE_ROUND_TRIP_BYTES
+        late = sum(self._plan(leaf, doubtful).bytes for leaf in others) > threshold
         data = self._fetch(first if late else first | dict.fromkeys(others, selection))
-        matched = self._evaluate({leaf: data[leaf] for leaf in filtered}, first, doubtful)
+        # Evaluate the predicate on the unproven rows.
+        assert self._binding is not None
+        aligned = {leaf: take_rows(data[leaf], _within(doubtful, first[leaf])) for leaf in filtered}
+        table = _assembled(self._filtered, aligned, doubtful.row_count)
+        if not self._footer.has_field_ids:
+            table = without_field_ids(table)
+        matched = doubtful.narrow(matching_mask(self._binding.compiled.predicate, table, self._binding.schema))
         wanted = matched.union(proven).slice(limit=limit)
         data = {leaf: take_rows(data[leaf], _within(wanted, selection)) for leaf in projected if leaf in data}
         if late:
             data |= self._fetch(dict.fromkeys(others, wanted))
         return _assembled(self._fields, data, wanted.row_count)
-
-    def _worth_a_round_trip(self, leaves: Iterable[int], rows: RowSelection) -> bool:
-        """Whether reading these leaves for all rows instead of for matched rows may cost more than a round trip."""
-        local = isinstance(self._source, LocalSource | BytesSource)
-        threshold = LOCAL_ROUND_TRIP_BYTES if local else REMOTE_ROUND_TRIP_BYTES
-        return sum(self._plan(leaf, rows).bytes for leaf in leaves) > threshold
 
     def _plan(self, leaf: int, rows: RowSelection) -> LeafPlan:
         return plan_leaf(self._footer, self._footer.leaves[leaf], rows, self._indexes.get(leaf))
@@ -187,27 +215,12 @@ class _Reading:
         plans = [self._plan(leaf, rows) for leaf, rows in wanted.items()]
         return read_leaves(self._source, self._footer, plans, self._layouts)
 
-    def _evaluate(
-        self, data: Mapping[int, pa.ChunkedArray], rows_of: Mapping[int, RowSelection], doubtful: RowSelection
-    ) -> RowSelection:
-        """The unproven rows that match."""
-        assert self._binding is not None
-        aligned = {leaf: take_rows(column, _within(doubtful, rows_of[leaf])) for leaf, column in data.items()}
-        table = _assembled(self._filtered, aligned, doubtful.row_count)
-        if not self._footer.has_field_ids:
-            table = without_field_ids(table)
-        return doubtful.narrow(matching_mask(self._binding.predicate, table, self._binding.schema))
-
 
 def _assembled(fields: Iterable[ProjectedField], data: Mapping[int, pa.ChunkedArray], rows: int) -> pa.Table:
-    return _table([field.assemble(data) for field in fields], rows)
-
-
-def _table(columns: Sequence[tuple[pa.Field, pa.ChunkedArray]], rows: int) -> pa.Table:
-    """A table of the columns; a table without columns keeps its number of rows."""
+    """A table of the fields; a table without columns keeps its number of rows."""
     counted = (pa.field("rows", pa.null()), pa.nulls(rows))
-    fields, arrays = zip(counted, *columns, strict=True)
-    return pa.Table.from_arrays(list(arrays), schema=pa.schema(fields)).select(range(1, len(arrays)))
+    schema, arrays = zip(counted, *(field.assemble(data) for field in fields), strict=True)
+    return pa.Table.from_arrays(list(arrays), schema=pa.schema(schema)).select(range(1, len(arrays)))
 
 
 def _leaves_of(fields: Iterable[ProjectedField]) -> list[int]:
@@ -219,10 +232,118 @@ def _within(rows: RowSelection, larger: RowSelection) -> RowSelection:
     return rows.relative_to(larger.starts, larger.counts)
 
 
-def _predicate_leaves(footer: ParquetFooter, binding: Binding) -> set[int]:
-    """The leaves that the predicate reads, including those of opaque parts and structs."""
-    wanted = field_ids(binding.predicate)
-    if resolves_by_field_id(footer, binding.schema):
-        return {leaf for field in wanted for leaf in footer.leaves_of_column(field)}
-    names = (binding.schema.find_column_name(field) for field in wanted)
-    return {leaf for name in names if name is not None for leaf in footer.leaves_of_column(name)}
+def selects_every_page(footer: ParquetFooter, selection: RowSelection) -> bool:
+    """Whether no page of the row groups with selected rows could be skipped."""
+    if not selection or selection.row_count == footer.num_rows:
+        return bool(selection)
+    gaps = _rows_of(footer, _touched(footer, selection)).difference(selection)
+    return int(gaps.counts.max(initial=0)) <= LONGEST_GAP
+
+
+def read_row_groups(
+    source: ByteSource, footer: ParquetFooter, columns: Sequence[str | int], selection: RowSelection
+) -> pa.Table:
+    """The selected rows of columns that the file has; fields are in the order of the file."""
+    leaves = sorted({leaf for column in columns for leaf in footer.leaves_of_column(column)})
+    touched, everything = _touched(footer, selection), selection.row_count == footer.num_rows
+    waves: Iterable[Ints] = [touched]
+    if footer.file_size > WAVE_BYTES:
+        sizes = (footer.chunks(leaf).total_compressed_size[touched] for leaf in leaves)
+        waves = _waves(touched, sum(sizes, np.zeros(len(touched))))
+    tables = []
+    for groups in waves:
+        table = _decode(source, footer, leaves, groups)
+        if not everything:
+            wanted = selection.intersect(_rows_of(footer, groups))
+            table = take_rows(table, wanted.relative_to(footer.first_rows[groups], footer.row_group_rows[groups]))
+        tables.append(table)
+    return pa.concat_tables(tables)
+
+
+def _touched(footer: ParquetFooter, selection: RowSelection) -> Ints:
+    return np.flatnonzero(selection.overlaps(footer.first_rows, footer.row_group_rows))
+
+
+def _rows_of(footer: ParquetFooter, groups: Ints) -> RowSelection:
+    return RowSelection.from_runs(footer.first_rows[groups], footer.row_group_rows[groups])
+
+
+def _waves(groups: Ints, sizes: npt.NDArray[Any]) -> Iterator[Ints]:
+    """Split row groups of these sizes into parts of at most ``WAVE_BYTES``."""
+    wave = (np.cumsum(sizes) // WAVE_BYTES).astype(np.int64)
+    return (groups[wave == number] for number in distinct(wave))
+
+
+def _decode(source: ByteSource, footer: ParquetFooter, leaves: Sequence[int], groups: Ints) -> pa.Table:
+    chunks = [footer.chunks(leaf) for leaf in leaves] if footer.file_size >= WORTH_THREADS else []
+    threads = sum(int(chunk.total_compressed_size[groups].sum()) for chunk in chunks) >= WORTH_THREADS
+    try:
+        if isinstance(source, LocalSource):
+            opened: pa.NativeFile = pa.OSFile(source.name)
+        else:
+            columns = [footer.chunks(leaf) for leaf in leaves]
+            ranges = [(int(one.start[at]), int(one.total_compressed_size[at])) for at in groups for one in columns]
+            opened = pa.PythonFile(_PrefetchedFile(source, ranges), mode="r")
+        file = pq.ParquetFile(opened, coerce_int96_timestamp_unit="us", binary_type=pa.large_binary(), pre_buffer=False)
+        table = file.reader.read_row_groups(groups.tolist(), column_indices=list(leaves), use_threads=threads)
+    except FileNotFoundError:
+        raise UnknownFileError(f"{footer.file}: no such file", context={"file": footer.file}) from None
+    except (OSError, pa.ArrowException) as error:
+        raise corrupt(footer.file, f"its row groups cannot be decoded: {error}") from None
+    expected = int(footer.row_group_rows[groups].sum())
+    if table.num_rows != expected:
+        raise corrupt(footer.file, f"row groups hold {table.num_rows} rows instead of {expected}")
+    return table
+
+
+class _PrefetchedFile(RawIOBase):
+    """A seekable file for pyarrow that serves prefetched ranges, and fetches all other reads on demand."""
+
+    def __init__(self, source: ByteSource, ranges: Sequence[Range]) -> None:
+        self._source, self._at = source, 0
+        self._pieces = dict(zip(ranges, source.read_ranges(ranges), strict=True))
+
+    def read(self, length: int = -1) -> Any:
+        """Read from the current position; a prefetched range is released when it is read."""
+        left = self._source.size - self._at
+        span = (self._at, left if length < 0 else min(length, left))
+        self._at += span[1]
+        found = self._pieces.pop(span, None)
+        return self._source.read_ranges([span])[0] if found is None else found
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Set the position."""
+        self._at = offset + (0, self._at, self._source.size)[whence]
+        return self._at
+
+    def seekable(self) -> bool:
+        """Always true."""
+        return True
+
+    def readable(self) -> bool:
+        """Always true."""
+        return True
+
+
+def read_plain_int64(source: ByteSource, footer: ParquetFooter, leaf: LeafColumn) -> Ints | None:
+    """Read a whole INT64 column without a decoder, which saves most of the time on many small files.
+
+    ``None``, for the decoder to read it, unless all pages are plain and supported and no row is null.
+    """
+    locations = [footer.chunk_location(leaf, group) for group in range(footer.num_row_groups)]
+    simple = leaf.physical is Physical.INT64 and not leaf.max_rep and leaf.max_def <= 1 and kernel is not None
+    if not simple or not all(PageCodec.knows(chunk.codec) for chunk in locations):
+        return None
+    read = source.read_ranges([(chunk.start, chunk.size) for chunk in locations])
+    parts = []
+    try:
+        for chunk, data, rows in zip(locations, read, footer.row_group_rows.tolist(), strict=True):
+            for page in read_pages(data, PageCodec(chunk.codec), leaf.max_def, chunk.uncompressed_size, rows):
+                size = page.rows * _PLAIN_INT64.itemsize
+                if page.encoding != PLAIN or page.present is not None or len(page.values) != size:
+                    return None
+                parts.append(page.values.view(_PLAIN_INT64))
+    except UNSUPPORTED_PAGE:
+        return None
+    numbers = np.concatenate([np.zeros(0, dtype=np.int64), *parts])
+    return numbers if len(numbers) == footer.num_rows else None

@@ -23,13 +23,13 @@ import pyarrow.compute as pc
 from floeplan.parquet.footer.footer import ParquetFooter
 from floeplan.parquet.footer.page_index import PageIndex, encode_offset_index, read_page_indexes
 from floeplan.parquet.footer.schema import LeafColumn
+from floeplan.parquet.footer.statistics import Family, RawStatistics, Side, decode_bound, family, usable_statistics
 from floeplan.parquet.footer.thrift import BINARY, BOOL, I32, I64, LIST, STRUCT, encode_struct
-from floeplan.parquet.footer.values import ChunkStatistics, Family, Side, decode_bound, family, usable_statistics
 from floeplan.parquet.pages.data_pages import DATA_PAGE, DICTIONARY_PAGE, PLAIN, RLE, RLE_DICTIONARY, EncodedPage
 from floeplan.rewrite.pages.new_file import Piece
 from floeplan.scan.file_rows import OpenFile
 from floeplan.vectors import Ints
-from floeplan.write.options import WriteOptions
+from floeplan.write.target import WriteOptions
 
 CODECS = {"NONE": 0, "SNAPPY": 1, "GZIP": 2, "BROTLI": 4, "ZSTD": 6, "LZ4": 7}
 """Parquet's codec numbers by the names of ``WriteOptions.codec``."""
@@ -252,7 +252,7 @@ def _layout(leaf: LeafColumn) -> tuple[object, ...]:
     return leaf.physical, leaf.type_length, leaf.type, leaf.annotation.unit, leaf.max_def, leaf.max_rep, len(leaf.path)
 
 
-def _copied_run(footer: ParquetFooter, index: PageIndex, usable: ChunkStatistics, group: int) -> PageRun | None:
+def _copied_run(footer: ParquetFooter, index: PageIndex, usable: RawStatistics, group: int) -> PageRun | None:
     """The pages of a column chunk with their statistics; ``None`` unless the metadata is complete."""
     chunks = footer.chunks(index.leaf)
     pages = slice(int(index.page_starts[group]), int(index.page_starts[group + 1]))

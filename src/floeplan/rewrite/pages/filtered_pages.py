@@ -21,13 +21,13 @@ import numpy as np
 from floeplan.parquet.footer.footer import ChunkLocation
 from floeplan.parquet.footer.logical_types import Physical
 from floeplan.parquet.footer.schema import LeafColumn
-from floeplan.parquet.pages.codec import PageCodec
 from floeplan.parquet.pages.data_pages import (
     DICTIONARY_PAGE,
     PLAIN,
     PLAIN_DICTIONARY,
     RLE,
     RLE_DICTIONARY,
+    PageCodec,
     data_page,
     dictionary_page,
     first_page_type,
@@ -45,7 +45,7 @@ from floeplan.parquet.pages.value_encodings import (
 from floeplan.rewrite.pages.column_chunk import DescribedPage, PageChunk, PageRun, page_run, statistics
 from floeplan.rewrite.pages.new_file import Piece
 from floeplan.vectors import Mask
-from floeplan.write.options import WriteOptions
+from floeplan.write.target import WriteOptions
 
 _BIT_PACKED = 4
 _KNOWN = frozenset({PLAIN, PLAIN_DICTIONARY, RLE, _BIT_PACKED, RLE_DICTIONARY})
