@@ -156,7 +156,10 @@ class SnapshotManifests:
     def write_added_manifests(
         self, files: EntriesTable, content: int, shape: TableShape, target_bytes: int
     ) -> list[ManifestListTable]:
-        """Write new data or delete files: one manifest per spec, more above the target size."""
+        """Write new data or delete files: one manifest per spec, more above the target size.
+
+        These are ``write_added_data_manifests`` and ``write_delete_manifest`` of the proposal for several specs.
+        """
         _require(files, Status.ADDED)
         groups = group_files_by_spec(files)
         heads = [group.take(np.arange(len(group))[:_FIRST_MANIFEST_ENTRIES]) for group in groups.values()]
@@ -181,7 +184,10 @@ class SnapshotManifests:
         return self.write_each(groups, shape)
 
     def write_each(self, manifests: Sequence[ManifestOfSpec], shape: TableShape) -> list[ManifestListTable]:
-        """Write several manifests, each of one spec; to a remote store in parallel."""
+        """Write several manifests, each of one spec; to a remote store in parallel.
+
+        Manifests with DELETED entries (``write_deleted_data_manifest`` of the proposal) come from ``filter_manifests``.
+        """
         locations = []
         for entries, _, _ in manifests:
             locations.append(shape.location_of(f"{self.commit_uuid}-m{len(self.written)}.avro"))
