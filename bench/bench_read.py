@@ -78,11 +78,11 @@ class _Bench:
         ):
             sides = self._ours("clean"), self._parquet, self._iceberg("clean"), self._anew("clean")
             turns, reads = (SHORT_TURNS, SHORT_READS) if where else (TURNS, 1)
-            ours, floor, iceberg, anew = self._turns(act, where, *sides, turns=turns, reads=reads)
+            ours, floor, iceberg, uncached = self._turns(act, where, *sides, turns=turns, reads=reads)
             found.append(_row(case, "spark.read.parquet", ours, floor, None if where else 1.05))
             found.append(_row(case, "Iceberg", ours, iceberg, bar))
             if where:
-                found.append(_row(f"{case}, files not read before", "Iceberg", anew, iceberg, None))
+                found.append(_row(f"{case}, files not read before", "Iceberg", uncached, iceberg, None))
         for case, act, bar in (("all columns", _all_columns, 0.8), ("sum of 2 columns", _two_columns, 1.1)):
             found += self._deleted_by_position(case, act, bar)
         ours, iceberg = self._turns(_all_columns, None, self._ours("keys"), self._iceberg("keys"), turns=LONG_TURNS)
@@ -91,7 +91,7 @@ class _Bench:
 
     def _deleted_by_position(self, case: str, act: Act, bar: float) -> Iterator[dict[str, Any]]:
         peer = self._iceberg("positions")
-        ours, iceberg, anew, by_value, by_number, in_tasks = self._turns(
+        ours, iceberg, uncached, by_value, by_number, in_tasks = self._turns(
             act,
             None,
             self._ours("positions"),
@@ -102,7 +102,7 @@ class _Bench:
             self._in_tasks(act),
         )
         yield _row(f"5 % deleted by position, {case}", "Iceberg", ours, iceberg, bar)
-        yield _row(f"the same, deletes read anew, {case}", "Iceberg", anew, iceberg, None)
+        yield _row(f"the same, deletes not cached, {case}", "Iceberg", uncached, iceberg, None)
         yield _row(f"5 % left out by value, {case}", "Iceberg", by_value, iceberg, None)
         yield _row(f"5 % left out by row number alone, {case} (floor)", "Iceberg", by_number, iceberg, None)
         yield _row(f"5 % deleted by position, in Python tasks, {case}", "Iceberg", in_tasks, iceberg, None)

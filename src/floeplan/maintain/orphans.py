@@ -1,8 +1,8 @@
 """``remove_orphans``: files at the location of a table that nothing refers to, such as those of crashed commits.
 
 Rule: a file is an orphan when it lies under the table's location, is older than the age guard, and no snapshot and no
-metadata of the table name it. Files are listed first and the table is loaded after that, so that whatever was committed
-in between is known.
+metadata of the table name it. Files are listed first and the table is loaded after that, so that files committed
+in between are known.
 
 Fail-safe: the age guard (3 days by default, at least 1) protects files of running commits. Before anything is deleted,
 a probe file is written to read the store's clock, and the earlier of the two clocks counts. Locations are compared as
