@@ -76,7 +76,7 @@ class _Bench:
             ("sum of 2 of 6 columns", _two_columns, None, 1.0),
             ("a thousandth of the rows", _two_columns, narrow, 0.7),
         ):
-            sides = self._ours("clean"), self._parquet, self._iceberg("clean"), self._anew("clean")
+            sides = self._ours("clean"), self._parquet, self._iceberg("clean"), self._uncached("clean")
             turns, reads = (SHORT_TURNS, SHORT_READS) if where else (TURNS, 1)
             ours, floor, iceberg, uncached = self._turns(act, where, *sides, turns=turns, reads=reads)
             found.append(_row(case, "spark.read.parquet", ours, floor, None if where else 1.05))
@@ -96,7 +96,7 @@ class _Bench:
             None,
             self._ours("positions"),
             peer,
-            self._anew("positions"),
+            self._uncached("positions"),
             self._left_out,
             self._numbered,
             self._in_tasks(act),
@@ -149,7 +149,7 @@ class _Bench:
         """Looked up once: a floor is no place for what can be known beforehand."""
         return self._parquet(None).schema.add(ROW_INDEX, "long")
 
-    def _anew(self, name: str) -> Read:
+    def _uncached(self, name: str) -> Read:
         """As a process reads that has read neither these files nor their deletes before."""
 
         def read(where: str | None) -> DataFrame:
