@@ -1,8 +1,9 @@
 """One of everything on an evolved table of formats 2 and 3, on real catalogs, stores and kinds of Spark.
 
 A set of places in which every catalog meets every store it is used with, and every kind of Spark both stores; the
-whole matrix of tables is for the embedded catalog alone. ``make test`` runs one place on a cluster and one with
-Spark Connect: what a local session does is tested in ``tests/engines``, on an object store in ``tests/faults``.
+whole matrix of tables is for the embedded catalog alone. ``make test`` changes a table on a cluster and with Spark
+Connect, and reads in every way with Spark Connect: what a local session does is tested in ``tests/engines``, on an
+object store in ``tests/faults``.
 """
 
 from __future__ import annotations
@@ -106,7 +107,11 @@ def test_everything_works(session: Client, places: Places, others: bool, request
         session.run(change_everything, places.properties(place), version, path)
 
 
-@pytest.mark.parametrize("session", SESSIONS, indirect=True)
+@pytest.mark.parametrize(
+    "session",
+    [*(pytest.param(kind, marks=pytest.mark.matrix) for kind in ("local", "cluster")), "connect"],
+    indirect=True,
+)
 def test_every_way_to_read(session: Client, places: Places, tmp_path: Path) -> None:
     session.run(read_every_way, places.properties("sqlite and files"))
     assert session.run(audit_reports, tmp_path) == ["user = ?"]
