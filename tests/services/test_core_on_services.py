@@ -41,7 +41,8 @@ KINDS = {
 
 The first place is the representative one.
 """
-SESSIONS = [pytest.param("local", marks=pytest.mark.matrix), "cluster", "connect"]
+TO_CHANGE_ON = [pytest.param("local", marks=pytest.mark.matrix), "cluster", "connect"]
+TO_READ_ON = [*(pytest.param(kind, marks=pytest.mark.matrix) for kind in ("local", "cluster")), "connect"]
 
 
 class Places:
@@ -99,7 +100,7 @@ def session(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.mark.parametrize("others", [False, pytest.param(True, marks=pytest.mark.matrix)])
-@pytest.mark.parametrize("session", SESSIONS, indirect=True)
+@pytest.mark.parametrize("session", TO_CHANGE_ON, indirect=True)
 def test_everything_works(session: Client, places: Places, others: bool, request: pytest.FixtureRequest) -> None:
     kind = request.node.callspec.params["session"]
     for place, version in KINDS[kind][1:] if others else KINDS[kind][:1]:
@@ -107,11 +108,7 @@ def test_everything_works(session: Client, places: Places, others: bool, request
         session.run(change_everything, places.properties(place), version, path)
 
 
-@pytest.mark.parametrize(
-    "session",
-    [*(pytest.param(kind, marks=pytest.mark.matrix) for kind in ("local", "cluster")), "connect"],
-    indirect=True,
-)
+@pytest.mark.parametrize("session", TO_READ_ON, indirect=True)
 def test_every_way_to_read(session: Client, places: Places, tmp_path: Path) -> None:
     session.run(read_every_way, places.properties("sqlite and files"))
     assert session.run(audit_reports, tmp_path) == ["user = ?"]
