@@ -171,7 +171,7 @@ def check_metadata_tables(course: Course) -> None:
             assert seen[path][f"{status}_{kind}_files_count"] == getattr(listed, f"{status}_files")[row]
 
 
-@pytest.mark.parametrize("name", parametrized())
+@pytest.mark.parametrize("name", parametrized(TABLES))
 def test_spark_reads_what_was_committed_and_goes_on(name: str, matrix: Matrix, local_catalog: SqlCatalog) -> None:
     course = Course.of(matrix.fork(name), local_catalog)
     append(course)

@@ -136,7 +136,7 @@ def replayed(
         yield metadata, snapshot, SnapshotProducer(change, snapshot.snapshot_id).produce(elsewhere, head)
 
 
-@pytest.mark.parametrize("table", parametrized())
+@pytest.mark.parametrize("table", parametrized(TABLES))
 def test_a_replayed_snapshot_has_the_same_files_and_says_the_same(
     table: str, matrix: Matrix, local_catalog: SqlCatalog, tmp_path: Path
 ) -> None:

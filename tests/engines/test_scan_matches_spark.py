@@ -33,6 +33,8 @@ pytestmark = pytest.mark.engines
 
 WITH_DELETES = tuple(name for name in TABLES if name.endswith(("equality", "file", "partition", "vectors")))
 OPTIONS = ScanOptions(report=False)
+HALVES = (("evolving_v2", 0), ("truncations_v2", 1))
+"""Tables, and which half of the predicates Iceberg Java plans with in ``make test``."""
 
 
 def keys(table: Table, where: str, options: ScanOptions = OPTIONS) -> list[int]:
@@ -90,11 +92,20 @@ def test_past_snapshots_branches_and_tags_equal_spark(name: str, matrix: Matrix,
         assert canonical(plan_scan(table, ref=ref, options=OPTIONS).to_arrow()) == canonical(made.rows(ref=ref))
 
 
-@pytest.mark.parametrize("name", parametrized(PLANNED_WITH_EVERY_PREDICATE))
-def test_no_file_is_kept_that_java_drops_rightly(name: str, matrix: Matrix, local_catalog: SqlCatalog) -> None:
+@pytest.mark.parametrize(
+    ("name", "half"),
+    [
+        pytest.param(name, half, marks=() if (name, half) in HALVES else pytest.mark.matrix)
+        for name in PLANNED_WITH_EVERY_PREDICATE
+        for half in (0, 1)
+    ],
+)
+def test_no_file_is_kept_that_java_drops_rightly(
+    name: str, half: int, matrix: Matrix, local_catalog: SqlCatalog
+) -> None:
     made = matrix.table(name)
     table = load(made, local_catalog)
-    asked = [predicate for predicate in predicates(made.columns) if not predicate.computed]
+    asked = [predicate for predicate in predicates(made.columns) if not predicate.computed][half::2]
     needed = files_with_matches(made, asked)
     superfluous = {}
     for predicate in asked:

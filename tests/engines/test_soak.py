@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.engines
 
 SECONDS = float(os.environ.get("FLOEPLAN_SOAK_SECONDS", "0"))
-STEPS = 1_000_000 if SECONDS else 4
+STEPS = 1_000_000 if SECONDS else 3
 SCHEMA = Schema(
     NestedField(1, "id", LongType()), NestedField(2, "part", StringType()), NestedField(3, "version", LongType())
 )
@@ -323,7 +323,14 @@ def verify(log: Log, table: Table) -> State:
     return states[numbers[-1]]
 
 
-@pytest.mark.parametrize(("version", "mode"), [(2, "merge-on-read"), (2, "copy-on-write"), (3, "merge-on-read")])
+@pytest.mark.parametrize(
+    ("version", "mode"),
+    [
+        pytest.param(2, "merge-on-read", marks=pytest.mark.matrix),
+        (2, "copy-on-write"),
+        (3, "merge-on-read"),
+    ],
+)
 def test_history_is_serial(lake: Lake, spark: SparkSession, version: int, mode: str) -> None:
     catalog = lake.open_catalog()
     catalog.create_namespace_if_not_exists("soak")

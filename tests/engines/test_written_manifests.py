@@ -150,13 +150,13 @@ def ordered(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("rewrite", [one_by_one, through_the_root])
-@pytest.mark.parametrize("name", parametrized())
+@pytest.mark.parametrize("name", parametrized(TABLES))
 def test_spark_reads_the_same_rows(name: str, rewrite: Rewrite, pair: Any) -> None:
     source, written, _ = pair(name, rewrite)
     assert repr(written.rows().to_pylist()) == repr(source.rows().to_pylist())
 
 
-@pytest.mark.parametrize("name", parametrized())
+@pytest.mark.parametrize("name", parametrized(TABLES))
 def test_spark_sees_the_same_metadata(name: str, pair: Any) -> None:
     source, written, _ = pair(name, one_by_one)
     for metadata, drop in (
@@ -175,7 +175,7 @@ def entries_ever(table: MatrixTable) -> set[str]:
     return {repr(ordered(row | {"data_file": row["data_file"] | {"first_row_id": None}})) for row in rows}
 
 
-@pytest.mark.parametrize("name", parametrized())
+@pytest.mark.parametrize("name", parametrized(TABLES))
 def test_spark_sees_the_same_files_after_the_root(name: str, pair: Any) -> None:
     source, written, _ = pair(name, through_the_root)
     assert sorted_rows(written.metadata("files")) == sorted_rows(source.metadata("files"))
@@ -183,7 +183,7 @@ def test_spark_sees_the_same_files_after_the_root(name: str, pair: Any) -> None:
     assert sorted_rows(live[0], ("status",)) == sorted_rows(live[1], ("status",))
 
 
-@pytest.mark.parametrize("name", parametrized())
+@pytest.mark.parametrize("name", parametrized(TABLES))
 def test_manifests_have_javas_schema_and_are_no_larger(name: str, pair: Any) -> None:
     source, written, table = pair(name, one_by_one)
     theirs, ours = (sizes_and_schemas(t.metadata("manifests")) for t in (source, written))
@@ -229,7 +229,7 @@ def planned(plan: ScanPlan) -> dict[str, dict[str, Any]]:
     return {path: file | {"deletes": sorted(map(repr, file["deletes"]))} for path, file in files.items()}
 
 
-@pytest.mark.parametrize("name", parametrized())
+@pytest.mark.parametrize("name", parametrized(TABLES))
 def test_plans_from_the_root_are_plans_from_the_manifests(name: str, pair: Any, tmp_path: Path) -> None:
     source, _, table = pair(name, through_the_root)
     path = str(tmp_path / "root.parquet")

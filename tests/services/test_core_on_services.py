@@ -1,8 +1,9 @@
 """One of everything on an evolved table of formats 2 and 3, on real catalogs, stores and kinds of Spark.
 
 A set of places in which every catalog meets every store it is used with, and every kind of Spark both stores; the
-whole matrix of tables is for the embedded catalog alone. ``make test`` runs one place for each kind of Spark: of a
-local one what other tests do not cover, the object store.
+whole matrix of tables is for the embedded catalog alone. ``make test`` changes a table on a cluster and with Spark
+Connect, and reads in every way with Spark Connect: what a local session does is tested in ``tests/engines``, on an
+object store in ``tests/faults``.
 """
 
 from __future__ import annotations
@@ -32,14 +33,16 @@ from tests.support.spark.core_table import audit_reports, change_everything, rea
 pytestmark = pytest.mark.services
 
 KINDS = {
-    "local": [("sqlite and s3", 3), ("sqlite and s3", 2), ("postgres and files", 2), ("postgres and files", 3)],
-    "cluster": [("rest and s3", 2), ("sqlite and files", 3)],
+    "local": [("sqlite and s3", 2), ("sqlite and s3", 3), ("postgres and files", 2), ("postgres and files", 3)],
+    "cluster": [("rest and s3", 3), ("rest and s3", 2), ("sqlite and files", 3)],
     "connect": [("sqlite and files", 2), ("rest and s3", 3)],
 }
 """For each kind of Spark its places, each a catalog with a store, and the format version of the table there.
 
 The first place is the representative one.
 """
+TO_CHANGE_ON = [pytest.param("local", marks=pytest.mark.matrix), "cluster", "connect"]
+TO_READ_ON = [*(pytest.param(kind, marks=pytest.mark.matrix) for kind in ("local", "cluster")), "connect"]
 
 
 class Places:
@@ -97,7 +100,7 @@ def session(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.mark.parametrize("others", [False, pytest.param(True, marks=pytest.mark.matrix)])
-@pytest.mark.parametrize("session", KINDS, indirect=True)
+@pytest.mark.parametrize("session", TO_CHANGE_ON, indirect=True)
 def test_everything_works(session: Client, places: Places, others: bool, request: pytest.FixtureRequest) -> None:
     kind = request.node.callspec.params["session"]
     for place, version in KINDS[kind][1:] if others else KINDS[kind][:1]:
@@ -105,10 +108,7 @@ def test_everything_works(session: Client, places: Places, others: bool, request
         session.run(change_everything, places.properties(place), version, path)
 
 
-# What a local session reads is tested in tests/engines.
-@pytest.mark.parametrize(
-    "session", [pytest.param("local", marks=pytest.mark.matrix), "cluster", "connect"], indirect=True
-)
+@pytest.mark.parametrize("session", TO_READ_ON, indirect=True)
 def test_every_way_to_read(session: Client, places: Places, tmp_path: Path) -> None:
     session.run(read_every_way, places.properties("sqlite and files"))
     assert session.run(audit_reports, tmp_path) == ["user = ?"]

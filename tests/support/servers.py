@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyspark
 
 from scripts.fetch_rest_catalog import ensure_rest_catalog
+from tests.support.spark.lake import QUICK_JVM
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 SPARK = Path(pyspark.__file__).parent
 _OF_SPARK = {"SPARK_HOME": str(SPARK), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
 WAIT_SECONDS = 120
-QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For short jobs on little data."""
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from pyiceberg.table import Table
 
 from floeplan.datasource.io import StreamAppends
 from floeplan.datasource.source import FloeplanSource
+from tests.support.spark.lake import QUICK_JVM
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -103,7 +104,7 @@ def main(folder: Path, step: str) -> None:
 
     os.environ |= {_STEP: step, _DRIVER: str(os.getpid()), "PYSPARK_PYTHON": sys.executable}
     builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
-    builder = builder.config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+    builder = builder.config("spark.driver.extraJavaOptions", QUICK_JVM)
     spark = builder.config("spark.sql.shuffle.partitions", "1").getOrCreate()
     spark.dataSource.register(KillingSource)
     stream(spark, folder, "killing")

@@ -8,7 +8,7 @@ catalogs. ``fork`` gives a test its own table to change. Names read chain, forma
 from __future__ import annotations
 
 import fcntl
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -101,13 +101,14 @@ NAMED = REPRESENTATIVES | {
 BRANCH, TAG = "side", "start"
 
 
-def parametrized(names: Sequence[str] | None = None) -> list[ParameterSet]:
-    """Parameters for tests of all tables, or of the named ones.
+def parametrized(names: Sequence[str] = TABLES, few: Collection[str] | None = None) -> list[ParameterSet]:
+    """Parameters for tests of these tables.
 
-    ``make test`` runs those of the representatives, of named tables those in ``NAMED``; ``make test-all`` runs all.
+    ``make test`` runs the few that are given, else the representatives if all tables are named, else those in
+    ``NAMED``; ``make test-all`` runs all.
     """
-    wanted = REPRESENTATIVES if names is None else NAMED
-    return [pytest.param(name, marks=() if name in wanted else pytest.mark.matrix) for name in names or TABLES]
+    wanted = few if few is not None else REPRESENTATIVES if names is TABLES else NAMED
+    return [pytest.param(name, marks=() if name in wanted else pytest.mark.matrix) for name in names]
 
 
 class Builder:
