@@ -78,7 +78,7 @@ class _Sink:
 
 
 class Decoder:
-    """Columns that grow as blocks are decoded into them. Domain 0 holds the records; lists need no count of their own."""
+    """Columns that grow as blocks are decoded into them. Domain 0 holds the records; lists need no count."""
 
     def __init__(self, expected: int = 0) -> None:
         self._sinks: list[_Sink] = []
