@@ -1,0 +1,109 @@
+"""Literals of REST filters: JSON values as literals of a column's type.
+
+Java sends internal units (days, microseconds, nanoseconds) and PyIceberg ISO text; decimals, UUIDs and bytes are text
+in both. Text is taken only in the form that clients write: Spark's looser forms (a date with a time) would mean
+something else to them. Fail-safe: a value that is not of the column's type is an error.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+import numpy as np
+from pyiceberg import types
+
+from floeplan.errors import BadInputError, TypeMismatchError
+from floeplan.partition.transforms import TIMESTAMPS
+from floeplan.predicate.casts import TEMPORAL_UNIT
+from floeplan.predicate.ir import Column
+from floeplan.predicate.literals import Kind, Literal, checked_text
+from floeplan.predicate.spark_text import parse_date, parse_double, parse_time, parse_timestamp, parse_uuid
+from floeplan.text import excerpt
+
+_DATE_TEXT = r"[+-]?\d{4,7}-\d\d-\d\d"
+_CLOCK_TEXT = r"\d\d:\d\d(?::\d\d(?:\.\d{1,9})?)?"
+_DATE = re.compile(_DATE_TEXT, re.ASCII)
+_TIME = re.compile(_CLOCK_TEXT, re.ASCII)
+_TIMESTAMP = re.compile(rf"{_DATE_TEXT}(?:T{_CLOCK_TEXT}(Z|[+-]\d\d:\d\d)?)?", re.ASCII)
+_UTC = (None, "Z", "+00:00", "-00:00")
+_ZONED = (types.TimestamptzType, types.TimestamptzNanoType)
+_FLOAT_MAX = float(np.finfo(np.float32).max)
+
+
+def json_literal(column: Column, value: Any) -> Literal:
+    """A JSON value as a literal of the column's type: internal units of Java or ISO text."""
+    type_ = column.type
+    try:
+        if isinstance(value, bool) or isinstance(type_, types.BooleanType):
+            if isinstance(value, bool) and isinstance(type_, types.BooleanType):
+                return Literal(Kind.BOOLEAN, value)
+        elif isinstance(value, str):
+            return _text_literal(type_, value)
+        elif isinstance(type_, types.FloatType):
+            return Literal(Kind.DOUBLE, _single(float(value)))
+        elif isinstance(type_, types.DecimalType):
+            if math.isfinite(value):
+                return Literal(Kind.DECIMAL, Decimal(repr(value)))
+        elif type(type_) not in TEMPORAL_UNIT:
+            return Literal(Kind.INTEGER if isinstance(value, int) else Kind.DOUBLE, value)
+        elif isinstance(value, int):
+            return _temporal(type_, value)
+    except (ValueError, InvalidOperation, OverflowError, BadInputError) as error:
+        raise _unsuitable(column, value) from error
+    raise _unsuitable(column, value)
+
+
+def _temporal(type_: types.PrimitiveType, value: int) -> Literal:
+    """A number of days, microseconds or nanoseconds."""
+    if isinstance(type_, types.DateType):
+        return Literal(Kind.DATE, value)
+    kind = Kind.TIME if isinstance(type_, types.TimeType) else Kind.TIMESTAMP
+    return Literal(kind, value * TEMPORAL_UNIT[type(type_)])
+
+
+def _text_literal(type_: types.PrimitiveType, text: str) -> Literal:
+    match type_:
+        case types.StringType() | types.IntegerType() | types.LongType():
+            return Literal(Kind.STRING, checked_text(text))
+        case types.DecimalType():
+            value = Decimal(text)
+            if value.is_finite() and value.adjusted() < 100 and int(value.as_tuple().exponent) > -100:
+                return Literal(Kind.DECIMAL, value)
+        case types.FloatType():
+            return Literal(Kind.DOUBLE, _single(parse_double(text)))
+        case types.DoubleType():
+            return Literal(Kind.DOUBLE, parse_double(text))
+        case types.UUIDType():
+            return Literal(Kind.BINARY, parse_uuid(text))
+        case types.BinaryType() | types.FixedType():
+            return Literal(Kind.BINARY, bytes.fromhex(text))
+        case types.DateType() if _DATE.fullmatch(text):
+            return Literal(Kind.DATE, parse_date(text))
+        case types.TimeType() if _TIME.fullmatch(text):
+            return Literal(Kind.TIME, parse_time(text), from_text=True)
+        case _ if isinstance(type_, TIMESTAMPS) and (found := _TIMESTAMP.fullmatch(text)):
+            if isinstance(type_, _ZONED) or found[1] in _UTC:
+                return Literal(Kind.TIMESTAMP, parse_timestamp(text, zoned=True), from_text=True)
+    raise ValueError(text)
+
+
+def beyond_float(value: Any) -> bool:
+    """Whether a literal is finite and beyond every float: clients then decide the comparison without rows."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and abs(value) > _FLOAT_MAX and value not in (math.inf, -math.inf)
+
+
+def _single(value: float) -> float:
+    """Rounded to float, as clients do before they compare."""
+    with np.errstate(over="ignore"):
+        return float(np.float32(value))
+
+
+def _unsuitable(column: Column, value: Any) -> TypeMismatchError:
+    return TypeMismatchError(
+        f"column {column} is {column.type} and cannot be compared with {excerpt(repr(value))}",
+        context={"column": str(column), "type": str(column.type)},
+    )

@@ -1,0 +1,309 @@
+"""Planned files as the JSON of a response: columns of text, joined by Arrow; no Python object per file.
+
+Rule: a page is a range of the files of a plan, with the delete files that apply to them. References index the delete
+files of the same page. Every column becomes a column of JSON text, one Arrow kernel joins them, and the bytes of the
+joined column are the JSON array. Distinct residuals and distinct partition values are formatted once each.
+
+===================  =================================================================================
+value                JSON (as Iceberg Java reads and writes it)
+===================  =================================================================================
+partition            an array in the order of the spec's fields; void fields are null
+date, day            ``"2024-01-18"``; timestamps ISO, with ``+00:00`` for timestamptz
+decimal, uuid        text; decimals keep their scale
+float, double        always with a point or exponent
+fixed, binary        hexadecimal, and so are bounds: ``{"keys": [ids], "values": ["HEX", …]}``
+===================  =================================================================================
+
+PyIceberg 0.12 cannot parse null partition values. It gets an empty partition for such files: it uses partition values
+only for identity fields whose column the file lacks, and fails there, so it never reads a wrong value.
+
+Fail-safe: a partition value that JSON or the clients cannot express (NaN, a year beyond 9999) is an error, never null:
+engines read identity columns from it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.transforms import DayTransform, IdentityTransform, TruncateTransform
+from pyiceberg.types import DateType, IntegerType, LongType, PrimitiveType, StringType
+
+from floeplan.errors import UnsupportedError
+from floeplan.metadata.manifests.entries import Content, EntriesTable, partition_column
+from floeplan.partition.fields import BoundField
+from floeplan.partition.transforms import from_physical
+from floeplan.partition.union import UnionPartitionType
+from floeplan.predicate.literals import value_json
+from floeplan.scan.model import PlannedFiles
+from floeplan.vectors import Bytes, Ints, offsets_of, valid_mask
+
+_TEXT = pa.large_string()
+_CONTENTS = pa.array(["data", "position-deletes", "equality-deletes"], _TEXT)
+_NULL = pa.scalar(None, _TEXT)
+_EMPTY = pa.scalar("", _TEXT)
+_HEX = np.frombuffer(b"".join(b"%02X" % byte for byte in range(256)), dtype=np.uint16)
+_COUNTS = {
+    "column-sizes": "column_size",
+    "value-counts": "value_count",
+    "null-value-counts": "null_count",
+    "nan-value-counts": "nan_count",
+}
+_BOUNDS = {"lower-bounds": "lower", "upper-bounds": "upper"}
+_FIXED_BYTES, _FIELD_BYTES, _REFERENCE_BYTES, _STATS_BYTES = 230, 12, 4, 160
+"""Estimated bytes of a file without its path, of a partition value, a reference, and the statistics of a column."""
+
+Texts: TypeAlias = pa.Array
+"""A column of JSON text."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFiles:
+    """The files of a plan and everything a page writes of them.
+
+    Attributes:
+        files: The planned files.
+        details: More columns of the same files: ``split_offsets``, and the statistics of ``stats``.
+        residuals: The JSON text of each distinct residual of ``files``.
+        stats: Field ids whose statistics are sent.
+        union: The partition fields of all specs.
+        columns: Field ids of the table's current schema: clients know the types of partition values by it.
+    """
+
+    files: PlannedFiles
+    details: EntriesTable
+    residuals: tuple[str, ...]
+    stats: tuple[int, ...]
+    union: UnionPartitionType
+    columns: frozenset[int]
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def sizes(self) -> Ints:
+        """The estimated bytes of each file in a page."""
+        paths: Ints = np.asarray(pc.binary_length(self.files.entries.path)).astype(np.int64)
+        residuals = np.array([len(text) for text in self.residuals] or [0])[self.files.residual_of]
+        each = _FIXED_BYTES + _FIELD_BYTES * len(self.union.fields) + _STATS_BYTES * len(self.stats)
+        return paths + residuals.astype(np.int64) + _REFERENCE_BYTES * self.files.matches.counts + each
+
+    def page_starts(self, page_bytes: int) -> list[int]:
+        """The first file of each page of about this many bytes, and the number of files at the end."""
+        page_of = np.cumsum(self.sizes()) // page_bytes
+        breaks = np.flatnonzero(np.diff(page_of)) + 1
+        return [0, *breaks.tolist(), len(self)] if len(self) else [0, 0]
+
+    def page(self, start: int, end: int, *, null_partitions: bool) -> tuple[bytes, bytes]:
+        """The JSON arrays ``file-scan-tasks`` and ``delete-files`` of a range of files.
+
+        Args:
+            start: The first file.
+            end: One past the last file.
+            null_partitions: Whether the client can parse null partition values.
+        """
+        count = end - start
+        if not count:
+            return b"[]", b"[]"
+        entries = EntriesTable(self.files.entries.table.slice(start, count), self.files.entries.partition_types)
+        details = EntriesTable(self.details.table.slice(start, count), {})
+        offsets = self.files.matches.offsets[start : end + 1]
+        used, references = np.unique(self.files.matches.deletes[offsets[0] : offsets[-1]], return_inverse=True)
+        pieces = [
+            '{"data-file":{',
+            *self._content(entries, null_partitions),
+            _listed("split-offsets", details.array("split_offsets")),
+            *(_stats_texts(details, self.stats) if self.stats else ()),
+            "}",
+            *([_references(references, offsets - offsets[0])] if len(used) else ()),
+            ',"residual-filter":',
+            pa.array(self.residuals, _TEXT).take(pa.array(self.files.residual_of[start:end])),
+            "},",
+        ]
+        deletes = b"[]"
+        if len(used):
+            content = self._content(self.files.deletes.take(used), null_partitions)
+            deletes = _array_bytes(["{", *content, "},"], len(used))
+        return _array_bytes(pieces, count), deletes
+
+    def _content(self, entries: EntriesTable, null_partitions: bool) -> list[Texts | str]:
+        """The keys that data files and delete files share, and those of delete files."""
+        pieces: list[Texts | str] = [
+            '"spec-id":',
+            _numbers(entries.array("spec_id")),
+            ',"content":"',
+            _CONTENTS.take(entries.array("content")),
+            '","file-path":',
+            _strings(entries.path),
+            ',"file-format":"',
+            pc.utf8_lower(entries.array("file_format")),
+            '","partition":',
+            self._partitions(entries, null_partitions),
+            ',"file-size-in-bytes":',
+            _numbers(entries.array("file_size_in_bytes")),
+            ',"record-count":',
+            _numbers(entries.array("record_count")),
+        ]
+        for key, name in (
+            ("sort-order-id", "sort_order_id"),
+            ("first-row-id", "first_row_id"),
+            ("content-offset", "content_offset"),
+            ("content-size-in-bytes", "content_size_in_bytes"),
+        ):
+            pieces += _optional(key, entries, name, _numbers)
+        if len(entries) and "first_row_id" in entries and entries.array("first_row_id").null_count < len(entries):
+            # Row lineage: readers from the release after Iceberg 1.12 take it from here.
+            pieces += [',"data-sequence-number":', _numbers(entries.array("sequence_number"))]
+        pieces += _optional("key-metadata", entries, "key_metadata", _hex)
+        if "equality_ids" in entries and (entries.content == Content.EQUALITY_DELETES).any():
+            pieces.append(_listed("equality-ids", entries.array("equality_ids")))
+        return pieces + _optional("referenced-data-file", entries, "referenced_data_file", _strings)
+
+    def _partitions(self, entries: EntriesTable, null_partitions: bool) -> Texts:
+        """The partition array of each file, in the order of the fields of its spec."""
+        spec_id, made = entries.spec_id, None
+        for spec in np.unique(spec_id).tolist():
+            fields = [self._partition_value(entries, field) for field in self.union.spec(spec).fields]
+            if null_partitions:
+                fields = [field.fill_null("null") for field in fields]
+            joined = [part for field in fields for part in (field, ",")][:-1]
+            # A null among the values makes the whole array null.
+            texts = _join(["[", *joined, "]"], len(entries)).fill_null("[]")
+            made = texts if made is None else pc.if_else(pa.array(spec_id == spec), texts, made)
+        return pa.array([], _TEXT) if made is None else made
+
+    def _partition_value(self, entries: EntriesTable, field: BoundField) -> Texts:
+        """The JSON of one field of the partition tuple; null where the value is null."""
+        name = partition_column(field.column.field_id)
+        # The type of such a field is the type of its source: without the source, clients know no type for it.
+        typeless = isinstance(field.transform, IdentityTransform | TruncateTransform)
+        if field.is_void or name not in entries or (typeless and field.source_id not in self.columns):
+            return pa.nulls(len(entries), _TEXT)
+        values, type_ = entries.array(name), entries.partition_types[field.column.field_id]
+        if pa.types.is_null(values.type):
+            return values.cast(_TEXT)
+        if isinstance(field.transform, DayTransform):
+            type_ = DateType()
+        match type_:
+            case IntegerType() | LongType():
+                return _numbers(values)
+            case StringType():
+                return _strings(values)
+        encoded = values.dictionary_encode()
+        distinct = [_partition_json(field, type_, value) for value in encoded.dictionary.to_pylist()]
+        return pa.array(distinct, _TEXT).take(encoded.indices)
+
+
+def _partition_json(field: BoundField, type_: PrimitiveType, value: object) -> str:
+    canonical = from_physical(type_, value)
+    shown = value_json(type_, canonical)
+    # NaN becomes text and a date that Python cannot format a number: clients parse neither.
+    if not isinstance(shown, float if isinstance(canonical, float) else bool | str):
+        raise UnsupportedError(
+            f"partition field {field.column} has the value {shown}, which a REST client cannot read: "
+            "use scan-planning-mode=client for this table",
+            context={"partition_field": str(field.column)},
+        )
+    return json.dumps(shown, ensure_ascii=False)
+
+
+def _join(pieces: Sequence[Texts | str], rows: int) -> Texts:
+    """Join columns and constants row by row; a null makes the row null."""
+    if not any(isinstance(piece, pa.Array) for piece in pieces):
+        return pa.array(["".join(map(str, pieces))], _TEXT).take(pa.array(np.zeros(rows, dtype=np.int64)))
+    columns = [pa.scalar(piece, _TEXT) if isinstance(piece, str) else piece for piece in pieces]
+    return pc.binary_join_element_wise(*columns, _EMPTY)
+
+
+def _array_bytes(pieces: Sequence[Texts | str], rows: int) -> bytes:
+    """A JSON array of the joined rows, each of which ends with a comma."""
+    _, data = _bytes_of(_join(pieces, rows))
+    return b"[%b]" % data[:-1].tobytes()
+
+
+def _numbers(values: pa.Array) -> Texts:
+    return values.cast(_TEXT)
+
+
+def _strings(values: pa.Array) -> Texts:
+    """JSON strings; values that need escapes are rare and escaped one by one."""
+    _, raw = _bytes_of(values)
+    if ((raw < 0x20) | (raw == ord('"')) | (raw == ord("\\"))).any():
+        encoded = values.dictionary_encode()
+        quoted = [json.dumps(value, ensure_ascii=False) for value in encoded.dictionary.to_pylist()]
+        return pa.array(quoted, _TEXT).take(encoded.indices)
+    return _join(['"', values, '"'], len(values))
+
+
+def _hex(values: pa.Array) -> Texts:
+    """JSON strings of bytes in hexadecimal."""
+    ends, raw = _bytes_of(values)
+    buffers = [None, pa.py_buffer(2 * ends), pa.py_buffer(_HEX[raw])]
+    quoted = _join(['"', pa.Array.from_buffers(_TEXT, len(values), buffers), '"'], len(values))
+    return pc.if_else(values.is_valid(), quoted, _NULL) if values.null_count else quoted
+
+
+def _optional(key: str, entries: EntriesTable, name: str, texts: Callable[[pa.Array], Texts]) -> list[Texts | str]:
+    """A key that is left out of files without a value."""
+    if name not in entries or entries.array(name).null_count == len(entries):
+        return []
+    written = _join([f',"{key}":', texts(entries.array(name))], len(entries))
+    return [written.fill_null("") if written.null_count else written]
+
+
+def _listed(key: str, values: pa.Array) -> Texts:
+    """A key with a list of numbers, left out where the list is null."""
+    counts = np.asarray(pc.list_value_length(values).fill_null(0))
+    joined = _joined_lists(_numbers(values.flatten()), offsets_of(counts))
+    written = _join([f',"{key}":[', joined, "]"], len(values))
+    return pc.if_else(values.is_valid(), written, _EMPTY) if values.null_count else written
+
+
+def _joined_lists(texts: Texts, offsets: Ints) -> Texts:
+    """The texts between consecutive offsets, joined by commas.
+
+    Items of one list are contiguous, so a list is a slice of the joined items; all but its first begin with a comma.
+    """
+    first = np.zeros(len(texts) + 1, dtype=np.bool_)
+    first[offsets[:-1]] = True
+    commas = pc.if_else(pa.array(first[:-1]), _EMPTY, pa.scalar(",", _TEXT))
+    items = _join([commas, texts], len(texts))
+    ends, data = _bytes_of(items)
+    return pa.Array.from_buffers(_TEXT, len(offsets) - 1, [None, pa.py_buffer(ends[offsets]), pa.py_buffer(data)])
+
+
+def _bytes_of(values: pa.Array) -> tuple[Ints, Bytes]:
+    """Where each value of a text or binary column begins and the last one ends, and the bytes."""
+    _, offsets, data = values.buffers()
+    ends = np.frombuffer(offsets, dtype=np.int64)[values.offset : values.offset + len(values) + 1]
+    raw = np.zeros(0, dtype=np.uint8) if data is None else np.frombuffer(data, dtype=np.uint8)
+    return ends - ends[0], raw[ends[0] : ends[-1]]
+
+
+def _references(references: Ints, offsets: Ints) -> Texts:
+    """The key ``delete-file-references``, left out of files without deletes."""
+    joined = _joined_lists(_numbers(pa.array(references.astype(np.int64))), offsets)
+    written = _join([',"delete-file-references":[', joined, "]"], len(offsets) - 1)
+    return pc.if_else(pa.array(np.diff(offsets) > 0), written, _EMPTY)
+
+
+def _stats_texts(details: EntriesTable, stats: Sequence[int]) -> list[Texts]:
+    """The maps of statistics: ``{"keys": […], "values": […]}``; a file has no key for a column without a value."""
+    made = []
+    for key, prefix in {**_COUNTS, **_BOUNDS}.items():
+        columns = {i: details.array(f"{prefix}.{i}") for i in stats if f"{prefix}.{i}" in details}
+        if not columns:
+            continue
+        # The cells that have a value, file by file: the keys of a file are contiguous, and so are its values.
+        valid = np.stack([valid_mask(column) for column in columns.values()], axis=1)
+        offsets = offsets_of(valid.sum(axis=1))
+        rows, at = np.nonzero(valid)
+        cells = pa.concat_arrays(list(columns.values())).take(pa.array(at * len(details) + rows))
+        keys = _joined_lists(_numbers(pa.array(np.array(list(columns))[at])), offsets)
+        values = _joined_lists(_hex(cells) if key in _BOUNDS else _numbers(cells), offsets)
+        made.append(_join([f',"{key}":{{"keys":[', keys, '],"values":[', values, "]}"], len(details)))
+    return made

@@ -1,0 +1,389 @@
+"""``ScanPlanner``: from a request to the bytes of a response.
+
+A plan is a function of the snapshot's manifests, the request and the schemas that its names are bound to. All of these
+are in the token of a plan task, so every instance makes the same plan, in the same order, and serves any page of it::
+
+    request ──► snapshot, schemas ──► predicate ──► ScanPlan ──► pages
+                                                       ▲           │
+    token ─────────────────────────────────────────────┴───────────┘
+
+Plans are kept in memory by table, metadata location and request, up to ``PlannerOptions.cache_bytes``. The cache holds
+files, not responses: tokens are made for each caller. **The caller must be authorised before ``plan`` and
+``fetch_tasks`` are called**; nothing here checks who may read a table.
+
+The first page is in the response itself, the others are plan tasks. A plan is always ``completed``: there is nothing
+to poll or to cancel.
+
+Fail-safe: a plan that cannot be made is an error, never an empty or partial plan. A page of a snapshot or schema that
+the table no longer has is ``NoSuchPlanTaskError``: another snapshot would have other files.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+import numpy as np
+from cachetools import LRUCache
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.types import PrimitiveType
+
+from floeplan.errors import BadInputError, InvalidOptionError, UnknownColumnError
+from floeplan.metadata.cache import EntriesCache
+from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns
+from floeplan.predicate.build import without_opaque
+from floeplan.predicate.compile import CompileResult
+from floeplan.predicate.names import leaf_columns
+from floeplan.predicate.stats import TriState
+from floeplan.rest.expressions import Binder, CompiledFilter, FilterLimits, compile_filter
+from floeplan.rest.pages import PlanFiles
+from floeplan.rest.requests import PlanTableScanRequest
+from floeplan.rest.tokens import KeyRing, NoSuchPlanTaskError, PlanTask
+from floeplan.scan.incremental import plan_appends
+from floeplan.scan.model import DEFAULT_CONCURRENCY, PlannedFiles, ScanOptions
+from floeplan.scan.plan import ScanPlan, plan_target
+from floeplan.scan.report import scan_report
+from floeplan.schemas import fields_by_id
+from floeplan.snapshot.reader import ScanTarget, SnapshotReader, resolve_target
+
+_LONG_REQUEST, _PAGE_PER_REQUEST = 4096, 64
+"""A page is at least 64 times as long as a long request, which every token repeats: tokens stay under 3% of a plan."""
+
+_FEW_FILES, _FIRST_PAGE_BYTES = 1000, 1000
+"""Plans of at most this many files keep their first page, of about this many bytes per file."""
+
+_READERS = 64
+"""Snapshots whose manifest lists are kept."""
+
+_SnapshotKey: TypeAlias = tuple[str, str, int | None]
+_PlanKey: TypeAlias = tuple[str, str, int | None, tuple[int, ...], bool, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks, and with which engine, e.g. ``PyIceberg`` ``0.12.0``."""
+
+    principal: str
+    engine: str
+    engine_version: str
+
+    @property
+    def is_pyiceberg(self) -> bool:
+        """Whether the client is PyIceberg, which neither parses null partition values nor keeps bounds."""
+        return self.engine.lower() == "pyiceberg"
+
+
+@dataclass(frozen=True, slots=True)
+class PlanResponse:
+    """A JSON body; for a plan also its id and its scan report, which the caller stores."""
+
+    body: bytes
+    plan_id: str | None
+    report: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class PlannerOptions:
+    """How plans are made and cut."""
+
+    page_bytes: int = 2 * 1024 * 1024
+    """JSON of one page; requests of more than 4 kB make pages longer, because every plan task repeats its request."""
+    token_seconds: float = 3600.0
+    """How long a plan task can be fetched."""
+    cache_bytes: int = 256 * 1024 * 1024
+    """Memory of the plans that are kept; 0 keeps none."""
+    unasked_stats: int = 2_000
+    """Files times columns up to which statistics are sent unasked, so that engines answer min and max from them."""
+    plan_ids: bool = True
+    """Put the plan id into the response. Java then cancels the plan when it is done, if the server offers that."""
+    limits: FilterLimits = field(default_factory=FilterLimits)
+    concurrency: int = DEFAULT_CONCURRENCY
+    """Requests in flight against the store."""
+
+    def __post_init__(self) -> None:
+        for name in ("page_bytes", "token_seconds", "concurrency"):
+            if getattr(self, name) <= 0:
+                raise InvalidOptionError(f"{name} is {getattr(self, name)} but must be positive")
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """A plan in the cache: its files, the report of making it, and its first pages as they were last sent.
+
+    ``size`` is its memory in bytes; ``first`` holds the JSON of a first page by its end and by whether null partition
+    values are sent.
+    """
+
+    files: PlanFiles
+    report: Mapping[str, Any]
+    size: int
+    first: dict[tuple[int, bool], tuple[bytes, bytes]] = field(default_factory=dict)
+
+    def page(self, start: int, end: int, caller: Caller) -> tuple[bytes, bytes]:
+        """A page; that of a small plan is written once, because the same query is often repeated."""
+        nulls = not caller.is_pyiceberg
+        if len(self.files) > _FEW_FILES:
+            return self.files.page(start, end, null_partitions=nulls)
+        key = (end, nulls)
+        if start or key not in self.first:
+            made = self.files.page(start, end, null_partitions=nulls)
+            if start:
+                return made
+            self.first[key] = made
+        return self.first[key]
+
+
+class ScanPlanner:
+    """Plans scans for REST clients; one instance may be used by several threads."""
+
+    def __init__(self, keys: KeyRing, options: PlannerOptions | None = None) -> None:
+        self.keys = keys
+        self.options = options or PlannerOptions()
+        self._plans: LRUCache[_PlanKey, _Plan] = LRUCache(self.options.cache_bytes, getsizeof=lambda plan: plan.size)
+        self._readers: LRUCache[_SnapshotKey, SnapshotReader] = LRUCache(_READERS)
+        self._entries = EntriesCache()
+        self._lock = threading.Lock()
+
+    def plan(self, table: Table, request: PlanTableScanRequest, caller: Caller) -> PlanResponse:
+        """Plan a scan: the first page, and plan tasks for the others.
+
+        Args:
+            table: The table, which the caller may read.
+            request: What to scan.
+            caller: Who asks; plan tasks can be fetched by the same principal only.
+
+        Raises:
+            BadInputError: An unknown snapshot or column, or an invalid filter.
+            CorruptMetadataError: Metadata that contradicts itself or cannot be read.
+        """
+        snapshot, schemas = _resolve(table, request)
+        plan, cached = self._planned(table, request, snapshot, schemas, caller)
+        plan_id = str(uuid.uuid4())
+        schema_ids = tuple(schema.schema_id for schema in schemas)
+        template = PlanTask(plan_id, request.text, -1 if snapshot is None else snapshot.snapshot_id, schema_ids, 0, 0)
+        starts = plan.files.page_starts(self._page_bytes(template.request))
+        tasks = [replace(template, start=start, end=end) for start, end in pairwise(starts[1:])]
+        owner, lifetime = {"principal": caller.principal, "table_uuid": _identity(table)}, self.options.token_seconds
+        tokens = [self.keys.seal(task, lifetime=lifetime, **owner) for task in tasks]
+        head = {"status": "completed", **({"plan-id": plan_id} if self.options.plan_ids else {}), "plan-tasks": tokens}
+        body = _body(head, plan, 0, starts[1], caller)
+        return PlanResponse(body, plan_id, _signed(plan.report, plan_id, caller, len(body), cached))
+
+    def fetch_tasks(self, table: Table, token: str, caller: Caller) -> PlanResponse:
+        """The page of a plan task.
+
+        Raises:
+            NoSuchPlanTaskError: The token is invalid or expired, or the table no longer has the snapshot.
+        """
+        task = self.keys.open(token, principal=caller.principal, table_uuid=_identity(table))
+        try:
+            request = PlanTableScanRequest.parse(task.request)
+            snapshot = table.metadata.snapshot_by_id(task.snapshot_id)
+            known = {schema.schema_id: schema for schema in table.metadata.schemas}
+            if snapshot is None or not known.keys() >= set(task.schema_ids):
+                raise NoSuchPlanTaskError
+            schemas = tuple(known[i] for i in task.schema_ids)
+            plan, _ = self._planned(table, request, snapshot, schemas, caller)
+        except BadInputError:  # the plan could be made once: the table has changed since
+            raise NoSuchPlanTaskError from None
+        if not 0 <= task.start < task.end <= len(plan.files):
+            raise NoSuchPlanTaskError
+        return PlanResponse(_body({}, plan, task.start, task.end, caller), task.plan_id, None)
+
+    def _page_bytes(self, request: str) -> int:
+        least = _PAGE_PER_REQUEST * len(request) if len(request) > _LONG_REQUEST else 0
+        return max(self.options.page_bytes, least)
+
+    def _planned(
+        self,
+        table: Table,
+        request: PlanTableScanRequest,
+        snapshot: Snapshot | None,
+        schemas: tuple[Schema, ...],
+        caller: Caller,
+    ) -> tuple[_Plan, bool]:
+        """The plan, and whether it was in the cache."""
+        snapshot_id = None if snapshot is None else snapshot.snapshot_id
+        schema_ids = tuple(schema.schema_id for schema in schemas)
+        bounds = not caller.is_pyiceberg
+        key = (_identity(table), table.metadata_location, snapshot_id, schema_ids, bounds, request.text)
+        with self._lock:
+            found = self._plans.get(key)
+        if found is not None:
+            return found, True
+        made = self._make(table, request, snapshot, schemas, bounds)
+        with self._lock:
+            if made.size <= self.options.cache_bytes:
+                self._plans[key] = made
+        return made, False
+
+    def _make(
+        self,
+        table: Table,
+        request: PlanTableScanRequest,
+        snapshot: Snapshot | None,
+        schemas: tuple[Schema, ...],
+        bounds: bool,
+    ) -> _Plan:
+        compiled = compile_filter(request.filter, Binder(schemas, request.case_sensitive), self.options.limits)
+        projected = _projected(request, schemas)
+        stats = _stats_ids(request, schemas)
+        plan = self._scan(table, request, snapshot, schemas[0], projected, compiled)
+        files = _enough(plan.files, request.min_rows_requested)
+        if stats is None and bounds:
+            stats = _unasked_stats(files, projected, self.options.unasked_stats)
+        details = self._details(plan, files, frozenset(stats or ()))
+        pages = PlanFiles(
+            files=files,
+            details=details,
+            residuals=tuple(compiled.residual_json(residual) for residual in files.residuals),
+            stats=tuple(sorted(stats or ())),
+            union=plan.totals.union,
+            columns=frozenset(fields_by_id(table.schema())),
+        )
+        report = scan_report(plan)
+        report["floeplan"]["predicate"] = str(without_opaque(compiled.predicate))
+        return _Plan(pages, report, _size(pages))
+
+    def _scan(
+        self,
+        table: Table,
+        request: PlanTableScanRequest,
+        snapshot: Snapshot | None,
+        schema: Schema,
+        projected: Schema,
+        filter_: CompiledFilter,
+    ) -> ScanPlan:
+        if request.incremental:
+            assert snapshot is not None
+            return plan_appends(table, request.start_snapshot_id, snapshot.snapshot_id, filter_.predicate)
+        predicate = filter_.predicate
+        compiled = CompileResult(predicate, without_opaque(predicate), predicate)
+        # Footers are not opened: clients split and prune row groups themselves.
+        options = ScanOptions(footers=False, report=False, concurrency=self.options.concurrency)
+        target = ScanTarget(table, snapshot, schema)
+        return plan_target(target, compiled, options, schema=projected, reader=self._reader(table, snapshot))
+
+    def _reader(self, table: Table, snapshot: Snapshot | None) -> SnapshotReader:
+        """The reader of a snapshot with its manifest list, with this caller's access to the store."""
+        key = (_identity(table), table.metadata_location, None if snapshot is None else snapshot.snapshot_id)
+        with self._lock:
+            found = self._readers.get(key)
+        if found is None:
+            opened = SnapshotReader.open(table, snapshot, max_workers=self.options.concurrency)
+            found = replace(opened, cache=self._entries, io=None)
+            with self._lock:
+                self._readers[key] = found
+        return replace(found, io=table.io)
+
+    def _details(self, plan: ScanPlan, files: PlannedFiles, stats: frozenset[int]) -> EntriesTable:
+        """Columns of the planned files that planning did not read, row by row with them."""
+        columns = EntryColumns(frozenset({"split_offsets"}), stats=stats, sizes=stats, partition=False)
+        manifest, ordinal = files.entries.ints("manifest"), files.entries.ints("ordinal")
+        totals, io = plan.totals, plan.target.table.io
+        listed = np.unique(manifest)
+        read = self._entries.read_entries(totals.manifests, totals.union, columns, rows=listed, io=io).live()
+        rows = np.searchsorted(read.ints("manifest"), manifest) + ordinal
+        return read if np.array_equal(rows, np.arange(len(read))) else read.take(rows)
+
+
+def _size(files: PlanFiles) -> int:
+    """The memory of a plan, its first page included."""
+    parts = (files.files.entries, files.files.deletes, files.details)
+    each = 32 + _FIRST_PAGE_BYTES if len(files) <= _FEW_FILES else 32
+    return 4096 + sum(int(part.table.nbytes) for part in parts) + each * len(files)
+
+
+def _identity(table: Table) -> str:
+    """What a token is bound to: the table's UUID; its location where format 1 has none and PyIceberg makes one up."""
+    metadata = table.metadata
+    return str(metadata.table_uuid) if "table_uuid" in metadata.model_fields_set else metadata.location
+
+
+def _resolve(table: Table, request: PlanTableScanRequest) -> tuple[Snapshot | None, tuple[Schema, ...]]:
+    """The snapshot to scan, and the schemas that names may refer to, the preferred one first."""
+    current = table.schema()
+    wanted = request.end_snapshot_id if request.incremental else request.snapshot_id
+    if wanted is None:
+        return table.current_snapshot(), (current,)
+    target = resolve_target(table, snapshot_id=wanted)
+    if target.schema.schema_id == current.schema_id:
+        return target.snapshot, (current,)
+    # The table's schema is also meant where the head of a branch is read; ``Binder`` tells where they disagree.
+    both = (target.schema, current) if request.use_snapshot_schema else (current, target.schema)
+    return target.snapshot, both
+
+
+def _projected(request: PlanTableScanRequest, schemas: tuple[Schema, ...]) -> Schema:
+    """The top-level columns that ``select`` names; names of metadata columns are the engine's own."""
+    schema = schemas[0]
+    if request.select is None:
+        return schema
+    fold = (lambda name: name) if request.case_sensitive else str.lower
+    wanted = {fold(name) for name in request.select}
+    known = {fold(field.name): field for schema in reversed(schemas) for field in schema.fields}
+    used = {name for name in known if any(name == one or one.startswith(f"{name}.") for one in wanted)}
+    for name in wanted:
+        if not name.startswith("_") and not any(name == one or name.startswith(f"{one}.") for one in used):
+            raise UnknownColumnError(f"select has {name!r}, which is no column of the table", context={"column": name})
+    return Schema(*(field for name, field in known.items() if name in used), schema_id=schema.schema_id)
+
+
+def _stats_ids(request: PlanTableScanRequest, schemas: tuple[Schema, ...]) -> frozenset[int] | None:
+    """The primitive columns of ``stats-fields``; ``None`` when nothing was asked for."""
+    if request.stats_fields is None:
+        return None
+    found = set()
+    for name in request.stats_fields:
+        fields = []
+        for schema in schemas:
+            try:
+                fields.append(schema.find_field(name, request.case_sensitive))
+            except ValueError:
+                continue
+        if not fields and not name.startswith("_"):
+            raise UnknownColumnError(
+                f"stats-fields has {name!r}, which is no column of the table", context={"column": name}
+            )
+        found |= {field.field_id for field in fields if isinstance(field.field_type, PrimitiveType)}
+    return frozenset(found)
+
+
+def _unasked_stats(files: PlannedFiles, projected: Schema, most: int) -> frozenset[int]:
+    """All columns, where an engine could answer min and max from statistics: every row matches and none is deleted."""
+    ids = frozenset(leaf_columns(projected)) if len(files) else frozenset()
+    useful = bool((files.states == TriState.TRUE).all()) and not len(files.matches.deletes)
+    return ids if useful and len(files) * len(ids) <= most else frozenset()
+
+
+def _enough(files: PlannedFiles, rows: int | None) -> PlannedFiles:
+    """The first files that certainly hold this many matching rows; all files when they do not."""
+    if rows is None or not len(files):
+        return files
+    certain = (files.states == TriState.TRUE) & (files.matches.counts == 0)
+    matching = np.cumsum(np.where(certain, np.maximum(files.entries.record_count, 0), 0))
+    last = int(np.searchsorted(matching, max(rows, 1)))
+    return files if last + 1 >= len(files) else files.take(np.arange(last + 1))
+
+
+def _body(head: Mapping[str, Any], plan: _Plan, start: int, end: int, caller: Caller) -> bytes:
+    """The JSON of a response with one page."""
+    tasks, deletes = plan.page(start, end, caller)
+    keys = json.dumps(head)[1:-1].encode()
+    return b'{%b%b"delete-files":%b,"file-scan-tasks":%b}' % (keys, b"," if keys else b"", deletes, tasks)
+
+
+def _signed(report: Mapping[str, Any], plan_id: str, caller: Caller, body_bytes: int, cached: bool) -> dict[str, Any]:
+    """The report of a plan, with who asked for it."""
+    now = datetime.now(UTC).isoformat(timespec="milliseconds")
+    metadata = {**report["metadata"], "engine-name": caller.engine, "engine-version": caller.engine_version}
+    more = {"plan_id": plan_id, "principal": caller.principal, "body_bytes": body_bytes, "cached": cached}
+    return {**report, "metadata": metadata, "floeplan": {**report["floeplan"], "timestamp": now, "served": more}}

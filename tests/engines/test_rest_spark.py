@@ -1,0 +1,186 @@
+"""Spark with Iceberg's own client reads and changes evolved tables through the planning server.
+
+The server serves the catalog that Spark opens directly, so each query runs twice: planned by Iceberg's Java client, and
+planned by the server. Rows must be equal, and the server's log must show that it planned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from pyiceberg.catalog.rest import RestCatalog
+
+from tests.support.rest_server import Program, program
+from tests.support.servers import rest_catalog
+from tests.support.spark.matrix import Matrix, MatrixTable, interpreted, parametrized
+from tests.support.spark.matrix_predicates import canonical, chosen_predicates, true_matches, true_rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tests.support.spark.lake import Lake
+
+pytestmark = pytest.mark.engines
+
+FEW = ("evolving_v1", "evolving_v2_position_partition", "voids_v1_to_v2_equality", "defaults_v3_vectors")
+CHANGED = ("evolving_v1", "evolving_v2_position_file", "truncations_v2")
+WITHOUT_EQUALITY = "equality"
+INFINITY = "double('Infinity')"
+"""Iceberg 1.12 writes it as text and cannot read that back in a residual: such a query fails."""
+SCANS = 30
+"""Scans in one query."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A server for the catalog ``local``, and Spark's catalog that goes through it."""
+
+    program: Program
+    catalog: str
+
+    def name(self, made: MatrixTable) -> str:
+        return f"{self.catalog}.{made.identifier}"
+
+    def plans(self, made: MatrixTable) -> int:
+        return sum(event["table"] == made.identifier for event in self.program.events("plan"))
+
+
+@pytest.fixture(scope="module")
+def served(spark: SparkSession, lake: Lake, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    local = {"TYPE": "sql", "URI": f"sqlite:///{lake.database}", "WAREHOUSE": lake.warehouse.as_uri()}
+    environment = {f"PYICEBERG_CATALOG__LOCAL__{key}": value for key, value in local.items()}
+    lake.open_catalog().close()
+    options = ("--catalog", "local", "--plan", "*", "--plan-format-3", "*")
+    with program(tmp_path_factory.mktemp("served"), *options, environment=environment) as started:
+        yield Served(started, connected(spark, started))
+
+
+def connected(spark: SparkSession, started: Program) -> str:
+    """A catalog of Spark that goes through a server; a session keeps a catalog by its name, so each has its own."""
+    catalog = f"served_{started.uri.rpartition(':')[2]}"
+    settings = {"": "org.apache.iceberg.spark.SparkCatalog", ".type": "rest", ".uri": started.uri}
+    for key, value in (settings | {".cache-enabled": "false"}).items():
+        spark.conf.set(f"spark.sql.catalog.{catalog}{key}", value)
+    return catalog
+
+
+@pytest.mark.parametrize("name", parametrized(few=FEW, rest=pytest.mark.foreign))
+def test_spark_reads_the_same_rows_whoever_plans(
+    name: str, served: Served, matrix: Matrix, spark: SparkSession
+) -> None:
+    made = matrix.table(name)
+    wheres = [where for where in chosen_predicates(made) if INFINITY not in where]
+    with interpreted(spark):
+        assert canonical(spark.table(served.name(made)).toArrow()) == true_rows(made)
+        found = filtered(spark, served.name(made), wheres)
+        assert spark.table(served.name(made)).count() == len(true_rows(made))
+    expected = true_matches(made)
+    # Where Iceberg's Java planning or Spark's readers lose rows, they may lose them here too, but no others.
+    lost = [where for where in wheres if found[where] != expected[where]]
+    assert {where: found[where] for where in lost} == {where: made.filtered(where) for where in lost}
+    assert served.plans(made) >= len(wheres)
+
+
+def filtered(spark: SparkSession, table: str, wheres: Sequence[str]) -> dict[str, list[int]]:
+    """The ``pk`` of the rows Spark returns for each predicate; many scans in a query cost little more than one."""
+    found: dict[str, list[int]] = {where: [] for where in wheres}
+    for first in range(0, len(wheres), SCANS):
+        chunk = wheres[first : first + SCANS]
+        scans = [f"SELECT {i} AS i, pk FROM {table} WHERE {where}" for i, where in enumerate(chunk)]
+        for i, pk in spark.sql(" UNION ALL ".join(scans)).collect():
+            found[chunk[i]].append(pk)
+    return {where: sorted(keys) for where, keys in found.items()}
+
+
+@pytest.mark.parametrize("name", parametrized(few=FEW, rest=pytest.mark.foreign))
+def test_pyiceberg_reads_the_same_rows_whoever_plans(name: str, served: Served, matrix: Matrix) -> None:
+    made = matrix.table(name)
+    with RestCatalog("served", uri=served.program.uri) as catalog:
+        scan = catalog.load_table(made.identifier).scan(selected_fields=("pk",))
+        before = served.plans(made)
+        if WITHOUT_EQUALITY in name:
+            with pytest.raises(NotImplementedError, match=r"(?i)equality"):
+                scan.to_arrow()
+        else:
+            keys = sorted(scan.to_arrow()["pk"].to_pylist())
+            assert keys == sorted(made.spark.table(made.name).toArrow()["pk"].to_pylist())
+    assert served.plans(made) > before
+
+
+@pytest.mark.parametrize("mode", ["copy-on-write", "merge-on-read"])
+@pytest.mark.parametrize("name", parametrized(CHANGED, few=("evolving_v2_position_file",), rest=pytest.mark.foreign))
+def test_changes_through_the_server_leave_the_same_rows(
+    name: str, mode: str, served: Served, matrix: Matrix, spark: SparkSession
+) -> None:
+    if mode == "merge-on-read" and name.endswith("v1"):
+        mode = "copy-on-write"
+    direct, through = matrix.fork(name), matrix.fork(name)
+    statements = (
+        "DELETE FROM {t} WHERE id IN (1, 7, 25)",
+        "UPDATE {t} SET v = v + 1 WHERE pk % 3 = 1",
+        "MERGE INTO {t} t USING (SELECT 30 AS id) s ON t.id = s.id WHEN MATCHED THEN UPDATE SET n = 0",
+    )
+    with interpreted(spark):
+        for target in (direct.name, served.name(through)):
+            modes = ", ".join(f"'write.{kind}.mode'='{mode}'" for kind in ("delete", "update", "merge"))
+            spark.sql(f"ALTER TABLE {target} SET TBLPROPERTIES ({modes})")
+            for statement in statements:
+                spark.sql(statement.format(t=target))
+            catalog, _, table = target.partition(".")
+            spark.sql(
+                f"CALL {catalog}.system.rewrite_data_files(table => '{table}', options => map('rewrite-all', 'true'))"
+            )
+        assert canonical(spark.table(through.name).toArrow()) == canonical(spark.table(direct.name).toArrow())
+    assert served.plans(through) >= len(statements)
+    assert served.plans(direct) == 0
+
+
+def test_time_travel_metadata_columns_and_branches(served: Served, matrix: Matrix, spark: SparkSession) -> None:
+    made = matrix.table("evolving_v1")
+    queries = [
+        "SELECT _spec_id, _file, _pos, pk FROM {t} WHERE id > 20 ORDER BY ALL",
+        f"SELECT pk FROM {{t}} VERSION AS OF {made.snapshots()[1]} ORDER BY ALL",
+        "SELECT pk FROM {t} VERSION AS OF 'start' ORDER BY ALL",
+        "SELECT pk FROM {t}.branch_side WHERE id < 30 ORDER BY ALL",
+        "SELECT min(pk), max(pk), count(*) FROM {t}",
+    ]
+    for query in queries:
+        through, direct = (spark.sql(query.format(t=t)).collect() for t in (served.name(made), made.name))
+        assert through == direct, query
+
+
+def test_plans_are_recorded_for_the_audit(served: Served, matrix: Matrix, spark: SparkSession) -> None:
+    made = matrix.table("evolving_v1")
+    spark.sql(f"SELECT pk FROM {served.name(made)} WHERE id = 7").collect()
+    event = [each for each in served.program.events("plan") if each["table"] == made.identifier][-1]
+    assert event["engine"] == "Iceberg Java"
+    assert event["engine_version"].startswith("1.12")
+    assert event["plan_id"]
+
+
+def test_spark_through_the_proxy_before_icebergs_own_server(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "warehouse").mkdir()
+    with (
+        rest_catalog(tmp_path, (tmp_path / "warehouse").as_uri(), {}) as behind,
+        program(tmp_path / "server", "--upstream", behind, "--plan", "*", "--replace-upstream-planning") as started,
+    ):
+        catalog = connected(spark, started)
+        table = f"{catalog}.a.b.t"
+        for statement in (
+            f"CREATE NAMESPACE {catalog}.a",
+            f"CREATE NAMESPACE {catalog}.a.b",
+            f"CREATE TABLE {table} USING iceberg PARTITIONED BY (region) AS "
+            "SELECT id, if(id % 2 = 0, 'eu', 'us') AS region FROM range(100)",
+            f"ALTER TABLE {table} ADD PARTITION FIELD bucket(4, id)",
+            f"INSERT INTO {table} SELECT id, 'eu' FROM range(100, 120)",
+            f"DELETE FROM {table} WHERE id % 10 = 3",
+            f"CREATE VIEW {catalog}.a.b.v AS SELECT id FROM {table} WHERE region = 'eu'",
+        ):
+            spark.sql(statement)
+        assert spark.sql(f"SELECT * FROM {catalog}.a.b.v").count() == 68
+        assert spark.sql(f"SELECT id FROM {table} WHERE region = 'us' AND id < 20").count() == 8
+        assert {event["table"] for event in started.events("plan")} == {"a.b.t"}

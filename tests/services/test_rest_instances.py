@@ -1,0 +1,209 @@
+"""`floeplan serve-catalog` as users start it: options, two instances, Iceberg's own server behind it, stopping."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import ssl
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import requests
+from pyiceberg.catalog.rest import RestCatalog
+
+import floeplan as fp
+from floeplan.catalog import open_catalog
+from floeplan.cli.main import main
+from tests.support.rest_server import program, upstream
+from tests.support.servers import rest_catalog
+
+pytestmark = pytest.mark.services
+
+TABLE = "/v1/namespaces/db/tables/t"
+
+
+@pytest.fixture
+def table(floeplan_home: Path) -> Iterator[None]:
+    """A table of 200 files in the embedded catalog."""
+    with open_catalog() as catalog:
+        catalog.create_namespace("db")
+        created = catalog.create_table("db.t", pa.schema([("id", pa.int64()), ("part", pa.int64())]))
+        fp.sql(None, "ALTER TABLE db.t ADD PARTITION FIELD part", catalog=catalog)
+        created.refresh()
+        fp.append(created, pa.table({"id": list(range(400)), "part": [i // 2 for i in range(400)]}))
+        yield
+
+
+def keys(path: Path) -> Path:
+    path.write_text(f"first {base64.b64encode(os.urandom(32)).decode()}\n")
+    return path
+
+
+def paths(document: dict[str, list[dict[str, dict[str, str]]]]) -> list[str]:
+    return [task["data-file"]["file-path"] for task in document.get("file-scan-tasks", [])]
+
+
+@pytest.mark.usefixtures("table")
+def test_any_instance_serves_any_page_and_one_may_die(tmp_path: Path) -> None:
+    shared = ("--plan", "*", "--keys", str(keys(tmp_path / "keys.txt")), "--page-bytes", "4000")
+    with program(tmp_path / "a", *shared) as first, program(tmp_path / "b", *shared) as second:
+        ana, bob = ({"Authorization": f"Bearer {name}"} for name in ("ana", "bob"))
+        plan = requests.post(f"{first.uri}{TABLE}/plan", json={}, headers=ana).json()
+        tokens = plan["plan-tasks"]
+        assert len(tokens) > 5
+        first.kill()
+        files = paths(plan)
+        for token in tokens:
+            page = requests.post(f"{second.uri}{TABLE}/tasks", json={"plan-task": token}, headers=ana)
+            files += paths(page.json())
+        assert len(files) == len(set(files)) == 200
+        foreign = requests.post(f"{second.uri}{TABLE}/tasks", json={"plan-task": tokens[0]}, headers=bob)
+        forged = requests.post(f"{second.uri}{TABLE}/tasks", json={"plan-task": tokens[0][:-4] + "AAAA"}, headers=ana)
+        for refused in (foreign, forged):
+            assert (refused.status_code, refused.json()["error"]["type"]) == (404, "NoSuchPlanTaskException")
+
+
+@pytest.mark.usefixtures("table")
+def test_a_page_of_an_expired_snapshot_is_gone(tmp_path: Path) -> None:
+    with program(tmp_path, "--plan", "*", "--page-bytes", "4000") as served:
+        token = requests.post(f"{served.uri}{TABLE}/plan", json={}).json()["plan-tasks"][0]
+        fp.append("db.t", pa.table({"id": [1], "part": [1]}))
+        assert requests.post(f"{served.uri}{TABLE}/tasks", json={"plan-task": token}).status_code == 200
+        assert main(["expire", "db.t", "--retain-last", "1", "--older-than", "0", "--yes"]) == 0
+        gone = requests.post(f"{served.uri}{TABLE}/tasks", json={"plan-task": token})
+        assert (gone.status_code, gone.json()["error"]["type"]) == (404, "NoSuchPlanTaskException")
+
+
+@pytest.mark.usefixtures("table")
+def test_many_clients_at_once_get_plans_or_are_told_to_wait(tmp_path: Path) -> None:
+    with program(tmp_path, "--plan", "*", "--max-plans", "2", "--max-waiting", "4") as served:
+
+        def ask(number: int) -> int:
+            filter_ = {"type": "eq", "term": "id", "value": number}
+            return requests.post(f"{served.uri}{TABLE}/plan", json={"filter": filter_}).status_code
+
+        with ThreadPoolExecutor(32) as clients:
+            statuses = list(clients.map(ask, range(200)))
+        assert set(statuses) <= {200, 429}
+        assert statuses.count(200) > 20
+
+
+@pytest.mark.usefixtures("table")
+def test_sigterm_finishes_what_is_running(tmp_path: Path) -> None:
+    with upstream() as behind:
+        behind.answer("/v1/config", {"overrides": {}, "endpoints": []})
+        behind.answer("/v1/namespaces/db/tables/slow", {"error": {"message": "late", "type": "X", "code": 404}}, 404)
+        with program(tmp_path, "--upstream", behind.uri, "--plan", "*") as served:
+            found: list[int] = []
+
+            def ask() -> None:
+                found.append(requests.post(f"{served.uri}/v1/namespaces/db/tables/slow/plan", json={}).status_code)
+
+            running = threading.Thread(target=ask)
+            running.start()
+            while not any(received.path.endswith("/slow") for received in behind.received):
+                threading.Event().wait(0.01)
+            served.process.terminate()
+            threading.Event().wait(0.2)
+            assert served.process.poll() is None, "a request is running"
+            behind.hang.set()
+            running.join()
+            assert found == [404]
+            assert served.process.wait(30) == 0
+
+
+def test_the_switch_file_sends_client_to_all(floeplan_home: Path, tmp_path: Path) -> None:
+    switch = tmp_path / "off"
+    with program(tmp_path, "--plan", "*", "--switch-file", str(switch)) as served:
+        modes = []
+        for _ in range(2):
+            modes.append(requests.get(f"{served.uri}/v1/config").json()["overrides"]["scan-planning-mode"])
+            switch.touch()
+        assert modes == ["server", "client"]
+
+
+def test_json_and_ready_line(floeplan_home: Path) -> None:
+    command = [sys.executable, "-m", "floeplan.cli", "serve-catalog", "--port", "0", "--json"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        assert process.stdout is not None
+        uri = json.loads(process.stdout.readline())["uri"]
+        assert requests.get(f"{uri}/healthz").status_code == 200
+    finally:
+        process.terminate()
+        assert process.wait(30) == 0
+        process.stdout.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--host", "0.0.0.0"], "plain HTTP"),
+        (["--upstream", "http://a", "--catalog", "b"], "cannot be combined"),
+        (["--upstream", "ftp://a"], "http or https"),
+        (["--tls-certificate", "x.crt"], "together"),
+        (["--tls-certificate", "x.crt", "--tls-key", "x.key"], "no file"),
+        (["--port", "70000"], "65535"),
+        (["--io", "novalue", "--upstream", "http://a"], "key=value"),
+        (["--keys", "missing.txt", "--port", "0"], "missing.txt"),
+        (["--catalog", "missing"], "no catalog"),
+    ],
+)
+def test_bad_options_are_one_line(
+    floeplan_home: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    assert main(["serve-catalog", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_a_missing_extra_is_named(
+    floeplan_home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("floeplan.rest.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "httpx", None)
+    assert main(["serve-catalog", "--port", "0"]) == 1
+    assert capsys.readouterr().err == "floeplan: serve-catalog needs httpx: pip install floeplan[server]\n"
+
+
+def test_tls(floeplan_home: Path, tmp_path: Path) -> None:
+    certificate, key = tmp_path / "server.crt", tmp_path / "server.key"
+    subject = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "2", "-nodes"]
+    make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", *subject, "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(make, check=True, capture_output=True)
+    with program(tmp_path, "--tls-certificate", str(certificate), "--tls-key", str(key)) as served:
+        assert served.uri.startswith("https://")
+        assert requests.get(f"{served.uri}/healthz", verify=str(certificate)).status_code == 200
+        with pytest.raises((requests.ConnectionError, ssl.SSLError)):
+            requests.get(served.uri.replace("https", "http"), timeout=5).raise_for_status()
+
+
+def test_pyiceberg_through_the_proxy_before_icebergs_own_server(tmp_path: Path) -> None:
+    rows = pa.table({"id": list(range(100)), "region": ["eu", "us"] * 50})
+    (tmp_path / "warehouse").mkdir()
+    with rest_catalog(tmp_path, (tmp_path / "warehouse").as_uri(), {}) as behind:
+        options = ("--upstream", behind, "--plan", "*", "--replace-upstream-planning")
+        with program(tmp_path / "server", *options) as served, RestCatalog("lake", uri=served.uri) as catalog:
+            catalog.create_namespace(("a", "b"))
+            table = catalog.create_table(("a", "b", "t"), rows.schema)
+            table.append(rows)
+            with table.update_spec() as update:
+                update.add_identity("region")
+            table.append(rows)
+            table.delete("id < 10")
+            with RestCatalog("direct", uri=behind) as direct:
+                expected = direct.load_table(("a", "b", "t")).scan(row_filter="region = 'eu'").to_arrow()
+            found = catalog.load_table(("a", "b", "t")).scan(row_filter="region = 'eu'")
+            assert sorted(found.to_arrow()["id"].to_pylist()) == sorted(expected["id"].to_pylist())
+            assert found.count() == len(expected) == 90
+            assert catalog.list_tables(("a", "b")) == [("a", "b", "t")]
+            assert {event["table"] for event in served.events("plan")} == {"a.b.t"}
