@@ -1,7 +1,7 @@
 """Iceberg metadata files as columns: manifest lists, manifests, the local cache of them, and the delete index.
 
-Rule: a manifest costs a few Python calls and an entry none. Avro blocks are decoded into typed vectors, and everything
-above (pruning, delete matching, commits) works on these vectors.
+Rule: a manifest costs a few Python calls and an entry none. Avro blocks, and the Parquet manifests of format 4, are
+decoded into typed vectors, and everything above (pruning, delete matching, commits) works on these vectors.
 Fail-safe: metadata that is damaged, truncated or contradicts itself is an error that names the file. A plan or a commit
 made without part of it would lose rows or bring deleted ones back.
 

@@ -41,7 +41,7 @@ from floeplan.metadata.manifests.manifest_list import ManifestListTable
 from floeplan.metadata.manifests.reader import read_entries
 from floeplan.metadata.manifests.values import parse_type
 from floeplan.partition.union import UnionPartitionType
-from floeplan.vectors import Ints
+from floeplan.vectors import Ints, arrow, integers, without_nulls
 
 VERSION = 3
 """Incremented whenever the meaning of decoded columns changes."""
@@ -135,8 +135,8 @@ class EntriesCache:
         """Return decoded columns as a segment, and write it to the cache if possible."""
         counts = np.bincount(part.ints("manifest"), minlength=len(wanted))[rows]
         kept = wanted.take(rows)
-        index = {"path": kept.path, **{name: pa.array(getattr(kept, name)) for name in IDENTITY}}
-        index |= {"start": pa.array(np.cumsum(counts) - counts), "count": pa.array(counts)}
+        index = {"path": kept.path, **{name: arrow(getattr(kept, name)) for name in IDENTITY}}
+        index |= {"start": arrow(np.cumsum(counts) - counts), "count": arrow(counts)}
         types = {key: str(type_) for key, type_ in part.partition_types.items()}
         segment = Segment.in_memory({name: part.array(name) for name in names}, pa.table(index), types)
         with suppress(OSError, pa.ArrowException, BadSegment):
@@ -246,8 +246,8 @@ def _assemble(
         with suppress(OSError):
             os.utime(segment.index_path)
     origin = Origin.of(manifests, rows, counts)
-    identity = origin.columns(np.asarray(found["status"]))
-    types = _types(partition, set(manifests.spec_id[origin.manifest].tolist()), segments)
+    identity = origin.columns(integers(found["status"]))
+    types = _types(partition, set(manifests.spec_id[rows[counts > 0]].tolist()), segments)
     untyped = [partition_column(key) for key, type_ in types.items() if isinstance(type_, UnknownType)]
     return EntriesTable(pa.table(identity | found | dict.fromkeys(untyped, pa.nulls(len(origin)))), types)
 
@@ -309,12 +309,12 @@ class Segment:
 
     def numbers(self, name: str) -> Ints:
         """A column of the index."""
-        return np.asarray(self.manifests.column(name).chunk(0).to_numpy())
+        return integers(self.manifests.column(name).chunk(0))
 
     def find(self, manifests: ManifestListTable) -> Ints:
         """The index of each manifest in the segment, or -1."""
         found = pc.index_in(manifests.path, value_set=self.manifests.column("path").chunk(0))
-        at = np.asarray(found.fill_null(-1).to_numpy(zero_copy_only=False)).astype(np.int64)
+        at = integers(without_nulls(found, -1))
         same = at >= 0
         for name in IDENTITY:
             same[same] = self.numbers(name)[at[same]] == getattr(manifests, name)[same]
@@ -341,7 +341,7 @@ def open_segment(index_path: Path) -> Segment:
     """Read an index.
 
     Raises:
-        BadSegment: The index is damaged or gone.
+        BadSegment: The index is damaged or missing.
     """
     try:
         content = index_path.read_bytes()
@@ -387,7 +387,7 @@ def merge_segments(segments: Sequence[Segment]) -> Segment:
     at = segments[0].manifests.schema.get_field_index("start")
     shifted, offset = [], 0
     for segment in segments:
-        starts = pa.array(segment.numbers("start") + offset)
+        starts = arrow(segment.numbers("start") + offset)
         shifted.append(segment.manifests.set_column(at, "start", starts).replace_schema_metadata(None))
         offset += int(segment.numbers("count").sum())
     # A partition type that one segment knows is known for all.

@@ -31,7 +31,7 @@ import pyarrow.compute as pc
 
 from floeplan.errors import CorruptMetadataError
 from floeplan.predicate.stats import Bound, ColumnStats, take, to_mask
-from floeplan.vectors import Ints, Mask, offsets_of
+from floeplan.vectors import Ints, Mask, arrow, integers, offsets_of
 
 
 class DeleteKind(IntEnum):
@@ -167,10 +167,10 @@ def _by_path(data: DataFiles, deletes: DeleteFiles, kind: DeleteKind) -> _Pairs:
     rows = np.flatnonzero(deletes.kind == kind)
     if not len(rows):
         return rows, rows
-    found = pc.index_in(deletes.target.take(pa.array(rows)), value_set=data.path)
+    found = pc.index_in(deletes.target.take(arrow(rows)), value_set=data.path)
     present = to_mask(found.is_valid())
     rows = rows[present]
-    data_rows = found.drop_null().to_numpy().astype(np.int64)
+    data_rows = integers(found.drop_null())
     wrong = np.flatnonzero(data.partition[data_rows] != deletes.partition[rows])
     if len(wrong):
         data_path, delete_path = data.path[data_rows[wrong[0]]].as_py(), deletes.path[rows[wrong[0]]].as_py()

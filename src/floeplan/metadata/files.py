@@ -2,16 +2,18 @@
 
 Local metadata files need no FileIO and no threads; others are fetched in parallel and returned in order, with at most
 ``max_workers`` files prefetched. Files are deleted only inside the table's locations: metadata can name any file, of
-another table too, and a file that stays costs only storage.
+another table too, and a file that stays costs only storage. A server checks what it reads in the same spirit: within
+``guarded_reads`` a function sees each location first and may refuse it.
 """
 
 from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -20,10 +22,29 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
 from floeplan.errors import CorruptMetadataError, FloeplanError
+from floeplan.format4 import PATH_PROPERTIES, location_properties
 from floeplan.text import one_line
 
 MAX_WORKERS = 64
 """Default number of requests in flight against a remote store."""
+
+_guard: ContextVar[Callable[[str], None] | None] = ContextVar("floeplan_read_guard", default=None)
+
+
+@contextmanager
+def guarded_reads(guard: Callable[[str], None]) -> Iterator[None]:
+    """Call ``guard`` with the location of every metadata file that this thread reads or prefetches; it may raise."""
+    token = _guard.set(guard)
+    try:
+        yield
+    finally:
+        _guard.reset(token)
+
+
+def _check_guard(location: str) -> None:
+    guard = _guard.get()
+    if guard is not None:
+        guard(location)
 
 
 def local_path(location: str) -> str | None:
@@ -38,9 +59,10 @@ def read_file(location: str, io: FileIO | None = None) -> bytes:
     """All bytes of a metadata file.
 
     Raises:
-        CorruptMetadataError: The file is not there although the table refers to it, or no file can have that name.
+        CorruptMetadataError: The file does not exist although the table refers to it, or the name is invalid.
         FloeplanError: The file cannot be read now.
     """
+    _check_guard(location)
     path = local_path(location)
     try:
         if path is not None:
@@ -64,7 +86,7 @@ def read_file(location: str, io: FileIO | None = None) -> bytes:
 
 
 def write_file(location: str, data: bytes, io: FileIO | None = None) -> None:
-    """Write a metadata file that is not there yet; metadata files never change.
+    """Write a new metadata file; metadata files never change.
 
     A partly written file is removed from a local disk. In other stores it may stay: the request may have succeeded
     without a response, and nothing refers to the file.
@@ -90,7 +112,7 @@ def write_file(location: str, data: bytes, io: FileIO | None = None) -> None:
 
 @contextmanager
 def writing(location: str) -> Iterator[None]:
-    """Turn what a store raises while a file is written into an error that names the file.
+    """Turn errors of the store while writing a file into an error that names the file.
 
     Raises:
         FloeplanError: The file exists (``exists``), or cannot be written now (``unwritable``).
@@ -119,6 +141,7 @@ def read_files(locations: Sequence[str], io: FileIO | None = None, max_workers: 
     pool = ThreadPoolExecutor(min(max_workers, len(locations)), thread_name_prefix="floeplan-metadata")
     try:
         for location in locations:
+            _check_guard(location)  # here, because the threads of the pool do not see the guard
             pending.append(pool.submit(read_file, location, io))
             if len(pending) >= max_workers:
                 yield pending.popleft().result()
@@ -129,12 +152,6 @@ def read_files(locations: Sequence[str], io: FileIO | None = None, max_workers: 
 
 
 _SAME_SCHEME = {"s3a": "s3", "s3n": "s3", "": "file"}
-_PATH_PROPERTIES = (
-    "write.data.path",
-    "write.metadata.path",
-    "write.object-storage.path",
-    "write.folder-storage.path",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,12 +203,12 @@ class TableLocations:
     @classmethod
     def of(cls, metadata: TableMetadata) -> TableLocations:
         """The locations in a table's metadata."""
-        return cls.named(metadata.location, metadata.properties)
+        return cls.named(metadata.location, location_properties(metadata))
 
     @classmethod
     def named(cls, location: str, properties: Mapping[str, str]) -> TableLocations:
         """The table's own location, and those of its properties."""
-        named = [location, *(properties.get(name, "") for name in _PATH_PROPERTIES)]
+        named = [location, *(properties.get(name, "") for name in PATH_PROPERTIES)]
         return cls(tuple(Location.parse(text) for text in named if text))
 
     def hold(self, path: str) -> bool:

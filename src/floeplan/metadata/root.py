@@ -74,7 +74,7 @@ _LEAF_OF_STAT = {name: LEAF_OF_MAP[source] for name, source in {**STATS, "column
 
 @dataclass(frozen=True, slots=True)
 class RootHeader:
-    """What the footer says of the file.
+    """The header in the footer of the file.
 
     Attributes:
         table_uuid: The table.
@@ -91,7 +91,7 @@ class RootHeader:
     manifest_list: bytes
 
     def to_json(self) -> str:
-        """As it stands in the footer."""
+        """The JSON in the footer."""
         return json.dumps(
             {
                 "version": VERSION,
@@ -105,7 +105,7 @@ class RootHeader:
 
     @classmethod
     def parse(cls, metadata: Mapping[bytes, bytes] | None, location: str) -> RootHeader:
-        """Out of the footer's key-value pairs."""
+        """From the footer's key-value pairs."""
         text = (metadata or {}).get(HEADER_KEY)
         if text is None:
             raise CorruptMetadataError(f"{location} is not a root manifest", context={"file": location})
@@ -155,7 +155,7 @@ class RootManifest:
         return CorruptMetadataError(f"{self.location} {what}: {one_line(error)}", context={"file": self.location})
 
     def check(self, metadata: TableMetadata, snapshot_id: int | None) -> None:
-        """Refuse to stand for another snapshot than the one that was written."""
+        """Refuse to be used for another snapshot than the one that was written."""
         if (self.header.table_uuid, self.header.snapshot_id) != (str(metadata.table_uuid), snapshot_id):
             raise BadInputError(
                 f"{self.location} is the root manifest of snapshot {self.header.snapshot_id} of table "
@@ -239,7 +239,7 @@ def _pack_map(name: str, columns: Mapping[int, pa.Array], empty_maps: npt.NDArra
     row, at = np.nonzero(there)
     counts = there.sum(axis=1)
     values = pa.concat_arrays(whole).take(pa.array(at * length + row)) if whole else pa.array([], value_type)
-    # Entries without the map and entries with an empty one look alike as columns; a bit tells them apart.
+    # As columns, a missing and an empty map look alike; a bit distinguishes them.
     is_empty = np.asarray((empty_maps >> STAT_MAPS.index(name)) & 1, dtype=np.bool_)
     items = pa.StructArray.from_arrays([pa.array(ids[at]), values], type=type_.value_type)
     return list_array(type_, counts, (counts > 0) | is_empty, items)

@@ -1,4 +1,4 @@
-"""Writing the root manifest of a snapshot, and manifests out of a root manifest.
+"""Writing the root manifest of a snapshot, and manifests from a root manifest.
 
 Rule: the file holds all that the manifests hold of live files, of every spec; ``write_manifests_from_root``
 gives back manifests whose entries are the same. Partition values are kept as they are, never recovered from bounds, so
@@ -54,6 +54,7 @@ from floeplan.metadata.manifests.manifest_list import (
     read_manifest_list,
 )
 from floeplan.metadata.manifests.reader import read_entries
+from floeplan.metadata.manifests.schemas import manifest_suffix
 from floeplan.metadata.manifests.values import decode_bounds, decode_values, fitting, partition_arrow_type, to_logical
 from floeplan.metadata.manifests.writer import manifest_row, write_manifest
 from floeplan.metadata.root import HEADER_KEY, LEAF_OF_MAP, PLAIN, RootHeader, RootManifest
@@ -105,7 +106,7 @@ def write_root(
     io: FileIO | None = None,
     row_group_entries: int = ROW_GROUP_ENTRIES,
 ) -> RootSummary:
-    """Write the root manifest of a snapshot, over a file that may be there; the table is only read.
+    """Write the root manifest of a snapshot, replacing an existing file; the table is only read.
 
     Args:
         table: The table.
@@ -116,7 +117,9 @@ def write_root(
     """
     metadata = table.metadata
     union = UnionPartitionType.of_table(metadata)
-    manifests = ManifestListTable.empty() if snapshot is None else read_manifest_list(snapshot.manifest_list, table.io)
+    manifests = ManifestListTable.empty()
+    if snapshot is not None:
+        manifests = read_manifest_list(snapshot.manifest_list, table.io, table_location=metadata.location)
     entries = _sorted(read_entries(manifests, union, EntryColumns(WHOLE), io=table.io, live=True))
     groups = list(_row_groups(entries, row_group_entries))
     maps = {name: unpack_map(entries.array(name)) for name in STAT_MAPS}
@@ -162,6 +165,7 @@ def write_manifests_from_root(
     """
     union = UnionPartitionType.of_table(metadata)
     specs = {spec.spec_id: spec for spec in metadata.partition_specs}
+    version = format_version or metadata.format_version
     groups, name, written = root.manifests, uuid4(), []
     for group in range(len(groups)):
         entries = root.read_entries(groups, union, EntryColumns(WHOLE), rows=np.array([group]))
@@ -169,12 +173,12 @@ def write_manifests_from_root(
         added = (entries.status == Status.ADDED) & (added_by == snapshot_id)
         written.append(
             write_manifest(
-                f"{folder.rstrip('/')}/{name}-m{group}.avro",
+                f"{folder.rstrip('/')}/{name}-m{group}.{manifest_suffix(version)}",
                 with_status(entries, np.where(added, Status.ADDED, Status.EXISTING), added_by),
                 specs[int(groups.spec_id[group])],
                 metadata.schema(),
                 union=union,
-                format_version=format_version or metadata.format_version,
+                format_version=version,
                 content=int(groups.content[group]),
                 snapshot_id=snapshot_id,
                 io=io,
@@ -185,7 +189,7 @@ def write_manifests_from_root(
 
 
 def _sorted(entries: EntriesTable) -> EntriesTable:
-    """Data before deletes, then by spec, then by the union tuple; where all that is equal, as the manifests have it."""
+    """Data before deletes, then by spec, then by the union tuple; ties keep the order of the manifests."""
     columns = {"deletes": pa.array(entries.content != Content.DATA), "spec_id": entries.array("spec_id")}
     for field_id, values in entries.partition_columns().items():
         if not pa.types.is_null(values.type):

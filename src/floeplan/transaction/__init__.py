@@ -18,13 +18,14 @@ Modules in reading order:
   change on any head, and whether schema, specs and format still fit it.
 - ``commit``: ``commit_change``, from the change to the committed snapshot.
 - ``catalog_commit``: ``CatalogCommit``, retries and the commit state check; ``CommitOptions``.
-- ``validation``: the snapshots committed meanwhile, and the conflict checks against them.
+- ``validation``: the snapshots committed since planning, and the conflict checks against them.
 - ``producer``: manifests, manifest list, snapshot and snapshot summary of a change.
 - ``manifests``: writing manifests per spec, merging small ones; ``group_files_by_spec``, ``find_compatible_schema``.
-- ``filter_manifests``: removing files from the manifests that hold them.
+- ``filter_manifests``: removing files from the manifests that hold them; ``dangling``: delete files that apply to no
+  data file.
 - ``metadata_json``: table metadata files where PyIceberg writes them.
 - ``move_entries``: a ``replace`` snapshot that moves entries between manifests.
-- ``refs``, ``evolve_spec``: branches and tags, partition evolution.
+- ``refs``, ``evolve_spec``, ``upgrade_format``: branches and tags, partition evolution, the format version.
 
 May be imported by tasks, spark, dml, rewrite, maintain and above; imports write, scan, snapshot, metadata and below.
 """

@@ -1,8 +1,8 @@
 """Committing a pending update to a catalog until its outcome is known.
 
 Rule: refresh the table, build the update for it, commit. A rejected commit is retried on the newer table until the
-retry limits are reached, and so is an attempt that missed files of snapshots that expired meanwhile. A lost response
-is no rejection: the table is loaded to see whether the commit is there.
+retry limits are reached, and so is an attempt that missed files of concurrently expired snapshots. A lost response is
+no rejection: the table is loaded to check whether the commit succeeded.
 
 Fail-safe: a rejection is final only after that status check, because it may have been caused by our own earlier commit.
 When the table cannot be loaded either, the commit state is unknown and reported as such. A request without a response
@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeAlias, cast
 
+from pyiceberg.catalog import MetastoreCatalog
 from pyiceberg.exceptions import (
     BadRequestError,
     CommitFailedException,
@@ -42,6 +43,7 @@ from floeplan.errors import (
     InvalidOptionError,
     UnknownTableError,
 )
+from floeplan.metadata.files import TableFiles
 from floeplan.text import parse_count, reason
 from floeplan.transaction.metadata_json import writable_metadata
 from floeplan.transaction.validation import has_expired_snapshots
@@ -256,6 +258,8 @@ class CatalogCommit:
             return None if self._check_status(lost) else lost
         metadata, location = response.metadata, response.metadata_location
         self.newest = Table(current.name(), metadata, location, current.io, current.catalog, current.config)
+        if self._options.clean and isinstance(current.catalog, MetastoreCatalog):
+            _remove_old_metadata(current.metadata, self.newest)
         return None
 
     def _check_status(self, lost: Exception) -> bool:
@@ -303,6 +307,16 @@ class CatalogCommit:
 
     def _context(self) -> dict[str, object]:
         return {"table": self._name, "attempts": self.attempts}
+
+
+def _remove_old_metadata(before: TableMetadata, committed: Table) -> None:
+    """Delete the metadata files that the commit dropped from the metadata log, if the table asks for it.
+
+    PyIceberg keeps ``write.metadata.previous-versions-max`` files in the log. A REST catalog deletes them itself.
+    """
+    if committed.metadata.properties.get("write.metadata.delete-after-commit.enabled", "").lower() == "true":
+        kept = {entry.metadata_file for entry in committed.metadata.metadata_log}
+        TableFiles.of(committed).remove({entry.metadata_file for entry in before.metadata_log} - kept)
 
 
 def _policy(prefix: str, properties: Mapping[str, str], default: RetryPolicy) -> RetryPolicy:

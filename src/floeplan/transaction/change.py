@@ -75,6 +75,7 @@ class SnapshotChange:
             without it they are found by path, which reads more manifests.
         planned_on: The snapshot whose manifests the ``manifest`` column of ``removed_entries`` counts.
         merge_manifests: Whether small manifests may be merged; a fast append leaves them alone.
+        drop_dangling_deletes: Whether delete files that apply to no data file after the change are removed too.
         summary: Further properties of the snapshot summary.
     """
 
@@ -86,6 +87,7 @@ class SnapshotChange:
     removed_entries: EntriesTable | None = None
     planned_on: int | None = None
     merge_manifests: bool = True
+    drop_dangling_deletes: bool = False
     summary: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -145,8 +147,8 @@ def required_checks(
     overwrite              no new deletes and no removed data that may match            no new data that may match
     =====================  ===========================================================  ==========================
 
-    Every command but append also requires that the files it removes still exist: rows that were rewritten elsewhere
-    meanwhile must be neither lost nor duplicated.
+    Every command but append also requires that the files it removes still exist: concurrently rewritten rows must be
+    neither lost nor duplicated.
 
     Args:
         command: What is done to the table.
@@ -271,7 +273,7 @@ def check_compatible(change: SnapshotChange, planned: TableMetadata, now: TableM
     """Refuse a change whose files do not fit the newer metadata.
 
     Raises:
-        CommitConflictError: Schema, specs or format changed meanwhile; running the operation again works.
+        CommitConflictError: Schema, specs or format changed since planning; running the operation again works.
     """
     data, deletes = change.added_data, change.added_deletes
     used = {spec_id for files in (data, deletes) if files is not None for spec_id in files.spec_id.tolist()}

@@ -44,7 +44,6 @@ from floeplan.errors import (
 from floeplan.metadata.files import TableFiles
 from floeplan.metadata.manifests.entries import EntryColumns
 from floeplan.metadata.manifests.manifest_list import DATA, DELETES
-from floeplan.partition.union import UnionPartitionType
 from floeplan.snapshot.reader import branch_head
 from floeplan.transaction.catalog_commit import CatalogCommit, CommitOptions, UpdatesAndRequirements
 from floeplan.transaction.change import Check, ConflictValidation, Operation, SnapshotChange, check_compatible
@@ -210,7 +209,7 @@ class _AssertNextSequenceNumber(ValidatableTableRequirement):
     """No snapshot was added to any branch since the table was refreshed.
 
     Catalogs that apply updates in this process need it: not all of them reject a sequence number that another branch
-    has taken meanwhile, and with two snapshots of one number deletes would not apply to their data.
+    has taken concurrently, and with two snapshots of one number deletes would not apply to their data.
     """
 
     type: Literal["assert-next-sequence-number"] = "assert-next-sequence-number"
@@ -250,7 +249,6 @@ def _unreferenced_files(update: _SnapshotUpdate, table: Table) -> set[str]:
     first = None if start is None else metadata.snapshot_by_id(start)
     older = {snapshot.snapshot_id for snapshot in ancestors_of(first, metadata)}
     newer = [snapshot for snapshot in metadata.snapshots if snapshot.snapshot_id not in older]
-    union = UnionPartitionType.of_table(metadata)
     for content in (DATA, DELETES):
-        paths -= set(committed_entries(newer, content, union, _PATHS, table.io).entries.path.to_pylist())
+        paths -= set(committed_entries(newer, content, metadata, _PATHS, table.io).entries.path.to_pylist())
     return paths

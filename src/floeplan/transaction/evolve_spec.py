@@ -26,13 +26,14 @@ from pyiceberg.table.update import (
 )
 
 from floeplan.catalog import refreshed
+from floeplan.display import Displayed
 from floeplan.errors import UnsupportedError
 from floeplan.partition.evolution import AddField, SpecChange, drop_all, evolved_spec
 from floeplan.transaction.catalog_commit import CatalogCommit, CommitOptions, UpdatesAndRequirements
 
 
-@dataclass(frozen=True, slots=True)
-class EvolveResult:
+@dataclass(frozen=True, slots=True, repr=False)
+class EvolveResult(Displayed):
     """The result of a partition evolution.
 
     Attributes:

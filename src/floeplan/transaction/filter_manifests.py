@@ -8,7 +8,7 @@ Few manifests are read: first those the removed files were planned from, then th
 their spec and partition, then all. A manifest never changes, so its result is kept by path; when the snapshot is
 produced again on a newer head, only new manifests are read.
 
-Fail-safe: each step only says where to look first. A file that no manifest holds is reported as missing.
+Fail-safe: each step only orders the search. A file that no manifest holds is reported as missing.
 """
 
 from __future__ import annotations
@@ -116,7 +116,8 @@ class ManifestFilter:
         self, manifests: ManifestListTable, removing: FilesToRemove, shape: TableShape, first: pa.Array
     ) -> Filtered:
         """Remove files; ``first`` names the manifests that probably hold them."""
-        depends_on = removing.older_than, tuple(removing.vectors_of.path.to_pylist()), shape.key
+        keys = tuple(removing.keys.to_pylist())  # which deletes are dangling depends on the head
+        depends_on = keys, removing.older_than, tuple(removing.vectors_of.path.to_pylist()), shape.key
         search = _Search(self.writer, self.known.setdefault(depends_on, {}), manifests, removing, shape)
         live = live_manifests(manifests)
         if len(removing.keys) or len(removing.vectors_of):

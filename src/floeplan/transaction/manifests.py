@@ -28,10 +28,12 @@ from pyiceberg.transforms import VoidTransform
 from pyiceberg.types import PrimitiveType
 
 from floeplan.errors import CorruptMetadataError, InvalidOptionError, UnknownSpecError
+from floeplan.format4 import location_properties
 from floeplan.metadata.files import MAX_WORKERS, local_path
 from floeplan.metadata.manifests.entries import WHOLE, EntriesTable, EntryColumns, Status, carried_over, concat_entries
 from floeplan.metadata.manifests.manifest_list import DATA, ManifestListTable, concat_manifest_lists
 from floeplan.metadata.manifests.reader import read_entries
+from floeplan.metadata.manifests.schemas import manifest_suffix
 from floeplan.metadata.manifests.writer import write_manifest
 from floeplan.partition.transforms import can_apply
 from floeplan.partition.union import UnionPartitionType
@@ -128,7 +130,7 @@ class TableShape:
     @classmethod
     def of(cls, metadata: TableMetadata) -> TableShape:
         """The shape of a table."""
-        provider = load_location_provider(metadata.location, metadata.properties)
+        provider = load_location_provider(metadata.location, location_properties(metadata))
         return cls(metadata, UnionPartitionType.of_table(metadata), metadata.specs(), provider.new_metadata_location)
 
     @property
@@ -190,7 +192,8 @@ class SnapshotManifests:
         """
         locations = []
         for entries, _, _ in manifests:
-            locations.append(shape.location_of(f"{self.commit_uuid}-m{len(self.written)}.avro"))
+            suffix = manifest_suffix(shape.metadata.format_version)
+            locations.append(shape.location_of(f"{self.commit_uuid}-m{len(self.written)}.{suffix}"))
             self.written[locations[-1]] = entries
         write = partial(self.write_manifest_for_spec, shape)
         if len(locations) < 2 or local_path(locations[0]) is not None:

@@ -1,8 +1,11 @@
 """Table metadata as JSON, where PyIceberg writes the metadata file itself (SQL, Hive, Glue and other catalogs).
 
 PyIceberg 0.12 models all of format 3 but refuses to serialise it, and silently drops fields its models do not have.
+``floeplan.format4`` adds format 4; relative paths of a metadata file become absolute in the next one, as Iceberg 1.12.0
+writes them.
 
-Rule: within ``writable_metadata``, PyIceberg's own models serialise metadata of every format. Fail-safe: before that,
+Rule: within ``writable_metadata``, PyIceberg's own models serialise metadata of every format, compressed when the table
+property ``write.metadata.compression-codec`` is ``gzip``. Fail-safe: before that,
 the previous metadata file goes through the same models; if they lose or change anything in it (encryption keys, fields
 of later formats), the commit is refused and names what would be lost. Outside the context PyIceberg is unchanged.
 Catalogs that write metadata themselves (REST) do not use this.
@@ -19,15 +22,21 @@ from functools import cache
 from typing import Any
 
 from pyiceberg.io import FileIO
+from pyiceberg.table import TableProperties
+from pyiceberg.table.locations import LocationProvider
 from pyiceberg.table.metadata import TableMetadataUtil, TableMetadataV1, TableMetadataV2, TableMetadataV3
 from pyiceberg.typedef import IcebergBaseModel
 
-from floeplan.errors import UnsupportedError
+from floeplan.errors import InvalidOptionError, UnsupportedError
+from floeplan.format4 import is_relative
 from floeplan.metadata.files import read_file
 
 _io: ContextVar[FileIO | None] = ContextVar("floeplan_metadata_io", default=None)
 _MOST_NAMED = 5
 _GZIP = b"\x1f\x8b"
+_CODEC = "write.metadata.compression-codec"
+_PATH = TableProperties.WRITE_METADATA_PATH
+_SUFFIX = ".metadata.json"
 _NO_SNAPSHOT = -1
 """How Java writes that a table has no current snapshot."""
 
@@ -52,6 +61,31 @@ def _guard_models() -> None:
     """Replace the serialisation of PyIceberg's models, once; outside of ``writable_metadata`` it is as before."""
     for model in (TableMetadataV1, TableMetadataV2, TableMetadataV3):
         model.model_dump_json = _guarded(model.model_dump_json)  # type: ignore[method-assign]
+    usual = LocationProvider.new_table_metadata_file_location
+    LocationProvider.new_table_metadata_file_location = _with_codec(usual)  # type: ignore[method-assign]
+
+
+def _with_codec(usual: Callable[..., str]) -> Callable[..., str]:
+    def location(self: LocationProvider, new_version: int = 0) -> str:
+        found = usual(self, new_version)
+        if _io.get() is not None and is_relative(found) and not found.startswith("/"):
+            # Format 4 allows paths relative to the table; PyIceberg would write relative to the folder of the process.
+            raise UnsupportedError(
+                f"{_PATH} of the table is the relative path {self.table_properties[_PATH]!r}: commit through a REST "
+                "catalog",
+                context={"property": _PATH},
+            )
+        codec = self.table_properties.get(_CODEC, "none").strip().lower()
+        if _io.get() is None or codec == "none":
+            return found
+        if codec != "gzip":
+            raise InvalidOptionError(
+                f"table property {_CODEC} is {codec!r} but must be none or gzip", context={"property": _CODEC}
+            )
+        # PyIceberg compresses by the name of the file, which is the one that Java gives it.
+        return found.removesuffix(_SUFFIX) + ".gz" + _SUFFIX
+
+    return location
 
 
 def _guarded(usual: Callable[..., str]) -> Callable[..., str]:
@@ -89,8 +123,14 @@ def _completed(metadata: Any) -> dict[str, Any]:
 def check_lossless(location: str, io: FileIO) -> None:
     """Refuse a metadata file that PyIceberg's models cannot represent completely."""
     data = read_file(location, io)
-    before = json.loads(gzip.decompress(data) if data.startswith(_GZIP) else data)
-    after = json.loads(IcebergBaseModel.model_dump_json(TableMetadataUtil.parse_obj(before)))
+    text = (gzip.decompress(data) if data.startswith(_GZIP) else data).decode()
+    before = json.loads(text)
+    if not before.get("location"):
+        raise UnsupportedError(
+            f"{location} has no table location, and a new metadata file would fix it: commit through a REST catalog",
+            context={"file": location},
+        )
+    after = json.loads(IcebergBaseModel.model_dump_json(TableMetadataUtil.parse_raw(text)))
     # Later formats do not use the keys of format 1.
     unused = {"schema", "partition-spec"} if before["format-version"] > 1 else set()
     lost = sorted(set(losses(before, after)) - unused)

@@ -27,7 +27,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.io import FileIO
-from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.metadata import TableMetadata, TableMetadataV3
 from pyiceberg.table.snapshots import Operation as SummaryOperation
 from pyiceberg.table.snapshots import Snapshot, Summary
 
@@ -45,15 +45,18 @@ from floeplan.metadata.manifests.reader import find_truncation
 from floeplan.partition.key import partition_codes
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.stats import to_mask
+from floeplan.snapshot.reader import SnapshotReader
 from floeplan.text import parse_count
 from floeplan.transaction.change import (
     Operation,
     SnapshotChange,
     delete_file_id,
+    entry_keys,
     removed_keys,
     validate_change,
     validate_replacement,
 )
+from floeplan.transaction.dangling import dangling_deletes
 from floeplan.transaction.filter_manifests import FilesToRemove, Filtered, ManifestFilter, live_manifests
 from floeplan.transaction.manifests import (
     ManifestMerger,
@@ -79,6 +82,7 @@ _COUNTED = {
 }
 """The property names of added and removed counts in a snapshot summary, as Iceberg Java writes them."""
 
+MOVED_FROM_SPECS, REPLACED_SPECS = "floeplan.moved-from-specs", "floeplan.replaced-specs"
 _TOTALS = ("records", "files-size", "data-files", "delete-files", "position-deletes", "equality-deletes")
 
 
@@ -150,10 +154,10 @@ class SnapshotProducer:
         added = with_status(added, added.status, np.full(len(added), self.snapshot_id))
         validate_change(self.change, added, shape)
 
-        listed = ManifestListTable.empty() if head is None else read_manifest_list(head.manifest_list, self.io)
+        listed = ManifestListTable.empty() if head is None else self._list(head, metadata)
         truncated = None if head is None else find_truncation(head, listed)
         if truncated is not None and self.change.operation is Operation.APPEND:
-            # An append reads no rows, so it can go on; its totals still count the lost files.
+            # An append reads no rows, so it can continue; its totals still count the lost files.
             _log.warning("%s; the new snapshot has only the files it lists", truncated.message)
         new = self._added_manifests(added, shape, options)
         data, deletes = self._filtered(listed, new, shape, head)
@@ -172,7 +176,7 @@ class SnapshotProducer:
             self.snapshot_id,
             None if head is None else head.snapshot_id,
             metadata.next_sequence_number(),
-            (metadata.next_row_id or 0) if metadata.format_version == 3 else None,
+            (metadata.next_row_id or 0) if isinstance(metadata, TableMetadataV3) else None,
         )
         encoded = write_manifest_list(location, manifests, listing, io=self.io)
         self.on_step("list-written")
@@ -184,7 +188,8 @@ class SnapshotProducer:
         counts = {"manifests-created": created, "manifests-kept": kept, "manifests-replaced": replaced}
         changed = change_counts(added, removed, shape.union) | {name: str(number) for name, number in counts.items()}
         parent = None if head is None else dict(head.summary.additional_properties) if head.summary else {}
-        properties = dict(self.change.summary) | changed | running_totals(changed, parent)
+        moved = moved_specs(added, removed)
+        properties = dict(self.change.summary) | moved | changed | running_totals(changed, parent)
         summary = Summary(SummaryOperation(self.change.operation.value), **properties)
         paths = after.path.filter(pa.array(is_new)).to_pylist()
         written = zip(paths, after.spec_id[is_new].tolist(), after.content[is_new].tolist(), strict=True)
@@ -196,6 +201,9 @@ class SnapshotProducer:
             missing_data=frozenset(key.partition("\0")[0] for key in data.missing.to_pylist()),
             missing_deletes=frozenset(map(delete_file_id, deletes.missing.to_pylist())),
         )
+
+    def _list(self, snapshot: Snapshot, metadata: TableMetadata) -> ManifestListTable:
+        return read_manifest_list(snapshot.manifest_list, self.io, table_location=metadata.location)
 
     def _added_manifests(self, added: EntriesTable, shape: TableShape, options: MergeOptions) -> ManifestsByContent:
         """Manifests of new files by content; written once and reused by later attempts."""
@@ -213,7 +221,8 @@ class SnapshotProducer:
     ) -> tuple[Filtered, Filtered]:
         """Remove files from data manifests, then from delete manifests.
 
-        Deletion vectors of removed data files, and deletes older than all data, are removed too.
+        Deletion vectors of removed data files, and deletes older than all data, are removed too, and dangling deletes
+        if the change says so.
         """
         metadata, nothing = shape.metadata, no_entries(shape.union)
         hints = self.change.removed_entries or nothing
@@ -226,7 +235,7 @@ class SnapshotProducer:
         planned_list = ManifestListTable.empty()
         if planned is not None and self.change.removed_entries is not None:
             same = head is not None and head.snapshot_id == planned.snapshot_id
-            planned_list = listed if same else read_manifest_list(planned.manifest_list, self.io)
+            planned_list = listed if same else self._list(planned, metadata)
 
         keys, is_data = removed_keys(self.change), hints.content == 0
         of_data, of_deletes = (listed.take(np.flatnonzero(listed.content == kind)) for kind in (DATA, DELETES))
@@ -239,9 +248,16 @@ class SnapshotProducer:
         assigned = numbers[numbers >= 0]
         last = int(metadata.next_sequence_number()) - 1 if metadata.format_version > 1 else 0
         oldest = int(assigned.min()) if len(assigned) else last
-        removing = FilesToRemove(keys[1], hints.filter(~is_data), vectors_of, oldest)
-        first = hinted_manifests(planned_list, removing.hints)
-        return data, self._filters[DELETES].apply(of_deletes, removing, shape, first)
+        dangling = nothing
+        if self.change.drop_dangling_deletes and head is not None and find_truncation(head, listed) is None:
+            reader = SnapshotReader(metadata, head, listed, shape.union, self.io)
+            # A rewrite has matched all deletes with their data files anyway: it can afford to compare keys.
+            by_keys, added = self.change.operation is Operation.REPLACE, self.change.added_data
+            dangling = dangling_deletes(reader, removed=data.removed.path, added=added, by_keys=by_keys)
+        gone = pc.unique(pa.concat_arrays([keys[1], entry_keys(dangling)]))
+        removing = FilesToRemove(gone, hints.filter(~is_data), vectors_of, oldest)
+        first = [hinted_manifests(planned_list, removing.hints), hinted_manifests(listed, dangling)]
+        return data, self._filters[DELETES].apply(of_deletes, removing, shape, pa.concat_arrays(first))
 
     def _snapshot(
         self, metadata: TableMetadata, listing: ListedSnapshot, location: str, encoded: EncodedList, summary: Summary
@@ -288,6 +304,18 @@ def change_counts(added: EntriesTable, removed: EntriesTable, union: UnionPartit
     both = concat_entries([added, removed], union)
     codes = partition_codes(union, both.spec_id, both.partition_columns())
     return found | {"changed-partition-count": str(len(np.unique(codes)))}
+
+
+def moved_specs(added: EntriesTable, removed: EntriesTable) -> dict[str, str]:
+    """The specs that rows left, if the change moves rows between specs, and those of all replaced files.
+
+    Later equality deletes under these specs do not apply to the moved rows; ``doctor`` looks for them.
+    """
+    before, after = (np.unique(files.spec_id[files.content == Content.DATA]) for files in (removed, added))
+    left = np.setdiff1d(before, after)
+    if not len(left) or not len(after):
+        return {}
+    return {MOVED_FROM_SPECS: ",".join(map(str, left)), REPLACED_SPECS: ",".join(map(str, before))}
 
 
 def running_totals(changed: Mapping[str, str], parent: Mapping[str, str] | None) -> dict[str, str]:

@@ -55,7 +55,8 @@ from floeplan.partition.fields import source_types
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.build import columns as predicate_columns
 from floeplan.predicate.stats import to_mask
-from floeplan.snapshot.passes import Predicate, ScanDeletes, evaluate_entries, joint_partition_codes, match
+from floeplan.snapshot.effects import Predicate
+from floeplan.snapshot.passes import ScanDeletes, evaluate_entries, joint_partition_codes, match
 from floeplan.snapshot.reader import SnapshotReader, read_manifest_lists
 from floeplan.transaction.change import Check, ConflictValidation, Operation, SnapshotChange, entry_keys, removed_keys
 from floeplan.vectors import Ints, Mask
@@ -131,7 +132,7 @@ def validate(context: ValidationContext) -> None:
         columns = EntryColumns(_DELETE_COLUMNS, stats=frozenset({POSITION_DELETE_PATH}))
         if content == DATA:
             columns = EntryColumns(frozenset({"snapshot_id"}), stats=frozenset(context.predicate.columns))
-        committed = committed_entries(snapshots, content, context.union, columns, context.io)
+        committed = committed_entries(snapshots, content, context.metadata, columns, context.io)
         for rule in of_content:
             _apply(rule, context, committed)
 
@@ -227,7 +228,8 @@ def _removed_entries(context: ValidationContext) -> EntriesTable | None:
     snapshot = None if start is None else context.metadata.snapshot_by_id(start)
     if snapshot is None:
         return None
-    manifests = read_manifest_list(snapshot.manifest_list, context.io)
+    location = context.metadata.location
+    manifests = read_manifest_list(snapshot.manifest_list, context.io, table_location=location)
     reader = SnapshotReader(context.metadata, snapshot, manifests, context.union, context.io)
     entries = reader.entries(reader.manifest_rows(DATA), EntryColumns(frozenset()))
     return entries.filter(_is_in(entries.path, paths))
@@ -330,15 +332,16 @@ class Committed:
 
 
 def committed_entries(
-    snapshots: Sequence[Snapshot], content: int, union: UnionPartitionType, columns: EntryColumns, io: FileIO
+    snapshots: Sequence[Snapshot], content: int, metadata: TableMetadata, columns: EntryColumns, io: FileIO
 ) -> Committed:
     """The entries, of any status, in the data or delete manifests that these snapshots added."""
     lists = []
-    for snapshot, listed in zip(snapshots, read_manifest_lists(snapshots, io), strict=True):
+    found = read_manifest_lists(snapshots, io, table_location=metadata.location)
+    for snapshot, listed in zip(snapshots, found, strict=True):
         written = np.isin(listed.added_snapshot_id, [snapshot.snapshot_id, UNKNOWN])
         lists.append(listed.take(np.flatnonzero(written & (listed.content == content))))
     manifests = concat_manifest_lists(lists) if lists else ManifestListTable.empty()
-    entries = read_entries(manifests, union, columns, io=io)
+    entries = read_entries(manifests, UnionPartitionType.of_table(metadata), columns, io=io)
     manifest = entries.ints("manifest")
     writer = np.repeat(np.arange(len(lists)), [len(part) for part in lists])[manifest]
     ids = np.array([snapshot.snapshot_id for snapshot in snapshots], dtype=np.int64)

@@ -70,7 +70,7 @@ ctypedef struct State:
 
 
 cdef class Memory:
-    """A finished column's memory, lent out through the buffer protocol."""
+    """A finished column's memory, exposed through the buffer protocol."""
 
     cdef void *address
     cdef Py_ssize_t size
@@ -83,7 +83,7 @@ cdef class Memory:
 
 
 cdef Memory lend(void **owner, Py_ssize_t size):
-    """Hand memory over from its owner, giving back what was reserved beyond ``size``."""
+    """Transfer memory from its owner, releasing what was reserved beyond ``size``."""
     cdef Memory memory = Memory.__new__(Memory)
     cdef void *shrunk = realloc(owner[0], size if size else 1)
     memory.address = owner[0] if shrunk == NULL else shrunk
@@ -134,7 +134,7 @@ cdef int pad(Sink *sink, int64_t row) noexcept nogil:
 
 
 cdef inline void cut(Sink *sink, int64_t row) noexcept nogil:
-    """Forget ``row`` and all after it."""
+    """Remove ``row`` and all after it."""
     if sink.rows > row:
         sink.rows = row
         if sink.kind == KIND_BYTES:
@@ -169,7 +169,7 @@ cdef inline int put_number(State *s, int number, int64_t value) noexcept nogil:
 
 
 cdef int grow_data(Sink *sink, int64_t needed) noexcept nogil:
-    """Room for twice as much or, once some rows have shown their length, for as many as are expected."""
+    """Room for twice as much or, once the length of some rows is known, for all expected rows."""
     cdef int64_t capacity = sink.data_capacity * 2
     cdef int64_t likely = (needed // sink.rows + 1) * sink.expected if sink.rows >= 16 else 0
     cdef void *moved
@@ -228,7 +228,7 @@ cdef inline int read_varint(State *s, int64_t *value) noexcept nogil:
 
 
 cdef inline const uint8_t *take_varint(State *s, const uint8_t *p, int64_t *value) noexcept nogil:
-    """As ``read_varint``, but from ``p``, which hot loops keep to themselves; what comes after it, or NULL."""
+    """As ``read_varint``, but from the local pointer ``p`` of hot loops; returns the position after it, or NULL."""
     if p < s.end and p[0] < 0x80:
         value[0] = (p[0] >> 1) ^ -(<int64_t> (p[0] & 1))
         return p + 1
@@ -237,7 +237,7 @@ cdef inline const uint8_t *take_varint(State *s, const uint8_t *p, int64_t *valu
 
 
 cdef int skip_varints(State *s, int64_t count) noexcept nogil:
-    """Step over numbers, by their last bytes eight at a time; longer ones are read."""
+    """Skip numbers by their last bytes, eight at a time; longer ones are read."""
     cdef const uint8_t *p = s.p
     cdef int64_t unused
     cdef uint64_t word
@@ -302,7 +302,7 @@ cdef inline int read_branch(State *s, int64_t branches, int64_t *branch) noexcep
 
 
 cdef inline int sink_for(const int32_t *keys, int count, int64_t key, int *cursor) noexcept nogil:
-    """The position of a key, or -1; writers sort keys, so the search goes on where the last one ended."""
+    """The position of a key, or -1; writers sort keys, so the search continues where the last one ended."""
     cdef int at = cursor[0]
     if at and keys[at - 1] >= key:
         at = 0

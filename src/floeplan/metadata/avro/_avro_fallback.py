@@ -49,7 +49,7 @@ class _Sink:
             self.rows = row
 
     def cut(self, row: int) -> None:
-        """Forget ``row`` and all after it."""
+        """Remove ``row`` and all after it."""
         if self.rows > row:
             if self.is_bytes:
                 del self.data[int(self.values[row]) :]

@@ -23,7 +23,7 @@ import pyarrow as pa
 from floeplan.errors import CorruptMetadataError, UnsupportedError
 from floeplan.kernels import PURE_PYTHON, load_kernel
 from floeplan.metadata.avro.program import BadAvro, Kind, Program, SinkSpec
-from floeplan.vectors import Floats, Ints, Mask, validity_bitmap
+from floeplan.vectors import Floats, Ints, Mask, valid_mask, validity_bitmap
 
 MAGIC = b"Obj\x01"
 SYNC_SIZE = 16
@@ -56,7 +56,7 @@ class StoredBlock(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What the file says of itself. ``size`` counts the bytes before the sync marker."""
+    """The header of the file. ``size`` counts the bytes before the sync marker."""
 
     schema: str
     codec: str
@@ -252,13 +252,27 @@ DECODER = load_decoder()
 
 @dataclass(frozen=True, slots=True)
 class RawColumn:
-    """A decoded column: numbers, or bytes as offsets into ``data``; values are undefined where ``valid`` is false."""
+    """A decoded column: numbers, or bytes as offsets into ``data``; values are undefined where ``valid`` is false.
+
+    ``stored_type`` is the type that the file gives it: Avro's, or Arrow's for a Parquet file.
+    """
 
     kind: Kind
     values: Ints | Floats
     valid: Mask
     data: Buffer
-    avro_type: object
+    stored_type: object
+
+    @classmethod
+    def of(cls, array: pa.Array, stored_type: object) -> RawColumn:
+        """The inverse of ``to_arrow``."""
+        kind = {pa.int64(): Kind.INT, pa.float64(): Kind.FLOAT}.get(array.type, Kind.BYTES)
+        buffers = array.buffers()
+        numbers = buffers[1] if buffers[1] is not None else bytes(8)
+        values = _view(numbers, np.float64) if kind is Kind.FLOAT else _view(numbers, np.int64)
+        ends = array.offset + len(array) + (kind is Kind.BYTES)
+        data = buffers[2] if kind is Kind.BYTES and buffers[2] is not None else b""
+        return cls(kind, values[array.offset : ends], valid_mask(array), data, stored_type)
 
     def __len__(self) -> int:
         return len(self.valid)

@@ -179,7 +179,7 @@ def avro_file(
 
 
 def _column(slot: Slot, columns: Mapping[str, pa.Array], records: int) -> pa.Array:
-    """The array a slot stands for; of a list that has no column, no items."""
+    """The array of a slot; for a list without a column, no items."""
     array = columns.get(slot.within or slot.name)
     if array is None:
         array = pa.nulls(0 if slot.within else records)

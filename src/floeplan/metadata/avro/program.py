@@ -2,8 +2,8 @@
 
 A ``Want`` names, by Iceberg field id, the values a caller needs. ``compile_program`` walks the writer's Avro schema and
 emits a flat list of integers that a decoder runs for every record: requested values go into *sinks* (growable typed
-columns), everything else is stepped over. Unknown fields, unions in any order, and optional or required values are all
-the writer's business: the program follows what was written, and callers only see which sinks exist.
+columns), everything else is skipped. Unknown fields, unions in any order, and optional or required values are handled
+by the program, which follows the writer's schema; callers only see which sinks exist.
 
 Fail-safe: a shape that cannot be decoded as requested is an error naming the field; nothing is guessed.
 """
@@ -88,7 +88,7 @@ REASONS = (
 
 
 class BadAvro(ValueError):  # noqa: N818 - raised by decoders for avro_file, which knows the file and names it
-    """A decoder met bytes that do not follow the writer's schema."""
+    """Bytes that do not follow the writer's schema."""
 
     def __init__(self, error: int, offset: int) -> None:
         super().__init__(f"{REASONS[error]}, at byte {offset} of the block")
@@ -135,7 +135,7 @@ class Fields:
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """Of a list, the count of items as ``<name>`` and the items in a domain of their own.
+    """Of a list, the count of items as ``<name>`` and the items in a separate domain.
 
     A scalar item is requested as ``<name>[]``.
     """
@@ -211,7 +211,7 @@ class _Compiler:
         self.open: list[str] = []
 
     def emit(self, avro: Any, want: Want | None, domain: str, depth: int) -> None:
-        """Emit the code that reads one value of this Avro type; ``None`` steps over it."""
+        """Emit the code that reads one value of this Avro type; ``None`` skips it."""
         if depth > MAX_DEPTH:
             raise CorruptMetadataError(f"the Avro schema nests deeper than {MAX_DEPTH} levels")
         if isinstance(avro, str):

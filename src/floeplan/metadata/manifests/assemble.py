@@ -103,7 +103,7 @@ def assemble(
         name, type_ = partition_column(field.id), field.bound.column.type
         if isinstance(type_, UnknownType) and name in raw:
             # The source column was dropped: only the manifest's schema still has its type.
-            type_ = _avro_primitive(raw[name].avro_type)
+            type_ = _primitive(raw[name].stored_type)
         types[field.id] = type_
         made.done[name] = made.partition_values(name, field.name, type_)
 
@@ -253,11 +253,17 @@ def _utf8(name: str, raw: pa.Array) -> pa.Array:
         raise CorruptMetadataError(f"a manifest has a {name} that is not UTF-8", context={"field": name}) from error
 
 
-def _avro_primitive(avro_type: object) -> PrimitiveType:
-    """The Iceberg type of an Avro one, or ``UnknownType``."""
-    record = {"type": "record", "name": "r", "fields": [{"name": "v", "type": avro_type, "field-id": 1}]}
+def _primitive(stored_type: object) -> PrimitiveType:
+    """The Iceberg type of an Avro or Arrow one, or ``UnknownType``."""
+    record = {"type": "record", "name": "r", "fields": [{"name": "v", "type": stored_type, "field-id": 1}]}
     try:
-        converted = AvroSchemaConversion().avro_to_iceberg(record).fields[0].field_type
+        if isinstance(stored_type, pa.DataType):
+            from pyiceberg.io.pyarrow import pyarrow_to_schema  # late: slow, and few tables need it
+
+            column = pa.field("v", stored_type, metadata={"PARQUET:field_id": "1"})
+            converted = pyarrow_to_schema(pa.schema([column]), format_version=3).fields[0].field_type
+        else:
+            converted = AvroSchemaConversion().avro_to_iceberg(record).fields[0].field_type
     except (ValueError, TypeError, KeyError):
         return UnknownType()
     return converted if isinstance(converted, PrimitiveType) else UnknownType()

@@ -42,7 +42,7 @@ from floeplan.metadata.manifests.manifest_list import ManifestListTable
 from floeplan.metadata.manifests.values import number_array, partition_arrow_type
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.stats import POOL
-from floeplan.vectors import Ints, Mask, valid_mask
+from floeplan.vectors import Ints, Mask, arrow, integers, valid_mask, without_nulls
 
 REQUIRED = frozenset({"status", "file_path", "record_count", "file_size_in_bytes"})
 """Columns every manifest must have."""
@@ -236,7 +236,7 @@ class Origin:
         if live.all():
             ordinal = np.arange(len(self)) - self.first_entry
         else:
-            before = np.cumsum(live) - live
+            before = np.cumsum(live, dtype=np.int32) - live
             ordinal = np.where(live, before - before[self.first_entry], -1)
         found = {"manifest": self.manifest, "ordinal": ordinal, "spec_id": self.manifests.spec_id[self.manifest]}
         return {name: number_array(values.astype(np.int32)) for name, values in found.items()}
@@ -262,14 +262,11 @@ class EntriesTable:
         return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
     def ints(self, name: str, missing: int = -1) -> Ints:
-        """An integer column; nulls, and a column that is not there, read as ``missing``."""
+        """An integer column; nulls and a missing column read as ``missing``."""
         at = self.table.schema.get_field_index(name)
         if at < 0:
             return np.full(len(self), missing, dtype=np.int64)
-        array = self.array(at)
-        if array.null_count:
-            array = array.fill_null(missing)
-        return np.asarray(array.to_numpy(zero_copy_only=False)).astype(np.int64, copy=False)
+        return integers(without_nulls(self.array(at), missing))
 
     def valid(self, name: str) -> Mask:
         """Where a column has a value."""
@@ -327,15 +324,14 @@ class EntriesTable:
 
     def filter(self, keep: Mask) -> EntriesTable:
         """The rows where the mask is true."""
-        mask = pa.array(keep, memory_pool=POOL)
-        kept = pc.call_function("filter", [self.table, mask], pc.FilterOptions(), memory_pool=POOL)
+        kept = pc.call_function("filter", [self.table, arrow(keep)], pc.FilterOptions(), memory_pool=POOL)
         if kept.num_columns and kept.column(0).num_chunks > 1:
             kept = kept.combine_chunks(memory_pool=POOL)
         return EntriesTable(kept, self.partition_types)
 
     def take(self, rows: npt.NDArray[np.integer]) -> EntriesTable:
         """These rows, in this order."""
-        return EntriesTable(self.table.take(pa.array(rows)).combine_chunks(), self.partition_types)
+        return EntriesTable(self.table.take(arrow(rows)).combine_chunks(), self.partition_types)
 
 
 def new_entries(
@@ -413,7 +409,7 @@ def with_status(entries: EntriesTable, status: Ints, snapshot_id: Ints) -> Entri
 
 
 def carried_over(entries: EntriesTable, removed: Mask, snapshot_id: int) -> EntriesTable:
-    """Entries as a snapshot writes them again: the removed ones DELETED, others EXISTING, deleted ones gone.
+    """Entries as a snapshot rewrites them: removed ones DELETED, others EXISTING, already deleted ones dropped.
 
     Files that the snapshot itself added stay ADDED, and those it removed before stay DELETED.
     """

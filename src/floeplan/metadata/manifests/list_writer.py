@@ -1,8 +1,8 @@
 """Writing manifest lists: what a snapshot consists of.
 
-Rule: a manifest that was just written gets the sequence number of the snapshot, and in format 3 the row ids it may give
-to its files; manifests that are older keep theirs. In format 3 a data manifest without a first row id takes the next
-free one, and as many ids as it has live rows, as Iceberg Java counts.
+Rule: a manifest that was just written gets the sequence number of the snapshot, and from format 3 on the row ids it may
+give to its files; manifests that are older keep theirs. A data manifest without a first row id then takes the next free
+one, and as many ids as it has live rows, as Iceberg Java counts.
 
 Fail-safe: a manifest of another snapshot without sequence number, and missing counts that the format requires,
 are errors; 0 written for an unknown count would make readers skip the manifest.
@@ -17,6 +17,7 @@ import pyarrow as pa
 from pyiceberg.io import FileIO
 
 from floeplan.errors import CorruptMetadataError, UnsupportedError
+from floeplan.format4 import FORMAT, first_relative
 from floeplan.metadata.avro.encoder import ENCODER, Encoder, avro_file, compile_encoder
 from floeplan.metadata.files import write_file
 from floeplan.metadata.manifests.manifest_list import (
@@ -38,11 +39,11 @@ class ListedSnapshot:
     """The snapshot a manifest list belongs to.
 
     Attributes:
-        format_version: 1, 2 or 3.
+        format_version: 1 to 4.
         snapshot_id: Its id.
         parent_snapshot_id: The snapshot before it.
         sequence_number: Its sequence number; 0 in format 1.
-        first_row_id: In format 3 the table's next row id, where the snapshot's rows begin.
+        first_row_id: From format 3 on the table's next row id, where the snapshot's rows begin.
     """
 
     format_version: int
@@ -52,7 +53,7 @@ class ListedSnapshot:
     first_row_id: int | None = None
 
     def header(self) -> dict[str, str]:
-        """What the file says of the snapshot."""
+        """The header of the file."""
         parent, first_row_id = ("null" if n is None else str(n) for n in (self.parent_snapshot_id, self.first_row_id))
         header = {"snapshot-id": str(self.snapshot_id), "parent-snapshot-id": parent}
         if self.format_version > 1:
@@ -136,8 +137,14 @@ def _check(manifests: ManifestListTable, snapshot: ListedSnapshot) -> None:
         orphans = (manifests.sequence_number == UNKNOWN) & (manifests.added_snapshot_id != snapshot.snapshot_id)
         if orphans.any():
             _refuse(manifests, orphans, "was not added by this snapshot and has no sequence number")
+    relative = first_relative(manifests.path) if version >= FORMAT else None
+    if relative is not None:
+        raise UnsupportedError(
+            f"format {version} would take {relative!r} for a relative path, because it has no URI scheme",
+            context={"manifest": relative},
+        )
     if version > 2 and snapshot.first_row_id is None:
-        raise CorruptMetadataError("a manifest list of format 3 needs the table's next row id")
+        raise CorruptMetadataError(f"a manifest list of format {version} needs the table's next row id")
 
 
 def _refuse(manifests: ManifestListTable, wrong: Mask, why: str) -> None:

@@ -1,7 +1,8 @@
 """The manifest list of a snapshot as columns: one row per manifest.
 
-Formats v1, v2 and v3 give the same table. What a version does not have is filled in as the specification says: content
-is data, sequence numbers are 0, and a missing spec id is 0. Counts and row ids that were not written are -1.
+All formats give the same table. What a version does not have is filled in as the specification says: content is data,
+sequence numbers are 0, and a missing spec id is 0. Counts and row ids that were not written are -1. Relative paths of
+format 4 are resolved.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import pyarrow as pa
 from pyiceberg.io import FileIO
 
 from floeplan.errors import CorruptMetadataError
+from floeplan.format4 import FORMAT, resolve_all
 from floeplan.metadata.avro.decoder import (
     DECODER,
     AvroReader,
@@ -28,7 +30,7 @@ from floeplan.metadata.avro.program import Fields, Items, Present, Scalar, compi
 from floeplan.metadata.files import read_file
 from floeplan.metadata.manifests.values import as_text
 from floeplan.text import parse_count
-from floeplan.vectors import Ints, Mask, all_set, offsets_of
+from floeplan.vectors import Ints, Mask, all_set, arrow, offsets_of
 
 DATA, DELETES = 0, 1
 """Content of a manifest."""
@@ -94,7 +96,7 @@ class Summaries:
     @classmethod
     def none(cls, manifests: int) -> Summaries:
         """No manifest has summaries."""
-        empty = pa.array([], pa.large_binary())
+        empty = pa.nulls(0, pa.large_binary())
         offsets = np.zeros(manifests + 1, dtype=np.int64)
         return cls(offsets, np.zeros(0, dtype=np.bool_), np.zeros(0, dtype=np.int8), empty, empty)
 
@@ -103,13 +105,16 @@ class Summaries:
         counts = np.diff(self.offsets)[rows]
         offsets = offsets_of(counts)
         at = np.arange(offsets[-1]) + np.repeat(self.offsets[rows] - offsets[:-1], counts)
-        lower, upper = (bounds.take(pa.array(at)) for bounds in (self.lower, self.upper))
+        lower, upper = (bounds.take(arrow(at)) for bounds in (self.lower, self.upper))
         return Summaries(offsets, self.contains_null[at], self.contains_nan[at], lower, upper)
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestListTable:
-    """One row per manifest; numbers that were not written are -1 unless the specification gives them a value."""
+    """One row per manifest; numbers that were not written are -1 unless the specification gives them a value.
+
+    ``table_location`` is what relative paths in manifests of format 4 are resolved against.
+    """
 
     path: pa.Array
     length: Ints
@@ -127,14 +132,16 @@ class ManifestListTable:
     first_row_id: Ints
     has_key_metadata: Mask
     summaries: Summaries
+    table_location: str = ""
 
     @classmethod
     def empty(cls) -> ManifestListTable:
         """No manifests: a table or branch without a snapshot."""
         return cls(
-            path=pa.array([], pa.large_string()),
+            path=pa.nulls(0, pa.large_string()),
             has_key_metadata=np.zeros(0, np.bool_),
             summaries=Summaries.none(0),
+            table_location="",
             **{name: np.zeros(0, dtype=np.int64) for name in _NUMBERS},
         )
 
@@ -151,21 +158,24 @@ class ManifestListTable:
     def take(self, rows: Ints) -> ManifestListTable:
         """The manifests of these rows, in their order."""
         return ManifestListTable(
-            path=self.path.take(pa.array(rows)),
+            path=self.path.take(arrow(rows)),
             has_key_metadata=self.has_key_metadata[rows],
             summaries=self.summaries.take(rows),
+            table_location=self.table_location,
             **{name: getattr(self, name)[rows] for name in _NUMBERS},
         )
 
 
 def read_manifest_list(
-    location: str, io: FileIO | None = None, *, decoder: type[Decoder] = DECODER
+    location: str, io: FileIO | None = None, *, table_location: str = "", decoder: type[Decoder] = DECODER
 ) -> ManifestListTable:
-    """Read the manifest list of a snapshot."""
-    return parse_manifest_list(read_file(location, io), location, decoder=decoder)
+    """Read the manifest list of a snapshot; tables of format 4 need their location for relative paths."""
+    return parse_manifest_list(read_file(location, io), location, table_location=table_location, decoder=decoder)
 
 
-def parse_manifest_list(data: bytes, location: str, *, decoder: type[Decoder] = DECODER) -> ManifestListTable:
+def parse_manifest_list(
+    data: bytes, location: str, *, table_location: str = "", decoder: type[Decoder] = DECODER
+) -> ManifestListTable:
     """Decode the bytes of a manifest list; ``location`` is for messages."""
     avro = AvroReader()
     header = avro.header(data, location)
@@ -185,7 +195,7 @@ def parse_manifest_list(data: bytes, location: str, *, decoder: type[Decoder] = 
             location, len(data), f"the file ends here after {count} of the {recorded} manifests it should list"
         )
     columns = reader.finish()
-    path = pa.array([], pa.large_string())
+    path = pa.nulls(0, pa.large_string())
     if "path" in columns:
         if not all_set(columns["path"].valid):
             raise CorruptMetadataError(f"{location} lacks the path of a manifest", context={"file": location})
@@ -195,8 +205,11 @@ def parse_manifest_list(data: bytes, location: str, *, decoder: type[Decoder] = 
             raise CorruptMetadataError(
                 f"{location} has a path that is not UTF-8", context={"file": location}
             ) from error
+        if (parse_count(header.metadata.get("format-version", b"").decode("utf-8", "replace")) or 0) >= FORMAT:
+            path = resolve_all(table_location, path)
     return ManifestListTable(
         path=path,
+        table_location=table_location,
         has_key_metadata=columns["key_metadata"].valid if "key_metadata" in columns else np.zeros(count, np.bool_),
         summaries=_summaries(columns, count),
         **{name: _numbers(columns, name, count, location) for name in _NUMBERS},
@@ -235,7 +248,7 @@ def _summaries(columns: dict[str, RawColumn], count: int) -> Summaries:
 
 
 def concat_manifest_lists(tables: Sequence[ManifestListTable]) -> ManifestListTable:
-    """The rows of several lists, one after the other."""
+    """The rows of several lists, concatenated."""
     parts = [table.summaries for table in tables]
     summaries = Summaries(
         offsets_of(np.concatenate([np.diff(part.offsets) for part in parts])),
@@ -248,5 +261,6 @@ def concat_manifest_lists(tables: Sequence[ManifestListTable]) -> ManifestListTa
     return ManifestListTable(
         path=pa.concat_arrays([table.path for table in tables]),
         summaries=summaries,
+        table_location=next((table.table_location for table in tables if table.table_location), ""),
         **{name: np.concatenate([getattr(table, name) for table in tables]) for name in plain},
     )

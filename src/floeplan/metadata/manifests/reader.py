@@ -1,6 +1,7 @@
 """Reads the entries of many manifests into one ``EntriesTable``; detects truncated manifests and manifest lists.
 
-Rule: decompressed blocks are decoded straight into typed columns; a manifest costs a few Python calls, an entry none.
+Rule: Avro blocks, and Parquet manifests (format 4), are decoded straight into typed columns; a manifest costs a few
+Python calls, an entry none.
 Fail-safe: a manifest that is damaged, possibly truncated, or lacks a required column is an error that names it; a plan
 made without it would lose rows.
 
@@ -22,13 +23,14 @@ delete files or write rows refuse.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from pyiceberg.io import FileIO
 from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.types import UnknownType
 
 from floeplan.errors import CorruptMetadataError, UnsupportedError
 from floeplan.metadata.avro.decoder import DECODER, AvroReader, Block, ColumnReader, Decoder, Header, RawColumn, corrupt
@@ -45,6 +47,8 @@ from floeplan.metadata.manifests.entries import (
     partition_column,
 )
 from floeplan.metadata.manifests.manifest_list import DATA, DELETES, ManifestListTable
+from floeplan.metadata.manifests.parquet_reader import MAGIC as PARQUET_MAGIC
+from floeplan.metadata.manifests.parquet_reader import DecodedManifests, ParquetManifests, concat_decoded
 from floeplan.metadata.manifests.values import lengths
 from floeplan.partition.union import UnionPartitionType
 from floeplan.text import counted, parse_count
@@ -89,59 +93,110 @@ def read_entries(
     most = manifests.length[chosen] // _LEAST_BYTES
     counted = np.maximum(manifests.added_files[chosen], 0) + np.maximum(manifests.existing_files[chosen], 0)
     expected = max(0, min(int(np.minimum(counted, most).sum()), _MOST_EXPECTED))
-    avro, reader = AvroReader(), ColumnReader(decoder, ("status", Status.DELETED) if live else None, expected)
-    programs: dict[tuple[int, int], tuple[Header, Program]] = {}
-    sizes, counts = [], []
-    paths, spec_ids = manifests.paths(chosen), manifests.spec_id[chosen].tolist()
-    for data, path, spec_id in zip(read_files(paths, io, max_workers), paths, spec_ids, strict=True):
+    wanted = _Wanted(partition, columns)
+    drop = ("status", int(Status.DELETED)) if live else None
+    avro = _AvroManifests(wanted, ColumnReader(decoder, drop, expected), decoder)
+    parquet = ParquetManifests(manifests.table_location, Status.DELETED if live else None)
+    paths, spec_ids, sizes = manifests.paths(chosen), manifests.spec_id[chosen].tolist(), []
+    files = zip(read_files(paths, io, max_workers), paths, spec_ids, strict=True)
+    for position, (data, path, spec_id) in enumerate(files):
+        sizes.append(len(data))
+        if data.startswith(PARQUET_MAGIC):
+            found = parquet.read(data, path, position, spec_id, wanted.fields(spec_id, path))
+            wanted.check(found, spec_id, path, parquet=True)
+        else:
+            avro.read(data, path, position, spec_id)
+    decoded = concat_decoded([avro.finish(), *parquet.finish()])
+    # Avro and Parquet manifests, and Parquet manifests of different schemas, are decoded apart.
+    order = np.array(decoded.positions, dtype=np.int64)
+    rows, counts = chosen[order], np.array(decoded.counts, dtype=np.int64)
+    _check_manifests(manifests, rows, np.array(sizes, dtype=np.int64)[order], counts, decoded.columns, live=live)
+    entries = assemble(decoded.columns, Origin.of(manifests, rows, counts), partition, columns)
+    if (np.diff(order) > 0).all():
+        return entries
+    return entries.take(np.argsort(np.repeat(order, counts), kind="stable"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """The requested columns, and what a manifest of each spec must have."""
+
+    partition: UnionPartitionType
+    columns: EntryColumns
+    _fields: dict[int, Fields] = field(default_factory=dict)
+
+    def names(self, spec_id: int, path: str, *, typed: bool = False) -> dict[int, str]:
+        """The column of each partition field of a spec by field id; with ``typed`` only those of a known type."""
+        if spec_id not in self.partition.specs:
+            specs = ", ".join(map(str, sorted(self.partition.specs)))
+            raise corrupt(path, 0, f"it belongs to partition spec {spec_id}, the table has only {specs}")
+        fields = [field for field in self.partition.fields if spec_id in field.positions]
+        if typed:
+            fields = [field for field in fields if not isinstance(field.bound.column.type, UnknownType)]
+        return {field.field_id: partition_column(field.id) for field in fields}
+
+    def fields(self, spec_id: int, path: str) -> Fields:
+        """What to decode of a manifest."""
+        if spec_id not in self._fields:
+            self._fields[spec_id] = self.columns.want(self.names(spec_id, path))
+        return self._fields[spec_id]
+
+    def check(self, found: Set[str], spec_id: int, path: str, *, parquet: bool = False) -> None:
+        """Refuse a manifest that lacks a required column."""
+        # Iceberg Java writes no Parquet column for a partition field whose source column was dropped.
+        names = self.names(spec_id, path, typed=parquet)
+        expected = REQUIRED | (set(names.values()) if self.columns.partition else set())
+        expected |= {f"{name}.{part}" for name in found & set(STAT_MAPS) for part in ("key", "value")}
+        missing = expected - found
+        if missing:
+            raise corrupt(path, 0, f"its schema lacks {', '.join(sorted(missing))}")
+
+
+@dataclass(slots=True)
+class _AvroManifests:
+    """Decodes Avro manifests into one set of columns."""
+
+    wanted: _Wanted
+    reader: ColumnReader
+    decoder: type[Decoder]
+    avro: AvroReader = field(default_factory=AvroReader)
+    programs: dict[tuple[int, int], tuple[Header, Program]] = field(default_factory=dict)
+    positions: list[int] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+
+    def read(self, data: bytes, path: str, position: int, spec_id: int) -> None:
+        """Decode a manifest."""
         # One program per header and spec. The header is kept with it: its id must not be given to another one.
-        header = avro.header(data, path)
-        known = programs.get((id(header), spec_id))
+        header = self.avro.header(data, path)
+        known = self.programs.get((id(header), spec_id))
         if known is None:
-            blocks = avro.blocks(data, header, path)
-            program, certain = _compile(header.schema, blocks, path, spec_id, partition, columns, decoder)
+            program, certain = self._compile(header.schema, self.avro.blocks(data, header, path), path, spec_id)
             if certain:
-                programs[id(header), spec_id] = (header, program)
+                self.programs[id(header), spec_id] = (header, program)
         else:
             program = known[1]
-        before = reader.records
-        for block in avro.blocks(data, header, path):
-            reader.read(program, block, path)
-        sizes.append(len(data))
-        counts.append(reader.records - before)
-    raw = reader.finish()
-    entries = np.array(counts, dtype=np.int64)
-    _check_manifests(manifests, chosen, np.array(sizes, dtype=np.int64), entries, raw, live=live)
-    return assemble(raw, Origin.of(manifests, chosen, entries), partition, columns)
+        before = self.reader.records
+        for block in self.avro.blocks(data, header, path):
+            self.reader.read(program, block, path)
+        self.positions.append(position)
+        self.counts.append(self.reader.records - before)
 
+    def finish(self) -> DecodedManifests:
+        """The columns of all of them."""
+        return DecodedManifests(self.reader.finish(), self.positions, self.counts)
 
-def _compile(
-    written: str,
-    blocks: Iterable[Block],
-    path: str,
-    spec_id: int,
-    partition: UnionPartitionType,
-    columns: EntryColumns,
-    decoder: type[Decoder],
-) -> tuple[Program, bool]:
-    """The decode program of a manifest, and whether it fits every manifest with the same schema and spec."""
-    if spec_id not in partition.specs:
-        specs = ", ".join(map(str, sorted(partition.specs)))
-        raise corrupt(path, 0, f"it belongs to partition spec {spec_id}, the table has only {specs}")
-    names = {field.field_id: partition_column(field.id) for field in partition.fields if spec_id in field.positions}
-    want = columns.want(names)
-    trial = want if columns.partition else replace(columns, partition=True).want(names)
-    schema, certain = _written_schema(written, trial, blocks, decoder)
-    try:
-        program = compile_program(schema, want)
-    except CorruptMetadataError as error:
-        raise corrupt(path, 0, error.message) from error
-    expected = REQUIRED | (set(names.values()) if columns.partition else set())
-    expected |= {f"{name}.{part}" for name in program.found.intersection(STAT_MAPS) for part in ("key", "value")}
-    missing = expected - program.found
-    if missing:
-        raise corrupt(path, 0, f"its schema lacks {', '.join(sorted(missing))}")
-    return program, certain
+    def _compile(self, written: str, blocks: Iterable[Block], path: str, spec_id: int) -> tuple[Program, bool]:
+        """The decode program of a manifest, and whether it fits every manifest with the same schema and spec."""
+        want, columns = self.wanted.fields(spec_id, path), self.wanted.columns
+        names = self.wanted.names(spec_id, path)
+        trial = want if columns.partition else replace(columns, partition=True).want(names)
+        schema, certain = _written_schema(written, trial, blocks, self.decoder)
+        try:
+            program = compile_program(schema, want)
+        except CorruptMetadataError as error:
+            raise corrupt(path, 0, error.message) from error
+        self.wanted.check(program.found, spec_id, path)
+        return program, certain
 
 
 def _written_schema(schema: str, want: Fields, blocks: Iterable[Block], decoder: type[Decoder]) -> tuple[str, bool]:
@@ -163,7 +218,7 @@ def _written_schema(schema: str, want: Fields, blocks: Iterable[Block], decoder:
         return schema, True
     has_values = False
     for column in reader.finish().values():
-        match column.avro_type:
+        match column.stored_type:
             case {"type": "bytes", "size": int(size)}:  # a type that ``_with_lengths`` replaced
                 if not (~column.valid | (lengths(column.to_arrow()) == size)).all():
                     return schema, True
@@ -263,14 +318,14 @@ class TruncatedList:
 
     @property
     def message(self) -> str:
-        """What is missing and what the cause may be."""
+        """The missing files and the possible cause."""
         return (
             f"{self.manifest_list} has {self.listed:,} of the {counted(self.total, self.noun)} that the snapshot "
             "summary counts: the file is truncated, or a writer recorded a wrong total"
         )
 
     def error(self, risk: str) -> CorruptMetadataError:
-        """The refusal to go on with this list; ``risk`` names what going on could do."""
+        """The error that refuses this list; ``risk`` names what continuing could do."""
         return CorruptMetadataError(
             f"{self.message}; {risk}: restore the manifest list, or pass --trust-lists to go on with it",
             context=self.to_dict(),

@@ -1,8 +1,8 @@
-"""The Avro schemas of manifests and manifest lists, formats 1, 2 and 3, with the field ids of the specification.
+"""The schemas of manifests and manifest lists, formats 1 to 4, with the field ids of the specification.
 
 Rule: fields, ids, order and optionality are those Iceberg Java writes. PyIceberg has the fields and converts them to
 Avro (sanitised names, logical types, decimals and UUIDs as fixed); this module corrects what differs from Java and what
-not every reader can read.
+not every reader can read. Format 4 has the fields of format 3; its manifests are Parquet files, its lists are Avro.
 """
 
 from __future__ import annotations
@@ -15,18 +15,24 @@ from typing import Any
 
 from pyiceberg.manifest import DATA_FILE_TYPE, MANIFEST_LIST_FILE_SCHEMAS
 from pyiceberg.schema import Schema
-from pyiceberg.types import IntegerType, ListType, LongType, NestedField, StringType, StructType
+from pyiceberg.types import IntegerType, ListType, LongType, NestedField, StringType, StructType, UnknownType
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
 from floeplan.errors import UnsupportedError
 
-FORMAT_VERSIONS = (1, 2, 3)
+FORMAT_VERSIONS = (1, 2, 3, 4)
+PARQUET_FORMAT = 4
+"""The first format whose manifests are Parquet files."""
+
+_LATEST_FIELDS = 3
+"""The latest format that added fields."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The schema of a file as Avro and as Iceberg writes it, both as JSON text."""
+    """The schema of a file, and the same as Avro and as Iceberg writes it, both as JSON text."""
 
+    schema: Schema
     avro: str
     iceberg: str
 
@@ -35,15 +41,21 @@ class Layout:
         """With the Avro record of this name."""
         schema = Schema(*fields)
         avro = _readable(AvroSchemaConversion().iceberg_to_avro(schema, name), set())
-        return cls(json.dumps(avro, separators=(",", ":")), schema.model_dump_json())
+        return cls(schema, json.dumps(avro, separators=(",", ":")), schema.model_dump_json())
 
 
 @lru_cache(maxsize=256)
 def entry_layout(version: int, partition: StructType) -> Layout:
     """Of manifests whose partition tuples have these fields."""
     _check(version)
-    data_file = {field.field_id: field for field in DATA_FILE_TYPE[version].fields}
+    data_file = {field.field_id: field for field in DATA_FILE_TYPE[min(version, _LATEST_FIELDS)].fields}
     data_file[102] = NestedField(102, "partition", partition, required=True)
+    if version >= PARQUET_FORMAT:
+        # Parquet has neither columns of unknown type nor empty groups; Iceberg Java leaves both out.
+        known = [field for field in partition.fields if not isinstance(field.field_type, UnknownType)]
+        data_file[102] = NestedField(102, "partition", StructType(*known), required=True)
+        if not known:
+            del data_file[102]
     if version > 1:
         # PyIceberg has equality ids as long, and the referenced data file in format 3 only.
         ids = ListType(136, IntegerType(), element_required=True)
@@ -64,17 +76,23 @@ def entry_layout(version: int, partition: StructType) -> Layout:
 def list_layout(version: int) -> Layout:
     """Of manifest lists."""
     _check(version)
-    fields = {field.field_id: _without_doc(field) for field in MANIFEST_LIST_FILE_SCHEMAS[version].fields}
+    listed = MANIFEST_LIST_FILE_SCHEMAS[min(version, _LATEST_FIELDS)]
+    fields = {field.field_id: _without_doc(field) for field in listed.fields}
     if version == 1:
         # Java has the partition summaries before the row counts, PyIceberg after them.
         fields |= {field_id: fields.pop(field_id) for field_id in (507, 512, 513, 514, 519)}
     return Layout.of(fields.values(), "manifest_file")
 
 
+def manifest_suffix(version: int) -> str:
+    """How the name of a manifest ends; Iceberg Java tells the file format by it."""
+    return "parquet" if version >= PARQUET_FORMAT else "avro"
+
+
 def _check(version: int) -> None:
     if version not in FORMAT_VERSIONS:
         raise UnsupportedError(
-            f"cannot write manifests of format version {version}; known are 1, 2 and 3",
+            f"cannot write manifests of format version {version}; known are 1 to 4",
             context={"format_version": version},
         )
 

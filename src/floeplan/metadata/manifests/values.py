@@ -51,7 +51,7 @@ from pyiceberg.utils.decimal import unscaled_to_decimal
 from floeplan.errors import CorruptMetadataError
 from floeplan.partition.transforms import integer_limits
 from floeplan.predicate.stats import Bound
-from floeplan.vectors import Bytes, Ints, Mask, all_set, offsets_of, valid_mask, validity_bitmap
+from floeplan.vectors import Bytes, Ints, Mask, all_set, arrow, offsets_of, valid_mask, validity_bitmap
 
 MAX_INT64_DIGITS = 18
 """Decimals up to this precision are unscaled integers, wider ones Arrow decimals."""
@@ -97,7 +97,7 @@ def decode_values(type_: PrimitiveType, raw: pa.Array, at: Ints | None = None) -
     if not isinstance(type_, StringType | BinaryType | FixedType | UUIDType):
         return None
     if at is not None:
-        raw = raw.take(pa.array(at, mask=at < 0))
+        raw = raw.take(arrow(at, at < 0))
     if isinstance(type_, StringType):
         return _strings(raw)
     valid = valid_mask(raw)

@@ -1,4 +1,4 @@
-"""Writes manifests: the entries of one spec, as columns, into one Avro file.
+"""Writes manifests: the entries of one spec, as columns, into one Avro file, or from format 4 on one Parquet file.
 
 Rule: nothing that an entry holds is lost. Entries carry every column (``EntryColumns(WHOLE)`` reads them so,
 ``new_entries`` makes them so) and are written as they are: a sequence number that is null is inherited from the
@@ -15,6 +15,7 @@ type that has no bounds are an error.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -28,12 +29,14 @@ from pyiceberg.types import DecimalType, FixedType, NestedField, PrimitiveType, 
 from pyiceberg.utils.decimal import decimal_required_bytes
 
 from floeplan.errors import CorruptMetadataError, UnsupportedError
+from floeplan.format4 import FORMAT, first_relative
 from floeplan.metadata.avro.encoder import ENCODER, Encoder, avro_file, compile_encoder
 from floeplan.metadata.files import write_file
 from floeplan.metadata.manifests.entries import STAT_MAPS, WHOLE, Content, EntriesTable, Status, partition_column
 from floeplan.metadata.manifests.manifest_list import DATA, DELETES, UNKNOWN, ManifestListTable, Summaries
-from floeplan.metadata.manifests.schemas import entry_layout
-from floeplan.metadata.manifests.values import fixed_width, lengths, list_array, number_array
+from floeplan.metadata.manifests.parquet_writer import parquet_file
+from floeplan.metadata.manifests.schemas import PARQUET_FORMAT, entry_layout
+from floeplan.metadata.manifests.values import fixed_width, lengths, list_array, number_array, to_logical
 from floeplan.partition.fields import BoundField
 from floeplan.partition.transforms import from_physical
 from floeplan.partition.union import SpecProjection, UnionPartitionType
@@ -71,12 +74,12 @@ def write_manifest(
         spec: The partition spec of all entries.
         schema: A schema that has the source columns of the spec, for the header.
         union: The partition fields of the table's specs, by whose ids the entries carry partition values.
-        format_version: 1, 2 or 3.
+        format_version: 1 to 4.
         content: ``DATA`` or ``DELETES`` of ``floeplan.metadata.manifests.manifest_list``.
         snapshot_id: The snapshot that adds the manifest.
         io: Where the file goes; local files need none.
         codec: Of the Avro blocks: deflate, zstandard, snappy or null.
-        encoder: The encoder to use.
+        encoder: The Avro encoder to use.
 
     Returns:
         The row of the manifest list, with sequence numbers and first row id left to ``write_manifest_list``.
@@ -98,8 +101,13 @@ def write_manifest(
     }
     if format_version > 1:
         header["content"] = "data" if content == DATA else "deletes"
-    columns = _columns(entries, fields, types, snapshot_id)
-    data = avro_file(layout.avro, compile_encoder(layout.avro, renamed), columns, len(entries), header, codec, encoder)
+    if format_version >= PARQUET_FORMAT:
+        columns = _columns(entries, fields, types, snapshot_id, to_logical)
+        data = parquet_file(layout.schema, columns, dict(renamed), len(entries), header)
+    else:
+        columns = _columns(entries, fields, types, snapshot_id, _avro_values)
+        program = compile_encoder(layout.avro, renamed)
+        data = avro_file(layout.avro, program, columns, len(entries), header, codec, encoder)
     write_file(location, data, io)
     return manifest_row(location, len(data), union.spec(spec.spec_id), content, snapshot_id, entries)
 
@@ -125,6 +133,13 @@ def _check(entries: EntriesTable, spec: PartitionSpec, version: int, content: in
             f"format {version} does not have {', '.join(lost)}: upgrade the table",
             context=context | {"fields": lost},
         )
+    for name in ("file_path", "referenced_data_file") if version == FORMAT else ():
+        path = first_relative(entries.array(name))
+        if path is not None:
+            raise UnsupportedError(
+                f"format {version} would take {path!r} for a relative path, because it has no URI scheme",
+                context=context | {"file": path},
+            )
     # Only files that this snapshot adds may inherit its sequence number.
     own = ~entries.valid("snapshot_id") | (entries.ints("snapshot_id") == snapshot_id)
     orphans = ~entries.valid("sequence_number") & ((entries.status != Status.ADDED) | ~own)
@@ -136,8 +151,13 @@ def _check(entries: EntriesTable, spec: PartitionSpec, version: int, content: in
 
 
 def _columns(
-    entries: EntriesTable, fields: tuple[BoundField, ...], types: list[PrimitiveType], snapshot_id: int
+    entries: EntriesTable,
+    fields: tuple[BoundField, ...],
+    types: list[PrimitiveType],
+    snapshot_id: int,
+    stored: Callable[[PrimitiveType, pa.Array], pa.Array],
 ) -> dict[str, pa.Array]:
+    """The columns of entries; ``stored`` converts partition values to what the file stores."""
     columns = {name: entries.array(name) for name in sorted(WHOLE)}
     columns["snapshot_id"] = columns["snapshot_id"].fill_null(snapshot_id)
     columns["block_size_in_bytes"] = number_array(np.full(len(entries), _BLOCK_SIZE_IN_BYTES, dtype=np.int64))
@@ -147,10 +167,9 @@ def _columns(
         if field.is_void:
             continue
         name = _column_name(field)
-        values = columns[name] = entries.array(name)
-        if isinstance(type_, DecimalType):
-            columns[name] = _big_endian(type_, values)
-        elif isinstance(type_, FixedType) and (valid_mask(values) & (lengths(values) != len(type_))).any():
+        values = entries.array(name)
+        columns[name] = stored(type_, values)
+        if isinstance(type_, FixedType) and (valid_mask(values) & (lengths(values) != len(type_))).any():
             raise CorruptMetadataError(f"a partition value of type {type_} does not have {len(type_)} bytes")
     return columns
 
@@ -184,8 +203,10 @@ def _without_null_values(pairs: pa.Array) -> pa.Array:
     return list_array(pairs.type, left, valid_mask(pairs), items.filter(present))
 
 
-def _big_endian(type_: DecimalType, values: pa.Array) -> pa.Array:
-    """Unscaled numbers as big-endian fixed bytes, the Avro representation of decimals."""
+def _avro_values(type_: PrimitiveType, values: pa.Array) -> pa.Array:
+    """Partition values as they are, decimals as big-endian fixed bytes."""
+    if not isinstance(type_, DecimalType):
+        return values
     size = decimal_required_bytes(type_.precision)
     width = 16 if pa.types.is_decimal(values.type) else 8
     whole = np.frombuffer(values.buffers()[1] or b"", dtype=np.uint8)[: (values.offset + len(values)) * width]
@@ -229,6 +250,7 @@ def manifest_row(
             pa.array([lower for _, _, lower, _ in summaries], pa.large_binary()),
             pa.array([upper for _, _, _, upper in summaries], pa.large_binary()),
         ),
+        table_location="",
         **counts,
     )
 
