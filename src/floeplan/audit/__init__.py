@@ -9,11 +9,12 @@ applied.
 
 Modules in reading order:
 
-- ``findings``: thresholds, findings, reasons and advice.
+- ``options``: the thresholds. ``findings``: findings, reasons and advice.
 - ``reports``: scan reports of several writers, as one DataFrame or as the predicates of one table with their runs.
 - ``job``: the audit on Spark.
 - ``layout``: a layout simulated on sample points.
-- ``advisor``: the layouts to try; estimates, ranks and applies candidates.
+- ``candidates``: a layout change with what it saves, and ranks; ``ideas``: the layouts to try.
+- ``advisor``: estimates and applies candidates.
 
 Imported by ``explorer`` and ``cli``.
 """

@@ -1,73 +1,93 @@
-"""``fp.advise``: estimate which partitioning, sort order or clustering lets the logged queries read fewer bytes.
+"""``fp.advise``: estimate which partitioning, sort order or clustering lets the logged queries read less.
 
-Every idea is simulated on sample points (``layout``), split into files of the table's average size, and the logged
-predicates are evaluated on these files as in scan planning. Bytes are those of whole files over all logged runs; row
-groups and pages are ignored on both sides of the comparison.
+Every idea is simulated on sample points (``layout``), split into the files that a rewrite of this table would write,
+and the logged predicates are evaluated on these files as in scan planning. Row groups and pages are ignored on both
+sides of the comparison.
+
+The cost of a layout is what all logged runs read: bytes of whole files, and for every data file and manifest that is
+opened the table's ``read.split.open-file-cost``. So a layout pays for the files and manifests it creates. Candidates
+are ranked by the cost they save; those within ``TIE`` of each other share a rank, the cheapest to apply first. A spec
+that ``doctor`` would call over-partitioned is not a candidate.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import datetime
-from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyiceberg.transforms as pt
-from pyiceberg.partitioning import PartitionField
 from pyiceberg.table import Table
 
-from floeplan.audit.layout import Layout, Points, curve_keys, lay_out, points_from_bounds, points_from_rows
+from floeplan.audit.candidates import (
+    BINPACK,
+    HIGH,
+    LOW,
+    MANIFESTS,
+    MEDIUM,
+    SORT,
+    SPEC,
+    UPGRADE,
+    ZORDER,
+    Candidate,
+    Reads,
+    ranked,
+)
+from floeplan.audit.ideas import Idea, Part, coarser_ideas, layout_ideas
+from floeplan.audit.layout import (
+    NULL,
+    CodedColumn,
+    Layout,
+    Points,
+    curve_keys,
+    lay_out,
+    points_from_bounds,
+    points_from_rows,
+)
 from floeplan.audit.reports import Workload, read_workload
 from floeplan.catalog import load_table
+from floeplan.display import Displayed
+from floeplan.errors import FloeplanError
+from floeplan.maintain.coarser_spec import FAR_BELOW, MANY_PARTITIONS, CoarserSpec, coarser_spec
 from floeplan.maintain.rewrite_manifests import LEAST_ENTRIES, rewrite_manifests
 from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns
 from floeplan.metadata.manifests.manifest_list import DATA
 from floeplan.metadata.manifests.stats import file_stats, partition_stats
 from floeplan.partition.evolution import AddField, SpecChange, Term, drop_all
-from floeplan.partition.fields import BoundField, bind_field, transform_name
 from floeplan.partition.recover import recover_tuples
-from floeplan.partition.transforms import Transform, can_apply
 from floeplan.partition.union import partition_answer
 from floeplan.predicate.build import columns as predicate_columns
 from floeplan.predicate.ir import Column
 from floeplan.predicate.stats import kleene
 from floeplan.rewrite.execute import rewrite_data_files
-from floeplan.rewrite.plan.options import CURRENT
+from floeplan.rewrite.plan.candidates import FileSizes
+from floeplan.rewrite.plan.options import CURRENT, RewriteOptions
 from floeplan.rewrite.spec_upgrade.upgrade import upgrade_spec
-from floeplan.snapshot.passes import Predicate, evaluate_entries, evaluate_manifests, is_delete_manifest
+from floeplan.snapshot.effects import Predicate
+from floeplan.snapshot.passes import evaluate_entries, evaluate_manifests, is_delete_manifest
 from floeplan.snapshot.reader import ScanTarget, SnapshotReader, resolve_target
+from floeplan.text import parse_count
 from floeplan.transaction.evolve_spec import evolve_spec
-from floeplan.vectors import Mask
+from floeplan.vectors import Ints, Mask
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-SPEC, SORT, ZORDER, UPGRADE, MANIFESTS = KINDS = ("spec", "sort", "zorder", "upgrade-spec", "manifests")
-MOST_COLUMNS = 4
-"""The number of columns to try, those that most runs filter by."""
-
-_FIRST_FREE_ID = 1 << 30
-_TIME_UNITS: tuple[Transform, ...] = (pt.HourTransform(), pt.DayTransform(), pt.MonthTransform())
-_TRANSFORMS: tuple[Transform, ...] = (
-    pt.IdentityTransform(),
-    *_TIME_UNITS,
-    pt.BucketTransform(16),
-    pt.TruncateTransform(4),
-)
 
 TARGET_BYTES = 8 * 2**20
 """Iceberg's default of ``commit.manifest.target-size-bytes``."""
 
 POINTS = 40_000
+SAMPLED_ROWS = 20_000
 _POINTS_PER_FILE = 20
-_MAX_FILES_FACTOR = 4
-"""Layouts with more than this factor times the table's files are ignored: their files would be tiny."""
+_OPEN_COST = "read.split.open-file-cost"
+_DEFAULT_OPEN_COST = 4 * 2**20
 _MAX_REMAINING = 0.95
-"""A candidate must save at least 5 % of the bytes."""
+"""A candidate must save at least 5 % of the cost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,48 +96,19 @@ class AdviseOptions:
 
     Attributes:
         since: Ignore reports before this time.
-        sample: Sample this many rows for the distribution of values; by default it is estimated from bounds.
+        sample: Sample about this many rows for the distribution of values; 0 estimates it from bounds.
         kind: Only candidates of this kind.
         most: Maximum number of candidates, best first.
     """
 
     since: datetime | None = None
-    sample: int | None = None
+    sample: int = SAMPLED_ROWS
     kind: str | None = None
     most: int = 10
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A layout change, and the bytes it is expected to save over all logged runs.
-
-    ``bytes_rewritten`` is the cost of applying it; zero means metadata only. For kind ``manifests`` the estimated bytes
-    are those of manifests, for ``upgrade-spec`` those of files of older specs, for all others those of all data files.
-    """
-
-    kind: str
-    columns: tuple[str, ...]
-    estimated_bytes_before: int
-    estimated_bytes_after: int
-    basis: str
-    bytes_rewritten: int
-    command: str
-    terms: tuple[Term, ...] = ()
-
-    @property
-    def saved(self) -> int:
-        """The bytes that would no longer be read."""
-        return self.estimated_bytes_before - self.estimated_bytes_after
-
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON form."""
-        cost = {"bytes_rewritten": self.bytes_rewritten, "metadata_only": self.bytes_rewritten == 0}
-        names = ("kind", "columns", "estimated_bytes_before", "estimated_bytes_after", "basis")
-        return {name: getattr(self, name) for name in names} | {"cost": cost, "command": self.command}
-
-
-@dataclass(frozen=True, slots=True)
-class AdviceResult:
+@dataclass(frozen=True, slots=True, repr=False)
+class AdviceResult(Displayed):
     """The useful candidates, best first, the workload and files they are based on, and the result of applying one."""
 
     table: str
@@ -167,14 +158,18 @@ class _Advisor:
         stats = {column.field_id for column in self.filtered} | {field.bound.source_id for field in self.union.fields}
         self.entries = reader.entries(reader.manifest_rows(DATA), EntryColumns(frozenset(), stats=frozenset(stats)))
         self.sizes = self.entries.ints("file_size_in_bytes")
+        properties = target.metadata.properties
+        self.target_bytes = FileSizes.of(RewriteOptions(), properties).target
+        found = parse_count(properties.get(_OPEN_COST))
+        self.open_cost = _DEFAULT_OPEN_COST if found is None else found
+        self.data_manifests = np.where(is_delete_manifest(self.manifests), 0, self.manifests.length)
 
     def advise(self) -> AdviceResult:
         found: list[Candidate] = []
         if len(self.entries) > 1 and self.filtered:
             found = [*self._layouts(), *self._manifest_clustering()]
         of_kind = [one for one in found if self.options.kind in (None, one.kind)]
-        useful = [one for one in of_kind if one.estimated_bytes_after <= _MAX_REMAINING * one.estimated_bytes_before]
-        ranked = sorted(useful, key=lambda one: (-one.saved, one.bytes_rewritten, len(one.columns)))
+        useful = [one for one in of_kind if one.cost[1] <= _MAX_REMAINING * one.cost[0] and one.gain >= self._least()]
         return AdviceResult(
             table=self.target.name,
             runs=self.workload.runs,
@@ -182,79 +177,143 @@ class _Advisor:
             predicates=len(self.workload.predicates),
             files=len(self.entries),
             bytes=int(self.sizes.sum()),
-            candidates=tuple(ranked[: self.options.most]),
+            candidates=tuple(ranked(useful)[: self.options.most]),
         )
 
     def _layouts(self) -> Iterator[Candidate]:
-        """Every idea that saves bytes, and an upgrade of the files of older specs."""
+        """Every idea with its estimate, and an upgrade of the files of older specs."""
         spec = self.union.spec(self.target.metadata.default_spec_id)
-        named = [(field, self.target.schema.find_column_name(field.source_id)) for field in spec.fields]
-        current = tuple(
-            _Part(field, Term(tuple(name.split(".")), field.transform))
-            for field, name in named
-            if name is not None and not field.obstacle
+        fields = [field for field in spec.fields if not field.is_void]
+        parts = tuple(
+            Part(field, Term(tuple(name.split(".")), field.transform))
+            for field in fields
+            if (name := self.target.schema.find_column_name(field.source_id)) is not None and not field.obstacle
         )
-        sources = [Column(part.field.source_id, part.field.source_type, part.term.column) for part in current]
+        sources = [Column(part.field.source_id, part.field.source_type, part.term.column) for part in parts]
         columns = list({column.field_id: column for column in (*self.filtered, *sources)}.values())
-        if self.options.sample is not None:
-            points = points_from_rows(self.target.table, self.entries, columns, self.options.sample)
-        else:
-            number = max(POINTS, _POINTS_PER_FILE * len(self.entries))
-            points = points_from_bounds(self.entries, columns, number)
-        if any(part.field.source_id not in points.columns for part in current):
-            current = ()
-        # The bytes of each file that all runs read with the current layout.
-        now = np.zeros(len(self.entries), dtype=np.int64)
+        points = self._points(columns)
+        known = len(parts) == len(fields) and all(part.field.source_id in points.columns for part in parts)
+        current = parts if known else None
+        now, opened = self._now()
+        coarser = coarser_spec(self.target.metadata, self.union, self.entries)
+        for idea in (*layout_ideas(points, self.filtered, current), *coarser_ideas(coarser, columns, points)):
+            layout = lay_out(points, idea.fields, self._keys(idea, points), self.target_bytes)
+            if idea.kind != SPEC or not self._over_partitioned(layout, coarser):
+                total = (len(self.entries), round(float(layout.files.sum())))
+                yield self._candidate(idea, points, (now, self._reads(layout)), total, int(self.sizes.sum()))
+        if current:
+            yield from self._upgrade(Idea(UPGRADE, current), points, opened, sources)
+
+    def _upgrade(self, idea: Idea, points: Points, opened: Ints, sources: Sequence[Column]) -> Iterator[Candidate]:
+        """Files of older specs under the current one.
+
+        A file whose bounds prove its partition is moved by metadata: it costs nothing, and is read as before, because
+        these bounds prune it already. The others are rewritten.
+        """
+        old = self.entries.spec_id != self.target.metadata.default_spec_id
+        proven = recover_tuples(idea.fields, file_stats(self.entries, sources))
+        rewritten = old & ~np.logical_and.reduce([part.recovered for part in proven.values()])
+        if not rewritten.any():
+            return
+        layout = lay_out(points.of_files(rewritten), idea.fields, (), self.target_bytes)
+        before, same = (
+            Reads(float((opened * self.sizes)[some].sum()), float(opened[some].sum()))
+            for some in (old, old & ~rewritten)
+        )
+        new = self._reads(layout)
+        after = Reads(same.bytes + new.bytes, same.files + new.files)
+        total = (len(self.entries), round(float(layout.files.sum()) + int((~rewritten).sum())))
+        yield self._candidate(idea, points, (before, after), total, int(self.sizes[rewritten].sum()))
+
+    def _over_partitioned(self, layout: Layout, coarser: CoarserSpec | None) -> bool:
+        """Whether the doctor would call a layout over-partitioned, and it is not a way out of a worse one."""
+        number = len(layout.partition_bytes)
+        if number < MANY_PARTITIONS or (coarser is not None and number < coarser.partitions[0]):
+            return False
+        return bool(np.median(layout.partition_bytes) * FAR_BELOW < self.target_bytes)
+
+    def _least(self) -> float:
+        """The gain below which it depends on where files happen to be split: a file per run of the rarest predicate."""
+        rarest = min((runs for _, runs in self.workload.predicates), default=0)
+        return (float(self.sizes.mean()) + self.open_cost) * rarest
+
+    def _points(self, columns: Sequence[Column]) -> Points:
+        """Rows where they can be read, else points between bounds."""
+        rows = int(np.maximum(self.entries.record_count, 0).sum())
+        number = max(min(POINTS, rows), _POINTS_PER_FILE * len(self.entries))
+        if self.options.sample:
+            with suppress(FloeplanError, OSError):
+                return points_from_rows(self.target.table, self.entries, columns, self.options.sample, number)
+        return points_from_bounds(self.entries, columns, number)
+
+    def _now(self) -> tuple[Reads, Ints]:
+        """What all runs read of the table's files, and how often each file is opened."""
+        opened = np.zeros(len(self.entries), dtype=np.int64)
         for expr, runs in self.workload.predicates:
             predicate = Predicate(expr, predicate_columns(expr), self.union)
-            now += runs * evaluate_entries(predicate, self.entries).tri.keep * self.sizes
-        # Savings below one file per run of the rarest predicate depend on where files happen to be split.
-        least_saved = float(self.sizes.mean()) * min(runs for _, runs in self.workload.predicates)
-        for idea in _ideas(points, self.filtered, current):
-            layout = self._simulate(idea, points)
-            if len(layout.bytes) <= _MAX_FILES_FACTOR * len(self.entries):
-                candidate = self._candidate(idea, points, layout, int(now.sum()), int(self.sizes.sum()))
-                if candidate.saved >= least_saved:
-                    yield candidate
-        old = self.entries.spec_id != self.target.metadata.default_spec_id
-        if current and old.any():
-            # A file whose bounds prove one partition of the current spec is moved by metadata, without cost.
-            idea, old_points = _Idea(UPGRADE, current), points.of_files(old)
-            proven = recover_tuples(idea.fields, file_stats(self.entries, sources))
-            movable = np.logical_and.reduce([part.recovered for part in proven.values()])
-            cost = int(self.sizes[old & ~movable].sum())
-            yield self._candidate(idea, old_points, self._simulate(idea, old_points), int(now[old].sum()), cost)
+            opened += runs * evaluate_entries(predicate, self.entries).tri.keep
+        manifests = self._manifests(len(self.entries))
+        return replace(manifests, bytes=float((opened * self.sizes).sum()), files=float(opened.sum())), opened
 
-    def _simulate(self, idea: _Idea, points: Points) -> Layout:
+    def _reads(self, layout: Layout) -> Reads:
+        """What all runs would read of a layout."""
+        read = [(runs, layout.read(predicate)) for predicate, runs in self.workload.predicates]
+        of_bytes, files = (sum(runs * found[at] for runs, found in read) for at in (0, 1))
+        return replace(self._manifests(float(layout.files.sum())), bytes=of_bytes, files=files)
+
+    def _manifests(self, files: float) -> Reads:
+        """The manifests of this many files, full and all opened.
+
+        Now and after a change alike: that the table's manifests may be small is not to the credit of a layout, because
+        ``rewrite-manifests`` merges them without touching data.
+        """
+        length = files * float(self.data_manifests.sum()) / max(1, len(self.entries))
+        number = max(1.0, float(np.ceil(length / TARGET_BYTES)))
+        return Reads(manifests=self.workload.runs * number, manifest_bytes=self.workload.runs * length)
+
+    def _keys(self, idea: Idea, points: Points) -> list[npt.NDArray[Any]]:
         chosen = [points.columns[column.field_id] for column in idea.by]
-        keys = curve_keys(chosen) if idea.kind == ZORDER else [column.codes for column in chosen]
-        file_bytes = max(float(self.sizes.mean()), _POINTS_PER_FILE * float(points.bytes.mean()))
-        return lay_out(points, idea.fields, keys, file_bytes)
+        return list(curve_keys(chosen)) if idea.kind == ZORDER else [column.codes for column in chosen]
 
-    def _candidate(self, idea: _Idea, points: Points, layout: Layout, before: int, cost: int) -> Candidate:
-        after = sum(runs * layout.bytes_read(predicate) for predicate, runs in self.workload.predicates)
-        name, by = self.target.name, ",".join(idea.columns)
-        command = f"floeplan rewrite {name} --strategy {idea.kind} --by {by} --option rewrite-all=true"
-        if idea.kind == UPGRADE:
-            command = f"floeplan upgrade-spec {name}"
-        elif idea.kind == SPEC:
-            rewrite = f"floeplan rewrite {name} --spec current --option rewrite-all=true"
-            command = f"evolve the spec to ({', '.join(idea.columns)}), then: {rewrite}"
+    def _candidate(
+        self, idea: Idea, points: Points, reads: tuple[Reads, Reads], total: tuple[int, int], cost: int
+    ) -> Candidate:
+        name = self.target.name
+        rewrite = f"floeplan rewrite {name} --spec current --option rewrite-all=true"
+        command = {
+            UPGRADE: f"floeplan upgrade-spec {name}",
+            BINPACK: rewrite,
+            SPEC: f"evolve the spec to ({', '.join(idea.columns)}), then: {rewrite}",
+        }.get(idea.kind, f"{rewrite} --strategy {idea.kind} --by {','.join(idea.columns)}")
+        before, after = reads
         return Candidate(
             kind=idea.kind,
             columns=idea.columns,
-            estimated_bytes_before=before,
-            estimated_bytes_after=round(after),
+            estimated_bytes_before=round(before.bytes),
+            estimated_bytes_after=round(after.bytes),
             basis=f"{points.basis}, {self.workload.runs} runs",
             bytes_rewritten=cost,
             command=command,
             terms=tuple(part.term for part in idea.parts),
+            files_opened=(round(before.files), round(after.files)),
+            files_total=total,
+            cost=(round(before.cost(self.open_cost)), round(after.cost(self.open_cost))),
+            confidence=self._confidence(idea, points),
         )
+
+    def _confidence(self, idea: Idea, points: Points) -> str:
+        if points.basis != "bounds":
+            return HIGH
+        used = {column.field_id for column in self.filtered} | {part.field.source_id for part in idea.parts}
+        known = [points.columns[i] for i in used if i in points.columns]
+        if len(known) < len(used) or any(not isinstance(column.values, np.ndarray) for column in known):
+            return LOW
+        wide = any(_average_width(column, points.file) > _WIDE for column in known)
+        return LOW if wide else MEDIUM
 
     def _manifest_clustering(self) -> Iterator[Candidate]:
         """The bytes of data manifests that all runs read: now, and with entries sorted by partition."""
-        data = ~is_delete_manifest(self.manifests)
-        length = np.where(data, self.manifests.length, 0)
+        length, data = self.data_manifests, self.data_manifests > 0
         partition = {str(i): array for i, array in self.entries.partition_columns().items()}
         keys = pa.table({"spec": pa.array(self.entries.spec_id)} | partition)
         partitions = keys.group_by(keys.column_names).aggregate([]).num_rows
@@ -264,74 +323,42 @@ class _Advisor:
         order = pc.sort_indices(keys, sort_keys=[(name, "ascending") for name in keys.column_names])
         manifest = np.empty(len(self.entries), dtype=np.int64)
         manifest[order.to_numpy()] = np.arange(len(self.entries)) * number // max(len(self.entries), 1)
-        before = after = 0
+        before, after = Reads(), Reads()
         for expr, runs in self.workload.predicates:
             predicate = Predicate(expr, predicate_columns(expr), self.union)
-            before += runs * int(length[evaluate_manifests(predicate, self.manifests).tri.keep].sum())
-            opened = np.bincount(manifest, _may_match(predicate, self.entries), number) > 0
-            after += runs * round(int(length.sum()) * float(opened.mean()))
-        if before > after:
+            kept = evaluate_manifests(predicate, self.manifests).tri.keep & data
+            share = float((np.bincount(manifest, _may_match(predicate, self.entries), number) > 0).mean())
+            before = Reads(before.bytes + runs * int(length[kept].sum()), before.files + runs * int(kept.sum()))
+            after = Reads(after.bytes + runs * round(int(length.sum()) * share), after.files + runs * share * number)
+        if before.cost(self.open_cost) > after.cost(self.open_cost):
             columns = tuple(dict.fromkeys(field.name for field in self.union.fields))
-            basis = f"partition values of {len(self.entries)} files, {self.workload.runs} runs"
-            command = f"floeplan rewrite-manifests {self.target.name}"
-            yield Candidate(MANIFESTS, columns, before, after, basis, 0, command)
+            yield Candidate(
+                kind=MANIFESTS,
+                columns=columns,
+                estimated_bytes_before=round(before.bytes),
+                estimated_bytes_after=round(after.bytes),
+                basis=f"partition values of {len(self.entries)} files, {self.workload.runs} runs",
+                bytes_rewritten=0,
+                command=f"floeplan rewrite-manifests {self.target.name}",
+                files_opened=(round(before.files), round(after.files)),
+                files_total=(len(self.entries), len(self.entries)),
+                cost=(round(before.cost(self.open_cost)), round(after.cost(self.open_cost))),
+            )
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """A partition field of a layout, and its term."""
-
-    field: BoundField
-    term: Term
-
-    def __str__(self) -> str:
-        """The column of an identity, otherwise the transform around it: ``day(ts)``, ``bucket(16, id)``."""
-        source, name = ".".join(self.term.column), transform_name(self.term.transform)
-        match self.term.transform:
-            case pt.IdentityTransform():
-                return source
-            case pt.BucketTransform(num_buckets=parameter) | pt.TruncateTransform(width=parameter):
-                return f"{name}({parameter}, {source})"
-        return f"{name}({source})"
+_WIDE = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class _Idea:
-    """A layout to try: its partition fields, and the columns to sort or cluster by within partitions."""
-
-    kind: str
-    parts: tuple[_Part, ...]
-    by: tuple[Column, ...] = ()
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The columns or transforms of the layout, as text."""
-        return tuple(map(str, self.by or self.parts))
-
-    @property
-    def fields(self) -> tuple[BoundField, ...]:
-        """The partition fields."""
-        return tuple(part.field for part in self.parts)
-
-
-def _ideas(points: Points, filtered: Sequence[Column], current: tuple[_Part, ...]) -> Iterator[_Idea]:
-    """Sort orders and Z-orders within the current spec, specs of one field, and the current spec plus one field."""
-    known = [column for column in filtered if column.field_id in points.columns][:MOST_COLUMNS]
-    for column in known:
-        yield _Idea(SORT, current, (column,))
-    for number in (2, 3):
-        for some in combinations(known, number):
-            yield _Idea(ZORDER, current, some)
-    for position, column in enumerate(known):
-        for transform in _TRANSFORMS:
-            if not can_apply(transform, column.type):
-                continue
-            field = PartitionField(column.field_id, _FIRST_FREE_ID + position, transform, str(column))
-            bound = bind_field(field, {column.field_id: (column.type,)})
-            part = _Part(bound, Term(column.path, transform))
-            yield _Idea(SPEC, (part,))
-            if current and column.field_id not in {old.field.source_id for old in current}:
-                yield _Idea(SPEC, (*current, part))
+def _average_width(column: CodedColumn, file: Ints) -> float:
+    """How much of a column's values the bounds of a file span, on average."""
+    valid = column.codes != NULL
+    if not valid.any():
+        return 1.0
+    number = int(file.max()) + 1
+    low, high = np.full(number, len(column.values)), np.full(number, -1)
+    np.minimum.at(low, file[valid], column.codes[valid])
+    np.maximum.at(high, file[valid], column.codes[valid])
+    return float((np.maximum(high - low, 0)[high >= 0] / max(1, len(column.values) - 1)).mean())
 
 
 def _may_match(predicate: Predicate, entries: EntriesTable) -> Mask:
@@ -347,10 +374,10 @@ def apply_candidate(table: Table, candidate: Candidate, spark: SparkSession | No
         return dict(rewrite_manifests(table).to_dict())
     if candidate.kind == UPGRADE:
         return dict(upgrade_spec(table, spark=spark).to_dict())
-    every_file = {"rewrite-all": "true"}
     if candidate.kind == SPEC:
         changes: tuple[SpecChange, ...] = (*drop_all(table.metadata), *(AddField(term) for term in candidate.terms))
-        evolved = evolve_spec(table, changes)
-        return dict(rewrite_data_files(evolved.table, spec=CURRENT, options=every_file, spark=spark).to_dict())
-    done = rewrite_data_files(table, strategy=candidate.kind, by=candidate.columns, options=every_file, spark=spark)
+        table = evolve_spec(table, changes).table
+    strategy, by = (candidate.kind, candidate.columns) if candidate.kind in (SORT, ZORDER) else (BINPACK, ())
+    every_file = {"rewrite-all": "true"}
+    done = rewrite_data_files(table, strategy=strategy, by=by, spec=CURRENT, options=every_file, spark=spark)
     return dict(done.to_dict())

@@ -1,33 +1,41 @@
-"""The result of an audit: queries that read too much, each with its reason and advice, and the thresholds."""
+"""The result of an audit: queries that read too much, each with its reason and advice."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from datetime import date, datetime
+from dataclasses import dataclass
+from datetime import date
 from typing import Any
 
 import pyarrow as pa
 
-from floeplan.errors import InvalidOptionError
+from floeplan.audit.options import AuditOptions as AuditOptions  # public under this module, too
+from floeplan.display import Displayed
 from floeplan.scan.explain import CURES
 
+OVERLAP = "bounds overlap in many files"
 OLD_SPEC = "old-spec files"
 DELETES = "delete files"
 MANIFESTS = "many small manifests"
 NO_FILTER = "no filter"
 NO_PARTITION = "the filter uses no partition column"
+LARGE = "large result"
 
 ADVICE = CURES | {
+    OVERLAP: "cluster the files by the columns of the filter: run advise for the sort order that saves most",
     OLD_SPEC: "most bytes are in files of older specs: upgrade-spec, or rewrite with --spec current",
     DELETES: "delete files are applied at every read: rewrite the data files they apply to",
     MANIFESTS: "planning opens many manifests for few files: rewrite-manifests",
     NO_FILTER: "the whole table is read: filter by a partition column",
     NO_PARTITION: "filter by a partition column, too, or run advise for partitioning by this column",
+    LARGE: "nothing prunes more: read fewer columns, or store an aggregate",
 }
 """Advice by reason: causes that a plan reports for conjuncts, then those in the numbers of a report.
+
+A reason follows from what the planner reports for each conjunct: which files partition values and bounds decide, and
+which nothing decides. A query whose conjuncts are decided everywhere reads what it needs, and is not a finding.
 
 Of equally frequent reasons of a query the first applies.
 """
@@ -130,6 +138,7 @@ class Finding:
         trend: Bytes per run in the second half of its days divided by those in the first; ``None`` for a single day.
         reasons: The number of runs with each reason.
         days: Runs and bytes read on each day, in order of days.
+        guessed: Whether the reasons are guessed from the form of the filter: other engines report no conjuncts.
     """
 
     table: str
@@ -145,6 +154,7 @@ class Finding:
     last_run: str
     reasons: Mapping[str, int]
     days: tuple[DayOfRuns, ...] = ()
+    guessed: bool = False
 
     @property
     def fingerprint(self) -> str:
@@ -160,7 +170,7 @@ class Finding:
     def reason(self) -> str:
         """The most frequent reason; of equally frequent ones the most specific."""
         known = [reason for reason in ADVICE if self.reasons.get(reason)]
-        return max(known, key=lambda reason: self.reasons[reason], default=NO_PARTITION)
+        return max(known, key=lambda reason: self.reasons[reason], default=LARGE)
 
     @property
     def advice(self) -> str:
@@ -174,16 +184,18 @@ class Finding:
             "files_kept_ratio": self.ratios["files"],
             "ratios": dict(self.ratios),
             "reasons": dict(self.reasons),
+            "basis": "form of the filter" if self.guessed else "planner",
             "days": [day.to_dict() for day in self.days],
         }
 
 
-@dataclass(frozen=True, slots=True)
-class AuditResult:
+@dataclass(frozen=True, slots=True, repr=False)
+class AuditResult(Displayed):
     """The findings of an audit, and its totals.
 
     ``queries`` counts distinct queries, ``runs`` reports, ``unreadable`` lines that are not scan reports.
-    ``flagged_total`` exceeds the number of findings when they are limited to those that read most.
+    ``flagged_total`` exceeds the number of findings when they are limited to those that read most. ``outdated`` counts
+    the runs before the last change of a table's layout, which say nothing about the table as it is now.
     """
 
     queries: int
@@ -192,47 +204,9 @@ class AuditResult:
     bytes_kept: int
     flagged_total: int
     flagged: tuple[Finding, ...]
+    outdated: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
         found = {name: getattr(self, name) for name in self.__slots__}
         return found | {"flagged": [finding.to_dict() for finding in self.flagged]}
-
-
-@dataclass(frozen=True, slots=True)
-class AuditOptions:
-    """Thresholds of a finding, as averages per run.
-
-    Attributes:
-        since: Ignore reports before this time.
-        min_ratio: A query that keeps a smaller fraction of the files is well pruned.
-        min_factor: A query is flagged only if it keeps more than this factor times the fraction of rows that match.
-        min_files: Minimum number of files read.
-        min_bytes: Minimum number of bytes read.
-        min_runs: Minimum number of runs.
-        alert_bytes: A query that reads this many bytes is always flagged.
-        deletes_per_file: Delete files per data file from which on they are a reason.
-        min_manifests: Manifests read from which on small manifests are a reason.
-        files_per_manifest: Manifests with fewer files on average are small.
-        most: Maximum number of findings, largest readers first.
-    """
-
-    since: datetime | None = None
-    min_ratio: float = 0.25
-    min_factor: float = 4.0
-    min_files: int = 2
-    min_bytes: int = 0
-    min_runs: int = 1
-    alert_bytes: int = 2**40
-    deletes_per_file: float = 1.0
-    min_manifests: int = 50
-    files_per_manifest: float = 4.0
-    most: int = 100
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name != "since" and value < 0:
-                raise InvalidOptionError(
-                    f"{field.name} is {value} but must not be negative", context={"option": field.name}
-                )

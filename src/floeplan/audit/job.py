@@ -5,9 +5,11 @@
     reports ──► one row per report ──► query × day ──► query ──► flagged ──► driver
                (reports.py)            sums            sums, days    thresholds, largest first
 
-A query is flagged when it reads a large fraction of a table's files although few rows are expected to match, when it
-reads at least ``alert_bytes`` bytes, or when it has many delete files or small manifests. Everything before the last
-arrow runs on Spark, with the DataFrame API only; the driver receives findings, never reports.
+A query is flagged when it reads a large fraction of a table's files although few rows are expected to match and the
+planner left files undecided, when it reads at least ``alert_bytes`` bytes, or when it has many delete files or small
+manifests. Runs before the last change of a table's layout do not count: other queries of the table show the change, and
+so does the table itself, where the catalog has it. Everything before the last arrow runs on Spark, with the DataFrame
+API only; the driver receives findings, never reports.
 """
 
 from __future__ import annotations
@@ -21,21 +23,25 @@ import pyarrow as pa
 from floeplan.audit.findings import (
     DELETES,
     FINDINGS_SCHEMA,
+    LARGE,
     MANIFESTS,
     NO_FILTER,
     NO_PARTITION,
     OLD_SPEC,
+    OVERLAP,
     RATIOS,
     REASONS,
-    AuditOptions,
     AuditResult,
     DayOfRuns,
     Finding,
 )
+from floeplan.audit.options import AuditOptions
 from floeplan.audit.reports import audited_columns, parsed_reports, report_lines
-from floeplan.catalog import open_catalog
+from floeplan.catalog import load_table, open_catalog
 from floeplan.dml.append import append
+from floeplan.errors import FloeplanError
 from floeplan.scan.explain import CURES
+from floeplan.scan.report import layout_changed_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -61,67 +67,124 @@ def audit(
     scans = audited_columns(parsed_reports(report_lines(spark, reports, chosen.since, catalog)))
     if chosen.since is not None:
         scans = scans.where(f"time >= timestamp_millis({int(chosen.since.timestamp() * 1000)})")
-    return _result(_per_query(scans, chosen), chosen)
+    return _result(_per_query(scans, chosen), chosen, catalog)
 
 
 def _per_query(scans: DataFrame, options: AuditOptions) -> DataFrame:
-    """Sums per query: first per day, for the trend, then over all days."""
+    """Sums per query: first per day, for the trend, then over all days since the layout of the table changed."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    # For each reason a condition that holds for reports with it.
+    # For each reason a condition that holds for reports with it. What a conjunct leaves undecided needs no guess.
+    undecided = f"coalesce(undecided_ratio, 0) >= {options.min_ratio}"
     tests = {reason: f"array_contains(causes, '{reason}')" for reason in CURES} | {
-        OLD_SPEC: "old_spec_bytes * 2 >= bytes_kept AND uses_partition",
+        OVERLAP: f"{undecided} AND NOT exists(causes, c -> c != '')",
+        OLD_SPEC: "old_spec_bytes * 2 >= bytes_kept AND uses_partition AND old_spec_undecided",
         DELETES: f"files_kept > 0 AND deletes_kept >= {options.deletes_per_file} * files_kept",
         MANIFESTS: f"manifests_kept >= {options.min_manifests}"
         f" AND files_total < {options.files_per_manifest} * manifests_total",
         NO_FILTER: "shape = 'true' AND opaque = ''",
-        NO_PARTITION: "NOT uses_partition AND (shape != 'true' OR opaque != '')",
+        NO_PARTITION: f"NOT uses_partition AND {undecided}",
+        LARGE: "false",
     }
+    pruning = " OR ".join(f"coalesce({tests[reason]}, false)" for reason in (*CURES, OVERLAP, OLD_SPEC, NO_PARTITION))
     sums = {name: F.try_sum(name) for name in ("files_kept", "bytes_kept", "deletes_kept")}
     for level in RATIOS:
         sums[f"{level}_total"] = F.try_sum(f"{level}_total")
         sums[f"{level}_known"] = F.try_sum(F.expr(f"CASE WHEN {level}_total IS NOT NULL THEN {level}_kept END"))
     sums |= {"selectivity_sum": F.try_sum("selectivity"), "estimated": F.count("selectivity")}
     sums |= {f"reason_{at}": F.count_if(F.expr(tests[name])) for at, name in enumerate(REASONS)}
+    sums |= {"badly_pruned": F.count_if(F.expr(pruning)), "foreign": F.count_if("is_foreign")}
     sums |= {"runs": F.count("*"), "unreadable": F.count_if(F.expr("table IS NULL AND NOT is_commit"))}
-    daily = scans.groupBy(*_QUERY, F.to_date("time").alias("day")).agg(
+    keys = ("layout_changed", "default_spec_id", F.to_date("time").alias("day"))
+    daily = scans.groupBy(*_QUERY, *keys).agg(
         F.min("time").alias("first_run"), F.max("time").alias("last_run"), *(sums[name].alias(name) for name in sums)
     )
-    return daily.groupBy(*_QUERY).agg(
-        F.sort_array(F.collect_list(F.struct("day", "runs", "bytes_kept"))).alias("days"),
-        F.min("first_run").alias("first_run"),
-        F.max("last_run").alias("last_run"),
-        *(F.try_sum(name).alias(name) for name in sums),
+    counted = ~F.col("outdated")
+    return (
+        _with_outdated(daily)
+        .groupBy(*_QUERY)
+        .agg(
+            F.sort_array(F.collect_list(F.when(counted, F.struct("day", "runs", "bytes_kept")))).alias("days"),
+            F.min(F.when(counted, F.col("first_run"))).alias("first_run"),
+            F.max(F.when(counted, F.col("last_run"))).alias("last_run"),
+            F.max(F.when(counted, F.col("default_spec_id"))).alias("default_spec_id"),
+            F.try_sum("runs").alias("all_runs"),
+            F.try_sum("bytes_kept").alias("all_bytes"),
+            *(F.try_sum(F.when(counted, F.col(name))).alias(name) for name in sums),
+        )
     )
 
 
-def _result(queries: DataFrame, options: AuditOptions) -> AuditResult:
+def _with_outdated(daily: DataFrame) -> DataFrame:
+    """Mark runs before the last known change of their table's layout: a rewrite, or another default spec."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F  # noqa: N812
+
+    table = Window.partitionBy("table")
+    known_spec = F.when(F.col("default_spec_id").isNotNull(), F.struct("last_run", "default_spec_id"))
+    marked = daily.withColumn("changed", F.max("layout_changed").over(table)).withColumn(
+        "newest_spec", F.max(known_spec).over(table)["default_spec_id"]
+    )
+    # A report without the time of the change, such as one of another engine, is compared by its own time.
+    rewritten = "coalesce(coalesce(layout_changed, first_run) < changed, false)"
+    return marked.withColumn("outdated", F.expr(f"{rewritten} OR coalesce(default_spec_id != newest_spec, false)"))
+
+
+def _result(queries: DataFrame, options: AuditOptions, catalog: str | None) -> AuditResult:
     """Run the job once: the findings are its rows, the totals are observed on the way."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as F  # noqa: N812
 
-    # A query is flagged for poor pruning, many deletes or manifests, or for reading ``alert_bytes``.
+    # A query is flagged for poor pruning, many deletes or manifests, or for reading ``alert_bytes`` that its
+    # selectivity does not explain.
     ratio, selectivity = "files_known / files_total", "coalesce(selectivity_sum / nullif(estimated, 0), 0)"
-    poorly_pruned = f"{ratio} >= {options.min_ratio} AND {ratio} > {options.min_factor} * {selectivity}"
+    unexplained = f"{ratio} > {options.min_factor} * {selectivity}"
+    poorly_pruned = f"badly_pruned * 2 > runs AND {ratio} >= {options.min_ratio} AND {unexplained}"
     in_most_runs = {reason: f"reason_{at} * 2 > runs" for at, reason in enumerate(REASONS)}
     filtered = f"NOT ({in_most_runs[NO_FILTER]})"
     heavy = f"{in_most_runs[DELETES]} OR {in_most_runs[MANIFESTS]}"
     large = f"files_kept >= {options.min_files} * runs AND bytes_kept >= {options.min_bytes} * runs"
-    alert = f"bytes_kept >= {options.alert_bytes} * runs"
+    alert = f"bytes_kept >= {options.alert_bytes} * runs AND ({in_most_runs[NO_FILTER]} OR {unexplained})"
     rule = f"runs >= {options.min_runs} AND ({alert} OR {large} AND ({filtered} AND {poorly_pruned} OR {heavy}))"
     totals, known = Observation(), F.col("table").isNotNull()
     flagged = F.coalesce(F.expr(rule), F.lit(False)) & known
     observed = queries.withColumn("flagged", flagged).observe(
         totals,
         F.count_if(known).alias("queries"),
-        F.try_sum(F.when(known, F.col("runs"))).alias("runs"),
+        F.try_sum(F.when(known, F.col("all_runs"))).alias("runs"),
         F.try_sum("unreadable").alias("unreadable"),
-        F.try_sum("bytes_kept").alias("bytes_kept"),
+        F.try_sum("all_bytes").alias("bytes_kept"),
         F.count_if("flagged").alias("flagged_total"),
+        F.try_sum(F.col("all_runs") - F.coalesce("runs", F.lit(0))).alias("outdated"),
     )
     largest = observed.where("flagged").orderBy(F.desc("bytes_kept"), *_QUERY).limit(options.most).collect()
     counts = {name: int(value or 0) for name, value in totals.get.items()}
-    return AuditResult(flagged=tuple(_finding(row.asDict(recursive=True)) for row in largest), **counts)
+    rows = [row.asDict(recursive=True) for row in largest]
+    layouts = {name: _layout(name, catalog) for name in {row["table"] for row in rows}}
+    current = [row for row in rows if not _is_outdated(row, layouts[row["table"]])]
+    counts["flagged_total"] -= len(rows) - len(current)
+    counts["outdated"] += sum(row["runs"] for row in rows) - sum(row["runs"] for row in current)
+    return AuditResult(flagged=tuple(map(_finding, current)), **counts)
+
+
+def _layout(name: str, catalog: str | None) -> tuple[int, int | None] | None:
+    """The default spec of a table and when it was last rewritten; ``None`` where it cannot be loaded."""
+    if "/" in name:  # a metadata file, whose layout never changes
+        return None
+    try:
+        metadata = load_table(name, catalog).metadata
+    except FloeplanError:
+        return None
+    return metadata.default_spec_id, layout_changed_ms(metadata, metadata.current_snapshot())
+
+
+def _is_outdated(row: dict[str, Any], layout: tuple[int, int | None] | None) -> bool:
+    """Whether the layout of the table changed after the last report."""
+    if layout is None:
+        return False
+    spec_id, changed_ms = layout
+    rewritten = changed_ms is not None and row["last_run"].timestamp() * 1000 < changed_ms
+    return rewritten or row["default_spec_id"] not in (None, spec_id)
 
 
 def _finding(row: dict[str, Any]) -> Finding:
@@ -140,6 +203,7 @@ def _finding(row: dict[str, Any]) -> Finding:
         last_run=row["last_run"].astimezone(UTC).isoformat(),
         reasons={name: row[f"reason_{at}"] for at, name in enumerate(REASONS) if row[f"reason_{at}"]},
         days=tuple(DayOfRuns(*day) for day in days),
+        guessed=row["foreign"] * 2 > row["runs"],
     )
 
 

@@ -2,10 +2,11 @@
 
 The simulated files have bounds and partition values, and the evaluator of scan planning decides which are read.
 
-Points represent the rows of a table. Without a sample, every file contributes points in proportion to its bytes, spread
-evenly between its bounds, columns independent of each other. With one, rows of some files are read. A column is stored
-as its sorted distinct values and, per point, the index of its value, so that sorting, splitting and computing bounds
-are integer operations for every type.
+Points represent the rows of a table; every file contributes points in proportion to its bytes. With a sample, rows of
+some files are read, and a file that is not gets the rows of the nearest one, moved to its own bounds: values keep their
+distribution and depend on each other as they do in rows. Without a sample, values are spread evenly between bounds and
+independent of each other. A column is stored as its sorted distinct values and, per point, the index of its value, so
+that sorting, splitting and computing bounds are integer operations for every type.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.table import Table
 
+from floeplan.errors import UnsupportedError
 from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.metadata.manifests.stats import file_stats
 from floeplan.metadata.manifests.values import to_physical
@@ -28,16 +30,20 @@ from floeplan.partition.transforms import apply_vector
 from floeplan.partition.union import partition_answer
 from floeplan.predicate.evaluate import answer_leaf
 from floeplan.predicate.ir import Column, IrExpr
-from floeplan.predicate.stats import Bound, ColumnStats, StatsTable, Tri, Vector, kleene, take
+from floeplan.predicate.stats import Bound, ColumnStats, StatsTable, Tri, Vector, kleene, take, to_mask
 from floeplan.rewrite.strategies.curves import bits_per_column, curve_words, interleave
 from floeplan.scan.model import ScanOptions
 from floeplan.scan.plan import plan_scan
 from floeplan.scan.read import PlanReader
+from floeplan.text import counted
 from floeplan.vectors import Floats, Ints, Mask
 
 NULL = -1
 _SEED = 2024
 _SAMPLED_FILES = 64
+_LEAST_ROWS = 50
+_LEAST_POINTS = 20
+_LARGE_FILE = 32 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +77,7 @@ class Points:
 
 def points_from_bounds(entries: EntriesTable, columns: Sequence[Column], number: int) -> Points:
     """About ``number`` points between the bounds of the files; at least one per file."""
-    sizes = entries.ints("file_size_in_bytes").astype(np.float64)
-    each = np.maximum(1, np.rint(number * sizes / max(sizes.sum(), 1.0)).astype(np.int64))
-    file = np.repeat(np.arange(len(entries)), each)
+    file, weights = _points_per_file(entries, number)
     known = file_stats(entries, columns).columns
     random = np.random.default_rng(_SEED)
     coded = {
@@ -81,7 +85,7 @@ def points_from_bounds(entries: EntriesTable, columns: Sequence[Column], number:
         for column in columns
         if column.field_id in known
     }
-    return Points(_with_values(coded), file, (sizes / each)[file], "bounds")
+    return Points(_with_values(coded), file, weights, "bounds")
 
 
 def _between_bounds(column: Column, stats: ColumnStats, file: Ints, random: np.random.Generator) -> CodedColumn | None:
@@ -119,39 +123,81 @@ def coded(column: Column, values: Vector, valid: Mask) -> CodedColumn:
     return CodedColumn(column, distinct, np.where(valid, _indexes(distinct, values), NULL))
 
 
-def points_from_rows(table: Table, entries: EntriesTable, columns: Sequence[Column], number: int) -> Points:
-    """About ``number`` rows, read from files spread evenly over the table; they represent the bytes of all files."""
-    plan = plan_scan(
-        table, columns=[str(column) for column in columns], options=ScanOptions(footers=False, report=False)
-    )
+def points_from_rows(
+    table: Table, entries: EntriesTable, columns: Sequence[Column], sample: int, number: int
+) -> Points:
+    """About ``number`` points made of about ``sample`` rows, of files spread evenly over the table."""
+    options = ScanOptions(footers=False, report=False)
+    plan = plan_scan(table, columns=[str(column) for column in columns], options=options)
     chosen = np.unique(np.linspace(0, len(plan.files) - 1, min(_SAMPLED_FILES, len(plan.files))).astype(np.int64))
     reader = PlanReader.of(plan, plan.schema)
     random = np.random.default_rng(_SEED)
-    parts, most = [], -(-number // len(chosen))
+    parts, most = [], max(_LEAST_ROWS, -(-sample // len(chosen)))
     for at in chosen.tolist():
-        part = reader.read(plan.files[at])
+        file = plan.files[at]
+        # Of a large file the first row group is enough: its values are moved to the bounds of the file.
+        part = reader.read(file if file.file_size <= _LARGE_FILE else replace(file, row_groups=(0,)))
         if part.num_rows > most:
             part = part.take(pa.array(np.sort(random.choice(part.num_rows, most, replace=False))))
         parts.append(part)
-    rows = pa.concat_tables(parts)
+    counts = np.array([part.num_rows for part in parts])
+    if not counts.any():
+        raise UnsupportedError("the sampled files have no rows")
     index = pc.index_in(pa.array([plan.files[at].path for at in chosen.tolist()]), value_set=entries.path)
-    file = np.repeat(index.to_numpy(zero_copy_only=False).astype(np.int64), [part.num_rows for part in parts])
-    total = float(entries.ints("file_size_in_bytes").sum())
+    sampled = index.to_numpy(zero_copy_only=False).astype(np.int64)
+    rows = pa.concat_tables(parts)
+    # The points of each file, and the row that each is taken from: one of the nearest sampled file.
+    file, weights = _points_per_file(entries, number)
+    order = np.argsort(sampled)[counts[np.argsort(sampled)] > 0]
+    middles = (sampled[order][1:] + sampled[order][:-1]) / 2
+    nearest = order[np.searchsorted(middles, file)]
+    row = (np.cumsum(counts) - counts)[nearest] + np.floor(random.random(len(file)) * counts[nearest]).astype(np.int64)
+    known = file_stats(entries, columns).columns
     made = {}
     for column in columns:
         array = rows.column(column.path[0])
         for name in column.path[1:]:
             array = pc.struct_field(array, name)
-        values = to_physical(column.type, array.combine_chunks())
-        valid = np.asarray(values.is_valid().to_numpy(zero_copy_only=False))
-        if pa.types.is_integer(values.type) or pa.types.is_floating(values.type) or pa.types.is_boolean(values.type):
-            kind = np.float64 if pa.types.is_floating(values.type) else np.int64
-            filled = values.fill_null(False if pa.types.is_boolean(values.type) else 0)
-            values = filled.to_numpy(zero_copy_only=False).astype(kind)
-        made[column.field_id] = coded(column, values, valid)
-    return Points(
-        _with_values(made), file, np.full(len(file), total / max(len(file), 1)), f"sample of {len(file)} rows"
-    )
+        values = to_physical(column.type, array.combine_chunks()).take(pa.array(row))
+        made[column.field_id] = _at_bounds(column, values, file, sampled[nearest], known.get(column.field_id))
+    basis = f"{len(rows):,} rows of {counted(int((counts > 0).sum()), 'file')}"
+    return Points(_with_values(made), file, weights, basis)
+
+
+def _points_per_file(entries: EntriesTable, number: int) -> tuple[Ints, Floats]:
+    """The file of each of about ``number`` points, and the bytes it represents; at least one point per file."""
+    sizes = entries.ints("file_size_in_bytes").astype(np.float64)
+    each = np.maximum(1, np.rint(number * sizes / max(sizes.sum(), 1.0)).astype(np.int64))
+    file = np.repeat(np.arange(len(entries)), each)
+    return file, (sizes / each)[file]
+
+
+def _at_bounds(column: Column, values: pa.Array, file: Ints, source: Ints, stats: ColumnStats | None) -> CodedColumn:
+    """Sampled values of ``source`` files as values of ``file``: numbers are moved from the bounds of one to the other.
+
+    Of other types, a file whose bounds are one value has that value, as in an identity partition.
+    """
+    valid = np.asarray(values.is_valid().to_numpy(zero_copy_only=False))
+    moved = source != file
+    lower, upper = (None, None) if stats is None else (stats.lower, stats.upper)
+    if not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type) or pa.types.is_boolean(values.type)):
+        if lower is not None and upper is not None and isinstance(lower.values, pa.Array):
+            same = to_mask(pc.equal(lower.values, upper.values)) & lower.valid & upper.valid
+            pinned = pa.array((moved & same[file]).tolist())
+            values = pc.if_else(pinned, lower.values.take(pa.array(file)).cast(values.type), values)
+            valid = np.asarray(values.is_valid().to_numpy(zero_copy_only=False))
+        return coded(column, values, valid)
+    is_float = pa.types.is_floating(values.type)
+    filled = values.fill_null(False if pa.types.is_boolean(values.type) else 0).to_numpy(zero_copy_only=False)
+    numbers = filled.astype(np.float64 if is_float else np.int64)
+    if lower is not None and upper is not None and isinstance(lower.values, np.ndarray):
+        low, high = (np.where(bound.valid, bound.values, 0).astype(np.float64) for bound in (lower, upper))
+        width = (high - low)[source]
+        known = (lower.valid & upper.valid)[file] & (lower.valid & upper.valid)[source] & (width > 0) & moved
+        share = np.clip((numbers - low[source]) / np.where(width > 0, width, 1.0), 0.0, 1.0)
+        there = low[file] + share * (high - low)[file]
+        numbers = np.where(known, there if is_float else np.rint(there), numbers).astype(numbers.dtype)
+    return coded(column, numbers, valid)
 
 
 def _with_values(columns: Mapping[int, CodedColumn | None]) -> dict[int, CodedColumn]:
@@ -161,20 +207,26 @@ def _with_values(columns: Mapping[int, CodedColumn | None]) -> dict[int, CodedCo
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Simulated files: their bounds, partition values and bytes."""
+    """Simulated files: their bounds, partition values, bytes, and how many files each stands for.
+
+    ``partition_bytes`` are the bytes of each partition.
+    """
 
     bounds: StatsTable
     partitions: StatsTable
     fields: tuple[BoundField, ...]
     bytes: Floats
+    files: Floats
+    partition_bytes: Floats
 
-    def bytes_read(self, predicate: IrExpr) -> float:
-        """The bytes of files that may contain a matching row."""
+    def read(self, predicate: IrExpr) -> tuple[float, float]:
+        """The bytes and the number of files that may contain a matching row."""
 
         def evaluate(leaf: IrExpr) -> Tri:
             return answer_leaf(leaf, self.bounds).refine(partition_answer(leaf, list(self.fields), self.partitions))
 
-        return float(self.bytes[kleene(predicate, self.bounds.nonempty, evaluate).keep].sum())
+        keep = kleene(predicate, self.bounds.nonempty, evaluate).keep
+        return float(self.bytes[keep].sum()), float(self.files[keep].sum())
 
 
 def lay_out(
@@ -182,14 +234,16 @@ def lay_out(
 ) -> Layout:
     """Split points into files of about ``file_bytes``, each of one partition, sorted by the keys within a partition.
 
-    Without keys points keep the order of their files.
+    Without keys points keep the order of their files. A simulated file has at least ``_LEAST_POINTS`` points, whose
+    bounds are meaningful, and then stands for several files.
     """
     values = [_partition_values(points.columns[field.source_id], field) for field in fields]
     groups = np.zeros(len(points), dtype=np.int64)
     for _, codes in values:
         _, groups = np.unique(groups * (codes.max(initial=0) + 2) + codes + 1, return_inverse=True)
     order = np.lexsort([*reversed(keys), groups]) if len(keys) else np.argsort(groups, kind="stable")
-    starts = _file_starts(groups[order], points.bytes[order], file_bytes)
+    simulated = max(file_bytes, _LEAST_POINTS * float(points.bytes.mean()))
+    starts = _file_starts(groups[order], points.bytes[order], simulated)
     bounds = {i: _bounds(column, order, starts) for i, column in points.columns.items()}
     exact = {
         field.column.field_id: ColumnStats.exact(
@@ -199,7 +253,10 @@ def lay_out(
     }
     number = len(starts)
     sizes = np.add.reduceat(points.bytes[order], starts)
-    return Layout(StatsTable(number, bounds), StatsTable(number, exact), tuple(fields), sizes)
+    # Rounded up: a rewrite writes what is left of a partition to a file of its own.
+    files = np.maximum(1.0, np.ceil(sizes / file_bytes))
+    in_partitions = np.bincount(groups, weights=points.bytes).astype(np.float64)
+    return Layout(StatsTable(number, bounds), StatsTable(number, exact), tuple(fields), sizes, files, in_partitions)
 
 
 def _partition_values(column: CodedColumn, field: BoundField) -> tuple[Vector, Ints]:
@@ -218,7 +275,7 @@ def _file_starts(groups: Ints, sizes: Floats, file_bytes: float) -> npt.NDArray[
     new = np.flatnonzero(np.diff(groups, prepend=-1))
     total = np.add.reduceat(sizes, new)
     before = np.repeat(np.cumsum(total) - total, np.diff(np.append(new, len(groups))))
-    parts = np.maximum(1, np.rint(total / file_bytes))
+    parts = np.maximum(1, np.ceil(total / file_bytes))
     each = np.repeat(total / parts, np.diff(np.append(new, len(groups))))
     middle = np.cumsum(sizes) - sizes / 2
     number = np.floor((middle - before) / each)

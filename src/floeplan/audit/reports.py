@@ -85,10 +85,10 @@ _METRICS = (
 )
 _SUMMARY = (*(f"{level}_{kind}" for level in RATIOS for kind in ("total", "kept")), "deletes_kept")
 _OWN = f"""STRUCT<
-    timestamp: STRING, default_spec_id: INT, selectivity: DOUBLE,
+    timestamp: STRING, default_spec_id: INT, layout_changed_ms: BIGINT, selectivity: DOUBLE,
     summary: STRUCT<{", ".join(f"{name}: BIGINT" for name in _SUMMARY)}>,
-    specs: ARRAY<STRUCT<spec_id: INT, bytes_kept: BIGINT, notes: ARRAY<STRUCT<field: STRING>>>>,
-    passes: ARRAY<STRUCT<effects: ARRAY<STRUCT<why: STRING>>>>,
+    specs: ARRAY<STRUCT<spec_id: INT, bytes_kept: BIGINT, undecided: BIGINT, notes: ARRAY<STRUCT<field: STRING>>>>,
+    passes: ARRAY<STRUCT<unit: STRING, total: BIGINT, effects: ARRAY<STRUCT<why: STRING, undecided: BIGINT>>>>,
     warnings: ARRAY<STRUCT<kind: STRING, context: STRUCT<text: STRING>>>>"""
 REPORT = f"""`report-type` STRING, `table-name` STRING, filter STRING,
     metrics STRUCT<{", ".join(f"`{name}`: STRUCT<value: BIGINT>" for name in _METRICS)}>, floeplan {_OWN}"""
@@ -184,6 +184,9 @@ def audited_columns(parsed: DataFrame) -> DataFrame:
     not_compiled = "transform(filter(floeplan.warnings, w -> w.kind = 'not-compiled'), w -> w.context.text)"
     opaque = F.regexp_replace(F.expr(f"array_join({not_compiled}, ' AND ')"), _SQL_LITERAL, "?")
     old_specs = "filter(floeplan.specs, s -> s.spec_id != floeplan.default_spec_id)"
+    # The fraction of the files of pass 2 that each conjunct leaves undecided.
+    files = "filter(floeplan.passes, p -> p.unit = 'files' AND p.total > 0)"
+    open_shares = f"flatten(transform({files}, p -> transform(p.effects, e -> e.undecided / p.total)))"
     columns = parsed.select(
         F.expr(f"coalesce({_TIME}, stored)").alias("time"),
         F.expr(f"CASE WHEN {numbers['files_kept']} IS NOT NULL THEN coalesce(`table-name`, logged_table) END").alias(
@@ -196,7 +199,12 @@ def audited_columns(parsed: DataFrame) -> DataFrame:
         F.expr(_plausible(f"aggregate({old_specs}, 0L, (sum, s) -> try_add(sum, s.bytes_kept))")).alias(
             "old_spec_bytes"
         ),
+        F.expr(f"exists({old_specs}, s -> coalesce(s.undecided, 1) > 0)").alias("old_spec_undecided"),
         F.expr("exists(floeplan.specs, s -> exists(s.notes, n -> n.field IS NOT NULL))").alias("uses_partition"),
+        F.expr(f"array_max({open_shares})").alias("undecided_ratio"),
+        F.expr("timestamp_millis(floeplan.layout_changed_ms)").alias("layout_changed"),
+        F.expr("floeplan.default_spec_id").alias("default_spec_id"),
+        F.expr("floeplan IS NULL").alias("is_foreign"),
         F.expr("flatten(transform(floeplan.passes, p -> p.effects.why))").alias("causes"),
         F.expr("coalesce(`report-type`, '') = 'commit-report'").alias("is_commit"),
     )

@@ -5,7 +5,8 @@ when the metadata that the catalog has at that time does not refer to it; a mani
 refused.
 
 - ``inspect``: what a table consists of;
-- ``doctor``: problems and their fixes; ``partition_check``: partition values that are disproven;
+- ``doctor``: problems and their fixes; ``partition_check``: partition values that are disproven; ``remedies``: what the
+  commands it recommends would do; ``coarser_spec``: the spec for a table with too many small partitions;
 - ``rewrite_manifests``: entries clustered by partition;
 - ``expire``: old snapshots, and the files that snapshots refer to; ``orphans``: unreferenced files.
 

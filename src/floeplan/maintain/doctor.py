@@ -12,24 +12,26 @@ missing-files                   error     sampled data files do not exist
 stray-deletes                   error     deletes are not in the partition of their data file: engines fail or lose them
 unreached-deletes               error     deletes do not apply to files that moved: deleted rows are back
 several-vectors                 error     a data file has more than one deletion vector: engines refuse the table
-late-equality-deletes           warning   equality deletes were added under an old spec after files were moved from it
-dangling-deletes                warning   deletes of data files that no longer exist
+late-equality-deletes           warning   equality deletes under an old spec do not delete rows that moved out of it
+dangling-deletes                warning   deletes that apply to no data file
 missing-statistics              warning   files without column bounds cannot be pruned
 filtered-without-bounds         warning   files without bounds of a column that queries filter by
-small-files                     info      many files far below the target size
-old-specs                       info      files under specs that are not the current one
+small-files                     info      many files below the target size that a rewrite merges
+over-partitioned                info      partitions far below the target size, which no rewrite can merge
+old-specs                       info      files that can be brought from older specs to the current one
 many-manifests                  info      small manifests, or partitions spread over many of them
 many-snapshots                  info      snapshots that could be expired
 ==============================  ========  ==========================================================================
 
-Rule: every finding suggests a fix, with its command where there is one. ``repair`` fixes what metadata alone can fix:
-misplaced deletes and wrong partition summaries. Fail-safe: only what is proven is reported. Only sampled data files are
-read, and delete files whose data files may have moved.
+Rule: every finding suggests a fix, with its command where there is one. A command that reduces files, manifests or
+snapshots is suggested only after its planner found something to reduce (``remedies``). ``repair`` fixes what metadata
+alone can fix: misplaced deletes and wrong partition summaries. Fail-safe: only what is proven is reported. Only sampled
+data files are read, and delete files whose data files may have moved.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -39,10 +41,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.table import StaticTable, Table
 from pyiceberg.table.refs import MAIN_BRANCH
-from pyiceberg.table.snapshots import ancestors_of
 
 from floeplan.catalog import load_table
+from floeplan.display import Displayed
+from floeplan.maintain.coarser_spec import coarser_spec
 from floeplan.maintain.partition_check import denied_by_file, denied_by_list, denied_by_rows, repair_summaries
+from floeplan.maintain.remedies import (
+    Remedy,
+    cluster_manifests,
+    expire_old_snapshots,
+    merge_small_files,
+    upgrade_old_specs,
+)
 from floeplan.maintain.rewrite_manifests import manifests_per_partition
 from floeplan.metadata.delete_index import DeleteKind
 from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns
@@ -52,9 +62,10 @@ from floeplan.predicate.stats import to_mask
 from floeplan.rewrite.plan.candidates import FileSizes
 from floeplan.rewrite.plan.options import RewriteOptions
 from floeplan.rewrite.spec_upgrade.entry_moves import DeleteCheck, RepairResult, repair_deletes
-from floeplan.snapshot.reader import SnapshotReader, branch_head
+from floeplan.snapshot.reader import SnapshotReader
 from floeplan.text import counted
 from floeplan.transaction.catalog_commit import CommitOptions
+from floeplan.transaction.dangling import dangling_deletes, dangling_deletes_of_one_file
 from floeplan.transaction.manifests import MergeOptions
 from floeplan.vectors import Mask
 
@@ -66,16 +77,17 @@ SPREAD = 4.0
 SAMPLED_FILES = 10
 """Default number of data files whose rows are compared with their partition."""
 
+REPAIR = "floeplan doctor {} --repair"
 FIXES = {
-    "wrong-summaries": "floeplan doctor {} --repair",
-    "stray-deletes": "floeplan doctor {} --repair",
-    "unreached-deletes": "floeplan doctor {} --repair",
+    "wrong-summaries": REPAIR,
+    "stray-deletes": REPAIR,
+    "unreached-deletes": REPAIR,
     "several-vectors": "floeplan rewrite {} --option delete-file-threshold=1",
     "dangling-deletes": "floeplan rewrite {}",
     "missing-statistics": "floeplan rewrite {} --option rewrite-all=true",
     "filtered-without-bounds": "floeplan rewrite {} --option rewrite-all=true",
     "small-files": "floeplan rewrite {}",
-    "old-specs": "floeplan upgrade-spec {} --dry-run",
+    "old-specs": "floeplan upgrade-spec {}",
     "many-manifests": "floeplan rewrite-manifests {}",
     "many-snapshots": "floeplan expire {}",
 }
@@ -89,7 +101,7 @@ _WARNINGS = (
     "missing-statistics",
     "filtered-without-bounds",
 )
-_INFOS = ("small-files", "old-specs", "many-manifests", "many-snapshots")
+_INFOS = ("small-files", "over-partitioned", "old-specs", "many-manifests", "many-snapshots")
 
 
 class Severity(StrEnum):
@@ -128,8 +140,8 @@ class Finding:
         return found | {"severity": self.severity.value, "examples": list(self.examples)}
 
 
-@dataclass(frozen=True, slots=True)
-class DoctorResult:
+@dataclass(frozen=True, slots=True, repr=False)
+class DoctorResult(Displayed):
     """The findings, after the repair if one was requested."""
 
     findings: tuple[Finding, ...]
@@ -160,7 +172,8 @@ def doctor(
 
     Args:
         table: The table, or its name.
-        repair: Move misplaced deletes to the partition of their data, and rewrite wrong summaries.
+        repair: Record misplaced deletes in the partition of their data, and late equality deletes where the rows are
+            that they are proven to be meant for; rewrite wrong summaries.
         branch: The branch.
         sample: Data files whose rows are compared with their partition; 0 reads metadata only.
         filtered: Columns that queries filter by and that should have bounds.
@@ -170,11 +183,13 @@ def doctor(
     repaired, manifests = None, 0
     if repair:
         manifests = repair_summaries(loaded, branch=branch, options=commit)
-        repaired = repair_deletes(loaded.refresh() if manifests else loaded, branch=branch, options=commit)
+        newest = loaded.refresh() if manifests else loaded
+        repaired = repair_deletes(newest, branch=branch, late=True, options=commit)
         loaded = loaded.catalog.load_table(loaded.name())
-    name = loaded.metadata_location if isinstance(loaded, StaticTable) else ".".join(loaded.name())
     found = _findings(loaded, branch, sample, filtered)
-    with_fixes = (replace(one, fix=FIXES[one.kind].format(name)) if one.kind in FIXES else one for one in found)
+    name = _name(loaded)
+    fixes = {kind: fix.format(name) for kind, fix in FIXES.items()}
+    with_fixes = (replace(one, fix=one.fix or fixes.get(one.kind)) for one in found)
     return DoctorResult(tuple(with_fixes), repaired, manifests)
 
 
@@ -199,9 +214,9 @@ def _findings(table: Table, branch: str, sample: int, filtered: Sequence[str]) -
     head = replace(whole, manifests=whole.manifests.take(np.flatnonzero(known)))
     data = head.entries(head.manifest_rows(DATA), EntryColumns(frozenset({"lower_bounds"})))
     yield from _partitions(head, data, table, branch, sample)
-    yield from _deletes(head, branch)
-    yield from _statistics_and_sizes(head, data, filtered)
-    yield from _manifests_and_snapshots(head, data)
+    yield from _deletes(head, _name(table))
+    yield from _statistics_and_sizes(head, data, table, branch, filtered)
+    yield from _manifests_and_snapshots(head, data, table, branch)
 
 
 def _partitions(head: SnapshotReader, data: EntriesTable, table: Table, branch: str, sample: int) -> Iterator[Finding]:
@@ -222,10 +237,10 @@ def _partitions(head: SnapshotReader, data: EntriesTable, table: Table, branch: 
     yield from _per_spec("missing-files", entries, _among(entries, missing_paths), text)
 
 
-def _deletes(head: SnapshotReader, branch: str) -> Iterator[Finding]:
+def _deletes(head: SnapshotReader, name: str) -> Iterator[Finding]:
     """Deletes that do not apply to the rows they were written for."""
     check = DeleteCheck.of(head)
-    deletes, metadata = check.misplaced.deletes, head.metadata
+    deletes = check.misplaced.deletes
 
     def found(kind: str, mask: Mask, text: str) -> Iterator[Finding]:
         return _per_spec(kind, deletes.entries, mask, text, "delete file")
@@ -237,32 +252,45 @@ def _deletes(head: SnapshotReader, branch: str) -> Iterator[Finding]:
     yield from found("unreached-deletes", unreached, "do not apply to data files that moved: run doctor with --repair")
     several = _repeated(deletes.entries.delete_targets(), deletes.kinds == DeleteKind.VECTOR)
     yield from found("several-vectors", several, "reference data files that already have one: rewrite those files")
-    # A writer that had loaded the table before a spec upgrade may still commit equality deletes to the old spec. They
-    # apply within their spec and partition only, so not to the files that the upgrade moved.
-    newest = branch_head(metadata, branch)
-    upgrades = [
-        snapshot.sequence_number or 0
-        for snapshot in ancestors_of(None if newest is None else metadata.snapshot_by_id(newest), metadata)
-        if snapshot.summary is not None
-        and snapshot.summary.additional_properties.get("floeplan.operation") == "upgrade-spec"
-    ]
-    late = (deletes.kinds == DeleteKind.EQUALITY_PARTITION) & (deletes.entries.spec_id != metadata.default_spec_id)
-    late &= deletes.entries.sequence_number > min(upgrades, default=2**62)
-    text = "were added under an old spec after files were moved from it and do not apply to those: check their rows"
-    yield from found("late-equality-deletes", late, text)
-    text = "reference data files that no longer exist: rewrite removes them"
-    yield from found("dangling-deletes", check.misplaced.dangling, text)
+    yield from _late_deletes(check, name)
+    for entries in (dangling_deletes(head, by_keys=True), dangling_deletes_of_one_file(head)):
+        every = np.ones(len(entries), dtype=np.bool_)
+        yield from _per_spec("dangling-deletes", entries, every, "apply to no data file: run rewrite", "delete file")
 
 
-def _statistics_and_sizes(head: SnapshotReader, data: EntriesTable, filtered: Sequence[str]) -> Iterator[Finding]:
-    """Files that cannot be pruned, small files, and files under old specs."""
+def _late_deletes(check: DeleteCheck, name: str) -> Iterator[Finding]:
+    """Equality deletes that a writer added under an old spec after rows had moved out of it."""
+    late, entries = check.late, check.misplaced.deletes.entries
+    text = "were added under an old spec after rows were moved out of it"
+    spec_ids, doubles = entries.spec_id[late.delete_rows], late.doubled > 0
+    for chosen, what, fix in (
+        (doubles & late.repairable, "and do not delete {} that moved: run doctor with --repair", REPAIR.format(name)),
+        (doubles & ~late.repairable, "and do not delete {} that moved: delete those rows", None),
+        (late.doubled < 0, "and may not delete rows that moved: check their rows", None),
+    ):
+        for spec_id in np.unique(spec_ids[chosen]).tolist():
+            some, mask = chosen & (spec_ids == spec_id), np.zeros(len(entries), dtype=np.bool_)
+            mask[late.delete_rows[some]] = True
+            means = f"{text} {what.format(counted(int(late.doubled[some].sum()), 'row'))}"
+            for finding in _per_spec("late-equality-deletes", entries, mask, means, "delete file"):
+                yield replace(finding, fix=fix)
+
+
+def _statistics_and_sizes(
+    head: SnapshotReader, data: EntriesTable, table: Table, branch: str, filtered: Sequence[str]
+) -> Iterator[Finding]:
+    """Files that cannot be pruned, small files and partitions, and files under old specs."""
     bare = to_mask(pc.equal(pc.fill_null(pc.list_value_length(data.array("lower_bounds")), 0), 0))
     yield from _per_spec("missing-statistics", data, bare, "have no column bounds and cannot be pruned")
     small = data.ints("file_size_in_bytes") < FileSizes.of(RewriteOptions(), head.metadata.properties).smallest
     if np.count_nonzero(small) >= MANY_SMALL_FILES:
-        yield from _per_spec("small-files", data, small, "are below the target size: run rewrite")
-    old = data.spec_id != head.metadata.default_spec_id
-    yield from _per_spec("old-specs", data, old, "are under an old spec: run upgrade-spec")
+        yield from _remedies("small-files", merge_small_files(table, branch, MANY_SMALL_FILES, _SHOWN))
+    coarser = coarser_spec(head.metadata, head.union, data)
+    if coarser is not None:
+        found = _finding("over-partitioned", coarser.message, head.metadata.default_spec_id, coarser.files[0])
+        yield replace(found, fix=coarser.command(_name(table)))
+    if (data.spec_id != head.metadata.default_spec_id).any():
+        yield from _remedies("old-specs", upgrade_old_specs(head, _SHOWN))
     names = Names(head.metadata.schema(), False)
     for name in filtered:
         key = names.find_dotted(name).field_id
@@ -274,21 +302,26 @@ def _statistics_and_sizes(head: SnapshotReader, data: EntriesTable, filtered: Se
         yield from _per_spec("filtered-without-bounds", entries, bare, text)
 
 
-def _manifests_and_snapshots(head: SnapshotReader, data: EntriesTable) -> Iterator[Finding]:
+def _manifests_and_snapshots(head: SnapshotReader, data: EntriesTable, table: Table, branch: str) -> Iterator[Finding]:
     """Metadata that maintenance would reduce."""
     rows = head.manifest_rows(DATA)
     options = MergeOptions.of(head.metadata.properties)
     small = int(np.count_nonzero(head.manifests.length[rows] < options.target_bytes // 4))
     partitions, spread = manifests_per_partition(head, data, data.ints("manifest"))
     if spread >= SPREAD or small >= max(options.min_count, 2 * partitions):
-        text = (
-            f"{counted(len(rows), 'manifest')}, {small:,} of them small, and a partition is in {spread:.1f} of them: "
-            "run rewrite-manifests"
-        )
-        yield _finding("many-manifests", text, files=len(rows))
-    snapshots = len(head.metadata.snapshots)
-    if snapshots >= MANY_SNAPSHOTS:
-        yield _finding("many-snapshots", f"{counted(snapshots, 'snapshot')} are kept: run expire")
+        yield from _remedies("many-manifests", cluster_manifests(table, branch))
+    if len(head.metadata.snapshots) >= MANY_SNAPSHOTS:
+        yield from _remedies("many-snapshots", expire_old_snapshots(table))
+
+
+def _remedies(kind: str, remedies: Iterable[Remedy]) -> Iterator[Finding]:
+    """A finding for everything that a command would do."""
+    for one in remedies:
+        yield _finding(kind, one.message, one.spec_id, one.files, one.examples)
+
+
+def _name(table: Table) -> str:
+    return table.metadata_location if isinstance(table, StaticTable) else ".".join(table.name())
 
 
 def _finding(

@@ -1,8 +1,8 @@
 """``expire_snapshots``: expire old snapshots, and delete the files that only they refer to.
 
 Rule: a branch keeps its snapshots that are newer than the limit, and at least ``retain_last``. A tag keeps its
-snapshot, and a snapshot that no branch or tag refers to is kept while it is newer than the limit. A branch or tag
-with limits of its own uses those; ``main`` is never dropped.
+snapshot, and a snapshot that no branch or tag refers to is kept while it is newer than the limit. A branch or tag with
+its own limits uses those; ``main`` is never dropped.
 
 Fail-safe: nothing expires while the manifest list of a remaining snapshot may be truncated: older snapshots have what
 it lost. The catalog commits the expiry first; only then are files deleted: those of the expired snapshots that no
@@ -29,6 +29,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot, ancestors_of
 from pyiceberg.table.update import (
+    RemovePartitionStatisticsUpdate,
     RemoveSnapshotRefUpdate,
     RemoveSnapshotsUpdate,
     TableUpdate,
@@ -36,6 +37,7 @@ from pyiceberg.table.update import (
 )
 
 from floeplan.catalog import load_table
+from floeplan.display import Displayed
 from floeplan.errors import FloeplanError, InvalidOptionError, UnsupportedError
 from floeplan.metadata.files import TableFiles, TableLocations
 from floeplan.metadata.manifests.entries import EntryColumns
@@ -48,8 +50,8 @@ from floeplan.transaction.catalog_commit import CatalogCommit, CommitOptions, Up
 from floeplan.transaction.refs import table_and_ref
 
 
-@dataclass(frozen=True, slots=True)
-class ExpireResult:
+@dataclass(frozen=True, slots=True, repr=False)
+class ExpireResult(Displayed):
     """What expired and was deleted, or would be.
 
     Attributes:
@@ -118,7 +120,7 @@ def expire_snapshots(
         locations = TableLocations.of(loaded.metadata)
         return _result(expiry, len(kept), files, tuple(filter(locations.hold, chain(*files.values()))), dry_run=True)
     if expiry.snapshot_ids and not trust_lists:
-        SnapshotFiles.of(kept, loaded.io, trust_lists=False)  # refuses lists that may be truncated
+        SnapshotFiles.of(loaded, kept, trust_lists=False)  # refuses lists that may be truncated
     update = _ExpireUpdate(rule)
     committed = CatalogCommit(loaded, update, commit or CommitOptions()).run()
     before, expiry = update.proposed[-1]
@@ -135,6 +137,12 @@ def expire_snapshots(
         ) from error
     removed = TableFiles.of(committed).remove(chain(*files.values()))
     return _result(expiry, len(kept), files, removed, dry_run=False)
+
+
+def snapshots_to_expire(table: Table) -> int:
+    """How many snapshots would expire now, by the table's own settings; reads no file."""
+    refuse_shared_files(table.metadata, "expire snapshots")
+    return len(_Rule(int(time.time() * 1000), None, None).apply(table.metadata).snapshot_ids)
 
 
 def _result(
@@ -206,7 +214,7 @@ class _Rule:
             own_limit = limit if ref.max_snapshot_age_ms is None else self.now_ms - ref.max_snapshot_age_ms
             young = next((at for at, s in enumerate(lineage) if s.timestamp_ms < own_limit), len(lineage))
             kept |= {ancestor.snapshot_id for ancestor in lineage[: max(young, least)]}
-        # Snapshots that no branch leads to, such as staged ones, are kept while they are young.
+        # Snapshots that no branch contains, such as staged ones, are kept while they are newer than the limit.
         for snapshot in metadata.snapshots:
             if snapshot.snapshot_id not in on_branches and snapshot.timestamp_ms >= limit:
                 kept.add(snapshot.snapshot_id)
@@ -243,6 +251,10 @@ class _ExpireUpdate:
         drops = [RemoveSnapshotRefUpdate.model_validate({"ref-name": name}) for name in expiry.refs]
         updates: list[TableUpdate] = [*drops]
         if expiry.snapshot_ids:
+            # PyIceberg drops the statistics of a removed snapshot, but not its partition statistics.
+            left = {snapshot.snapshot_id for snapshot in metadata.snapshots} - expiry.snapshot_ids
+            gone = sorted({one.snapshot_id for one in metadata.partition_statistics} - left)
+            updates += [RemovePartitionStatisticsUpdate.model_validate({"snapshot-id": at}) for at in gone]
             ids = {"snapshot-ids": sorted(expiry.snapshot_ids)}
             updates.append(RemoveSnapshotsUpdate.model_validate(ids))
         return tuple(updates), tuple(requirements)
@@ -256,7 +268,7 @@ class _ExpireUpdate:
 
 
 class _AssertSameRefs(ValidatableTableRequirement):
-    """No branch or tag was created meanwhile: it may lead to a snapshot that is about to expire."""
+    """No branch or tag was created concurrently: it may refer to a snapshot that is about to expire."""
 
     type: Literal["assert-same-refs"] = "assert-same-refs"
     names: list[str]
@@ -269,10 +281,10 @@ class _AssertSameRefs(ValidatableTableRequirement):
 def _files_to_delete(
     table: Table, before: TableMetadata, expiry: _Expiry, kept: list[Snapshot], *, trust_lists: bool
 ) -> dict[str, list[str]]:
-    """The files that only expired snapshots refer to, by what they are."""
+    """The files that only expired snapshots refer to, by kind."""
     expired = [snapshot for snapshot in before.snapshots if snapshot.snapshot_id in expiry.snapshot_ids]
-    staying = SnapshotFiles.of(kept if expired else (), table.io, trust_lists=trust_lists)
-    leaving = SnapshotFiles.of(expired, table.io, trust_lists=True).without(staying)
+    staying = SnapshotFiles.of(table, kept if expired else (), trust_lists=trust_lists)
+    leaving = SnapshotFiles.of(table, expired, trust_lists=True).without(staying)
     content = leaving.content(before, table.io, live=True)
     needed = staying.content(table.metadata, table.io, live=True)
     statistics = {
@@ -305,8 +317,8 @@ class SnapshotFiles:
     manifests: ManifestListTable
 
     @classmethod
-    def of(cls, snapshots: Iterable[Snapshot], io: FileIO, *, trust_lists: bool) -> SnapshotFiles:
-        """The manifest lists and manifests of snapshots.
+    def of(cls, table: Table, snapshots: Iterable[Snapshot], *, trust_lists: bool) -> SnapshotFiles:
+        """The manifest lists and manifests of snapshots of a table.
 
         Raises:
             CorruptMetadataError: A list that is not trusted has fewer files than its snapshot counts.
@@ -314,7 +326,8 @@ class SnapshotFiles:
         by_location = {snapshot.manifest_list: snapshot for snapshot in snapshots}
         locations = sorted(by_location)
         risk = None if trust_lists else "files that it does not list would be deleted"
-        lists = read_manifest_lists([by_location[location] for location in locations], io, risk=risk)
+        chosen = [by_location[location] for location in locations]
+        lists = read_manifest_lists(chosen, table.io, table_location=table.metadata.location, risk=risk)
         listed = concat_manifest_lists(lists) if lists else ManifestListTable.empty()
         first = np.unique(listed.path.dictionary_encode().indices.to_numpy(), return_index=True)[1]
         return cls(frozenset(locations), listed.take(np.sort(first)))
@@ -338,9 +351,9 @@ class SnapshotFiles:
 
 
 def reachable_files(table: Table, *, trust_lists: bool) -> pa.Array:
-    """Every file that a table, as it was loaded, refers to: in its snapshots or directly in its metadata."""
+    """Every file that the loaded table refers to, in its snapshots or directly in its metadata."""
     metadata = table.metadata
-    files = SnapshotFiles.of(metadata.snapshots, table.io, trust_lists=trust_lists)
+    files = SnapshotFiles.of(table, metadata.snapshots, trust_lists=trust_lists)
     named = {table.metadata_location, *(entry.metadata_file for entry in metadata.metadata_log)}
     named |= {one.statistics_path for one in (*metadata.statistics, *metadata.partition_statistics)}
     content = files.content(metadata, table.io, live=False)

@@ -24,7 +24,8 @@ from pyarrow.fs import FileSelector, FileSystem, FileType
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import StaticTable, Table
 
-from floeplan.catalog import load_table
+from floeplan.catalog import DeferredFileIO, load_table
+from floeplan.display import Displayed
 from floeplan.errors import CorruptMetadataError, InvalidOptionError, UnsupportedError
 from floeplan.maintain.expire import reachable_files, refuse_shared_files
 from floeplan.metadata.files import Location, TableFiles, TableLocations, writing
@@ -33,8 +34,8 @@ AGE_GUARD = timedelta(days=3)
 LEAST_AGE = timedelta(days=1)
 
 
-@dataclass(frozen=True, slots=True)
-class OrphansResult:
+@dataclass(frozen=True, slots=True, repr=False)
+class OrphansResult(Displayed):
     """What was found and deleted, or would be.
 
     Attributes:
@@ -91,7 +92,7 @@ def remove_orphans(
         )
     loaded = load_table(table)
     refuse_shared_files(loaded.metadata, "remove orphans")
-    # Listed first, loaded after that: what is committed in between is reachable.
+    # Listed first, loaded after that: files committed in between are reachable.
     listed = _listed(loaded)
     newest = loaded if isinstance(loaded, StaticTable) else loaded.catalog.load_table(loaded.name())
     reachable = {Location.parse(path) for path in reachable_files(newest, trust_lists=trust_lists).to_pylist()}
@@ -141,7 +142,7 @@ def _listed(table: Table) -> Mapping[Location, _Listed]:
         inside = info.path.removeprefix(folder.rstrip("/") + "/")
         if info.type is not FileType.File or inside == info.path:
             continue
-        # Names that others keep for themselves begin with a dot or an underscore; so may the folder of a partition.
+        # Hidden names begin with a dot or an underscore; so may partition folders.
         *folders, name = inside.split("/")
         if name == "version-hint.text" or any(
             part.startswith((".", "_")) and "=" not in part for part in (*folders, name)
@@ -155,7 +156,7 @@ def _listed(table: Table) -> Mapping[Location, _Listed]:
 
 
 def _earlier_clock(table: Table) -> float:
-    """This machine's time or the store's: a clock that is ahead would make files of commits under way look old."""
+    """The earlier of this machine's and the store's time: with a later one, files of running commits could look old."""
     home = table.metadata.location.rstrip("/")
     system, folder = _file_system(table, home)
     probe = f"{folder.rstrip('/')}/.floeplan-{uuid.uuid4()}"
@@ -170,11 +171,12 @@ def _earlier_clock(table: Table) -> float:
 
 
 def _file_system(table: Table, home: str) -> tuple[FileSystem, str]:
-    if not isinstance(table.io, PyArrowFileIO):
+    io = table.io.chosen if isinstance(table.io, DeferredFileIO) else table.io
+    if not isinstance(io, PyArrowFileIO):
         raise UnsupportedError(
-            f"{type(table.io).__name__} cannot list files: set py-io-impl to {PyArrowFileIO.__module__}."
+            f"{type(io).__name__} cannot list files: set py-io-impl to {PyArrowFileIO.__module__}."
             f"{PyArrowFileIO.__name__}",
             context={"location": home},
         )
-    scheme, authority, path = PyArrowFileIO.parse_location(home, table.io.properties)
-    return table.io.fs_by_scheme(scheme, authority), path
+    scheme, authority, path = PyArrowFileIO.parse_location(home, io.properties)
+    return io.fs_by_scheme(scheme, authority), path

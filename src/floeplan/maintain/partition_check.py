@@ -7,7 +7,7 @@
 ==================  ==================================================================================================
 
 Fail-safe: only what is proven is reported. Time units before 1970 may be off by one, as some writers store them; UUIDs
-are not compared with summaries, whose order differs between writers; rows are read of files only that can be read.
+are not compared with summaries, whose order differs between writers; unreadable files are not sampled.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def denied_by_rows(table: Table, branch: str, files: int) -> tuple[list[str], li
     try:
         plan = plan_scan(table, ref=branch, options=ScanOptions(footers=False, report=False))
     except CorruptError:
-        return denied, missing  # what is wrong there has findings of its own
+        return denied, missing  # those have their own findings
     entries, columns = plan.files.entries, plan.files.entries.partition_columns()
     union, schema = UnionPartitionType.of_table(table.metadata), table.metadata.schema()
     files_of_table = FileRows(TableRows.of(table, schema))

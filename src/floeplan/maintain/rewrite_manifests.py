@@ -13,10 +13,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH
 
 from floeplan.catalog import load_table
+from floeplan.display import Displayed
 from floeplan.errors import InvalidOptionError
 from floeplan.metadata.manifests.entries import WHOLE, EntriesTable, EntryColumns, concat_entries
 from floeplan.metadata.manifests.manifest_list import DATA, DELETES
@@ -29,6 +32,7 @@ from floeplan.transaction.manifests import MergeOptions
 from floeplan.transaction.move_entries import EntryMove, move_entries
 from floeplan.vectors import Ints
 
+_SAMPLED = 1000
 LEAST_ENTRIES = 50
 """Entries of a manifest below which neighbouring partitions share one."""
 
@@ -45,6 +49,10 @@ class SpecManifests:
         manifests_after: Manifests that hold them now.
         overlap_before: Average manifests per partition before.
         overlap_after: Average manifests per partition after.
+        opened_before: Average manifests that pass 1 opened for a filter on one partition, by their summaries.
+        opened_after: The same after.
+        read_before: Average entries in these manifests before.
+        read_after: The same after.
     """
 
     spec_id: int
@@ -54,14 +62,18 @@ class SpecManifests:
     manifests_after: int
     overlap_before: float
     overlap_after: float
+    opened_before: float
+    opened_after: float
+    read_before: float
+    read_after: float
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON document."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
-@dataclass(frozen=True, slots=True)
-class RewriteManifestsResult:
+@dataclass(frozen=True, slots=True, repr=False)
+class RewriteManifestsResult(Displayed):
     """Manifests before and after, and the snapshot; none when nothing was rewritten."""
 
     manifests_before: int
@@ -70,6 +82,19 @@ class RewriteManifestsResult:
     specs: tuple[SpecManifests, ...]
     snapshot_id: int | None
     dry_run: bool = False
+
+    @property
+    def gain(self) -> str:
+        """What pass 1 of planning gains: what a filter on one partition opens, weighted by the entries of the specs."""
+        weight = max(1, sum(one.entries for one in self.specs))
+
+        def average(name: str) -> float:
+            return float(sum(getattr(one, name) * one.entries for one in self.specs)) / weight
+
+        after, before = (
+            f"{average(f'opened_{when}'):.1f} ({average(f'read_{when}'):,.0f} entries)" for when in ("after", "before")
+        )
+        return f"a filter on one partition opens {after} instead of {before}"
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON document."""
@@ -165,15 +190,22 @@ def _group(head: SnapshotReader, rows: Ints, least_entries: int) -> _Group:
     target = MergeOptions.of(head.metadata.properties).target_bytes
     most = max(1, min(MOST_MANIFESTS, -(-len(entries) // least_entries)))
     parts = Clustering(head.union, target // each, most).manifests(entries)
-    now = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    clustered = concat_entries(parts, head.union)
+    before, now = entries.ints("manifest"), np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    opened_before, read_before = manifests_opened(head, entries, before)
+    opened_after, read_after = manifests_opened(head, clustered, now)
     report = SpecManifests(
         spec_id=int(head.manifests.spec_id[rows[0]]),
         content="data" if head.manifests.content[rows[0]] == DATA else "deletes",
         entries=len(entries),
         manifests_before=len(rows),
         manifests_after=len(parts),
-        overlap_before=round(manifests_per_partition(head, entries, entries.ints("manifest"))[1], 3),
-        overlap_after=round(manifests_per_partition(head, concat_entries(parts, head.union), now)[1], 3),
+        overlap_before=round(manifests_per_partition(head, entries, before)[1], 3),
+        overlap_after=round(manifests_per_partition(head, clustered, now)[1], 3),
+        opened_before=round(opened_before, 3),
+        opened_after=round(opened_after, 3),
+        read_before=round(read_before, 3),
+        read_after=round(read_after, 3),
     )
     return _Group(rows, entries, parts, report)
 
@@ -184,3 +216,31 @@ def manifests_per_partition(head: SnapshotReader, entries: EntriesTable, manifes
     partitions = len(np.unique(codes))
     pairs = int(np.unique(np.stack([codes, manifest]), axis=1).shape[1])
     return partitions, pairs / max(1, partitions)
+
+
+def manifests_opened(head: SnapshotReader, entries: EntriesTable, manifest: Ints) -> tuple[float, float]:
+    """The average number of manifests whose partition summaries admit a partition, and of the entries in them.
+
+    A summary is a range per field, so a manifest of neighbouring partitions may admit one that it does not contain.
+    At most ``_SAMPLED`` partitions are counted.
+    """
+    if not len(entries):
+        return 0.0, 0.0
+    codes = partition_codes(head.union, entries.spec_id, entries.partition_columns())
+    first = np.unique(codes, return_index=True)[1]
+    sampled = first[np.linspace(0, len(first) - 1, min(len(first), _SAMPLED)).astype(np.int64)]
+    manifests = np.unique(manifest, return_inverse=True)[1]
+    admits = np.ones((len(sampled), int(manifests.max()) + 1), dtype=np.bool_)
+    for column in entries.partition_columns().values():
+        if pa.types.is_null(column.type):
+            continue
+        # Ranks in the order of the values; nulls have a flag of their own in a summary.
+        ranks = pc.rank(column, tiebreaker="dense").to_numpy().astype(np.int64)
+        null = column.is_null().to_numpy(zero_copy_only=False)
+        lowest, highest = np.full(admits.shape[1], len(ranks) + 1), np.full(admits.shape[1], -1)
+        np.minimum.at(lowest, manifests[~null], ranks[~null])
+        np.maximum.at(highest, manifests[~null], ranks[~null])
+        has_null = np.bincount(manifests[null], minlength=admits.shape[1]) > 0
+        own = ranks[sampled, None]
+        admits &= np.where(null[sampled, None], has_null, (lowest <= own) & (own <= highest))
+    return float(admits.sum(axis=1).mean()), float((admits @ np.bincount(manifests)).mean())

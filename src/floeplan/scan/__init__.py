@@ -6,11 +6,12 @@ Fail-safe: what cannot be proven absent is read. A footer that cannot be used ke
 
 Reading order:
 
-- ``plan``: ``plan_scan`` runs the passes and returns a ``ScanPlan``.
+- ``plan``: ``plan_scan`` runs the passes and returns a ``ScanPlan``. ``footers``: the third pass.
 - ``model``: ``ScanOptions``; ``PlannedFiles``, the kept files as columns, each a ``FileScan`` when accessed.
 - ``planned_scan``: the data of a plan and its numbers, in total, per pass and per partition spec.
 - ``read``: reads the rows of a plan; ``file_rows`` one file, ``delete_files`` its deletes, ``projection`` its columns.
-- ``explain``: the pruning pyramid and advice as text.
+- ``stream``: the same as a stream of batches, for limits and for other engines.
+- ``explain``: the pruning pyramid and advice as text; ``why``: what keeps or drops one file.
 - ``incremental``: appends and row changes between two snapshots.
 - ``report``: Iceberg scan reports, with the predicate as Iceberg expression JSON.
 

@@ -142,14 +142,22 @@ class OpenFile:
 
     def read(self, schema: Schema, selection: RowSelection) -> tuple[pa.Table, Mask]:
         """These rows in the columns of a schema, and which of them no equality delete removes."""
+        found, matched = self.matched(schema, selection)
+        live = np.ones(selection.row_count, dtype=np.bool_)
+        for deleted in matched:
+            live &= ~deleted
+        return found, live
+
+    def matched(self, schema: Schema, selection: RowSelection) -> tuple[pa.Table, list[Mask]]:
+        """These rows in the columns of a schema, and for each equality delete which of them it removes."""
         keys = [(delete, self._key_schemas(delete)) for delete in self.file.deletes if delete.kind in EQUALITY]
         path, rows, constants = self.file.path, selection.row_count, self.file.constants
         stored = self._read_stored([schema, *chain.from_iterable(schemas for _, schemas in keys)], selection)
-        live = np.ones(rows, dtype=np.bool_)
-        for delete, schemas in keys:
-            row_keys = key_columns(stored, schemas, constants, path, rows)
-            live &= ~matches_any(row_keys, self._deletes.keys(delete, schemas))
-        return project(stored, schema, constants, path, rows), live
+        matched = [
+            matches_any(key_columns(stored, schemas, constants, path, rows), self._deletes.keys(delete, schemas))
+            for delete, schemas in keys
+        ]
+        return project(stored, schema, constants, path, rows), matched
 
     def _read_stored(self, schemas: Sequence[Schema], selection: RowSelection) -> pa.Table:
         """The stored columns that these schemas need."""

@@ -5,6 +5,9 @@ files that append snapshots added, even if they were removed later. *Changes* co
 file by file: rows of an added file are inserted, rows of a removed file are deleted, and in a file whose deletes
 changed, exactly the rows that became deleted or live. REPLACE snapshots do not change rows and are skipped.
 
+Without a first snapshot both start with all rows of the oldest snapshot that is left. For a table whose snapshots never
+expired these are the rows of its first append; otherwise they include the rows of the expired snapshots.
+
 Fail-safe: a chain that does not reach the first snapshot is an error; guessing would lose or repeat rows. Rows are
 read with the table's current schema.
 """
@@ -32,8 +35,9 @@ from floeplan.predicate.stats import to_mask
 from floeplan.scan.model import FileScan, PlannedFiles, ScanOptions
 from floeplan.scan.plan import ScanPlan, plan_scan, planned_files
 from floeplan.scan.planned_scan import Totals, summarise
-from floeplan.snapshot.passes import Predicate, ScanDeletes, evaluate_files, evaluate_manifests
-from floeplan.snapshot.reader import ScanTarget, read_manifest_lists, resolve_target, select
+from floeplan.snapshot.effects import Predicate
+from floeplan.snapshot.passes import ScanDeletes, evaluate_files, evaluate_manifests
+from floeplan.snapshot.reader import ScanTarget, SnapshotReader, read_manifest_lists, resolve_target, select
 
 _NAMES = frozenset({"key_metadata", "first_row_id", "sort_order_id", "snapshot_id"})
 
@@ -41,7 +45,7 @@ _NAMES = frozenset({"key_metadata", "first_row_id", "sort_order_id", "snapshot_i
 def snapshots_between(table: Table, after: int | None, until: int | None) -> list[Snapshot]:
     """The snapshots after one, up to and including another (the current one when not given), oldest first.
 
-    Without ``after`` the chain goes back to the beginning.
+    Without ``after`` the chain goes back to the oldest snapshot that has not expired.
     """
     known = {snapshot.snapshot_id: snapshot for snapshot in table.metadata.snapshots}
     last = table.metadata.current_snapshot_id if until is None else until
@@ -52,7 +56,8 @@ def snapshots_between(table: Table, after: int | None, until: int | None) -> lis
     while at is not None and at != after and at in known:
         chain.append(known[at])
         at = known[at].parent_snapshot_id
-    if at != after:
+    # An expired parent stays in the metadata with some engines, and is removed from it with others.
+    if at != after and after is not None:
         raise BadInputError(
             f"snapshot {after} is not an ancestor of snapshot {last}, or the snapshots between them have expired; "
             "start from a snapshot that `floeplan inspect` lists",
@@ -68,7 +73,10 @@ def plan_appends(
     where: PredicateSource | None = None,
     columns: Sequence[str] | None = None,
 ) -> ScanPlan:
-    """Plan the rows that append snapshots added after one snapshot, up to and including another."""
+    """Plan the rows that append snapshots added after one snapshot, up to and including another.
+
+    Without ``after``, all rows of the oldest snapshot come first.
+    """
     started = time.perf_counter()
     chain = snapshots_between(table, after, until)
     schema = table.schema()
@@ -77,18 +85,25 @@ def plan_appends(
     projected = schema if columns is None else select(schema, columns)
     union = UnionPartitionType.of_table(table.metadata)
     predicate = Predicate(compiled.predicate, predicate_columns(compiled.predicate), union)
-    # The data manifests that each append snapshot wrote itself.
-    appends = [s for s in chain if s.summary is not None and s.summary.operation is Operation.APPEND]
-    added = [ManifestListTable.empty()]
-    for snapshot, listed in zip(appends, read_manifest_lists(appends, table.io), strict=True):
-        own = (listed.content == DATA) & (listed.added_snapshot_id == snapshot.snapshot_id)
-        added.append(listed.take(np.flatnonzero(own)))
-    manifests = concat_manifest_lists(added)
+    # All data manifests of the oldest snapshot, then those that each append snapshot wrote itself.
+    oldest = chain[:1] if after is None else []
+    appends = [s for s in chain[len(oldest) :] if s.summary is not None and s.summary.operation is Operation.APPEND]
+    chosen = [*oldest, *appends]
+    lists = read_manifest_lists(chosen, table.io, table_location=table.metadata.location)
+    listed = [ManifestListTable.empty()]
+    for snapshot, list_ in zip(chosen, lists, strict=True):
+        own = snapshot in oldest or list_.added_snapshot_id == snapshot.snapshot_id
+        listed.append(list_.take(np.flatnonzero((list_.content == DATA) & own)))
+    manifests = concat_manifest_lists(listed)
+    # Deletes of the oldest snapshot; by their sequence numbers they apply to no file that was appended later.
+    deletes = SnapshotReader.open(table, oldest[0]).deletes() if oldest else ScanDeletes.none(union)
     keep = evaluate_manifests(predicate, manifests).tri.keep
-    entry_columns = EntryColumns(_NAMES, stats=frozenset(predicate.columns))
+    entry_columns = EntryColumns(_NAMES, stats=frozenset(predicate.columns) | deletes.key_columns)
     entries = EntriesCache().read_entries(manifests, union, entry_columns, rows=np.flatnonzero(keep), io=table.io)
-    evaluated = evaluate_files(predicate, entries.filter(entries.status == Status.ADDED))
-    files = planned_files(target, predicate, evaluated, ScanDeletes.none(union), {})
+    in_oldest = entries.ints("manifest") < (len(listed[1]) if oldest else 0)
+    wanted = np.where(in_oldest, entries.status != Status.DELETED, entries.status == Status.ADDED)
+    evaluated = evaluate_files(predicate, entries.filter(wanted))
+    files = planned_files(target, predicate, evaluated, deletes, {})
     totals = Totals(target, manifests, keep, union, compiled, None, False, None)
     summary = summarise(totals, files, (time.perf_counter() - started) * 1000)
     return ScanPlan(target, compiled, projected, files, summary, totals, (), ())
@@ -107,14 +122,18 @@ class FileChange:
 def plan_changes(
     table: Table, after: int | None, until: int | None = None, where: PredicateSource | None = None
 ) -> list[FileChange]:
-    """The files whose rows changed after one snapshot, up to and including another, in commit order."""
+    """The files whose rows changed after one snapshot, up to and including another, in commit order.
+
+    Without ``after``, all rows of the oldest snapshot are inserted first.
+    """
     changes: list[FileChange] = []
     chain = snapshots_between(table, after, until)
+    oldest = chain[:1] if after is None else []
     # A replace snapshot has the same rows in other files.
-    chain = [s for s in chain if s.summary is None or s.summary.operation is not Operation.REPLACE]
-    for ordinal, snapshot in enumerate(chain):
+    changing = [s for s in chain if s.summary is None or s.summary.operation is not Operation.REPLACE or s in oldest]
+    for ordinal, snapshot in enumerate(changing):
         files = []
-        for at in (snapshot.parent_snapshot_id, snapshot.snapshot_id):
+        for at in (None if snapshot in oldest else snapshot.parent_snapshot_id, snapshot.snapshot_id):
             # As the current snapshot of a copy of the table, it is planned with the current schema.
             metadata = table.metadata.model_copy(update={"current_snapshot_id": at})
             past = Table(table.name(), metadata, table.metadata_location, table.io, table.catalog)
@@ -125,7 +144,7 @@ def plan_changes(
 
 
 def _changed(old: PlannedFiles, new: PlannedFiles) -> Iterator[tuple[FileScan | None, FileScan | None]]:
-    """Each file that went, came, or whose deletes changed: before and after."""
+    """Each file that was removed, added, or whose deletes changed: before and after."""
     went = ~to_mask(pc.is_in(old.entries.path, value_set=new.entries.path))
     came = ~to_mask(pc.is_in(new.entries.path, value_set=old.entries.path))
     yield from ((old[int(row)], None) for row in np.flatnonzero(went))

@@ -1,39 +1,53 @@
 """The files of a plan, and the options of planning.
 
 A plan is columnar: the kept entries, their deletes, residuals and row groups. ``PlannedFiles`` creates a ``FileScan``
-per file only when it is accessed, so a plan of 400,000 files costs no Python object per file.
+per file only when it is accessed, so a plan of 400,000 files costs no Python object per file. What it creates is a view
+of two references: an attribute is looked up in a list per column and batch, which is made when it is first used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol, overload
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from floeplan.errors import InvalidOptionError
 from floeplan.metadata.delete_index import DeleteKind, DeleteMatches
 from floeplan.metadata.manifests.entries import EntriesTable, partition_column
-from floeplan.parquet.prune.selection import RowSelection, distinct
+from floeplan.metadata.manifests.values import to_logical
+from floeplan.parquet.prune.selection import RowSelection
 from floeplan.predicate.ir import TRUE, IrExpr
 from floeplan.predicate.stats import TriState
 from floeplan.scan.projection import PartitionNames
+from floeplan.vectors import arrow
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
 
     from floeplan.metadata.manifests.entries import EntryColumns
     from floeplan.metadata.manifests.manifest_list import ManifestListTable
-    from floeplan.snapshot.passes import EvaluatedFiles, Predicate
+    from floeplan.snapshot.effects import Predicate
+    from floeplan.snapshot.passes import EvaluatedFiles
     from floeplan.vectors import Ints
 
 _BATCH = 1024
-_SHARED_COLUMNS = ("file_path", "file_format", "record_count", "file_size_in_bytes", "sequence_number")
-_FILE_COLUMNS = ("spec_id", *_SHARED_COLUMNS, "key_metadata")
-_DELETE_COLUMNS = (*_SHARED_COLUMNS, "equality_ids", "content_offset", "content_size_in_bytes")
+_STORED = {
+    "path": "file_path",
+    "format": "file_format",
+    "spec_id": "spec_id",
+    "record_count": "record_count",
+    "file_size": "file_size_in_bytes",
+    "sequence_number": "sequence_number",
+}
+"""Attributes of a file that are columns of manifest entries."""
+_STATES = tuple(TriState)
+Described = TypeVar("Described")
+_DELETE_COLUMNS = (*_STORED.values(), "equality_ids", "content_offset", "content_size_in_bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +131,40 @@ class FileScan:
         }
 
 
+class FileView(FileScan):
+    """A file of a plan: a ``FileScan`` whose attributes are looked up in columns (``_FileColumns``).
+
+    It is pickled, and replaced by ``dataclasses.replace``, as a ``FileScan`` with values of its own.
+    """
+
+    __slots__ = ("_columns", "_row")
+    __hash__ = FileScan.__hash__
+    _columns: _FileColumns
+    _row: int
+
+    def __new__(cls, *values: Any, **named: Any) -> FileScan:  # type: ignore[misc]
+        """A file of its own: views are made by ``PlannedFiles`` only."""
+        return FileScan(*values, **named)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, FileScan) and _values(self) == _values(other)
+
+    def __reduce__(self) -> tuple[type[FileScan], tuple[Any, ...]]:
+        return FileScan, _values(self)
+
+
+def _values(file: FileScan) -> tuple[Any, ...]:
+    return tuple(getattr(file, attribute.name) for attribute in fields(FileScan))
+
+
+def _column_property(name: str) -> property:
+    return property(lambda view: getattr(view._columns, name)[view._row])
+
+
+for _attribute in fields(FileScan):
+    setattr(FileView, _attribute.name, _column_property(_attribute.name))
+
+
 @dataclass(frozen=True, slots=True)
 class PlannedFiles(Sequence[FileScan]):
     """The kept data files as columns; behaves as a sequence of ``FileScan``."""
@@ -133,6 +181,9 @@ class PlannedFiles(Sequence[FileScan]):
 
     def __len__(self) -> int:
         return len(self.entries)
+
+    def __repr__(self) -> str:
+        return f"<{len(self):,} files>"
 
     @overload
     def __getitem__(self, index: int) -> FileScan: ...
@@ -160,58 +211,126 @@ class PlannedFiles(Sequence[FileScan]):
             row_groups={at: self.row_groups[row] for at, row in enumerate(rows.tolist()) if row in self.row_groups},
         )
 
+    def to_arrow(self) -> pa.Table:
+        """The columns: one row per file, with the union partition tuple as a struct and deletes as their number."""
+        whole, entries = _FileColumns(self, range(len(self))), self.entries
+        union = [field for field in self.names.union.fields if field.id in entries.partition_types]
+        tuples = [to_logical(entries.partition_types[f.id], entries.array(partition_column(f.id))) for f in union]
+        residuals = pa.array(list(map(str, self.residuals)), pa.string()).take(arrow(self.residual_of))
+        proven = pa.array([state is TriState.TRUE for state in whole.tri_state], pa.bool_())
+        columns = {name: entries.array(column) for name, column in _STORED.items()} | {
+            "partition": pa.StructArray.from_arrays(tuples, [f.name for f in union]) if union else pa.nulls(len(self)),
+            "row_groups": pa.array(whole.row_groups, pa.list_(pa.int32())),
+            "deletes": arrow(self.matches.counts),
+            "tri_state": pa.array([state.name.lower() for state in whole.tri_state], pa.string()),
+            "residual": pc.if_else(proven, str(TRUE), residuals),
+        }
+        return pa.table(columns)
+
     def _files(self, rows: range) -> Iterator[FileScan]:
-        """Create the objects of some files, ``_BATCH`` rows of the columns at a time."""
-        partition = [partition_column(field_id) for field_id in self.entries.partition_types]
-        columns = self.entries.table.select([*_FILE_COLUMNS, *partition])
-        delete_columns = self.deletes.table.select([name for name in _DELETE_COLUMNS if name in self.deletes])
+        """Create the views of some files, ``_BATCH`` of them over the same lists."""
+        new, slots = object.__new__, vars(FileView)
+        set_columns, set_row = slots["_columns"].__set__, slots["_row"].__set__  # a frozen class has no setattr
         for start in range(0, len(rows), _BATCH):
             some = rows[start : start + _BATCH]
-            # Files share the object of a shared delete file.
-            used = distinct(np.concatenate([self.matches.of(row) for row in some]).astype(np.int64))
-            entries = delete_columns.take(pa.array(used)).to_pylist()
-            deletes = {row: self._delete(row, entry) for row, entry in zip(used.tolist(), entries, strict=True)}
-            for row, entry in zip(some, columns.take(pa.array(some)).to_pylist(), strict=True):
-                yield self._file(row, entry, deletes)
+            columns = _FileColumns(self, some)
+            for at in range(len(some)):
+                view = new(FileView)
+                set_columns(view, columns)
+                set_row(view, at)
+                yield view
 
-    def _file(self, row: int, entry: dict[str, Any], deletes: Mapping[int, DeleteScan]) -> FileScan:
-        spec_id = entry["spec_id"]
-        opened = self.row_groups.get(row)
-        proven = self.states[row] == TriState.TRUE or (opened is not None and opened.proven)
-        return FileScan(
-            path=entry["file_path"],
-            format=entry["file_format"],
-            spec_id=spec_id,
-            partition=self.names.readable(spec_id, entry),
-            record_count=entry["record_count"],
-            file_size=entry["file_size_in_bytes"],
-            sequence_number=entry["sequence_number"],
-            row_groups=None if opened is None else opened.kept,
-            row_selection=None if opened is None else opened.selection,
-            deletes=tuple(deletes[delete] for delete in self.matches.of(row).tolist()),
-            residual=TRUE if proven else self.residuals[self.residual_of[row]],
-            tri_state=TriState.TRUE if proven else TriState(int(self.states[row])),
-            encrypted=entry["key_metadata"] is not None,
-            constants=self.names.identities(spec_id, entry),
-        )
 
-    def _delete(self, row: int, entry: dict[str, Any]) -> DeleteScan:
-        return DeleteScan(
-            path=entry["file_path"],
-            kind=DeleteKind(int(self.delete_kinds[row])),
-            format=entry["file_format"],
-            record_count=int(entry["record_count"]),
-            file_size=int(entry["file_size_in_bytes"]),
-            sequence_number=int(entry["sequence_number"]),
-            equality_ids=tuple(entry.get("equality_ids") or ()),
-            content_offset=entry.get("content_offset"),
-            content_size=entry.get("content_size_in_bytes"),
-        )
+class _FileColumns:
+    """The attributes of some files of a plan, each a list that is made when it is first used."""
+
+    if TYPE_CHECKING:  # made by ``__getattr__``
+        spec_id: list[int]
+        row_groups: list[tuple[int, ...] | None]
+        tri_state: list[TriState]
+
+    def __init__(self, files: PlannedFiles, rows: range) -> None:
+        self._plan, self._rows = files, rows
+        self._index = slice(rows.start, rows.stop) if rows.step == 1 else np.array(rows, dtype=np.int64)
+
+    def __getattr__(self, name: str) -> list[Any]:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        made = self._stored(_STORED[name]) if name in _STORED else getattr(self, f"_make_{name}")()
+        self.__dict__[name] = made
+        return made
+
+    def _stored(self, name: str) -> list[Any]:
+        column, index = self._plan.entries.table.column(name), self._index
+        chosen = column.slice(index.start, len(self._rows)) if isinstance(index, slice) else column.take(arrow(index))
+        return chosen.to_pylist()  # type: ignore[no-any-return]
+
+    def _make_encrypted(self) -> list[bool]:
+        return [key is not None for key in self._stored("key_metadata")]
+
+    def _make_opened(self) -> list[RowGroups | None]:
+        return [self._plan.row_groups.get(row) for row in self._rows]
+
+    def _make_row_groups(self) -> list[tuple[int, ...] | None]:
+        return [None if opened is None else opened.kept for opened in self.opened]
+
+    def _make_row_selection(self) -> list[RowSelection | None]:
+        return [None if opened is None else opened.selection for opened in self.opened]
+
+    def _make_tri_state(self) -> list[TriState]:
+        found = list(map(_STATES.__getitem__, self._plan.states[self._index].tolist()))
+        for at, opened in enumerate(self.opened):
+            if opened is not None and opened.proven:
+                found[at] = TriState.TRUE
+        return found
+
+    def _make_residual(self) -> list[IrExpr]:
+        residuals, codes = self._plan.residuals, self._plan.residual_of[self._index].tolist()
+        states = zip(self.tri_state, codes, strict=True)
+        return [TRUE if state is TriState.TRUE else residuals[code] for state, code in states]
+
+    def _make_partition(self) -> list[dict[str, object]]:
+        return self._by_tuple(self._plan.names.readable)
+
+    def _make_constants(self) -> list[dict[int, object]]:
+        return self._by_tuple(self._plan.names.identities)
+
+    def _by_tuple(self, describe: Callable[[int, Mapping[str, Any]], Described]) -> list[Described]:
+        """What a function returns for the partition tuple of each file; files of one partition share it."""
+        names = [partition_column(field_id) for field_id in self._plan.entries.partition_types]
+        tuples = list(zip(self.spec_id, *map(self._stored, names), strict=True))
+        keys = list(map(repr, tuples))  # not the tuples themselves: -0.0 equals 0.0
+        distinct = dict(zip(keys, tuples, strict=True))
+        known = {key: describe(one[0], dict(zip(names, one[1:], strict=True))) for key, one in distinct.items()}
+        return list(map(known.__getitem__, keys))
+
+    def _make_deletes(self) -> list[tuple[DeleteScan, ...]]:
+        plan = self._plan
+        matched = [plan.matches.of(row).tolist() for row in self._rows]
+        used = sorted(set().union(*matched))  # files share the object of a shared delete file
+        table = plan.deletes.table.select([name for name in _DELETE_COLUMNS if name in plan.deletes])
+        entries = table.take(arrow(np.array(used, dtype=np.int64))).to_pylist()
+        deletes = {row: _delete(plan.delete_kinds[row], entry) for row, entry in zip(used, entries, strict=True)}
+        return [tuple(deletes[row] for row in rows) for rows in matched]
+
+
+def _delete(kind: np.int8, entry: Mapping[str, Any]) -> DeleteScan:
+    return DeleteScan(
+        path=entry["file_path"],
+        kind=DeleteKind(int(kind)),
+        format=entry["file_format"],
+        record_count=int(entry["record_count"]),
+        file_size=int(entry["file_size_in_bytes"]),
+        sequence_number=int(entry["sequence_number"]),
+        equality_ids=tuple(entry.get("equality_ids") or ()),
+        content_offset=entry.get("content_offset"),
+        content_size=entry.get("content_size_in_bytes"),
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class PlanWarning:
-    """Something a reader of the plan should know; ``kind`` is stable, ``message`` is for people."""
+    """A warning of a plan; ``kind`` is stable, ``message`` is human-readable."""
 
     kind: str
     message: str

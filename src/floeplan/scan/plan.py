@@ -13,44 +13,35 @@ that cannot be read, a file that is not Parquet, or one whose columns carry no f
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from cachetools import LRUCache, cached
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
-from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DoubleType, FloatType
 
 from floeplan.catalog import load_table
-from floeplan.errors import FloeplanError, UnsupportedError
 from floeplan.metadata.manifests.entries import EntryColumns
 from floeplan.metadata.manifests.manifest_list import DATA
 from floeplan.metadata.manifests.stats import file_stats
-from floeplan.parquet.footer.footer import ParquetFooter, read_footer
-from floeplan.parquet.prune.options import PruneOptions
-from floeplan.parquet.prune.pruner import Pruner
-from floeplan.parquet.source import ByteSource, open_source
-from floeplan.partition.fields import BoundField, source_types
-from floeplan.predicate.build import column_of, map_leaves
+from floeplan.partition.fields import source_types
 from floeplan.predicate.build import columns as predicate_columns
 from floeplan.predicate.compile import CompileResult, PredicateSource, compile_predicate
-from floeplan.predicate.ir import TRUE, IrExpr, Opaque
+from floeplan.predicate.ir import TRUE
 from floeplan.predicate.stats import TriState
 from floeplan.scan.model import PlannedFiles, PlanWarning, RowGroups, ScanOptions
 from floeplan.scan.planned_scan import PassSummary, PlannedScan, Totals, summarise
 from floeplan.scan.projection import PartitionNames
 from floeplan.scan.report import default_store, scan_report
 from floeplan.schemas import fields_by_id
+from floeplan.snapshot.effects import Predicate, manifest_effects
 from floeplan.snapshot.passes import (
     EvaluatedFiles,
-    Predicate,
     ScanDeletes,
     concat_evaluated,
     evaluate_files,
@@ -62,10 +53,13 @@ from floeplan.snapshot.reader import ScanTarget, SnapshotReader, resolve_target,
 from floeplan.vectors import Mask
 
 if TYPE_CHECKING:
+    import datafusion
+    import duckdb
+    import pandas as pd  # type: ignore[import-untyped]
+    import polars as pl
     import pyarrow as pa
 
 FOOTERS = "footers"
-FOOTER_CACHE_FILES = 4096
 _log = logging.getLogger(__name__)
 _SLICE_BYTES = 8 * 1024 * 1024
 """Manifests decoded before their entries are evaluated: enough for vectors to pay, few enough to reuse the memory."""
@@ -107,7 +101,27 @@ def plan_scan(
     return _Planner(target, compiled, schema, columns is not None, chosen).plan()
 
 
-@dataclass(frozen=True, slots=True)
+def plan_target(
+    target: ScanTarget,
+    compiled: CompileResult,
+    options: ScanOptions,
+    *,
+    schema: Schema | None = None,
+    reader: SnapshotReader | None = None,
+) -> ScanPlan:
+    """Plan a scan whose snapshot, schema and predicate are resolved already.
+
+    Args:
+        target: The table, its snapshot and the schema to read it with.
+        compiled: The predicate, bound to the schema of the target.
+        options: What planning may use.
+        schema: The columns to read, for the report; bytes are counted for whole files.
+        reader: The reader of the snapshot, if it is open.
+    """
+    return _Planner(target, compiled, schema or target.schema, False, options, reader).plan()
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class ScanPlan(PlannedScan):
     """What a scan reads and why; see ``PlannedScan`` for the attributes.
 
@@ -120,6 +134,11 @@ class ScanPlan(PlannedScan):
 
         return explain_text(self)
 
+    def _repr_html_(self) -> str:
+        from floeplan.scan.explain import explain_html
+
+        return explain_html(self)
+
     def to_arrow(self, columns: Sequence[str] | None = None, limit: int | None = None) -> pa.Table:
         """Read the matching rows: deletes applied, residuals evaluated, columns projected to the schema.
 
@@ -127,10 +146,55 @@ class ScanPlan(PlannedScan):
             columns: Columns to read, in this order; those of the plan when not given.
             limit: Read at most this many rows.
         """
-        from floeplan.scan.read import read_plan
+        schema = self._read_schema(columns)
+        if limit is None:
+            from floeplan.scan.read import read_plan
 
-        schema = self.schema if columns is None else select(self.target.schema, columns)
-        return read_plan(self, schema, limit)
+            return read_plan(self, schema)
+        from floeplan.scan.read import one_table
+        from floeplan.scan.stream import stream
+
+        return one_table(stream(self, schema, limit=limit), schema)
+
+    def to_arrow_batch_reader(
+        self, columns: Sequence[str] | None = None, limit: int | None = None, *, in_order: bool = True
+    ) -> pa.RecordBatchReader:
+        """Stream the matching rows with bounded memory: a few row groups at a time.
+
+        Args:
+            columns: Columns to read, in this order; those of the plan when not given.
+            limit: Read at most this many rows.
+            in_order: Whether rows come in the order of the plan's files, or as they are read.
+        """
+        from floeplan.scan.stream import batch_reader
+
+        return batch_reader(self, self._read_schema(columns), limit=limit, in_order=in_order)
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Stream the rows through Arrow's PyCapsule interface; a plan can be read more than once."""
+        return self.to_arrow_batch_reader().__arrow_c_stream__(requested_schema)
+
+    def to_pandas(self, columns: Sequence[str] | None = None, limit: int | None = None) -> pd.DataFrame:
+        """Read the matching rows into a pandas DataFrame; takes the arguments of ``to_arrow``."""
+        return self.to_arrow(columns, limit).to_pandas()
+
+    def to_polars(self) -> pl.LazyFrame:
+        """The matching rows as a Polars LazyFrame, which reads only the columns and rows that a query needs."""
+        from floeplan.scan.stream import lazy_frame
+
+        return lazy_frame(self, self.schema)
+
+    def to_duckdb(self, connection: duckdb.DuckDBPyConnection, name: str) -> duckdb.DuckDBPyRelation:
+        """Register the plan as a view of a DuckDB connection; every query of the view streams the matching rows."""
+        connection.register(name, self)
+        return connection.table(name)
+
+    def to_datafusion(self, context: datafusion.SessionContext, name: str) -> datafusion.DataFrame:
+        """Read the matching rows into a table of a DataFusion context."""
+        return context.from_arrow(self, name)
+
+    def _read_schema(self, columns: Sequence[str] | None) -> Schema:
+        return self.schema if columns is None else select(self.target.schema, columns)
 
     def count(self) -> int:
         """The number of matching rows, from metadata where possible."""
@@ -156,21 +220,26 @@ class _Planner:
     """One planning run: a method per pass."""
 
     def __init__(
-        self, target: ScanTarget, compiled: CompileResult, schema: Schema, projected: bool, options: ScanOptions
+        self,
+        target: ScanTarget,
+        compiled: CompileResult,
+        schema: Schema,
+        projected: bool,
+        options: ScanOptions,
+        reader: SnapshotReader | None = None,
     ) -> None:
         self.target = target
         self.compiled = compiled
         self.schema = schema
         self.options = options
         self.projected = frozenset(fields_by_id(schema)) if projected else None
-        self.reader = SnapshotReader.open(
+        self.reader = reader or SnapshotReader.open(
             target.table, target.snapshot, cache=options.cache, root=options.root, max_workers=options.concurrency
         )
         union = self.union = self.reader.union
         self.predicate = Predicate(compiled.predicate, predicate_columns(compiled.predicate), union)
         self.passes: list[PassSummary] = []
         self.warnings = [PlanWarning("not-compiled", e.message, e.to_dict()) for e in compiled.errors]
-        self.pruner_of = cache(lambda spec: file_pruner(compiled, target.schema, union.spec(spec).fields, options))
 
     def plan(self) -> ScanPlan:
         started = time.perf_counter()
@@ -216,7 +285,7 @@ class _Planner:
         evaluation = evaluate_manifests(self.predicate, self.reader.manifests)
         data, keep = ~is_delete_manifest(self.reader.manifests), evaluation.tri.keep
         kept, proven = int((keep & data).sum()), int((evaluation.tri.all_match & data).sum())
-        effects = evaluation.effects(data, lambda _: "")
+        effects = manifest_effects(evaluation, data, self.reader.manifests.spec_id)
         elapsed = _milliseconds_since(clock)
         self.passes.append(PassSummary("manifest list", "manifests", int(data.sum()), kept, proven, effects, elapsed))
         return keep
@@ -250,6 +319,8 @@ class _Planner:
 
     def _pass_footers(self, kept: EvaluatedFiles) -> tuple[EvaluatedFiles, dict[int, RowGroups]]:
         """Open the files that are not proven, and drop those without a matching row group."""
+        from floeplan.scan.footers import FooterPruner  # imported late: many plans open no footer
+
         clock = time.perf_counter()
         rows = np.flatnonzero(kept.states != TriState.TRUE)
         entries = kept.entries.take(rows)
@@ -260,8 +331,9 @@ class _Planner:
         without_nan = [frozenset(i for i, stats in known if not stats.may_nan[at]) for at in range(len(rows))]
         paths, formats = entries.path.to_pylist(), entries.array("file_format").to_pylist()
         sizes, specs = entries.ints("file_size_in_bytes").tolist(), entries.spec_id.tolist()
+        footers = FooterPruner(self.target, self.compiled, self.union, self.options, self.projected)
         with ThreadPoolExecutor(max(1, min(self.options.concurrency, len(rows))), "floeplan-footer") as pool:
-            answers = list(pool.map(self._open_footer, paths, sizes, formats, specs, without_nan))
+            answers = list(pool.map(footers.open, paths, sizes, formats, specs, without_nan))
 
         opened = {row: a for row, a in zip(rows.tolist(), answers, strict=True) if isinstance(a, RowGroups)}
         self.warnings += [answer for answer in answers if isinstance(answer, PlanWarning)]
@@ -277,62 +349,9 @@ class _Planner:
         position = np.cumsum(keep) - 1
         return kept.narrowed(keep), {int(position[row]): groups for row, groups in opened.items() if groups.kept}
 
-    def _open_footer(
-        self, path: str, size: int, format_: str, spec_id: int, without_nan: frozenset[int]
-    ) -> RowGroups | PlanWarning:
-        """The row groups of one file that may match; a warning when its footer cannot be used."""
-        try:
-            if format_ != "PARQUET":
-                raise UnsupportedError(f"it is {format_}, not Parquet")
-            source = open_source(path, self.target.table.io)
-            footer = cached_footer(path, size, source)
-            if not footer.has_field_ids:
-                raise UnsupportedError("its columns carry no field ids")
-            result = self.pruner_of(spec_id).examine(source, footer, without_nan=without_nan).result()
-        except (FloeplanError, OSError) as error:
-            context = {"file": path, "spec_id": spec_id}
-            return PlanWarning("footer-not-used", f"{path} is kept whole: {error}", context)
-        kept = np.array(result.row_groups, dtype=np.int64)
-        whole = int(footer.row_group_rows[kept].sum()) == result.rows_selected
-        columns = [leaf for leaf in footer.leaves if self.projected is None or leaf.field_id in self.projected]
-        return RowGroups(
-            kept=result.row_groups,
-            total=footer.num_row_groups,
-            rows=result.rows_selected,
-            bytes=sum(int(footer.chunks(leaf).total_compressed_size[kept].sum()) for leaf in columns),
-            selection=None if whole else result.file_selection,
-            proven=bool((result.row_group_states[kept] == TriState.TRUE).all()),
-            pages_total=result.pages_total,
-            pages_kept=result.pages_kept,
-        )
-
 
 def _milliseconds_since(clock: float) -> float:
     return round((time.perf_counter() - clock) * 1000, 3)
-
-
-@cached(LRUCache(FOOTER_CACHE_FILES), key=lambda path, size, source: (path, size), lock=threading.Lock())
-def cached_footer(path: str, size: int, source: ByteSource) -> ParquetFooter:
-    """The footer of a file, from an LRU cache by path and size: data files never change."""
-    return read_footer(source)
-
-
-def file_pruner(compiled: CompileResult, schema: Schema, fields: Sequence[BoundField], options: ScanOptions) -> Pruner:
-    """The pruner for the row groups of files of one partition spec.
-
-    A column that a file lacks is null in it, unless the table gives it another value: an identity partition value or an
-    initial default. Leaves on such columns become opaque, so that no statistics answer them.
-    """
-    given = {field.source_id for field in fields if isinstance(field.transform, IdentityTransform)}
-    given |= {i for i, field in fields_by_id(schema).items() if field.initial_default is not None}
-
-    def without_given(leaf: IrExpr) -> IrExpr:
-        column = column_of(leaf)
-        return Opaque(str(leaf), (column.field_id,), None) if column and column.field_id in given else leaf
-
-    expr = map_leaves(compiled.predicate, without_given)
-    prune_options = PruneOptions(page_index=options.page_index, bloom_filter=options.bloom_filter)
-    return Pruner(CompileResult(expr, expr, expr, compiled.errors), schema, prune_options)
 
 
 def planned_files(

@@ -13,22 +13,24 @@ from typing import Any
 import numpy as np
 from pyiceberg.schema import Schema
 
+from floeplan.display import Displayed
 from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.metadata.manifests.manifest_list import ManifestListTable
 from floeplan.metadata.manifests.stats import file_stats
-from floeplan.partition.recover import recover_tuples
+from floeplan.parquet.prune.selection import distinct
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.compile import CompileResult
 from floeplan.predicate.ir import Column
 from floeplan.scan.model import PlannedFiles, PlanWarning
-from floeplan.snapshot.passes import ConjunctEffect, is_delete_manifest
+from floeplan.snapshot.effects import ConjunctEffect
+from floeplan.snapshot.passes import is_delete_manifest
 from floeplan.snapshot.reader import ScanTarget
-from floeplan.text import parse_count
+from floeplan.text import excerpt, human_bytes, parse_count
 from floeplan.vectors import Ints, Mask
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedScan:
+@dataclass(frozen=True, slots=True, repr=False)
+class PlannedScan(Displayed):
     """What planning found; ``scan.explain`` and ``scan.read`` work on it, and ``ScanPlan`` offers both as methods.
 
     Attributes:
@@ -50,6 +52,13 @@ class PlannedScan:
     totals: Totals
     passes: tuple[PassSummary, ...]
     warnings: tuple[PlanWarning, ...]
+
+    def __repr__(self) -> str:
+        summary = self.summary
+        of = "" if summary.files_total is None else f" of {summary.files_total:,}"
+        read = f"{summary.files_kept:,}{of} files, {summary.rows_kept:,} rows, {human_bytes(summary.bytes_kept)}"
+        where = excerpt(str(self.compiled.predicate), 200)
+        return f"<{type(self).__name__} of {self.target.name} where {where}: {read}>"
 
     @property
     def specs(self) -> tuple[SpecSummary, ...]:
@@ -183,7 +192,7 @@ def summarise(run: Totals, files: PlannedFiles, planning_ms: float) -> ScanPlanS
         bytes_total=_summary_number(run, "total-files-size"),
         bytes_kept=int(_file_bytes(files, run.projected).sum()),
         deletes_total=_live_total(run, ~data, "files", "total-delete-files"),
-        deletes_kept=len(np.unique(files.matches.deletes)) if len(files.deletes) else 0,
+        deletes_kept=len(distinct(files.matches.deletes)) if len(files.deletes) else 0,
         planning_ms=round(planning_ms, 3),
     )
 
@@ -244,6 +253,8 @@ def _summary_number(run: Totals, key: str) -> int | None:
 
 def _recovered(run: Totals, entries: EntriesTable, spec_id: int) -> int:
     """Files of another spec whose whole tuple under the default spec is provable from their bounds."""
+    from floeplan.partition.recover import recover_tuples  # imported late: few plans are asked for it
+
     default = run.union.spec(run.target.metadata.default_spec_id)
     if spec_id == default.spec_id or default.unpartitioned or not len(entries):
         return 0

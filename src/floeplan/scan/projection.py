@@ -9,19 +9,19 @@ Fail-safe: a cast that would change a value is an error naming the column, never
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import DayTransform, HourTransform, IdentityTransform, MonthTransform, YearTransform
 from pyiceberg.types import ListType, MapType, NestedField, PrimitiveType, StructType
 
 from floeplan.errors import CorruptFileError
 from floeplan.metadata.manifests.entries import partition_column
+from floeplan.opaque_types import refuse_opaque_columns
+from floeplan.partition.fields import BoundField
 from floeplan.partition.transforms import from_physical
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.literals import Value, value_json
@@ -41,6 +41,9 @@ def arrow_schema(schema: Schema) -> pa.Schema:
     kept, made = _KNOWN_SCHEMAS.get(id(schema), (None, None))
     if kept is schema:
         return made
+    from pyiceberg.io.pyarrow import schema_to_pyarrow  # imported late: slow, and plans do not need it
+
+    refuse_opaque_columns(schema)
     made = schema_to_pyarrow(schema)
     if len(_KNOWN_SCHEMAS) >= MAX_KNOWN_SCHEMAS:
         _KNOWN_SCHEMAS.clear()
@@ -138,6 +141,16 @@ def _nulls(array: pa.Array) -> pa.Array | None:
 _TIME = (YearTransform, MonthTransform, DayTransform, HourTransform)
 
 
+def readable_value(field: BoundField, type_: PrimitiveType, value: Value) -> object:
+    """A partition value for display: times as text, other values as in JSON."""
+    if not isinstance(field.transform, _TIME):
+        return value_json(type_, value)
+    try:
+        return field.transform.to_human_string(field.source_type, value)
+    except (OverflowError, ValueError):  # Python's calendar does not reach it
+        return value
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionNames:
     """Partition values of single files, for display and as constants for columns that a file lacks.
@@ -152,16 +165,8 @@ class PartitionNames:
         """The partition tuple of one entry by field name: times as text, other values as in JSON."""
         values: dict[str, object] = {}
         for field in self.union.spec(spec_id).fields:
-            value = self._canonical(field.column.field_id, entry)
-            shown: object = value
-            if field.is_void or value is None:
-                shown = None
-            elif isinstance(field.transform, _TIME):
-                # A year, month, day or hour as text; its number where Python's calendar does not reach.
-                with suppress(OverflowError, ValueError):
-                    shown = field.transform.to_human_string(field.source_type, value)
-            else:
-                shown = value_json(self.types[field.column.field_id], value)
+            value = None if field.is_void else self._canonical(field.column.field_id, entry)
+            shown = None if value is None else readable_value(field, self.types[field.column.field_id], value)
             values[field.column.path[0]] = shown
         return values
 

@@ -10,17 +10,19 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 from pyiceberg.schema import Schema
 
 from floeplan.metadata.delete_index import DeleteKind
+from floeplan.parquet.prune.selection import RowSelection
 from floeplan.predicate.build import field_ids
 from floeplan.predicate.ir import TRUE
 from floeplan.predicate.rows.evaluate import filter_rows
 from floeplan.predicate.stats import TriState
-from floeplan.scan.file_rows import EQUALITY, FileRows, TableRows
+from floeplan.scan.file_rows import EQUALITY, FileRows, OpenFile, TableRows
 from floeplan.scan.model import FileScan
 from floeplan.scan.planned_scan import PlannedScan
 from floeplan.scan.projection import arrow_schema, without_columns
@@ -29,16 +31,14 @@ from floeplan.schemas import fields_by_id
 READ_THREADS = 8
 
 
-def read_plan(plan: PlannedScan, schema: Schema, limit: int | None = None) -> pa.Table:
-    """Read a plan into one table with the columns of ``schema``, at most ``limit`` rows."""
-    tables = []
-    left = limit
-    for table in read_batches(plan, schema):
-        tables.append(table if left is None else table.slice(0, left))
-        if left is not None:
-            left -= tables[-1].num_rows
-            if left <= 0:
-                break
+def read_plan(plan: PlannedScan, schema: Schema) -> pa.Table:
+    """Read a plan into one table with the columns of ``schema``."""
+    return one_table(read_batches(plan, schema), schema)
+
+
+def one_table(found: Iterator[pa.Table], schema: Schema) -> pa.Table:
+    """Concatenate tables with the columns of ``schema``; there may be none."""
+    tables = list(found)
     if not schema.fields:
         return without_columns(sum(table.num_rows for table in tables))
     return pa.concat_tables(tables) if tables else arrow_schema(schema).empty_table()
@@ -76,6 +76,20 @@ def count_rows(plan: PlannedScan) -> int:
     return total
 
 
+@dataclass(frozen=True, slots=True)
+class FilePart:
+    """Some rows of a file that are not deleted by position; ``exact`` if all of them match and none is deleted."""
+
+    opened: OpenFile
+    selection: RowSelection
+    exact: bool
+    bytes: int
+
+    def cut(self, rows: int) -> FilePart:
+        """The first rows of the part."""
+        return self if rows >= self.selection.row_count else replace(self, selection=self.selection.slice(limit=rows))
+
+
 class PlanReader:
     """Reads files of one table into the columns of one schema; thread-safe."""
 
@@ -91,7 +105,35 @@ class PlanReader:
 
     def read(self, file: FileScan) -> pa.Table:
         """The rows of one file that match and are not deleted, in the projected columns."""
-        rows = self._matching(file)
+        opened = self._rows.open(file)
+        return self._projected(self._matching(opened, opened.undeleted(opened.planned())))
+
+    def parts(self, file: FileScan, most: int) -> list[FilePart]:
+        """Open a file, and split its rows at row groups into parts whose columns take about ``most`` bytes."""
+        opened = self._rows.open(file)
+        selection, footer = opened.undeleted(opened.planned()), opened.footer
+        leaves = list(range(len(footer.leaves)))
+        if footer.has_field_ids:
+            fields = self._read_schema(file).fields
+            leaves = [leaf for field in fields for leaf in footer.leaves_of_column(field.field_id)]
+        sizes = np.zeros(footer.num_row_groups, dtype=np.int64)
+        for leaf in leaves:
+            sizes += footer.chunks(leaf).total_uncompressed_size
+        sizes[~selection.overlaps(footer.first_rows, footer.row_group_rows)] = 0
+        number = (np.cumsum(sizes) - sizes) // most
+        exact = file.residual == TRUE and not any(delete.kind in EQUALITY for delete in file.deletes)
+        parts = []
+        for groups in np.split(np.arange(len(sizes)), np.flatnonzero(np.diff(number)) + 1):
+            rows = RowSelection.from_runs(footer.first_rows[groups], footer.row_group_rows[groups])
+            if chosen := selection.intersect(rows):
+                parts.append(FilePart(opened, chosen, exact, int(sizes[groups].sum())))
+        return parts
+
+    def read_part(self, part: FilePart) -> pa.Table:
+        """The rows of a part that match and are not deleted, in the projected columns."""
+        return self._projected(self._matching(part.opened, part.selection))
+
+    def _projected(self, rows: pa.Table) -> pa.Table:
         projected, schema = rows.select([field.name for field in self._schema.fields]), arrow_schema(self._schema)
         return projected if projected.schema.equals(schema) else projected.cast(schema)
 
@@ -100,17 +142,21 @@ class PlanReader:
         if file.residual == TRUE and not any(delete.kind in EQUALITY for delete in file.deletes):
             opened = self._rows.open(file)
             return opened.undeleted(opened.planned()).row_count
-        rows: int = self._matching(file).num_rows
+        opened = self._rows.open(file)
+        rows: int = self._matching(opened, opened.undeleted(opened.planned())).num_rows
         return rows
 
-    def _matching(self, file: FileScan) -> pa.Table:
-        """The rows that match and are not deleted, in the projected columns and those of the residual."""
-        opened = self._rows.open(file)
+    def _read_schema(self, file: FileScan) -> Schema:
+        """The projected columns and those of the residual."""
         fields = {field.field_id: field for field in self._schema.fields}
         residual_ids = set(field_ids(file.residual))
         for field in self._table_schema.fields:
             if not residual_ids.isdisjoint(fields_by_id(Schema(field))):
                 fields[field.field_id] = field
-        schema = Schema(*fields.values())
-        rows, live = opened.read(schema, opened.undeleted(opened.planned()))
+        return Schema(*fields.values())
+
+    def _matching(self, opened: OpenFile, selection: RowSelection) -> pa.Table:
+        """The selected rows that match and are not deleted, in the columns of ``_read_schema``."""
+        file, schema = opened.file, self._read_schema(opened.file)
+        rows, live = opened.read(schema, selection)
         return filter_rows(file.residual, rows if live.all() else rows.filter(live), schema)

@@ -23,10 +23,13 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Operation, Snapshot
 
 from floeplan.catalog import embedded_home
 from floeplan.metadata.delete_index import DeleteKind
 from floeplan.metadata.manifests.stats import file_stats
+from floeplan.parquet.prune.selection import distinct
 from floeplan.predicate.build import columns as predicate_columns
 from floeplan.predicate.build import negate, push_not, without_opaque
 from floeplan.predicate.evaluate import physical
@@ -46,14 +49,14 @@ from floeplan.predicate.ir import (
     NullExpr,
     Or,
     StartsWith,
+    Transformed,
     TrueExpr,
 )
 from floeplan.predicate.literals import Value, value_json
-from floeplan.predicate.stats import ColumnStats, StatsTable
+from floeplan.predicate.stats import ColumnStats, StatsTable, TriState
 from floeplan.scan.model import ReportStore
 from floeplan.scan.planned_scan import PlannedScan
 from floeplan.text import document_text
-from floeplan.vectors import Ints
 
 Json: TypeAlias = "bool | str | int | float | list[Json] | dict[str, Json]"
 
@@ -89,9 +92,7 @@ _EQUALITY = (DeleteKind.EQUALITY_GLOBAL, DeleteKind.EQUALITY_PARTITION)
 
 def scan_report(plan: PlannedScan) -> dict[str, Any]:
     """The report of one plan; unknown metrics are left out."""
-    snapshot, predicate, rows_total = plan.target.snapshot, plan.compiled.predicate, plan.summary.rows_total
-    entries = plan.files.entries
-    bounds = file_stats(entries, predicate_columns(predicate).values())
+    snapshot, predicate = plan.target.snapshot, plan.compiled.predicate
     return {
         "report-type": "scan-report",
         "table-name": plan.target.name,
@@ -106,18 +107,39 @@ def scan_report(plan: PlannedScan) -> dict[str, Any]:
             "timestamp": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "predicate": str(predicate),
             "default_spec_id": plan.target.metadata.default_spec_id,
-            "selectivity": _selectivity(predicate, bounds, entries.record_count, rows_total) if rows_total else None,
+            "layout_changed_ms": layout_changed_ms(plan.target.metadata, snapshot),
+            "selectivity": _selectivity(plan),
             "summary": plan.summary.to_dict(),
-            "specs": [spec.to_dict() for spec in plan.specs],
+            "specs": [spec.to_dict() | {"undecided": _undecided(plan, spec.spec_id)} for spec in plan.specs],
             "passes": [step.to_dict() for step in plan.passes],
             "warnings": [warning.to_dict() for warning in plan.warnings[:20]],
         },
     }
 
 
+def layout_changed_ms(metadata: TableMetadata, snapshot: Snapshot | None) -> int | None:
+    """When files or manifests were last rewritten, up to a snapshot; ``None`` if no such snapshot is left.
+
+    Rewrites, spec upgrades and clustered manifests are ``replace`` snapshots, those of other engines too.
+    """
+    until = 0 if snapshot is None else snapshot.timestamp_ms
+    times = (
+        one.timestamp_ms
+        for one in metadata.snapshots
+        if one.summary is not None and one.summary.operation is Operation.REPLACE and one.timestamp_ms <= until
+    )
+    return max(times, default=None)
+
+
+def _undecided(plan: PlannedScan, spec_id: int) -> int:
+    """The files of a spec that are read because some conjunct was not decided."""
+    effects = plan.passes[1].effects if len(plan.passes) > 1 else ()
+    return max((effect.by_spec[spec_id].undecided for effect in effects if spec_id in effect.by_spec), default=0)
+
+
 def _metrics(plan: PlannedScan) -> dict[str, Any]:
     summary, files = plan.summary, plan.files
-    used = np.unique(files.matches.deletes)
+    used = distinct(files.matches.deletes)
     kinds = files.delete_kinds
     nanoseconds = round(summary.planning_ms * 1_000_000)
     counts = {
@@ -154,7 +176,7 @@ class JsonLinesReportStore:
         self.directory = directory
 
     def append(self, report: Mapping[str, Any]) -> None:
-        """Append a line; the folder is made when the first report arrives."""
+        """Append a line; the first report creates the folder."""
         self.directory.mkdir(parents=True, exist_ok=True)
         path = self.directory / f"scan-{datetime.now(UTC):%Y%m%d}-{os.getpid()}.jsonl"
         line = document_text(report, default=str) + "\n"
@@ -171,7 +193,7 @@ class TableReportStore:
 
     @classmethod
     def create(cls, catalog: Catalog, name: str) -> TableReportStore:
-        """Open the table of reports, made when it is not there yet."""
+        """Open the table of reports; it is created if missing."""
         return cls(catalog.create_table_if_not_exists(name, REPORT_SCHEMA))
 
     def append(self, report: Mapping[str, Any]) -> None:
@@ -233,25 +255,33 @@ def _json(expr: IrExpr) -> Json:
             return {"type": "not-nan" if negated else "is-nan", "term": str(column)}
         case Between():
             return _json(push_not(Not(negate(expr))))
+        case Transformed(column, transform, leaf):
+            written = _json(leaf)
+            assert isinstance(written, dict)
+            return written | {"term": {"type": "transform", "transform": transform, "term": str(column)}}
     raise AssertionError(expr)
 
 
-def _selectivity(expr: IrExpr, files: StatsTable, rows: Ints, rows_total: int) -> float | None:
+def _selectivity(plan: PlannedScan) -> float | None:
     """The fraction of a table's rows that a predicate is expected to match; ``None`` when bounds cannot tell.
 
-    Values are taken to be spread evenly between their bounds, and columns to be independent of each other. It is a
-    guess for people, never a reason to drop anything. What bounds say little about (strings, ``!=``, opaque parts,
-    nulls) is not guessed: such a conjunct counts as matching every row, and a predicate of nothing else has no
-    estimate.
-
-    Args:
-        expr: The predicate.
-        files: Bounds of the kept files; the others hold no matching row.
-        rows: Rows of each kept file.
-        rows_total: Rows of the table.
+    Rows of files that are proven match. In the others values are assumed to be spread evenly between their bounds, and
+    columns to be independent of each other. The estimate is for reports, never a reason to drop anything. What bounds
+    do not estimate (strings, ``!=``, opaque parts, nulls) counts as matching every row; a predicate of only such
+    conjuncts has no estimate.
     """
-    shares = _shares(push_not(expr), files)
-    return None if shares is None else min(1.0, float((shares * rows).sum()) / rows_total)
+    rows_total, entries, predicate = plan.summary.rows_total, plan.files.entries, plan.compiled.predicate
+    if not rows_total:
+        return None
+    proven = plan.files.states == TriState.TRUE
+    if proven.all():
+        matching = float(entries.record_count.sum())
+    else:
+        shares = _shares(push_not(predicate), file_stats(entries, predicate_columns(predicate).values()))
+        if shares is None:
+            return None
+        matching = float((np.where(proven, 1.0, shares) * entries.record_count).sum())
+    return min(1.0, matching / rows_total)
 
 
 def _shares(expr: IrExpr, files: StatsTable) -> Shares | None:
@@ -284,16 +314,26 @@ def _within(stats: ColumnStats | None, op: CmpOp, value: Value) -> Shares | None
     lower, upper = stats.lower.values, stats.upper.values
     if not isinstance(lower, np.ndarray) or not isinstance(upper, np.ndarray):
         return None
-    low, high = lower.astype(np.float64), upper.astype(np.float64)
+    valid = stats.lower.valid & stats.upper.valid
+    # Values of unknown bounds are undefined, and infinite bounds have no fraction: both count as matching.
+    known = valid & np.isfinite(lower) & np.isfinite(upper)
+    low, high = (np.where(known, end, 0).astype(np.float64) for end in (lower, upper))
     step = 1.0 if lower.dtype.kind == "i" else 0.0
-    width = np.maximum(high - low + step, np.finfo(np.float64).tiny)
-    match op:
-        case CmpOp.LT | CmpOp.LE:
-            share = (value - low + step * (op is CmpOp.LE)) / width
-        case CmpOp.GT | CmpOp.GE:
-            share = (high - value + step * (op is CmpOp.GE)) / width
-        case CmpOp.EQ | CmpOp.NULL_SAFE_EQ if step:
-            share = np.where((low <= value) & (value <= high), step / width, 0.0)
-        case _:
-            return None
-    return np.where(stats.lower.valid & stats.upper.valid, np.clip(share, 0.0, 1.0), 1.0)
+    # Bounds near the limits of a double overflow: an infinite fraction is clipped, one that is no number says nothing.
+    with np.errstate(over="ignore", invalid="ignore"):
+        width = high - low + step
+        # A file of one floating-point value has no width: its rows match all or not at all.
+        constant, width = width == 0, np.where(width == 0, 1.0, width)
+        match op:
+            case CmpOp.LT | CmpOp.LE:
+                share = (value - low + step * (op is CmpOp.LE)) / width
+                at_once = low < value if op is CmpOp.LT else low <= value
+            case CmpOp.GT | CmpOp.GE:
+                share = (high - value + step * (op is CmpOp.GE)) / width
+                at_once = low > value if op is CmpOp.GT else low >= value
+            case CmpOp.EQ | CmpOp.NULL_SAFE_EQ if step:
+                share = at_once = np.where((low <= value) & (value <= high), step / width, 0.0)
+            case _:
+                return None
+    spread = np.clip(np.nan_to_num(share, nan=1.0), 0.0, 1.0)
+    return np.where(known, np.where(constant, at_once, spread), 1.0)

@@ -9,6 +9,7 @@ Reading order:
 
 - ``reader``: resolves a snapshot id, timestamp, branch or tag; ``SnapshotReader`` loads manifest list, manifest
   entries and delete files.
+- ``effects``: what each conjunct of a predicate decides in a pass, from which statistic, and why not more.
 - ``passes``: evaluates a predicate on manifests (pass 1) and on manifest entries (pass 2); classifies delete
   files and matches them with data files.
 

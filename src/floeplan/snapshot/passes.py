@@ -4,7 +4,7 @@ Both passes evaluate the predicate with the same tri-state evaluator. A leaf is 
 predicate lifted through every spec at once, over the union partition tuple) and, for files, from column bounds too.
 Each answer is sound, so their intersection is sound and tighter than either.
 
-The top-level AND is evaluated operand by operand: ``explain`` reports how many containers each conjunct drops, and a
+The top-level AND is evaluated operand by operand (``effects``): ``explain`` reports what each conjunct decides, and a
 file's residual keeps only the conjuncts that its statistics do not prove.
 
 Fail-safe: a leaf about which nothing is known keeps the file; a spec that the table does not have is an error.
@@ -12,16 +12,13 @@ Fail-safe: a leaf about which nothing is known keeps the file; a spec that the t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial, reduce
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import PrimitiveType, UnknownType
 
 from floeplan.errors import CorruptMetadataError
@@ -36,15 +33,22 @@ from floeplan.metadata.manifests.entries import (
     no_entries,
 )
 from floeplan.metadata.manifests.manifest_list import DELETES, ManifestListTable
-from floeplan.metadata.manifests.stats import file_stats, manifest_stats, partition_stats
-from floeplan.partition.fields import SourceTypes, fields_on
+from floeplan.metadata.manifests.stats import file_stats, manifest_stats
+from floeplan.partition.fields import SourceTypes
 from floeplan.partition.key import partition_codes
-from floeplan.partition.lift import Exactness, lift
-from floeplan.partition.union import UnionField, UnionPartitionType, partition_answer
-from floeplan.predicate.build import and_, column_of, conjuncts
-from floeplan.predicate.evaluate import answer_leaf
-from floeplan.predicate.ir import Cmp, CmpOp, Column, InList, IrExpr, Not, Opaque, Or, StartsWith
-from floeplan.predicate.stats import Tri, kleene, to_mask
+from floeplan.partition.union import UnionPartitionType, partition_answer
+from floeplan.predicate.build import and_, conjuncts
+from floeplan.predicate.ir import Column, IrExpr
+from floeplan.predicate.stats import to_mask
+from floeplan.snapshot.effects import (
+    ConjunctEffect,
+    Evaluation,
+    LeafAnswers,
+    Predicate,
+    entry_effects,
+    evaluate_conjuncts,
+    sum_effects,
+)
 from floeplan.vectors import Ints, Mask
 
 _BITS = 31
@@ -52,20 +56,6 @@ _BITS = 31
 
 _MOST_COUNTED = 1 << 16
 """Pattern numbers up to this are renumbered by counting, larger ones by sorting."""
-
-
-@dataclass(frozen=True, slots=True)
-class Predicate:
-    """A compiled predicate with the columns it uses and the table's partition fields."""
-
-    expr: IrExpr
-    columns: Mapping[int, Column]
-    union: UnionPartitionType
-
-    @property
-    def fields(self) -> tuple[UnionField, ...]:
-        """The partition fields derived from its columns."""
-        return tuple(field for field in self.union.fields if field.bound.source_id in self.columns)
 
 
 def is_delete_manifest(manifests: ManifestListTable) -> Mask:
@@ -83,101 +73,8 @@ def evaluate_manifests(predicate: Predicate, manifests: ManifestListTable) -> Ev
 
 def evaluate_entries(predicate: Predicate, entries: EntriesTable) -> Evaluation:
     """Pass 2: evaluate union partition tuples and column bounds; files without rows never match."""
-    bounds = file_stats(entries, predicate.columns.values())
-    partitions = partition_stats(entries, predicate.fields)
-    fields = [field.bound for field in predicate.fields]
-
-    def answer(leaf: IrExpr) -> Tri:
-        return answer_leaf(leaf, bounds).refine(partition_answer(leaf, fields, partitions))
-
-    return evaluate_conjuncts(predicate.expr, bounds.nonempty, answer)
-
-
-def evaluate_conjuncts(expr: IrExpr, nonempty: Mask, answer: Callable[[IrExpr], Tri]) -> Evaluation:
-    """Evaluate a predicate conjunct by conjunct."""
-    operands = conjuncts(expr)
-    parts = tuple(kleene(operand, nonempty, answer) for operand in operands)
-    whole = reduce(Tri.__and__, parts) if parts else kleene(expr, nonempty, answer)
-    return Evaluation(whole, operands, parts)
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    """The tri-state of a predicate, and of each of its conjuncts, for many containers."""
-
-    tri: Tri
-    conjuncts: tuple[IrExpr, ...]
-    parts: tuple[Tri, ...]
-
-    def effects(self, counted: Mask, why: Callable[[IrExpr], str]) -> tuple[ConjunctEffect, ...]:
-        """How many of the ``counted`` containers each conjunct would drop alone, and why when it drops few."""
-        effects, total = [], int(np.count_nonzero(counted))
-        for conjunct, part in zip(self.conjuncts, self.parts, strict=True):
-            dropped = total - int(np.count_nonzero(part.keep & counted))
-            reason = why(conjunct) if _drops_few(dropped, total) else ""
-            effects.append(ConjunctEffect(conjunct, dropped, reason))
-        return tuple(effects)
-
-    def proven(self, rows: npt.NDArray[np.intp]) -> Mask:
-        """For each of these containers and each conjunct, whether every row satisfies it."""
-        if not self.parts:
-            return np.zeros((len(rows), 0), dtype=np.bool_)
-        return np.stack([part.all_match[rows] for part in self.parts], axis=1)
-
-
-@dataclass(frozen=True, slots=True)
-class ConjunctEffect:
-    """The effect of one operand of the top-level AND in a pass.
-
-    ``dropped`` counts the containers it would drop alone; ``why`` tells why it drops few, where that is known.
-    """
-
-    conjunct: IrExpr
-    dropped: int
-    why: str = ""
-
-    @property
-    def predicate(self) -> str:
-        """The operand as SQL."""
-        return str(self.conjunct)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON form."""
-        return {"predicate": self.predicate, "dropped": self.dropped, "why": self.why}
-
-
-def _drops_few(dropped: int, total: int) -> bool:
-    """Whether fewer than one in ten containers is dropped, so that ``explain`` owes a reason."""
-    return 10 * dropped < total
-
-
-def _why_few_dropped(predicate: Predicate, entries: EntriesTable, live: Mask, conjunct: IrExpr) -> str:
-    """Why a conjunct drops few live files; the texts are keys of ``scan.explain.CURES``.
-
-    A conjunct that partition values answer has no reason: it may have dropped whole manifests in pass 1.
-    """
-    match conjunct:
-        case Or(operands):
-            sides = (evaluate_entries(replace(predicate, expr=operand), entries) for operand in operands)
-            total = int(np.count_nonzero(live))
-            dropped = [total - int(np.count_nonzero(side.tri.keep & live)) for side in sides]
-            return "one side of OR matches everywhere" if any(_drops_few(n, total) for n in dropped) else ""
-        case Opaque() | Not(Opaque()):
-            return "only rows can answer it"
-        case Cmp(op=CmpOp.NE) | InList(negated=True) | StartsWith(negated=True):
-            return "!= excludes almost nothing"
-    column = column_of(conjunct)
-    if column is None:
-        return ""
-    fields = fields_on(predicate.union.bound_fields, column.field_id)
-    if any(lift(conjunct, field).exactness is not Exactness.CANNOT for field in fields):
-        return ""
-    if any(isinstance(field.transform, BucketTransform) for field in fields):
-        return "range over bucket"
-    known = file_stats(entries, [column]).columns.get(column.field_id)
-    if known is None or known.lower is None or not known.lower.valid[live].any():
-        return "no statistics"
-    return "values are spread over all files"
+    answers = LeafAnswers(predicate, entries)
+    return evaluate_conjuncts(predicate.expr, answers.bounds.nonempty, answers.by_both)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +130,8 @@ class EvaluatedFiles:
 
 def evaluate_files(predicate: Predicate, entries: EntriesTable) -> EvaluatedFiles:
     """Run pass 2 on entries. DELETED ones are dropped afterwards, because dropping them first copies every column."""
-    evaluation = evaluate_entries(predicate, entries)
+    answers = LeafAnswers(predicate, entries)
+    evaluation = evaluate_conjuncts(predicate.expr, answers.bounds.nonempty, answers.by_both)
     live = entries.status != Status.DELETED
     keep = evaluation.tri.keep & live
     rows = np.flatnonzero(keep)
@@ -242,7 +140,7 @@ def evaluate_files(predicate: Predicate, entries: EntriesTable) -> EvaluatedFile
         states=evaluation.tri.states()[rows],
         proven=evaluation.proven(rows),
         total=int(np.count_nonzero(live)),
-        effects=evaluation.effects(live, partial(_why_few_dropped, predicate, entries, live)),
+        effects=entry_effects(predicate, answers, evaluation, live, entries.spec_id),
     )
 
 
@@ -258,19 +156,12 @@ def concat_evaluated(parts: Sequence[EvaluatedFiles]) -> EvaluatedFiles:
     for part in parts:
         known = part.entries.partition_types.items()
         types |= {i: type_ for i, type_ in known if isinstance(types.get(i, unknown), UnknownType)}
-    # The effect of each conjunct over all slices, with the first reason when it drops few in total.
-    total = sum(part.total for part in parts)
-    summed = []
-    for effects in zip(*(part.effects for part in parts), strict=True):
-        dropped = sum(effect.dropped for effect in effects)
-        why = next((effect.why for effect in effects if effect.why), "") if _drops_few(dropped, total) else ""
-        summed.append(ConjunctEffect(effects[0].conjunct, dropped, why))
     return EvaluatedFiles(
         entries=EntriesTable(table, types),
         states=np.concatenate([part.states for part in parts]),
         proven=np.concatenate([part.proven for part in parts]),
-        total=total,
-        effects=tuple(summed),
+        total=sum(part.total for part in parts),
+        effects=sum_effects([part.effects for part in parts]),
     )
 
 

@@ -15,6 +15,7 @@ import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 from pyiceberg.io import FileIO
@@ -36,11 +37,13 @@ from floeplan.metadata.manifests.manifest_list import (
     read_manifest_list,
 )
 from floeplan.metadata.manifests.reader import TruncatedList, find_truncation, read_entries
-from floeplan.metadata.root import RootManifest
 from floeplan.partition.union import UnionPartitionType
 from floeplan.schemas import fields_by_id
 from floeplan.snapshot.passes import DELETE_COLUMNS, ScanDeletes
 from floeplan.vectors import Ints, Mask
+
+if TYPE_CHECKING:
+    from floeplan.metadata.root import RootManifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,20 +180,22 @@ class SnapshotReader:
         """Read the manifest list of a snapshot, or the root manifest at ``root``."""
         opened = None
         if root is not None:
+            from floeplan.metadata.root import RootManifest  # imports pyarrow.parquet, which other plans do not need
+
             opened = RootManifest(root, table.io)
             opened.check(table.metadata, None if snapshot is None else snapshot.snapshot_id)
             manifests = opened.manifests
         elif snapshot is None:
             manifests = ManifestListTable.empty()
         else:
-            manifests = read_manifest_list(snapshot.manifest_list, table.io)
+            manifests = read_manifest_list(snapshot.manifest_list, table.io, table_location=table.metadata.location)
         union = UnionPartitionType.of_table(table.metadata)
         entries_cache = EntriesCache() if cache else None
         return cls(table.metadata, snapshot, manifests, union, table.io, entries_cache, opened, max_workers)
 
     @classmethod
     def of_branch(cls, table: Table, branch: str = MAIN_BRANCH) -> SnapshotReader:
-        """Open the head of a branch of a table as it was loaded; a branch that does not exist has no files."""
+        """Open the head of a branch of a loaded table; a branch that does not exist has no files."""
         snapshot_id = branch_head(table.metadata, branch)
         return cls.open(table, None if snapshot_id is None else table.metadata.snapshot_by_id(snapshot_id))
 
@@ -231,7 +236,7 @@ class SnapshotReader:
         return None if self.snapshot is None else find_truncation(self.snapshot, self.manifests)
 
     def check_complete(self, risk: str) -> None:
-        """Refuse a manifest list that may be truncated; ``risk`` names what going on could do.
+        """Refuse a manifest list that may be truncated; ``risk`` names what continuing could do.
 
         Raises:
             CorruptMetadataError: The list has fewer files than the snapshot summary counts.
@@ -242,14 +247,15 @@ class SnapshotReader:
 
 
 def read_manifest_lists(
-    snapshots: Iterable[Snapshot], io: FileIO | None, *, risk: str | None = None
+    snapshots: Iterable[Snapshot], io: FileIO | None, *, table_location: str, risk: str | None = None
 ) -> list[ManifestListTable]:
     """Read the manifest lists of several snapshots in parallel, one per snapshot.
 
     Args:
         snapshots: The snapshots.
         io: Where the lists are; local files need none.
-        risk: Refuse lists that may be truncated; names what going on could do.
+        table_location: The location of their table, for relative paths.
+        risk: Refuse lists that may be truncated; names what continuing could do.
 
     Raises:
         CorruptMetadataError: A list has fewer files than its snapshot summary counts, and ``risk`` is given.
@@ -257,7 +263,7 @@ def read_manifest_lists(
     chosen = list(snapshots)
     lists = []
     for snapshot, data in zip(chosen, read_files([s.manifest_list for s in chosen], io), strict=True):
-        lists.append(parse_manifest_list(data, snapshot.manifest_list))
+        lists.append(parse_manifest_list(data, snapshot.manifest_list, table_location=table_location))
         truncated = None if risk is None else find_truncation(snapshot, lists[-1])
         if truncated is not None and risk is not None:
             raise truncated.error(risk)

@@ -1,0 +1,97 @@
+"""What the commands that ``doctor`` recommends would do, from their own planners.
+
+Rule: a command is recommended only if its planner finds something to do on this snapshot, and with the numbers of that
+plan. Fail-safe: where a planner refuses the table nothing is recommended; what makes it refuse is a finding of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from pyiceberg.table import Table
+
+from floeplan.errors import FloeplanError
+from floeplan.maintain.expire import snapshots_to_expire
+from floeplan.maintain.rewrite_manifests import rewrite_manifests
+from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
+from floeplan.rewrite.spec_upgrade.move import MoveStatus, plan_move
+from floeplan.snapshot.reader import SnapshotReader
+from floeplan.text import counted, human_bytes
+
+_STAYS = (MoveStatus.MOVED, MoveStatus.IN_TARGET_SPEC, MoveStatus.COARSER_TARGET)
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """What a command would do about some files of one spec."""
+
+    message: str
+    spec_id: int | None
+    files: int
+    examples: tuple[str, ...] = ()
+
+
+def merge_small_files(table: Table, branch: str, at_least: int, shown: int) -> Iterator[Remedy]:
+    """What ``rewrite`` would merge, for every spec with at least ``at_least`` files to merge."""
+    try:
+        plan = RewriteDataFilesPlanner(table, ref=branch, cache=False).plan()
+    except FloeplanError:
+        return
+    small = [group for group in plan.groups if "too-small" in group.reasons]
+    for spec_id in sorted({group.output_spec_id for group in small}):
+        groups = [group for group in small if group.output_spec_id == spec_id]
+        rows = np.concatenate([group.rows for group in groups])
+        if len(rows) >= at_least:
+            size = human_bytes(sum(group.bytes for group in groups))
+            outputs = sum(group.expected_outputs for group in groups)
+            text = (
+                f"{counted(len(rows), 'file')} are below the target size of {human_bytes(plan.sizes.target)}: "
+                f"rewrite merges them ({size}) into {outputs:,}"
+            )
+            examples = plan.files.entries.path.take(rows[:shown]).to_pylist()
+            yield Remedy(text, spec_id, len(rows), tuple(examples))
+
+
+def upgrade_old_specs(head: SnapshotReader, shown: int) -> Iterator[Remedy]:
+    """What ``upgrade-spec`` would move or rewrite, for every spec with such files."""
+    if head.truncation() is not None or not len(head.manifests):
+        return
+    try:
+        move = plan_move(head, head.metadata.default_spec_id)
+    except FloeplanError:
+        return
+    moved, rewritten = move.moved, ~np.isin(move.status, _STAYS)
+    sizes = move.data.ints("file_size_in_bytes")
+    for spec_id in np.unique(move.data.spec_id[moved | rewritten]).tolist():
+        of_spec = move.data.spec_id == spec_id
+        by_metadata, by_rewrite = int((moved & of_spec).sum()), int((rewritten & of_spec).sum())
+        parts = [f"moves {by_metadata:,} by metadata alone"] if by_metadata else []
+        if by_rewrite:
+            parts.append(f"rewrites {by_rewrite:,} ({human_bytes(int(sizes[rewritten & of_spec].sum()))})")
+        rows = np.flatnonzero((moved | rewritten) & of_spec)
+        text = f"{counted(len(rows), 'file')} are under an old spec: upgrade-spec {' and '.join(parts)}"
+        yield Remedy(text, spec_id, len(rows), tuple(move.data.path.take(rows[:shown]).to_pylist()))
+
+
+def cluster_manifests(table: Table, branch: str) -> Iterator[Remedy]:
+    """What ``rewrite-manifests`` would gain, if it would change anything."""
+    try:
+        result = rewrite_manifests(table, dry_run=True, branch=branch)
+    except FloeplanError:
+        return
+    if result.specs:
+        text = f"{counted(result.manifests_before, 'manifest')}: rewrite-manifests makes {result.manifests_after:,}"
+        yield Remedy(f"{text}; {result.gain}", None, result.manifests_before)
+
+
+def expire_old_snapshots(table: Table) -> Iterator[Remedy]:
+    """How many snapshots ``expire`` would remove, if any."""
+    try:
+        expired = snapshots_to_expire(table)
+    except FloeplanError:
+        return
+    if expired:
+        total = len(table.metadata.snapshots)
+        yield Remedy(f"{counted(total, 'snapshot')} are kept: expire removes {expired:,}", None, 0)

@@ -1,0 +1,100 @@
+"""Pass 3 of a plan: opens the footers of data files, and keeps the row groups and pages that may match.
+
+A file whose footer cannot be used is kept whole, with a warning. Footers are cached: data files never change.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from functools import cache
+
+import numpy as np
+from cachetools import LRUCache, cached
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import IdentityTransform
+
+from floeplan.errors import FloeplanError, UnsupportedError
+from floeplan.parquet.footer.footer import ParquetFooter, read_footer
+from floeplan.parquet.prune.options import PruneOptions
+from floeplan.parquet.prune.pruner import Pruner
+from floeplan.parquet.source import ByteSource, open_source
+from floeplan.partition.fields import BoundField
+from floeplan.partition.union import UnionPartitionType
+from floeplan.predicate.build import column_of, map_leaves
+from floeplan.predicate.compile import CompileResult
+from floeplan.predicate.ir import IrExpr, Opaque
+from floeplan.predicate.stats import TriState
+from floeplan.scan.model import PlanWarning, RowGroups, ScanOptions
+from floeplan.schemas import fields_by_id
+from floeplan.snapshot.reader import ScanTarget
+
+FOOTER_CACHE_FILES = 4096
+
+
+class FooterPruner:
+    """Opens files of one plan; thread-safe. ``projected`` are the field ids whose bytes count, all if ``None``."""
+
+    def __init__(
+        self,
+        target: ScanTarget,
+        compiled: CompileResult,
+        union: UnionPartitionType,
+        options: ScanOptions,
+        projected: frozenset[int] | None,
+    ) -> None:
+        self.target, self.projected = target, projected
+        self._pruner = cache(lambda spec: file_pruner(compiled, target.schema, union.spec(spec).fields, options))
+
+    def open(
+        self, path: str, size: int, format_: str, spec_id: int, without_nan: frozenset[int]
+    ) -> RowGroups | PlanWarning:
+        """The row groups of one file that may match; a warning when its footer cannot be used."""
+        try:
+            if format_ != "PARQUET":
+                raise UnsupportedError(f"it is {format_}, not Parquet")
+            source = open_source(path, self.target.table.io)
+            footer = cached_footer(path, size, source)
+            if not footer.has_field_ids:
+                raise UnsupportedError("its columns carry no field ids")
+            result = self._pruner(spec_id).examine(source, footer, without_nan=without_nan).result()
+        except (FloeplanError, OSError) as error:
+            context = {"file": path, "spec_id": spec_id}
+            return PlanWarning("footer-not-used", f"{path} is kept whole: {error}", context)
+        kept = np.array(result.row_groups, dtype=np.int64)
+        whole = int(footer.row_group_rows[kept].sum()) == result.rows_selected
+        columns = [leaf for leaf in footer.leaves if self.projected is None or leaf.field_id in self.projected]
+        return RowGroups(
+            kept=result.row_groups,
+            total=footer.num_row_groups,
+            rows=result.rows_selected,
+            bytes=sum(int(footer.chunks(leaf).total_compressed_size[kept].sum()) for leaf in columns),
+            selection=None if whole else result.file_selection,
+            proven=bool((result.row_group_states[kept] == TriState.TRUE).all()),
+            pages_total=result.pages_total,
+            pages_kept=result.pages_kept,
+        )
+
+
+@cached(LRUCache(FOOTER_CACHE_FILES), key=lambda path, size, source: (path, size), lock=threading.Lock())
+def cached_footer(path: str, size: int, source: ByteSource) -> ParquetFooter:
+    """The footer of a file, from an LRU cache by path and size: data files never change."""
+    return read_footer(source)
+
+
+def file_pruner(compiled: CompileResult, schema: Schema, fields: Sequence[BoundField], options: ScanOptions) -> Pruner:
+    """The pruner for the row groups of files of one partition spec.
+
+    A column that a file lacks is null in it, unless the table gives it another value: an identity partition value or an
+    initial default. Leaves on such columns become opaque, so that no statistics answer them.
+    """
+    given = {field.source_id for field in fields if isinstance(field.transform, IdentityTransform)}
+    given |= {i for i, field in fields_by_id(schema).items() if field.initial_default is not None}
+
+    def without_given(leaf: IrExpr) -> IrExpr:
+        column = column_of(leaf)
+        return Opaque(str(leaf), (column.field_id,), None) if column and column.field_id in given else leaf
+
+    expr = map_leaves(compiled.predicate, without_given)
+    prune_options = PruneOptions(page_index=options.page_index, bloom_filter=options.bloom_filter)
+    return Pruner(CompileResult(expr, expr, expr, compiled.errors), schema, prune_options)

@@ -1,0 +1,326 @@
+"""What each conjunct of a predicate decides in a pass, from which statistic, and why it does not decide more.
+
+A conjunct decides a container when it drops it, or proves that every row matches. Partition values are counted first:
+bounds get only what partition values leave open. What neither decides is read, and the reason is one of three: the
+column has no bounds there, its bounds overlap the values of the predicate, or only rows can answer the conjunct.
+
+``explain``, ``why``, scan reports and the audit all take their reasons from here, so that they agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from pyiceberg.transforms import BucketTransform
+
+from floeplan.metadata.manifests.entries import EntriesTable
+from floeplan.metadata.manifests.stats import file_stats, partition_stats
+from floeplan.partition.fields import fields_on
+from floeplan.partition.lift import Exactness, lift
+from floeplan.partition.union import UnionField, UnionPartitionType, partition_answer
+from floeplan.predicate.build import column_of, columns, conjuncts, has_opaque
+from floeplan.predicate.evaluate import answer_leaf
+from floeplan.predicate.ir import Cmp, CmpOp, Column, InList, IrExpr, IsNaN, IsNull, Not, Opaque, Or, StartsWith
+from floeplan.predicate.stats import Tri, kleene
+from floeplan.text import counted
+from floeplan.vectors import Mask
+
+BUCKET_RANGE = "range over bucket"
+NO_STATISTICS = "no statistics"
+NOT_EQUAL = "!= excludes almost nothing"
+ONE_SIDE = "one side of OR matches everywhere"
+SPREAD = "values are spread over all files"
+ONLY_ROWS = "only rows can answer it"
+
+
+@dataclass(frozen=True, slots=True)
+class Predicate:
+    """A compiled predicate with the columns it uses and the table's partition fields."""
+
+    expr: IrExpr
+    columns: Mapping[int, Column]
+    union: UnionPartitionType
+
+    @property
+    def fields(self) -> tuple[UnionField, ...]:
+        """The partition fields derived from its columns."""
+        return tuple(field for field in self.union.fields if field.bound.source_id in self.columns)
+
+
+class LeafAnswers:
+    """The answers of partition values and of column bounds to leaves, for manifest entries; each computed once."""
+
+    def __init__(self, predicate: Predicate, entries: EntriesTable) -> None:
+        self.bounds = file_stats(entries, predicate.columns.values())
+        self._partitions = partition_stats(entries, predicate.fields)
+        self._fields = [field.bound for field in predicate.fields]
+        # By identity, because the hash of a long IN list costs as much as its evaluation.
+        self._known: dict[int, tuple[Tri, Tri]] = {}
+
+    def by_partition(self, leaf: IrExpr) -> Tri:
+        """What the partition values leave possible."""
+        return self._answers(leaf)[0]
+
+    def by_both(self, leaf: IrExpr) -> Tri:
+        """What partition values and bounds together leave possible: tighter than either."""
+        by_partition, by_bounds = self._answers(leaf)
+        return by_bounds.refine(by_partition)
+
+    def by_bounds(self, leaf: IrExpr) -> Tri:
+        """What the bounds and counts of the column leave possible."""
+        return self._answers(leaf)[1]
+
+    def _answers(self, leaf: IrExpr) -> tuple[Tri, Tri]:
+        if id(leaf) not in self._known:
+            by_partition = partition_answer(leaf, self._fields, self._partitions)
+            self._known[id(leaf)] = by_partition, answer_leaf(leaf, self.bounds)
+        return self._known[id(leaf)]
+
+
+def evaluate_conjuncts(expr: IrExpr, nonempty: Mask, answer: Callable[[IrExpr], Tri]) -> Evaluation:
+    """Evaluate a predicate conjunct by conjunct."""
+    operands = conjuncts(expr)
+    parts = tuple(kleene(operand, nonempty, answer) for operand in operands)
+    whole = reduce(Tri.__and__, parts) if parts else kleene(expr, nonempty, answer)
+    return Evaluation(whole, operands, parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """The tri-state of a predicate, and of each of its conjuncts, for many containers."""
+
+    tri: Tri
+    conjuncts: tuple[IrExpr, ...]
+    parts: tuple[Tri, ...]
+
+    def proven(self, rows: npt.NDArray[np.intp]) -> Mask:
+        """For each of these containers and each conjunct, whether every row satisfies it."""
+        if not self.parts:
+            return np.zeros((len(rows), 0), dtype=np.bool_)
+        return np.stack([part.all_match[rows] for part in self.parts], axis=1)
+
+
+class Decided(StrEnum):
+    """What decides a conjunct."""
+
+    PARTITION = "partition"
+    """Partition values decide every container."""
+    NARROWED = "narrowed"
+    """Partition values decide some containers; bounds decide the others, or nothing does."""
+    BOUNDS = "bounds"
+    """Bounds decide containers, partition values none."""
+    NOTHING = "nothing"
+    """Every container is read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """How many containers a conjunct decides and by what; what it leaves open is ``overlapping`` or without bounds.
+
+    Attributes:
+        total: Containers that were evaluated.
+        dropped: Containers that it drops alone.
+        by_partition: Containers that partition values decide.
+        by_bounds: Further containers that bounds and counts decide.
+        without_bounds: Undecided containers without bounds of a column of the conjunct.
+    """
+
+    total: int = 0
+    dropped: int = 0
+    by_partition: int = 0
+    by_bounds: int = 0
+    without_bounds: int = 0
+
+    def __add__(self, other: Decisions) -> Decisions:
+        return Decisions(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(self)))
+
+    @property
+    def undecided(self) -> int:
+        """Containers that are read because nothing decides them."""
+        return self.total - self.by_partition - self.by_bounds
+
+    @property
+    def overlapping(self) -> int:
+        """Undecided containers whose bounds overlap the values of the conjunct."""
+        return self.undecided - self.without_bounds
+
+    @property
+    def decided(self) -> Decided:
+        """What decides the conjunct."""
+        if self.by_partition:
+            return Decided.PARTITION if self.by_partition == self.total else Decided.NARROWED
+        return Decided.BOUNDS if self.by_bounds else Decided.NOTHING
+
+    @property
+    def drops_few(self) -> bool:
+        """Whether fewer than one in ten containers is dropped, and some could not be decided."""
+        return 10 * self.dropped < self.total and self.undecided > 0
+
+
+@dataclass(frozen=True, slots=True)
+class ConjunctEffect:
+    """The effect of one operand of the top-level AND in a pass.
+
+    Attributes:
+        conjunct: The operand.
+        by_spec: Its decisions on the containers of each partition spec.
+        why: Why it drops few containers, as a key of ``scan.explain.CURES``; empty when it drops more.
+    """
+
+    conjunct: IrExpr
+    by_spec: Mapping[int, Decisions]
+    why: str = ""
+
+    @property
+    def predicate(self) -> str:
+        """The operand as SQL."""
+        return str(self.conjunct)
+
+    @property
+    def decisions(self) -> Decisions:
+        """Its decisions on all containers."""
+        return sum(self.by_spec.values(), Decisions())
+
+    @property
+    def dropped(self) -> int:
+        """The containers it would drop alone."""
+        return self.decisions.dropped
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        found = self.decisions
+        return {
+            "predicate": self.predicate,
+            "dropped": found.dropped,
+            "why": self.why,
+            "decided": found.decided.value,
+            "by_partition": found.by_partition,
+            "by_bounds": found.by_bounds,
+            "undecided": found.undecided,
+            "without_bounds": found.without_bounds,
+        }
+
+
+def manifest_effects(evaluation: Evaluation, chosen: Mask, spec_id: npt.NDArray[Any]) -> tuple[ConjunctEffect, ...]:
+    """The effects of pass 1, in which partition summaries are the only statistic."""
+    specs = _masks_by_spec(spec_id, chosen)
+    found = []
+    for conjunct, part in zip(evaluation.conjuncts, evaluation.parts, strict=True):
+        decided = ~part.keep | part.all_match
+        by_spec = {i: Decisions(_count(of), _count(of & ~part.keep), _count(of & decided)) for i, of in specs.items()}
+        found.append(ConjunctEffect(conjunct, by_spec))
+    return tuple(found)
+
+
+def entry_effects(
+    predicate: Predicate, answers: LeafAnswers, evaluation: Evaluation, live: Mask, spec_id: npt.NDArray[Any]
+) -> tuple[ConjunctEffect, ...]:
+    """The effects of pass 2 on live entries."""
+    specs = _masks_by_spec(spec_id, live)
+    found = []
+    for conjunct, part in zip(evaluation.conjuncts, evaluation.parts, strict=True):
+        alone = kleene(conjunct, answers.bounds.nonempty, answers.by_partition)
+        by_partition = ~alone.keep | alone.all_match
+        undecided = part.keep & ~part.all_match
+        by_bounds = ~undecided & ~by_partition
+        bare = undecided & _without_bounds(conjunct, answers)
+        masks = (~part.keep, by_partition, by_bounds, bare)
+        by_spec = {i: Decisions(_count(of), *(_count(of & mask) for mask in masks)) for i, of in specs.items()}
+        effect = ConjunctEffect(conjunct, by_spec)
+        if effect.decisions.drops_few:
+            effect = ConjunctEffect(conjunct, by_spec, _why_few_dropped(predicate, answers, live, conjunct))
+        found.append(effect)
+    return tuple(found)
+
+
+def sum_effects(parts: Sequence[tuple[ConjunctEffect, ...]]) -> tuple[ConjunctEffect, ...]:
+    """The effects over consecutive slices of the entries, with the first reason when few are dropped in total."""
+    summed = []
+    for effects in zip(*parts, strict=True):
+        by_spec: dict[int, Decisions] = {}
+        for effect in effects:
+            for spec_id, found in effect.by_spec.items():
+                by_spec[spec_id] = by_spec.get(spec_id, Decisions()) + found
+        whole = ConjunctEffect(effects[0].conjunct, by_spec)
+        why = next((effect.why for effect in effects if effect.why), "") if whole.decisions.drops_few else ""
+        summed.append(ConjunctEffect(whole.conjunct, by_spec, why))
+    return tuple(summed)
+
+
+def _masks_by_spec(spec_id: npt.NDArray[Any], chosen: Mask) -> dict[int, Mask]:
+    """The chosen containers of each spec."""
+    specs = np.flatnonzero(np.bincount(spec_id)).tolist() if len(spec_id) else []
+    masks = {specs[0]: chosen} if len(specs) == 1 else {spec: chosen & (spec_id == spec) for spec in specs}
+    return {spec: mask for spec, mask in masks.items() if mask.any()}
+
+
+def _count(mask: Mask) -> int:
+    return int(np.count_nonzero(mask))
+
+
+def _without_bounds(conjunct: IrExpr, answers: LeafAnswers) -> Mask:
+    """Files that have values of a column of the conjunct, but no bound of it."""
+    bare = np.zeros(answers.bounds.length, dtype=np.bool_)
+    for field_id in columns(conjunct):
+        known = answers.bounds.columns.get(field_id)
+        if known is None:
+            return ~bare
+        ends = [bound.valid for bound in (known.lower, known.upper) if bound is not None]
+        bare |= known.may_value & ~reduce(np.logical_or, ends, np.zeros_like(bare))
+    return bare
+
+
+def _why_few_dropped(predicate: Predicate, answers: LeafAnswers, live: Mask, conjunct: IrExpr) -> str:
+    """Why a conjunct drops few live files, as a key of ``scan.explain.CURES``.
+
+    Empty when a partition field answers it: what matters then happened in pass 1.
+    """
+    match conjunct:
+        case Or(operands):
+            total = _count(live)
+            kept = [_count(kleene(side, answers.bounds.nonempty, answers.by_both).keep & live) for side in operands]
+            return ONE_SIDE if any(10 * (total - n) < total for n in kept) else ""
+        case Opaque() | Not(Opaque()):
+            return ONLY_ROWS
+        case Cmp(op=CmpOp.NE) | InList(negated=True) | StartsWith(negated=True):
+            return NOT_EQUAL
+    column = column_of(conjunct)
+    if column is None:
+        return ""
+    on_column = fields_on(predicate.union.bound_fields, column.field_id)
+    if any(lift(conjunct, field).exactness is not Exactness.CANNOT for field in on_column):
+        return ""
+    if any(isinstance(field.transform, BucketTransform) for field in on_column):
+        return BUCKET_RANGE
+    return SPREAD if (live & ~_without_bounds(conjunct, answers)).any() else NO_STATISTICS
+
+
+def describe(conjunct: IrExpr, found: Decisions, noun: str = "file") -> str:
+    """What decided a conjunct on some containers, and what it left open: ``bounds decide 4 files, overlap in 2``."""
+    if not found.total:
+        return f"no {noun} left to evaluate"
+    parts = []
+    everything = f"all {counted(found.total, noun)}" if found.total > 1 else counted(1, noun)
+    for source, number in (("partition values", found.by_partition), ("bounds", found.by_bounds)):
+        if number:
+            parts.append(f"{source} decide {everything if number == found.total else counted(number, noun)}")
+    if found.undecided:
+        parts += _left_open(conjunct, found, noun)
+    return "; ".join(parts)
+
+
+def _left_open(conjunct: IrExpr, found: Decisions, noun: str) -> Iterable[str]:
+    if has_opaque(conjunct):
+        yield f"only rows can answer it in {counted(found.undecided, noun)}"
+        return
+    if found.without_bounds:
+        yield f"no statistics in {counted(found.without_bounds, noun)}"
+    if found.overlapping:
+        mixed = isinstance(conjunct, IsNull | IsNaN)
+        yield f"{'some rows match' if mixed else 'bounds overlap'} in {counted(found.overlapping, noun)}"

@@ -1,0 +1,183 @@
+"""The doctor recommends a command only when its planner finds something to do, and quotes what it would gain."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.transforms import BucketTransform, DayTransform, HourTransform, IdentityTransform, MonthTransform
+from pyiceberg.types import LongType, NestedField, StringType, TimestampType
+
+import floeplan as fp
+from floeplan.explorer.documents import RewriteRequest, doctor_document, rewrite_document
+from floeplan.explorer.view import TableView
+from floeplan.maintain import doctor as rules
+from floeplan.maintain.doctor import Finding, doctor
+from floeplan.partition.evolution import AddField, DropField, Term
+from floeplan.partition.transforms import Transform
+from floeplan.sql_text.parse import parse_statement
+from floeplan.sql_text.statements import AlterPartitioning
+from floeplan.transaction.evolve_spec import evolve_spec
+from tests.support.tables.two_specs import catalog
+
+pytestmark = pytest.mark.unit
+
+SCHEMA = Schema(
+    NestedField(1, "id", LongType()), NestedField(2, "region", StringType()), NestedField(3, "ts", TimestampType())
+)
+START = datetime(2024, 1, 1)
+
+
+def rows(days: int, each: int = 1, *, step: timedelta = timedelta(days=1)) -> pa.Table:
+    """``each`` rows a day (or step) in three regions."""
+    times = [START + step * day for day in range(days) for _ in range(each)]
+    regions = [("ap", "eu", "us")[at % 3] for at in range(len(times))]
+    schema = pa.schema([("id", pa.int64()), ("region", pa.string()), ("ts", pa.timestamp("us"))])
+    return pa.table({"id": range(len(times)), "region": regions, "ts": times}, schema)
+
+
+def table_by(folder: Path, *fields: tuple[int, Transform, str]) -> Table:
+    parts = [PartitionField(source, 1000 + at, transform, name) for at, (source, transform, name) in enumerate(fields)]
+    opened: SqlCatalog = catalog(folder)
+    return opened.create_table("db.t", SCHEMA, partition_spec=PartitionSpec(*parts))
+
+
+def found(table: Table) -> dict[str, Finding]:
+    return {finding.kind: finding for finding in doctor(table.refresh(), sample=0).findings}
+
+
+DAY = (3, DayTransform(), "ts_day")
+
+
+def test_one_small_file_per_partition_is_no_reason_to_rewrite_but_for_a_coarser_spec(tmp_path: Path) -> None:
+    table = table_by(tmp_path, DAY)
+    fp.append(table, rows(120))
+    findings = found(table)
+    assert not fp.RewriteDataFilesPlanner(table).plan().groups
+    assert findings.keys() == {"over-partitioned"}
+    over = findings["over-partitioned"]
+    assert (over.severity, over.files) == ("info", 120)
+    assert "120 partitions with a median of" in over.message
+
+
+@pytest.mark.parametrize(
+    ("fields", "days", "spec"),
+    [
+        ((DAY,), 120, "month(ts)"),
+        (((3, HourTransform(), "ts_hour"),), 120, "month(ts)"),
+        (((2, IdentityTransform(), "region"), DAY), 60, "region, month(ts)"),
+        (((1, BucketTransform(64), "id_bucket"),), 400, "bucket(8, id)"),
+    ],
+)
+def test_the_coarser_spec_is_the_finest_that_is_large_enough_and_keeps_its_promise(
+    tmp_path: Path, fields: tuple[tuple[int, Transform, str], ...], days: int, spec: str
+) -> None:
+    table = table_by(tmp_path, *fields)
+    fp.append(table, rows(days))
+    size = int(table.refresh().inspect.files()["file_size_in_bytes"].to_numpy().mean())
+    # A target that a month of days reaches a tenth of, but no partition of the table.
+    table.transaction().set_properties({"write.target-file-size-bytes": str(size * 60)}).commit_transaction()
+    over = found(table)["over-partitioned"]
+    assert f"partition by {spec} instead" in over.message
+    assert over.fix is not None
+    for statement in re.findall(r'floeplan sql "([^"]+)"', over.fix):
+        altered = parse_statement(statement)
+        assert isinstance(altered, AlterPartitioning)
+        evolve_spec(table.refresh(), altered.changes)
+    fp.rewrite_data_files(table.refresh(), spec="current")
+    promised = int(re.search(r"would become ([\d,]+),", over.message)[1].replace(",", ""))  # type: ignore[index]
+    assert promised <= len(table.refresh().inspect.files()) <= 1.25 * promised
+    assert "over-partitioned" not in found(table)
+
+
+def test_small_files_quote_what_the_rewrite_merges(tmp_path: Path) -> None:
+    table = table_by(tmp_path)
+    for _ in range(12):
+        fp.append(table.refresh(), rows(3))
+    small = found(table)["small-files"]
+    assert "12 files are below the target size of 512.0 MiB: rewrite merges them" in small.message
+    assert small.message.endswith("into 1")
+    assert small.fix == "floeplan rewrite db.t"
+    done = fp.rewrite_data_files(table.refresh())
+    assert (done.files_rewritten, done.files_added) == (12, 1)
+    assert "small-files" not in found(table)
+
+
+def test_the_explorer_shows_a_rewrite_exactly_when_its_planner_has_one(tmp_path: Path) -> None:
+    table = table_by(tmp_path, DAY)
+    fp.append(table, rows(60))
+    for merged in (False, True):
+        if merged:
+            for _ in range(11):
+                fp.append(table.refresh(), rows(1))
+        kinds = {finding["kind"] for finding in doctor_document(table.refresh())["findings"]}
+        planned = rewrite_document(TableView.of(table.refresh()), RewriteRequest())
+        assert ("small-files" in kinds) == merged == (planned["groups_total"] > 0)
+
+
+def test_files_of_a_finer_spec_are_no_reason_to_upgrade(tmp_path: Path) -> None:
+    table = table_by(tmp_path, DAY)
+    fp.append(table, rows(5))
+    evolve_spec(table.refresh(), (DropField("ts_day"), AddField(Term(("ts",), MonthTransform()))))
+    assert fp.upgrade_spec(table.refresh(), options=fp.UpgradeOptions(dry_run=True)).reasons == {"coarser-target": 5}
+    assert "old-specs" not in found(table)
+
+
+def test_old_specs_quote_what_the_upgrade_moves_and_rewrites(tmp_path: Path) -> None:
+    table = table_by(tmp_path)
+    for day in range(3):
+        fp.append(table.refresh(), rows(day + 1).slice(day))
+    fp.append(table.refresh(), rows(3))
+    evolve_spec(table.refresh(), (AddField(Term(("ts",), DayTransform())),))
+    old = found(table)["old-specs"]
+    assert old.message.startswith(
+        "4 files are under an old spec: upgrade-spec moves 3 by metadata alone and rewrites 1 ("
+    )
+    done = fp.upgrade_spec(table.refresh())
+    assert (done.files_by_metadata, done.files_by_rewrite) == (3, 1)
+    assert "old-specs" not in found(table)
+
+
+def test_manifests_quote_what_pass_1_gains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rules, "SPREAD", 1.5)
+    table = table_by(tmp_path, (2, IdentityTransform(), "region"))
+    for _ in range(4):
+        fp.append(table.refresh(), rows(3))
+    many = found(table)["many-manifests"]
+    assert many.message == (
+        "4 manifests: rewrite-manifests makes 1; a filter on one partition opens 1.0 (12 entries) instead of 4.0 "
+        "(12 entries)"
+    )
+    done = fp.rewrite_manifests(table.refresh())
+    assert (done.manifests_before, done.manifests_after) == (4, 1)
+    assert "many-manifests" not in found(table)
+
+
+def test_more_manifests_say_what_pass_1_gains(tmp_path: Path) -> None:
+    table = table_by(tmp_path, DAY)
+    for _ in range(3):
+        fp.append(table.refresh(), rows(60))
+    done = fp.rewrite_manifests(table.refresh(), least_entries=30)
+    assert (done.manifests_before, done.manifests_after) == (3, 6)
+    assert done.gain == "a filter on one partition opens 1.0 (30 entries) instead of 3.0 (180 entries)"
+    assert (done.specs[0].read_before, done.specs[0].read_after) == (180.0, 30.0)
+
+
+def test_snapshots_that_would_not_expire_are_no_reason_to_expire(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rules, "MANY_SNAPSHOTS", 3)
+    table = table_by(tmp_path)
+    for _ in range(4):
+        fp.append(table.refresh(), rows(1))
+    assert "many-snapshots" not in found(table)
+    age = {"history.expire.max-snapshot-age-ms": "0"}
+    table.refresh().transaction().set_properties(age).commit_transaction()
+    assert found(table)["many-snapshots"].message == "4 snapshots are kept: expire removes 3"
