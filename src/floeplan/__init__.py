@@ -30,12 +30,14 @@ if TYPE_CHECKING:
     from floeplan.scan.model import FileScan, ScanOptions
     from floeplan.scan.plan import ScanPlan, plan_scan
     from floeplan.scan.planned_scan import ScanPlanSummary
+    from floeplan.scan.why import Why, why
     from floeplan.spark.incremental import incremental
     from floeplan.spark.metadata_tables import metadata_table
     from floeplan.spark.read.reader import ReadOptions, ReadPlan, plan_read, read
     from floeplan.sql_text.run import sql
     from floeplan.tasks.shipping import ship
     from floeplan.transaction.evolve_spec import EvolveResult
+    from floeplan.transaction.upgrade_format import FormatUpgradeResult, upgrade_format
 
 __all__ = [
     "CompileResult",
@@ -44,6 +46,7 @@ __all__ = [
     "FileScan",
     "FilterStats",
     "FloeplanError",
+    "FormatUpgradeResult",
     "ReadOptions",
     "ReadPlan",
     "RewriteDataFilesPlan",
@@ -56,6 +59,7 @@ __all__ = [
     "ScanPlanSummary",
     "SpecUpgradeResult",
     "UpgradeOptions",
+    "Why",
     "append",
     "compile_predicate",
     "delete",
@@ -78,7 +82,9 @@ __all__ = [
     "ship",
     "sql",
     "update",
+    "upgrade_format",
     "upgrade_spec",
+    "why",
 ]
 
 _HOMES = {
@@ -88,6 +94,7 @@ _HOMES = {
     "FileScan": "floeplan.scan.model",
     "FilterStats": "floeplan.rewrite.plan.filter",
     "FloeplanError": "floeplan.errors",
+    "FormatUpgradeResult": "floeplan.transaction.upgrade_format",
     "ReadOptions": "floeplan.spark.read.reader",
     "ReadPlan": "floeplan.spark.read.reader",
     "RewriteDataFilesPlan": "floeplan.rewrite.plan.model",
@@ -100,6 +107,7 @@ _HOMES = {
     "ScanPlanSummary": "floeplan.scan.planned_scan",
     "SpecUpgradeResult": "floeplan.rewrite.spec_upgrade.upgrade",
     "UpgradeOptions": "floeplan.rewrite.spec_upgrade.upgrade",
+    "Why": "floeplan.scan.why",
     "append": "floeplan.dml.append",
     "compile_predicate": "floeplan.predicate.compile",
     "delete": "floeplan.dml.delete_update",
@@ -121,7 +129,9 @@ _HOMES = {
     "ship": "floeplan.tasks.shipping",
     "sql": "floeplan.sql_text.run",
     "update": "floeplan.dml.delete_update",
+    "upgrade_format": "floeplan.transaction.upgrade_format",
     "upgrade_spec": "floeplan.rewrite.spec_upgrade.upgrade",
+    "why": "floeplan.scan.why",
 }
 
 

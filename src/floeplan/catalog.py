@@ -1,4 +1,4 @@
-"""Loads tables from a configured PyIceberg catalog, a metadata file, or the embedded default catalog.
+"""Loads tables from a configured PyIceberg catalog, a metadata file or table folder, or the embedded default catalog.
 
 A catalog is chosen in this order: the requested name; `default-catalog` or `default` of PyIceberg's configuration; the
 only catalog configured; with none configured, the embedded `local`: a SQLite catalog and a warehouse in `./.floeplan`
@@ -12,8 +12,10 @@ import os
 import sys
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cached_property
 from gzip import BadGzipFile
+from operator import eq
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,12 +27,18 @@ from pyiceberg.exceptions import (
     UnauthorizedError,
     ValidationError,
 )
+from pyiceberg.io import FileIO, InputFile, OutputFile, load_file_io
+from pyiceberg.serializers import Compressor, FromByteStream
 from pyiceberg.table import StaticTable, Table
 from pyiceberg.table.metadata import check_partition_specs, check_schemas, check_sort_orders
 from pyiceberg.utils.config import Config, merge_config
 
+import floeplan.format4  # noqa: F401 - lets PyIceberg load tables of format 4
 from floeplan.errors import CorruptMetadataError, FloeplanError, UnknownCatalogError, UnknownTableError
+from floeplan.opaque_types import accept_opaque_types
 from floeplan.text import reason, remember
+
+accept_opaque_types()
 
 EMBEDDED = "local"
 METADATA_SUFFIX = ".metadata.json"
@@ -42,7 +50,8 @@ def load_table(table: str | os.PathLike[str] | Table, catalog: str | Catalog | N
     """Return the PyIceberg table behind a name, a metadata file or a table.
 
     Args:
-        table: `namespace.name`, the path or URI of a `*.metadata.json` (read-only), or a PyIceberg table.
+        table: `namespace.name`, a PyIceberg table, or, read-only, the path or URI of a `*.metadata.json` or of a table
+            folder with a `metadata/version-hint.text`, as Iceberg's Hadoop catalog writes it.
         catalog: A catalog, or the name of one in PyIceberg's configuration; see the module for the default.
 
     Raises:
@@ -56,7 +65,7 @@ def load_table(table: str | os.PathLike[str] | Table, catalog: str | Catalog | N
         set_rest_timeouts(table.catalog)
         return table
     name = os.fspath(table)
-    if name.endswith(METADATA_SUFFIX):
+    if name.endswith(METADATA_SUFFIX) or "/" in name:
         return _static_table(name, catalog)
     return _catalog_table(name, catalog)
 
@@ -81,7 +90,7 @@ def update_to_commit(table: Table, committed: Table) -> None:
 
 
 def open_catalog(name: str | None = None) -> Catalog:
-    """Open a configured catalog, or the embedded default, which is created when it is not there yet."""
+    """Open a configured catalog, or the embedded default, which is created if it does not exist."""
     name, properties = _choose_catalog(name)
     if properties is None:
         home = embedded_home()
@@ -180,6 +189,9 @@ def _translated_errors(name: str, catalog: Catalog) -> Iterator[None]:
         message = f"the metadata of {name} in catalog {catalog.name!r} cannot be read: {reason(error, lines=2)}"
         raise CorruptMetadataError(message, context=context) from error
     except NoSuchTableError as error:
+        if _is_view(catalog, name):
+            message = f"{name} is a view in catalog {catalog.name!r}, and views are not supported: name its tables"
+            raise UnknownTableError(message, kind="view", context=context) from error
         hint = _hint(catalog, name.rpartition(".")[0], name)
         raise UnknownTableError(f"no table {name!r} in catalog {catalog.name!r}{hint}", context=context) from error
     except (UnauthorizedError, ForbiddenError) as error:
@@ -199,22 +211,101 @@ def _hint(catalog: Catalog, namespace: str, name: str) -> str:
     return f"; did you mean {' or '.join(close)}?" if close else f"; {namespace!r} has {len(tables)} tables"
 
 
+def _is_view(catalog: Catalog, name: str) -> bool:
+    """Whether a catalog has a view, materialized or not, of this name."""
+    with suppress(Exception):  # a catalog without views, or one that does not answer
+        if "pyiceberg.catalog.sql" in sys.modules:
+            from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
+
+            if isinstance(catalog, SqlCatalog):  # it skips the views that Java writes, and cannot list them
+                namespace, _, short_name = name.rpartition(".")
+                place = (catalog.name, namespace, short_name)
+                names = IcebergTables.__table__.c
+                columns = (names.catalog_name, names.table_namespace, names.table_name)
+                query = IcebergTables.__table__.select().with_only_columns(names.iceberg_type)
+                with catalog.engine.connect() as connection:
+                    return connection.execute(query.where(*map(eq, columns, place))).scalar() == "VIEW"
+        return catalog.view_exists(name)
+    return False
+
+
+def _newest_version(folder: str, properties: Mapping[str, str]) -> str:
+    """The newest metadata file of a table folder: that of the version hint, or a later one, if the hint is stale."""
+    home = f"{folder.rstrip('/')}/metadata"
+    io = load_file_io(dict(properties), home)
+    with io.new_input(f"{home}/version-hint.text").open() as stream:
+        hint = stream.read().decode().strip()
+    if not hint.isdecimal():
+        return f"{home}/{hint.removesuffix(METADATA_SUFFIX)}{METADATA_SUFFIX}"
+    newest, version = f"{home}/v{hint}{METADATA_SUFFIX}", int(hint)
+    while True:
+        names = (f"{home}/v{version}{codec}{METADATA_SUFFIX}" for codec in ("", ".gz"))
+        found = next((name for name in names if io.new_input(name).exists()), None)
+        if found is None:
+            return newest
+        newest, version = found, version + 1
+
+
 def _static_table(location: str, catalog: str | Catalog | None) -> Table:
-    """Read a metadata file, with the credentials of a catalog's properties when one is given."""
+    """Read a metadata file, or the newest one of a folder, with the credentials of a catalog's properties if given."""
     properties: dict[str, str] = {}
     if isinstance(catalog, Catalog):
         properties = dict(catalog.properties)
     elif catalog is not None:
         properties = _choose_catalog(catalog)[1] or {}
     remember(properties)
+    is_file = location.endswith(METADATA_SUFFIX)
     try:
-        return _checked(StaticTable.from_metadata(location, properties))
+        path = location if is_file else _newest_version(location, properties)
+        local = path.removeprefix("file:").removeprefix("//")
+        table = _local_table(local, path, properties) if os.path.isfile(local) else None
+        return _checked(table or StaticTable.from_metadata(path, properties))
     except FileNotFoundError as error:
-        raise UnknownTableError(f"no metadata file {location}", context={"table": location}) from error
+        missing = f"no metadata file {location}" if is_file else f"{location} has no metadata/version-hint.text"
+        raise UnknownTableError(missing, context={"table": location}) from error
     except _MALFORMED as error:
         raise CorruptMetadataError(
             f"{location} is not table metadata: {reason(error, lines=2)}", context={"file": location}
         ) from error
+
+
+def _local_table(path: str, location: str, properties: dict[str, str]) -> StaticTable:
+    """As ``StaticTable.from_metadata``, but without opening a local file through a FileIO."""
+    from pyiceberg.catalog.noop import NoopCatalog
+
+    with open(path, "rb") as stream:
+        metadata = FromByteStream.table_metadata(stream, compression=Compressor.get_compressor(location))
+    io = DeferredFileIO({**properties, **metadata.properties}, location)
+    return StaticTable(("static-table", location), metadata, location, io, NoopCatalog("static-table"))
+
+
+class DeferredFileIO(FileIO):
+    """The FileIO that PyIceberg chooses for a location, imported when it is first used.
+
+    Plans and scans read local files without a FileIO. PyIceberg's own imports pyarrow's datasets, and these import
+    pandas: more than a plan of a small table takes.
+    """
+
+    def __init__(self, properties: Mapping[str, str], location: str) -> None:
+        super().__init__(dict(properties))
+        self._location = location
+
+    @cached_property
+    def chosen(self) -> FileIO:
+        """The FileIO itself."""
+        return load_file_io(self.properties, self._location)
+
+    def new_input(self, location: str) -> InputFile:
+        """A file to read."""
+        return self.chosen.new_input(location)
+
+    def new_output(self, location: str) -> OutputFile:
+        """A file to write."""
+        return self.chosen.new_output(location)
+
+    def delete(self, location: str | InputFile | OutputFile) -> None:
+        """Delete a file."""
+        self.chosen.delete(location)
 
 
 def _checked(table: Table) -> Table:

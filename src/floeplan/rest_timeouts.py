@@ -1,9 +1,9 @@
-"""Timeouts for REST catalogs: PyIceberg's client waits for ever by default.
+"""Timeouts for REST catalogs: PyIceberg's client has none by default.
 
-Rule: a request without a timeout of its own gets the timeouts of the catalog's properties, under the names of Iceberg's
-Java client: ``rest.client.connection-timeout-ms`` to connect, and ``rest.client.socket-timeout-ms`` for each read. The
-token requests of PyIceberg's OAuth2 manager, which bypass the catalog's session, get them too. Google's and Microsoft's
-clients have timeouts of their own.
+Rule: a request without a timeout gets the timeouts of the catalog's properties, under the names of Iceberg's Java
+client: ``rest.client.connection-timeout-ms`` to connect, and ``rest.client.socket-timeout-ms`` for each read. The token
+requests of PyIceberg's OAuth2 manager, which bypass the catalog's session, get them too. Google's and Microsoft's
+clients have their own timeouts.
 
 Fail-safe: a commit that times out is not a rejected one. Its state is unknown until the table has been loaded again
 (``transaction.catalog_commit``).
@@ -18,17 +18,20 @@ from typing import Any
 
 import requests
 from pyiceberg.catalog import Catalog
-from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.catalog.rest import RestCatalog, TableResponse
 from pyiceberg.catalog.rest.auth import AuthManagerAdapter, OAuth2AuthManager, OAuth2TokenProvider
 from pyiceberg.exceptions import OAuthError
 from requests import Session
 
 from floeplan.errors import InvalidOptionError
+from floeplan.format4 import accept_format_4
 from floeplan.text import remember
 
 CONNECTION_TIMEOUT, SOCKET_TIMEOUT = "rest.client.connection-timeout-ms", "rest.client.socket-timeout-ms"
 DEFAULTS = {CONNECTION_TIMEOUT: 10_000, SOCKET_TIMEOUT: 60_000}
 """Milliseconds. A catalog that needs longer than this for a commit has most likely lost it."""
+
+accept_format_4(TableResponse, "metadata")  # here, because importing the REST client costs start-up time
 
 
 class TimeoutRestCatalog(RestCatalog):
@@ -66,7 +69,7 @@ def _set_token_timeouts(session: Session, properties: Mapping[str, Any]) -> None
 
 
 class TimeoutTokenProvider(OAuth2TokenProvider):
-    """PyIceberg's token provider with timeouts; pickled into tasks, it requests tokens of its own there."""
+    """PyIceberg's token provider with timeouts; pickled into tasks, it requests its own tokens there."""
 
     def __init__(self, timeouts: tuple[float, float], *arguments: Any) -> None:
         super().__init__(*arguments)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -25,6 +27,49 @@ def validity_bitmap(valid: Mask) -> tuple[pa.Buffer | None, int]:
     return (pa.py_buffer(np.packbits(valid, bitorder="little")) if nulls else None), nulls
 
 
+def arrow(values: npt.NDArray[np.generic], missing: Mask | None = None) -> pa.Array:
+    """A NumPy vector as an Arrow array, numbers without a copy; null where ``missing``.
+
+    As ``pa.array``, which imports pandas if it is installed, to recognise its objects: half of what a first plan costs.
+    """
+    is_mask = values.dtype == np.bool_
+    data = np.packbits(values.view(np.bool_), bitorder="little") if is_mask else np.ascontiguousarray(values)
+    bitmap, nulls = (None, 0) if missing is None else validity_bitmap(~missing)
+    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [bitmap, pa.py_buffer(data)], nulls)
+
+
+def arrow_binary(values: Sequence[bytes | None]) -> pa.Array:
+    """Byte strings as an Arrow array; see ``arrow``."""
+    offsets = offsets_of(np.fromiter((len(value or b"") for value in values), np.int64, len(values))).astype(np.int32)
+    bitmap, nulls = validity_bitmap(np.fromiter((value is not None for value in values), np.bool_, len(values)))
+    data = pa.py_buffer(b"".join(value or b"" for value in values))
+    return pa.Array.from_buffers(pa.binary(), len(values), [bitmap, pa.py_buffer(offsets), data], nulls)
+
+
+def without_nulls(array: pa.Array, value: int) -> pa.Array:
+    """An integer or boolean array with a value in place of nulls; see ``arrow``."""
+    return pc.fill_null(array, arrow(np.array([value])).cast(array.type)[0]) if array.null_count else array
+
+
+def integers(array: pa.Array) -> Ints:
+    """An Arrow array of signed integers without nulls as 64-bit integers, without a copy if it has these.
+
+    As ``to_numpy``, which imports pandas, too.
+    """
+    bits = array.type.bit_width
+    values = np.frombuffer(array.buffers()[1] or b"", dtype=f"i{bits // 8}", count=array.offset + len(array))
+    return values[array.offset :].astype(np.int64, copy=False)
+
+
+def flags(array: pa.Array) -> Mask:
+    """An Arrow array of booleans without nulls as a mask; unpacking takes a tenth of the time of ``to_numpy``."""
+    bits = array.buffers()[1]
+    if not len(array) or bits is None:
+        return np.zeros(len(array), dtype=np.bool_)
+    unpacked = np.unpackbits(np.frombuffer(bits, np.uint8), count=array.offset + len(array), bitorder="little")
+    return unpacked[array.offset :].view(np.bool_)
+
+
 def offsets_of(counts: npt.NDArray[np.integer]) -> Ints:
     """Where the items of each row begin when rows have these numbers of items, and where the last ones end."""
     offsets = np.zeros(len(counts) + 1, dtype=np.int64)
@@ -36,4 +81,4 @@ def valid_mask(array: pa.Array) -> Mask:
     """Which rows are not null."""
     if array.null_count == 0:
         return np.ones(len(array), dtype=np.bool_)
-    return np.asarray(array.is_valid().to_numpy(zero_copy_only=False))
+    return flags(array.is_valid())

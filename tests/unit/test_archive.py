@@ -1,4 +1,4 @@
-"""The generated archives are tables like any other, and the same every time."""
+"""The generated archives are valid tables and deterministic."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_the_evolved_archive_has_three_specs_and_deleted_files(tmp_path: Path) -
     assert len(list(table.scan().plan_files())) == 597
 
 
-def test_pyiceberg_and_the_columns_tell_the_same(tmp_path: Path) -> None:
+def test_pyiceberg_reads_the_same_entries(tmp_path: Path) -> None:
     table, _, entries = load(write_evolved_archive(tmp_path / "events", manifests=6, entries=40))
     expected = {task.file.file_path: task.file for task in table.scan().plan_files()}
     rows = {row["file_path"]: row for row in entries.live().table.to_pylist()}

@@ -1,4 +1,4 @@
-"""The pruning pyramid on the archive of many missions: a week of one mission, and of that the high voltages."""
+"""The pruning pyramid on the archive of many missions: a week of one mission, and its high voltages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ QUIET = ScanOptions(footers=False, report=False)
 
 
 def test_week_of_one_mission_is_in_ten_manifests_and_fifty_files(tmp_path: Path) -> None:
-    """As many missions and files a day as the full archive has, over a tenth of its days: 400 of 4,000 manifests."""
+    """The missions and files per day of the full archive over a tenth of its days: 400 of 4,000 manifests."""
     archive = write_artemis_archive(tmp_path / "artemis", days=100)
     summary = plan_scan(str(archive), WEEK, options=QUIET).summary
     assert summary.manifests_total == 400

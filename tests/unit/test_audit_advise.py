@@ -1,10 +1,11 @@
-"""Advice: what is logged is what is weighed, layouts are judged as the planner judges, and estimates come true."""
+"""Advice: workloads come from scan reports, layouts are evaluated as the planner does, and estimates hold."""
 
 from __future__ import annotations
 
 import json
 from datetime import date, datetime, timedelta
 from decimal import Decimal
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,20 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyiceberg.transforms import DayTransform
+from pyiceberg.types import NestedField, StringType, TimestampType
 
-from floeplan.audit.advisor import AdviceResult, AdviseOptions, Candidate, advise, apply_candidate
+from floeplan.audit.advisor import AdviceResult, AdviseOptions, advise, apply_candidate
+from floeplan.audit.candidates import Candidate
 from floeplan.audit.reports import read_workload
 from floeplan.catalog import open_catalog
 from floeplan.cli.main import main
+from floeplan.dml.append import append
 from floeplan.errors import BadInputError
+from floeplan.maintain.doctor import doctor
 from floeplan.metadata.manifests.entries import Content, Status, new_entries
 from floeplan.partition.union import UnionPartitionType
 from floeplan.scan.model import ScanOptions
@@ -37,7 +45,7 @@ SCHEMA = pa.schema([("id", pa.int64()), ("user", pa.int64()), ("region", pa.stri
 
 
 def archive(folder: Path, opened: Catalog | None = None) -> Table:
-    """Files that follow each other in time; users and regions are spread over all of them."""
+    """Files in time order; users and regions are spread over all of them."""
     table = (opened or catalog(folder)).create_table("db.archive", SCHEMA)
     random = np.random.default_rng(1)
     for number in range(FILES):
@@ -52,59 +60,95 @@ def archive(folder: Path, opened: Catalog | None = None) -> Table:
     return table
 
 
-def ask(table: Table, reports: Path, queries: list[str]) -> int:
-    """Run queries as users do; returns the bytes of the files they read."""
+def run_queries(table: Table, reports: Path, queries: list[str]) -> int:
+    """Plan queries with reports; returns the bytes of the files they keep."""
     options = ScanOptions(footers=False, report=JsonLinesReportStore(reports))
     return sum(plan_scan(table, where, options=options).summary.bytes_kept for where in queries)
+
+
+def small_targets(table: Table) -> Table:
+    """The table with its present file size as the target, so that a rewrite keeps the number of files."""
+    size = int(table.refresh().inspect.files()["file_size_in_bytes"].to_numpy().mean())
+    table.transaction().set_properties({"write.target-file-size-bytes": str(size)}).commit_transaction()
+    return table.refresh()
 
 
 def best(result: AdviceResult, kind: str) -> Candidate:
     return next(candidate for candidate in result.candidates if candidate.kind == kind)
 
 
-@pytest.mark.parametrize("sample", [None, 5000])
+@pytest.mark.parametrize("sample", [0, 5000])
 @pytest.mark.parametrize("kind", ["sort", "spec", "zorder"])
-def test_applied_advice_saves_what_was_estimated(tmp_path: Path, kind: str, sample: int | None) -> None:
+def test_applied_advice_saves_what_was_estimated(tmp_path: Path, kind: str, sample: int) -> None:
     table = archive(tmp_path)
     queries = {
         "sort": [f"user BETWEEN {start} AND {start + 3000}" for start in range(0, 90_000, 9_000)],
         "spec": [f"region = '{region}'" for region in ("ap", "eu", "in", "us")],
         "zorder": [f"user < {u} AND region = 'eu'" for u in (9_000, 25_000)] + ["user > 60000 AND user < 70000"],
     }[kind]
-    before = ask(table, tmp_path / "reports", queries)
-    result = advise(table, str(tmp_path / "reports"), AdviseOptions(kind=kind, sample=sample, most=50))
+    before = run_queries(table, tmp_path / "reports", queries)
+    result = advise(small_targets(table), str(tmp_path / "reports"), AdviseOptions(kind=kind, sample=sample, most=50))
     candidate = best(result, kind)
     assert candidate.estimated_bytes_before == before
-    with table.transaction() as change:
-        size = int(table.inspect.files()["file_size_in_bytes"].to_numpy().mean())
-        change.set_properties({"write.target-file-size-bytes": str(size)})
-    apply_candidate(table, candidate)
-    after = ask(table.refresh(), tmp_path / "later", queries)
+    apply_candidate(table.refresh(), candidate)
+    after = run_queries(table.refresh(), tmp_path / "later", queries)
     assert after < before / 1.5
     assert candidate.estimated_bytes_after / 2 <= after <= 2 * candidate.estimated_bytes_after
 
 
 def test_columns_that_already_prune_need_no_advice(tmp_path: Path) -> None:
     table = archive(tmp_path)
-    ask(table, tmp_path / "reports", [f"id BETWEEN {i} AND {i + 100}" for i in range(0, 9000, 1000)])
+    run_queries(table, tmp_path / "reports", [f"id BETWEEN {i} AND {i + 100}" for i in range(0, 9000, 1000)])
     result = advise(table, str(tmp_path / "reports"))
     assert [candidate for candidate in result.candidates if candidate.kind == "sort"] == []
 
 
 def test_equalities_are_worth_buckets_and_ranges_are_not(tmp_path: Path) -> None:
-    table = archive(tmp_path)
-    ask(table, tmp_path / "equal", [f"user = {u}" for u in range(500, 60_000, 5_000)])
-    ask(table, tmp_path / "range", [f"user > {u}" for u in range(500, 60_000, 5_000)])
+    table = small_targets(archive(tmp_path))
+    run_queries(table, tmp_path / "equal", [f"user = {u}" for u in range(500, 60_000, 5_000)])
+    run_queries(table, tmp_path / "range", [f"user > {u}" for u in range(500, 60_000, 5_000)])
     equal, ranges = (advise(table, str(tmp_path / name), AdviseOptions(kind="spec")) for name in ("equal", "range"))
     assert ("bucket(16, user)",) in [candidate.columns for candidate in equal.candidates]
     assert ("bucket(16, user)",) not in [candidate.columns for candidate in ranges.candidates]
+
+
+def test_tiny_files_are_not_divided_further(tmp_path: Path) -> None:
+    schema = Schema(NestedField(1, "region", StringType()), NestedField(2, "ts", TimestampType()))
+    spec = PartitionSpec(PartitionField(2, 1000, DayTransform(), "ts_day"))
+    table = catalog(tmp_path).create_table("db.tiny", schema, partition_spec=spec)
+    times = [START + timedelta(days=day) for day in range(90) for _ in range(3)]
+    append(table, pa.table({"region": ["ap", "eu", "us"] * 90, "ts": times}, schema.as_arrow()))
+    run_queries(table.refresh(), tmp_path / "reports", ["region = 'eu'"] * 4)
+    result = advise(table.refresh(), str(tmp_path / "reports"))
+    first = result.candidates[0]
+    assert first.files_total[1] < first.files_total[0] == 90
+    assert all(candidate.files_total[1] <= 90 for candidate in result.candidates)
+    coarser = next(finding for finding in doctor(table.refresh()).findings if finding.kind == "over-partitioned")
+    columns = [candidate.columns for candidate in result.candidates if candidate.kind == "spec"]
+    fixes = [f"partition by {', '.join(one)} instead" if one else "leave it unpartitioned" for one in columns]
+    assert any(fix in coarser.message for fix in fixes)
+
+
+def test_ties_share_a_rank_and_every_line_says_what_it_is_based_on(tmp_path: Path) -> None:
+    table = archive(tmp_path)
+    run_queries(table, tmp_path / "reports", [f"user = {u}" for u in range(500, 60_000, 5_000)])
+    for sample, basis, confidence in ((5000, "rows of 24 files", "high"), (0, "bounds", "low")):
+        found = advise(
+            small_targets(table), str(tmp_path / "reports"), AdviseOptions(sample=sample, most=50)
+        ).candidates
+        layouts = [one for one in found if one.kind != "manifests"]
+        assert all(basis in one.basis and one.confidence == confidence for one in layouts)
+        assert [one.rank for one in found] == sorted(one.rank for one in found)
+        for one, other in pairwise(found):
+            tied = one.rank == other.rank
+            assert tied or one.gain > other.gain
 
 
 REGIONS = ("ap", "eu", "in", "us")
 
 
 def two_specs(folder: Path) -> Table:
-    """Files of all regions, then files of one region each, every one in a manifest of its own."""
+    """Files of all regions, then files of one region each, each in its own manifest."""
     table = catalog(folder).create_table("db.t", SCHEMA)
 
     def rows(number: int) -> pa.Table:
@@ -123,7 +167,7 @@ def two_specs(folder: Path) -> Table:
 
 def test_old_spec_files_are_noticed(tmp_path: Path) -> None:
     table = two_specs(tmp_path)
-    ask(table, tmp_path / "reports", ["region = 'eu'"] * 3)
+    run_queries(table, tmp_path / "reports", ["region = 'eu'"] * 3)
     found = {c.kind: c for c in advise(table, str(tmp_path / "reports"), AdviseOptions(most=50)).candidates}
     upgrade = found["upgrade-spec"]
     assert upgrade.columns == ("region",)
@@ -134,18 +178,18 @@ def test_old_spec_files_are_noticed(tmp_path: Path) -> None:
 def test_an_applied_upgrade_saves_what_was_estimated(tmp_path: Path) -> None:
     table = two_specs(tmp_path)
     queries = [f"region = '{region}'" for region in REGIONS]
-    before = ask(table, tmp_path / "reports", queries)
+    before = run_queries(table, tmp_path / "reports", queries)
     result = advise(table, str(tmp_path / "reports"), AdviseOptions(kind="upgrade-spec"))
     candidate = best(result, "upgrade-spec")
     apply_candidate(table, candidate)
-    after = ask(table.refresh(), tmp_path / "later", queries)
+    after = run_queries(table.refresh(), tmp_path / "later", queries)
     assert {file.spec_id for file in plan_scan(table).files} == {table.spec().spec_id}
     assert after < before / 1.5
     assert candidate.saved / 2 <= before - after <= 2 * candidate.saved
 
 
 def scattered(folder: Path) -> Table:
-    """Twelve manifests, each with a file of every one of sixty regions; the files themselves are not there."""
+    """Twelve manifests, each with a file of each of sixty regions; the data files do not exist."""
     table = catalog(folder).create_table("db.scattered", SCHEMA)
     with table.update_spec() as update:
         update.add_identity("region")
@@ -170,7 +214,7 @@ def scattered(folder: Path) -> Table:
 def test_applied_clustering_of_manifests_saves_what_was_estimated(tmp_path: Path) -> None:
     table = scattered(tmp_path)
     queries = [f"region = 'region {number:02}'" for number in range(0, 60, 7)]
-    ask(table, tmp_path / "reports", queries)
+    run_queries(table, tmp_path / "reports", queries)
     candidate = best(advise(table, str(tmp_path / "reports"), AdviseOptions(kind="manifests")), "manifests")
     assert candidate.estimated_bytes_before == manifest_bytes(table, queries)
     assert candidate.to_dict()["cost"] == {"bytes_rewritten": 0, "metadata_only": True}
@@ -181,7 +225,7 @@ def test_applied_clustering_of_manifests_saves_what_was_estimated(tmp_path: Path
 
 
 def manifest_bytes(table: Table, queries: list[str]) -> int:
-    """The bytes of the manifests that queries open, by the counts and ranges in the manifest list."""
+    """The bytes of the manifests that queries open, according to the manifest list."""
     listed = table.current_snapshot().manifests(table.io)  # type: ignore[union-attr]
     total = 0
     for query in queries:
@@ -191,8 +235,8 @@ def manifest_bytes(table: Table, queries: list[str]) -> int:
     return total
 
 
-@pytest.mark.parametrize("sample", [None, 50])
-def test_every_type_can_be_advised_on(tmp_path: Path, sample: int | None) -> None:
+@pytest.mark.parametrize("sample", [0, 50])
+def test_every_type_can_be_advised_on(tmp_path: Path, sample: int) -> None:
     days = [date(2024, 1, 1) + timedelta(days=i) for i in range(40)]
     rows = pa.table(
         {
@@ -222,18 +266,18 @@ def test_every_type_can_be_advised_on(tmp_path: Path, sample: int | None) -> Non
         "name LIKE 'n3%'",
     ]
     queries += ["data = X'31'", "nothing = 4", "place.city IN ('c0', 'c1')", "ratio IS NULL", "true"]
-    ask(table, tmp_path / "reports", queries)
+    run_queries(table, tmp_path / "reports", queries)
     result = advise(table, str(tmp_path / "reports"), AdviseOptions(sample=sample, most=1000))
     assert (result.runs, result.unusable) == (len(queries), 0)
-    assert all(c.estimated_bytes_after <= 0.95 * c.estimated_bytes_before for c in result.candidates)
+    assert all(c.cost[1] <= 0.95 * c.cost[0] for c in result.candidates)
 
 
-def test_tables_without_files_or_questions_have_no_candidates(tmp_path: Path) -> None:
+def test_tables_without_files_or_queries_have_no_candidates(tmp_path: Path) -> None:
     empty = catalog(tmp_path).create_table("db.archive", SCHEMA)
-    ask(empty, tmp_path / "reports", ["user = 3"])
+    run_queries(empty, tmp_path / "reports", ["user = 3"])
     assert advise(empty, str(tmp_path / "reports")).candidates == ()
-    nobody = write_lines(tmp_path / "none/a.jsonl", [])
-    assert advise(empty, str(nobody)).runs == 0
+    unused = write_lines(tmp_path / "none/a.jsonl", [])
+    assert advise(empty, str(unused)).runs == 0
 
 
 def test_a_workload_counts_what_it_can_use_and_what_it_cannot(tmp_path: Path) -> None:
@@ -255,7 +299,7 @@ def test_a_workload_counts_what_it_can_use_and_what_it_cannot(tmp_path: Path) ->
         read_workload(str(tmp_path / "nowhere"), "db.events", table.schema())
 
 
-def test_reports_in_a_table_weigh_as_those_in_a_folder(
+def test_reports_in_a_table_count_like_those_in_a_folder(
     tmp_path: Path, floeplan_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = two_spec_table(tmp_path)
@@ -267,11 +311,11 @@ def test_reports_in_a_table_weigh_as_those_in_a_folder(
     assert [(str(predicate), runs) for predicate, runs in workload.predicates] == [("v > 3.0 AND NOT isnan(v)", 1)]
 
 
-def test_the_command_shows_candidates_and_refuses_what_cannot_be_meant(
+def test_the_command_shows_candidates_and_rejects_invalid_options(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = archive(tmp_path)
-    ask(table, tmp_path / "reports", ["user < 5000"])
+    run_queries(table, tmp_path / "reports", ["user < 5000"])
     lines = (tmp_path / "reports").glob("*.jsonl")
     text = "".join(path.read_text() for path in lines).replace("db.archive", table.metadata_location)
     folder = write_lines(tmp_path / "named/a.jsonl", [text])
@@ -279,7 +323,7 @@ def test_the_command_shows_candidates_and_refuses_what_cannot_be_meant(
     assert main([*place, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     keys = {"kind", "columns", "estimated_bytes_before", "estimated_bytes_after", "basis", "cost", "command"}
-    assert document["candidates"][0].keys() == keys
+    assert document["candidates"][0].keys() >= keys | {"rank", "confidence", "files_opened_after", "files_total_after"}
     assert main([*place, "--kind", "sort"]) == 0
     assert "--strategy sort --by user" in capsys.readouterr().out
     assert main([*place, "--kind", "magic"]) == 2
@@ -293,11 +337,11 @@ def test_the_command_applies_its_first_candidate(
     opened = open_catalog()
     opened.create_namespace("db")
     table = archive(tmp_path, opened)
-    before = ask(table, tmp_path / "reports", ["user < 5000"])
+    before = run_queries(table, tmp_path / "reports", ["user < 5000"])
     table.transaction().set_properties({"write.target-file-size-bytes": "8000"}).commit_transaction()
     command = ["advise", "db.archive", "--reports", str(tmp_path / "reports"), "--kind", "sort", "--apply", "--json"]
     assert main(command) == 0
     assert len(json.loads(capsys.readouterr().out)["applied"]["snapshot_ids"]) == 1
-    assert ask(table.refresh(), tmp_path / "later", ["user < 5000"]) < before / 2
+    assert run_queries(table.refresh(), tmp_path / "later", ["user < 5000"]) < before / 2
     assert main(command) == 2
     assert "nothing to apply" in capsys.readouterr().out

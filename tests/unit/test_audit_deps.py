@@ -1,4 +1,4 @@
-"""The audit of locked packages finds what it is there to find, and calls nothing fine that it could not ask."""
+"""The audit of locked packages reports every kind of finding, and never passes a check it could not run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 
 from scripts import audit_deps
-from scripts.audit_deps import Answer, bad, locked, may_be_used, told_by_installer, told_by_pip_audit, unpinned
+from scripts.audit_deps import (
+    Answer,
+    bad,
+    locked,
+    may_be_used,
+    parse_installer_output,
+    parse_pip_audit_output,
+    unpinned,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -63,7 +71,7 @@ def test_every_licence_that_applies_must_be_allowed(licence: str, fine: bool) ->
 
 
 @pytest.mark.parametrize(
-    ("code", "said", "answer"),
+    ("code", "stderr", "answer"),
     [
         (0, "Resolved 3 packages", Answer()),
         (0, "warning: `one==1.2` is yanked (reason: broken)", Answer(("`one==1.2` is yanked (reason: broken)",))),
@@ -71,8 +79,10 @@ def test_every_licence_that_applies_must_be_allowed(licence: str, fine: bool) ->
         (2, "error: dns error", Answer(not_checked="the package index could not be reached")),
     ],
 )
-def test_withdrawn_versions_are_findings_and_silence_is_not_an_answer(code: int, said: str, answer: Answer) -> None:
-    assert told_by_installer(code, "", said) == answer
+def test_withdrawn_versions_are_findings_and_a_failed_check_is_not_a_pass(
+    code: int, stderr: str, answer: Answer
+) -> None:
+    assert parse_installer_output(code, "", stderr) == answer
 
 
 @pytest.mark.parametrize(
@@ -84,23 +94,23 @@ def test_withdrawn_versions_are_findings_and_silence_is_not_an_answer(code: int,
     ],
 )
 def test_what_pip_audit_skips_is_not_checked(packages: list[Any], findings: tuple[str, ...], checked: bool) -> None:
-    answer = told_by_pip_audit(0, json.dumps({"dependencies": packages}), "")
+    answer = parse_pip_audit_output(0, json.dumps({"dependencies": packages}), "")
     assert answer.findings == findings
     assert (answer.not_checked == "") is checked
 
 
 @pytest.mark.parametrize("out", ["", "[]", "no JSON", '{"other": 1}'])
-def test_no_answer_of_pip_audit_is_not_a_good_one(out: str) -> None:
-    assert told_by_pip_audit(0, out, "").not_checked
+def test_invalid_output_of_pip_audit_is_not_a_pass(out: str) -> None:
+    assert parse_pip_audit_output(0, out, "").not_checked
 
 
-def test_a_finding_fails_and_what_could_not_be_asked_does_not(
+def test_a_finding_fails_and_an_unavailable_service_does_not(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(audit_deps, "withdrawn", Answer)
-    monkeypatch.setattr(audit_deps, "advised", lambda: Answer(not_checked="nobody answered"))
+    monkeypatch.setattr(audit_deps, "advised", lambda: Answer(not_checked="no response"))
     assert audit_deps.main() == 0
-    assert "not checked: nobody answered" in capsys.readouterr().out
+    assert "not checked: no response" in capsys.readouterr().out
     monkeypatch.setattr(audit_deps, "advised", lambda: Answer(("one 1: CVE-1",)))
     assert audit_deps.main() == 1
     assert "one 1: CVE-1" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""The two decoders on bytes made by hand: what Avro allows, and what it does not."""
+"""Both decoders on hand-made bytes: valid and invalid Avro."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ LONG = Fields(((0, Scalar("v")),))
 
 @pytest.mark.parametrize("decoder", DECODERS)
 def test_blocks_of_items_may_carry_their_size(decoder: type) -> None:
-    """A negative count is followed by the size of the block, which lets a reader jump."""
+    """A negative count is followed by the size of the block, which lets a reader skip it."""
     items = varint(1) + varint(2) + b"ab" + varint(2) + varint(1) + b"c"
     array = varint(-2) + varint(len(items)) + items + varint(1) + varint(3) + varint(0) + varint(0)
     data = array + array + varint(42)
@@ -81,8 +81,8 @@ def test_keys_may_come_in_any_order(decoder: type) -> None:
 @pytest.mark.parametrize("decoder", DECODERS)
 @pytest.mark.parametrize("wide", [0, 63, 64, 2**20, -(2**34), 2**55, -(2**62), 2**63 - 1])
 @pytest.mark.parametrize("at", range(9))
-def test_numbers_of_every_width_are_stepped_over(decoder: type, wide: int, at: int) -> None:
-    """Maps that nobody wants are not decoded: only the ends of their numbers are looked for."""
+def test_numbers_of_every_width_are_skipped(decoder: type, wide: int, at: int) -> None:
+    """Maps that are not requested are skipped without decoding their numbers."""
     numbers = [1] * 9
     numbers[at] = wide
     avro = json.loads(json.dumps(A_MAP).replace('"bytes"', '"long"'))
@@ -100,7 +100,7 @@ def test_a_value_in_a_map_may_be_optional(decoder: type) -> None:
 
 @pytest.mark.parametrize("decoder", DECODERS)
 def test_dropped_records_leave_nothing_behind(decoder: type) -> None:
-    """Their values may neither stay as those of the next record nor count as items of a list."""
+    """Their values must not leak into the next record or count as items of a list."""
     schema = record(["null", "string"], "int", ["null", {"type": "array", "items": "long"}])
     want = Fields(((0, Scalar("s")), (1, Scalar("status")), (2, Items("l", Scalar("l[]")))))
     text, numbers = varint(1) + varint(3) + b"abc", varint(1) + varint(2) + varint(7) + varint(8) + varint(0)
@@ -189,7 +189,7 @@ def test_the_widest_numbers_survive(decoder: type) -> None:
 
 
 def test_both_decoders_know_the_same_instructions() -> None:
-    """The numbers of the instructions are written down twice."""
+    """The instruction numbers are defined in both decoders."""
     text = (Path(avro_file.__file__).parent / "_avro_decode.pyx").read_text()
     for op in Op:
         assert f"    {op.name} = {op.value}\n" in text
@@ -209,7 +209,7 @@ def test_both_decoders_know_the_same_instructions() -> None:
         (record(json.loads('{"type":' * (MAX_DEPTH + 2) + '"long"' + "}" * (MAX_DEPTH + 2))), "nests deeper"),
     ],
 )
-def test_schemas_that_make_no_sense_are_refused(schema: str, problem: str) -> None:
+def test_invalid_schemas_are_refused(schema: str, problem: str) -> None:
     with pytest.raises(CorruptMetadataError, match=problem):
         compile_program(schema, LONG)
 
@@ -224,7 +224,7 @@ def test_a_header_seen_before_is_not_parsed_again() -> None:
 
 
 @pytest.mark.parametrize("codec", ["deflate", "gzip", "zstandard", "snappy"])
-def test_a_block_that_inflates_without_end_is_refused(codec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_block_that_decompresses_without_end_is_refused(codec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     data = Writer(codec=codec).manifest([Writer().entry("x" * 5000)])
     reader = AvroReader()
     header = reader.header(data, "m")
@@ -234,7 +234,7 @@ def test_a_block_that_inflates_without_end_is_refused(codec: str, monkeypatch: p
         list(reader.blocks(data, header, "m"))
 
 
-def test_blocks_that_inflate_to_much_more_than_they_take_are_read() -> None:
+def test_highly_compressed_blocks_are_read() -> None:
     data = Writer(codec="deflate").manifest([Writer().entry("x" * 500_000)])
     assert len(data) < 20_000
     reader = AvroReader()
@@ -248,7 +248,7 @@ def read_all(data: bytes) -> list[Block]:
 
 @pytest.mark.parametrize("codec", ["null", "deflate", "gzip", "zstandard", "snappy"])
 def test_a_file_cut_off_anywhere_is_damaged(codec: str) -> None:
-    """Save between blocks, where only the manifest list can tell."""
+    """Except between blocks, which only the manifest list reveals."""
     whole = recode(Writer(sync_interval=1).manifest([Writer().entry("a"), Writer().entry("b")]), codec)
     reader = AvroReader()
     header = reader.header(whole, "m")
@@ -262,7 +262,7 @@ def test_a_file_cut_off_anywhere_is_damaged(codec: str) -> None:
 @pytest.mark.parametrize("decoder", DECODERS)
 @pytest.mark.parametrize("expected", [0, 3, 40, 10_000])
 def test_the_number_of_records_expected_is_a_guess_only(decoder: type, expected: int) -> None:
-    """Values get longer after the first ones have shown their length."""
+    """Values get longer after the first ones, from which sizes are estimated."""
     values = [b"x" * (200 if at < 20 else 5_000) for at in range(40)]
     reader = ColumnReader(decoder, expected=expected)
     data = b"".join(varint(len(value)) + value for value in values)

@@ -1,6 +1,6 @@
-"""The clock of the benchmarks counts the processes of a tree, finely, and each from when the clock was started.
+"""The benchmark clock counts the CPU time of a process tree since the clock was started.
 
-Measured in a process of its own: that of the tests may have others beneath it.
+Measured in a separate process, since the test process may have other children.
 """
 
 from __future__ import annotations
@@ -35,5 +35,5 @@ def test_processes_count_while_they_live_from_when_the_clock_started() -> None:
     there, gone, used, whole, late, spent, seen = json.loads(done.stdout)
     assert there
     assert gone
-    assert whole >= used > late, "what the child used before counts only for who watched"
+    assert whole >= used > late, "CPU time before the start of a clock does not count"
     assert seen >= spent, "less than a hundredth of a second"

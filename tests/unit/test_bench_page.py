@@ -1,4 +1,4 @@
-"""The committed page of the benchmarks says what the committed ratios say, and can be found."""
+"""The committed benchmark page agrees with the committed ratios."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ pytestmark = pytest.mark.unit
 SUITES = sorted(path.stem.removeprefix("bench_") for path in results.HERE.glob("bench_*.py"))
 
 
-def told() -> tuple[str, dict[str, list[dict[str, str]]]]:
-    """The size the page is of, and the rows of every suite, read back from it."""
+def measured() -> tuple[str, dict[str, list[dict[str, str]]]]:
+    """The size and the rows of every suite, parsed from the page."""
     if not page.PAGE.exists():
         return "small", {suite: [] for suite in SUITES}
     text = page.PAGE.read_text()
     size = re.search(r"^Size (\w+)\W", text, re.MULTILINE)
     assert size is not None
-    return size[1], {suite: rows_told(text, suite) for suite in SUITES}
+    return size[1], {suite: rows_shown(text, suite) for suite in SUITES}
 
 
-def rows_told(text: str, suite: str) -> list[dict[str, str]]:
+def rows_shown(text: str, suite: str) -> list[dict[str, str]]:
     """The table of a suite."""
     section = text.split(f"\n## {suite}\n")[1].split("\n## ")[0]
     _, _, *lines = [line for line in section.splitlines() if line.startswith("|")]
@@ -38,8 +38,8 @@ def test_page_picture_and_ratios_come_together() -> None:
     assert page.PAGE.exists() == (page.PAGE.name in nav)
 
 
-def test_every_ratio_of_the_page_is_committed_and_the_other_way_round() -> None:
-    size, suites = told()
+def test_the_page_and_the_committed_ratios_agree() -> None:
+    size, suites = measured()
     shown = {
         f"{suite}-{size}": {row_name(row): float(row["ratio"]) for row in rows if row["ratio"]}
         for suite, rows in suites.items()
@@ -49,8 +49,8 @@ def test_every_ratio_of_the_page_is_committed_and_the_other_way_round() -> None:
     assert shown == {key: ratios for key, ratios in committed.items() if key.endswith(f"-{size}")}
 
 
-def test_the_size_and_the_day_of_every_suite_are_told() -> None:
-    size, suites = told()
+def test_the_size_and_the_date_of_every_suite_are_shown() -> None:
+    size, suites = measured()
     text = page.PAGE.read_text()
     days = [
         re.search(rf"^\| \[{suite}\]\(#{suite}\) \| {size} \| \d{{4}}-\d\d-\d\d \|", text, re.M) for suite in suites
@@ -58,8 +58,8 @@ def test_the_size_and_the_day_of_every_suite_are_told() -> None:
     assert None not in days
 
 
-def test_every_bar_of_the_page_says_whether_it_is_met_and_every_miss_is_told_first() -> None:
-    _, suites = told()
+def test_every_bar_is_marked_passed_or_missed_and_misses_come_first() -> None:
+    _, suites = measured()
     verdicts = [verdict(row) for rows in suites.values() for row in rows if row["bar"]]
     assert None not in verdicts
     if page.PAGE.exists():

@@ -1,4 +1,4 @@
-"""What benchmarks measured: the page tells losses, and ratios are compared beyond noise."""
+"""Benchmark results: the page shows misses, and ratios are compared beyond noise."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def test_rows_keep_their_name_from_run_to_run() -> None:
     ("bar", "found"),
     [("≤ 0.2 MISSED", "missed"), ("≤ 0.7 missed", "missed"), ("≤ 1 met", "met"), ("≤ 1.0 ok", "met"), (None, None)],
 )
-def test_bars_say_whether_they_are_met(bar: str | None, found: str | None) -> None:
+def test_bars_are_passed_or_missed(bar: str | None, found: str | None) -> None:
     assert verdict(row("x", 1.0, bar)) == found
 
 
 @pytest.mark.parametrize("rows", [[row("x", 0.5, "≤ 0.7")], [row("x (1 file)", 0.5), row("x (2 files)", 0.5)]])
-def test_a_bar_says_whether_it_is_met_and_a_ratio_has_a_name_of_its_own(rows: list[Any]) -> None:
+def test_a_bar_needs_a_verdict_and_a_ratio_a_unique_name(rows: list[Any]) -> None:
     with pytest.raises(ValueError, match=r"bars that do not say met or missed.*ratios of one name"):
         stated(rows)
 
@@ -62,7 +62,7 @@ def test_results_are_kept() -> None:
     assert SuiteResult.load("read", "large") is None
 
 
-def test_the_page_tells_what_was_missed_first_and_names_no_machine() -> None:
+def test_the_page_shows_misses_first_and_names_no_machine() -> None:
     lost, missed, won = row("lost", 3.0), row("missed", 0.9, "≤ 0.5 missed"), row("won", 0.1, "≤ 0.5 met")
     text = page.page([suite(won, lost, missed)])
     bars, others = text.split("## Bars missed")[1].split("## read")[0].split("## Where a peer is better")
@@ -75,7 +75,7 @@ def test_the_page_tells_what_was_missed_first_and_names_no_machine() -> None:
     assert not {"/root", "/home", "/tmp", "/work"} & set(text.split())
 
 
-def test_the_page_tells_which_missed_bars_lie_below_their_floor() -> None:
+def test_the_page_shows_which_missed_bars_are_below_their_floor() -> None:
     rows = [
         row("scan", 0.9, "≤ 0.8 missed"),
         row("scan", 0.7, "≤ 0.9 met", metric="wall s"),
@@ -91,11 +91,11 @@ def test_the_page_tells_which_missed_bars_lie_below_their_floor() -> None:
     bars = text.split("## Bars missed")[1].split("## Where")[0]
     assert "| 1.2 | ≤ 1.1 **missed** | 0.7 |" in bars
     assert "| 0.9 | ≤ 0.8 **missed** | 0.85, above the bar |" in bars
-    assert "(floor)" not in text.split("## read")[0], "floors belong to no contender"
+    assert "(floor)" not in text.split("## read")[0], "floors are not results of a peer"
     assert "| [read](#read) | small | 2026-11-16 | 2 | 2 | 1 | 3 | 1 | 1 |" in text
 
 
-def test_a_floor_below_a_bar_on_our_own_figure_is_held_against_that_figure() -> None:
+def test_a_floor_is_compared_with_our_own_figure_if_the_bar_is() -> None:
     barred, floor = row("x", 0.5, "ours ≤ 1,000 MISSED"), row("x (floor)", 0.1) | {"ours": 1200.0}
     (found,) = results.with_floors([barred, floor])
     assert (found["floor"], found["beyond_reach"]) == (1200.0, True)
@@ -105,25 +105,25 @@ def test_a_page_without_misses_says_so() -> None:
     assert "**All 1 bars are met.**" in page.page([suite(row("won", 0.1, "≤ 0.5 met"))])
 
 
-def test_what_was_measured_before_days_were_noted_is_of_the_day_it_was_written() -> None:
+def test_results_without_a_date_use_the_modification_time() -> None:
     suite(row("x", 0.5)).save()
     path = results.FOLDER / "read-small.json"
-    told = json.loads(path.read_text())
-    del told["measured"]
-    path.write_text(json.dumps(told))
+    report = json.loads(path.read_text())
+    del report["measured"]
+    path.write_text(json.dumps(report))
     os.utime(path, (0, 86_400 * 3))
     found = SuiteResult.load("read", "small")
     assert found is not None
     assert found.measured == "1970-01-04"
 
 
-def test_a_suite_of_which_nothing_is_committed_cannot_be_held() -> None:
+def test_a_suite_without_committed_ratios_cannot_be_checked() -> None:
     check.accept([suite(row("a", 0.5), name="dml")])
     found = check.check(suite(row("a", 0.5)), lambda: pytest.fail("measured again"))
     assert list(found) == ["read-small"]
 
 
-def test_only_what_is_worse_twice_and_beyond_noise_is_a_regression() -> None:
+def test_a_regression_is_worse_twice_and_beyond_noise() -> None:
     check.accept([suite(row("a", 0.5), row("b", 0.5), row("bytes", 0.5, metric="bytes"), row("gone", 0.5))])
     first = suite(row("a", 0.6), row("b", 0.9), row("bytes", 0.52, metric="bytes"), row("new", 9.0))
     again = suite(row("a", 0.9), row("b", 0.55), row("bytes", 0.52, metric="bytes"))

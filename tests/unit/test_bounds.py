@@ -1,4 +1,4 @@
-"""Single-value bytes as typed vectors: PyIceberg's encoding read back, promotions, and bytes that make no sense."""
+"""Single-value bytes as typed vectors: PyIceberg's encoding, promotions, and invalid bytes."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ OTHERS: list[PrimitiveType] = [DecimalType(9, 2), DecimalType(30, 2), FixedType(
 @pytest.mark.parametrize("type_", [*(type_ for type_, _ in ENCODED), *OTHERS], ids=str)
 @given(st.data())
 def test_bounds_at_places_are_those_bounds(type_: PrimitiveType, data: Any) -> None:
-    """Whatever the bytes, their lengths and the order of the places are; a negative place has none."""
+    """For any bytes, lengths and order of positions; a negative position has no bound."""
     some = st.none() | st.sampled_from([b"", b"\x01", b"ab", b"abcd", b"abcdefgh", bytes(range(16)), b"\xff" * 16])
     lower, upper = (data.draw(st.lists(some, min_size=5, max_size=5)) for _ in range(2))
     size = data.draw(st.sampled_from([0, 5]))
@@ -96,7 +96,7 @@ def test_bounds_at_places_are_those_bounds(type_: PrimitiveType, data: Any) -> N
 
 @given(st.integers(1, 38), st.lists(st.none() | st.integers(-(10**38) + 1, 10**38 - 1), max_size=6), st.integers(0, 20))
 def test_decimals_of_any_width(precision: int, numbers: list[int | None], padding: int) -> None:
-    """Minimal bytes as Iceberg writes them, and longer ones that only repeat the sign."""
+    """Minimal bytes as Iceberg writes them, and longer ones with sign extension."""
     numbers = [None if n is None else int(n / 10 ** (38 - precision)) for n in numbers]
     type_ = DecimalType(precision, 2)
     raw = [None if n is None else n.to_bytes((n.bit_length() + 8) // 8 + padding, "big", signed=True) for n in numbers]
@@ -145,7 +145,7 @@ def test_promoted_columns_mix_old_and_new_bytes() -> None:
     assert values(decode_values(LongType(), raw)) == [-3, 2**40, None, None, 9]
 
 
-def test_one_unreadable_string_spoils_no_other() -> None:
+def test_an_invalid_string_does_not_affect_others() -> None:
     assert values(decode_values(StringType(), binary([b"a", b"\xff", "é".encode(), None]))) == ["a", None, "é", None]
 
 
@@ -155,7 +155,7 @@ def test_types_without_an_order_have_no_bounds() -> None:
 
 @given(st.lists(st.uuids(), min_size=1, max_size=6), st.booleans())
 def test_uuid_bounds_hold_under_both_orders(keys: list[uuid.UUID], signed: bool) -> None:
-    """Written by a writer that orders them either way, the bounds still contain every key as unsigned bytes."""
+    """Whichever order a writer uses, the bounds contain every key as unsigned bytes."""
 
     def order(key: uuid.UUID) -> tuple[int, int]:
         halves = struct.unpack(">qq" if signed else ">QQ", key.bytes)

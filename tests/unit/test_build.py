@@ -1,4 +1,4 @@
-"""Equal predicates have equal trees, and the walks over them find what is there."""
+"""Equal predicates have equal trees, and tree walks find all nodes."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ HIDDEN = Opaque("f(a, z)", (1, 7), None)
     ],
     ids=str,
 )
-def test_constructors_flatten_absorb_and_say_nothing_twice(built: IrExpr, expected: IrExpr) -> None:
+def test_constructors_flatten_absorb_and_deduplicate(built: IrExpr, expected: IrExpr) -> None:
     assert built == expected
 
 
@@ -88,7 +88,7 @@ def test_constructors_flatten_absorb_and_say_nothing_twice(built: IrExpr, expect
     ],
     ids=str,
 )
-def test_negation_goes_to_the_leaves(expr: IrExpr, negated: IrExpr) -> None:
+def test_negation_is_pushed_to_the_leaves(expr: IrExpr, negated: IrExpr) -> None:
     assert negate(expr) == push_not(Not(expr)) == negated
 
 

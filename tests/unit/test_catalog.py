@@ -1,17 +1,21 @@
-"""Where tables come from: configured catalogs, metadata files, the embedded default; and what is said otherwise."""
+"""Loading tables from configured catalogs, metadata files and the embedded catalog, and its errors."""
 
 from __future__ import annotations
 
+import gzip
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import StaticTable, Table
 
-from floeplan.catalog import load_table, open_catalog
+from floeplan.catalog import DeferredFileIO, load_table, open_catalog
 from floeplan.errors import CorruptMetadataError, UnknownCatalogError, UnknownTableError
+from tests.support.tables.two_specs import two_spec_table
 
 pytestmark = pytest.mark.unit
 
@@ -38,7 +42,7 @@ def test_a_name_is_looked_up_in_the_embedded_catalog(events: Table, floeplan_hom
     assert loaded.location().startswith((floeplan_home / "warehouse").as_uri())
 
 
-def test_the_embedded_catalog_lies_in_the_working_directory_by_default(
+def test_the_embedded_catalog_is_in_the_working_directory_by_default(
     floeplan_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("FLOEPLAN_HOME")
@@ -86,7 +90,7 @@ def test_an_unknown_table_is_named_with_the_fix(events: Table, name: str, messag
 
 @pytest.mark.parametrize("name", ["v1.metadata.json", "v1.gz.metadata.json"])
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"format-version": 9}', b"\x00", b"\xff", b"\x1f\x8b\x08junk"])
-def test_a_file_that_is_no_metadata_is_called_corrupt(tmp_path: Path, name: str, content: bytes) -> None:
+def test_a_file_that_is_not_metadata_is_corrupt(tmp_path: Path, name: str, content: bytes) -> None:
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(CorruptMetadataError, match=r"\.metadata\.json is not table metadata") as caught:
@@ -127,7 +131,56 @@ def test_an_unknown_catalog_is_named_with_the_choices(floeplan_home: Path) -> No
         load_table("db.events", "prod")
 
 
-def test_a_catalog_that_cannot_be_opened_says_why(floeplan_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_catalog_that_cannot_be_opened_is_an_error_with_the_reason(
+    floeplan_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PYICEBERG_CATALOG__PROD__TYPE", "carrier-pigeon")
     with pytest.raises(UnknownCatalogError, match="cannot open catalog 'prod': 'carrier-pigeon'"):
         open_catalog("prod")
+
+
+def test_file_io_of_a_local_metadata_file_is_chosen_when_it_is_used(tmp_path: Path) -> None:
+    made = two_spec_table(tmp_path)
+    table = load_table(made.metadata_location)
+    assert isinstance(table.io, DeferredFileIO)
+    assert table.metadata == made.metadata
+    assert pickle.loads(pickle.dumps(table.io)).properties == table.io.properties
+    assert table.scan().to_arrow().num_rows == 300  # PyIceberg reads with it
+    assert isinstance(table.io.chosen, PyArrowFileIO)
+    written = f"{tmp_path.as_uri()}/new"
+    with table.io.new_output(written).create() as stream:
+        stream.write(b"x")
+    assert table.io.new_input(written).exists()
+    table.io.delete(written)
+    assert not table.io.new_input(written).exists()
+
+
+def test_compressed_metadata_and_a_plain_path_are_the_same_table(tmp_path: Path) -> None:
+    made = two_spec_table(tmp_path)
+    path = made.metadata_location.removeprefix("file://")
+    compressed = tmp_path / "v1.gz.metadata.json"
+    compressed.write_bytes(gzip.compress(Path(path).read_bytes()))
+    for location in (path, str(compressed), compressed.as_uri()):
+        assert load_table(location).metadata == made.metadata
+
+
+@pytest.mark.parametrize("codec", ["", ".gz"])
+def test_the_folder_of_a_hadoop_table_is_a_table(events: Table, tmp_path: Path, codec: str) -> None:
+    """The hint may be behind: a later version that exists is the newest."""
+    content = Path(events.metadata_location.removeprefix("file://")).read_bytes()
+    metadata = tmp_path / "hadoop" / "metadata"
+    metadata.mkdir(parents=True)
+    for version in (6, 7, 8):
+        written = content.replace(events.metadata.location.encode(), f"{tmp_path}/v{version}".encode())
+        name = f"v{version}{codec}.metadata.json"
+        (metadata / name).write_bytes(gzip.compress(written) if codec else written)
+    (metadata / "version-hint.text").write_text("7\n")
+    for name in (metadata.parent, f"{metadata.parent}/", metadata.parent.as_uri()):
+        table = load_table(name)
+        assert isinstance(table, StaticTable)
+        assert table.location() == f"{tmp_path}/v8"
+
+
+def test_a_folder_without_a_hint_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UnknownTableError, match=r"has no metadata/version-hint.text"):
+        load_table(tmp_path)

@@ -1,4 +1,4 @@
-"""Links in the documents that lead nowhere are found."""
+"""Broken links in the documents are found."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scripts.check_links import broken_links
 pytestmark = pytest.mark.unit
 
 
-def test_only_links_that_lead_nowhere_are_reported(tmp_path: Path) -> None:
+def test_only_broken_links_are_reported(tmp_path: Path) -> None:
     (tmp_path / "other.md").write_text("# The other one, then\n")
     document = tmp_path / "document.md"
     document.write_text(
@@ -22,8 +22,8 @@ def test_only_links_that_lead_nowhere_are_reported(tmp_path: Path) -> None:
         "[in code](#not-a-heading)\n"
     )
     assert broken_links(document) == [
-        "document.md: gone.md leads nowhere",
-        "document.md: other.md#nope leads nowhere",
-        "document.md: #nope leads nowhere",
-        "document.md: #not-a-heading leads nowhere",
+        "document.md: gone.md is a broken link",
+        "document.md: other.md#nope is a broken link",
+        "document.md: #nope is a broken link",
+        "document.md: #not-a-heading is a broken link",
     ]

@@ -1,4 +1,4 @@
-"""The command line's promises: exit codes, one line of error, one JSON document, tracebacks only when asked for."""
+"""The command line: exit codes, one-line errors, one JSON document, tracebacks only with -v."""
 
 from __future__ import annotations
 
@@ -61,14 +61,15 @@ def count_rows(
 
 @pytest.fixture(autouse=True)
 def with_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A command `count-rows`, found the way every command is found."""
+    """A command `count-rows`, registered like every command."""
     module = ModuleType("floeplan.cli.count_rows")
     module.count_rows = count_rows  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setattr(cli, "COMMANDS", cli.COMMANDS | {"count-rows": "count_rows"})
+    entry = ("count_rows", "Count the rows of a table.")
+    monkeypatch.setattr(cli, "COMMANDS", cli.COMMANDS | {"count-rows": entry})
 
 
-def test_version_names_what_matters_without_importing_spark() -> None:
+def test_version_shows_dependencies_without_importing_spark() -> None:
     result = CliRunner().invoke(cli.app, ["--version"])
     assert result.exit_code == 0
     for label, package in [("floeplan", "floeplan"), ("PyIceberg", "pyiceberg"), ("Spark", "pyspark")]:
@@ -87,8 +88,9 @@ def test_version_says_when_spark_is_not_installed(monkeypatch: pytest.MonkeyPatc
     assert cli.versions().endswith("Spark not installed")
 
 
-def test_no_command_shows_the_help() -> None:
-    result = CliRunner().invoke(cli.app, [])
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"]])
+def test_help_lists_the_commands(arguments: list[str]) -> None:
+    result = CliRunner().invoke(cli.app, arguments)
     assert result.exit_code == 0
     assert "count-rows" in result.stdout
     assert "Count the rows of a table." in result.stdout
@@ -110,7 +112,7 @@ def test_json_is_one_document_and_logs_go_to_stderr(
     assert err == "INFO floeplan: counting\n"
 
 
-def test_a_number_json_does_not_know_is_an_error_and_not_broken_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_number_json_cannot_represent_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["count-rows", "db.events", "--rows", "nan", "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["error"]["kind"] == "unexpected"
 
@@ -125,7 +127,7 @@ def test_a_number_json_does_not_know_is_an_error_and_not_broken_json(capsys: pyt
         ("StrictModeError", 4, "strict-mode", False),
     ],
 )
-def test_errors_have_their_exit_code_their_line_and_their_document(
+def test_errors_have_an_exit_code_one_line_and_a_json_document(
     capsys: pytest.CaptureFixture[str], error: str, code: int, kind: str, retryable: bool
 ) -> None:
     assert cli.main(["count-rows", "db.events", "--fail", error]) == code
@@ -142,7 +144,7 @@ def test_errors_have_their_exit_code_their_line_and_their_document(
     }
 
 
-def test_an_unforeseen_error_is_one_line_and_a_traceback_only_with_v(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unexpected_error_is_one_line_and_a_traceback_only_with_v(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["count-rows", "db.events", "--fail", "bug"]) == 1
     line = "floeplan: RuntimeError: first line second line (-v shows the traceback)\n"
     assert capsys.readouterr() == ("", line)
@@ -152,7 +154,7 @@ def test_an_unforeseen_error_is_one_line_and_a_traceback_only_with_v(capsys: pyt
     assert err.endswith(line)
 
 
-def test_bad_news_can_be_a_result(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_result_can_have_a_nonzero_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["count-rows", "db.events", "--fail", "exit"]) == 1
     assert capsys.readouterr().err == ""
 
@@ -202,7 +204,7 @@ def test_the_program_itself_exits_with_the_code() -> None:
     ("line", "offered"),
     [("floeplan pl", {"plan"}), ("floeplan rewrite t --str", {"--strategy", "--strict"}), ("floeplan nope --j", set())],
 )
-def test_a_shell_is_told_how_a_line_may_go_on(
+def test_shell_completion_offers_commands_and_options(
     line: str, offered: set[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("_FLOEPLAN_COMPLETE", "complete_bash")
@@ -214,8 +216,8 @@ def test_a_shell_is_told_how_a_line_may_go_on(
 
 
 @pytest.mark.parametrize("command", cli.COMMANDS)
-def test_every_command_has_an_example_and_can_speak_json(command: str) -> None:
-    found = cli.LazyCommands(name="floeplan").get_command(None, command)
+def test_every_command_has_an_example_and_a_json_option(command: str) -> None:
+    found = cli.load_command(command)
     assert f"\n\nfloeplan {command}" in inspect.cleandoc(found.help)
     assert "--json" in {name for option in found.params for name in option.opts}
 

@@ -1,4 +1,4 @@
-"""The commands that change tables, as scripts see them: JSON keys, exit codes, and tables that are as they were."""
+"""Commands that change tables, as scripts see them: JSON keys, exit codes, unchanged tables after errors."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ERROR = {"kind", "message", "context", "retryable", "committed"}
 
 
 class Shell:
-    """The command line over the embedded catalog with one table: ids 0–99 without partition, then one a region."""
+    """The command line on the embedded catalog with one table: an unpartitioned file, then one file per region."""
 
     def __init__(self, catalog: SqlCatalog, capsys: pytest.CaptureFixture[str]) -> None:
         self.catalog, self._capsys = catalog, capsys
@@ -110,7 +110,7 @@ def unchanged(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> Shell:
-    """A shell over one table for all tests that change nothing."""
+    """A shell with one table shared by all tests that change nothing."""
     monkeypatch.setenv("FLOEPLAN_HOME", str(shared_home[0]))
     return Shell(shared_home[1], capsys)
 
@@ -151,7 +151,7 @@ def test_deleting_nothing_commits_nothing_and_says_so(unchanged: Shell) -> None:
     assert unchanged.table.metadata_location == before
 
 
-def test_dry_run_says_what_goes_by_metadata_and_what_is_read(unchanged: Shell) -> None:
+def test_dry_run_shows_metadata_only_deletes_and_files_to_read(unchanged: Shell) -> None:
     before = unchanged.table.metadata_location
     document = unchanged.document("delete", "db.events", "--where", "region = 'eu'", "--dry-run")
     assert document == {
@@ -335,7 +335,7 @@ def test_a_metadata_file_is_read_only(unchanged: Shell, command: list[str]) -> N
     assert "read-only" in error["message"]
 
 
-def test_a_commit_that_never_wins_is_exit_3(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_that_always_conflicts_is_exit_3(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     with shell.table.transaction() as transaction:
         transaction.set_properties({"commit.retry.num-retries": "1", "commit.retry.min-wait-ms": "0"})
 
@@ -358,7 +358,7 @@ def test_an_error_for_people_is_one_line(unchanged: Shell) -> None:
     assert err.count("\n") == 1
 
 
-def test_rows_another_writer_added_meanwhile_are_a_conflict(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrently_added_rows_are_a_conflict(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     commit = SqlCatalog.commit_table
     calls: list[int] = []
 

@@ -1,17 +1,31 @@
-"""`floeplan plan` and `floeplan scan` as scripts see them: JSON keys, exit codes, files written whole or not at all."""
+"""`floeplan plan` and `floeplan scan` as scripts see them: JSON keys, exit codes, atomic output files."""
 
 from __future__ import annotations
 
+import csv
 import json
+import subprocess
+import sys
+from contextlib import closing
+from datetime import date
+from decimal import Decimal
+from io import StringIO
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.json
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.table import Table
 
 from floeplan.catalog import load_table
+from floeplan.cli.commands.plan import FORMATS
+from floeplan.cli.common import json_rows
 from floeplan.cli.main import main
+from floeplan.cli.row_formats import open_writer
 from tests.support.tables.two_specs import two_spec_table
 
 pytestmark = pytest.mark.unit
@@ -31,6 +45,18 @@ SUMMARY = {
     "planning_ms",
 }
 FILE = {"path", "spec_id", "partition", "record_count", "row_groups", "row_selection", "deletes", "tri_state"}
+READERS = {
+    "csv": pyarrow.csv.read_csv,
+    "jsonl": pyarrow.json.read_json,
+    "arrow": lambda path: pa.ipc.open_stream(path.read_bytes()).read_all(),
+    "parquet": pq.read_table,
+}
+STREAMS = {
+    "csv": lambda data: pyarrow.csv.read_csv(pa.py_buffer(data))["id"].to_pylist(),
+    "jsonl": lambda data: [json.loads(line)["id"] for line in data.splitlines()],
+    "arrow": lambda data: pa.ipc.open_stream(data).read_all()["id"].to_pylist(),
+    "parquet": lambda data: pq.read_table(pa.py_buffer(data))["id"].to_pylist(),
+}
 SPEC = {"spec_id", "spec", "files_total", "files_kept", "recovered"}
 
 
@@ -72,7 +98,7 @@ def test_plan_has_the_promised_keys(run: Any) -> None:
     assert plan["warnings"] == []
 
 
-def test_what_the_parser_thinks_of_a_text_is_not_for_users(run: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_warnings_of_the_parser_are_hidden(run: Any, caplog: pytest.LogCaptureFixture) -> None:
     odd = "get_json_object(region, 'no[[path') = 'x'"
     assert len(document(run("plan", "--where", odd, "--json"))["files"]) == 5
     assert not caplog.records
@@ -103,7 +129,7 @@ def test_plan_draws_the_pyramid_and_explains_on_request(run: Any) -> None:
     assert "dropped by each conjunct alone" in out
 
 
-def test_plan_reads_snapshots_columns_and_names_as_asked(run: Any, table: Table) -> None:
+def test_plan_applies_snapshot_column_and_case_options(run: Any, table: Table) -> None:
     first = table.metadata.snapshots[0].snapshot_id
     assert document(run("plan", "--snapshot-id", str(first), "--json"))["summary"]["files_total"] == 1
     assert document(run("plan", "--ref", "main", "--json"))["summary"]["files_total"] == 5
@@ -144,6 +170,74 @@ def test_scan_writes_a_file_in_one_piece(run: Any, tmp_path: Path) -> None:
     assert answer == {"rows": 110, "output": str(target)}
     assert pq.read_table(target).num_rows == 110
     assert [path.name for path in tmp_path.iterdir()] == ["rows.parquet"]
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+@pytest.mark.parametrize("named", [True, False], ids=["option", "suffix"])
+def test_scan_writes_every_format(run: Any, tmp_path: Path, format_: str, named: bool) -> None:
+    target = tmp_path / (f"rows.{format_}" if not named else "rows")
+    options = ("--where", "id < 120", "--columns", "id,region,ts", "--limit", "7", "-o", str(target))
+    answer = document(run("scan", *options, *(("--format", format_) if named else ()), "--json"))
+    assert answer == {"rows": 7, "output": str(target)}
+    assert READERS[format_](target)["id"].to_pylist() == [
+        row["id"] for row in document(run("scan", *options[:-2], "--json"))["data"]
+    ]
+    assert [path.name for path in tmp_path.iterdir()] == [target.name]
+
+
+def test_scan_streams_to_stdout(capfdbinary: pytest.CaptureFixture[bytes], table: Table) -> None:
+    for format_, read in STREAMS.items():
+        assert main(["scan", table.metadata_location, "--where", "id < 7", "--format", format_]) == 0
+        out, err = capfdbinary.readouterr()
+        assert (sorted(read(out)), err) == ([0, 1, 2, 3, 4, 5, 6], b"")
+
+
+def test_jsonl_and_csv_write_every_type(tmp_path: Path) -> None:
+    rows = pa.table(
+        {
+            "text": pa.array(['a"b\\\n\u00e9', "", None], pa.large_string()),
+            "bytes": pa.array([b"\xff\x00", None, b""], pa.large_binary()),
+            "float": pa.array([float("nan"), -0.0, 1e300]),
+            "flag": [True, None, False],
+            "decimal": pa.array([Decimal("1.50"), None, Decimal("-0.01")], pa.decimal128(9, 2)),
+            "day": pa.array([date(2024, 3, 1), None, date(1969, 12, 31)]),
+            "nanos": pa.array([1, None, -1], pa.timestamp("ns", "UTC")),
+            "uuid": pa.array([bytes(16), None, bytes(range(16))], pa.uuid()),
+            "list": pa.array([[{"x": 1}], None, []], pa.list_(pa.struct([("x", pa.int64())]))),
+        }
+    )
+    written = {}
+    for format_ in ("jsonl", "csv"):
+        with (tmp_path / format_).open("wb") as sink, closing(open_writer(format_, sink, rows.schema)) as writer:
+            for part in (rows.slice(0, 2), rows.slice(2, 0), rows.slice(2)):
+                writer.write(part)
+        written[format_] = (tmp_path / format_).read_text()
+    assert [json.loads(line) for line in written["jsonl"].splitlines()] == json_rows(rows, 3)
+    first = next(csv.DictReader(StringIO(written["csv"])))
+    assert first["text"] == 'a"b\\\n\u00e9'
+    assert (first["bytes"], first["float"], first["list"]) == ("/wA=", "nan", '[{"x": 1}]')
+    assert (first["nanos"], first["uuid"]) == ("1970-01-01 00:00:00.000000001Z", str(UUID(int=0)))
+
+
+def test_reader_of_a_pipe_may_stop(table: Table) -> None:
+    program = [sys.executable, "-m", "floeplan.cli", "scan", table.metadata_location, "--format", "jsonl"]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        running.stdout.close()
+        assert running.stderr.read() == b""
+    assert running.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--format", "xml"], "csv, jsonl, arrow, parquet"),
+        (["--format", "csv", "--count"], "--count returns a number"),
+        (["--format", "csv", "--json"], "-o FILE"),
+    ],
+)
+def test_formats_that_make_no_sense_are_refused(run: Any, arguments: list[str], named: str) -> None:
+    code, out, err = run("scan", *arguments)
+    assert (code, named in (err or json.loads(out)["error"]["message"])) == (2, True)
 
 
 def test_scan_that_fails_leaves_the_old_file(
@@ -189,8 +283,8 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert (error["kind"], error["committed"]) == (kind, False)
 
 
-def test_value_that_a_row_has_is_no_bad_input(run: Any) -> None:
-    """The expression is right and rows were read: it fails on them, with exit code 1."""
+def test_an_invalid_value_in_a_row_is_not_bad_input(run: Any) -> None:
+    """The expression is valid but fails on a row: exit code 1."""
     assert run("plan", "--where", "CAST(region AS INT) = 1")[0] == 0
     code, out, _ = run("scan", "--where", "CAST(region AS INT) = 1", "--json")
     assert (code, json.loads(out)["error"]["kind"]) == (1, "evaluation-failed")
@@ -205,7 +299,7 @@ def test_unknown_table_is_bad_input(command: str, floeplan_home: Path, capsys: p
     assert "gone.metadata.json" in capsys.readouterr().err
 
 
-def test_counting_excludes_what_makes_no_sense_with_it(run: Any, tmp_path: Path) -> None:
+def test_count_excludes_incompatible_options(run: Any, tmp_path: Path) -> None:
     code, _, err = run("scan", "--count", "--limit", "3")
     assert (code, "--count returns a number" in err) == (2, True)
     code, _, err = run("scan", "--limit", "-1")

@@ -1,4 +1,4 @@
-"""`floeplan prune`: the documents, the picture, and the errors."""
+"""`floeplan prune`: JSON, text output and errors."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_parts_can_be_switched_off(file: str, capsys: pytest.CaptureFixture[str]
     assert document(capsys, "prune", file, "--where", "id = 610", "--no-bloom")["notes"] == []
 
 
-def test_text_says_what_was_kept_and_what_only_rows_can_answer(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_shows_what_was_kept_and_the_residual(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     text = run(capsys, "prune", file, "--where", "id >= 260 AND upper(name) = 'N3'", "--read", "--limit", "1")
     lines = text.splitlines()
     assert "\x1b" not in text, "colours without a terminal"
@@ -167,13 +167,13 @@ def test_what_cannot_be_opened_is_one_line(
     assert error["context"] == {"file": location}
 
 
-def test_names_match_whatever_their_capitals_when_asked(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_match_case_insensitively_on_request(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     question = ("prune", file, "--where", "ID = 610 AND Name = 'n0'", "--read", "--columns", "NAME", "--limit", "1")
     assert document(capsys, *question, "--case-insensitive")["rows"] == [{"name": "n0"}]
     assert main(question) == 2
 
 
-def test_sizes_and_counts_are_for_people() -> None:
+def test_sizes_and_counts_are_human_readable() -> None:
     assert [human_bytes(n) for n in (0, 1023, 65_536, 2_800_000_000)] == ["0 B", "1023 B", "64.0 KiB", "2.6 GiB"]
     assert [percent(n, 2_000) for n in (0, 1, 199, 2_000)] == ["0 %", "0.05 %", "9.9 %", "100 %"]
     assert [counted(n, "row") for n in (0, 1, 2_000)] == ["0 rows", "1 row", "2,000 rows"]

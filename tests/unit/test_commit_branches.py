@@ -1,4 +1,4 @@
-"""Branches and tags: what commits do to them, and how they are made, moved and dropped."""
+"""Branches and tags: commits to them, and how they are created, moved and dropped."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_commit_to_a_branch_moves_that_branch_only(table: Table) -> None:
     assert read_rows(table, "audit") == BEFORE + rows_of(100, 102)
 
 
-def test_a_branch_that_is_not_there_is_created_only_when_asked(table: Table) -> None:
+def test_a_missing_branch_is_created_only_on_request(table: Table) -> None:
     with pytest.raises(UnknownSnapshotError, match="no branch audit; it has: main"):
         add(table, 100, "audit")
     assert not leftovers(table)
@@ -77,7 +77,7 @@ def test_a_branch_that_is_not_there_is_created_only_when_asked(table: Table) -> 
     assert head.parent_snapshot_id == after.metadata.current_snapshot_id
 
 
-def test_a_branch_of_an_empty_table_cannot_come_before_main(catalog: SqlCatalog) -> None:
+def test_an_empty_table_has_no_branch_before_main(catalog: SqlCatalog) -> None:
     table = create_table(catalog, 2, [])
     with pytest.raises(BadInputError, match="cannot create branch audit: the table has no snapshot yet"):
         add(table, 0, "audit", create_branch=True)
@@ -101,7 +101,7 @@ def test_a_commit_keeps_the_retention_of_its_branch(table: Table) -> None:
 
 
 def test_commits_to_two_branches_never_share_a_sequence_number(table: Table) -> None:
-    """PyIceberg's own catalogs do not refuse it in format 3 if no rows are added; deletes would miss their data."""
+    """PyIceberg's catalogs accept it in format 3 if no rows are added; deletes would not apply to their data."""
     table = create_branch(table, "audit")
     rounds = iter([1, 2])
 
@@ -123,7 +123,7 @@ def delete_row(number: int, table: Table) -> Planned:
     return write.plan(table, IsolationLevel.SERIALIZABLE)
 
 
-def test_a_branch_is_created_at_any_snapshot_and_replaced_when_asked(table: Table) -> None:
+def test_a_branch_is_created_at_any_snapshot_and_replaced_on_request(table: Table) -> None:
     old = table.metadata.current_snapshot_id
     newer = add(table, 100)
     create_branch(newer, "audit", old)

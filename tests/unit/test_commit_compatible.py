@@ -1,4 +1,4 @@
-"""Changes to a table that was itself changed between planning and committing."""
+"""Commits to a table whose schema, spec or format changed after planning."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ def table(catalog: SqlCatalog) -> Table:
 
 
 def alter(table: Table, *updates: TableUpdate) -> None:
-    """What another session does to the table meanwhile."""
+    """A concurrent schema change."""
     with writable_metadata(table.io):
         table.catalog.commit_table(table, (), updates)
 
 
 def upgrade(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PyIceberg knows how to upgrade to format 3 and does not admit it."""
+    """Upgrade to format 3, which PyIceberg implements but rejects."""
     monkeypatch.setattr("pyiceberg.table.update.SUPPORTED_TABLE_FORMAT_VERSION", 3)
     alter(table, UpgradeFormatVersionUpdate(format_version=3))
 
@@ -80,7 +80,7 @@ def new_schema(*fields: NestedField) -> tuple[TableUpdate, ...]:
         ([ID, PART, NestedField(3, "v", DoubleType(), required=True)], "required column v was added"),
     ],
 )
-def test_rows_of_a_schema_that_is_gone_are_a_conflict(table: Table, fields: list[NestedField], reason: str) -> None:
+def test_rows_of_an_incompatible_schema_are_a_conflict(table: Table, fields: list[NestedField], reason: str) -> None:
     change = append(table, rows_of(100, 102))
     alter(table, *new_schema(*fields))
     with pytest.raises(CommitConflictError, match=reason):

@@ -1,4 +1,4 @@
-"""What a commit does when the catalog refuses, does not answer, or cannot be reached."""
+"""Commits when the catalog rejects them, does not answer, or cannot be reached."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def commit(table: Table, options: CommitOptions | None = None) -> CommitResult:
         table.catalog.close()
 
 
-def test_a_commit_says_what_it_did(table: Table) -> None:
+def test_the_result_of_a_commit(table: Table) -> None:
     steps: list[str] = []
     result = commit(table, patient(on_step=steps.append))
     assert steps == STEPS
@@ -80,7 +80,7 @@ def test_a_refused_commit_is_repeated(catalog: SqlCatalog, version: int) -> None
     result = commit(unreliable(table, REFUSED, REFUSED, REFUSED))
     assert result.attempts == 4
     assert read_rows(table) == BEFORE + NEW
-    assert not leftovers(table), "files of the attempts before are removed"
+    assert not leftovers(table), "files of earlier attempts are removed"
 
 
 def test_a_commit_refused_too_often_is_a_conflict_and_leaves_nothing(table: Table) -> None:
@@ -124,8 +124,8 @@ def test_a_lost_request_is_sent_again(table: Table) -> None:
     assert not leftovers(table)
 
 
-def test_a_refusal_of_what_has_happened_meanwhile_is_success(table: Table) -> None:
-    """The first request was under way when it was looked for, and arrived while the second was made."""
+def test_a_conflict_with_our_own_earlier_commit_is_success(table: Table) -> None:
+    """The first request was still in flight when its state was checked, and was applied before the second."""
     broken = unreliable(table, LOST)
     waiting: list[Any] = []
     usual = broken.catalog.commit_table
@@ -145,8 +145,8 @@ def test_a_refusal_of_what_has_happened_meanwhile_is_success(table: Table) -> No
     assert not leftovers(table), "what the first attempt wrote is needed, what the second wrote is not"
 
 
-def test_a_refusal_is_not_believed_before_the_table_was_asked(table: Table) -> None:
-    """Somebody between here and the catalog repeated the request, and handed on the answer to the repetition."""
+def test_a_conflict_is_checked_against_the_table(table: Table) -> None:
+    """A proxy repeated the request and returned the response to the second one."""
     result = commit(unreliable(table, (REFUSED,)), no_retry())
     assert result.attempts == 1
     assert read_rows(table) == BEFORE + NEW
@@ -165,7 +165,7 @@ def test_a_table_that_cannot_be_loaded_is_not_committed_to(table: Table) -> None
     assert not leftovers(table)
 
 
-def test_a_table_that_cannot_be_loaded_after_a_lost_answer_is_in_doubt(table: Table) -> None:
+def test_a_table_that_cannot_be_loaded_after_a_lost_answer_is_unknown(table: Table) -> None:
     broken = unreliable(table, LOST)
 
     def goes_away(seconds: float) -> None:
@@ -186,7 +186,7 @@ def test_requests_that_may_still_arrive_keep_their_files(table: Table) -> None:
     assert len(leftovers(table)) == 4, "a data file, a manifest and two manifest lists"
 
 
-def test_requests_that_cannot_be_granted_any_more_do_not(table: Table) -> None:
+def test_requests_that_can_no_longer_succeed_do_not_keep_their_files(table: Table) -> None:
     def another_writer_commits(step: str) -> None:
         if step == "before-commit":
             commit_change(table, append(table, rows_of(200, 201)))
@@ -199,7 +199,7 @@ def test_requests_that_cannot_be_granted_any_more_do_not(table: Table) -> None:
 
 
 @pytest.mark.parametrize("applied", [True, False])
-def test_an_outcome_nobody_knows_is_said_to_be_unknown(table: Table, applied: bool) -> None:
+def test_an_unknown_commit_state_is_reported(table: Table, applied: bool) -> None:
     broken = unreliable(table, (LOST,) if applied else LOST, unreachable=99)
     with pytest.raises(CommitStateUnknownError, match="it may have been committed") as error:
         commit(broken)
@@ -210,7 +210,7 @@ def test_an_outcome_nobody_knows_is_said_to_be_unknown(table: Table, applied: bo
 
 
 @pytest.mark.parametrize("applied", [True, False])
-def test_a_commit_of_unknown_outcome_is_made_again_under_its_id(table: Table, applied: bool) -> None:
+def test_a_commit_of_unknown_state_is_repeated_under_its_id(table: Table, applied: bool) -> None:
     change = append(table, NEW)
     broken = unreliable(table, (LOST,) if applied else LOST, unreachable=99)
     with pytest.raises(CommitStateUnknownError) as error:
@@ -225,7 +225,7 @@ def test_a_commit_of_unknown_outcome_is_made_again_under_its_id(table: Table, ap
 
 
 @pytest.mark.parametrize("applied", [True, False])
-def test_the_outcome_is_asked_for_until_the_catalog_is_back(table: Table, applied: bool) -> None:
+def test_the_commit_state_is_checked_until_the_catalog_is_back(table: Table, applied: bool) -> None:
     result = commit(unreliable(table, (LOST,) if applied else LOST, unreachable=3))
     assert result.attempts == (1 if applied else 2)
     assert read_rows(table) == BEFORE + NEW
@@ -234,7 +234,7 @@ def test_the_outcome_is_asked_for_until_the_catalog_is_back(table: Table, applie
 
 @pytest.mark.parametrize("version", [2, 3])
 def test_a_change_that_is_committed_again_does_not_lose_its_files(catalog: SqlCatalog, version: int) -> None:
-    """The first commit happened and its answer was lost; the second conflicts with it, and cleans up after itself."""
+    """The first commit succeeded but its response was lost; the second conflicts with it and removes its own files."""
     table = create_table(catalog, version)
     for write in (
         copy_on_write_delete("id = 3", lambda row: row[0] == 3),
@@ -311,8 +311,8 @@ def test_snapshot_properties_are_written(table: Table) -> None:
     assert result.table.current_snapshot().summary["app"] == "nightly"  # type: ignore[union-attr,index]
 
 
-def test_a_replacement_whose_files_are_partly_gone_is_a_conflict(catalog: SqlCatalog) -> None:
-    """Not a replacement that adds rows: the numbers do not fit because another writer took some of the files."""
+def test_a_replacement_whose_files_were_partly_removed_is_a_conflict(catalog: SqlCatalog) -> None:
+    """Row counts differ because another writer removed some of the files, not because the replacement adds rows."""
     table = create_table(catalog)
     rewrite = replacing("part = 'a'").plan(table, IsolationLevel.SERIALIZABLE)
     other = copy_on_write_delete("id < 10", lambda row: row[0] < 10).plan(table, IsolationLevel.SERIALIZABLE)

@@ -1,4 +1,4 @@
-"""How long commits wait before they are repeated, and when they give up."""
+"""Wait times between commit attempts, and when retries stop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.unit
 
 
 class Time:
-    """A clock that only waiting moves."""
+    """A clock that only sleep() advances."""
 
     def __init__(self, chance: float = 1.0) -> None:
         self.now = 0.0

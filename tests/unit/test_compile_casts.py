@@ -1,4 +1,4 @@
-"""Literals that meet a column of another type, at every edge; the rows are judged by hand."""
+"""Literals compared with a column of another type, at every edge; expected results are written by hand."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_a_list_is_compared_in_one_common_type(sql: str, expected: str | None) -
     assert len(result.errors) == (expected is None)
 
 
-def test_a_wide_decimal_meets_text_as_double() -> None:
+def test_a_wide_decimal_is_compared_with_text_as_double() -> None:
     leaf = compiled("big = '1234567890123456789'")
     assert isinstance(leaf, Between)
     assert leaf.low < Decimal("1234567890123456789") < leaf.high  # type: ignore[operator]
@@ -290,10 +290,10 @@ def test_nan_and_infinite_decimals_are_doubles() -> None:
 
 def test_nanoseconds_against_microseconds_are_exact_for_values() -> None:
     """SQL text loses what Spark drops; a NumPy value keeps it, so nothing in microseconds equals it."""
-    moment = np.datetime64("2024-03-01T00:00:00.000000001")
-    assert str(compile_predicate(("ts", "=", moment), SCHEMA).predicate) == "ts IN ()"
-    assert str(compile_predicate(("ts", ">=", moment), SCHEMA).predicate) == "ts > TIMESTAMP '2024-03-01 00:00:00Z'"
-    leaf = compile_predicate(("ns", "=", moment), SCHEMA).predicate
+    timestamp = np.datetime64("2024-03-01T00:00:00.000000001")
+    assert str(compile_predicate(("ts", "=", timestamp), SCHEMA).predicate) == "ts IN ()"
+    assert str(compile_predicate(("ts", ">=", timestamp), SCHEMA).predicate) == "ts > TIMESTAMP '2024-03-01 00:00:00Z'"
+    leaf = compile_predicate(("ns", "=", timestamp), SCHEMA).predicate
     assert isinstance(leaf, Cmp)
     assert leaf.value == 1_709_251_200_000_000_001
 

@@ -177,7 +177,7 @@ def test_the_rows_are_those_of_pyiceberg(make: Any) -> None:
         (StartsWith("s", ""), "s NOT IN ()"),
     ],
 )
-def test_literals_meet_their_columns(expression: BooleanExpression, expected: str) -> None:
+def test_literals_are_converted_to_the_column_type(expression: BooleanExpression, expected: str) -> None:
     assert str(compile_predicate(expression, WIDE).predicate) == expected
 
 

@@ -1,4 +1,4 @@
-"""Spark-SQL text to IR: what each form of a predicate becomes."""
+"""Spark SQL to IR, for each form of a predicate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metadata files cut between two Avro blocks: an error or a warning, never rows that are silently gone."""
+"""Metadata files truncated between two Avro blocks: an error or a warning, never silently missing rows."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ COUNTED = {
 LATER = 2**53
 
 
-def entries_of(folder: Path, data: bytes, said: dict[str, Any], *, live: bool) -> int:
-    listed = read_manifest_list(write_manifests(folder, [(data, said)]))
+def entries_of(folder: Path, data: bytes, listed_values: dict[str, Any], *, live: bool) -> int:
+    listed = read_manifest_list(write_manifests(folder, [(data, listed_values)]))
     return len(read_entries(listed, UnionPartitionType((), {0: ()}), EntryColumns(frozenset()), live=live))
 
 
@@ -85,18 +85,18 @@ def test_a_manifest_cut_between_blocks_is_damaged(tmp_path: Path, live: bool) ->
 
 @pytest.mark.parametrize("live", [True, False])
 @pytest.mark.parametrize("length", [1, 10**9])
-def test_counts_stand_in_for_a_wrong_length(tmp_path: Path, length: int, live: bool) -> None:
-    """Tables with rewritten paths keep the lengths of the manifests they had; some writers take them too early."""
+def test_counts_are_used_if_the_length_is_wrong(tmp_path: Path, length: int, live: bool) -> None:
+    """Tables with rewritten paths keep old manifest lengths; some writers record the length too early."""
     data, cuts = whole_manifest()
-    said = COUNTED | {"manifest_length": length}
-    assert entries_of(tmp_path, data, said, live=live) == (8 if live else 12)
+    listed_values = COUNTED | {"manifest_length": length}
+    assert entries_of(tmp_path, data, listed_values, live=live) == (8 if live else 12)
     for cut in cuts:
         with pytest.raises(CorruptMetadataError, match=f"damaged at byte {cut}"):
-            entries_of(tmp_path, data[:cut], said, live=live)
+            entries_of(tmp_path, data[:cut], listed_values, live=live)
 
 
-def test_the_length_stands_in_for_wrong_counts(tmp_path: Path) -> None:
-    """Writers exist that count the files of the whole table, or sum up what was ever deleted."""
+def test_the_length_is_used_if_the_counts_are_wrong(tmp_path: Path) -> None:
+    """Some writers count the files of the whole table, or all files ever deleted."""
     data, _ = whole_manifest()
     for wrong in ("existing_files_count", "deleted_files_count", "added_rows_count"):
         assert entries_of(tmp_path, data, COUNTED | {wrong: 1000}, live=False) == 12
@@ -109,11 +109,11 @@ def test_a_short_manifest_needs_all_its_counts(tmp_path: Path, wrong: str) -> No
         entries_of(tmp_path, data, COUNTED | {"manifest_length": len(data) + 1, wrong: 1}, live=True)
 
 
-def test_counts_that_nobody_wrote_prove_nothing(tmp_path: Path) -> None:
+def test_missing_counts_prove_nothing(tmp_path: Path) -> None:
     writer = Writer(version=1)
     data = writer.manifest([writer.entry()])
-    said = dict.fromkeys(COUNTED) | {"manifest_length": len(data) + 1}
-    path = write_manifests(tmp_path, [(data, said)], writer)
+    listed_values = dict.fromkeys(COUNTED) | {"manifest_length": len(data) + 1}
+    path = write_manifests(tmp_path, [(data, listed_values)], writer)
     with pytest.raises(CorruptMetadataError, match="the file ends here"):
         read_entries(read_manifest_list(path), UnionPartitionType((), {0: ()}))
 
@@ -129,7 +129,7 @@ def test_nothing_of_a_cut_manifest_gets_into_the_cache(tmp_path: Path) -> None:
     assert len(cache.read_entries(listed, union, EntryColumns())) == 12
 
 
-def test_a_manifest_list_of_ours_says_how_many_manifests_it_has(tmp_path: Path) -> None:
+def test_our_manifest_lists_record_the_number_of_manifests(tmp_path: Path) -> None:
     few = read_manifest_list(write_manifests(tmp_path, [(WRITER.manifest(ENTRIES), COUNTED)]))
     many = few.take(np.zeros(3000, dtype=np.int64))
     data = encode_manifest_list(many, ListedSnapshot(2, 70, None, 7), codec="null").data
@@ -142,7 +142,7 @@ def test_a_manifest_list_of_ours_says_how_many_manifests_it_has(tmp_path: Path) 
 
 
 def by_another_writer(table: Table) -> Path:
-    """The newest manifest list without the number that only Floeplan writes."""
+    """The newest manifest list without the manifest count that only Floeplan writes."""
     snapshot = table.current_snapshot()
     assert snapshot is not None
     path = Path(snapshot.manifest_list.removeprefix("file://"))
@@ -193,7 +193,7 @@ def test_what_removes_files_refuses_a_list_that_lacks_files(tmp_path: Path) -> N
 
 
 def test_a_rewrite_refuses_a_list_that_lacks_files(tmp_path: Path) -> None:
-    """It could write rows back that a delete file removed which the list does not name any more."""
+    """Otherwise rows come back whose delete file is missing from the list."""
     table = create_table(open_catalog(tmp_path))
     cut_to_the_header(by_another_writer(table))
     refused = r"0 of the 3 data files .* would be written back: restore the manifest list, or pass --trust-lists"
@@ -210,7 +210,7 @@ def test_a_rewrite_refuses_a_list_that_lacks_files(tmp_path: Path) -> None:
 
 
 def test_a_change_of_rows_refuses_a_list_that_lacks_files(tmp_path: Path) -> None:
-    """It could write rows back whose delete file the list does not name any more, and insert rows that are there."""
+    """Otherwise rows come back whose delete file is missing from the list, and a merge inserts existing rows."""
     table = create_table(open_catalog(tmp_path))
     cut_to_the_header(by_another_writer(table))
     rows = arrow([(1, "a")])
@@ -231,7 +231,7 @@ def test_a_change_of_rows_refuses_a_list_that_lacks_files(tmp_path: Path) -> Non
 
 
 def test_an_append_to_a_list_that_lacks_files_warns(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """It reads no rows, and the totals of its snapshot count the lost files, so that the loss stays visible."""
+    """An append reads no rows, and the totals of its snapshot still count the missing files."""
     table = create_table(open_catalog(tmp_path))
     cut_to_the_header(by_another_writer(table))
     caplog.clear()
@@ -243,7 +243,7 @@ def test_an_append_to_a_list_that_lacks_files_warns(tmp_path: Path, caplog: pyte
     assert (warning.context["listed"], warning.context["total"]) == (1, 4)
 
 
-def test_the_command_line_trusts_a_list_when_told_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_trust_lists_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = create_table(open_catalog(tmp_path))
     cut_to_the_header(by_another_writer(table))
     for command in (["rewrite"], ["upgrade-spec"]):
@@ -254,7 +254,7 @@ def test_the_command_line_trusts_a_list_when_told_to(tmp_path: Path, capsys: pyt
         capsys.readouterr()
 
 
-def test_commands_that_change_rows_trust_a_list_when_told_to(
+def test_trust_lists_of_commands_that_change_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PYICEBERG_CATALOG__LOCAL__TYPE", "sql")
@@ -278,7 +278,7 @@ def test_commands_that_change_rows_trust_a_list_when_told_to(
         capsys.readouterr()
 
 
-def test_totals_that_make_no_sense_are_passed_over(tmp_path: Path) -> None:
+def test_invalid_totals_are_ignored(tmp_path: Path) -> None:
     table = create_table(open_catalog(tmp_path))
     snapshot = table.current_snapshot()
     assert snapshot is not None
@@ -296,7 +296,7 @@ def test_totals_follow_every_change_of_ours(tmp_path: Path) -> None:
 
 
 def test_lists_and_totals_of_pyiceberg_agree(tmp_path: Path) -> None:
-    """Whatever it does to a table; those of Spark are looked at by ``test_doctor_matrix``."""
+    """For every operation of PyIceberg; ``test_doctor_matrix`` checks tables of Spark."""
     table = open_catalog(tmp_path).create_table("db.p", SCHEMA)
     table.append(arrow(rows_of(0, 30)))
     table.append(arrow(rows_of(30, 60, "b")))

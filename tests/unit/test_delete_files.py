@@ -1,4 +1,4 @@
-"""Positions out of position delete files, however their rows lie and whatever their statistics say."""
+"""Positions from position delete files, for any row order and statistics."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def test_positions_of_each_data_file(
     columns = {"file_path": [path for path, _ in rows], "pos": [position for _, position in rows]}
     pq.write_table(pa.table(columns, SCHEMA), path, write_statistics=statistics, row_group_size=2)
     reader, delete = DeleteFileReader(PyArrowFileIO()), scan(path, len(rows))
-    for asked in (first, ONE, OTHER):
-        assert reader.positions(delete, asked).tolist() == expected[asked]
+    for path in (first, ONE, OTHER):
+        assert reader.positions(delete, path).tolist() == expected[path]
 
 
 @pytest.mark.parametrize("paths", [[ONE, ONE], [ONE, OTHER]])
@@ -73,7 +73,7 @@ def test_paths_are_not_read_where_statistics_prove_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("together", "times"), [(1, 6), (2, 3), (6, 1)])
-def test_expected_vectors_come_together_as_far_as_memory_allows(
+def test_expected_vectors_are_read_together_within_the_memory_limit(
     tmp_path: Path, together: int, times: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vectors = vector_file(tmp_path / "deletes.puffin", files=6)
@@ -86,7 +86,7 @@ def test_expected_vectors_come_together_as_far_as_memory_allows(
     assert fetched == ["deletes.puffin"] * times
 
 
-def test_vectors_that_nobody_expected_are_found_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vectors_that_were_not_expected_are_found_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fetched = count_sources(monkeypatch)
     vectors = vector_file(tmp_path / "deletes.puffin", files=3)
     reader = DeleteFileReader(PyArrowFileIO())
@@ -102,7 +102,7 @@ def test_a_vector_without_a_place_is_an_error_that_names_its_file(tmp_path: Path
 
 
 def count_sources(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of files as they are opened."""
+    """Records the names of opened files."""
     opened: list[str] = []
 
     def open_source(path: str, io: FileIO) -> ByteSource:

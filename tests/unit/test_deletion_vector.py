@@ -1,4 +1,4 @@
-"""Deletion vectors round trip, and damaged ones are refused."""
+"""Deletion vectors round trip, and damaged vectors are refused."""
 
 from __future__ import annotations
 

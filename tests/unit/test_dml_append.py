@@ -73,12 +73,12 @@ def test_parquet_files_are_written_again_and_field_ids_of_others_mean_nothing(ta
 
 
 def test_times_as_spark_writes_them_are_instants(tmp_path: Path) -> None:
-    moment = datetime(2024, 3, 1, 12, 30, 15, 7, tzinfo=UTC)
-    given = pa.table({"at": pa.array([moment, None], pa.timestamp("us", "UTC"))})
+    timestamp = datetime(2024, 3, 1, 12, 30, 15, 7, tzinfo=UTC)
+    given = pa.table({"at": pa.array([timestamp, None], pa.timestamp("us", "UTC"))})
     pq.write_table(given, tmp_path / "int96.parquet", use_deprecated_int96_timestamps=True)
     table = catalog(tmp_path).create_table("db.times", given.schema)
     fp.append(table, tmp_path / "int96.parquet")
-    assert table.scan().to_arrow()["at"].to_pylist() == [moment, None]
+    assert table.scan().to_arrow()["at"].to_pylist() == [timestamp, None]
 
 
 def test_files_can_be_registered_where_they_are(table: Table, tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_refused_with_nothing_committed_and_nothing_left_behind(case: str, table
 
 @pytest.mark.parametrize("mode", MODES)
 class TestOverwrite:
-    def test_rows_that_match_whatever_files_they_are_in(self, table: Table, mode: str) -> None:
+    def test_matching_rows_of_all_files(self, table: Table, mode: str) -> None:
         result = fp.overwrite(table, events(1000, 1003), "id < 150", mode=mode)
         assert (result.rows_deleted, result.rows_inserted, result.operation) == (150, 3, "overwrite")
         assert ids(table) == [*range(150, 300), 1000, 1001, 1002]

@@ -1,4 +1,4 @@
-"""Two writers: a change is validated against what others committed meanwhile, and nothing is lost or doubled."""
+"""Two writers: a change is validated against concurrent commits, and no row is lost or doubled."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def table(tmp_path: Path) -> Table:
     return two_spec_table(tmp_path)
 
 
-def meanwhile(table: Table, change: Callable[[Table], object]) -> CommitOptions:
-    """Another writer commits once, just before this one would."""
+def concurrently(table: Table, change: Callable[[Table], object]) -> CommitOptions:
+    """Another writer commits once, just before this one."""
     waiting = [change]
 
     def step(name: str) -> None:
@@ -51,8 +51,8 @@ def appended(first: int, last: int) -> Callable[[Table], object]:
 
 @pytest.mark.parametrize("mode", MODES)
 class TestNewRows:
-    def test_that_match_stand_against_a_serializable_change(self, table: Table, mode: str, tmp_path: Path) -> None:
-        options = meanwhile(table, appended(5, 6))
+    def test_that_match_conflict_with_a_serializable_change(self, table: Table, mode: str, tmp_path: Path) -> None:
+        options = concurrently(table, appended(5, 6))
         with pytest.raises(CommitConflictError):
             fp.delete(table, "id % 50 = 5", mode=mode, options=options)
         assert ids(table) == sorted([*range(300), 5])
@@ -60,20 +60,20 @@ class TestNewRows:
         assert {path.name for path in data_files(tmp_path)} == referenced
 
     def test_that_match_do_not_matter_to_snapshot_isolation(self, table: Table, mode: str) -> None:
-        options = meanwhile(table, appended(5, 6))
+        options = concurrently(table, appended(5, 6))
         result = fp.delete(table, "id % 50 = 5", mode=mode, isolation="snapshot", options=options)
         assert (result.rows_deleted, result.attempts) == (6, 2)
         assert ids(table) == sorted([*(i for i in range(300) if i % 50 != 5), 5])
 
     def test_that_cannot_match_do_not_matter(self, table: Table, mode: str) -> None:
-        options = meanwhile(table, appended(1000, 1003))
+        options = concurrently(table, appended(1000, 1003))
         result = fp.delete(table, "id % 50 = 5 AND id < 300", mode=mode, options=options)
         assert result.attempts == 2
         assert ids(table) == [*(i for i in range(300) if i % 50 != 5), 1000, 1001, 1002]
 
     def test_with_the_key_of_a_merge(self, table: Table, mode: str) -> None:
         source = pa.table({"id": [1000]})
-        merge = fp.merge(table, source, "id", mode=mode, options=meanwhile(table, appended(1000, 1001)))
+        merge = fp.merge(table, source, "id", mode=mode, options=concurrently(table, appended(1000, 1001)))
         with pytest.raises(CommitConflictError):
             merge.when_not_matched_insert({"id": "id"}).execute()
         assert ids(table) == [*range(300), 1000]
@@ -83,14 +83,14 @@ class TestNewRows:
 @pytest.mark.parametrize("other", MODES)
 class TestTheSameFile:
     def test_rows_updated_here_and_deleted_there(self, table: Table, mode: str, other: str) -> None:
-        options = meanwhile(table, lambda theirs: fp.delete(theirs, "id = 7", mode=other))
+        options = concurrently(table, lambda theirs: fp.delete(theirs, "id = 7", mode=other))
         with pytest.raises(CommitConflictError):
             fp.update(table, {"v": "0.5"}, "id IN (7, 8)", mode=mode, isolation="snapshot", options=options)
         assert ids(table) == [i for i in range(300) if i != 7]
 
     def test_rows_deleted_by_both(self, table: Table, mode: str, other: str) -> None:
-        """Whatever the outcome, it is that of one delete after the other."""
-        options = meanwhile(table, lambda theirs: fp.delete(theirs, "id IN (7, 9)", mode=other))
+        """The result equals one delete after the other."""
+        options = concurrently(table, lambda theirs: fp.delete(theirs, "id IN (7, 9)", mode=other))
         try:
             fp.delete(table, "id IN (7, 8)", mode=mode, isolation="snapshot", options=options)
         except CommitConflictError:
@@ -99,34 +99,34 @@ class TestTheSameFile:
             assert ids(table) == [i for i in range(300) if i not in (7, 8, 9)]
 
 
-def test_files_dropped_by_metadata_may_have_got_deletes_meanwhile(table: Table) -> None:
-    options = meanwhile(table, lambda theirs: fp.delete(theirs, "id = 7", mode="merge-on-read"))
+def test_files_dropped_by_metadata_may_have_new_deletes(table: Table) -> None:
+    options = concurrently(table, lambda theirs: fp.delete(theirs, "id = 7", mode="merge-on-read"))
     result = fp.delete(table, "id < 100", options=options)
     assert (result.mode, result.attempts) == ("metadata", 2)
     assert ids(table) == list(range(100, 300))
 
 
 def test_appends_never_conflict(table: Table) -> None:
-    options = meanwhile(table, lambda theirs: fp.delete(theirs, "TRUE"))
+    options = concurrently(table, lambda theirs: fp.delete(theirs, "TRUE"))
     assert fp.append(table, events(500, 502), options=options).attempts == 2
     assert ids(table) == [500, 501]
 
 
-def test_an_overwrite_takes_no_notice_unless_asked(table: Table) -> None:
-    fp.overwrite(table, events(900, 901), "id < 100", options=meanwhile(table, appended(5, 6)))
+def test_an_overwrite_validates_only_on_request(table: Table) -> None:
+    fp.overwrite(table, events(900, 901), "id < 100", options=concurrently(table, appended(5, 6)))
     assert ids(table) == [5, *range(100, 300), 900]
     with pytest.raises(CommitConflictError):
         fp.overwrite(
-            table, events(901, 902), "id < 200", isolation="serializable", options=meanwhile(table, appended(6, 7))
+            table, events(901, 902), "id < 200", isolation="serializable", options=concurrently(table, appended(6, 7))
         )
 
 
-def test_a_column_that_vanished_meanwhile(table: Table, tmp_path: Path) -> None:
+def test_a_concurrently_dropped_column(table: Table, tmp_path: Path) -> None:
     def drop(theirs: Table) -> None:
         with theirs.update_schema() as update:
             update.delete_column("v")
 
     before = data_files(tmp_path)
     with pytest.raises(CommitConflictError, match="v"):
-        fp.update(table, {"v": "0.5"}, "id = 7", options=meanwhile(table, drop))
+        fp.update(table, {"v": "0.5"}, "id = 7", options=concurrently(table, drop))
     assert data_files(tmp_path) == before

@@ -1,4 +1,4 @@
-"""DELETE and UPDATE on small tables of two specs: which rows, which files, what is counted, and what is refused."""
+"""DELETE and UPDATE on small tables of two specs: rows, files, counts and errors."""
 
 from __future__ import annotations
 
@@ -67,19 +67,19 @@ def files_on_disk(folder: Path) -> set[Path]:
 
 @pytest.mark.parametrize("mode", MODES)
 class TestDelete:
-    def test_rows_of_every_spec_go(self, table: Table, mode: str) -> None:
+    def test_rows_of_every_spec_are_deleted(self, table: Table, mode: str) -> None:
         result = fp.delete(table, "id % 50 = 7", mode=mode)
         assert (result.rows_deleted, result.operation, result.mode) == (6, "delete", mode)
         assert rows(table).keys() == {i for i in range(300) if i % 50 != 7}
 
-    def test_files_of_which_every_row_matches_go_by_metadata(self, table: Table, mode: str) -> None:
+    def test_fully_matching_files_are_dropped_by_metadata(self, table: Table, mode: str) -> None:
         result = fp.delete(table, "id < 100", mode=mode)
         assert result.mode == "metadata"
         assert (result.rows_deleted, result.data_files_removed, result.data_files_added) == (100, 1, 0)
         assert result.delete_files_added == 0
         assert rows(table).keys() == set(range(100, 300))
 
-    def test_nothing_that_matches_is_nothing_committed(self, table: Table, mode: str) -> None:
+    def test_no_match_commits_nothing(self, table: Table, mode: str) -> None:
         before = snapshots(table)
         result = fp.delete(table, "id = 1000", mode=mode)
         assert (result.snapshot_id, result.rows_deleted, result.attempts) == (None, 0, 0)
@@ -165,7 +165,7 @@ def test_copies_take_the_default_spec(table: Table) -> None:
 
 
 class TestModes:
-    def test_the_table_says_how(self, table: Table) -> None:
+    def test_the_mode_comes_from_table_properties(self, table: Table) -> None:
         assert fp.delete(table, "id = 1").mode == COPY
         with table.transaction() as change:
             change.set_properties({"write.delete.mode": MERGE, "write.update.mode": COPY})
@@ -190,7 +190,7 @@ class TestModes:
 
 @pytest.mark.parametrize("mode", MODES)
 class TestUpdate:
-    def test_new_values_see_the_row_as_it_was(self, table: Table, mode: str) -> None:
+    def test_new_values_are_computed_from_the_old_row(self, table: Table, mode: str) -> None:
         result = fp.update(table, {"v": "id * 1.0", "id": "id + 1000"}, "id IN (7, 207)", mode=mode)
         assert (result.rows_updated, result.rows_deleted, result.rows_inserted) == (2, 0, 0)
         found = rows(table)
@@ -204,15 +204,15 @@ class TestUpdate:
         assert sum(row["region"] == "eu" for i, row in rows(table).items() if i >= 200) == 66
 
     def test_python_values(self, table: Table, mode: str) -> None:
-        moment = datetime(2030, 1, 2, 3, 4, 5, 6)
-        fp.update(table, {"ts": moment, "v": None, "region": "'o''k'"}, "id = 100", mode=mode)
-        assert rows(table)[100] == {"id": 100, "region": "o'k", "ts": moment, "v": None}
+        timestamp = datetime(2030, 1, 2, 3, 4, 5, 6)
+        fp.update(table, {"ts": timestamp, "v": None, "region": "'o''k'"}, "id = 100", mode=mode)
+        assert rows(table)[100] == {"id": 100, "region": "o'k", "ts": timestamp, "v": None}
 
-    def test_the_moment_of_the_statement(self, table: Table, mode: str) -> None:
+    def test_the_statement_timestamp(self, table: Table, mode: str) -> None:
         fp.update(table, {"ts": "localtimestamp()"}, "id < 200 AND ts < current_timestamp()", mode=mode)
-        moments = {row["ts"] for i, row in rows(table).items() if i < 200}
-        assert len(moments) == 1
-        assert moments.pop().year >= 2026
+        timestamps = {row["ts"] for i, row in rows(table).items() if i < 200}
+        assert len(timestamps) == 1
+        assert timestamps.pop().year >= 2026
 
     def test_every_row(self, table: Table, mode: str) -> None:
         assert fp.update(table, {"v": "1.5"}, mode=mode).rows_updated == 300
@@ -375,14 +375,14 @@ def test_default_is_what_a_new_row_would_have(tmp_path: Path) -> None:
         ({"s.x": "1", "n": "s.x"}, "id s"),
     ],
 )
-def test_columns_that_are_replaced_unseen_are_not_read(given: dict[str, object], read: str) -> None:
+def test_columns_that_are_only_assigned_are_not_read(given: dict[str, object], read: str) -> None:
     struct = StructType(NestedField(4, "x", IntegerType()), NestedField(5, "y", IntegerType()))
     schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "n", LongType()), NestedField(3, "s", struct))
     made = compile_assignments(given, schema, Names(schema))
     assert " ".join(field.name for field in made.kept_fields(schema)) == read
 
 
-def test_an_update_does_without_what_it_replaces(table: Table) -> None:
+def test_an_update_does_not_need_the_columns_it_replaces(table: Table) -> None:
     (path,) = (file.path for file in fp.plan_scan(table, "id = 42").files)
     local = Path(path.removeprefix("file://"))
     stored, columns = local.read_bytes(), pq.ParquetFile(local).metadata.row_group(0)

@@ -1,4 +1,4 @@
-"""MERGE on a small table of two specs: clauses in their order, keys, counts, and what is refused."""
+"""MERGE on a small table of two specs: clause order, keys, counts and errors."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class TestClauses:
         assert {i: row["v"] for i, row in found.items() if i >= 295} == dict.fromkeys(range(295, 305), 9.0)
         assert found[294]["v"] == 147.0
 
-    def test_rows_the_source_does_not_know(self, table: Table, mode: str) -> None:
+    def test_rows_not_matched_by_source(self, table: Table, mode: str) -> None:
         given = source(*range(0, 300, 2))
         result = (
             fp.merge(table, given, "id", mode=mode)
@@ -86,7 +86,7 @@ class TestClauses:
         assert {i for i in found if found[i]["v"] == 0.25} == {1, 3, 5, 7, 9}
         assert found.keys() == set(range(0, 200, 2)) | {1, 3, 5, 7, 9} | set(range(200, 300))
 
-    def test_null_keys_meet_nothing(self, table: Table, mode: str) -> None:
+    def test_null_keys_match_nothing(self, table: Table, mode: str) -> None:
         fp.append(table, source(None, region=["n"]))
         given = source(None, region=["new"])
         merge = fp.merge(table, given, "t.id = s.id", mode=mode)
@@ -226,7 +226,7 @@ def test_refused_with_nothing_committed_and_nothing_left_behind(
     assert set(tmp_path.rglob("*")) == files
 
 
-def test_columns_nobody_names_are_left_out(table: Table) -> None:
+def test_unused_source_columns_are_left_out(table: Table) -> None:
     given = source(1, 2, unused=[[1], None])
     assert fp.merge(table, given, "id").when_matched_delete().execute().rows_deleted == 2
     one = given.slice(0, 1)
@@ -234,5 +234,5 @@ def test_columns_nobody_names_are_left_out(table: Table) -> None:
     assert every.rows_deleted == 3
 
 
-def test_deleting_twice_is_deleting(table: Table) -> None:
+def test_a_row_deleted_twice_is_deleted_once(table: Table) -> None:
     assert fp.merge(table, source(7, 7, 7), "id").when_matched_delete().execute().rows_deleted == 1

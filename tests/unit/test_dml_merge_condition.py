@@ -1,4 +1,4 @@
-"""Names in a merge: which side a column is on, and how an engine is told."""
+"""Names in a merge: the side of each column, and qualified names for an engine."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_one_side_alone() -> None:
     assert alone.find(("target", "id")).field.field_id == 1
 
 
-def test_sides_are_told_apart_by_field_id() -> None:
+def test_sides_are_distinguished_by_field_id() -> None:
     assert not is_source(NAMES.find(("t", "id")).field.field_id)
     assert is_source(NAMES.find(("source", "id")).field.field_id)
     assert not is_source(2147483540)

@@ -1,4 +1,4 @@
-"""What planning a change opens, and how much work it finds in a file."""
+"""Files that planning a change opens, and the estimated work per file."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ def passes(table: Table) -> set[str]:
     return {step.name for step in plan_rows(resolve(table, Command.DELETE), "id % 2 = 1 AND id < 9", None).passes}
 
 
-def test_small_files_are_opened_by_tasks_alone(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_files_are_opened_only_by_tasks(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "footers" not in passes(table)
     monkeypatch.setattr(delete_update, "SMALL_FILE_BYTES", 1)
     assert "footers" in passes(table)
 
 
-@pytest.mark.parametrize("told", [{}, {"total-data-files": None}])
-def test_what_a_summary_does_not_say_is_looked_up(
-    table: Table, told: dict[str, None], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("summary", [{}, {"total-data-files": None}])
+def test_missing_summary_values_are_looked_up(
+    table: Table, summary: dict[str, None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     snapshot = table.current_snapshot()
     assert snapshot is not None
     assert snapshot.summary is not None
-    known = {} if not told else snapshot.summary.additional_properties | told
+    known = {} if not summary else snapshot.summary.additional_properties | summary
     monkeypatch.setattr(type(snapshot.summary), "__getitem__", lambda _, name: known.get(name))
     assert "footers" in passes(table)
 
 
-def test_opening_a_file_is_work_however_little_is_read_of_it(table: Table) -> None:
+def test_opening_a_file_has_a_minimum_cost(table: Table) -> None:
     files = plan_rows(resolve(table, Command.DELETE), "TRUE", None).files
     chosen = file_tasks(files, np.ones(len(files), dtype=np.bool_))
     assert weights(chosen, 0) == [OPENING_BYTES] * len(files)

@@ -1,4 +1,4 @@
-"""Tasks in batches: balanced, in order, with their own tokens and their own errors; jobs with isolated outcomes."""
+"""Tasks in batches: balanced, in order, with their own tokens and errors; jobs with isolated outcomes."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def refuse(pack: Sequence[int], attempt: str) -> None:
     raise BadInputError("no such column", kind="unknown-column", context={"column": "x"}) from ValueError("inner")
 
 
-def test_errors_of_spark_tasks_arrive_whole() -> None:
+def test_errors_of_spark_tasks_keep_their_type_and_context() -> None:
     batches = [pa.record_batch([pa.array([0], pa.int64())], names=["id"])]
     answers = pa.Table.from_batches(list(spark_task(refuse, [[1]])(batches)))
     with pytest.raises(BadInputError, match="no such column") as caught:
@@ -150,7 +150,7 @@ def test_results_that_were_not_delivered_are_discarded() -> None:
     running = jobs_of([[number] for number in range(3, 200)], discarded)
     next(running)
     running.close()
-    # What ran before the caller stopped is discarded, what had not begun does not run.
+    # Results from before the caller stopped are discarded; tasks that had not started do not run.
     assert sorted(discarded) == sorted(10 // (number - 2) for number in range(4, 4 + len(discarded)))
 
 

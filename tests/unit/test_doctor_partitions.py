@@ -1,4 +1,4 @@
-"""Tables that other tools damaged: what lists and entries say of partitions is not what files hold."""
+"""Damaged tables: partition summaries and entries that contradict the files."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ def catalog(tmp_path: Path) -> SqlCatalog:
 
 
 def damaged(table: Table, damage: Damage) -> Table:
-    """The table with another manifest list in the place of its own."""
+    """The table with a replaced manifest list."""
     snapshot = table.current_snapshot()
     assert snapshot is not None
     listed = damage(read_manifest_list(snapshot.manifest_list, table.io))
-    told = ListedSnapshot(
+    head = ListedSnapshot(
         format_version=table.metadata.format_version,
         snapshot_id=snapshot.snapshot_id,
         parent_snapshot_id=snapshot.parent_snapshot_id,
         sequence_number=snapshot.sequence_number or 0,
     )
-    Path(snapshot.manifest_list.removeprefix("file://")).write_bytes(encode_manifest_list(listed, told).data)
+    Path(snapshot.manifest_list.removeprefix("file://")).write_bytes(encode_manifest_list(listed, head).data)
     return table.refresh()
 
 
@@ -58,7 +58,7 @@ def only(table: Table, kind: str, **options: object) -> Finding:
 
 
 def excluding_b(listed: ManifestListTable) -> ManifestListTable:
-    """Every summary says that there is part a alone."""
+    """Every summary contains only part a."""
     a = pa.array([b"a"] * len(listed.summaries.lower), listed.summaries.lower.type)
     return replace(listed, summaries=replace(listed.summaries, lower=a, upper=a))
 
@@ -69,13 +69,13 @@ def without_nulls(listed: ManifestListTable) -> ManifestListTable:
     )
 
 
-def test_partitions_that_the_list_excludes_are_found_and_mended(catalog: SqlCatalog) -> None:
+def test_partitions_that_the_list_excludes_are_found_and_repaired(catalog: SqlCatalog) -> None:
     table = damaged(create_table(catalog), excluding_b)
     assert plan_scan(table, "part = 'b'", options=NO_SCAN_EXTRAS).count() == 0
     found = only(table, "wrong-summaries")
     assert (found.severity, found.files, found.fix) == (Severity.ERROR, 1, "floeplan doctor db.t --repair")
-    mended = doctor(table, repair=True, commit=patient())
-    assert (mended.healthy, mended.manifests_repaired) == (True, 1)
+    result = doctor(table, repair=True, commit=patient())
+    assert (result.healthy, result.manifests_repaired) == (True, 1)
     assert plan_scan(table.refresh(), "part = 'b'", options=NO_SCAN_EXTRAS).count() == 10
     assert len(read_rows(table)) == 30
     assert doctor(table.refresh(), repair=True, commit=patient()).manifests_repaired == 0
@@ -87,7 +87,7 @@ def test_nulls_that_the_list_denies_are_found(catalog: SqlCatalog) -> None:
     assert only(damaged(table, without_nulls), "wrong-summaries").files == 1
 
 
-def test_manifests_of_a_spec_nobody_knows_are_found(catalog: SqlCatalog) -> None:
+def test_manifests_of_an_unknown_spec_are_found(catalog: SqlCatalog) -> None:
     def relabel(listed: ManifestListTable) -> ManifestListTable:
         return replace(listed, spec_id=np.where(np.arange(len(listed)) == 0, 9, listed.spec_id))
 
@@ -106,7 +106,7 @@ def test_a_file_that_is_listed_twice_is_found(catalog: SqlCatalog) -> None:
 
 
 def under_b(added: EntriesTable | None, *, bounds: bool) -> SnapshotChange:
-    """Rows of part a, filed under part b; with bounds that tell, or without."""
+    """Rows of part a recorded in part b, with or without bounds."""
     assert added is not None
     table = added.table
     (name,) = (name for name in table.column_names if name.startswith("partition."))
@@ -121,8 +121,8 @@ def under_b(added: EntriesTable | None, *, bounds: bool) -> SnapshotChange:
 
 
 @pytest.mark.parametrize("bounds", [True, False])
-def test_values_that_are_not_of_their_partition_are_found(catalog: SqlCatalog, bounds: bool) -> None:
-    """By bounds wherever they tell, by rows of a sample otherwise."""
+def test_values_outside_their_partition_are_found(catalog: SqlCatalog, bounds: bool) -> None:
+    """By bounds if there are any, otherwise by sampled rows."""
     table = create_table(catalog)
     table = commit_change(table, under_b(append(table, rows_of(50, 60, "a")).added_data, bounds=bounds)).table
     found = only(table, "misfiled-values", sample=10)
@@ -150,14 +150,14 @@ def test_columns_that_queries_filter_by_should_have_bounds(
     assert doctor("db.t").findings == ()
 
 
-def test_what_helps_names_the_table_as_it_was_named(catalog: SqlCatalog) -> None:
+def test_the_suggested_fix_names_the_table_as_given(catalog: SqlCatalog) -> None:
     table = damaged(create_table(catalog), excluding_b)
     (found,) = doctor(table.metadata_location).findings
     assert found.fix == f"floeplan doctor {table.metadata_location} --repair"
 
 
 def test_a_day_that_pyiceberg_stored_as_a_month_is_found(catalog: SqlCatalog) -> None:
-    """PyIceberg's appending of data files files them under the default spec, whatever spec they are of."""
+    """PyIceberg's append of data files records them in the default spec, whatever their spec."""
     rows = pa.table({"id": [1, 2, 3], "day": pa.array([date(2024, 3, 5)] * 3)})
     for name in ("db.source", "db.damaged"):
         catalog.create_table(name, rows.schema, properties={"format-version": "2"})
@@ -174,7 +174,7 @@ def test_a_day_that_pyiceberg_stored_as_a_month_is_found(catalog: SqlCatalog) ->
     assert only(table, "misfiled-values", sample=0).files == 1
 
 
-def test_a_data_file_that_is_gone_is_found(catalog: SqlCatalog) -> None:
+def test_a_missing_data_file_is_found(catalog: SqlCatalog) -> None:
     table = create_table(catalog)
     (first, *_) = table.scan().plan_files()
     Path(first.file.file_path.removeprefix("file://")).unlink()

@@ -1,4 +1,4 @@
-"""The cache of decoded manifests: equal to reading them, whatever happens to its files."""
+"""The cache of decoded manifests equals reading them, whatever happens to its files."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def indexes(directory: Path) -> list[Path]:
 
 @pytest.fixture
 def no_reading(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Makes reading a manifest an error, so that only the cache can answer."""
+    """Makes reading a manifest an error, so that only the cache can be used."""
 
     def forbid() -> None:
         def refuse(*_: Any, **__: Any) -> EntriesTable:
@@ -130,7 +130,7 @@ def test_small_indexes_are_always_looked_into(tmp_path: Path, manifests: Manifes
 
 
 def test_ordinals_count_live_entries_with_and_without_the_cache(tmp_path: Path) -> None:
-    """The explorer finds the files of a plan by manifest and ordinal, whichever side was cached."""
+    """The explorer finds the files of a plan by manifest and ordinal, cached or not."""
     writer = Writer()
     parts = [writer.field("region", 1000, "string")]
     statuses = [[2, 1, 2, 0, 1], [0, 2], [2], [1, 1]]
@@ -161,7 +161,7 @@ def test_manifests_and_columns_that_are_new_are_added(tmp_path: Path, manifests:
     assert len(indexes(cache.directory)) == 3
 
 
-def test_a_field_only_manifests_can_type_is_typed_by_those_asked_for(
+def test_a_field_that_only_manifests_can_type_is_typed_by_the_requested_ones(
     tmp_path: Path, manifests: ManifestListTable
 ) -> None:
     cache = EntriesCache(tmp_path / "cache")
@@ -171,7 +171,7 @@ def test_a_field_only_manifests_can_type_is_typed_by_those_asked_for(
 
 
 def test_a_manifest_that_is_listed_differently_is_another(tmp_path: Path, manifests: ManifestListTable) -> None:
-    """An upgrade to v3 gives old manifests a first row id: entries inherit something else then."""
+    """An upgrade to v3 assigns old manifests a first row id, which their entries inherit."""
     cache = EntriesCache(tmp_path / "cache")
     check(cache, manifests, ONE)
     manifests.first_row_id[3] = 5
@@ -209,7 +209,7 @@ def test_columns_of_another_type_are_not_mixed_in(tmp_path: Path, manifests: Man
     check(EntriesCache(cache.directory), manifests, ONE, [3, 4, 5])
 
 
-def test_many_small_segments_are_put_together(
+def test_many_small_segments_are_merged(
     tmp_path: Path, manifests: ManifestListTable, monkeypatch: pytest.MonkeyPatch, no_reading: Any
 ) -> None:
     monkeypatch.setattr(cache_module, "MAX_SEGMENTS", 4)
@@ -243,7 +243,7 @@ def test_the_cache_stays_within_its_size(tmp_path: Path, manifests: ManifestList
     assert len(list(directory.rglob("*.arrow"))) == len(kept)
 
 
-def test_what_was_used_last_stays(tmp_path: Path, manifests: ManifestListTable) -> None:
+def test_recently_used_segments_stay(tmp_path: Path, manifests: ManifestListTable) -> None:
     cache = EntriesCache(tmp_path / "cache")
     check(cache, manifests, ONE, [9])
     [first] = indexes(cache.directory)
@@ -269,7 +269,7 @@ def test_leftovers_of_a_crashed_writer_are_swept(tmp_path: Path, manifests: Mani
     assert young.exists()
 
 
-def test_a_cache_that_cannot_be_written_is_no_obstacle(tmp_path: Path, manifests: ManifestListTable) -> None:
+def test_a_read_only_cache_is_ignored(tmp_path: Path, manifests: ManifestListTable) -> None:
     in_the_way = tmp_path / "file"
     in_the_way.write_text("not a folder")
     check(EntriesCache(in_the_way), manifests, ONE)
@@ -299,7 +299,7 @@ def test_a_type_that_one_merged_segment_knows_is_known(
     monkeypatch: pytest.MonkeyPatch,
     no_reading: Any,
 ) -> None:
-    """Manifests of spec 0 cannot tell the type of a dropped column's field, those of spec 1 can."""
+    """Manifests of spec 0 lack the type of a dropped column's field, those of spec 1 have it."""
     cache = EntriesCache(tmp_path / "cache")
     for spec_id in order:
         check(cache, manifests, ONE, [spec_id + 2, spec_id + 4])

@@ -1,4 +1,4 @@
-"""Rows whose key a delete file lists."""
+"""Equality deletes: matching rows by key."""
 
 from __future__ import annotations
 

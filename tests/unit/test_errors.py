@@ -1,4 +1,4 @@
-"""The exception tree: one base, the contract's JSON and exit codes, and safe defaults."""
+"""The exception tree: one base, JSON and exit codes, and safe defaults."""
 
 from __future__ import annotations
 

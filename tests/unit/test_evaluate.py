@@ -1,6 +1,6 @@
-"""Every leaf against every situation of bounds: what is proven, and what is not.
+"""Every leaf on every kind of bounds: what is proven, and what is not.
 
-Answers are written as the letters of what may occur: T for TRUE, F for FALSE, N for NULL.
+Results are written as the letters of what may occur: T for TRUE, F for FALSE, N for NULL.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def letters(tri: Tri, container: int = 0) -> str:
     return "".join(letter for letter, mask in masks.items() if mask[container])
 
 
-def ask(expr: IrExpr, *summaries: Summary, type_: PrimitiveType | None = None, bloom: Probe | None = None) -> str:
-    """The answer of the first container; the column's id is 1 in all of these tests."""
+def evaluated(expr: IrExpr, *summaries: Summary, type_: PrimitiveType | None = None, bloom: Probe | None = None) -> str:
+    """The result for the first container; the column id is always 1."""
     wanted = type_ or expr.column.type  # type: ignore[attr-defined]
     return letters(evaluate(expr, StatsTable(len(summaries), {1: column_stats(wanted, list(summaries))}, bloom=bloom)))
 
@@ -71,7 +71,7 @@ def between(lower: Any, upper: Any, nulls: int = 0, nans: int = 0) -> Summary:
     return Summary(10, nulls, nans, lower, upper)
 
 
-# The columns of the table below, and what a null row answers to each.
+# The columns of the table below, and their result for a null row.
 LEAVES: list[tuple[IrExpr, str]] = [
     (Cmp(LONG, EQ, 15), "N"),
     (Cmp(LONG, NE, 15), "N"),
@@ -120,14 +120,14 @@ def merged(*answers: str) -> str:
 
 
 @pytest.mark.parametrize(("leaf", "of_null", "bounds", "answer"), CASES)
-def test_every_leaf_in_every_situation(leaf: IrExpr, of_null: str, bounds: tuple[Any, Any], answer: str) -> None:
-    assert ask(leaf, between(*bounds)) == answer
-    assert ask(leaf, between(*bounds, nulls=3)) == merged(answer, of_null)
-    assert ask(leaf, between(*bounds, nulls=UNKNOWN)) == merged(answer, of_null)
-    assert ask(leaf, Summary(10, 10, 0)) == of_null, "nothing but nulls"
-    assert ask(leaf, Summary(0, 0, 0)) == "", "no rows at all"
+def test_every_leaf_on_every_kind_of_bounds(leaf: IrExpr, of_null: str, bounds: tuple[Any, Any], answer: str) -> None:
+    assert evaluated(leaf, between(*bounds)) == answer
+    assert evaluated(leaf, between(*bounds, nulls=3)) == merged(answer, of_null)
+    assert evaluated(leaf, between(*bounds, nulls=UNKNOWN)) == merged(answer, of_null)
+    assert evaluated(leaf, Summary(10, 10, 0)) == of_null, "nothing but nulls"
+    assert evaluated(leaf, Summary(0, 0, 0)) == "", "no rows at all"
     swapped = answer.translate(str.maketrans("TF", "FT"))
-    assert ask(Not(leaf), between(*bounds), type_=LongType()) == merged(swapped)
+    assert evaluated(Not(leaf), between(*bounds), type_=LongType()) == merged(swapped)
 
 
 @pytest.mark.parametrize(("leaf", "of_null"), LEAVES, ids=str)
@@ -137,7 +137,7 @@ def test_a_column_without_statistics_may_be_anything(leaf: IrExpr, of_null: str)
 
 
 def test_an_opaque_piece_may_be_anything() -> None:
-    assert ask(Opaque("f(a)", (1,), None), between(15, 15), type_=LongType()) == "TFN"
+    assert evaluated(Opaque("f(a)", (1,), None), between(15, 15), type_=LongType()) == "TFN"
 
 
 def test_each_container_is_answered_for_itself() -> None:
@@ -186,11 +186,9 @@ def stats_of(type_: PrimitiveType, *summaries: Summary) -> StatsTable:
     ids=str,
 )
 def test_nan_counts_and_what_they_do_not_say(leaf: IrExpr, answer: str, with_nan: str) -> None:
-    assert ask(leaf, between(1.0, 10.0)) == answer
-    assert ask(leaf, between(1.0, 10.0, nans=2)) == with_nan
-    assert ask(leaf, between(1.0, 10.0, nans=UNKNOWN)) == with_nan, (
-        "a writer that says nothing of NaN has not denied it"
-    )
+    assert evaluated(leaf, between(1.0, 10.0)) == answer
+    assert evaluated(leaf, between(1.0, 10.0, nans=2)) == with_nan
+    assert evaluated(leaf, between(1.0, 10.0, nans=UNKNOWN)) == with_nan, "a missing NaN count does not rule NaN out"
 
 
 @pytest.mark.parametrize(
@@ -209,34 +207,34 @@ def test_nan_counts_and_what_they_do_not_say(leaf: IrExpr, answer: str, with_nan
     ids=str,
 )
 def test_nothing_but_nan(leaf: IrExpr, answer: str) -> None:
-    assert ask(leaf, Summary(10, 0, 10)) == answer
-    assert ask(leaf, Summary(10, 0, 10, NAN, NAN)) == answer
-    assert ask(Not(IsNaN(DOUBLE)), Summary(10, 4, 6), type_=DoubleType()) == "TF", "isnan of a null is false"
+    assert evaluated(leaf, Summary(10, 0, 10)) == answer
+    assert evaluated(leaf, Summary(10, 0, 10, NAN, NAN)) == answer
+    assert evaluated(Not(IsNaN(DOUBLE)), Summary(10, 4, 6), type_=DoubleType()) == "TF", "isnan of a null is false"
 
 
 @pytest.mark.parametrize("op", CmpOp)
 def test_a_nan_upper_bound_beside_a_finite_lower_is_no_bound(op: CmpOp) -> None:
     """Spark's writer leaves max = NaN; ``v <= max`` would prune everything."""
-    assert "T" in ask(Cmp(DOUBLE, op, 5.0), Summary(10, 0, UNKNOWN, 1.0, NAN))
-    assert "T" in ask(InList(DOUBLE, (5.0,)), Summary(10, 0, UNKNOWN, 1.0, NAN))
-    assert "T" in ask(Between(DOUBLE, 5.0, 6.0), Summary(10, 0, UNKNOWN, 1.0, NAN))
+    assert "T" in evaluated(Cmp(DOUBLE, op, 5.0), Summary(10, 0, UNKNOWN, 1.0, NAN))
+    assert "T" in evaluated(InList(DOUBLE, (5.0,)), Summary(10, 0, UNKNOWN, 1.0, NAN))
+    assert "T" in evaluated(Between(DOUBLE, 5.0, 6.0), Summary(10, 0, UNKNOWN, 1.0, NAN))
 
 
 @pytest.mark.parametrize("zero", [0.0, -0.0])
 @pytest.mark.parametrize("low", [0.0, -0.0])
 @pytest.mark.parametrize("high", [0.0, -0.0])
-def test_the_sign_of_a_zero_says_nothing(zero: float, low: float, high: float) -> None:
+def test_the_sign_of_a_zero_is_ignored(zero: float, low: float, high: float) -> None:
     only_zeros = between(low, high)
-    assert ask(Cmp(DOUBLE, EQ, zero), only_zeros) == "T"
-    assert ask(Cmp(DOUBLE, LT, zero), only_zeros) == "F"
-    assert ask(Cmp(DOUBLE, GT, zero), only_zeros) == "F"
-    assert ask(InList(DOUBLE, (zero,)), only_zeros) == "T"
-    assert ask(InList(DOUBLE, (zero, 7.0)), between(low, 3.0)) == "TF"
+    assert evaluated(Cmp(DOUBLE, EQ, zero), only_zeros) == "T"
+    assert evaluated(Cmp(DOUBLE, LT, zero), only_zeros) == "F"
+    assert evaluated(Cmp(DOUBLE, GT, zero), only_zeros) == "F"
+    assert evaluated(InList(DOUBLE, (zero,)), only_zeros) == "T"
+    assert evaluated(InList(DOUBLE, (zero, 7.0)), between(low, 3.0)) == "TF"
 
 
 def test_infinities_are_ordinary_values() -> None:
-    assert ask(Cmp(DOUBLE, GT, 1e308), between(INF, INF)) == "T"
-    assert ask(Cmp(DOUBLE, EQ, -INF), between(-1e308, INF)) == "F"
+    assert evaluated(Cmp(DOUBLE, GT, 1e308), between(INF, INF)) == "T"
+    assert evaluated(Cmp(DOUBLE, EQ, -INF), between(-1e308, INF)) == "F"
 
 
 # Strings and bytes: unsigned bytes, truncated bounds.
@@ -263,33 +261,33 @@ def test_infinities_are_ordinary_values() -> None:
     ],
 )
 def test_starts_with(prefix: str, bounds: tuple[Any, Any], answer: str) -> None:
-    assert ask(StartsWith(STRING, prefix), between(*bounds)) == answer
+    assert evaluated(StartsWith(STRING, prefix), between(*bounds)) == answer
     swapped = merged(answer.translate(str.maketrans("TF", "FT")))
-    assert ask(StartsWith(STRING, prefix, negated=True), between(*bounds)) == swapped
-    assert ask(StartsWith(STRING, prefix), between(*bounds, nulls=1)) == merged(answer, "N")
+    assert evaluated(StartsWith(STRING, prefix, negated=True), between(*bounds)) == swapped
+    assert evaluated(StartsWith(STRING, prefix), between(*bounds, nulls=1)) == merged(answer, "N")
 
 
 def test_truncated_bounds_are_bounds_and_not_values() -> None:
-    """A writer cut 'abcdef' .. 'abzzzz' down to 'abc' .. 'ac' and set no flag that says so."""
+    """A writer truncated 'abcdef' .. 'abzzzz' to 'abc' .. 'ac' without setting a flag."""
     cut = between("abc", "ac")
-    assert ask(Cmp(STRING, EQ, "abcdef"), cut) == "TF"
-    assert ask(Cmp(STRING, EQ, "abzzzz"), cut) == "TF"
-    assert ask(Cmp(STRING, NE, "abc"), cut) == "TF"
-    assert ask(InList(STRING, ("abcdef", "zz")), cut) == "TF"
-    assert ask(Cmp(STRING, GE, "ad"), cut) == "F"
-    assert ask(Cmp(STRING, GE, "abc"), cut) == "T"
+    assert evaluated(Cmp(STRING, EQ, "abcdef"), cut) == "TF"
+    assert evaluated(Cmp(STRING, EQ, "abzzzz"), cut) == "TF"
+    assert evaluated(Cmp(STRING, NE, "abc"), cut) == "TF"
+    assert evaluated(InList(STRING, ("abcdef", "zz")), cut) == "TF"
+    assert evaluated(Cmp(STRING, GE, "ad"), cut) == "F"
+    assert evaluated(Cmp(STRING, GE, "abc"), cut) == "T"
 
 
 def test_an_upper_bound_that_could_not_be_truncated_is_missing() -> None:
     """'\\U0010ffff' has no next character, so writers leave the upper bound out."""
-    assert ask(Cmp(STRING, GT, "\U0010ffff"), between("\U0010ffff", None)) == "TF"
-    assert ask(StartsWith(STRING, "\U0010ffff"), between("\U0010ffff", None)) == "TF"
+    assert evaluated(Cmp(STRING, GT, "\U0010ffff"), between("\U0010ffff", None)) == "TF"
+    assert evaluated(StartsWith(STRING, "\U0010ffff"), between("\U0010ffff", None)) == "TF"
 
 
 def test_characters_are_ordered_by_their_bytes_and_not_by_utf_16() -> None:
-    assert ask(Cmp(STRING, LT, "\U00010000"), between("\uffff", "\uffff")) == "T"
-    assert ask(Cmp(STRING, GT, "\ud7ff"), between("\ue000", "\U0010ffff")) == "T"
-    assert ask(InList(STRING, ("\U00010000", "")), between("\ue000", "\uffff")) == "F"
+    assert evaluated(Cmp(STRING, LT, "\U00010000"), between("\uffff", "\uffff")) == "T"
+    assert evaluated(Cmp(STRING, GT, "\ud7ff"), between("\ue000", "\U0010ffff")) == "T"
+    assert evaluated(InList(STRING, ("\U00010000", "")), between("\ue000", "\uffff")) == "F"
 
 
 @pytest.mark.parametrize("type_", [BinaryType(), FixedType(1), UUIDType()])
@@ -297,9 +295,9 @@ def test_bytes_are_unsigned(type_: PrimitiveType) -> None:
     column = Column(1, type_, ("b",))
     size = 16 if isinstance(type_, UUIDType) else 1
     low, high = b"\x7f" * size, b"\x80" * size
-    assert ask(Cmp(column, LT, high), between(low, low)) == "T"
-    assert ask(Cmp(column, GT, high), between(low, high)) == "F"
-    assert ask(InList(column, (b"\xff" * size,)), between(low, high)) == "F"
+    assert evaluated(Cmp(column, LT, high), between(low, low)) == "T"
+    assert evaluated(Cmp(column, GT, high), between(low, high)) == "F"
+    assert evaluated(InList(column, (b"\xff" * size,)), between(low, high)) == "F"
 
 
 def test_a_literal_of_another_length_compares_with_fixed_bytes() -> None:
@@ -330,25 +328,25 @@ def test_a_literal_of_another_length_compares_with_fixed_bytes() -> None:
 )
 def test_ranges_of_every_domain(type_: PrimitiveType, low: Any, inside: Any, high: Any) -> None:
     column = Column(1, type_, ("c",))
-    assert ask(Cmp(column, EQ, inside), between(low, high)) == "TF"
-    assert ask(Cmp(column, EQ, inside), between(inside, inside)) == "T"
-    assert ask(Cmp(column, LT, inside), between(low, low)) == "T"
-    assert ask(Cmp(column, GE, inside), between(low, low)) == "F"
-    assert ask(InList(column, (inside,)), between(low, low)) == "F"
-    assert ask(InList(column, (low, inside)), between(low, low)) == "T"
-    assert ask(InList(column, (low, inside), negated=True), between(low, low)) == "F"
+    assert evaluated(Cmp(column, EQ, inside), between(low, high)) == "TF"
+    assert evaluated(Cmp(column, EQ, inside), between(inside, inside)) == "T"
+    assert evaluated(Cmp(column, LT, inside), between(low, low)) == "T"
+    assert evaluated(Cmp(column, GE, inside), between(low, low)) == "F"
+    assert evaluated(InList(column, (inside,)), between(low, low)) == "F"
+    assert evaluated(InList(column, (low, inside)), between(low, low)) == "T"
+    assert evaluated(InList(column, (low, inside), negated=True), between(low, low)) == "F"
 
 
 def test_decimals_beyond_18_digits_keep_their_last_digit() -> None:
     column = Column(1, DecimalType(38, 0), ("c",))
     big = Decimal("12345678901234567890123456789012345678")
-    assert ask(Cmp(column, GT, big), between(big, big)) == "F"
-    assert ask(Cmp(column, LT, big), between(Decimal(int(big) - 1), Decimal(int(big) - 1))) == "T"
+    assert evaluated(Cmp(column, GT, big), between(big, big)) == "F"
+    assert evaluated(Cmp(column, LT, big), between(Decimal(int(big) - 1), Decimal(int(big) - 1))) == "T"
 
 
 def test_bounds_that_contradict_each_other_are_no_bounds() -> None:
-    assert ask(Cmp(LONG, EQ, 15), between(20, 10)) == "TF"
-    assert ask(Cmp(STRING, EQ, "m"), between("z", "a")) == "TF"
+    assert evaluated(Cmp(LONG, EQ, 15), between(20, 10)) == "TF"
+    assert evaluated(Cmp(STRING, EQ, "m"), between("z", "a")) == "TF"
 
 
 # Bloom filters rule TRUE out, and nothing else.
@@ -359,29 +357,29 @@ def probe(*values: Any) -> Probe:
 
 
 def test_a_bloom_filter_only_takes_true_away() -> None:
-    assert ask(BloomEq(LONG, 15), between(10, 20), bloom=probe(11, 12)) == "F"
-    assert ask(BloomEq(LONG, 15), between(10, 20, nulls=1), bloom=probe(11, 12)) == "FN"
-    assert ask(BloomEq(LONG, 15), between(10, 20), bloom=probe(15)) == "TF"
-    assert ask(BloomEq(LONG, 15), between(16, 20), bloom=probe(15)) == "F"
-    assert ask(BloomInList(LONG, (15, 16)), between(10, 20), bloom=probe(16)) == "TF"
-    assert ask(BloomInList(LONG, (15, 16)), between(10, 20), bloom=probe(17)) == "F"
-    assert ask(Not(BloomEq(LONG, 15)), between(10, 20), type_=LongType(), bloom=probe(11)) == "T"
+    assert evaluated(BloomEq(LONG, 15), between(10, 20), bloom=probe(11, 12)) == "F"
+    assert evaluated(BloomEq(LONG, 15), between(10, 20, nulls=1), bloom=probe(11, 12)) == "FN"
+    assert evaluated(BloomEq(LONG, 15), between(10, 20), bloom=probe(15)) == "TF"
+    assert evaluated(BloomEq(LONG, 15), between(16, 20), bloom=probe(15)) == "F"
+    assert evaluated(BloomInList(LONG, (15, 16)), between(10, 20), bloom=probe(16)) == "TF"
+    assert evaluated(BloomInList(LONG, (15, 16)), between(10, 20), bloom=probe(17)) == "F"
+    assert evaluated(Not(BloomEq(LONG, 15)), between(10, 20), type_=LongType(), bloom=probe(11)) == "T"
 
 
 def test_without_a_filter_a_bloom_leaf_is_the_plain_leaf() -> None:
-    assert ask(BloomEq(LONG, 15), between(10, 20)) == "TF"
-    assert ask(BloomEq(LONG, 15), between(16, 20)) == "F"
-    assert ask(BloomEq(LONG, 15), between(10, 20), bloom=Probe({})) == "TF"
+    assert evaluated(BloomEq(LONG, 15), between(10, 20)) == "TF"
+    assert evaluated(BloomEq(LONG, 15), between(16, 20)) == "F"
+    assert evaluated(BloomEq(LONG, 15), between(10, 20), bloom=Probe({})) == "TF"
     assert letters(evaluate(BloomEq(LONG, 15), StatsTable(1, {}, bloom=probe(11)))) == "FN"
 
 
 @pytest.mark.parametrize("zero", [0.0, -0.0])
-def test_a_filter_is_asked_for_both_zeros(zero: float) -> None:
-    assert ask(BloomEq(DOUBLE, zero), between(-1.0, 1.0), bloom=probe(-zero)) == "TF"
-    assert ask(BloomInList(DOUBLE, (0.5, zero)), between(-1.0, 1.0), bloom=probe(-zero)) == "TF"
-    assert ask(BloomEq(DOUBLE, zero), between(-1.0, 1.0), bloom=probe(1.0)) == "F"
+def test_a_filter_is_probed_for_both_zeros(zero: float) -> None:
+    assert evaluated(BloomEq(DOUBLE, zero), between(-1.0, 1.0), bloom=probe(-zero)) == "TF"
+    assert evaluated(BloomInList(DOUBLE, (0.5, zero)), between(-1.0, 1.0), bloom=probe(-zero)) == "TF"
+    assert evaluated(BloomEq(DOUBLE, zero), between(-1.0, 1.0), bloom=probe(1.0)) == "F"
 
 
-def test_a_filter_is_not_asked_for_nan() -> None:
-    assert ask(BloomEq(DOUBLE, NAN), between(-1.0, 1.0, nans=UNKNOWN), bloom=probe(1.0)) == "TF"
-    assert ask(BloomInList(DOUBLE, (0.5, NAN)), between(-1.0, 1.0, nans=UNKNOWN), bloom=probe(1.0)) == "TF"
+def test_a_filter_is_not_probed_for_nan() -> None:
+    assert evaluated(BloomEq(DOUBLE, NAN), between(-1.0, 1.0, nans=UNKNOWN), bloom=probe(1.0)) == "TF"
+    assert evaluated(BloomInList(DOUBLE, (0.5, NAN)), between(-1.0, 1.0, nans=UNKNOWN), bloom=probe(1.0)) == "TF"

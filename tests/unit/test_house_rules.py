@@ -36,11 +36,11 @@ def test_a_skip_is_a_failure_in_ci(suite: pytest.Pytester) -> None:
     bodies = [
         "def test_it():\n    pytest.skip('no java')",
         "@pytest.mark.xfail\ndef test_it():\n    assert False",
-        "pytest.importorskip('a_module_nobody_has')\ndef test_it(): pass",
+        "pytest.importorskip('a_missing_module')\ndef test_it(): pass",
     ]
     result = run(suite, *(MARKED + body for body in bodies))
-    result.assert_outcomes(errors=1)  # a module that is skipped ends the run before the first test
-    result.stdout.fnmatch_lines(["*which CI does not allow*a_module_nobody_has*"])
+    result.assert_outcomes(errors=1)  # a skipped module ends the run before the first test
+    result.stdout.fnmatch_lines(["*which CI does not allow*a_missing_module*"])
     (suite.path / "tests/test_2.py").unlink()
     result = suite.runpytest_subprocess("tests")
     result.assert_outcomes(failed=2)
@@ -63,7 +63,7 @@ def test_a_warning_is_a_failure(suite: pytest.Pytester) -> None:
 
 
 @pytest.mark.parametrize(("seconds", "outcome"), [("", "passed"), ("60", "failed")])
-def test_fuzzing_goes_on_with_other_examples(
+def test_fuzzing_continues_with_new_examples(
     suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, seconds: str, outcome: str
 ) -> None:
     monkeypatch.setenv("FLOEPLAN_FUZZ_SECONDS", seconds)
@@ -80,7 +80,7 @@ def test_seeds_are_the_same_every_time_unless_fuzzing(monkeypatch: pytest.Monkey
 
 
 def test_no_test_module_imports_another() -> None:
-    """What tests share is in ``tests.support``: a test module can be read, moved and run by itself."""
+    """Shared code is in ``tests.support``, so that a test module can be read, moved and run alone."""
     found = []
     for path in sorted((ROOT / "tests").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):

@@ -1,4 +1,4 @@
-"""What `floeplan inspect` says of a table."""
+"""The output of `floeplan inspect`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.tables.commits import append, delete_first_rows, evolved_tabl
 pytestmark = pytest.mark.unit
 
 
-def test_specs_files_and_deletes_are_told(tmp_path: Path) -> None:
+def test_specs_files_and_deletes_are_shown(tmp_path: Path) -> None:
     table = evolved_table(open_catalog(tmp_path))
     table = commit_change(table, append(table, rows_of(40, 50, "a") + rows_of(50, 60, "b"))).table
     table = delete_first_rows(table, slice(0, 2))

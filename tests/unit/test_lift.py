@@ -1,4 +1,4 @@
-"""Every pair of transform and operator, by the table: what it lifts to, how exactly, and why not more."""
+"""Every pair of transform and operator: the lifted predicate, its exactness, and reasons."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ def lifted(transform: Any, type_: PrimitiveType, op: str, *values: Any) -> Lifte
     return lift(leaf(type_, op, *values), field(transform, type_))
 
 
-def check(transform: Any, type_: PrimitiveType, asked: tuple[Any, ...], text: str, exactness: Exactness) -> None:
-    result = lifted(transform, type_, *asked)
+def check(transform: Any, type_: PrimitiveType, leaf_args: tuple[Any, ...], text: str, exactness: Exactness) -> None:
+    result = lifted(transform, type_, *leaf_args)
     assert (str(result.expr), result.exactness) == (text, exactness)
 
 
@@ -95,14 +95,14 @@ def check(transform: Any, type_: PrimitiveType, asked: tuple[Any, ...], text: st
     ],
     ids=str,
 )
-def test_identity_lifts_everything_as_it_stands(expr: IrExpr) -> None:
+def test_identity_lifts_everything_unchanged(expr: IrExpr) -> None:
     result = lift(expr, field(pt.IdentityTransform(), DoubleType()))
     assert str(result.expr) == str(expr).replace("x", "p").replace("<=>", "=")
     assert result.exactness is EXACT
 
 
 @pytest.mark.parametrize(
-    ("asked", "text", "exactness"),
+    ("leaf_args", "text", "exactness"),
     [
         (("=", 10), "p = 10", CONSERVATIVE),
         (("=", 15), "p = 10", CONSERVATIVE),
@@ -130,10 +130,10 @@ def test_identity_lifts_everything_as_it_stands(expr: IrExpr) -> None:
     ],
     ids=str,
 )
-def test_truncate_of_integers(asked: tuple[Any, ...], text: str, exactness: Exactness) -> None:
-    width = 10 if asked in (("=", 10), ("=", 15), ("=", -5), ("<=>", 15)) else 16
-    check(pt.TruncateTransform(width), IntegerType(), asked, text, exactness)
-    check(pt.TruncateTransform(width), LongType(), asked, text, exactness)
+def test_truncate_of_integers(leaf_args: tuple[Any, ...], text: str, exactness: Exactness) -> None:
+    width = 10 if leaf_args in (("=", 10), ("=", 15), ("=", -5), ("<=>", 15)) else 16
+    check(pt.TruncateTransform(width), IntegerType(), leaf_args, text, exactness)
+    check(pt.TruncateTransform(width), LongType(), leaf_args, text, exactness)
 
 
 def test_truncate_keeps_the_partition_that_wraps_around_at_the_smallest_integer() -> None:
@@ -157,7 +157,7 @@ def test_literals_beyond_the_type_match_nothing_or_everything() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "text", "exactness"),
+    ("leaf_args", "text", "exactness"),
     [
         (("=", "10.65"), "p = 10.50", CONSERVATIVE),
         (("<", "10.50"), "p <= 10.00", EXACT),
@@ -170,12 +170,12 @@ def test_literals_beyond_the_type_match_nothing_or_everything() -> None:
     ],
     ids=str,
 )
-def test_truncate_of_decimals(asked: tuple[Any, ...], text: str, exactness: Exactness) -> None:
-    check(pt.TruncateTransform(50), DecimalType(9, 2), (asked[0], *map(Decimal, asked[1:])), text, exactness)
+def test_truncate_of_decimals(leaf_args: tuple[Any, ...], text: str, exactness: Exactness) -> None:
+    check(pt.TruncateTransform(50), DecimalType(9, 2), (leaf_args[0], *map(Decimal, leaf_args[1:])), text, exactness)
 
 
 @pytest.mark.parametrize(
-    ("asked", "text", "exactness"),
+    ("leaf_args", "text", "exactness"),
     [
         (("=", "ab"), "p = 'ab'", EXACT),
         (("=", "abc"), "p = 'abc'", CONSERVATIVE),
@@ -208,12 +208,12 @@ def test_truncate_of_decimals(asked: tuple[Any, ...], text: str, exactness: Exac
     ],
     ids=str,
 )
-def test_truncate_of_strings(asked: tuple[Any, ...], text: str, exactness: Exactness) -> None:
-    check(pt.TruncateTransform(3), StringType(), asked, text, exactness)
+def test_truncate_of_strings(leaf_args: tuple[Any, ...], text: str, exactness: Exactness) -> None:
+    check(pt.TruncateTransform(3), StringType(), leaf_args, text, exactness)
 
 
 @pytest.mark.parametrize(
-    ("asked", "text", "exactness"),
+    ("leaf_args", "text", "exactness"),
     [
         (("=", b"\x01\x02"), "p = X'0102'", EXACT),
         (("=", b"\x01\x02\x03\x04"), "p = X'010203'", CONSERVATIVE),
@@ -223,8 +223,8 @@ def test_truncate_of_strings(asked: tuple[Any, ...], text: str, exactness: Exact
     ],
     ids=str,
 )
-def test_truncate_of_bytes(asked: tuple[Any, ...], text: str, exactness: Exactness) -> None:
-    check(pt.TruncateTransform(3), BinaryType(), asked, text, exactness)
+def test_truncate_of_bytes(leaf_args: tuple[Any, ...], text: str, exactness: Exactness) -> None:
+    check(pt.TruncateTransform(3), BinaryType(), leaf_args, text, exactness)
 
 
 def test_prefixes_are_measured_in_code_points() -> None:
@@ -235,7 +235,7 @@ def test_prefixes_are_measured_in_code_points() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "text", "exactness"),
+    ("leaf_args", "text", "exactness"),
     [
         (("=", 34), "p = 3", CONSERVATIVE),
         (("<=>", 34), "p = 3", CONSERVATIVE),
@@ -251,11 +251,11 @@ def test_prefixes_are_measured_in_code_points() -> None:
     ],
     ids=str,
 )
-def test_bucket(asked: tuple[Any, ...], text: str, exactness: Exactness) -> None:
-    check(pt.BucketTransform(16), LongType(), asked, text, exactness)
+def test_bucket(leaf_args: tuple[Any, ...], text: str, exactness: Exactness) -> None:
+    check(pt.BucketTransform(16), LongType(), leaf_args, text, exactness)
 
 
-def test_what_cannot_be_lifted_says_why() -> None:
+def test_a_failed_lift_has_a_reason() -> None:
     bucket = pt.BucketTransform(16)
     assert lifted(bucket, LongType(), "<", 1).reason == "range over bucket"
     assert lifted(bucket, LongType(), "between", 1, 2).reason == "range over bucket"
@@ -274,12 +274,12 @@ def test_what_cannot_be_lifted_says_why() -> None:
 
 @pytest.mark.parametrize("transform", [pt.VoidTransform(), pt.UnknownTransform("zorder")], ids=repr)
 @pytest.mark.parametrize("op", [*OPERATORS, "<=>", "in", "not in", "is null", "is not null"])
-def test_void_and_unknown_transforms_say_nothing_not_even_of_nulls(transform: Any, op: str) -> None:
+def test_void_and_unknown_transforms_lift_to_true(transform: Any, op: str) -> None:
     check(transform, LongType(), (op, 1), "true", CANNOT)
 
 
 @pytest.mark.parametrize(
-    ("asked", "text", "exactness"),
+    ("leaf_args", "text", "exactness"),
     [
         (("=", 5 * DAY + 7), "p = DATE '1970-01-06'", CONSERVATIVE),
         (("<", 5 * DAY), "p <= DATE '1970-01-05'", EXACT),
@@ -295,15 +295,15 @@ def test_void_and_unknown_transforms_say_nothing_not_even_of_nulls(transform: An
     ],
     ids=str,
 )
-def test_day_of_a_timestamp(asked: tuple[Any, ...], text: str, exactness: Exactness) -> None:
-    check(pt.DayTransform(), TimestampType(), asked, text, exactness)
-    nanos = (asked[0], *(value * 1000 for value in asked[1:]))
-    if asked not in (("between", 5 * DAY, 6 * DAY - 1), (">", 5 * DAY - 1)):
+def test_day_of_a_timestamp(leaf_args: tuple[Any, ...], text: str, exactness: Exactness) -> None:
+    check(pt.DayTransform(), TimestampType(), leaf_args, text, exactness)
+    nanos = (leaf_args[0], *(value * 1000 for value in leaf_args[1:]))
+    if leaf_args not in (("between", 5 * DAY, 6 * DAY - 1), (">", 5 * DAY - 1)):
         check(pt.DayTransform(), TimestampNanoType(), nanos, text, exactness)
 
 
 @pytest.mark.parametrize(
-    ("asked", "text"),
+    ("leaf_args", "text"),
     [
         (("<", -4 * DAY), "p <= DATE '1969-12-28'"),  # true day -5, stored up to -4
         (("<=", -4 * DAY), "p <= DATE '1969-12-29'"),  # -4, up to -3
@@ -318,8 +318,8 @@ def test_day_of_a_timestamp(asked: tuple[Any, ...], text: str, exactness: Exactn
     ],
     ids=str,
 )
-def test_days_before_1970_are_widened_to_what_java_writers_stored(asked: tuple[Any, ...], text: str) -> None:
-    check(pt.DayTransform(), TimestampType(), asked, text, CONSERVATIVE)
+def test_days_before_1970_are_widened_to_what_java_writers_stored(leaf_args: tuple[Any, ...], text: str) -> None:
+    check(pt.DayTransform(), TimestampType(), leaf_args, text, CONSERVATIVE)
 
 
 def test_dates_are_widened_only_where_java_writers_went_wrong() -> None:
@@ -339,7 +339,7 @@ def test_hours_keep_the_partitions_that_wrap_around_in_the_year_245000() -> None
     check(pt.HourTransform(), TimestampNanoType(), (">=", 5 * HOUR * 1000), "p >= 5", EXACT)
 
 
-def test_bloom_leaves_and_negated_leaves_lift_like_what_they_mean() -> None:
+def test_bloom_leaves_and_negated_leaves_lift_like_plain_leaves() -> None:
     x = Column(1, LongType(), ("x",))
     identity, bucket = field(pt.IdentityTransform(), LongType()), field(pt.BucketTransform(16), LongType())
     assert str(lift(BloomEq(x, 34), bucket).expr) == "p = 3"

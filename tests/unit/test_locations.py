@@ -1,4 +1,4 @@
-"""No file outside the locations of a table is removed or written in its name, whatever metadata say."""
+"""No file outside the locations of a table is removed or written, whatever its metadata contains."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def foreign_file(tmp_path: Path, name: str = "mine.parquet") -> Path:
 
 
 def entry_at(table: Table, path: str) -> EntriesTable:
-    """The entry of a new data file that is said to lie at ``path``."""
+    """The entry of a new data file with the location ``path``."""
     added = append(table, rows_of(100, 110)).added_data
     assert added is not None
     names = pa.array([path], added.table.schema.field("file_path").type)
@@ -99,7 +99,7 @@ def entry_at(table: Table, path: str) -> EntriesTable:
 
 
 def adopt(table: Table, path: str) -> Table:
-    """A commit whose data file is said to lie at ``path``, then one that removes it again."""
+    """Commit a data file with the location ``path``, then remove it."""
     adopted = entry_at(table, path)
     table = commit_change(table, SnapshotChange(Operation.APPEND, added_data=adopted)).table
     removal = SnapshotChange(Operation.DELETE, removed_data=frozenset({path}))
@@ -126,7 +126,7 @@ def test_expiring_leaves_files_outside_alone(tmp_path: Path, catalog: SqlCatalog
 def test_a_path_without_its_first_slash_leads_elsewhere(
     tmp_path: Path, catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch, shape: str
 ) -> None:
-    """Relative to the folder a command runs in it can name any file there, though it reads like one of the table's."""
+    """It is relative to the working directory, although it looks like a path of the table."""
     table = create_table(catalog)
     looks_inside = f"{table.location().removeprefix('file:///')}/data/mine.parquet"
     mine = tmp_path / "here" / looks_inside
@@ -168,7 +168,7 @@ def test_cleaning_never_leaves_the_table(tmp_path: Path, catalog: SqlCatalog) ->
     assert sorted(files_under(neighbour)) == theirs
 
 
-def test_what_a_task_says_it_wrote_is_discarded_inside_the_table_only(tmp_path: Path, catalog: SqlCatalog) -> None:
+def test_files_of_a_failed_task_are_removed_only_inside_the_table(tmp_path: Path, catalog: SqlCatalog) -> None:
     table = create_table(catalog)
     mine = foreign_file(tmp_path)
     own = foreign_file(Path(table.location().removeprefix("file://")), "own.parquet")

@@ -1,4 +1,4 @@
-"""Clustered manifests, expired snapshots and orphans: what goes, and above all what stays."""
+"""Clustered manifests, expired snapshots and orphans: what is removed, and what must stay."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
+from pyiceberg.table.update import SetPartitionStatisticsUpdate
 
 from floeplan.cli.main import main
 from floeplan.errors import (
@@ -37,6 +38,7 @@ from tests.support.tables.commits import (
     copy_on_write_delete,
     create_table,
     delete_first_rows,
+    entry_values,
     evolved_table,
     files_under,
     leftovers,
@@ -46,7 +48,6 @@ from tests.support.tables.commits import (
     reachable,
     read_rows,
     rows_of,
-    told,
     unreliable,
 )
 
@@ -66,7 +67,7 @@ def reloaded(table: Table) -> Table:
 
 
 def interleaved(catalog: SqlCatalog, version: int = 2, commits: int = 8) -> Table:
-    """Every commit brings a file to each of four parts."""
+    """Every commit adds a file to each of four parts."""
     table = create_table(catalog, version, rows=[])
     for at in range(commits):
         rows = [row for i, part in enumerate("abcd") for row in rows_of(at * 40 + i * 10, at * 40 + i * 10 + 10, part)]
@@ -82,13 +83,13 @@ def kept_manifests(table: Table) -> tuple[int, int]:
 @pytest.mark.parametrize("version", [1, 2, 3])
 def test_clustered_manifests_are_pruned(catalog: SqlCatalog, version: int) -> None:
     table = interleaved(catalog, version)
-    rows, entries = read_rows(table), told(table, "sequence_number", "snapshot_id", "first_row_id", "spec_id")
+    rows, entries = read_rows(table), entry_values(table, "sequence_number", "snapshot_id", "first_row_id", "spec_id")
     assert kept_manifests(table) == (8, 8)
     result = rewrite_manifests(table, least_entries=8, commit=patient())
     assert (result.manifests_before, result.manifests_after) == (8, 4)
     assert kept_manifests(table) == (1, 4)
     assert [(s.overlap_before, s.overlap_after) for s in result.specs] == [(8.0, 1.0)]
-    assert told(reloaded(table), "sequence_number", "snapshot_id", "first_row_id", "spec_id") == entries
+    assert entry_values(reloaded(table), "sequence_number", "snapshot_id", "first_row_id", "spec_id") == entries
     assert read_rows(table) == rows
     assert not leftovers(table)
 
@@ -121,7 +122,7 @@ def test_a_spec_that_is_not_there_is_refused(catalog: SqlCatalog) -> None:
         rewrite_manifests(create_table(catalog), spec_ids=[7])
 
 
-def test_old_snapshots_go_with_what_only_they_had(catalog: SqlCatalog) -> None:
+def test_expired_snapshots_lose_their_unreferenced_files(catalog: SqlCatalog) -> None:
     table = create_table(catalog)
     copy_on_write_delete("id < 15", lambda row: row[0] < 15).plan(table, IsolationLevel.SERIALIZABLE).commit()
     table, rows = reloaded(table), read_rows(table)
@@ -148,7 +149,7 @@ def test_branches_tags_and_the_newest_snapshots_are_kept(catalog: SqlCatalog) ->
         assert len(read_rows(table, ref)) == expected
 
 
-def test_so_many_snapshots_are_retained_and_young_ones_anyway(catalog: SqlCatalog) -> None:
+def test_retain_last_and_recent_snapshots_are_kept(catalog: SqlCatalog) -> None:
     table = create_table(catalog)
     ids = [snapshot.snapshot_id for snapshot in table.metadata.snapshots]
     assert expire_snapshots(table, older_than_ms=LATER, retain_last=2).expired == (ids[0],)
@@ -178,16 +179,16 @@ def test_files_are_not_removed_when_the_catalog_refuses(catalog: SqlCatalog) -> 
     assert files_under(table) == before
 
 
-def test_a_tag_that_is_made_meanwhile_keeps_its_snapshot(catalog: SqlCatalog) -> None:
+def test_a_concurrently_created_tag_keeps_its_snapshot(catalog: SqlCatalog) -> None:
     table = create_table(catalog)
     first = table.metadata.snapshots[0].snapshot_id
     made = []
 
-    def tag_meanwhile(step: str) -> None:
+    def tag_concurrently(step: str) -> None:
         if step == "before-commit" and not made:
             made.append(create_tag(reloaded(table), "start", first, options=patient()))
 
-    result = expire_snapshots(table, older_than_ms=LATER, dry_run=False, commit=patient(on_step=tag_meanwhile))
+    result = expire_snapshots(table, older_than_ms=LATER, dry_run=False, commit=patient(on_step=tag_concurrently))
     assert first not in result.expired
     assert len(read_rows(table, "start")) == 10
 
@@ -202,14 +203,14 @@ def test_a_table_that_shares_files_is_refused(catalog: SqlCatalog) -> None:
 
 
 def age(table: Table, seconds: float) -> None:
-    """Let all files be older."""
+    """Make all files older."""
     for path in files_under(table):
         local = path.removeprefix("file://")
         os.utime(local, (Path(local).stat().st_mtime - seconds,) * 2)
 
 
 def crashed(table: Table) -> set[str]:
-    """What a commit leaves that dies before the catalog is asked; returns the files."""
+    """A commit that crashes before its request to the catalog; returns the files it leaves."""
 
     class Died(BaseException):
         pass
@@ -282,7 +283,7 @@ def test_locations_that_mean_the_same_are_the_same(one: str, other: str) -> None
     assert Location.parse(one) == Location.parse(other)
 
 
-def test_the_commands_only_say_what_they_would_do(
+def test_the_commands_are_dry_runs_by_default(
     catalog: SqlCatalog, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     table = create_table(catalog)
@@ -310,3 +311,22 @@ def test_the_commands_only_say_what_they_would_do(
     assert main(["remove-orphans", "db.t", "--catalog", "local", "--yes"]) == 0
     assert "3 removed" in capsys.readouterr().out
     assert len(read_rows(table)) == 30
+
+
+def test_partition_statistics_of_expired_snapshots_go_with_their_file(catalog: SqlCatalog) -> None:
+    table = create_table(catalog)
+    first, last = table.metadata.snapshots[0].snapshot_id, table.metadata.snapshots[-1].snapshot_id
+    for snapshot_id in (first, last):
+        path = f"{table.location()}/metadata/partition-stats-{snapshot_id}.parquet"
+        Path(path.removeprefix("file://")).write_bytes(b"statistics")
+        entry = {"snapshot-id": snapshot_id, "statistics-path": path, "file-size-in-bytes": 10}
+        update = SetPartitionStatisticsUpdate.model_validate({"partition-statistics": entry})
+        catalog.commit_table(reloaded(table), (), (update,))
+    done = expire_snapshots(reloaded(table), older_than_ms=LATER, dry_run=False)
+    assert first in done.expired
+    left = reloaded(table).metadata.partition_statistics
+    assert [entry.snapshot_id for entry in left] == [last]
+    assert [path for path in done.removed if "partition-stats" in path] == [
+        f"{table.location()}/metadata/partition-stats-{first}.parquet"
+    ]
+    assert all(Path(entry.statistics_path.removeprefix("file://")).exists() for entry in left)

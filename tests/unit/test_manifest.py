@@ -1,4 +1,4 @@
-"""Manifests as columns: every format version, both decoders, inheritance, and damage that is named."""
+"""Manifests as columns: every format version, both decoders, inheritance, and damaged files."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def read(
     return read_entries(read_manifest_list(path), partition, columns or EntryColumns(), **more)
 
 
-def test_the_compiled_decoder_is_there() -> None:
+def test_the_compiled_decoder_is_installed() -> None:
     """Without it the other tests of this file would compare the Python decoder with itself."""
     assert load_decoder(False).__module__.endswith("_avro_decode")
 
@@ -82,7 +82,7 @@ def test_every_version_and_codec_gives_the_same_entries(
 
 @pytest.mark.parametrize("decoder", DECODERS)
 @pytest.mark.parametrize("null_first", [True, False])
-def test_unknown_fields_are_stepped_over_and_unions_may_have_any_order(
+def test_unknown_fields_are_skipped_and_unions_may_have_any_order(
     tmp_path: Path, null_first: bool, decoder: type
 ) -> None:
     writer = Writer(version=3, null_first=null_first, extra_fields=True)
@@ -117,7 +117,7 @@ def test_unknown_fields_are_stepped_over_and_unions_may_have_any_order(
 def test_fixed_values_may_have_a_length_that_the_schema_does_not_mention(
     tmp_path: Path, values: list[bytes | None], with_lengths: bool, decoder: type
 ) -> None:
-    """Iceberg Java writes them so; other writers follow the schema."""
+    """Iceberg Java writes them this way; other writers follow the schema."""
     writer = Writer()
     types = {"type": "fixed", "size": 3, "name": "fixed_3"}, "fixed_3"
     fields = [writer.field(f"p{at}", 1000 + at, "bytes" if with_lengths else avro) for at, avro in enumerate(types)]
@@ -312,7 +312,7 @@ def test_the_target_of_a_delete_is_its_reference_or_the_only_path_it_holds(tmp_p
     assert read(path).delete_targets().to_pylist() == ["x", None, None, None, None]
 
 
-def test_only_what_is_wanted_is_there(tmp_path: Path) -> None:
+def test_only_requested_columns_are_read(tmp_path: Path) -> None:
     writer = Writer()
     path = write_manifests(tmp_path, [(writer.manifest([writer.entry()]), {})])
     names = read(path, columns=EntryColumns(names=frozenset({"sort_order_id"}))).table.column_names
@@ -359,8 +359,8 @@ def test_an_encrypted_manifest_is_refused(tmp_path: Path) -> None:
         read(path)
 
 
-def test_a_manifest_shorter_than_the_list_says_is_damaged(tmp_path: Path) -> None:
-    """Cut off exactly between two blocks the file would read well, and its last entries would be lost."""
+def test_a_manifest_shorter_than_listed_is_damaged(tmp_path: Path) -> None:
+    """Truncated between two blocks, the file would be readable and its last entries lost."""
     writer = Writer()
     data = writer.manifest([writer.entry()])
     path = write_manifests(tmp_path, [(data, {"manifest_length": len(data) + 1, "added_files_count": 2})])

@@ -18,8 +18,8 @@ DECODERS = [pytest.param(load_decoder(pure), id="python" if pure else "compiled"
 SUMMARY = {"contains_null": True, "contains_nan": None, "lower_bound": b"a", "upper_bound": b"z"}
 
 
-def listed(path: str, **said: Any) -> dict[str, Any]:
-    return {"manifest_path": path} | said
+def listed(path: str, **fields: Any) -> dict[str, Any]:
+    return {"manifest_path": path} | fields
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
@@ -47,8 +47,8 @@ def test_every_version_gives_the_same_columns(version: int, null_first: bool, de
 
 
 def test_counts_a_v1_writer_left_out_are_unknown() -> None:
-    said = {"added_files_count": None, "added_rows_count": None, "added_snapshot_id": None}
-    table = parse_manifest_list(Writer(version=1).manifest_list([listed("m", **said)]), "l")
+    fields = {"added_files_count": None, "added_rows_count": None, "added_snapshot_id": None}
+    table = parse_manifest_list(Writer(version=1).manifest_list([listed("m", **fields)]), "l")
     assert (table.added_files[0], table.added_rows[0], table.added_snapshot_id[0]) == (-1, -1, -1)
 
 

@@ -1,4 +1,4 @@
-"""Manifests and manifest lists as they are written: read back by fastavro, PyIceberg and Floeplan."""
+"""Written manifests and manifest lists, read by fastavro, PyIceberg and Floeplan."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def written(layout: Layout, folder: Path, rows: list[dict[str, Any]], **options:
     return avro(layout.write(folder, layout.entries(rows), **options).path[0].as_py())
 
 
-def test_partition_values_of_every_type_come_back_from_fastavro(tmp_path: Path) -> None:
+def test_partition_values_of_every_type_are_read_by_fastavro(tmp_path: Path) -> None:
     header, (entry, empty) = written(TYPES, tmp_path, [typed_row(), {"spec_id": 3}])
     found = dict(zip(VALUES, map(str, entry["data_file"]["partition"].values()), strict=False))
     logical = {
@@ -83,7 +83,7 @@ def test_partition_values_of_every_type_come_back_from_fastavro(tmp_path: Path) 
     assert fields[1100]["type"] == ["null", "int"]
 
 
-def test_partition_values_of_every_type_come_back_from_pyiceberg(tmp_path: Path) -> None:
+def test_partition_values_of_every_type_are_read_by_pyiceberg(tmp_path: Path) -> None:
     known = PartitionSpec(*(field for field in EVERY_TYPE.fields if field.name != "ns"), spec_id=3)
     layout = replace(TYPES, version=2, specs=(TYPES.specs[0], known))
     table = layout.write_table(
@@ -124,7 +124,7 @@ def test_an_unknown_codec_or_version_is_named(tmp_path: Path) -> None:
         written(replace(SIMPLE, version=9), tmp_path, [{}])
 
 
-def test_what_is_null_is_inherited_and_what_is_there_is_kept(tmp_path: Path) -> None:
+def test_null_values_are_inherited_and_others_are_kept(tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = [
         {"snapshot_id": None},
         {"sequence_number": 4},
@@ -164,7 +164,7 @@ def test_a_file_that_may_not_inherit_needs_a_sequence_number(tmp_path: Path, row
         (2, {"content": 1, "content_offset": 1}, "content_offset"),
     ],
 )
-def test_what_the_format_has_no_place_for_is_refused(
+def test_values_the_format_version_lacks_are_refused(
     tmp_path: Path, version: int, row: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UnsupportedError, match=message):
@@ -304,7 +304,7 @@ def test_a_list_keeps_what_older_lists_say(tmp_path: Path) -> None:
     assert again.summaries.offsets.tolist() == [0, 0, 1, 1, 2]
 
 
-def test_lists_that_would_mislead_are_refused(tmp_path: Path) -> None:
+def test_inconsistent_lists_are_refused(tmp_path: Path) -> None:
     listed = SIMPLE.write(tmp_path, SIMPLE.entries([{}]))
     snapshot = ListedSnapshot(2, SNAPSHOT_ID, None, SEQUENCE_NUMBER)
     with pytest.raises(CorruptMetadataError, match=r"m0.*not added by this snapshot"):

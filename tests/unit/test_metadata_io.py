@@ -1,4 +1,4 @@
-"""Where metadata bytes come from: local paths in every spelling, and remote ones in order."""
+"""Reading metadata bytes: local paths in every form, and remote files in order."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_local_locations_are_recognised(location: str, path: str | None) -> None
     assert local_path(location) == path
 
 
-def test_files_come_in_the_order_asked_for(tmp_path: Path) -> None:
+def test_files_are_returned_in_the_requested_order(tmp_path: Path) -> None:
     for number in range(5):
         (tmp_path / f"{number}").write_bytes(bytes([number]))
     wanted = [f"file://{tmp_path}/{number}" for number in (3, 1, 4, 1)]
@@ -68,7 +68,7 @@ def test_without_the_compiled_decoder_the_python_one_is_used() -> None:
         ("/", "unreadable", "Is a directory"),
     ],
 )
-def test_a_location_that_cannot_be_read_is_an_error_of_ours(name: str, kind: str, message: str) -> None:
+def test_an_unreadable_location_is_a_floeplan_error(name: str, kind: str, message: str) -> None:
     with pytest.raises(FloeplanError, match=message) as error:
         read_file(name)
     assert error.value.kind == kind

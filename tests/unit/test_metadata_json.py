@@ -1,4 +1,4 @@
-"""Metadata of every format through PyIceberg's catalogs: nothing is lost, or nothing is written."""
+"""Metadata of every format version through PyIceberg's catalogs: nothing is lost, or nothing is written."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.table import Table
 from pyiceberg.table.update import SetPropertiesUpdate
 
-from floeplan.errors import UnsupportedError
+from floeplan.errors import InvalidOptionError, UnsupportedError
+from floeplan.transaction.commit import commit_change
 from floeplan.transaction.metadata_json import check_lossless, losses, writable_metadata
+from tests.support.tables.commits import append, create_table, open_catalog, read_rows, rows_of
 from tests.support.tables.producing import V1, V2, V3, data
 from tests.support.tables.two_specs import catalog as new_catalog
 
@@ -73,9 +75,7 @@ def test_a_commit_keeps_everything_in_the_metadata(version: int, catalog: SqlCat
         (("schemas", 0, "fields", 0), "of-a-later-format"),
     ],
 )
-def test_what_the_models_do_not_know_stops_the_commit(
-    where: tuple[Any, ...], key: str, catalog: SqlCatalog, tmp_path: Path
-) -> None:
+def test_unknown_fields_stop_the_commit(where: tuple[Any, ...], key: str, catalog: SqlCatalog, tmp_path: Path) -> None:
     content = document(tmp_path / "t")
     part: Any = content
     for step in where:
@@ -93,7 +93,7 @@ def test_a_new_table_of_format_3_has_a_next_row_id(catalog: SqlCatalog, io: File
     assert catalog.load_table("db.new").metadata.next_row_id == 0
 
 
-def test_outside_of_the_context_pyiceberg_refuses_as_ever(catalog: SqlCatalog, tmp_path: Path) -> None:
+def test_outside_the_context_pyiceberg_refuses_format_3(catalog: SqlCatalog, tmp_path: Path) -> None:
     table = registered(catalog, tmp_path / "t", document(tmp_path / "t"))
     set_property(table)
     with pytest.raises(NotImplementedError):
@@ -128,3 +128,43 @@ def test_a_table_without_a_snapshot_loses_nothing(catalog: SqlCatalog, tmp_path:
 )
 def test_losses_are_named_by_their_path(before: Any, after: Any, lost: list[str]) -> None:
     assert list(losses(before, after)) == lost
+
+
+def metadata_files(table: Table) -> list[str]:
+    return sorted(path.name for path in Path(table.location().removeprefix("file://"), "metadata").glob("*.json"))
+
+
+def test_old_metadata_files_are_deleted_as_the_table_says(tmp_path: Path) -> None:
+    """As many as PyIceberg leaves: the current one and ``previous-versions-max``; without the property all stay."""
+    table = create_table(open_catalog(tmp_path), rows=[])
+    limit = {"write.metadata.previous-versions-max": "2"}
+    for at, properties in enumerate((limit, {"write.metadata.delete-after-commit.enabled": "true"})):
+        table = table.catalog.load_table(table.name())
+        table.catalog.commit_table(table, (), (SetPropertiesUpdate(updates=properties),))
+        before = len(metadata_files(table))
+        for first in range(at * 50, at * 50 + 50, 10):
+            table = commit_change(table, append(table, rows_of(first, first + 10))).table
+        assert len(metadata_files(table)) == (before + 5 if at == 0 else before)
+    assert len(table.metadata.metadata_log) == 2
+    names = {Path(entry.metadata_file).name for entry in table.metadata.metadata_log}
+    assert names < set(metadata_files(table)), "the log names files that exist"
+    assert len(read_rows(table)) == 100
+
+
+def test_metadata_is_compressed_as_the_table_says(tmp_path: Path) -> None:
+    table = create_table(open_catalog(tmp_path), rows=[])
+    table.catalog.commit_table(table, (), (SetPropertiesUpdate(updates={"write.metadata.compression-codec": "GZIP"}),))
+    for first in (0, 10):
+        table = commit_change(table, append(table, rows_of(first, first + 10))).table
+        assert table.metadata_location.endswith(".gz.metadata.json")
+        written = Path(table.metadata_location.removeprefix("file://"))
+        assert json.loads(gzip.decompress(written.read_bytes()))["table-uuid"] == str(table.metadata.table_uuid)
+    assert written.name.startswith("00003-")
+    assert len(read_rows(table)) == 20
+
+
+def test_an_unknown_codec_of_metadata_is_named(tmp_path: Path) -> None:
+    table = create_table(open_catalog(tmp_path), rows=[])
+    table.catalog.commit_table(table, (), (SetPropertiesUpdate(updates={"write.metadata.compression-codec": "lzo"}),))
+    with pytest.raises(InvalidOptionError, match=r"write.metadata.compression-codec is 'lzo'"):
+        commit_change(table, append(table, rows_of(0, 10)))

@@ -1,4 +1,4 @@
-"""The root manifest: every spec in one file, planned from as from manifests, and what bounds alone could not give."""
+"""The root manifest: every spec in one file, equal plans, and partition values that bounds cannot give."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ LAYOUT = Layout(
 
 
 def read_root(path: str, union: UnionPartitionType) -> EntriesTable:
-    """Every entry of a root manifest, whole."""
+    """Every entry of a root manifest with all columns."""
     root = RootManifest(path)
     return root.read_entries(root.manifests, union, EntryColumns(WHOLE))
 
@@ -101,7 +101,7 @@ TIGHT = {
 CASES = {
     "tight bounds": (TIGHT, {DAY: Obstacle.NONE, BUCKET: Obstacle.NONE, PREFIX: Obstacle.NONE}),
     "bucket": (TIGHT | {1: (long(5), long(6))}, {BUCKET: Obstacle.BUCKET}),
-    "no statistics": (None, dict.fromkeys((DAY, BUCKET, PREFIX), Obstacle.NULLS)),  # nobody counted them
+    "no statistics": (None, dict.fromkeys((DAY, BUCKET, PREFIX), Obstacle.NULLS)),  # unknown count
     "loose bounds": (
         TIGHT | {2: (long(3 * DAY_MICROS), long(4 * DAY_MICROS)), 3: (b"ap", b"b")},
         {DAY: Obstacle.SPANS, PREFIX: Obstacle.SPANS},
@@ -323,7 +323,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
     assert (Path(path).read_bytes(), sorted(p.name for p in tmp_path.iterdir())) == (before, names)
 
 
-def test_rows_asked_for_are_the_row_groups_read(tmp_path: Path) -> None:
+def test_requested_rows_are_the_row_groups_read(tmp_path: Path) -> None:
     _, path = rooted(tmp_path, grid(), row_group_entries=4)
     root = RootManifest(path)
     columns = EntryColumns(frozenset({"snapshot_id"}), stats=frozenset({2, 55}), sizes=frozenset({1}))
@@ -336,12 +336,12 @@ def test_rows_asked_for_are_the_row_groups_read(tmp_path: Path) -> None:
     assert len(read_entries(ManifestListTable.empty(), LAYOUT.union)) == len(none) == 0
 
 
-def test_the_command_writes_the_file_and_says_what_is_in_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_writes_the_file_and_summarizes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rooted(tmp_path, [*grid(), {"spec_id": 3, "content": 2, "equality_ids": [1], f"partition.{MONTH}": 1}])
     table, target = str(tmp_path / "table" / "v1.metadata.json"), str(tmp_path / "out" / "r.parquet")
     assert main(["entries", table, "-o", target, "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert said == {
+    document = json.loads(capsys.readouterr().out)
+    assert document == {
         "file": target,
         "snapshot_id": SNAPSHOT_ID,
         "entries": 86,
@@ -358,4 +358,4 @@ def test_the_command_writes_the_file_and_says_what_is_in_it(tmp_path: Path, caps
     assert "ts_day, id_bucket, prefix, ts_month" in out
     assert main(["entries", table, "-o", target, "--snapshot-id", "1"]) == 2
     assert "no snapshot 1" in capsys.readouterr().err
-    assert main(["entries", table, "-o", target, "--ref", "nobody"]) == 2
+    assert main(["entries", table, "-o", target, "--ref", "missing"]) == 2

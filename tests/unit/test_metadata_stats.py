@@ -1,4 +1,4 @@
-"""Statistics of manifests and entries: what is known, and that nothing else is claimed."""
+"""Statistics of manifests and entries: known values, and nothing else."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ WRITER = Writer()
 
 
 def flags(stats: ColumnStats) -> list[str]:
-    """For every container the kinds of values it may hold: null, NaN, value."""
+    """The kinds of values that each container may hold: null, NaN, value."""
     masks = (stats.may_null, stats.may_nan, stats.may_value)
     return ["".join(c for c, may in zip("nNv", row, strict=True) if may) for row in zip(*masks, strict=True)]
 

@@ -1,4 +1,4 @@
-"""Field ids for files that carry none: top-level columns, structs, lists and maps by the names of the mapping."""
+"""Field ids for files without ids: columns, structs, lists and maps by the name mapping."""
 
 from __future__ import annotations
 

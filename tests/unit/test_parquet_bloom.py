@@ -1,4 +1,4 @@
-"""Bloom filters: single blocks in one round trip, and "may be there" wherever absence is not proven."""
+"""Bloom filters: single blocks in one round trip; a value may exist unless its absence is proven."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_value_is_found_in_its_row_group_with_header_and_block_alone(file: byt
     assert source.counters.bytes == 4 * (17 + 32)
 
 
-def test_many_questions_are_one_round_trip(file: bytes) -> None:
+def test_many_probes_are_one_round_trip(file: bytes) -> None:
     source, footer = opened(file)
     groups = numbers_of(file)
     questions = [(X, (groups[0][3],)), (X, (2, 4, groups[3][9])), (X, (2, 4, 6)), (X, ())]
@@ -107,21 +107,21 @@ def test_many_questions_are_one_round_trip(file: bytes) -> None:
     assert source.counters.round_trips == 1
 
 
-def test_no_value_of_the_file_is_denied(file: bytes) -> None:
+def test_no_value_of_the_file_is_ruled_out(file: bytes) -> None:
     source, footer = opened(file)
     for group, values in enumerate(numbers_of(file)):
         answers = probe_file(source, footer, [(X, (value,)) for value in values[::10]], [group])
         assert all(mask[group] for mask in answers.masks.values())
 
 
-def test_row_groups_that_were_not_asked_may_hold_anything(file: bytes) -> None:
+def test_row_groups_that_were_not_probed_may_hold_anything(file: bytes) -> None:
     source, footer = opened(file)
     might = probe_file(source, footer, [(X, (2,))], [1]).might_contain(X, (2,))
     assert might is not None
     assert might.tolist() == [True, False, True, True]
 
 
-def test_columns_without_a_filter_and_questions_not_asked(file: bytes) -> None:
+def test_columns_without_a_filter_and_missing_probes(file: bytes) -> None:
     source, footer = opened(file)
     y = Column(2, LongType(), ("y",))
     missing = Column(9, LongType(), ("z",))
@@ -133,7 +133,7 @@ def test_columns_without_a_filter_and_questions_not_asked(file: bytes) -> None:
     assert source.counters.requests == 0
 
 
-def test_the_evaluator_uses_the_answers(file: bytes) -> None:
+def test_the_evaluator_uses_the_filters(file: bytes) -> None:
     source, footer = opened(file)
     answers = probe_file(source, footer, [(X, (2,))], range(4))
     table = StatsTable(4, {}, bloom=answers)
@@ -141,7 +141,7 @@ def test_the_evaluator_uses_the_answers(file: bytes) -> None:
     assert evaluate(BloomEq(X, 4), table).may_true.all()
 
 
-def test_questions_of_an_expression() -> None:
+def test_probes_of_an_expression() -> None:
     expr: IrExpr = or_(and_(BloomEq(X, 1), Cmp(X, CmpOp.GT, 5)), Not(BloomInList(X, (7, 8))))
     assert bloom_probes(expr) == [(X, (1,)), (X, (7, 8))]
 
@@ -166,7 +166,7 @@ def forged(
     return opened(forge.one_column(leaf, [(5, column)], body=head + bits + bytes(padding)))
 
 
-def denied(source: BytesSource, footer: ParquetFooter) -> bool:
+def ruled_out(source: BytesSource, footer: ParquetFooter) -> bool:
     might = probe_file(source, footer, [(X, (2,))], [0]).might_contain(X, (2,))
     return might is not None and not might[0]
 
@@ -178,16 +178,16 @@ EMPTY = bytes(64)
     ("length", "round_trips"),
     [(len(header(64)) + 64, 1), (None, 2), (len(header(64)) + 96, 2), (len(header(64)) + 65, 2)],
 )
-def test_an_empty_filter_denies_everything(length: int | None, round_trips: int) -> None:
+def test_an_empty_filter_rules_everything_out(length: int | None, round_trips: int) -> None:
     source, footer = forged(header(64), EMPTY, length=length)
-    assert denied(source, footer)
+    assert ruled_out(source, footer)
     assert source.counters.round_trips == round_trips
 
 
-def test_a_header_laid_out_otherwise_is_read_again() -> None:
+def test_a_header_with_another_layout_is_read_again() -> None:
     unusual = encode_struct([(1, I32, 64), *STANDARD, (9, I32, 300)])
     source, footer = forged(unusual, EMPTY, length=len(unusual) + 64)
-    assert denied(source, footer)
+    assert ruled_out(source, footer)
 
 
 @pytest.mark.parametrize(
@@ -210,16 +210,16 @@ def test_a_header_laid_out_otherwise_is_read_again() -> None:
     ],
 )
 @pytest.mark.parametrize("with_length", [True, False])
-def test_a_hostile_header_denies_nothing(head: bytes, with_length: bool) -> None:
+def test_a_damaged_header_rules_nothing_out(head: bytes, with_length: bool) -> None:
     source, footer = forged(head, EMPTY, length=len(header(64)) + 64 if with_length else None)
-    assert not denied(source, footer)
+    assert not ruled_out(source, footer)
 
 
-def test_sizes_that_disagree_deny_nothing() -> None:
+def test_inconsistent_sizes_rule_nothing_out() -> None:
     source, footer = forged(header(128), EMPTY, length=len(header(64)) + 64)
-    assert not denied(source, footer)
+    assert not ruled_out(source, footer)
     source, footer = forged(header(4096), EMPTY, length=None)
-    assert not denied(source, footer)
+    assert not ruled_out(source, footer)
 
 
 def test_header_sizes() -> None:
@@ -290,7 +290,7 @@ def test_decimals_of_38_digits_are_exact() -> None:
 
 
 def filter_with(*values: int) -> SplitBlockFilter:
-    """A filter of one block holding the values, made the slow and obvious way."""
+    """A filter of one block with these values, computed in a simple way."""
     salt = (0x47B6137B, 0x44974D91, 0x8824AD5B, 0xA2B7289D, 0x705495C7, 0x2DF1424B, 0x9EFC4947, 0x5C6BFB31)
     words = [0] * 8
     for value in values:
@@ -300,13 +300,13 @@ def filter_with(*values: int) -> SplitBlockFilter:
 
 
 class Cache:
-    """Filters of row groups 0 and 1; what is asked for is noted."""
+    """Filters of row groups 0 and 1; records requests."""
 
     def __init__(self) -> None:
-        self.asked: list[ChunkKey] = []
+        self.requested: list[ChunkKey] = []
 
     def bloom_filters_batch(self, requests: Sequence[ChunkKey]) -> Mapping[ChunkKey, SplitBlockFilter]:
-        self.asked += requests
+        self.requested += requests
         return {(0, 0): filter_with(1, 2, 3), (1, 0): filter_with(10), (99, 0): filter_with()}
 
 
@@ -319,7 +319,7 @@ class SlowCache(Cache):
 
 
 @pytest.mark.parametrize("awaited", [False, True])
-def test_a_custom_provider_is_asked_once_for_all(file: bytes, awaited: bool) -> None:
+def test_a_custom_provider_is_called_once(file: bytes, awaited: bool) -> None:
     source, footer = opened(file)
     questions = [(X, (2,)), (X, (10, 11))]
     answers: BloomResults
@@ -335,5 +335,5 @@ def test_a_custom_provider_is_asked_once_for_all(file: bytes, awaited: bool) -> 
         [True, False, True, True],
         [False, True, True, True],
     ]
-    assert cache.asked == [(0, 0), (1, 0), (2, 0)]
+    assert cache.requested == [(0, 0), (1, 0), (2, 0)]
     assert source.counters.requests == 0

@@ -1,4 +1,4 @@
-"""Footers: one request, every type, field ids, and clear words for what cannot be read."""
+"""Footers: one request, every type, field ids, and clear errors."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def test_the_footer_takes_one_request_or_two() -> None:
     assert source.counters.bytes < len(data)
 
 
-def test_thousands_of_columns_cost_only_what_is_asked_for() -> None:
+def test_only_requested_columns_are_decoded() -> None:
     footer = footer_of(written(pa.table({f"c{i}": [i] for i in range(3000)})))
     footer.chunks(5)
     assert len(footer._chunks) == 1
@@ -240,7 +240,7 @@ def test_a_broken_footer_is_named(data: bytes, problem: str) -> None:
         (encode_struct([(3, STRUCT, encode_struct([(1, I32, forge.INT32), (5, BINARY, b"x")]))]), "not an integer"),
     ],
 )
-def test_a_broken_chunk_is_named_when_its_column_is_asked_for(chunk: bytes, problem: str) -> None:
+def test_a_broken_chunk_is_named_when_its_column_is_requested(chunk: bytes, problem: str) -> None:
     footer = footer_of(forge.one_column(forge.element("a", forge.INT32), [(3, chunk)]))
     with pytest.raises(CorruptFileError, match=rf"column a.*{problem}"):
         footer.chunks(0)
@@ -259,13 +259,13 @@ def test_a_broken_chunk_is_named_when_its_column_is_asked_for(chunk: bytes, prob
         (I32, [3], -1),
     ],
 )
-def test_a_count_of_encodings_that_says_nothing_is_as_good_as_none(kind: int, encodings: list[Any], pages: int) -> None:
+def test_unusable_encoding_stats_are_ignored(kind: int, encodings: list[Any], pages: int) -> None:
     chunk = forge.chunk(forge.INT32, 3, inside=[(13, LIST, (kind, encodings))])
     footer = footer_of(forge.one_column(LEAF, [(3, chunk)]))
     assert footer.chunks(0).dictionary_pages.tolist() == [pages]
 
 
-def test_encrypted_files_are_refused_in_so_many_words() -> None:
+def test_encrypted_files_are_refused_with_a_clear_error() -> None:
     plain = forge.file([forge.root(1), forge.element("a", forge.INT32)], [])
     with pytest.raises(UnsupportedError, match="footer is encrypted"):
         footer_of(plain[:-4] + b"PARE")
@@ -307,9 +307,21 @@ def test_a_file_on_disk(tmp_path: Path) -> None:
     assert read_footer(open_source(path)).num_rows == 10
 
 
-def test_columns_that_no_name_tells_apart_are_refused_by_name_only() -> None:
+def test_ambiguous_column_names_are_refused() -> None:
     source = BytesSource(written(pa.Table.from_arrays([pa.array([1]), pa.array([2])], ["x", "x"])))
     footer = read_footer(source)
     with pytest.raises(UnsupportedError, match=r"<memory> has columns with the same name .* x: 1 and 2"):
         Pruner("x = 1").prune(footer)
     assert read_selected(source, footer, [2]).to_pydict() == {"x": [2]}
+
+
+def test_the_parts_of_a_variant_need_no_field_ids() -> None:
+    """Iceberg gives an id to the group alone; parts without an id in any other group make all ids unusable."""
+    parts = [forge.element(name, forge.BYTE_ARRAY, repetition=forge.REQUIRED) for name in ("metadata", "value")]
+    for annotation, usable in ((forge.logical(16), True), (None, False)):
+        group = forge.element("v", children=2, field_id=2, logical=annotation)
+        chunks = [forge.chunk(physical, 1) for physical in (forge.INT64, forge.BYTE_ARRAY, forge.BYTE_ARRAY)]
+        leaf = forge.element("id", forge.INT64, field_id=1)
+        footer = read_footer(BytesSource(forge.file([forge.root(2), leaf, group, *parts], [(1, chunks)])))
+        assert footer.has_field_ids is usable
+        assert [leaf.field_id for leaf in footer.leaves] == ([1, -3, -4] if usable else [1, 3, 4])

@@ -1,4 +1,4 @@
-"""Page indexes: fetched in one round trip, checked before use, absent rather than wrong."""
+"""Page indexes: fetched in one round trip, checked before use, ignored if inconsistent."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def column_index(
 
 
 def forged(offsets: bytes, columns: bytes, *, rows: int = 10, size: int = 100) -> PageIndex:
-    """One column of one chunk at [4, 4 + size), its indexes behind it."""
+    """One column with one chunk at [4, 4 + size), followed by its indexes."""
     body = bytes(size) + offsets + columns
     start = 4 + size
     places = [(4, I64, start), (5, I32, len(offsets)), (6, I64, start + len(offsets)), (7, I32, len(columns))]
@@ -173,7 +173,7 @@ GOOD_OFFSETS = offset_index([(4, 50, 0), (54, 50, 6)])
 GOOD_COLUMNS = column_index([False, False], [number(1), number(5)], [number(4), number(9)], [0, 1])
 
 
-def test_a_good_forgery_is_read() -> None:
+def test_a_valid_hand_made_index_is_read() -> None:
     index = forged(GOOD_OFFSETS, GOOD_COLUMNS)
     assert index.has_offset_index.all()
     assert index.has_column_index.all()
@@ -211,7 +211,7 @@ def test_a_good_forgery_is_read() -> None:
         encode_struct([(1, I64, 4)]),
     ],
 )
-def test_an_offset_index_that_cannot_be_true_is_absent(offsets: bytes) -> None:
+def test_an_inconsistent_offset_index_is_ignored(offsets: bytes) -> None:
     index = forged(offsets, GOOD_COLUMNS)
     assert not index.has_offset_index.any()
     assert not index.has_column_index.any()
@@ -233,7 +233,7 @@ def test_an_offset_index_that_cannot_be_true_is_absent(offsets: bytes) -> None:
         encode_struct([(1, LIST, (I32, [0, 0])), (2, LIST, (I32, [0, 0])), (3, LIST, (I32, [0, 0]))]),
     ],
 )
-def test_a_column_index_that_does_not_fit_its_pages_is_absent(columns: bytes) -> None:
+def test_a_column_index_that_does_not_fit_its_pages_is_ignored(columns: bytes) -> None:
     index = forged(GOOD_OFFSETS, columns)
     assert index.has_offset_index.all()
     assert not index.has_column_index.any()
@@ -252,7 +252,7 @@ def test_null_counts_that_do_not_fit_are_unknown() -> None:
     assert stats.may_value.tolist() == [True, True]
 
 
-def test_one_bad_row_group_does_not_spoil_the_others() -> None:
+def test_one_damaged_row_group_does_not_affect_others() -> None:
     data = bytearray(written(pa.table({"x": np.arange(30)}), row_group_size=10, max_rows_per_page=5))
     chunks = read_footer(BytesSource(bytes(data))).chunks(0)
     start = int(chunks.offset_index_offset[1])

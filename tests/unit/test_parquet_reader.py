@@ -1,7 +1,9 @@
-"""Reading exactly the rows asked for: what is fetched, what is not, and what happens when an index lies."""
+"""Reading exactly the requested rows: which bytes are fetched, and wrong indexes."""
 
 from __future__ import annotations
 
+import io
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
@@ -19,18 +21,20 @@ from pyiceberg.types import LongType, NestedField
 from floeplan.errors import CorruptFileError, UnknownColumnError
 from floeplan.parquet.footer.footer import ParquetFooter, read_footer
 from floeplan.parquet.footer.page_index import read_page_indexes
+from floeplan.parquet.footer.thrift import BINARY, I64
 from floeplan.parquet.prune.selection import RowSelection
 from floeplan.parquet.read import reader
 from floeplan.parquet.read.pages import plan_leaf, read_leaves
 from floeplan.parquet.read.projection import project
 from floeplan.parquet.read.reader import read, read_selected
 from floeplan.parquet.source import REMOTE_GAP, BaseSource, BytesSource, FileIOSource, Range
+from tests.support.parquet import forge
 
 pytestmark = pytest.mark.unit
 
 
 class RemoteBytes(BaseSource):
-    """Bytes behind a store: every range that travels is written down."""
+    """Bytes in a remote store; records every fetched range."""
 
     def __init__(self, data: bytes) -> None:
         super().__init__("remote.parquet", gap=REMOTE_GAP)
@@ -45,7 +49,7 @@ class RemoteBytes(BaseSource):
         return self.data[offset : offset + length]
 
     def touched(self, footer: ParquetFooter, column: str) -> bool:
-        """Whether any page of a column travelled."""
+        """Whether any page of a column was fetched."""
         leaf = next(leaf for leaf in footer.leaves if str(leaf) == column)
         chunks = footer.chunks(leaf)
         ends = chunks.start + chunks.total_compressed_size
@@ -80,7 +84,7 @@ TABLE = pa.table(
 FILE = written(TABLE, row_group_size=100_000, max_rows_per_page=1_000, use_dictionary=False, compression="none")
 
 
-def test_a_point_lookup_waits_for_the_store_three_times_and_fetches_one_page_a_column() -> None:
+def test_a_point_lookup_takes_three_round_trips_and_one_page_per_column() -> None:
     source = RemoteBytes(FILE)
     result = read(source, "id = 123456")
     assert result.table.to_pylist() == TABLE.slice(123_456, 1).to_pylist()
@@ -99,7 +103,7 @@ def test_heavy_columns_are_read_only_where_rows_matched() -> None:
     assert result.round_trips == 3, "the tail, the predicate, and the rest"
 
 
-def test_light_columns_come_along_with_the_predicate(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_columns_are_fetched_with_the_predicate(monkeypatch: pytest.MonkeyPatch) -> None:
     key = int(TABLE["key"][150_000].as_py())
     monkeypatch.setattr(reader, "REMOTE_ROUND_TRIP_BYTES", len(FILE))
     source = RemoteBytes(FILE)
@@ -122,7 +126,7 @@ def test_the_predicate_column_is_not_read_where_metadata_proved_it() -> None:
     assert not source.touched(footer_of(FILE), "id")
 
 
-def test_only_doubtful_rows_are_evaluated() -> None:
+def test_only_undecided_rows_are_evaluated() -> None:
     source = RemoteBytes(FILE)
     result = read(source, "id >= 99500", ["flag"])
     assert result.table.num_rows == 100_500
@@ -189,7 +193,7 @@ def test_a_dictionary_that_the_wanted_pages_do_not_use_is_not_fetched() -> None:
 
 
 def decode_with(file: bytes, column: str, rows: RowSelection, **wrong: Any) -> tuple[list[Any], BaseSource]:
-    """Decode a column of a file with something else than the truth in its page index or its chunks."""
+    """Decode a column with wrong values in its page index or chunk metadata."""
     source = RemoteBytes(file)
     footer = read_footer(source)
     leaf = next(leaf for leaf in footer.leaves if leaf.path[0] == column)
@@ -212,7 +216,7 @@ def test_a_dictionary_skipped_by_mistake_is_fetched_later() -> None:
 @pytest.mark.parametrize("version", ["1.0", "2.0"])
 @pytest.mark.parametrize("lie", ["first_row", "row_count", "offset", "size"])
 @pytest.mark.parametrize("column", ["n", "l"])
-def test_an_offset_index_that_lies_is_not_believed(lie: str, version: str, column: str) -> None:
+def test_a_wrong_offset_index_is_detected(lie: str, version: str, column: str) -> None:
     rows = 3_000
     table = pa.table({"n": np.arange(rows), "l": [[i] * (i % 3) for i in range(rows)]})
     file = written(table, max_rows_per_page=100, use_dictionary=False, data_page_version=version, compression="none")
@@ -272,7 +276,7 @@ def test_a_struct_path_fetches_nothing_beside_it() -> None:
     assert not source.touched(footer, "s.heavy")
 
 
-def test_arrow_types_come_back_as_they_were_written() -> None:
+def test_arrow_types_round_trip() -> None:
     table = pa.table(
         {
             "d": pa.array(["a", "b", None] * 100).dictionary_encode(),
@@ -329,7 +333,7 @@ def test_any_location_a_file_io_opens_can_be_read(tmp_path: Path) -> None:
 
 
 def test_decimals_and_unsigned_integers_keep_their_order() -> None:
-    """Stored as INT32, INT64 and FIXED_LEN_BYTE_ARRAY, and as integers whose sign bit is no sign."""
+    """Stored as INT32, INT64 and FIXED_LEN_BYTE_ARRAY, and as unsigned integers."""
     cents = [Decimal(i) / 100 for i in range(-500, 500)]
     columns = {f"d{p}": pa.array(cents, pa.decimal128(p, 2)) for p in (7, 15, 30)}
     columns |= {"u4": pa.array([2**32 - 1 - i for i in range(1000)], pa.uint32())}
@@ -373,8 +377,76 @@ def test_zero_has_two_signs_and_is_one_number() -> None:
 
 
 def test_sources_can_be_read_one_after_the_other() -> None:
-    """The cost of a read is its own, whatever the source did before."""
+    """The cost of a read does not include earlier reads of the source."""
     source = RemoteBytes(FILE)
     first, second = read(source, "id = 5"), read(source, "id = 5")
     assert first.bytes_read + second.bytes_read == source.counters.bytes
     assert second.bytes_read < first.bytes_read
+
+
+def rewritten(
+    table: pa.Table, *, rows: int | None = None, inside: Iterable[Any] = (), created_by: str = "forge", short: int = 0
+) -> bytes:
+    """A file of one string column with another footer; chunks are said to be ``short`` bytes shorter."""
+    sink = io.BytesIO()
+    pq.write_table(table, sink, compression="none", use_dictionary=True)
+    chunk = pq.read_metadata(sink).row_group(0).column(0)
+    end = chunk.dictionary_page_offset + chunk.total_compressed_size
+    return forge.file(
+        [forge.root(1), forge.element("s", forge.BYTE_ARRAY, converted=forge.UTF8, field_id=1)],
+        [
+            (
+                table.num_rows,
+                [
+                    forge.chunk(
+                        forge.BYTE_ARRAY,
+                        table.num_rows,
+                        offset=chunk.dictionary_page_offset,
+                        size=chunk.total_compressed_size - short,
+                        inside=inside,
+                    )
+                ],
+            )
+        ],
+        rows=rows,
+        created_by=created_by,
+        body=sink.getvalue()[4:end],
+    )
+
+
+@pytest.mark.parametrize(
+    "quirk",
+    [
+        {"rows": 0},
+        {"inside": [(11, I64, 0)]},
+        {"inside": [(11, I64, 0), (15, BINARY, b"not the length of a bloom filter")]},
+        {"created_by": "parquet-mr", "short": 14},
+        {"created_by": "parquet-mr version 1.2.8 (build 1)", "short": 14},
+    ],
+    ids=["no total", "dictionary offset 0", "other use of a field", "no version", "PARQUET-816"],
+)
+def test_quirks_of_real_writers_do_not_hide_rows(quirk: dict[str, Any]) -> None:
+    table = pa.table({"s": ["one", "two", "two", None] * 25})
+    data = rewritten(table, **quirk)
+    assert read(data).table.column("s").to_pylist() == table.column("s").to_pylist()
+    assert read(data, "s = 'one'").table.num_rows == 25
+
+
+def test_a_total_that_is_neither_zero_nor_right_is_refused() -> None:
+    with pytest.raises(CorruptFileError, match="7 rows in total, but 100"):
+        read(rewritten(pa.table({"s": ["one", "two"] * 50}), rows=7))
+
+
+def test_a_malformed_dictionary_concerns_only_its_column(tmp_path: Path) -> None:
+    table = pa.table({"id": range(100), "s": ["one", "two"] * 50})
+    path = tmp_path / "f.parquet"
+    pq.write_table(table, path, compression="none", use_dictionary=["s"])
+    chunk = pq.read_metadata(path).row_group(0).column(1)
+    data = bytearray(path.read_bytes())
+    data[chunk.dictionary_page_offset : chunk.data_page_offset] = bytes(
+        chunk.data_page_offset - chunk.dictionary_page_offset
+    )
+    path.write_bytes(data)
+    assert read(path, "id < 10", ["id"]).table.num_rows == 10
+    with pytest.raises(CorruptFileError, match="column s"):
+        read(path, "id < 10")

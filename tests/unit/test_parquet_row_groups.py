@@ -1,4 +1,4 @@
-"""Row groups read whole: when that pays, that it gives what reading pages gives, and what it fetches."""
+"""Reading whole row groups: when it is used, equal results, and fetched bytes."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ TABLE = pa.table(
 
 
 class CountedBytes(BytesSource):
-    """Bytes of which every range that is asked for is written down."""
+    """Records every requested range."""
 
     def __init__(self, data: bytes) -> None:
         super().__init__(data)
-        self.asked: list[list[Range]] = []
+        self.requested: list[list[Range]] = []
 
     def read_ranges(self, ranges: Any) -> list[memoryview]:
-        self.asked.append(list(ranges))
+        self.requested.append(list(ranges))
         return super().read_ranges(ranges)
 
 
@@ -84,15 +84,15 @@ def test_rows_read_whole_are_the_rows_read_by_pages(rows: RowSelection, columns:
     assert dense.select(paged.column_names).to_pylist() == paged.to_pylist()
 
 
-def test_the_wanted_columns_travel_together_and_once() -> None:
+def test_the_wanted_columns_are_fetched_together_and_once() -> None:
     source = CountedBytes(FILE)
     footer = read_footer(source)
     table = read_row_groups(source, footer, ["id", "price"], RowSelection.all_rows(ROWS))
     assert table.num_rows == ROWS
     chunks = [footer.chunks(0), footer.chunks(len(footer.leaves) - 1)]
     wanted = {(int(c.start[g]), int(c.total_compressed_size[g])) for c in chunks for g in range(4)}
-    assert set(source.asked[0]) == wanted
-    assert all(set(asked).isdisjoint(wanted) for asked in source.asked[1:])
+    assert set(source.requested[0]) == wanted
+    assert all(set(requested).isdisjoint(wanted) for requested in source.requested[1:])
 
 
 def test_large_files_are_read_some_row_groups_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,7 +100,7 @@ def test_large_files_are_read_some_row_groups_at_a_time(monkeypatch: pytest.Monk
     footer = read_footer(source)
     monkeypatch.setattr(reader, "WAVE_BYTES", int(footer.chunks(0).total_compressed_size.max()))
     assert read_row_groups(source, footer, ["id"], SOME).column("id").to_pylist() == SOME.to_rows().tolist()
-    assert len([asked for asked in source.asked if len(asked) == 1 and asked[0][1] > 10_000]) >= 4
+    assert len([requested for requested in source.requested if len(requested) == 1 and requested[0][1] > 10_000]) >= 4
 
 
 def test_pages_that_cannot_be_decoded_are_named() -> None:
@@ -113,7 +113,7 @@ def test_pages_that_cannot_be_decoded_are_named() -> None:
 
 
 @pytest.mark.parametrize("rows", [RowSelection.all_rows(ROWS), SOME])
-def test_a_file_of_this_machine_is_read_by_the_decoder_itself(rows: RowSelection, tmp_path: Path) -> None:
+def test_a_local_file_is_read_by_the_decoder_itself(rows: RowSelection, tmp_path: Path) -> None:
     path = tmp_path / "a # %20 file.parquet"
     path.write_bytes(FILE)
     source = LocalSource(path)
@@ -125,7 +125,7 @@ def test_a_file_of_this_machine_is_read_by_the_decoder_itself(rows: RowSelection
     assert source.counters.bytes == fetched
 
 
-def test_a_file_of_this_machine_that_went_away_is_named(tmp_path: Path) -> None:
+def test_a_missing_local_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "gone.parquet"
     path.write_bytes(FILE)
     source = LocalSource(path)

@@ -1,4 +1,4 @@
-"""Statistics of row groups: what each stored type means, and every way in which they must not be believed."""
+"""Row group statistics: each physical and logical type, and every case in which they must be ignored."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def forged(
 def bounds(
     leaf: bytes, physical: int, low: bytes, high: bytes, type_: PrimitiveType, **options: Any
 ) -> tuple[Any, Any]:
-    """The bounds that come of a minimum and a maximum, None for one that is not used."""
+    """The bounds from a minimum and a maximum; None if not used."""
     footer = forged(leaf, physical, forge.statistics(min_value=low, max_value=high, nulls=0), **options)
     stats = stats_of(footer, type_)
     assert stats is not None
@@ -189,11 +189,13 @@ def test_old_statistics_fields_are_used_only_where_their_order_was_never_in_doub
         ("parquet-cpp version 1.5.1-SNAPSHOT", True, False),
         ("parquet-cpp-arrow version 3.0.0", True, False),
         ("parquet-cpp-arrow version 26.0.0", True, True),
-        ("somebody else", True, True),
+        ("another writer", True, True),
         ("", True, True),
     ],
 )
-def test_writers_that_compared_bytes_wrongly_are_not_believed(writer: str, text_used: bool, decimal_used: bool) -> None:
+def test_bounds_of_writers_with_a_wrong_byte_order_are_ignored(
+    writer: str, text_used: bool, decimal_used: bool
+) -> None:
     text = bounds(plain(6, converted=0), 6, b"a", b"b", StringType(), created_by=writer)
     assert (text == ("a", "b")) is text_used
     leaf = plain(7, length=2, converted=5, precision=4, scale=0)
@@ -224,7 +226,7 @@ def test_null_counts(nulls: int | None, may_null: bool, may_value: bool) -> None
     assert (stats.may_null[0], stats.may_value[0]) == (may_null, may_value)
 
 
-def test_a_required_column_has_no_nulls_whatever_is_counted() -> None:
+def test_a_required_column_has_no_nulls_for_any_count() -> None:
     stats = stats_of(forged(plain(1, repetition=forge.REQUIRED), 1, forge.statistics()), IntegerType())
     assert stats is not None
     assert not stats.may_null.any()
@@ -245,7 +247,7 @@ def test_a_column_that_is_not_in_the_file_is_null() -> None:
     assert not absent.may_value.any()
 
 
-def test_a_group_asked_for_as_a_value_is_unknown() -> None:
+def test_a_group_requested_as_a_value_is_unknown() -> None:
     data = forge.file(
         [forge.root(1), forge.element("g", children=1, field_id=1), forge.element("x", 1, field_id=2)],
         [(5, [forge.chunk(1, 5)])],
@@ -279,7 +281,7 @@ def test_empty_row_groups_hold_nothing() -> None:
 
 
 def test_pyarrow_loses_nulls_of_structs_around_dictionaries() -> None:
-    """The trap that a random file found: a null count of 0 although the struct around the column is null."""
+    """Found by a random file: a null count of 0 although the enclosing struct is null."""
     child = pa.array(["a", "b"]).dictionary_encode()
     nested = pa.StructArray.from_arrays([child], names=["x"], mask=pa.array([True, False]))
     out = io.BytesIO()

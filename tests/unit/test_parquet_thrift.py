@@ -1,4 +1,4 @@
-"""Compact Thrift: what is written is read, and nothing the bytes claim is believed unchecked."""
+"""Compact Thrift: round trips, and every length and count is validated."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ DECODED = {
 
 @pytest.fixture(params=["fallback", "chosen"])
 def reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The reader as it comes, and with the plain decoder in place of the compiled one."""
+    """The reader with the compiled decoder and with the Python decoder."""
     if request.param == "fallback":
         monkeypatch.setattr(thrift, "_read_struct", thrift.read_struct_in_python)
     return thrift

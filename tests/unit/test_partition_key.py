@@ -1,4 +1,4 @@
-"""The key that groups files and joins deletes with data: Iceberg's equality, own spec, stable order."""
+"""Partition keys group files and join deletes with data: Iceberg's equality, per spec, in a stable order."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_files_are_grouped_by_their_own_spec_and_tuple() -> None:
 
 
 def test_codes_are_shared_when_data_and_deletes_are_numbered_together() -> None:
-    """As the delete index needs it: the same tuple gets the same code wherever it stands."""
+    """As the delete index requires: equal tuples get equal codes."""
     spec_ids = np.array([1, 1, 1])
     columns = {1000: pa.array(["a", "b", "a"]), 1001: pa.array([1.5, 1.5, 1.5])}
     codes, _ = group_codes(UNION, spec_ids, columns)

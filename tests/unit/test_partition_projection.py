@@ -1,4 +1,4 @@
-"""Whole predicates on the partitions of a spec: both directions, all fields of a source, sources found by id."""
+"""Projection of predicates to a spec: inclusive and strict, all fields of a source, sources by id."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_conjunction_is_projected_leaf_by_leaf() -> None:
     assert strict == "false"
 
 
-def test_strict_says_where_every_row_matches() -> None:
+def test_the_strict_projection_holds_where_every_row_matches() -> None:
     assert both(FROM_DAY_5)[1] == "ts_day IS NOT NULL AND ts_day > DATE '1970-01-05'"
     assert both(Cmp(TS, CmpOp.GE, 5 * DAY + 1))[1] == "ts_day IS NOT NULL AND ts_day > DATE '1970-01-06'"
     assert both(Cmp(TS, CmpOp.EQ, 5 * DAY))[1] == "false"
@@ -108,7 +108,7 @@ def test_two_fields_on_one_source_both_take_part() -> None:
     )
 
 
-def test_notes_say_what_became_of_every_leaf() -> None:
+def test_notes_describe_the_projection_of_every_leaf() -> None:
     mixed = projection(
         ("region", 1, pt.IdentityTransform()), ("b", 3, pt.BucketTransform(4)), ("v", 4, pt.VoidTransform())
     )
@@ -175,7 +175,7 @@ def day_partitions(days: list[int | None]) -> StatsTable:
     return StatsTable(len(days), {1001: ColumnStats.exact(np.array([day or 0 for day in days]), is_null)})
 
 
-def test_the_answer_for_a_leaf_tells_true_false_and_null_apart() -> None:
+def test_the_result_of_a_leaf_distinguishes_true_false_and_null() -> None:
     tri = partition_answer(Cmp(TS, CmpOp.GE, 5 * DAY + 1), BY_REGION_AND_DAY.fields, day_partitions([4, 5, 6, None]))
     assert tri.may_true.tolist() == [False, True, True, False]
     assert tri.may_false.tolist() == [True, True, False, False]
@@ -189,7 +189,7 @@ def test_leaves_that_never_yield_null_do_not() -> None:
     assert not tri.may_null.any()
 
 
-def test_without_a_field_that_speaks_nothing_is_known() -> None:
+def test_without_a_usable_field_nothing_is_known() -> None:
     void = projection(("v", 3, pt.VoidTransform()))
     for leaf, fields in ((Cmp(ID, CmpOp.EQ, 1), void.fields), (Cmp(OTHER, CmpOp.EQ, 1), BY_REGION_AND_DAY.fields)):
         tri = partition_answer(leaf, fields, StatsTable(2, {1000: ColumnStats.all_null(np.ones(2, dtype=np.bool_))}))

@@ -1,4 +1,4 @@
-"""Partition values recovered from bounds: proven or refused, and every refusal says why."""
+"""Partition values recovered from bounds: proven, or refused with a reason."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_value_is_recovered_when_both_bounds_have_it(
 
 
 def test_truncated_string_bounds_still_prove_a_shorter_prefix() -> None:
-    """Bounds cut to 16 characters, the upper one raised: what lies between still starts with the same four."""
+    """Bounds truncated to 16 characters: all values between them start with the same four."""
     result = recovered(pt.TruncateTransform(4), StringType(), spanning("eu-west-customer", "eu-west-customes"))
     assert value(result, StringType()) == "eu-w"
 
@@ -128,7 +128,7 @@ def test_truncated_string_bounds_still_prove_a_shorter_prefix() -> None:
     ],
     ids=str,
 )
-def test_whatever_is_not_proven_is_refused_with_its_reason(
+def test_unproven_values_are_refused_with_a_reason(
     transform: Any, type_: PrimitiveType, summary: Summary, obstacle: Obstacle
 ) -> None:
     result = recovered(transform, type_, summary)
@@ -137,7 +137,7 @@ def test_whatever_is_not_proven_is_refused_with_its_reason(
 
 
 def test_a_single_point_proves_a_bucket() -> None:
-    """As for files of an identity spec that move to a bucket on the same column."""
+    """For example, files of an identity spec that move to a bucket on the same column."""
     bucket = pt.BucketTransform(16)
     result = recovered(bucket, LongType(), spanning(34, 34), spanning(34, 35), spanning(35, 35))
     assert result.recovered.tolist() == [True, False, True]
@@ -156,7 +156,7 @@ def test_a_column_of_nulls_has_the_null_partition() -> None:
     assert result.is_null.tolist() == [True, False]
 
 
-def test_void_is_null_for_every_file_whatever_is_known() -> None:
+def test_void_is_null_for_every_file() -> None:
     result = recover(field(pt.VoidTransform(), LongType()), None, 2)
     assert result.recovered.all()
     assert result.is_null.all()

@@ -1,4 +1,4 @@
-"""One tuple for the files of all specs: nothing that differs is mixed, nothing that is the same is split."""
+"""The union partition tuple: different fields are separate columns, equal fields share one."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_void_fields_are_no_columns_but_keep_their_place() -> None:
     assert not result.spec(1).unpartitioned
 
 
-def test_fields_whose_source_is_gone_are_kept() -> None:
+def test_fields_whose_source_was_dropped_are_kept() -> None:
     specs = [spec(0, (1000, 99, IDENTITY, "old"), (1001, 98, BUCKET, "b"))]
     result = UnionPartitionType.of(specs, source_types(SCHEMA))
     assert [f.bound.column.type for f in result.fields] == [UnknownType(), IntegerType()]

@@ -1,4 +1,4 @@
-"""Partition values of single files: as people read them, and as constants for columns a file lacks."""
+"""Partition values of single files: human-readable, and as constants for missing columns."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def names(transform: Any, type_: PrimitiveType) -> PartitionNames:
         (pt.IdentityTransform(), StringType(), None, None),
     ],
 )
-def test_values_as_people_read_them(transform: Any, type_: PrimitiveType, stored: Any, shown: Any) -> None:
+def test_human_readable_values(transform: Any, type_: PrimitiveType, stored: Any, shown: Any) -> None:
     assert names(transform, type_).readable(0, {"partition.1000": stored}) == {"p": shown}
 
 

@@ -1,4 +1,4 @@
-"""Planning the evolved archive: the same files as PyIceberg keeps, and nothing of those that are deleted."""
+"""Planning the evolved archive: the same files as PyIceberg, and no deleted files."""
 
 from __future__ import annotations
 

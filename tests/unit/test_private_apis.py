@@ -1,4 +1,4 @@
-"""Private APIs that one module each depends on: these tests fail when a new release changes them."""
+"""Private APIs that a module depends on: these tests fail when a new release changes them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import zstandard
+from pyiceberg.exceptions import ValidationError
 from pyiceberg.schema import Schema, index_by_id
+from pyiceberg.table import CommitTableResponse
+from pyiceberg.table.metadata import TableMetadataUtil, TableMetadataWrapper
 from pyiceberg.table.name_mapping import MappedField, NameMapping
 from pyiceberg.types import IntegerType, ListType, NestedField, StructType
 
+from floeplan.format4 import TableMetadataV4
 from floeplan.parquet.pages import zstd
 from floeplan.schemas import fields_by_id, mapped_field_ids
 from floeplan.tasks.worker import reusable
@@ -34,6 +38,13 @@ def test_a_name_mapping_has_its_fields_by_full_name() -> None:
     mapping = NameMapping([MappedField(names=["a", "b"], field_id=1, fields=[inner]), MappedField(names=["c"])])
     found = mapped_field_ids(mapping, "file")
     assert found == {"a": 1, "b": 1, "a.x": 4, "a.y": 4, "b.x": 4, "b.y": 4}, "see floeplan/schemas.py"
+
+
+def test_pyiceberg_takes_format_4_only_from_floeplan() -> None:
+    for model, field in ((TableMetadataWrapper, "root"), (CommitTableResponse, "metadata")):
+        assert TableMetadataV4 in model.model_fields[field].annotation.__args__, "see floeplan/format4.py"
+    with pytest.raises(ValidationError):  # once it parses format 4 itself, floeplan/format4.py can go
+        TableMetadataUtil.parse_obj({"format-version": 4})
 
 
 def test_the_cffi_binding_of_zstandard_compresses_external_matches() -> None:

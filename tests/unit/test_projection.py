@@ -1,4 +1,4 @@
-"""Rows of old files in the shape of today's table."""
+"""Rows of old files projected to the current schema."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pruning one file: what goes, what stays, what is proven, and what the answer says about itself."""
+"""Pruning one file: what is dropped, kept and proven, and the result document."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def written(table: pa.Table, **options: object) -> bytes:
 
 
 def numbers() -> pa.Table:
-    """``id`` ascending; ``key`` the same numbers in another order; ``v`` null in the last quarter; ``f`` with NaN."""
+    """``id`` ascending; ``key`` the same numbers shuffled; ``v`` null in the last quarter; ``f`` with NaN."""
     ids = np.arange(ROWS)
     f = np.where(ids == 333, np.nan, ids / 10)
     return pa.table(
@@ -59,7 +59,7 @@ def prune(where: str, file: bytes = FILE, **options: bool) -> PruneResult:
     return PruneRequest(file).with_predicate(where).with_options(PruneOptions(**options)).prune()
 
 
-def test_row_groups_go_by_statistics_and_pages_by_the_page_index() -> None:
+def test_row_groups_are_dropped_by_statistics_and_pages_by_the_page_index() -> None:
     result = prune("id = 610")
     assert result.row_groups == (2,)
     assert result.file_selection.to_pairs() == [[600, 50]]
@@ -140,13 +140,13 @@ def test_a_bloom_filter_never_answers_a_negation() -> None:
 
 
 class Filters:
-    """A provider that knows the filters of one row group: empty ones, which contain nothing."""
+    """A provider with empty filters for one row group."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[int, int]] = []
+        self.requested: list[tuple[int, int]] = []
 
     def bloom_filters_batch(self, requests: Sequence[tuple[int, int]]) -> Mapping[tuple[int, int], SplitBlockFilter]:
-        self.asked += requests
+        self.requested += requests
         empty = SplitBlockFilter(np.zeros((1, 8), dtype=np.uint32))
         return {key: empty for key in requests if key[0] == 1}
 
@@ -159,11 +159,11 @@ class AwaitedFilters(Filters):
         return Filters.bloom_filters_batch(self, requests)
 
 
-def test_a_provider_is_asked_once_about_the_open_row_groups_only() -> None:
+def test_a_provider_is_called_once_for_undecided_row_groups() -> None:
     provider = Filters()
     request = PruneRequest(FILE).with_predicate("s = 'name-0300' AND key = 300").enable_bloom_filter(provider=provider)
     assert request.prune().row_groups == ()
-    assert {group for group, _ in provider.asked} == {1}
+    assert {group for group, _ in provider.requested} == {1}
 
 
 def test_an_asynchronous_provider_is_awaited() -> None:
@@ -200,7 +200,7 @@ def test_a_footer_alone_is_enough_for_row_groups() -> None:
     assert (result.row_groups, result.rows_selected, result.bytes_read) == ((2,), 250, 0)
 
 
-def test_the_result_says_what_could_not_be_used() -> None:
+def test_the_result_lists_what_could_not_be_used() -> None:
     bare = written(numbers(), write_page_index=False, write_statistics=["id"])
     notes = prune("id = 610 AND s = 'name-0610'", bare).notes
     assert "column s: no statistics" in notes
@@ -280,7 +280,7 @@ def test_a_column_that_is_missing_but_has_a_default_is_not_taken_for_null() -> N
     assert Pruner("new IS NULL", schema).prune(FILE).rows_selected == ROWS
 
 
-def test_a_column_that_is_there_in_another_form_is_not_taken_for_null() -> None:
+def test_a_column_of_another_type_is_not_taken_for_null() -> None:
     file = written(pa.table({"id": [[i] for i in range(10)], "s": [{"x": i} for i in range(10)]}))
     schema = Schema(NestedField(70, "id", LongType()), NestedField(71, "s", LongType()))
     assert Pruner("id = 3 AND s = 3", schema).prune(file).rows_selected == 10
@@ -307,7 +307,7 @@ def test_an_empty_file_has_nothing_to_keep() -> None:
     assert (result.rows_total, result.row_groups, result.rows_selected) == (0, (), 0)
 
 
-def test_small_page_indexes_travel_with_the_bloom_filters() -> None:
+def test_small_page_indexes_are_fetched_with_the_bloom_filters() -> None:
     """A key that is sorted and has a bloom filter: the tail, then filters and page indexes together."""
     table = pa.table({"id": np.arange(60_000), "pad": [f"{i:040d}" for i in range(60_000)]})
     layout = {"row_group_size": 20_000, "max_rows_per_page": 10, "write_batch_size": 10, "compression": "none"}

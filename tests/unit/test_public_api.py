@@ -15,7 +15,7 @@ EXPECTED = Path(__file__).with_name("public_api.txt")
 
 
 def test_the_public_api_is_the_one_checked_in() -> None:
-    assert snapshot() == EXPECTED.read_text(), "if the change is meant, run `make api-snapshot` and commit the result"
+    assert snapshot() == EXPECTED.read_text(), "if intended, run `make api-snapshot` and commit the result"
 
 
 def test_everything_exported_is_there_once() -> None:

@@ -48,7 +48,7 @@ def test_secrets_of_messages_are_masked(text: str, shown: str) -> None:
     assert redacted(text) == shown
 
 
-def test_a_short_secret_is_one_only_where_it_stands_alone() -> None:
+def test_a_short_secret_is_masked_only_as_a_whole_word() -> None:
     redact.remember({"s3.access-key-id": "test", "s3.secret-access-key": "minioadmin"})
     assert without_secrets("/tmp/pytest-1/test_a/latest.parquet") == "/tmp/pytest-1/test_a/latest.parquet"
     assert without_secrets("user test, 'test', k=test") == "user ***, '***', k=***"
@@ -67,14 +67,14 @@ def test_documents_lose_known_secrets_only() -> None:
     document = {
         "partition": {"token": "eu"},
         "path": f"s3://lake/{KEY}/x",
-        "told": ("hunter2-p@ss",),
+        "nested": ("hunter2-p@ss",),
         "n": 1234,
         "b": True,
     }
     assert json.loads(document_text(document)) == {
         "partition": {"token": "eu"},
         "path": "s3://lake/***/x",
-        "told": ["***"],
+        "nested": ["***"],
         "n": 1234,
         "b": True,
     }
@@ -99,8 +99,8 @@ def test_errors_hold_no_secret() -> None:
 
 
 @pytest.fixture
-def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Runs a command on the table ``db.t_<token>`` of a catalog with secrets; all that is shown or stored of it."""
+def run_cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Runs a command on the table ``db.t_<token>`` of a catalog with secrets; returns all output and stored files."""
     reports = tmp_path / "reports"
     monkeypatch.setenv("FLOEPLAN_REPORTS", str(reports))
     table = two_spec_table(tmp_path, f"db.t_{TOKEN}")
@@ -120,7 +120,7 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     return run
 
 
-def assert_silent(text: str) -> None:
+def assert_no_secret(text: str) -> None:
     for secret in (TOKEN, KEY):
         assert secret not in text
 
@@ -145,8 +145,8 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_no_command_shows_or_stores_a_secret(told: Callable[..., str], tmp_path: Path, name: str) -> None:
-    """On a table that is named like one, as text and as JSON, and when the table is not there."""
+def test_no_command_shows_or_stores_a_secret(run_cli: Callable[..., str], tmp_path: Path, name: str) -> None:
+    """On a table whose name contains one, as text and as JSON, and when the table does not exist."""
     rows = tmp_path / f"rows-{TOKEN}.parquet"
     pq.write_table(events(290, 310), rows)
     site = tmp_path / "site"
@@ -154,28 +154,28 @@ def test_no_command_shows_or_stores_a_secret(told: Callable[..., str], tmp_path:
         present, missing = (
             COMMANDS[name].format(table=f"db.{which}_{TOKEN}", rows=rows, site=site).split() for which in ("t", "none")
         )
-        assert_silent(told(*present, *form))
-        absent = told(*missing, *form, code=2)
-        assert_silent(absent)
+        assert_no_secret(run_cli(*present, *form))
+        absent = run_cli(*missing, *form, code=2)
+        assert_no_secret(absent)
         assert "db.none_***" in absent
     for written in (path for path in site.rglob("*") if path.suffix in (".html", ".js", ".json")):
-        assert_silent(written.read_text())
+        assert_no_secret(written.read_text())
 
 
 @pytest.mark.parametrize("form", [[], ["--json"]])
-def test_sql_doctor_and_advice_show_no_secret(told: Callable[..., str], tmp_path: Path, form: list[str]) -> None:
+def test_sql_doctor_and_advice_show_no_secret(run_cli: Callable[..., str], tmp_path: Path, form: list[str]) -> None:
     table = f"db.`t_{TOKEN}`"
-    assert_silent(told("sql", f"DELETE FROM {table} WHERE region = '{KEY}' OR id = 1", *form))
-    assert_silent(told("sql", f"DELETE FROM {table} WHERE volt = '{KEY}'", *form, code=2))
-    assert_silent(told("sql", f"DELETE FRM {table} WHERE region = '{KEY}'", *form, code=2))
-    assert_silent(told("scan", f"db.t_{TOKEN}", "--where", f"region = '{KEY}'", *form))
-    assert_silent(told("advise", f"db.t_{TOKEN}", "--reports", str(tmp_path / "reports"), *form))
-    assert_silent(told("doctor", f"db.t_{TOKEN}", *form))
+    assert_no_secret(run_cli("sql", f"DELETE FROM {table} WHERE region = '{KEY}' OR id = 1", *form))
+    assert_no_secret(run_cli("sql", f"DELETE FROM {table} WHERE volt = '{KEY}'", *form, code=2))
+    assert_no_secret(run_cli("sql", f"DELETE FRM {table} WHERE region = '{KEY}'", *form, code=2))
+    assert_no_secret(run_cli("scan", f"db.t_{TOKEN}", "--where", f"region = '{KEY}'", *form))
+    assert_no_secret(run_cli("advise", f"db.t_{TOKEN}", "--reports", str(tmp_path / "reports"), *form))
+    assert_no_secret(run_cli("doctor", f"db.t_{TOKEN}", *form))
 
 
 @pytest.mark.parametrize("form", [[], ["--json"]])
-def test_the_traceback_of_an_error_nobody_foresaw_shows_no_secret(
-    told: Callable[..., str], monkeypatch: pytest.MonkeyPatch, form: list[str]
+def test_the_traceback_of_an_unexpected_error_shows_no_secret(
+    run_cli: Callable[..., str], monkeypatch: pytest.MonkeyPatch, form: list[str]
 ) -> None:
     def fail(*_: object, **__: object) -> None:
         try:
@@ -183,9 +183,9 @@ def test_the_traceback_of_an_error_nobody_foresaw_shows_no_secret(
         except OSError as error:
             raise RuntimeError(f"https://h/?token={TOKEN}&password={PASSWORD}") from error
 
-    monkeypatch.setattr("floeplan.cli.commands.plan.plan_scan", fail)
-    text = told("plan", f"db.t_{TOKEN}", *form, code=1)
-    assert_silent(text)
+    monkeypatch.setattr("floeplan.scan.plan.plan_scan", fail)
+    text = run_cli("plan", f"db.t_{TOKEN}", *form, code=1)
+    assert_no_secret(text)
     assert PASSWORD not in text
     assert "Traceback" in text
     assert "RuntimeError" in text

@@ -1,4 +1,4 @@
-"""Which checks a command makes: the table of Iceberg's Spark commands, and that files to be removed are there."""
+"""The checks of each command, as in Iceberg's Spark commands, and that removed files exist."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ OVERWRITE = REWRITE | DELTA | {Check.REFERENCED_FILES_EXIST}
         ("replace_partitions", "copy-on-write", OVERWRITE | {Check.NO_NEW_DELETES, Check.NO_REMOVED_DATA}),
     ],
 )
-def test_serializable_adds_that_no_matching_data_came(command: Command, mode: Mode, checks: set[Check]) -> None:
+def test_serializable_adds_the_check_for_new_matching_data(command: Command, mode: Mode, checks: set[Check]) -> None:
     assert required_checks(command, mode, SNAPSHOT) == checks
     assert required_checks(command, mode, SERIALIZABLE) == checks | {Check.NO_NEW_DATA}
     assert required_checks(command, mode) == checks | {Check.NO_NEW_DATA}
 
 
 @pytest.mark.parametrize("isolation", [None, SNAPSHOT, SERIALIZABLE])
-def test_appends_and_rewrites_know_no_isolation(isolation: IsolationLevel | None) -> None:
+def test_appends_and_rewrites_ignore_isolation(isolation: IsolationLevel | None) -> None:
     assert required_checks("append", isolation=isolation) == set()
     assert required_checks("rewrite", isolation=isolation) == REWRITE
 
 
-def test_an_overwrite_without_isolation_looks_at_no_rows_of_others() -> None:
+def test_an_overwrite_without_isolation_ignores_concurrent_rows() -> None:
     assert required_checks("overwrite", isolation=None) == OVERWRITE

@@ -1,4 +1,4 @@
-"""`floeplan rewrite --dry-run` as scripts see it: JSON keys, exit codes, one line an error."""
+"""`floeplan rewrite --dry-run` as scripts see it: JSON keys, exit codes, one-line errors."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_the_plan_is_drawn_per_spec_and_partition(run: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "says"),
+    ("arguments", "code", "message"),
     [
         (("--option", "min-input=3"), 2, "unknown rewrite option 'min-input'"),
         (("--option", "rewrite-all"), 2, "write name=value"),
@@ -71,8 +71,10 @@ def test_the_plan_is_drawn_per_spec_and_partition(run: Any) -> None:
         (("--strict", "--partition-filter", "id > 5", "--option", "rewrite-all=true"), 4, "spec 1 (id > 5: no"),
     ],
 )
-def test_failures_are_one_line_with_their_exit_code(run: Any, arguments: tuple[str, ...], code: int, says: str) -> None:
+def test_failures_are_one_line_with_their_exit_code(
+    run: Any, arguments: tuple[str, ...], code: int, message: str
+) -> None:
     found, out, err = run(*arguments)
     assert (found, out) == (code, "")
-    assert says in err
+    assert message in err
     assert err.count("\n") == 1

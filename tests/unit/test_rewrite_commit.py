@@ -1,4 +1,4 @@
-"""Rewrites committed in this process: rows stay, age stays, deletes of others are carried over, failures stay small."""
+"""Local rewrites: rows and sequence numbers are kept, concurrent deletes are remapped, failures stay local."""
 
 from __future__ import annotations
 
@@ -74,12 +74,12 @@ def local(path: str) -> Path:
     return Path(found)
 
 
-def rewrite(table: Table, **asked: Any) -> RewriteResult:
-    return fp.rewrite_data_files(table, **asked)
+def rewrite(table: Table, **arguments: Any) -> RewriteResult:
+    return fp.rewrite_data_files(table, **arguments)
 
 
 def at_step(step: str, do: Callable[[], object], times: int = 1) -> CommitOptions:
-    """Something that happens when a commit has come to a step, the first times it does."""
+    """Run ``do`` when a commit reaches a step, at most ``times`` times."""
     left = [times]
 
     def on_step(name: str) -> None:
@@ -112,7 +112,7 @@ def test_small_files_become_one_and_a_second_run_does_nothing(tmp_path: Path) ->
     assert table.current_snapshot() == snapshot
 
 
-def test_files_can_take_the_age_of_the_commit(tmp_path: Path) -> None:
+def test_files_can_take_the_sequence_number_of_the_commit(tmp_path: Path) -> None:
     table = six_files(tmp_path)
     rewrite(table, options={"use-starting-sequence-number": "false"})
     snapshot = table.current_snapshot()
@@ -134,7 +134,7 @@ def test_deletes_are_applied_and_leave_the_table(tmp_path: Path, version: str) -
     assert summary["total-delete-files"] == "0"
 
 
-def test_a_catalog_that_is_gone_at_the_commit_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_catalog_at_the_commit_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = six_files(tmp_path)
     before = data_files(tmp_path)
 
@@ -171,7 +171,7 @@ def test_a_delete_that_still_applies_stays(tmp_path: Path) -> None:
         ("3", "file", "stitch", "refreshed"),
     ],
 )
-def test_rows_deleted_meanwhile_stay_deleted(
+def test_concurrently_deleted_rows_stay_deleted(
     tmp_path: Path, version: str, granularity: str, strategy: str, step: str
 ) -> None:
     table = six_files(tmp_path, **{"format-version": version, "write.delete.granularity": granularity})
@@ -188,7 +188,7 @@ def test_rows_deleted_meanwhile_stay_deleted(
     assert live_files(table) <= data_files(tmp_path)
 
 
-def test_a_file_removed_meanwhile_fails_its_group_alone(tmp_path: Path) -> None:
+def test_a_concurrently_removed_file_fails_only_its_group(tmp_path: Path) -> None:
     table = in_regions(tmp_path)
     other = table.catalog.load_table(table.name())
     commit = at_step("before-commit", lambda: fp.delete(other, "region = 'eu' AND id < 100", mode="copy-on-write"))
@@ -200,7 +200,7 @@ def test_a_file_removed_meanwhile_fails_its_group_alone(tmp_path: Path) -> None:
     assert live_files(table) <= data_files(tmp_path)
 
 
-def test_an_append_meanwhile_is_no_matter(tmp_path: Path) -> None:
+def test_a_concurrent_append_is_no_conflict(tmp_path: Path) -> None:
     table = six_files(tmp_path)
     other = table.catalog.load_table(table.name())
     result = rewrite(table, commit=at_step("before-commit", lambda: other.append(events(600, 700))))
@@ -215,7 +215,7 @@ def test_another_rewrite_of_the_same_files_wins_and_nothing_is_doubled(tmp_path:
         rewrite(table, commit=at_step("before-commit", lambda: rewrite(other)))
     assert rows(table).num_rows == 600
     assert len(fp.plan_scan(table).files) == 1
-    assert len(data_files(tmp_path)) == 7, "what was written for the loser is removed"
+    assert len(data_files(tmp_path)) == 7, "files written by the losing rewrite are removed"
 
 
 def test_partial_progress_commits_portions(tmp_path: Path) -> None:
@@ -246,7 +246,7 @@ def test_partial_progress_removes_deletes_with_the_last_group_they_apply_to(tmp_
     assert rows(table).equals(before)
 
 
-def test_a_run_that_was_cut_short_is_taken_up_by_the_next(tmp_path: Path) -> None:
+def test_an_interrupted_run_is_resumed_by_the_next(tmp_path: Path) -> None:
     table = in_regions(tmp_path)
     options = {"min-input-files": "2", "partial-progress.enabled": "true", "partial-progress.max-commits": "3"}
     calls: list[str] = []
@@ -254,7 +254,7 @@ def test_a_run_that_was_cut_short_is_taken_up_by_the_next(tmp_path: Path) -> Non
     def crash(step: str) -> None:
         calls.append(step)
         if calls.count("refreshed") == 2:
-            raise MemoryError("the machine is gone")
+            raise MemoryError("simulated crash")
 
     before = rows(table)
     with pytest.raises(MemoryError):
@@ -270,53 +270,53 @@ def test_a_run_that_was_cut_short_is_taken_up_by_the_next(tmp_path: Path) -> Non
 PORTIONS = {**ALL, "partial-progress.enabled": "true", "partial-progress.max-commits": "3"}
 
 
-def cut_short(table: Table, commits: int, **asked: Any) -> None:
-    """A run that dies after so many of three commits."""
+def interrupted_run(table: Table, commits: int, **arguments: Any) -> None:
+    """A run that crashes after ``commits`` of three commits."""
     calls: list[str] = []
 
     def crash(step: str) -> None:
         calls.append(step)
         if calls.count("refreshed") > commits:
-            raise MemoryError("the machine is gone")
+            raise MemoryError("simulated crash")
 
     with pytest.raises(MemoryError):
-        rewrite(table, options=PORTIONS, commit=CommitOptions(on_step=crash), **asked)
+        rewrite(table, options=PORTIONS, commit=CommitOptions(on_step=crash), **arguments)
 
 
 @pytest.mark.parametrize("commits", [1, 2])
-def test_rewriting_everything_is_taken_up_where_it_was_cut_short(tmp_path: Path, commits: int) -> None:
+def test_rewriting_everything_is_resumed_where_it_was_interrupted(tmp_path: Path, commits: int) -> None:
     table = in_regions(tmp_path)
     before, old = rows(table), live_files(table)
-    cut_short(table, commits)
+    interrupted_run(table, commits)
     made = live_files(table) - old
     assert len(made) == commits
     fp.append(table, events(300, 330))
     result = rewrite(table, options=ALL)
     assert result.planning.plan.skipped == {"already-rewritten": commits}
     assert result.files_rewritten == 2 * (3 - commits) + 3
-    assert made < live_files(table), "nothing that was done is done again"
+    assert made < live_files(table), "rewritten files are not rewritten again"
     assert rows(table).slice(0, 300).equals(before)
     left = len(live_files(table))
-    assert rewrite(table, options=ALL).files_rewritten == left, "a new run begins anew"
+    assert rewrite(table, options=ALL).files_rewritten == left, "a new run starts from scratch"
 
 
-@pytest.mark.parametrize("asked", [{"strategy": "sort", "by": ("id desc",)}, {"where": "id < 200"}])
-def test_something_else_that_is_asked_for_is_another_run(tmp_path: Path, asked: dict[str, Any]) -> None:
+@pytest.mark.parametrize("arguments", [{"strategy": "sort", "by": ("id desc",)}, {"where": "id < 200"}])
+def test_different_options_are_a_new_run(tmp_path: Path, arguments: dict[str, Any]) -> None:
     table = in_regions(tmp_path)
-    cut_short(table, 1)
-    assert "already-rewritten" not in rewrite(table, options=ALL, **asked).planning.plan.skipped
+    interrupted_run(table, 1)
+    assert "already-rewritten" not in rewrite(table, options=ALL, **arguments).planning.plan.skipped
 
 
-def test_deletes_from_files_that_are_done_are_a_reason_again(tmp_path: Path) -> None:
+def test_new_deletes_from_rewritten_files_are_a_reason_again(tmp_path: Path) -> None:
     table = in_regions(tmp_path)
-    cut_short(table, 2)
+    interrupted_run(table, 2)
     fp.delete(table, "id % 2 = 0", mode="merge-on-read")
     assert rewrite(table, options=ALL).planning.plan.skipped == {}
     assert not any(file.deletes for file in fp.plan_scan(table.refresh()).files)
     assert ids(table) == set(range(1, 300, 2))
 
 
-def test_a_group_that_cannot_be_read_fails_alone(tmp_path: Path) -> None:
+def test_an_unreadable_group_fails_alone(tmp_path: Path) -> None:
     table = in_regions(tmp_path)
     (broken, *_) = [file.path for file in fp.plan_scan(table).files if file.partition == {"region": "us"}]
     whole = local(broken).read_bytes()
@@ -339,7 +339,7 @@ def test_when_all_groups_fail_the_error_is_raised_and_nothing_is_left(tmp_path: 
     assert data_files(tmp_path) == before
 
 
-def test_an_interrupt_says_what_was_committed_and_leaves_no_files(tmp_path: Path) -> None:
+def test_an_interrupt_reports_what_was_committed_and_leaves_no_files(tmp_path: Path) -> None:
     table = in_regions(tmp_path)
     before = rows(table)
 
@@ -358,7 +358,7 @@ def test_an_interrupt_says_what_was_committed_and_leaves_no_files(tmp_path: Path
 
 @contextmanager
 def on_interrupt(handler: Any) -> Iterator[None]:
-    """Whatever the process does with Ctrl-C: a test run in the background ignores it."""
+    """Install a SIGINT handler: a test run in the background ignores the signal."""
     before = signal.signal(signal.SIGINT, handler)
     try:
         yield
@@ -404,7 +404,7 @@ def test_a_branch_is_rewritten_and_main_stays(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("spec", [0, 1, "current"])
-def test_files_move_to_the_spec_that_is_asked_for(tmp_path: Path, spec: int | str) -> None:
+def test_files_move_to_the_requested_spec(tmp_path: Path, spec: int | str) -> None:
     table = two_spec_table(tmp_path)
     before = rows(table)
     result = rewrite(table, spec=spec, options=ALL)

@@ -1,4 +1,4 @@
-"""Positions of deleted rows carried from old files to new ones: right for every row."""
+"""Remapping of deleted positions from old files to new ones, for every row."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.unit
 
 
 def many_runs(runs: int, rows: int) -> PositionMap:
-    """Two old files of equal length, cut into runs by deleted rows, whose runs are shuffled over three new files."""
+    """Two old files of equal length, split into runs by deleted rows, with the runs shuffled over three new files."""
     rng = np.random.default_rng(11)
     size = rows // runs
     builder = PositionMapBuilder(["a", "b"])
@@ -29,7 +29,7 @@ def many_runs(runs: int, rows: int) -> PositionMap:
     return builder.finish()
 
 
-def test_a_map_that_was_sent_says_the_same_and_is_small() -> None:
+def test_a_pickled_map_is_equal_and_small() -> None:
     moved = many_runs(2000, 20_000)
     sent = pickle.dumps(moved)
     assert len(sent) < moved.count.nbytes
@@ -42,8 +42,8 @@ def test_a_map_that_was_sent_says_the_same_and_is_small() -> None:
 
 
 @pytest.mark.parametrize(("length", "most"), [(1, 4), (2, 2.5), (100, 0.06)])
-def test_what_is_kept_of_written_rows_is_never_more_than_their_numbers(length: int, most: float) -> None:
-    """Of 100,000 rows in shuffled runs of some length, so many bytes a row."""
+def test_the_map_is_never_larger_than_the_row_numbers(length: int, most: float) -> None:
+    """Bytes per row for 100,000 rows in shuffled runs of some length."""
     runs = np.random.default_rng(5).permutation(100_000 // length)
     numbers = (runs[:, None] * length + np.arange(length)).ravel()
     starts, counts = runs_of(numbers)
@@ -66,7 +66,7 @@ def test_every_row_is_found_and_deleted_ones_are_not() -> None:
     assert {target for target, _ in seen} == {"x", "y", "z"}
 
 
-def test_a_million_deletes_go_through_ten_thousand_runs() -> None:
+def test_a_million_deletes_over_ten_thousand_runs() -> None:
     moved = many_runs(10_000, 20_000_000)
     positions = np.sort(np.random.default_rng(3).choice(10_000_000, 500_000, replace=False))
     found = [moved.remap(path, positions) for path in ("a", "b")]

@@ -1,14 +1,17 @@
-"""Equality deletes around a rewrite: spent ones go, newer ones go on applying, to the same rows."""
+"""Equality deletes and rewrites: applied deletes are removed, newer ones still apply to the same rows."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyiceberg.table import Table
 
 import floeplan as fp
 from floeplan.errors import CommitConflictError
+from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.transaction.catalog_commit import CommitOptions
 from floeplan.transaction.change import SnapshotChange
 from floeplan.transaction.commit import commit_change
@@ -21,7 +24,7 @@ OLD, NEW = 0, 1
 
 
 def made(folder: Path) -> Table:
-    """Ids 0–39 in four files without partition, then 100–104 and 105–109 of part a, 110–114 of part b."""
+    """Ids 0–39 in four unpartitioned files, then 100–104 and 105–109 of part a, 110–114 of part b."""
     table = evolved_table(open_catalog(folder))
     for rows in (rows_of(100, 105, "a"), rows_of(105, 110, "a"), rows_of(110, 115, "b")):
         table = commit_change(table, append(table, rows)).table
@@ -37,8 +40,8 @@ def ids(table: Table) -> set[int]:
 EVERYTHING = set(range(40)) | set(range(100, 115))
 
 
-def meanwhile(table: Table, change: SnapshotChange, step: str) -> CommitOptions:
-    """Commits a change when the rewrite has come to a step."""
+def concurrently(table: Table, change: SnapshotChange, step: str) -> CommitOptions:
+    """Commits a change when the rewrite reaches a step."""
     waiting = [change]
 
     def on_step(name: str) -> None:
@@ -50,55 +53,53 @@ def meanwhile(table: Table, change: SnapshotChange, step: str) -> CommitOptions:
 
 @pytest.mark.parametrize("step", ["refreshed", "before-commit"])
 @pytest.mark.parametrize("spec", ["keep", "current", 0])
-def test_a_newer_delete_for_the_whole_table_meets_the_rows_wherever_they_went(
-    tmp_path: Path, spec: str | int, step: str
-) -> None:
+def test_a_newer_global_delete_applies_to_moved_rows(tmp_path: Path, spec: str | int, step: str) -> None:
     table = made(tmp_path)
     change = equality_delete(table, [3, 15, 101, 112], OLD)
-    done = fp.rewrite_data_files(table, spec=spec, options=ALL, commit=meanwhile(table, change, step))
+    done = fp.rewrite_data_files(table, spec=spec, options=ALL, commit=concurrently(table, change, step))
     assert (done.groups_failed, done.files_rewritten) == (0, 7)
     assert ids(table) == EVERYTHING - {3, 15, 101, 112}
 
 
 @pytest.mark.parametrize("step", ["refreshed", "before-commit"])
-def test_a_newer_delete_of_a_partition_meets_rows_that_stay_in_it(tmp_path: Path, step: str) -> None:
+def test_a_newer_partition_delete_applies_to_rows_that_stay(tmp_path: Path, step: str) -> None:
     table = made(tmp_path)
     change = equality_delete(table, [3, 101, 112], NEW, "a")
-    done = fp.rewrite_data_files(table, options=ALL, commit=meanwhile(table, change, step))
+    done = fp.rewrite_data_files(table, options=ALL, commit=concurrently(table, change, step))
     assert (done.groups_failed, done.files_rewritten) == (0, 7)
     assert ids(table) == EVERYTHING - {101}, "3 is in no partition, 112 in another"
 
 
 @pytest.mark.parametrize("step", ["refreshed", "before-commit"])
-def test_rows_do_not_come_to_a_partition_where_a_newer_delete_would_meet_them(tmp_path: Path, step: str) -> None:
+def test_rows_do_not_move_into_a_partition_with_a_newer_delete(tmp_path: Path, step: str) -> None:
     table = made(tmp_path)
     change = equality_delete(table, [3, 101], NEW, "a")
-    done = fp.rewrite_data_files(table, spec="current", options=ALL, commit=meanwhile(table, change, step))
+    done = fp.rewrite_data_files(table, spec="current", options=ALL, commit=concurrently(table, change, step))
     assert ids(table) == EVERYTHING - {101}
     assert done.groups_failed
-    assert done.files_rewritten, "part b is rewritten all the same"
+    assert done.files_rewritten, "part b is rewritten"
 
 
 @pytest.mark.parametrize("step", ["refreshed", "before-commit"])
-def test_rows_do_not_leave_a_partition_where_a_newer_delete_meets_them(tmp_path: Path, step: str) -> None:
+def test_rows_do_not_leave_a_partition_with_a_newer_delete(tmp_path: Path, step: str) -> None:
     table = made(tmp_path)
     change = equality_delete(table, [101], NEW, "a")
     with pytest.raises(CommitConflictError, match="cannot be carried over"):
-        fp.rewrite_data_files(table, spec=OLD, options=ALL, commit=meanwhile(table, change, step))
+        fp.rewrite_data_files(table, spec=OLD, options=ALL, commit=concurrently(table, change, step))
     assert ids(table) == EVERYTHING - {101}
     assert len(fp.plan_scan(table).files) == 7
 
 
-def test_files_of_the_commit_s_own_age_would_escape_newer_deletes(tmp_path: Path) -> None:
+def test_files_with_a_new_sequence_number_would_escape_newer_deletes(tmp_path: Path) -> None:
     table = made(tmp_path)
     change = equality_delete(table, [3, 101], OLD)
     options = {**ALL, "use-starting-sequence-number": "false"}
     with pytest.raises(CommitConflictError, match="cannot be carried over"):
-        fp.rewrite_data_files(table, options=options, commit=meanwhile(table, change, "before-commit"))
+        fp.rewrite_data_files(table, options=options, commit=concurrently(table, change, "before-commit"))
     assert ids(table) == EVERYTHING - {3, 101}
 
 
-def test_a_delete_for_the_whole_table_goes_with_the_last_file_it_meets(tmp_path: Path) -> None:
+def test_a_global_delete_is_removed_with_the_last_file_it_applies_to(tmp_path: Path) -> None:
     table = made(tmp_path)
     table = commit_change(table, equality_delete(table, [3, 101], OLD)).table
     part = fp.rewrite_data_files(table, where="id < 100", options=ALL)
@@ -117,3 +118,22 @@ def test_files_without_a_live_row_leave_nothing_behind(tmp_path: Path) -> None:
     assert (done.files_rewritten, done.files_added, done.delete_files_removed) == (7, 0, 1)
     assert ids(table) == set()
     assert table.scan().to_arrow().num_rows == 0
+
+
+def test_files_whose_deletes_cannot_be_read_are_not_planned(tmp_path: Path) -> None:
+    """Neither by the dry run nor by the run: their rows cannot be rewritten without the delete."""
+    table = made(tmp_path)
+    change = equality_delete(table, [101], NEW, "a")
+    entries = change.added_deletes
+    assert entries is not None
+    at = entries.table.schema.get_field_index("file_format")
+    avro = entries.table.set_column(at, "file_format", pa.array(["AVRO"], pa.large_string()))
+    table = commit_change(table, replace(change, added_deletes=EntriesTable(avro, entries.partition_types))).table
+    planned = fp.RewriteDataFilesPlanner(table, fp.RewriteOptions(rewrite_all=True)).plan_with_stats()
+    assert planned.plan.skipped == {"unreadable-deletes": 2}
+    assert [w.message for w in planned.warnings if w.kind == "unreadable"] == [
+        "2 files skipped: a delete file that is not Parquet, or is encrypted, applies to them"
+    ]
+    done = fp.rewrite_data_files(table, options=ALL)
+    assert (done.groups_failed, done.files_rewritten) == (0, 5)
+    assert done.planning.plan.skipped == planned.plan.skipped

@@ -1,4 +1,4 @@
-"""A filter over the partitions of all specs: each spec by its own projection, doubt includes and is counted."""
+"""A partition filter over all specs: each spec has its own projection; undecided partitions are kept and counted."""
 
 from __future__ import annotations
 
@@ -71,12 +71,12 @@ def key(spec_id: int, *values: Any) -> PartitionKey:
 
 @dataclass(frozen=True)
 class CountingEvaluator(SpecEvaluator):
-    """Notes which partitions it is asked about."""
+    """Records the partitions it evaluates."""
 
-    asked: list[PartitionKey] = field(default_factory=list)
+    evaluated: list[PartitionKey] = field(default_factory=list)
 
     def keep(self, keys: Any) -> Any:
-        self.asked.extend(keys)
+        self.evaluated.extend(keys)
         return SpecEvaluator.keep(self, keys)
 
 
@@ -124,7 +124,7 @@ def test_multi_spec_unevaluable_spec_fail_open() -> None:
     found = bind("region = 'eu'", BY_REGION, UNKNOWN)
     assert found.unevaluable_specs == (3,)
     assert found.matches(key(3, "E000"))
-    assert not found.matches(key(1, "us")), "one spec that cannot be evaluated takes no other with it"
+    assert not found.matches(key(1, "us")), "one spec that cannot be evaluated does not affect others"
     assert found.is_fail_open(key(3, "E000"))
     assert not found.is_fail_open(key(1, "us"))
 
@@ -145,7 +145,7 @@ def test_multi_spec_memoization() -> None:
     for _ in range(3):
         assert found.matches_all([key(1, "eu"), key(1, "us"), key(1, "eu")]).tolist() == [True, False, True]
         assert found.matches(key(1, "eu"))
-    assert counting.asked == [key(1, "eu"), key(1, "us")]
+    assert counting.evaluated == [key(1, "eu"), key(1, "us")]
 
 
 def test_multi_spec_stats_counting() -> None:
@@ -170,11 +170,11 @@ def test_an_invalid_predicate_is_a_hard_error(predicate: str, error: type[Except
         bind(predicate, BY_REGION, UNKNOWN)
 
 
-def test_names_match_without_capitals_when_asked() -> None:
+def test_names_match_case_insensitively_on_request() -> None:
     assert bind("REGION = 'eu'", BY_REGION, case_sensitive=False).matches(key(1, "eu"))
 
 
-def test_what_a_lossy_transform_cannot_tell_is_kept() -> None:
+def test_what_a_lossy_transform_cannot_decide_is_kept() -> None:
     found = bind("id > 7", BY_DAY_AND_BUCKET)
     assert found.matches(key(2, DAY, 3))
     assert found.stats == FilterStats(), "an inclusive projection that admits everything is no failure"
@@ -215,7 +215,7 @@ def test_values_of_every_kind_are_compared(column: int, literal: str, match: Any
     assert found.stats == FilterStats()
 
 
-def test_many_partitions_are_judged_in_one_step() -> None:
+def test_many_partitions_are_evaluated_in_one_call() -> None:
     found = bind("id IN (3, 70000)", spec(1, (1000, 1, IDENTITY)))
     kept = found.matches_all([key(1, number) for number in range(100_000)])
     assert np.flatnonzero(kept).tolist() == [3, 70000]

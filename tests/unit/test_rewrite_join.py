@@ -1,4 +1,4 @@
-"""Small files joined: good pages stay to the byte, other columns are written anew, and nothing else differs."""
+"""Joining small files: suitable pages are copied byte for byte, other columns are encoded again."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ PROPERTIES = {"write.parquet.page-row-limit": str(PAGE), "format-version": "2"}
 
 
 def rows(first: int, count: int = ROWS) -> pa.Table:
-    """Rows of which nearly all values differ; every third page is null but for ``id``."""
+    """Rows with mostly distinct values; every third page is null except for ``id``."""
     rng = np.random.default_rng(first)
     ids = np.arange(first, first + count)
     nulls = (ids // PAGE % 3 == 1) | (ids % 7 == 0)
@@ -92,7 +92,7 @@ def table_of(folder: Path, *parts: pa.Table, **properties: str) -> Table:
 
 
 def append(table: Table, part: pa.Table) -> None:
-    """Rows compressed harder than by default, so that pages which are written again are others."""
+    """Rows with a higher compression level than the default, so that re-encoded pages differ."""
     with writable_metadata(table.io), table.transaction() as change:
         change.set_properties({LEVEL: "12"})
     fp.append(table, part)
@@ -113,7 +113,7 @@ def only_file(result: GroupResult) -> Path:
 
 
 def kept(result: GroupResult) -> set[str]:
-    """Columns that are the bytes of the old files, one behind the other."""
+    """Columns whose bytes are the concatenated bytes of the old files."""
     old = [facts_of(Path(local_path(path))) for path in result.removed_data]
     new = facts_of(only_file(result))
     return {
@@ -147,13 +147,13 @@ def test_pages_keep_their_rows_and_bounds(tmp_path: Path) -> None:
             assert fact["rows"][1] == [count for part in parts for count in part["rows"][1]]
 
 
-def test_statistics_are_those_of_rows_written_anew(tmp_path: Path) -> None:
+def test_statistics_equal_those_of_encoded_rows(tmp_path: Path) -> None:
     table = table_of(tmp_path, rows(0), rows(ROWS))
     joined = rewritten(table)
     with table.transaction() as change:
         change.set_properties({LEVEL: "1"})
     written = rewritten(table)
-    assert not kept(written), "a level that is asked for is not that of old pages"
+    assert not kept(written), "a configured level is not that of old pages"
     for name in STATISTICS:
         assert joined.added.array(name).to_pylist() == written.added.array(name).to_pylist(), name
     ours, theirs = (pq.read_metadata(only_file(result)).row_group(0) for result in (joined, written))
@@ -177,7 +177,7 @@ def test_every_row_is_found_through_page_index_and_map(tmp_path: Path) -> None:
         assert ids.take(pa.array(places)).to_pylist() == old
 
 
-def test_a_column_that_is_not_told_in_full_is_written_anew(tmp_path: Path) -> None:
+def test_a_column_without_full_statistics_is_encoded_again(tmp_path: Path) -> None:
     odd = rows(ROWS).set_column(3, SCHEMA.field("d"), pa.array([float("nan"), 1.0] * (ROWS // 2)))
     long = ["x" * 5000 + str(i) for i in range(ROWS)]
     odd = odd.set_column(11, SCHEMA.field("text"), pa.array(long))
@@ -188,7 +188,7 @@ def test_a_column_that_is_not_told_in_full_is_written_anew(tmp_path: Path) -> No
     assert pq.read_table(only_file(result))["text"].to_pylist()[ROWS:] == long
 
 
-def test_columns_that_came_later_or_grew_are_written_anew(tmp_path: Path) -> None:
+def test_added_or_promoted_columns_are_encoded_again(tmp_path: Path) -> None:
     table = table_of(tmp_path, rows(0))
     with table.update_schema() as update:
         update.update_column("n", LongType())
@@ -201,7 +201,7 @@ def test_columns_that_came_later_or_grew_are_written_anew(tmp_path: Path) -> Non
     assert pq.read_table(only_file(result))["n"].to_pylist() == before["n"].to_pylist()
 
 
-def test_pages_of_another_codec_or_too_small_are_written_anew(tmp_path: Path) -> None:
+def test_pages_of_another_codec_or_small_pages_are_encoded_again(tmp_path: Path) -> None:
     table = table_of(tmp_path, rows(0), rows(ROWS))
     for change in ({"write.parquet.compression-codec": "gzip"}, {"write.parquet.page-row-limit": str(5 * PAGE)}):
         with table.transaction() as transaction:
@@ -218,7 +218,7 @@ def test_pages_are_made_without_deleted_rows(tmp_path: Path, monkeypatch: pytest
     before = fp.plan_scan(table.refresh()).to_arrow().sort_by("id")
     encoded = columns_encoded(monkeypatch)
     result = rewritten(table)
-    assert encoded == ({"point", "tags"} if compiled else set()), "without the kernel all rows are written anew"
+    assert encoded == ({"point", "tags"} if compiled else set()), "without the kernel all rows are encoded again"
     made = pq.read_table(only_file(result)).sort_by("id")
     assert made.to_pylist() == before.to_pylist()
     for source in result.removed_data:
@@ -258,7 +258,7 @@ def test_pages_are_made_without_rows_deleted_by_key(tmp_path: Path, monkeypatch:
     assert set(pq.read_table(only_file(result))["id"].to_pylist()) == set(range(2 * ROWS)) - gone
 
 
-def test_files_without_a_row_that_is_left_are_joined_to_none(tmp_path: Path) -> None:
+def test_files_without_live_rows_produce_no_file(tmp_path: Path) -> None:
     table = table_of(tmp_path, rows(0), rows(ROWS))
     table = commit_change(table, equality_delete(table, list(range(2 * ROWS)), 0)).table
     result = rewritten(table)
@@ -267,7 +267,7 @@ def test_files_without_a_row_that_is_left_are_joined_to_none(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("both", [True, False])
 def test_columns_without_definition_levels_stay_so_only_if_all_are(tmp_path: Path, both: bool) -> None:
-    """Writers leave levels away where rows cannot be null, whatever the table says."""
+    """Writers omit definition levels if a column of the file has no nulls, whatever the table schema says."""
     table = table_of(tmp_path)
     levels = [False, not both]
     for number, nullable in enumerate(levels):
@@ -299,7 +299,7 @@ def test_row_groups_end_at_the_size_the_table_wants(tmp_path: Path) -> None:
     for n in range(2):
         places = [metadata.row_group(n).column(c) for c in range(metadata.num_columns)]
         offsets = [c.dictionary_page_offset or c.data_page_offset for c in places]
-        assert offsets == sorted(offsets), "readers tell a row group by its first column"
+        assert offsets == sorted(offsets), "readers identify a row group by its first column"
 
 
 def test_row_groups_end_before_decoded_columns_are_too_large(tmp_path: Path) -> None:

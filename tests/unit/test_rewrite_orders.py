@@ -1,4 +1,4 @@
-"""What to sort by: texts, the table's own order, and what cannot be meant."""
+"""Sort orders: parsed terms, the table's sort order, and invalid terms."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_terms_name_a_column_a_direction_and_a_place_for_nulls(term: str, expect
         ("name", TypeMismatchError),
     ],
 )
-def test_what_cannot_be_sorted_by_is_refused(term: str, error: type[Exception]) -> None:
+def test_invalid_sort_terms_are_refused(term: str, error: type[Exception]) -> None:
     with pytest.raises(error):
         parsed(term)
 

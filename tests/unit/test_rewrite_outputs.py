@@ -1,4 +1,4 @@
-"""What new files are like: of the size asked for whatever the codec and the deletes, and narrow where clustered."""
+"""Output files have the target size for any codec and deletes, and narrow bounds if clustered."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SIZES = {"target-file-size-bytes": str(TARGET), "min-input-files": "2", "delete-
 
 
 def written(folder: Path, codec: str, rows: int = ROWS, files: int = FILES) -> Table:
-    """Rows in no order of ``id`` nor of ``key``; texts that a codec makes much smaller."""
+    """Rows sorted neither by ``id`` nor by ``key``, with text that compresses well."""
     table = catalog(folder).create_table("db.t", SCHEMA, properties={"write.parquet.compression-codec": codec})
     key = np.random.default_rng(1).permutation(rows)
     for part in np.array_split(np.random.default_rng(2).permutation(rows), files):
@@ -42,7 +42,7 @@ def sizes(table: Table) -> list[int]:
 
 
 @pytest.mark.parametrize("strategy", ["binpack", "sort"])
-def test_files_are_of_the_size_asked_for_when_the_codec_makes_them_smaller(tmp_path: Path, strategy: str) -> None:
+def test_files_have_the_target_size_with_a_stronger_codec(tmp_path: Path, strategy: str) -> None:
     table = written(tmp_path, "uncompressed")
     before = fp.plan_scan(table).to_arrow().sort_by("id")
     with table.transaction() as transaction:
@@ -57,7 +57,7 @@ def test_files_are_of_the_size_asked_for_when_the_codec_makes_them_smaller(tmp_p
     assert fp.rewrite_data_files(table, strategy=strategy, by=by, options=SIZES).snapshot_ids == ()
 
 
-def test_files_are_of_the_size_asked_for_when_most_rows_are_deleted(tmp_path: Path) -> None:
+def test_files_have_the_target_size_when_most_rows_are_deleted(tmp_path: Path) -> None:
     table = written(tmp_path, "uncompressed")
     fp.delete(table, "key % 4 <> 0", mode="merge-on-read")
     done = fp.rewrite_data_files(table, options=SIZES)
@@ -82,7 +82,7 @@ def test_clustering_cuts_the_files_read_by_a_filter_on_two_columns_tenfold(tmp_p
 
 @pytest.mark.parametrize(("strategy", "by"), [("binpack", ()), ("sort", ("id desc",)), ("zorder", ("key", "id"))])
 def test_rows_scattered_over_new_partitions_take_one_run(tmp_path: Path, strategy: str, by: tuple[str, ...]) -> None:
-    """Old partitions say nothing of new ones: each new one has one file, although rows of all files go to each."""
+    """Old and new partitions are unrelated: each new one gets one file, although it has rows of all old files."""
     table = catalog(tmp_path).create_table("db.t", SCHEMA)
     with table.update_spec() as update:
         update.add_field("id", BucketTransform(4), "by_id")
@@ -92,12 +92,12 @@ def test_rows_scattered_over_new_partitions_take_one_run(tmp_path: Path, strateg
         update.remove_field("by_id")
         update.add_identity("key")
     before = fp.plan_scan(table).to_arrow().sort_by("id")
-    asked = {"strategy": strategy, "by": by, "spec": "current", "options": {"min-input-files": "2"}}
-    done = fp.rewrite_data_files(table, **asked)
+    arguments = {"strategy": strategy, "by": by, "spec": "current", "options": {"min-input-files": "2"}}
+    done = fp.rewrite_data_files(table, **arguments)
     assert (done.files_rewritten, done.files_added) == (12, 150), "more partitions than a writer has files open"
     assert fp.plan_scan(table.refresh()).to_arrow().sort_by("id").equals(before)
     assert {file.spec_id for file in fp.plan_scan(table).files} == {table.spec().spec_id}
     if strategy == "sort":
         ids = fp.plan_scan(table, "key = 7").to_arrow()["id"].to_pylist()
         assert ids == sorted(ids, reverse=True)
-    assert fp.rewrite_data_files(table, **asked).snapshot_ids == ()
+    assert fp.rewrite_data_files(table, **arguments).snapshot_ids == ()

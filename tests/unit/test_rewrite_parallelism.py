@@ -1,4 +1,4 @@
-"""Groups that may keep several cores busy: who gets them, and that files are the same whatever the number."""
+"""Cores per group: how they are assigned, and that any number produces the same files."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def made(folder: Path, properties: dict[str, str]) -> Table:
     return table
 
 
-def works_of(table: Table, **options: Any) -> tuple[GroupRewriter, list[GroupTask]]:
+def tasks_of(table: Table, **options: Any) -> tuple[GroupRewriter, list[GroupTask]]:
     plan = RewriteDataFilesPlanner(table, RewriteOptions(rewrite_all=True, **options), cache=False).plan()
     return GroupRewriter.of(plan), group_tasks(plan)
 
@@ -53,8 +53,8 @@ def rows_of(result: GroupResult) -> pa.Table:
 @pytest.mark.parametrize("cores", [2, 5])
 def test_any_number_of_cores_writes_the_same_files(tmp_path: Path, cores: int) -> None:
     table = made(tmp_path, SMALL_GROUPS)
-    task, works = works_of(table, strategy="sort", by=("v desc", "id"), target_file_size_bytes=24_000)
-    results = [task(replace(works[0], cores=number), f"of-{number}") for number in (1, cores)]
+    task, tasks = tasks_of(table, strategy="sort", by=("v desc", "id"), target_file_size_bytes=24_000)
+    results = [task(replace(tasks[0], cores=number), f"of-{number}") for number in (1, cores)]
     one, other = results
     assert rows_of(one).equals(rows_of(other))
     assert rows_of(one)["v"].to_pylist() == rows_of(one).sort_by([("v", "descending")])["v"].to_pylist()
@@ -68,11 +68,11 @@ def test_any_number_of_cores_writes_the_same_files(tmp_path: Path, cores: int) -
 
 @pytest.mark.parametrize("properties", [{}, {"write.parquet.bloom-filter-enabled.column.id": "true"}])
 def test_rows_are_found_where_the_map_says(tmp_path: Path, properties: dict[str, str]) -> None:
-    """Written side by side or, because of Bloom filters, one row group after the other."""
+    """Columns written in parallel or, because of Bloom filters, one row group after another."""
     table = made(tmp_path, SMALL_GROUPS | properties)
-    task, works = works_of(table, strategy="zorder", by=("v", "id"), target_file_size_bytes=24_000)
-    result = task(replace(works[0], cores=2), "attempt")
-    source = works[0].files[1].file.path
+    task, tasks = tasks_of(table, strategy="zorder", by=("v", "id"), target_file_size_bytes=24_000)
+    result = task(replace(tasks[0], cores=2), "attempt")
+    source = tasks[0].files[1].file.path
     ids = pq.read_table(source.removeprefix("file://"))["id"]
     positions = [number for number, value in enumerate(ids.to_pylist()) if value % 10 != 3][::7]
     found = result.position_map.remap(source, positions)
@@ -84,16 +84,16 @@ def test_rows_are_found_where_the_map_says(tmp_path: Path, properties: dict[str,
     assert sorted(moved) == sorted(ids.take(pa.array(positions)).to_pylist())
 
 
-def test_cores_are_shared_out_by_bytes(tmp_path: Path) -> None:
-    _, (work,) = works_of(made(tmp_path, {}))
+def test_cores_are_distributed_by_bytes(tmp_path: Path) -> None:
+    _, (task,) = tasks_of(made(tmp_path, {}))
 
     def shared(sizes: list[int], cores: Cores) -> list[int]:
-        files = [(replace(work.files[0], file=replace(work.files[0].file, file_size=size)),) for size in sizes]
-        return [one.cores for one in assign_cores([replace(work, files=some) for some in files], cores)]
+        files = [(replace(task.files[0], file=replace(task.files[0].file, file_size=size)),) for size in sizes]
+        return [one.cores for one in assign_cores([replace(task, files=some) for some in files], cores)]
 
     assert shared([100], Cores(2, 2)) == [2]
     assert shared([100, 100], Cores(2, 2)) == [1, 1]
-    assert shared([1000, 10], Cores(2, 2)) == [2, 1], "a small one beside it does not matter"
+    assert shared([1000, 10], Cores(2, 2)) == [2, 1], "a small group does not reduce its cores"
     assert shared([100], Cores(4, 400)) == [4], "one executor has no more"
     assert shared([100, 300], Cores(16, 16)) == [4, 12]
     assert shared([1] * 50, Cores(4, 8)) == [1] * 50
@@ -112,12 +112,12 @@ def test_the_cores_of_a_session() -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_results_come_in_order_and_errors_where_they_would_have_come(threads: int) -> None:
-    asked = list[int]()
+def test_results_and_errors_come_in_order(threads: int) -> None:
+    computed = list[int]()
 
     def things() -> Iterator[int]:
         for number in range(100):
-            asked.append(number)
+            computed.append(number)
             yield number
 
     def make(number: int) -> int:
@@ -130,11 +130,11 @@ def test_results_come_in_order_and_errors_where_they_would_have_come(threads: in
     assert [next(made) for _ in range(7)] == [number * number for number in range(7)]
     with closing(made), pytest.raises(FloeplanError, match="seven"):
         next(made)
-    assert len(asked) <= 8 + threads
+    assert len(computed) <= 8 + threads
     assert list(parallel_map(abs, [-1, -2], threads)) == [1, 2]
 
 
-def test_a_column_of_a_group_is_one_piece_and_pieces_are_let_go(tmp_path: Path) -> None:
+def test_a_column_of_a_group_is_one_chunk_and_chunks_are_released(tmp_path: Path) -> None:
     schema = catalog(tmp_path).create_table("db.t", EVENTS).schema()
     pieces = [events(first, first + 10) for first in (20, 0, 10)]
     held = BufferedRows.of(pieces, RowOrder(schema, parse_order(("id",), schema)), 2)

@@ -1,4 +1,4 @@
-"""Plans of rewrites on evolved tables: what is taken, what is left, in which groups, and why."""
+"""Rewrite plans of evolved tables: selected and skipped files, groups, and reasons."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import StaticTable, Table
 from pyiceberg.types import LongType, NestedField, StringType, TimestampType
 
+import floeplan as fp
 from floeplan.errors import (
     CorruptMetadataError,
     InvalidOptionError,
@@ -27,6 +28,7 @@ from floeplan.rewrite.plan.filter import FilterStats
 from floeplan.rewrite.plan.model import RewriteDataFilesPlan, RewriteDataFilesPlanningResult
 from floeplan.rewrite.plan.options import RewriteOptions
 from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
+from tests.support.tables.commits import arrow, create_table, open_catalog, rows_of
 from tests.support.tables.layouts import Layout
 from tests.support.tables.two_specs import catalog
 
@@ -59,7 +61,7 @@ def file(spec_id: int, size: int = 100, partition: dict[int, Any] | None = None,
 
 
 def times(first: int, last: int) -> dict[str, Any]:
-    """Statistics of a file whose times lie between two, without nulls."""
+    """Statistics of a file with timestamps in a range, without nulls."""
     return {
         "null_value_counts": {3: 0},
         "lower_bounds": {3: to_bytes(TimestampType(), first)},
@@ -196,20 +198,20 @@ def test_sizes_and_thresholds_give_every_file_its_reason(make: Any) -> None:
     [
         ([100], False),
         ([100, 100], False),
-        ([400, 400, 400], True),  # more than one good file
-        ([100] * 5, True),  # files enough
-        ([1900], True),  # one file that is far too large
+        ([400, 400, 400], True),  # more than one output file
+        ([100] * 5, True),  # at least min-input-files
+        ([1900], True),  # one oversized file
     ],
 )
-def test_groups_that_are_not_worth_it_are_left(make: Any, sizes: list[int], taken: bool) -> None:
+def test_groups_below_the_thresholds_are_skipped(make: Any, sizes: list[int], taken: bool) -> None:
     found = plan(make(*(file(0, size) for size in sizes)))
     assert len(found.groups) == taken
     assert found.skipped == ({} if taken else {"group-too-small": len(sizes)})
 
 
 @pytest.mark.parametrize("sizes", [[600, 600], [740, 740, 740]])
-def test_small_files_that_would_become_as_many_again_are_left(make: Any, sizes: list[int]) -> None:
-    """Rewriting them would make the same files, and every further run would do it again."""
+def test_small_files_that_would_not_become_fewer_are_skipped(make: Any, sizes: list[int]) -> None:
+    """Rewriting them would produce the same files, in every run."""
     table = make(*(file(0, size, file_path=f"f{n}") for n, size in enumerate(sizes)))
     assert plan(table).skipped == {"no-fewer-files": len(sizes)}
     assert plan(table, min_input_files=2).skipped == {"no-fewer-files": len(sizes)}
@@ -223,7 +225,7 @@ def delete(target: str, records: int, **more: Any) -> dict[str, Any]:
 
 
 def test_deletes_make_a_file_worth_rewriting(make: Any) -> None:
-    """Each by itself, and counted by Iceberg's rule: only deletes of the file alone make up the share."""
+    """Each threshold alone, by Iceberg's rule: only file-scoped deletes count for the ratio."""
     rows = [file(0, 1000, file_path=name, record_count=100) for name in ("few", "many", "shared")]
     rows += [delete("few", 29), delete("many", 10), delete("many", 20)]
     rows += [{"content": 1, "record_count": 90}]
@@ -248,7 +250,7 @@ def test_groups_are_packed_within_their_limits(make: Any) -> None:
     assert names(by_count) == [["f0", "f1"], ["f2", "f3"], ["f4"]]
 
 
-def test_no_more_files_than_asked_for(make: Any) -> None:
+def test_max_files_to_rewrite_is_respected(make: Any) -> None:
     found = plan(make(*EVOLVED), rewrite_all=True, max_files_to_rewrite=3)
     assert names(found) == [["a0", "a1"], ["b0"]]
     assert found.skipped == {"beyond-max-files": 5}
@@ -265,7 +267,7 @@ def test_no_more_files_than_asked_for(make: Any) -> None:
         ("files-desc", ["b", "a", "c"]),
     ],
 )
-def test_groups_are_ordered_as_asked(make: Any, order: str, expected: list[str]) -> None:
+def test_groups_are_in_the_requested_order(make: Any, order: str, expected: list[str]) -> None:
     rows = [file(1, 300, {1000: "2"}, file_path="a"), file(1, 10, {1000: "3"}, file_path="c")]
     rows += [file(1, 100, {1000: "1"}, file_path=f"b{n}") for n in range(2)]
     found = plan(make(*rows), rewrite_all=True, rewrite_job_order=order)
@@ -326,7 +328,7 @@ def test_an_entry_of_a_spec_the_table_does_not_know_is_an_error(make: Any, tmp_p
 
 
 class TestStrict:
-    """Strict mode refuses a candidate that is in the plan only because nothing could decide it."""
+    """Strict mode refuses a candidate that is in the plan only because the filter could not be decided."""
 
     LAYOUT = Layout(SCHEMA, (PLAIN, BY_BUCKET, UNKNOWN))
     RANGE = "id > 5"
@@ -376,9 +378,9 @@ class TestStrict:
 
 
 class TestSpecs:
-    """Files keep their spec, or move to one, with the partition their metadata proves."""
+    """Files keep their spec, or move to another one with the partition that metadata proves."""
 
-    def test_files_keep_their_spec_unless_asked(self, make: Any) -> None:
+    def test_files_keep_their_spec_by_default(self, make: Any) -> None:
         found = plan(make(*EVOLVED), rewrite_all=True)
         assert all(group.source_spec_ids == (group.output_spec_id,) for group in found.groups)
 
@@ -402,7 +404,7 @@ class TestSpecs:
         assert decisions(found)["good"] == "no-reason"
 
     def test_files_whose_rows_are_scattered_are_packed_by_where_they_begin(self, make: Any) -> None:
-        """Whatever their old partitions are; files of which nothing is known are last."""
+        """Whatever their old partitions; files without bounds come last."""
         rows = [
             file(1, 1000, {1000: region}, file_path=f"{region} {day}", **times(day * DAY, (day + 2) * DAY))
             for day in (7, 5)
@@ -456,7 +458,7 @@ def test_sorting_may_be_expected_to_change_the_size(make: Any) -> None:
     assert halved.groups[0].expected_outputs == 2
 
 
-def test_warnings_are_bounded_and_said_once(make: Any) -> None:
+def test_warnings_are_limited_and_unique(make: Any) -> None:
     specs = [spec(n, (1000 + n, 2, pt.UnknownTransform(f"t{n}"))) for n in range(1, 31)]
     rows = [file(n, partition={1000 + n: "x"}) for n in range(1, 31) for _ in range(2)]
     found = plan_with_stats(make(*rows, layout=Layout(SCHEMA, tuple(specs))), where="region = 'eu'", rewrite_all=True)
@@ -464,3 +466,26 @@ def test_warnings_are_bounded_and_said_once(make: Any) -> None:
     assert found.warnings[-1].context == {"warnings": 10}
     assert {warning.context.get("files") for warning in found.warnings[:-1]} == {2}
     assert found.filter_stats == FilterStats(30, 0, 30, 60)
+
+
+def test_what_the_table_asks_of_new_files_and_does_not_get_is_reported(tmp_path: Path) -> None:
+    table = create_table(open_catalog(tmp_path))
+    with table.transaction() as change:
+        change.set_properties({"write.format.default": "orc"})
+        change.update_sort_order().asc("id", pt.IdentityTransform()).commit()
+    found = {w.kind: w.message for w in plan_with_stats(table.refresh(), rewrite_all=True).warnings}
+    assert found == {
+        "write-format": "write.format.default is orc: not supported, new files are Parquet",
+        "sort-order": "binpack does not apply the sort order of the table: use strategy sort",
+    }
+    sorted_ = plan_with_stats(table, rewrite_all=True, strategy="sort").warnings
+    assert [w.kind for w in sorted_] == ["write-format"]
+    assert plan_with_stats(table, where="id > 1000", rewrite_all=True).warnings == ()
+
+
+def test_a_change_reports_a_format_that_is_not_written(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    table = create_table(open_catalog(tmp_path))
+    with table.transaction() as change:
+        change.set_properties({"write.format.default": "AVRO"})
+    fp.append(table, arrow(rows_of(50, 60)))
+    assert caplog.messages == ["write.format.default is avro: not supported, new files are Parquet"]

@@ -60,21 +60,21 @@ def run(table: Table, capsys: pytest.CaptureFixture[str]) -> Any:
 
 def test_the_result_has_the_promised_keys_and_progress_goes_to_stderr(run: Any, table: Table) -> None:
     code, out, err = run("--option", "rewrite-all=true", "--json", "--progress", "json")
-    found, told = json.loads(out), [json.loads(line) for line in err.splitlines()]
+    found, lines = json.loads(out), [json.loads(line) for line in err.splitlines()]
     assert code == 0
     assert found.keys() >= KEYS
     snapshot = table.refresh().current_snapshot()
     assert snapshot is not None
     assert found["snapshot_ids"] == [snapshot.snapshot_id]
     assert (found["files_rewritten"], found["files_added"], found["groups_failed"]) == (6, 3, 0)
-    assert told[0]["event"] == "start"
-    assert told[-1] | {"seconds": 0} == {
+    assert lines[0]["event"] == "start"
+    assert lines[-1] | {"seconds": 0} == {
         "event": "committed",
         "seconds": 0,
         "snapshot_id": snapshot.snapshot_id,
         "groups": 3,
     }
-    done = [event for event in told if event["event"] == "progress"][-1]
+    done = [event for event in lines if event["event"] == "progress"][-1]
     assert (done["groups_done"], done["bytes_done"], done["eta_seconds"]) == (3, done["bytes"], 0)
 
 
@@ -89,7 +89,7 @@ def test_what_was_done_is_drawn(run: Any) -> None:
     assert "nothing to rewrite; nothing was committed" in out
 
 
-def test_a_group_that_fails_is_named_and_the_exit_code_says_so(run: Any, table: Table) -> None:
+def test_a_failed_group_is_named_and_sets_the_exit_code(run: Any, table: Table) -> None:
     broken = next(file.path for file in fp.plan_scan(table).files if file.partition == {"region": "us"})
     Path(str(local_path(broken))).write_bytes(b"not a Parquet file, and too long to be taken for an empty one")
     code, out, _ = run("--option", "rewrite-all=true", "--json")
@@ -101,7 +101,7 @@ def test_a_group_that_fails_is_named_and_the_exit_code_says_so(run: Any, table: 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (("--progress", "loud"), "--progress is 'loud' but must be auto, bar, json or none"),
         (("--option", "partial-progress.max-commits=0"), "'partial-progress.max-commits' is set to 0 but must be > 0"),
@@ -109,11 +109,11 @@ def test_a_group_that_fails_is_named_and_the_exit_code_says_so(run: Any, table: 
         (("--branch", "nope"), "no branch"),
     ],
 )
-def test_bad_input_changes_nothing(run: Any, table: Table, arguments: tuple[str, ...], says: str) -> None:
+def test_bad_input_changes_nothing(run: Any, table: Table, arguments: tuple[str, ...], message: str) -> None:
     before = table.metadata_location
     code, out, err = run(*arguments)
     assert (code, out) == (2, "")
-    assert says in err
+    assert message in err
     assert table.refresh().metadata_location == before
 
 
@@ -135,11 +135,11 @@ def test_the_bar_shows_groups_bytes_rate_and_time_left() -> None:
     assert "500/1,000 bytes" in shown
 
 
-def test_json_progress_tells_the_rate() -> None:
+def test_json_progress_has_the_rate() -> None:
     stream = io.StringIO()
-    told = JsonProgress(stream)
-    told.start(2, 100)
-    told.done(1, 50, 0)
+    progress = JsonProgress(stream)
+    progress.start(2, 100)
+    progress.done(1, 50, 0)
     event = json.loads(stream.getvalue().splitlines()[1])
     assert event["bytes_per_second"] > 0
     assert event["eta_seconds"] >= 0

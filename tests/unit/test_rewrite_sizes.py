@@ -1,4 +1,4 @@
-"""Sizes and packing as Iceberg Java 1.12 computes them, and options as it checks them."""
+"""Sizes, packing and option checks as in Iceberg Java 1.12."""
 
 from __future__ import annotations
 

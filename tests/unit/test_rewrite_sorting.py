@@ -1,4 +1,4 @@
-"""Rows of a group put in order over local disk: as in memory, in ranges, and nothing stays behind."""
+"""Sorts that spill to disk: same result as in memory, sorted ranges, no files left."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_sort_over_disk_is_the_sort_in_memory(by: tuple[str, ...]) -> None:
 def test_rows_with_equal_keys_stream_through_in_their_order(strategy: str, by: str) -> None:
     rows = made_rows(1000).set_column(1, "name", pa.array(["same"] * 1000))
     ranges = on_disk(order_of(strategy, by), rows, 4)
-    assert [table.num_rows for table in ranges] == [300, 300, 300, 100], "never more in memory than came at once"
+    assert [table.num_rows for table in ranges] == [300, 300, 300, 100], "at most one input batch in memory"
     assert pa.concat_tables(ranges)["place"].to_pylist() == list(range(1000))
     assert ranges[0].schema.names == rows.schema.names
 
@@ -95,7 +95,7 @@ def test_a_key_of_most_rows_does_not_make_the_ranges_beside_it_large() -> None:
 
 
 @pytest.mark.parametrize("strategy", ["sort", "zorder"])
-def test_pieces_without_rows_do_no_harm(strategy: str) -> None:
+def test_empty_batches_are_ignored(strategy: str) -> None:
     """All rows of a row group may be deleted."""
     order, rows = order_of(strategy, "id"), made_rows(1000)
     pieces = iter([rows.slice(0, 0), rows.slice(0, 600), rows.slice(600, 0), rows.slice(600)])
@@ -133,7 +133,7 @@ def test_nothing_stays_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize(("strategy", "by"), [("sort", ["v desc", "id"]), ("hilbert", ["id", "v"])])
-def test_a_group_that_does_not_fit_is_rewritten_all_the_same(tmp_path: Path, strategy: str, by: list[str]) -> None:
+def test_a_group_larger_than_memory_is_rewritten(tmp_path: Path, strategy: str, by: list[str]) -> None:
     table = catalog(tmp_path).create_table("db.t", EVENTS)
     for first in (2000, 0, 1000):
         fp.append(table, events(first, first + 1000))
@@ -172,6 +172,6 @@ def test_numbers_have_the_codes_of_values_that_are_ranked() -> None:
         ({}, 1024**3),
     ],
 )
-def test_a_task_may_take_its_share_of_what_runs_it(settings: dict[str, str], expected: int) -> None:
+def test_the_memory_of_a_task_is_its_share_of_the_executor(settings: dict[str, str], expected: int) -> None:
     session = SimpleNamespace(conf=settings)
     assert task_memory(session) == expected  # type: ignore[arg-type]

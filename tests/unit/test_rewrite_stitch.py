@@ -1,4 +1,4 @@
-"""Files stitched together: rows, pages, statistics, indexes and Bloom filters are those of the files, to the byte."""
+"""Stitched files: rows, pages, statistics, indexes and Bloom filters equal those of the inputs byte for byte."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def write(path: Path, table: pa.Table, **options: Any) -> Path:
 
 @pytest.fixture
 def files(tmp_path: Path) -> list[Path]:
-    """Three files of one schema with different codecs, sizes of row groups, and Bloom filters."""
+    """Three files of one schema with different codecs, row group sizes and Bloom filters."""
     return [
         write(tmp_path / "a", rows(0), compression="zstd", bloom_filter_options={"s": True}),
         write(tmp_path / "b", rows(ROWS), compression="none", row_group_size=10_000),
@@ -81,7 +81,7 @@ def test_the_rows_are_those_of_the_files_in_their_order(files: list[Path], tmp_p
     assert pq.read_schema(path).equals(SCHEMA, check_metadata=True)
 
 
-def test_everything_about_row_groups_is_carried_along(files: list[Path], tmp_path: Path) -> None:
+def test_row_group_metadata_is_preserved(files: list[Path], tmp_path: Path) -> None:
     found = facts_of(stitched(files, tmp_path))
     assert same_place(found) == expected_facts(files)
     assert all(fact["located"] and fact["described"] for fact in found)
@@ -114,14 +114,14 @@ def test_files_without_indexes_or_rows_are_stitched_too(tmp_path: Path) -> None:
     assert pq.read_table(path).num_rows == 2 * ROWS
 
 
-def test_notes_of_the_writers_stay_when_they_agree(tmp_path: Path) -> None:
+def test_key_value_metadata_is_kept_if_equal(tmp_path: Path) -> None:
     tables = [rows(0).replace_schema_metadata({"same": "1", "own": str(n)}) for n in range(2)]
     paths = [write(tmp_path / str(n), table) for n, table in enumerate(tables)]
     assert pq.read_metadata(stitched(paths, tmp_path)).metadata == {b"same": b"1"}
 
 
 class TestMisfits:
-    """Files that do not fit together are refused with the reason."""
+    """Files that cannot be stitched are refused with a reason."""
 
     def schema(self, file: Path) -> Schema:
         return opened(file).footer.schema
@@ -162,7 +162,7 @@ class TestMisfits:
 
 
 class TestSplice:
-    """Single values of encoded structs change, every other byte stays."""
+    """Edits of single values in encoded structs keep all other bytes."""
 
     INNER = encode_struct([(1, I64, 5), (2, BINARY, b"kept"), (40, I32, 7)])
     OUTER = encode_struct(

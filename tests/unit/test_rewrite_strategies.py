@@ -1,4 +1,4 @@
-"""Strategies: the registry, what each allows, and the documented recipe carried out with a toy strategy."""
+"""Strategies: the registry, what each allows, and the documented steps with a toy strategy."""
 
 from __future__ import annotations
 

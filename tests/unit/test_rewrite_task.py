@@ -1,4 +1,4 @@
-"""Groups rewritten in this process and committed: the same rows, in the files, the order and the specs asked for."""
+"""Groups rewritten in this process and committed: the same rows with the requested files, order and specs."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ pytestmark = pytest.mark.unit
 
 
 def rewritten(table: Table, **options: Any) -> tuple[RewriteDataFilesPlan, list[GroupResult]]:
-    """The plan, and what became of its groups; the task travels as it would to another machine."""
+    """The plan and the results of its groups; the task is pickled as for another machine."""
     plan = RewriteDataFilesPlanner(table, RewriteOptions(**({"rewrite_all": True} | options)), cache=False).plan()
-    task, works = pickle.loads(pickle.dumps((GroupRewriter.of(plan), group_tasks(plan))))
-    results = [task(work, "attempt") for work in works]
+    rewriter, tasks = pickle.loads(pickle.dumps((GroupRewriter.of(plan), group_tasks(plan))))
+    results = [rewriter(task, "attempt") for task in tasks]
     return plan, pickle.loads(pickle.dumps(results))
 
 
@@ -116,7 +116,7 @@ def test_a_sort_orders_the_group_over_all_its_files(tmp_path: Path, by: str, key
     assert set(result.added.array("sort_order_id").to_pylist()) == {0}, "an order the table does not have"
 
 
-def test_files_in_the_table_s_own_order_say_so(tmp_path: Path) -> None:
+def test_files_in_the_table_s_sort_order_state_it(tmp_path: Path) -> None:
     table = catalog(tmp_path).create_table("db.t", EVENTS)
     with table.update_sort_order() as update:
         update.desc("v", IdentityTransform())
@@ -155,15 +155,15 @@ def test_the_map_finds_every_row(tmp_path: Path) -> None:
 
 
 class TestStitching:
-    """Row groups are copied where rows stay as they are, and not where they would have to change."""
+    """Row groups are copied only if their rows do not change."""
 
-    def test_small_row_groups_are_put_together_unless_stitching_is_asked_for(self, tmp_path: Path) -> None:
+    def test_small_row_groups_are_joined_unless_stitching_is_requested(self, tmp_path: Path) -> None:
         table = two_spec_table(tmp_path)
         _, by_itself = rewritten(table)
         assert all("too small to copy" in result.decoded_because for result in by_itself)
-        _, asked = rewritten(table, strategy="stitch")
-        assert [result.decoded_because for result in asked] == [""] * len(asked)
-        (two_files, *_) = asked
+        _, stitched = rewritten(table, strategy="stitch")
+        assert [result.decoded_because for result in stitched] == [""] * len(stitched)
+        (two_files, *_) = stitched
         assert pq.read_metadata(local_path(two_files.added.path[0].as_py())).num_row_groups == 2
 
     def test_statistics_of_a_stitched_file_are_those_of_its_sources(self, tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ class TestStitching:
         assert rows(table).equals(before)
         assert not any(file.deletes for file in fp.plan_scan(table).files)
 
-    def test_files_older_than_the_schema_are_written_anew(self, tmp_path: Path) -> None:
+    def test_files_with_an_older_schema_are_encoded_again(self, tmp_path: Path) -> None:
         table = catalog(tmp_path).create_table("db.t", EVENTS)
         table.append(events(0, 10))
         with table.update_schema() as update:
@@ -229,13 +229,13 @@ def test_rows_keep_their_identity_in_format_3(tmp_path: Path) -> None:
 def test_a_group_that_fails_leaves_no_file(tmp_path: Path) -> None:
     table = two_spec_table(tmp_path)
     plan = RewriteDataFilesPlanner(table, RewriteOptions(rewrite_all=True), cache=False).plan()
-    works = group_tasks(plan)
-    Path(local_path(works[0].files[-1].file.path)).unlink()
+    tasks = group_tasks(plan)
+    Path(local_path(tasks[0].files[-1].file.path)).unlink()
     before = set(tmp_path.rglob("*.parquet"))
     for strategy in ("binpack", "stitch"):
         task = GroupRewriter(
             GroupRewriter.of(plan).table, GroupRewriter.of(plan).target, find_strategy(strategy), plan.order
         )
         with pytest.raises((UnknownFileError, FileNotFoundError)):
-            task(works[0], "attempt")
+            task(tasks[0], "attempt")
     assert set(tmp_path.rglob("*.parquet")) == before

@@ -1,4 +1,4 @@
-"""Row evaluation of what the IR cannot express: Spark's answers where its rules surprise, errors where rows would."""
+"""Row evaluation of what the IR cannot express: Spark's results where its rules surprise, and errors."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def test_dates(sql: str, columns: dict[str, list[Any]], expected: list[bool | No
         ("isnull(i + 1)", {"i": [1, None]}, [False, True]),
     ],
 )
-def test_branches_are_asked_only_where_they_are_reached(
+def test_branches_are_evaluated_only_where_they_are_reached(
     sql: str, columns: dict[str, list[Any]], expected: list[bool | None]
 ) -> None:
     assert answers(sql, **columns) == expected
@@ -253,7 +253,9 @@ def test_branches_are_asked_only_where_they_are_reached(
         ("size(arr) = 1", {"arr": [[1]]}, UnsupportedError, r"the function size\(\)"),
     ],
 )
-def test_no_row_is_guessed(sql: str, columns: dict[str, list[Any]], error: type[FloeplanError], message: str) -> None:
+def test_unsupported_values_are_errors(
+    sql: str, columns: dict[str, list[Any]], error: type[FloeplanError], message: str
+) -> None:
     with pytest.raises(error, match=message):
         answers(sql, **columns)
 

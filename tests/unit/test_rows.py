@@ -1,4 +1,4 @@
-"""Row evaluation where units, widths, layouts and missing parts would tempt it to be wrong."""
+"""Row evaluation with edge cases of units, widths, layouts and missing columns."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ YEAR_9999_END = 253_402_300_800_000_000 - 1
 
 
 def answers(expr: IrExpr, data: pa.Array) -> list[bool | None]:
-    """Answer a predicate whose only column, of field id 1, holds the data."""
+    """Evaluate a predicate on its only column, with field id 1."""
     return evaluate_rows(expr, pa.table({"c": data}), lambda field_id: {1: data}[field_id]).to_pylist()
 
 
@@ -201,9 +201,9 @@ def test_strings_are_ordered_by_their_bytes() -> None:
     "listed", [(-(2**63), 5 - 2**63), (2**63 - 6, 2**63 - 1), (-3, 4), (-(2**63), 2**63 - 1), (7,)]
 )
 def test_integers_at_the_ends_of_their_range_are_found_in_lists(listed: tuple[int, ...]) -> None:
-    asked = [-(2**63), 5 - 2**63, -4, -3, 4, 7, 2**63 - 6, 2**63 - 1]
-    found = answers(InList(column(LongType()), listed), pa.array([*asked, None]))
-    assert found == [*(number in listed for number in asked), None]
+    numbers = [-(2**63), 5 - 2**63, -4, -3, 4, 7, 2**63 - 6, 2**63 - 1]
+    found = answers(InList(column(LongType()), listed), pa.array([*numbers, None]))
+    assert found == [*(number in listed for number in numbers), None]
 
 
 def test_a_list_of_ten_thousand_values() -> None:
@@ -288,7 +288,7 @@ def test_rows_that_match_are_kept_in_order() -> None:
     assert matching_mask(Cmp(Column(1, LongType(), ("id",)), GE, 2), none, NESTED).tolist() == []
 
 
-# Opaque pieces, compiled from SQL that statistics cannot answer.
+# Opaque pieces, compiled from SQL that cannot be evaluated on statistics.
 
 
 def from_sql(text: str, table: pa.Table) -> list[bool | None]:
@@ -304,7 +304,7 @@ def from_sql(text: str, table: pa.Table) -> list[bool | None]:
         ("10 / id > 2 AND id <> 0 AND id IS NOT NULL", [False, True, False, False]),
     ],
 )
-def test_an_opaque_piece_is_not_asked_where_its_guard_has_answered(text: str, expected: list[bool | None]) -> None:
+def test_an_opaque_piece_is_not_evaluated_where_its_guard_decides(text: str, expected: list[bool | None]) -> None:
     assert from_sql(text, pa.table({"id": [0, 4, 5, None]})) == expected
 
 
@@ -319,7 +319,7 @@ def test_an_opaque_piece_sees_columns_in_the_type_of_the_schema() -> None:
 
 
 @pytest.mark.parametrize("literal", [2**31 - 1, 2**31, -(2**31), -(2**31) - 1, 2**63, -(2**70)])
-def test_numbers_of_32_bits_meet_literals_of_any_size(literal: int) -> None:
+def test_32_bit_numbers_are_compared_with_literals_of_any_size(literal: int) -> None:
     known = [-(2**31), -1, 0, 2**31 - 1]
     table, column = pa.table({"id": pa.array([*known, None], pa.int32())}), Column(1, LongType(), ("id",))
     for op, holds in ((CmpOp.LT, int.__lt__), (CmpOp.EQ, int.__eq__), (CmpOp.GE, int.__ge__)):

@@ -1,4 +1,4 @@
-"""Deletes in tables whose metadata has forgotten things: they find their data files all the same."""
+"""Deletes in tables with incomplete metadata still apply to their data files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def files(tmp_path: Path) -> Files:
 
 
 def forgetful(files: Files) -> StaticTable:
-    """The table, with no schema left that knows the column `gone`."""
+    """The table without any schema that has the column `gone`."""
     table = files.table(Layout(NOW, (BY_BOTH, PLAIN), older_schemas=(OLD,)))
     path = Path(table.metadata_location)
     document = json.loads(path.read_text())
@@ -54,7 +54,7 @@ def test_partition_of_unknown_type_that_only_deletes_have(files: Files) -> None:
     assert plan.to_arrow().to_pylist() == [{"id": 7}]
 
 
-def test_partition_of_unknown_type_still_tells_files_apart(files: Files) -> None:
+def test_a_partition_of_unknown_type_still_separates_files(files: Files) -> None:
     for gone in (1, 2):
         files.data([{"id": 7, "gone": gone}, {"id": 8, "gone": gone}], OLD, **filed(gone, 7))
     files.keys([{"id": 7}], NOW, [1], **filed(2, 7))
@@ -69,7 +69,7 @@ def test_delete_manifests_of_other_partitions_are_not_opened(files: Files) -> No
 
 
 def test_keys_deleted_under_void_fields_alone_are_deleted_everywhere(files: Files) -> None:
-    """A spec whose fields are all void partitions nothing: its equality deletes know no partition either."""
+    """A spec with only void fields is unpartitioned, so its equality deletes are global."""
     by_id = PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "id"), spec_id=0)
     dropped = PartitionSpec(PartitionField(1, 1000, VoidTransform(), "id"), spec_id=1)
     files.data([{"id": 7}], NOW, spec_id=0, **{"partition.1000": 7})

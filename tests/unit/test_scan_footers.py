@@ -1,4 +1,4 @@
-"""The third pass: row groups by what footers and manifests know together, and files that stay whole with a warning."""
+"""The third pass: row groups pruned by footer and manifest statistics; unreadable files are kept with a warning."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from pyiceberg.types import DoubleType, LongType, NestedField
 
 from floeplan.parquet.footer.footer import read_footer
 from floeplan.parquet.source import open_source
+from floeplan.scan.footers import FOOTER_CACHE_FILES, cached_footer
 from floeplan.scan.model import ScanOptions
-from floeplan.scan.plan import FOOTER_CACHE_FILES, ScanPlan, cached_footer, plan_scan
+from floeplan.scan.plan import ScanPlan, plan_scan
 from tests.support.tables.layouts import Files, Layout
 
 pytestmark = pytest.mark.unit
@@ -77,11 +78,11 @@ def test_column_that_only_the_partition_knows_is_not_null(files: Files) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "why"),
+    ("entry", "why"),
     [({"file_format": "ORC"}, "it is ORC, not Parquet"), ({"file_path": "gone.parquet"}, "gone.parquet")],
 )
-def test_file_that_cannot_be_opened_stays_whole_with_a_warning(files: Files, said: dict[str, Any], why: str) -> None:
-    files.data(ROWS, SCHEMA, **said)
+def test_file_that_cannot_be_opened_stays_whole_with_a_warning(files: Files, entry: dict[str, Any], why: str) -> None:
+    files.data(ROWS, SCHEMA, **entry)
     planned = plan(files, "id = 3")
     assert kept(planned) == [None]
     (warning,) = planned.warnings
@@ -108,7 +109,7 @@ def test_cache_forgets_the_least_recently_used(files: Files) -> None:
     first, _ = get(0)
     footer = read_footer(open_source(paths[0], PyArrowFileIO()))
     get(1)
-    # Fill the cache: the next file displaces the one that was not used for the longest time.
+    # Fill the cache: the next file evicts the least recently used one.
     cached_footer.cache.update(((str(number), 1), footer) for number in range(FOOTER_CACHE_FILES - 2))
     assert get(0) == (first, 0)
     get(2)

@@ -1,4 +1,4 @@
-"""Three passes on a small table of two specs: what is kept, proven, left to evaluate, and said about it."""
+"""The three passes on a small table of two specs: kept, proven and residual parts, and the summary."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_rows_and_counts_equal_a_full_read(table: Table, where: str) -> None:
     expected = [
         row["id"]
         for row in everything.to_pylist()
-        if _matches(where, row)  # judged in plain Python
+        if _matches(where, row)  # evaluated in plain Python
     ]
     assert ids(table, where) == sorted(expected)
     assert plan_scan(table, where).count() == len(expected)
@@ -156,7 +156,7 @@ def test_row_groups_are_pruned_and_bytes_counted_for_projected_columns(tmp_path:
     assert ids(table, "id >= 950") == list(range(950, 1000))
 
 
-def test_columns_are_shown_in_the_order_asked_for(table: Table) -> None:
+def test_columns_are_in_the_requested_order(table: Table) -> None:
     assert plan_scan(table, columns=["v", "id"]).to_arrow().column_names == ["v", "id"]
     assert plan_scan(table, "region = 'eu'").to_arrow(["ts"], limit=3).num_rows == 3
 
@@ -203,7 +203,7 @@ def test_renamed_dropped_and_readded_columns_are_bound_by_id(tmp_path: Path) -> 
     assert plan_scan(table, "v IS NULL").count() == 300
 
 
-def test_names_may_ignore_capitals(table: Table) -> None:
+def test_names_may_ignore_case(table: Table) -> None:
     with pytest.raises(UnknownColumnError):
         plan_scan(table, "REGION = 'eu'")
     assert plan_scan(table, "REGION = 'eu'", case_sensitive=False, columns=["ID"]).count() == 100

@@ -1,4 +1,4 @@
-"""Reading a plan: columns a file lacks, keys of deletes however they are hidden, and files that cannot be read."""
+"""Reading a plan: missing columns, equality delete keys in every form, and unreadable files."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class TestEqualityDeletes:
         assert ids(table) == [0, 1, 3, 4]
         assert plan_scan(table, "s.a > 0", columns=["s.a"]).to_arrow().num_rows == 3
 
-    def test_null_keys_delete_null_rows_and_several_keys_go_together(self, files: Files) -> None:
+    def test_null_keys_delete_null_rows_and_all_key_columns_must_match(self, files: Files) -> None:
         files.data([*ROWS, {"id": None, "name": "n1"}, {"id": 1, "name": None}], SCHEMA)
         files.keys([{"id": None, "name": "n1"}, {"id": 1, "name": "n2"}], SCHEMA, [1, 2])
         assert ids(files.table(Layout(SCHEMA, (PLAIN,)))) == [0, 1, 2, 3, 4, 5, 1]
@@ -143,7 +143,7 @@ class TestEqualityDeletes:
 
 class TestPositionDeletes:
     @pytest.mark.parametrize("page_index", [False, True])
-    def test_positions_count_rows_of_the_file_whatever_was_pruned(self, files: Files, page_index: bool) -> None:
+    def test_positions_count_rows_of_the_file_including_pruned_ones(self, files: Files, page_index: bool) -> None:
         path = files.data(ROWS, SCHEMA, group=2)
         files.positions([(path, 5), (path, 3), (path, 3), (path, 0)])
         table = files.table(Layout(SCHEMA, (PLAIN,)))
@@ -176,12 +176,12 @@ class TestFilesWithoutIds:
     def table(self, files: Files, properties: dict[str, str]) -> Table:
         path = files.folder / "plain.parquet"
         pq.write_table(pa.table({"key": [1, 2, 3], "name": ["a", "b", "c"], "other": [0, 0, 0]}), path)
-        files.said.append({"file_path": str(path), "record_count": 3, "sequence_number": 1})
+        files.entries.append({"file_path": str(path), "record_count": 3, "sequence_number": 1})
         table = files.table(Layout(SCHEMA, (PLAIN,)))
         table.metadata.properties.update(properties)
         return table
 
-    def test_name_mapping_says_which_column_is_which(self, files: Files) -> None:
+    def test_columns_are_resolved_by_the_name_mapping(self, files: Files) -> None:
         table = self.table(files, {"schema.name-mapping.default": self.MAPPING})
         assert by_id(table) == {1: {"name": "a"}, 2: {"name": "b"}, 3: {"name": "c"}}
         assert ids(table, "id > 1") == [2, 3]
@@ -195,15 +195,15 @@ class TestFilesWithoutIds:
 
 
 @pytest.mark.parametrize(
-    ("said", "named"),
+    ("entry", "named"),
     [
         ({"file_format": "ORC"}, "is ORC"),
         ({"file_format": "AVRO"}, "is AVRO"),
         ({"key_metadata": b"k"}, "is encrypted"),
     ],
 )
-def test_file_that_cannot_be_read_is_kept_and_named_when_read(files: Files, said: dict[str, Any], named: str) -> None:
-    files.data(ROWS, SCHEMA, **said)
+def test_file_that_cannot_be_read_is_kept_and_named_when_read(files: Files, entry: dict[str, Any], named: str) -> None:
+    files.data(ROWS, SCHEMA, **entry)
     plan = plan_scan(files.table(Layout(SCHEMA, (PLAIN,))), "id = 1")
     assert len(plan.files) == 1
     with pytest.raises(UnsupportedError, match=named):

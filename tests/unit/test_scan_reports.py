@@ -1,4 +1,4 @@
-"""Scan reports: Iceberg's names and shapes, stores that many writers share, and scans that never fail for a report."""
+"""Scan reports: Iceberg's names and structure, stores shared by many writers, and failures that do not fail a scan."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_report_counts_what_was_read_and_what_was_not(table: Table) -> None:
     assert values(report)["skipped-data-manifests"] == 3
 
 
-def test_report_tells_the_kinds_of_deletes_apart(tmp_path: Path) -> None:
+def test_report_counts_each_kind_of_delete(tmp_path: Path) -> None:
     schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "name", StringType()), schema_id=0)
     files = Files(tmp_path)
     first, second = (files.data([{"id": n, "name": "x"} for n in range(at, at + 3)], schema) for at in (0, 10))
@@ -129,13 +129,15 @@ def test_every_scan_leaves_one_line_in_the_default_folder(
     assert filters == [1, "é"]
 
 
-def test_reports_are_off_where_the_environment_says_so(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reports_can_be_disabled_by_the_environment(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLOEPLAN_REPORTS", "OFF")
     assert default_store() is None
     assert plan_scan(table).warnings == ()
 
 
-def test_default_folder_lies_beside_the_embedded_catalog(floeplan_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_folder_is_beside_the_embedded_catalog(
+    floeplan_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("FLOEPLAN_REPORTS")
     store = default_store()
     assert isinstance(store, JsonLinesReportStore)

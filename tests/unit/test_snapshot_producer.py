@@ -1,4 +1,4 @@
-"""What a produced snapshot holds: per-spec manifests, statuses, sequence numbers, row ids, and what is refused."""
+"""Produced snapshots: per-spec manifests, statuses, sequence numbers, row ids, and errors."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ A, B, C, D = "a.parquet", "b.parquet", "c.parquet", "d.parquet"
 
 
 def statuses(entries: EntriesTable) -> dict[str, tuple[str, int]]:
-    """Per path the status and the snapshot that gave it, of all entries."""
+    """Status and snapshot id of all entries by path."""
     names = [Status(status).name for status in entries.status.tolist()]
     return dict(
         zip(entries.path.to_pylist(), zip(names, entries.ints("snapshot_id").tolist(), strict=True), strict=True)
@@ -56,7 +56,7 @@ def test_added_files_get_one_manifest_per_spec_in_rising_order(layout: Layout, t
     produced = line.commit(appending(layout, data(A, 2), data(B), data(C, 1), data(D, 2)))
     assert [(m.spec_id, m.content, m.entries) for m in produced.manifests_written] == [(0, 0, 1), (1, 0, 1), (2, 0, 2)]
     assert line.manifests().spec_id.tolist() == [0, 1, 2]
-    assert line.told("spec_id") == {A: 2, B: 0, C: 1, D: 2}
+    assert line.entry_values("spec_id") == {A: 2, B: 0, C: 1, D: 2}
     assert superseded(produced) == set()
 
 
@@ -69,7 +69,7 @@ def test_a_removed_file_is_deleted_and_its_neighbours_keep_what_they_had(layout:
     produced = line.commit(removing(A))
     assert statuses(line.entries()) == {A: ("DELETED", 102), B: ("EXISTING", 100), C: ("ADDED", 101)}
     expected = {B: (0, 0), C: (0, 0)} if layout.version == 1 else {B: (1, 1), C: (2, 2)}
-    assert line.told("sequence_number", "file_sequence_number") == expected
+    assert line.entry_values("sequence_number", "file_sequence_number") == expected
     assert kept in line.manifests().path.to_pylist(), "a manifest without a removed file stays"
     assert produced.removed.path.to_pylist() == [A]
 
@@ -111,25 +111,25 @@ def test_a_replacement_keeps_the_sequence_number_it_was_planned_with(tmp_path: P
         removed_data=frozenset({A, B}),
     )
     line.commit(change)
-    assert line.told("sequence_number", "file_sequence_number") == {C: (2, 2), D: (1, 3)}
+    assert line.entry_values("sequence_number", "file_sequence_number") == {C: (2, 2), D: (1, 3)}
     assert line.manifests().min_sequence_number.min() == 1
 
 
-def test_row_ids_are_given_once_and_kept(tmp_path: Path) -> None:
+def test_row_ids_are_assigned_once_and_kept(tmp_path: Path) -> None:
     line = Line.start(V3, tmp_path)
     first = line.commit(appending(V3, data(A, record_count=10), data(B, record_count=5), data(C, 1, record_count=7)))
-    assert line.told("first_row_id") == {A: 0, B: 10, C: 15}
+    assert line.entry_values("first_row_id") == {A: 0, B: 10, C: 15}
     assert (first.snapshot.first_row_id, first.snapshot.added_rows, line.metadata.next_row_id) == (0, 22, 22)
     line.commit(removing(A))
-    assert line.told("first_row_id") == {B: 10, C: 15}
+    assert line.entry_values("first_row_id") == {B: 10, C: 15}
     line.commit(appending(V3, data(D, record_count=3)))
-    told = line.told("first_row_id")
-    assert {path: told[path] for path in (B, C)} == {B: 10, C: 15}
-    assert told[D] == line.head.first_row_id >= 22
+    row_ids = line.entry_values("first_row_id")
+    assert {path: row_ids[path] for path in (B, C)} == {B: 10, C: 15}
+    assert row_ids[D] == line.head.first_row_id >= 22
     assert line.metadata.next_row_id == line.head.first_row_id + line.head.added_rows
 
 
-def test_the_vectors_of_removed_data_files_go_with_them(tmp_path: Path) -> None:
+def test_the_vectors_of_removed_data_files_are_removed(tmp_path: Path) -> None:
     line = Line.start(V3, tmp_path)
     line.commit(appending(V3, data(A, 1), data(B, 1), data(C)))
     line.commit(deleting(V3, vector("v.puffin", 4, A, 1), vector("v.puffin", 44, B, 1), vector("w.puffin", 4, C)))
@@ -144,7 +144,7 @@ def test_the_vectors_of_removed_data_files_go_with_them(tmp_path: Path) -> None:
     assert len(set(untouched) & set(line.manifests().path.to_pylist())) == 2, "of spec 0 nothing is touched"
 
 
-def test_deletes_older_than_all_data_go_when_their_manifest_is_written_again(tmp_path: Path) -> None:
+def test_deletes_older_than_all_data_are_dropped_when_their_manifest_is_rewritten(tmp_path: Path) -> None:
     line = Line.start(V2, tmp_path)
     line.commit(appending(V2, data(A)))
     line.commit(deleting(V2, positions("p.parquet", A), positions("q.parquet", A)))
@@ -155,7 +155,7 @@ def test_deletes_older_than_all_data_go_when_their_manifest_is_written_again(tmp
     assert line.live() == {B, "r.parquet"}
 
 
-def test_deletes_of_all_kinds_lie_apart_from_data_and_in_manifests_of_their_spec(tmp_path: Path) -> None:
+def test_deletes_of_all_kinds_are_in_delete_manifests_of_their_spec(tmp_path: Path) -> None:
     line = Line.start(V2, tmp_path)
     line.commit(appending(V2, data(A, 1), data(B, 2)))
     equality = data("e.parquet", 0, content=2, equality_ids=[1])
@@ -197,7 +197,7 @@ def test_what_cannot_be_added_is_refused(
     assert not any("snap-" in path for path in producer.written)
 
 
-def test_new_data_under_a_spec_nobody_can_compute_is_refused_but_old_files_of_it_can_go(tmp_path: Path) -> None:
+def test_a_spec_without_its_source_column_allows_removals_but_no_new_data(tmp_path: Path) -> None:
     gone = Layout(SCHEMA, (*SPECS, PartitionSpec(PartitionField(9, 1002, BucketTransform(4), "gone"), spec_id=3)), 2)
     line = Line.start(gone, tmp_path)
     old, also_old = ({"file_path": path, "spec_id": 3, "partition.1002": 1} for path in (A, B))
@@ -245,7 +245,7 @@ def test_files_are_named_after_the_commit_and_the_snapshot(tmp_path: Path) -> No
 def test_a_file_of_format_1_without_a_spec_id_is_of_spec_0(tmp_path: Path) -> None:
     line = Line.start(V1, tmp_path)
     line.commit(appending(V1, data(A) | {"spec_id": None}, data(B, 1)))
-    assert line.told("spec_id") == {A: 0, B: 1}
+    assert line.entry_values("spec_id") == {A: 0, B: 1}
     assert line.head.summary["changed-partition-count"] == "2"
 
 
@@ -259,7 +259,7 @@ def test_manifests_of_format_1_without_counts_are_written_again_in_later_formats
     line = Line(V2, TableMetadataUtil.parse_obj(document))
     line.commit(appending(V2, data(C)))
     assert statuses(line.entries()) == {A: ("EXISTING", 100), B: ("EXISTING", 100), C: ("ADDED", 101)}
-    assert line.told("sequence_number") == {A: 0, B: 0, C: 1}
+    assert line.entry_values("sequence_number") == {A: 0, B: 0, C: 1}
     assert line.manifests().deleted_rows.tolist() == [0, 0, 0]
 
 

@@ -1,4 +1,4 @@
-"""Merging manifests on the way: per spec and kind, with the minimum count for the newest of each, and bounded."""
+"""Manifest merging on commit: per spec and content, with a minimum count for the newest, and bounded."""
 
 from __future__ import annotations
 
@@ -70,9 +70,9 @@ def test_small_manifests_are_merged_when_enough_have_gathered(layout: Layout, tm
 def test_row_ids_survive_a_merge(tmp_path: Path) -> None:
     line = Line.start(V3, tmp_path, EARLY)
     appends(line, 2, 1)
-    before = line.told("first_row_id")
+    before = line.entry_values("first_row_id")
     line.commit(appending(V3, data("last.parquet", 1)))
-    after = line.told("first_row_id")
+    after = line.entry_values("first_row_id")
     assert {path: after[path] for path in before} == before
     assert len(set(after.values())) == 3
     assert line.metadata.next_row_id >= max(after.values()) + 10
@@ -105,8 +105,8 @@ def test_what_this_snapshot_removed_stays_deleted_in_a_merged_manifest(tmp_path:
     appends(line, 2, 0)
     line.commit(replace(removing("0-0.parquet"), added_data=new_files(V2, [data("n.parquet")])))
     entries = line.entries()
-    told = dict(zip(entries.path.to_pylist(), entries.status.tolist(), strict=True))
-    assert told == {"n.parquet": Status.ADDED, "0-1.parquet": Status.EXISTING, "0-0.parquet": Status.DELETED}
+    statuses = dict(zip(entries.path.to_pylist(), entries.status.tolist(), strict=True))
+    assert statuses == {"n.parquet": Status.ADDED, "0-1.parquet": Status.EXISTING, "0-0.parquet": Status.DELETED}
     assert len(line.manifests()) == 1
 
 

@@ -1,6 +1,6 @@
-"""A commit reads and writes only the manifests it must, also when it is tried again on a newer head.
+"""A commit reads and writes only the necessary manifests, also on a retry with a newer head.
 
-Manifests that nothing may read are listed but do not exist: reading one is an error.
+Manifests that must not be read are listed but do not exist: reading one is an error.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def absent(like: ManifestListTable, count: int) -> ManifestListTable:
 
 
 def big_table(folder: Path) -> Line:
-    """10,000 manifests of days, none of which exists but that of day 20,000, and one of a region."""
+    """10,000 manifests of days, of which only that of day 20,000 exists, and one of a region."""
     one = written(folder, "day.avro", [day("a.parquet", 20_000), day("b.parquet", 20_000)])
     other = written(folder, "region.avro", [region("c.parquet", "eu"), region("d.parquet", "us")])
     manifests = concat_manifest_lists([other, absent(one, MANY), one])
@@ -158,7 +158,7 @@ def small_table(folder: Path, layout: Layout = LAYOUT, properties: dict[str, str
         {"file_path": pa.array(["other.parquet"], pa.large_string())},
     ],
 )
-def test_a_hint_that_leads_nowhere_costs_reads_only(wrong: dict[str, pa.Array], tmp_path: Path) -> None:
+def test_a_wrong_hint_costs_only_reads(wrong: dict[str, pa.Array], tmp_path: Path) -> None:
     line = small_table(tmp_path)
     entries = LAYOUT.entries([day("day0.parquet", 0)])
     columns = {name: entries.table.column(name) for name in entries.table.schema.names} | wrong
@@ -189,10 +189,10 @@ def test_a_second_attempt_writes_only_what_differs(tmp_path: Path) -> None:
     line.accept(second)
     expected = {f"{kind}{number}.parquet" for kind in ("day", "region") for number in range(4)}
     assert line.live() == expected - {"day1.parquet", "region2.parquet"} | {"new.parquet", "theirs.parquet"}
-    assert line.told("sequence_number")["new.parquet"] == 6
+    assert line.entry_values("sequence_number")["new.parquet"] == 6
 
 
-def test_a_manifest_that_another_writer_rewrote_is_filtered_anew(tmp_path: Path) -> None:
+def test_a_concurrently_rewritten_manifest_is_filtered_again(tmp_path: Path) -> None:
     line = Line.start(LAYOUT, tmp_path)
     rows = [day(f"{name}.parquet", 1) for name in "abc"]
     line.commit(SnapshotChange(Operation.APPEND, added_data=new_files(LAYOUT, rows)))
@@ -216,11 +216,11 @@ def test_files_are_written_again_after_the_format_was_upgraded(tmp_path: Path) -
     upgraded = line.metadata.model_dump() | {"format-version": 3, "next-row-id": 0}
     line = Line(replace(LAYOUT, version=3), TableMetadataUtil.parse_obj(upgraded))
     line.accept(producer.produce(line.metadata, line.head))
-    assert sorted(line.told("first_row_id").values()) == list(range(0, 90, 10))
+    assert sorted(line.entry_values("first_row_id").values()) == list(range(0, 90, 10))
 
 
-class Meeting(FileIO):
-    """A remote store in memory, whose manifests are written only when two writes of them meet."""
+class ConcurrentWriteStore(FileIO):
+    """A remote store in memory that completes manifest writes only in pairs."""
 
     def __init__(self) -> None:
         super().__init__({})
@@ -248,7 +248,7 @@ class Meeting(FileIO):
 def test_a_remote_store_gets_many_manifests_at_the_same_time(tmp_path: Path) -> None:
     line = Line.start(LAYOUT, tmp_path)
     line.metadata = line.metadata.model_copy(update={"location": "mem://lake/t"})
-    io = Meeting()
+    io = ConcurrentWriteStore()
     rows = [day("day.parquet", 0), day("other.parquet", 1), region("region.parquet", "eu"), region("r.parquet", "us")]
     change = SnapshotChange(Operation.APPEND, added_data=new_files(LAYOUT, rows))
     line.accept(SnapshotProducer(change, 100, io).produce(line.metadata, None))

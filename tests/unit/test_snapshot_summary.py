@@ -1,4 +1,4 @@
-"""Snapshot summaries: Java's names, nothing that is zero, totals only where the parent states them."""
+"""Snapshot summaries: Java's names, no zeros, totals only if the parent has them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.tables.producing import V2, V3, Line, appending, data, deleti
 pytestmark = pytest.mark.unit
 
 
-def told(line: Line) -> dict[str, str]:
+def summary_of(line: Line) -> dict[str, str]:
     assert line.head is not None
     assert line.head.summary is not None
     return dict(line.head.summary.additional_properties)
@@ -22,7 +22,7 @@ def told(line: Line) -> dict[str, str]:
 def test_the_first_snapshot_counts_from_zero(tmp_path: Path) -> None:
     line = Line.start(V2, tmp_path)
     line.commit(appending(V2, data("a.parquet", 1), data("b.parquet", 2), summary={"engine-name": "floeplan"}))
-    assert told(line) == {
+    assert summary_of(line) == {
         "engine-name": "floeplan",
         "added-data-files": "2",
         "added-records": "20",
@@ -45,7 +45,7 @@ def test_deletes_are_counted_by_kind(tmp_path: Path) -> None:
     line.commit(appending(V2, data("a.parquet")))
     equality = data("e.parquet", content=2, equality_ids=[1], record_count=7)
     line.commit(deleting(V2, positions("p.parquet", "a.parquet"), equality))
-    added = {name: value for name, value in told(line).items() if name.startswith(("added", "total", "changed"))}
+    added = {name: value for name, value in summary_of(line).items() if name.startswith(("added", "total", "changed"))}
     assert added == {
         "added-files-size": "2000",
         "added-delete-files": "2",
@@ -62,7 +62,7 @@ def test_deletes_are_counted_by_kind(tmp_path: Path) -> None:
         "total-equality-deletes": "7",
     }
     line.commit(removing("a.parquet", removed_deletes=frozenset({DeleteFileId("e.parquet")})))
-    removed = {name: value for name, value in told(line).items() if name.startswith(("removed", "deleted"))}
+    removed = {name: value for name, value in summary_of(line).items() if name.startswith(("removed", "deleted"))}
     assert removed == {
         "removed-files-size": "2000",
         "deleted-data-files": "1",
@@ -77,7 +77,7 @@ def test_of_a_vector_its_own_bytes_count(tmp_path: Path) -> None:
     line = Line.start(V3, tmp_path)
     line.commit(appending(V3, data("a.parquet"), data("b.parquet")))
     line.commit(deleting(V3, vector("v.puffin", 4, "a.parquet"), vector("v.puffin", 44, "b.parquet")))
-    stated = told(line)
+    stated = summary_of(line)
     assert (stated["added-dvs"], stated["added-delete-files"], stated["added-files-size"]) == ("2", "2", "80")
     assert "added-position-delete-files" not in stated
 
@@ -86,7 +86,7 @@ def test_one_tuple_under_two_specs_is_two_partitions(tmp_path: Path) -> None:
     line = Line.start(V2, tmp_path)
     unpartitioned, region = data("a.parquet"), data("b.parquet", 1) | {"partition.1000": None}
     line.commit(appending(V2, unpartitioned, region, data("c.parquet", 1), data("d.parquet", 1)))
-    assert told(line)["changed-partition-count"] == "3"
+    assert summary_of(line)["changed-partition-count"] == "3"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The parts of reading on Spark that need no Spark: types, filters, names, the log of files, the bits of deletes."""
+"""Parts of the Spark reader that need no Spark: types, filters, names, the file log, delete bitmaps."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class TestTypes:
             NestedField(1, "at", TimestampNanoType(), required=False),
             NestedField(2, "many", ListType(3, inside, element_required=False), required=False),
         )
-        moment = datetime(1969, 12, 31, 23, 59, 59, 999999)
+        timestamp = datetime(1969, 12, 31, 23, 59, 59, 999999)
         wanted = arrow_schema(schema).field("many").type
         ids = pa.ExtensionArray.from_storage(pa.uuid(), pa.array([UUID(int=5).bytes, None], pa.binary(16)))
         structs = pa.StructArray.from_arrays([ids], fields=list(wanted.value_type), mask=pa.array([False, True]))
@@ -104,7 +104,7 @@ class TestTypes:
         )
         rows = pa.table({"at": pa.array([-1, None, 1999], pa.timestamp("ns")), "many": lists})
         shown = to_spark_arrow(rows, to_arrow_schema(spark_schema(schema)))
-        assert shown["at"].to_pylist() == [moment, None, datetime(1970, 1, 1, 0, 0, 0, 1)]
+        assert shown["at"].to_pylist() == [timestamp, None, datetime(1970, 1, 1, 0, 0, 0, 1)]
         assert shown["many"].to_pylist() == [[{"u": str(UUID(int=5))}, None], None, []]
 
     def test_a_type_spark_does_not_have_names_the_column(self) -> None:
@@ -169,7 +169,7 @@ def test_the_log_escapes_what_urls_cannot_hold() -> None:
     assert [line["size"] for line in lines] == [1, 2, 3]
 
 
-def test_tags_come_back_out_of_times() -> None:
+def test_tags_are_decoded_from_times() -> None:
     tags = np.unique(np.concatenate([np.arange(5000), np.random.default_rng(1).integers(0, 2**42, 5000)]))
     lines = _lines(pa.array(["/x"] * len(tags)), np.ones_like(tags), tags).splitlines()
     assert [json.loads(line)["modificationTime"] * 1000 >> 10 for line in lines] == tags.tolist()
@@ -198,27 +198,27 @@ class TestHeldWords:
         yield
         cached_bitmap.cache_clear()
 
-    def test_the_least_recently_used_go_first(self) -> None:
+    def test_the_least_recently_used_are_evicted_first(self) -> None:
         made, third = [], np.zeros(CACHE_BYTES // 8 // 3, dtype=np.int64)
 
-        def ask(key: str) -> None:
+        def get(key: str) -> None:
             cached_bitmap(key, lambda: made.append(key) or third)  # type: ignore[func-returns-value]
 
         for key in "abcacdab":
-            ask(key)
+            get(key)
         assert "".join(made) == "abcdb"
         assert sorted(cached_bitmap.cache) == ["a", "b", "d"]
         cached_bitmap.cache_clear()
-        ask("a")
+        get("a")
         assert "".join(made) == "abcdba"
 
-    def test_what_does_not_fit_is_made_and_not_held(self) -> None:
+    def test_values_beyond_the_limit_are_not_cached(self) -> None:
         large = np.zeros(CACHE_BYTES // 8 + 1, dtype=np.int64)
         cached_bitmap("small", lambda: large[:1])
         assert cached_bitmap("large", lambda: large) is large
         assert list(cached_bitmap.cache) == ["small"]
 
-    def test_others_do_not_wait_while_one_is_made(self) -> None:
+    def test_creating_a_value_does_not_block_others(self) -> None:
         inner = np.arange(1)
         with ThreadPoolExecutor(1) as thread:
             outer = cached_bitmap("outer", lambda: thread.submit(cached_bitmap, "inner", lambda: inner).result(60) + 1)
@@ -250,9 +250,9 @@ class TestOptions:
             SourceOptions({}).table()
 
     def test_names_are_taken_in_any_case(self) -> None:
-        asked = SourceOptions({"Snapshot-Id": "5", "COLUMNS": "a, b"})
-        assert asked.number("snapshot-id") == 5
-        assert asked.columns == ["a", "b"]
+        options = SourceOptions({"Snapshot-Id": "5", "COLUMNS": "a, b"})
+        assert options.number("snapshot-id") == 5
+        assert options.columns == ["a", "b"]
 
 
 def test_the_shipped_package_works_without_compiled_kernels(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Streams without Spark: what offsets mean, what a batch holds, and that no batch is written twice."""
+"""Streams without Spark: offsets, the content of batches, and exactly-once writes."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class TestWriting:
         writer.commit([writer.write(iter([pa.record_batch({"k": pa.array([2])})]))], 8)
         assert self.stored(table) == [1, 2, 9]
 
-    def test_a_batch_that_was_taken_back_is_written_again(self, table: Table, options: dict[str, str]) -> None:
+    def test_a_rolled_back_batch_is_written_again(self, table: Table, options: dict[str, str]) -> None:
         before = append(table, 9)
         writer = StreamAppends(SourceOptions({**options, "query-id": "q"}), overwrite=False)
         for expected in ([1, 9], [1, 9]):

@@ -1,4 +1,4 @@
-"""Which Spark sessions can be asked for."""
+"""Supported Spark session URLs."""
 
 from __future__ import annotations
 

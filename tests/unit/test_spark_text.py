@@ -1,4 +1,4 @@
-"""Text to values by Spark's rules; the expected values were read off Spark 4.1."""
+"""Text to values by Spark's rules; expected values are those of Spark 4.1."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ pytestmark = pytest.mark.unit
 
 
 def nanos(*parts: int) -> int:
-    moment = datetime(*parts, tzinfo=UTC)  # type: ignore[misc, arg-type]
-    return round((moment - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 10**6) * 1000
+    timestamp = datetime(*parts, tzinfo=UTC)  # type: ignore[misc, arg-type]
+    return round((timestamp - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 10**6) * 1000
 
 
 @pytest.mark.parametrize(

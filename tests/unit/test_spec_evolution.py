@@ -1,4 +1,4 @@
-"""How specs evolve: field ids, void fields, names, and what Iceberg refuses; commits that meet another writer."""
+"""Spec evolution: field ids, void fields, names, errors as in Iceberg, and concurrent commits."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_format_2_removes_a_dropped_field_and_gives_it_its_id_again(make: MakeTa
     assert look(table) == [("ts_day", "day", 1001), ("key", "identity", 1000)]
 
 
-def test_another_name_is_another_field_unless_it_is_renamed(make: MakeTable) -> None:
+def test_a_new_name_is_a_new_field_unless_renamed(make: MakeTable) -> None:
     table = evolve(evolve(evolve(make(2), add("id", "a")), DropField("a")), add("id", "b"))
     assert look(table) == [("b", "identity", 1001)]
     assert look(evolve(table, RenameField("b", "c"))) == [("c", "identity", 1001)]
@@ -128,7 +128,7 @@ def test_nothing_to_do_commits_nothing(make: MakeTable) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"),
+    ("changes", "message"),
     [
         ([add("id")], "partitioned by identity(id) already, as id"),
         ([add("days(ts)", "d"), add("days(ts)", "e")], "added twice"),
@@ -149,11 +149,11 @@ def test_nothing_to_do_commits_nothing(make: MakeTable) -> None:
         ([add("days(ts)"), RenameField("id", "ts_day")], "two partition fields would be called ts_day"),
     ],
 )
-def test_refusals_leave_the_table_as_it_was(make: MakeTable, changes: list[SpecChange], says: str) -> None:
+def test_refusals_leave_the_table_as_it_was(make: MakeTable, changes: list[SpecChange], message: str) -> None:
     table = evolve(make(2), add("id"))
     with pytest.raises(BadInputError) as refused:
         evolve(table, *changes)
-    assert says in refused.value.message
+    assert message in refused.value.message
     assert table.refresh().metadata_location == table.metadata_location
 
 
@@ -214,7 +214,7 @@ def test_a_writer_that_is_always_faster_is_a_conflict(make: MakeTable) -> None:
     assert "name" not in [field.name for field in table.refresh().spec().fields]
 
 
-def test_an_answer_that_was_lost_is_looked_up(make: MakeTable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_response_is_looked_up(make: MakeTable, monkeypatch: pytest.MonkeyPatch) -> None:
     table = make(2)
     commit = SqlCatalog.commit_table
 

@@ -1,4 +1,4 @@
-"""Files and entries by spec: any spec of the table is good, groups are sorted, strange specs are named."""
+"""Files and entries by spec: any spec of the table is valid, groups are sorted, unknown specs are named."""
 
 from __future__ import annotations
 

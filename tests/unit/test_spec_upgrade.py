@@ -1,4 +1,4 @@
-"""Files brought under another spec by metadata alone: which move, which stay, and that no row comes or goes."""
+"""Metadata-only moves of files to another spec: which files move, and that rows do not change."""
 
 from __future__ import annotations
 
@@ -38,6 +38,7 @@ from tests.support.tables.commits import (
     data_specs,
     delete_change,
     delete_first_rows,
+    entry_values,
     equality_delete,
     evolved_table,
     files_under,
@@ -47,7 +48,6 @@ from tests.support.tables.commits import (
     patient,
     read_rows,
     rows_of,
-    told,
 )
 
 pytestmark = pytest.mark.unit
@@ -68,20 +68,22 @@ def reloaded(table: Table) -> Table:
 @pytest.mark.parametrize("version", [1, 2, 3])
 def test_proven_files_move_and_nothing_else_about_them_changes(catalog: SqlCatalog, version: int) -> None:
     table = evolved_table(catalog, version)
-    before, rows, files = told(table, *KEPT), read_rows(table), files_under(table)
+    before, rows, files = entry_values(table, *KEPT), read_rows(table), files_under(table)
     result = upgrade_spec(table, options=METADATA_ONLY, commit=patient())
     moved = reloaded(table)
     assert (result.files_by_metadata, result.files_left, result.reasons) == (3, 1, {"spans-partitions": 1})
     assert data_specs(moved) == [0, 1, 1, 1]
-    assert told(moved, *KEPT) == before
-    assert {status for spec, status in told(moved, "spec_id", "status").values() if spec == 1} == {Status.EXISTING}
+    assert entry_values(moved, *KEPT) == before
+    assert {status for spec, status in entry_values(moved, "spec_id", "status").values() if spec == 1} == {
+        Status.EXISTING
+    }
     assert read_rows(moved) == rows
     assert sorted((row["id"], row["part"]) for row in moved.scan().to_arrow().to_pylist()) == rows
     assert {path for path in files_under(table) - files if path.endswith(".parquet")} == set()
     assert not leftovers(table)
 
 
-def test_there_is_one_manifest_a_partition(catalog: SqlCatalog) -> None:
+def test_there_is_one_manifest_per_partition(catalog: SqlCatalog) -> None:
     table = evolved_table(catalog)
     upgrade_spec(table, options=METADATA_ONLY, commit=patient())
     manifests = reloaded(table).current_snapshot().manifests(table.io)  # type: ignore[union-attr]
@@ -113,7 +115,7 @@ def test_a_second_run_does_nothing(catalog: SqlCatalog) -> None:
     assert files_under(table) == files
 
 
-def test_a_dry_run_says_what_would_be_done_and_does_nothing(catalog: SqlCatalog) -> None:
+def test_a_dry_run_reports_the_plan_and_changes_nothing(catalog: SqlCatalog) -> None:
     table = evolved_table(catalog)
     files = files_under(table)
     planned = upgrade_spec(table, options=UpgradeOptions(dry_run=True, metadata_only=True))
@@ -133,7 +135,7 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(catalog: SqlCatalog)
     assert files_under(table) == files
 
 
-def test_files_are_moved_in_portions_and_an_interrupted_run_is_taken_up(catalog: SqlCatalog) -> None:
+def test_files_are_moved_in_batches_and_an_interrupted_run_is_resumed(catalog: SqlCatalog) -> None:
     table = evolved_table(catalog)
     commits = []
 
@@ -152,7 +154,7 @@ def test_files_are_moved_in_portions_and_an_interrupted_run_is_taken_up(catalog:
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_deletes_that_name_a_file_go_with_it(catalog: SqlCatalog, version: int) -> None:
+def test_deletes_that_reference_a_file_move_with_it(catalog: SqlCatalog, version: int) -> None:
     table = delete_first_rows(evolved_table(catalog, version), slice(None))
     rows = read_rows(table)
     assert len(rows) == 36
@@ -165,7 +167,7 @@ def test_deletes_that_name_a_file_go_with_it(catalog: SqlCatalog, version: int) 
     assert sorted((row["id"], row["part"]) for row in moved.scan().to_arrow().to_pylist()) == rows
 
 
-def test_files_stay_where_a_position_delete_of_several_files_reaches_them(catalog: SqlCatalog) -> None:
+def test_files_with_a_position_delete_of_several_files_are_not_moved(catalog: SqlCatalog) -> None:
     table = delete_first_rows(evolved_table(catalog), slice(0, 2), per_file=False)
     late = commit_change(table, append(table, rows_of(40, 50, "a"))).table
     rows = read_rows(late)
@@ -176,7 +178,7 @@ def test_files_stay_where_a_position_delete_of_several_files_reaches_them(catalo
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_deletes_of_a_writer_in_flight_are_brought_after_their_files(catalog: SqlCatalog, version: int) -> None:
+def test_concurrent_deletes_are_moved_after_their_files(catalog: SqlCatalog, version: int) -> None:
     table = evolved_table(catalog, version)
     in_flight = delete_change(table, slice(None))
     upgrade_spec(table, options=METADATA_ONLY, commit=patient())
@@ -187,7 +189,7 @@ def test_deletes_of_a_writer_in_flight_are_brought_after_their_files(catalog: Sq
     assert [row[0] for row in read_rows(stray)] == expected
 
 
-def test_a_delete_of_several_files_by_a_writer_in_flight_reaches_them_in_their_new_partitions(
+def test_a_concurrent_delete_of_several_files_applies_in_their_new_partitions(
     catalog: SqlCatalog,
 ) -> None:
     table = evolved_table(catalog)
@@ -203,18 +205,18 @@ def test_a_delete_of_several_files_by_a_writer_in_flight_reaches_them_in_their_n
     assert again.snapshot_ids == ()
 
 
-def test_a_commit_that_others_overtake_is_decided_anew(catalog: SqlCatalog) -> None:
+def test_a_commit_that_others_overtake_is_planned_again(catalog: SqlCatalog) -> None:
     table = evolved_table(catalog)
     raced = []
 
-    def append_meanwhile(step: str) -> None:
+    def append_concurrently(step: str) -> None:
         if step == "before-commit" and not raced:
             raced.append(step)
             newest = reloaded(table)
             commit_change(newest, append(newest, rows_of(40, 50, "c")))
             commit_change(reloaded(table), delete_change(reloaded(table), slice(0, 1)), options=patient())
 
-    result = upgrade_spec(table, options=METADATA_ONLY, commit=patient(on_step=append_meanwhile))
+    result = upgrade_spec(table, options=METADATA_ONLY, commit=patient(on_step=append_concurrently))
     assert result.files_by_metadata == 3
     assert len(read_rows(table)) == 49
     assert data_specs(reloaded(table)) == [0, 1, 1, 1, 1]
@@ -237,7 +239,7 @@ def test_a_newer_equality_delete_of_the_new_partition_keeps_a_file_where_it_is(c
     assert len(read_rows(table)) == 40
 
 
-def test_an_older_equality_delete_of_the_new_partition_is_none_of_its_business(catalog: SqlCatalog) -> None:
+def test_an_older_equality_delete_of_the_new_partition_is_ignored(catalog: SqlCatalog) -> None:
     table = evolved_table(catalog, files=ROWS[:1])
     table = commit_change(table, equality_delete(table, [43], spec_id=1, part="b")).table
     table = commit_change(table, SnapshotChange(Operation.APPEND, added_data=_old_spec_rows(table))).table
@@ -259,12 +261,13 @@ def test_a_newer_equality_delete_of_the_old_partition_keeps_a_file_where_it_is(c
     with writable_metadata(table.io), table.update_spec() as update:
         update.add_field("id", TruncateTransform(1000), "id_trunc")
     table = reloaded(table)
-    result = upgrade_spec(table, options=METADATA_ONLY, commit=patient())
+    options = UpgradeOptions(metadata_only=True, allow_late_equality_deletes=True)
+    result = upgrade_spec(table, options=options, commit=patient())
     assert (result.files_by_metadata, result.reasons) == (1, {"equality-deletes-of-old-partition": 1})
     assert len(read_rows(table)) == 19
 
 
-def test_partition_information_is_dropped_only_when_asked_for(catalog: SqlCatalog) -> None:
+def test_partition_information_is_dropped_only_on_request(catalog: SqlCatalog) -> None:
     table = evolved_table(catalog, files=ROWS[:3])
     upgrade_spec(table, options=METADATA_ONLY, commit=patient())
     rows = read_rows(table)
@@ -369,7 +372,7 @@ def test_files_that_deletes_hold_back_are_rewritten(catalog: SqlCatalog) -> None
     assert read_rows(table) == rows
 
 
-def test_deletes_of_a_writer_in_flight_are_found_within_the_grace_period(catalog: SqlCatalog) -> None:
+def test_concurrent_deletes_are_found_within_the_grace_period(catalog: SqlCatalog) -> None:
     table = evolved_table(catalog, files=ROWS[:3])
     in_flight = delete_change(table, slice(None))
     now = [0.0]

@@ -1,4 +1,4 @@
-"""A move to another spec that dies, or that other writers overtake, at every step of its commit."""
+"""A spec upgrade with a crash or a concurrent commit at every step of its commit."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ALL_ROWS = sorted(row for rows in ROWS for row in rows)
 
 
 class Died(BaseException):
-    """The process is gone."""
+    """A crash of the process."""
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def reloaded(table: Table) -> Table:
 
 
 def at(step: str, do: Callable[[], None]) -> Callable[[str], None]:
-    """Do something when a step is reached for the first time."""
+    """Run ``do`` when a step is first reached."""
     done: list[str] = []
 
     def watch(name: str) -> None:
@@ -62,7 +62,7 @@ def at(step: str, do: Callable[[], None]) -> Callable[[str], None]:
 
 
 @pytest.mark.parametrize("step", [*STEPS, "committed"])
-def test_a_run_that_dies_leaves_a_whole_table_and_is_taken_up(catalog: SqlCatalog, step: str) -> None:
+def test_a_killed_run_leaves_a_valid_table_and_is_resumed(catalog: SqlCatalog, step: str) -> None:
     table = evolved_table(catalog, 3)
 
     def die() -> None:
@@ -131,7 +131,7 @@ OTHERS = {
 
 @pytest.mark.parametrize("step", ["refreshed", "before-commit"])
 @pytest.mark.parametrize("other", OTHERS)
-def test_what_others_commit_meanwhile_is_neither_lost_nor_doubled(
+def test_concurrent_commits_are_neither_lost_nor_doubled(
     catalog: SqlCatalog, other: Callable[[Table], None], step: str
 ) -> None:
     table = evolved_table(catalog)

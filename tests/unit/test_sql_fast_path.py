@@ -1,4 +1,4 @@
-"""The parser bypass for comparisons and IN lists: the same IR, errors and offsets as through sqlglot."""
+"""The parser bypass for plain predicates: the same IR, errors and offsets as through sqlglot."""
 
 from __future__ import annotations
 
@@ -30,11 +30,13 @@ from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokens import Tokenizer, TokenType
 
 from floeplan.errors import FloeplanError
+from floeplan.predicate import compile as compile_module
 from floeplan.predicate import sql_compiler as sql
 from floeplan.predicate import sql_parser
+from floeplan.predicate.compile import compile_predicate
 from floeplan.predicate.names import Names
-from floeplan.predicate.sql_compiler import compile_plain_piece, compile_sql
-from floeplan.predicate.sql_parser import tokenize
+from floeplan.predicate.plain_sql import compile_plain
+from floeplan.predicate.sql_compiler import compile_sql
 
 pytestmark = pytest.mark.unit
 TYPES: dict[str, PrimitiveType] = {
@@ -162,14 +164,14 @@ def test_the_bypass_and_the_parser_give_the_same_result(column: str, monkeypatch
     texts = [f"{column}{op} {literal} -- why" for op in OPERATORS for literal in PLAIN]
     texts += [f"{column} {word}({listed})" for word in ("IN", "not in ") for listed in LISTS]
     plain = [outcome(text, names_of(TYPES)) for text in texts]
-    monkeypatch.setattr(sql, "compile_plain_piece", lambda tokens, names: None)
+    monkeypatch.setattr(sql, "compile_plain", lambda text, names: None)
     assert plain == [outcome(text, names_of(TYPES)) for text in texts]
 
 
 @pytest.mark.parametrize("text", MIXED)
 def test_a_list_inside_a_larger_predicate_keeps_its_meaning(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = outcome(text.replace("{}", LISTS[-1]), names_of(TYPES))
-    monkeypatch.setattr(sql, "compile_plain_piece", lambda tokens, names: None)
+    monkeypatch.setattr(sql, "compile_plain", lambda text, names: None)
     assert found == outcome(text.replace("{}", LISTS[-1]), names_of(TYPES))
 
 
@@ -186,21 +188,58 @@ def test_a_list_of_integers_is_read_without_tokens(text: str, monkeypatch: pytes
 def test_a_column_inside_a_struct_needs_no_parser(monkeypatch: pytest.MonkeyPatch) -> None:
     inner = StructType(NestedField(2, "b", LongType(), required=False))
     names = Names(Schema(NestedField(1, "a", inner, required=False)))
-    assert compile_plain_piece(tokenize("a.b IN (1, 2)"), names) is not None
+    assert compile_plain("a.b IN (1, 2)", names) is not None
     found = outcome("a.b IN (1, 2) AND a.b > 1", names)
-    monkeypatch.setattr(sql, "compile_plain_piece", lambda tokens, names: None)
+    monkeypatch.setattr(sql, "compile_plain", lambda text, names: None)
     assert found == outcome("a.b IN (1, 2) AND a.b > 1", names)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "i = 1 AND s = 'x' OR l IN (1, 2) AND NOT_A_COLUMN = 3",
+        "i=1 and s='x'and d>-1.5",
+        "i = 1 OR s = 'x' OR i = 1",
+        "i = 1 AND (s = 'x' OR l = 2)",
+        "i = 1 OR l NOT IN (3, 4) AND day >= DATE'2024-01-01'",
+        "i BETWEEN 1 AND 2 AND l = 3",
+        "i = 1 AND",
+        "AND i = 1",
+        "i = 1 XOR l = 2",
+        "i = 1\n\tAND l =\r\n- 2",
+        "i = 1;",
+        "s = 'a\\'b'",
+        "s = r'a' AND i = 1",
+        "i = 1 AND l IN (1, 2",
+        "i = 1.AND l = 2",
+        "i = 1\u00a0AND l = 2",
+    ],
+)
+def test_joined_pieces_mean_what_the_parser_reads(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole texts, as `compile_predicate` compiles them."""
+
+    def compiled() -> str:
+        try:
+            found = compile_predicate(text, names_of(TYPES).schema)
+        except FloeplanError as error:
+            return f"{type(error).__name__}: {error.message} {error.context}"
+        return f"{found.predicate!r} {found.errors}"
+
+    plain = compiled()
+    monkeypatch.setattr(compile_module, "compile_plain", lambda text, names: None)
+    monkeypatch.setattr(sql, "compile_plain", lambda text, names: None)
+    assert plain == compiled()
 
 
 @pytest.mark.parametrize("literal", PLAIN)
 def test_plain_literals_need_no_parser(literal: str) -> None:
     column = "tz" if "TIME" in literal else "day" if "date" in literal.lower() else "s" if literal[0] in "'\"" else "l"
-    assert compile_plain_piece(tokenize(f"{column} >= {literal}"), names_of(TYPES)) is not None
+    assert compile_plain(f"{column} >= {literal}", names_of(TYPES)) is not None
 
 
 @pytest.mark.parametrize("text", LEFT_TO_THE_PARSER)
 def test_anything_else_is_left_to_the_parser(text: str) -> None:
-    assert compile_plain_piece(tokenize(text), names_of(TYPES)) is None
+    assert compile_plain(text, names_of(TYPES)) is None
 
 
 def test_a_name_that_means_something_to_the_parser_means_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,9 +247,10 @@ def test_a_name_that_means_something_to_the_parser_means_the_same(monkeypatch: p
     words |= {*SparkParser.NO_PAREN_FUNCTION_PARSERS, *SparkParser.STATEMENT_PARSERS}
     words |= {*SparkParser.QUERY_MODIFIER_PARSERS, *(kind.name for kind in TokenType)}
     columns = sorted({str(word).lower() for word in words if str(word).isidentifier()})
-    named = [(f"{column} >= 'x'", names_of({column: StringType()})) for column in columns]
-    plain = [(text, names) for text, names in named if compile_plain_piece(tokenize(text), names) is not None]
+    texts = ("{} >= 'x'", "{} = NULL", "{} IN ('a', 'b')", "{} NOT IN ('a')")
+    named = [(text.format(column), names_of({column: StringType()})) for column in columns for text in texts]
+    plain = [(text, names) for text, names in named if compile_plain(text, names) is not None]
     assert len(plain) > 100
     found = [outcome(*one) for one in plain]
-    monkeypatch.setattr(sql, "compile_plain_piece", lambda tokens, names: None)
+    monkeypatch.setattr(sql, "compile_plain", lambda text, names: None)
     assert found == [outcome(*one) for one in plain]

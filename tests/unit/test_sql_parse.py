@@ -1,4 +1,4 @@
-"""What each statement says once it is parsed, and what is refused, in one line that names it."""
+"""Parsed statements, and one-line errors."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ def test_alter() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("", "empty"),
         (";", "empty"),
@@ -309,8 +309,8 @@ def test_alter() -> None:
         ("MERGE INTO db.t USING s ON t.a = s.a WHEN MATCHED THEN DELETE RETURNING *", "RETURNING is not supported"),
     ],
 )
-def test_refusals(text: str, says: str) -> None:
+def test_refusals(text: str, message: str) -> None:
     with pytest.raises(BadInputError) as refused:
         parse_statement(text)
-    assert says in refused.value.message
+    assert message in refused.value.message
     assert "\n" not in refused.value.message

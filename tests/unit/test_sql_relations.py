@@ -1,4 +1,4 @@
-"""Which names of a query are looked up in the catalog, and when a Spark session is opened."""
+"""Table names in queries that are looked up in the catalog, and when a Spark session is opened."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _found(parts: tuple[str, ...], local: SqlCatalog) -> tuple[object, str | Non
 
 
 class OpenedError(Exception):
-    """A session was asked for."""
+    """A session was requested."""
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def test_spark_is_opened_only_for_what_arrow_cannot_do(tmp_path: Path) -> None:
             run(together)
 
 
-def test_what_spark_says_is_one_line_and_said_once() -> None:
+def test_spark_errors_are_one_line_and_reported_once() -> None:
     logger = PySparkLogger.getLogger("SQLQueryContextLogger")
     with spark_errors_translated():
         assert logger.disabled
@@ -132,7 +132,7 @@ def test_what_spark_says_is_one_line_and_said_once() -> None:
     assert (failed.value.exit_code, failed.value.kind, logger.disabled) == (1, "spark-failed", False)
 
 
-def test_without_a_session_what_needs_one_says_so(tmp_path: Path) -> None:
+def test_a_statement_that_needs_a_session_says_so(tmp_path: Path) -> None:
     two_spec_table(tmp_path)
     for text in (
         "INSERT INTO db.events SELECT 1",

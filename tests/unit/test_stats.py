@@ -1,4 +1,4 @@
-"""What counts and bounds may be believed."""
+"""Counts and bounds: which are used, and which are ignored."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_lower_bound_above_its_upper_takes_both_away(low: object, high: object
     assert valid(lower) == valid(upper) == [True, False]
 
 
-def test_what_lies_under_an_invalid_bound_is_never_looked_at() -> None:
+def test_values_of_invalid_bounds_are_never_read() -> None:
     here = np.array([False, True])
     lower, upper = trusted(Bound(np.array([9, 1]), here), Bound(np.array([0, 2]), np.array([True, True])))
     assert (valid(lower), valid(upper)) == ([False, True], [True, True])
@@ -137,7 +137,7 @@ def test_bounds_of_bytes_are_kept_in_a_layout_that_compares_with_any_literal(
     assert Bound(given, np.array([True])).values.type == kept
 
 
-def test_containers_have_rows_unless_told_otherwise() -> None:
+def test_containers_have_rows_by_default() -> None:
     assert StatsTable(3, {}).nonempty.tolist() == [True, True, True]
     assert StatsTable(2, {}, np.array([True, False])).nonempty.tolist() == [True, False]
 

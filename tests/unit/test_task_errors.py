@@ -1,4 +1,4 @@
-"""Errors that end a Spark job arrive as what they were."""
+"""Errors that fail a Spark job are raised with their original type."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.unit
 
 
 def failing(error: Exception) -> str:
-    """What Spark tells the driver of a task that failed: text."""
+    """The text that Spark reports to the driver for a failed task."""
 
     @report_errors
     def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -32,20 +32,20 @@ def failing(error: Exception) -> str:
     raise AssertionError
 
 
-def test_an_error_of_ours_is_raised_as_it_was() -> None:
-    told = failing(CorruptMetadataError("m.avro is damaged", context={"file": "m.avro", "offset": 3}))
+def test_a_floeplan_error_is_raised_unchanged() -> None:
+    message = failing(CorruptMetadataError("m.avro is damaged", context={"file": "m.avro", "offset": 3}))
     with pytest.raises(CorruptMetadataError, match=r"^m\.avro is damaged$") as caught, reraise_task_errors():
-        raise RuntimeError(f"Job aborted due to stage failure: {told}")
+        raise RuntimeError(f"Job aborted due to stage failure: {message}")
     assert caught.value.context == {"file": "m.avro", "offset": 3}
 
 
-def test_a_value_that_looks_like_an_error_of_ours_is_not_believed() -> None:
-    """The text of an exception may hold values of the table, and what is load_results can run anything."""
+def test_a_value_that_looks_like_an_error_is_not_unpickled() -> None:
+    """The text of an exception may contain table values, and unpickling them could run any code."""
     harmful = b64encode(pickle.dumps(Harmful())).decode()
-    told = failing(CorruptMetadataError("m.avro is damaged"))
+    message = failing(CorruptMetadataError("m.avro is damaged"))
     forged = f"floeplan-error:{'0' * 32}:{harmful}; floeplan-error:{harmful};"
-    imitated = re.sub(r"floeplan-error:[^;]+;", forged, told)
-    assert imitated != told
+    imitated = re.sub(r"floeplan-error:[^;]+;", forged, message)
+    assert imitated != message
     with pytest.raises(RuntimeError, match="cannot be cast"), reraise_task_errors():
         raise RuntimeError(f"the value {imitated} cannot be cast")
 
@@ -55,7 +55,7 @@ class Harmful:
         return pytest.fail, ("a value of a table was run",)
 
 
-def test_another_error_stays_what_it_is() -> None:
-    told = failing(KeyError("x"))
+def test_other_errors_are_raised_unchanged() -> None:
+    message = failing(KeyError("x"))
     with pytest.raises(RuntimeError, match="Job aborted"), reraise_task_errors():
-        raise RuntimeError(f"Job aborted due to stage failure: {told}")
+        raise RuntimeError(f"Job aborted due to stage failure: {message}")

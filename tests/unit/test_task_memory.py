@@ -1,4 +1,4 @@
-"""Python looks for cycles less often while groups are rewritten, and as often as before when all are."""
+"""The garbage collector's threshold is raised while groups are rewritten, and restored afterwards."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def as_it_was() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("usual", [(700, 10, 10), (1_000_000, 5, 5), (0, 10, 10)])
-def test_what_held_before_holds_again(usual: tuple[int, int, int]) -> None:
+def test_the_threshold_is_restored(usual: tuple[int, int, int]) -> None:
     gc.set_threshold(*usual)
     with raised_gc_threshold():
         assert gc.get_threshold() == (max(usual[0], 100_000) if usual[0] else 0, *usual[1:])
     assert gc.get_threshold() == usual
 
 
-def test_what_held_before_holds_again_after_an_error() -> None:
+def test_the_threshold_is_restored_after_an_error() -> None:
     gc.set_threshold(700, 10, 10)
     with suppress(ZeroDivisionError), raised_gc_threshold():
         raise ZeroDivisionError

@@ -1,4 +1,4 @@
-"""The next thing is made while one is used, and nothing is left running or open."""
+"""The next item is prefetched, and nothing is left running or open."""
 
 from __future__ import annotations
 
@@ -12,44 +12,44 @@ from floeplan.tasks.runner import prefetch
 pytestmark = pytest.mark.unit
 
 
-def test_things_come_in_their_order() -> None:
+def test_items_keep_their_order() -> None:
     assert list(prefetch(range(100))) == list(range(100))
     assert list(prefetch([])) == []
 
 
-def test_the_next_one_is_made_while_one_is_used() -> None:
+def test_the_next_item_is_prefetched() -> None:
     begun = [threading.Event() for _ in range(3)]
 
-    def things() -> Iterator[int]:
+    def items() -> Iterator[int]:
         for number in range(3):
             begun[number].set()
             yield number
 
-    for number in prefetch(things()):
+    for number in prefetch(items()):
         assert begun[min(number + 1, 2)].wait(60)
 
 
-def test_an_error_comes_where_the_thing_would_have_come() -> None:
-    def things() -> Iterator[int]:
+def test_an_error_is_raised_in_place_of_its_item() -> None:
+    def items() -> Iterator[int]:
         yield 1
         raise ValueError("no second")
 
-    made = prefetch(things())
+    made = prefetch(items())
     assert next(made) == 1
     with pytest.raises(ValueError, match="no second"):
         next(made)
 
 
-def test_whoever_stops_early_leaves_nothing_open() -> None:
+def test_stopping_early_closes_the_source() -> None:
     closed = threading.Event()
 
-    def things() -> Iterator[int]:
+    def items() -> Iterator[int]:
         try:
             yield from range(10)
         finally:
             closed.set()
 
-    made = prefetch(things())
+    made = prefetch(items())
     next(made)
     made.close()  # type: ignore[attr-defined]
     assert closed.is_set()

@@ -1,4 +1,4 @@
-"""What is sent to executors without the package: its zip, and its kernels where their interpreter can load them."""
+"""Shipping to executors without the package: its zip, and its kernels if their interpreter can load them."""
 
 from __future__ import annotations
 

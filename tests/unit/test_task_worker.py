@@ -1,4 +1,4 @@
-"""Archives that Python looks into before every task are forgotten after one, and found again when they are needed."""
+"""Cached zip importers are dropped after a task, and archives can be imported again."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def doubled(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 @pytest.fixture
 def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An archive on the path of which a package was imported."""
+    """An archive on the path, from which a package was imported."""
     path = tmp_path / "shipped.zip"
     fill(path, {"shipped_package/__init__.py": "", "shipped_package/first.py": "value = 1"})
     monkeypatch.syspath_prepend(str(path))
@@ -50,17 +50,17 @@ def finders(archive: Path) -> list[str]:
     ]
 
 
-def test_a_task_yields_what_it_would_without(archive: Path) -> None:
+def test_the_result_of_a_task_is_unchanged(archive: Path) -> None:
     assert list(doubled([BATCH])) == [BATCH, BATCH]
 
 
-def test_no_archive_is_left_to_look_into(archive: Path) -> None:
+def test_archives_are_dropped_after_a_task(archive: Path) -> None:
     assert len(finders(archive)) == 2
     list(doubled([BATCH]))
     assert finders(archive) == []
 
 
-def test_more_of_an_archive_can_be_imported_afterwards_as_it_is_then(archive: Path) -> None:
+def test_a_changed_archive_can_be_imported_afterwards(archive: Path) -> None:
     list(doubled([BATCH]))
     fill(
         archive,

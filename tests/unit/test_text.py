@@ -19,7 +19,7 @@ def test_plain_digits_are_a_count(text: str, count: int) -> None:
 @pytest.mark.parametrize(
     "text", ["", "-1", "+1", "1.0", " 1", "1_000", "²", "٣", str(2**63), "9" * 5000, 7, None, b"7"]
 )
-def test_whatever_else_is_none(text: object) -> None:
+def test_other_text_is_none(text: object) -> None:
     assert parse_count(text) is None
 
 

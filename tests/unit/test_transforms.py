@@ -1,4 +1,4 @@
-"""Partition transforms against PyIceberg, the specification's vectors, and values where others go wrong."""
+"""Partition transforms against PyIceberg, the specification's vectors, and values that other writers get wrong."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_single_values_and_vectors_agree_with_the_reference(transform: Any, type
 
 
 def fits(type_: PrimitiveType, label: Any) -> bool:
-    """Whether a label can be held by a vector at all."""
+    """Whether a vector can hold a label."""
     if isinstance(type_, DecimalType) and isinstance(label, Decimal):
         return abs(unscaled_of(label, type_.scale)) < 10**type_.precision
     return not isinstance(type_, LongType) or label >= -(2**63)
@@ -114,8 +114,8 @@ def test_time_before_1970_rounds_down() -> None:
     assert apply(pt.YearTransform(), DateType(), -366) == -2
 
 
-def test_the_reference_knows_the_faults_of_java_writers() -> None:
-    """1969-12-31T00:00:00.999999 is in day -1 and hour -24; Iceberg Java 1.12 says -2 and -25, and 0.10 said 0, -23."""
+def test_the_reference_contains_the_faults_of_java_writers() -> None:
+    """1969-12-31T00:00:00.999999 is in day -1 and hour -24; Java 1.12 writes -2 and -25, 0.10 wrote 0 and -23."""
     micros = -86_399_000_001
     assert apply(pt.DayTransform(), TimestampType(), micros) == -1
     assert iceberg_java(pt.DayTransform(), TimestampType(), micros) == -2
@@ -146,7 +146,7 @@ def test_wide_decimals_truncate_in_vectors_and_are_null_where_they_leave_their_t
     assert result.to_pylist() == [decimal(n, 2) for n in (-10, 5, 10**30 + 5)] + [None, None]
 
 
-def test_null_goes_to_null_and_void_sends_everything_there() -> None:
+def test_null_maps_to_null_and_void_maps_everything_to_null() -> None:
     assert apply(pt.BucketTransform(3), IntegerType(), None) is None
     assert apply(pt.VoidTransform(), IntegerType(), 5) is None
 
@@ -171,7 +171,7 @@ def test_result_types() -> None:
     ],
     ids=str,
 )
-def test_a_transform_that_cannot_be_applied_says_so(transform: Any, type_: PrimitiveType) -> None:
+def test_a_transform_that_cannot_be_applied_is_an_error(transform: Any, type_: PrimitiveType) -> None:
     assert not can_apply(transform, type_)
     with pytest.raises(UnsupportedError, match="cannot apply transform"):
         apply(transform, type_, 1)

@@ -1,4 +1,4 @@
-"""The three masks combine as Kleene's logic does on rows."""
+"""The three masks combine by Kleene's logic."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ def test_not_exchanges_true_and_false_and_leaves_null(answers: frozenset[bool | 
 
 @pytest.mark.parametrize("left", SETS)
 @pytest.mark.parametrize("right", SETS)
-def test_two_answers_to_one_predicate_refine_each_other(
+def test_two_results_of_one_predicate_refine_each_other(
     left: frozenset[bool | None], right: frozenset[bool | None]
 ) -> None:
     assert names(tri(left).refine(tri(right))) == left & right
 
 
 @pytest.mark.parametrize("answers", SETS)
-def test_what_an_answer_means_for_a_reader(answers: frozenset[bool | None]) -> None:
+def test_what_a_result_means_for_a_reader(answers: frozenset[bool | None]) -> None:
     expected = TriState.FALSE if True not in answers else TriState.TRUE if answers == {True} else TriState.UNKNOWN
     assert tri(answers).states().tolist() == [expected]
     assert tri(answers).keep.tolist() == [expected is not TriState.FALSE]
@@ -86,20 +86,20 @@ def test_what_an_answer_means_for_a_reader(answers: frozenset[bool | None]) -> N
     ids=str,
 )
 def test_constants(expr: IrExpr, expected: set[bool | None]) -> None:
-    def nobody(leaf: IrExpr) -> Tri:
+    def unexpected(leaf: IrExpr) -> Tri:
         raise AssertionError(leaf)
 
-    assert names(kleene(expr, np.array([True]), nobody)) == expected
-    assert names(kleene(expr, np.array([False]), nobody)) == set(), "a container without rows admits nothing"
+    assert names(kleene(expr, np.array([True]), unexpected)) == expected
+    assert names(kleene(expr, np.array([False]), unexpected)) == set(), "a container without rows admits nothing"
 
 
-def test_leaves_are_asked_and_their_answers_combined() -> None:
+def test_leaves_are_evaluated_and_combined() -> None:
     leaf = Cmp(Column(1, LongType(), ("a",)), CmpOp.EQ, 1)
-    asked: list[IrExpr] = []
+    evaluated: list[IrExpr] = []
 
     def answer(node: IrExpr) -> Tri:
-        asked.append(node)
+        evaluated.append(node)
         return tri(frozenset({True, None}))
 
     assert names(kleene(Or((Not(leaf), FALSE)), np.array([True]), answer)) == {False, None}
-    assert asked == [leaf]
+    assert evaluated == [leaf]

@@ -1,4 +1,4 @@
-"""What others may and may not have committed since a change was planned: every check, on the files it is about."""
+"""Conflict validation: every check against concurrent commits."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ OVERWRITE = SnapshotChange(Operation.OVERWRITE)
 
 @pytest.fixture(scope="module")
 def catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqlCatalog]:
-    """With a table of each format: ids 0–9 and 20–29 of part a, 10–19 of part b, in three files."""
+    """With a table of each format version: ids 0–9 and 20–29 of part a, 10–19 of part b, in three files."""
     opened = open_catalog(tmp_path_factory.mktemp("lake"))
     for version in (2, 3):
         create_table(opened, version, name=f"db.v{version}")
@@ -55,7 +55,7 @@ def catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqlCatalog]:
 
 
 def fresh(catalog: SqlCatalog, version: int) -> Table:
-    """One of the tables, as it was made."""
+    """A fork of one of the tables."""
     return fork(catalog.load_table(f"db.v{version}"), f"db.{uuid.uuid4().hex}")
 
 
@@ -69,10 +69,10 @@ def paths(table: Table, where: str = "true") -> list[str]:
     return found
 
 
-def judge(
+def run_check(
     planned_on: Table, check: Check, change: SnapshotChange = OVERWRITE, where: str = "true", **more: object
 ) -> None:
-    """Make one check of a change against the table as it is now."""
+    """Run one check of a change against the current table."""
     now = planned_on.catalog.load_table(planned_on.name())
     expr = compile_predicate(where, now.schema()).predicate
     start = planned_on.metadata.current_snapshot_id
@@ -82,7 +82,7 @@ def judge(
 
 def conflicts(planned_on: Table, check: Check, change: SnapshotChange = OVERWRITE, **more: object) -> bool:
     try:
-        judge(planned_on, check, change, **more)  # type: ignore[arg-type]
+        run_check(planned_on, check, change, **more)  # type: ignore[arg-type]
     except CommitConflictError as error:
         return error.context["check"] == check.name
     return False
@@ -135,13 +135,13 @@ def test_rows_of_an_overwrite_are_new_data(table: Table) -> None:
     assert not conflicts(table, Check.NO_NEW_DATA, where="part = 'b'")
 
 
-def test_every_snapshot_since_the_start_is_looked_at(table: Table) -> None:
+def test_every_snapshot_since_the_start_is_checked(table: Table) -> None:
     add(add(add(table, 100), 200, "b"), 300, "b")
     assert conflicts(table, Check.NO_NEW_DATA, where="id = 102")
 
 
-def test_files_of_older_specs_are_judged_by_their_own(table: Table) -> None:
-    """The conflict lies under a spec that is no longer the default, and one that is not a field of the filter."""
+def test_files_of_older_specs_are_evaluated_by_their_own_spec(table: Table) -> None:
+    """The conflicting file has a spec that is not the default and that the filter has no field of."""
     bucketed = PartitionSpec(PartitionField(1, 1001, BucketTransform(4), "id_bucket"), spec_id=1)
     old_spec = append(table, rows_of(100, 105, "b"))
     with writable_metadata(table.io):
@@ -182,7 +182,7 @@ def test_two_vectors_of_one_file_are_a_conflict_like_one(catalog: SqlCatalog) ->
 
 
 def delete_entries(table: Table, part: str | None, content: Content) -> EntriesTable:
-    """A delete file for a whole partition, of which only the entry is looked at."""
+    """A delete file for a whole partition; only its entry is read."""
     equality = content is Content.EQUALITY_DELETES
     columns = {
         "file_path": pa.array([f"{table.location()}/data/{part}-{content}.parquet"]),
@@ -200,7 +200,7 @@ def delete_entries(table: Table, part: str | None, content: Content) -> EntriesT
 
 
 @pytest.mark.parametrize("content", [Content.POSITION_DELETES, Content.EQUALITY_DELETES])
-def test_deletes_of_a_partition_meet_the_files_in_it(catalog: SqlCatalog, content: Content) -> None:
+def test_deletes_of_a_partition_apply_to_the_files_in_it(catalog: SqlCatalog, content: Content) -> None:
     table = fresh(catalog, 2)
     commit_change(table, SnapshotChange(Operation.DELETE, added_deletes=delete_entries(table, "a", content)))
     check = Check.NO_NEW_DELETES_FOR_REMOVED
@@ -208,14 +208,14 @@ def test_deletes_of_a_partition_meet_the_files_in_it(catalog: SqlCatalog, conten
     assert conflicts(table, check, in_a)
     assert not conflicts(table, check, in_b)
     assert not conflicts(table, check, OVERWRITE)
-    told = plan_scan(table, options=NO_SCAN_EXTRAS).files.entries
-    assert conflicts(table, check, replace(in_a, removed_entries=told))
-    assert not conflicts(table, check, replace(in_b, removed_entries=told))
+    entries = plan_scan(table, options=NO_SCAN_EXTRAS).files.entries
+    assert conflicts(table, check, replace(in_a, removed_entries=entries))
+    assert not conflicts(table, check, replace(in_b, removed_entries=entries))
     unknown = replace(in_b, removed_data=in_b.removed_data | {"of an earlier time.parquet"})
-    assert not conflicts(table, check, replace(unknown, removed_entries=told))
+    assert not conflicts(table, check, replace(unknown, removed_entries=entries))
 
 
-def test_rows_that_keep_their_age_keep_newer_equality_deletes(catalog: SqlCatalog) -> None:
+def test_rows_that_keep_their_sequence_number_keep_newer_equality_deletes(catalog: SqlCatalog) -> None:
     table = fresh(catalog, 2)
     again = write_rows(table, rows_of(0, 10))
     at = again.table.schema.get_field_index("sequence_number")
@@ -230,7 +230,7 @@ def test_rows_that_keep_their_age_keep_newer_equality_deletes(catalog: SqlCatalo
     assert conflicts(table, check, is_younger)
     entries = delete_entries(table, "a", Content.POSITION_DELETES)
     commit_change(after, SnapshotChange(Operation.DELETE, added_deletes=entries))
-    assert conflicts(table, check, keeps_age), "positions in a file that is gone mean nothing in another"
+    assert conflicts(table, check, keeps_age), "positions in a removed file do not apply to another file"
 
 
 def test_a_vector_conflicts_with_another_for_the_same_file(catalog: SqlCatalog) -> None:
@@ -261,13 +261,13 @@ def test_data_files_that_deletes_refer_to_must_be_there(table: Table) -> None:
         assert not conflicts(table, check, referenced_data_files=frozenset(paths(table, "part = 'b'")))
 
 
-def test_the_targets_of_new_deletes_are_referred_to_unsaid(table: Table) -> None:
+def test_the_targets_of_new_deletes_are_checked_implicitly(table: Table) -> None:
     change = merge_on_read_delete("id = 3", lambda row: row[0] == 3).plan(table, SERIALIZABLE).change
     rewrite(table, "part = 'a'")
     assert conflicts(table, Check.REFERENCED_FILES_EXIST, change)
 
 
-def test_a_file_deleted_whole_matters_only_to_those_who_write_its_rows_again(table: Table) -> None:
+def test_a_fully_deleted_file_conflicts_only_with_rewrites_of_its_rows(table: Table) -> None:
     referenced = frozenset(paths(table, "part = 'b'"))
     overwrite(table, "part = 'b'", *range(10, 20))
     assert not conflicts(table, Check.REFERENCED_FILES_EXIST, referenced_data_files=referenced)
@@ -292,7 +292,7 @@ def test_delete_files_to_be_removed_must_be_there(table: Table) -> None:
     assert conflicts(before, Check.REMOVED_FILES_EXIST, change)
 
 
-def test_a_file_that_never_was_cannot_be_removed(table: Table) -> None:
+def test_a_file_that_never_existed_cannot_be_removed(table: Table) -> None:
     change = replace(OVERWRITE, removed_data=frozenset({"nowhere.parquet"}))
     validation = ConflictValidation(table.metadata.current_snapshot_id, frozenset({Check.REMOVED_FILES_EXIST}))
     with pytest.raises(CommitConflictError, match=r"does not have, such as nowhere\.parquet"):
@@ -302,7 +302,7 @@ def test_a_file_that_never_was_cannot_be_removed(table: Table) -> None:
 # -------------------------------------------------------------------------------------------------- partition sets
 
 
-def test_a_set_of_partitions_stands_for_a_filter(table: Table) -> None:
+def test_a_set_of_partitions_replaces_a_filter(table: Table) -> None:
     of_b = plan_scan(table, "part = 'b'", options=NO_SCAN_EXTRAS).files.entries
     add(table, 100, "a")
     assert not conflicts(table, Check.NO_NEW_DATA, partitions=of_b)
@@ -327,38 +327,38 @@ def test_nothing_happened_is_no_conflict(table: Table) -> None:
         assert not conflicts(table, check)
 
 
-def test_a_start_that_was_left_behind_cannot_be_judged(table: Table) -> None:
+def test_a_starting_snapshot_outside_the_history_is_a_conflict(table: Table) -> None:
     newer = add(table, 100)
     start = table.metadata.current_snapshot_id
     assert start is not None
     rollback_to(newer, start)
     with pytest.raises(CommitConflictError, match="cannot determine what was committed since snapshot"):
-        judge(newer, Check.NO_NEW_DATA, where="part = 'b'")
+        run_check(newer, Check.NO_NEW_DATA, where="part = 'b'")
 
 
-def test_what_an_earlier_attempt_judged_is_not_read_again(table: Table) -> None:
-    judged = add(table, 100)
-    now = add(judged, 200, "b")
+def test_snapshots_checked_by_an_earlier_attempt_are_not_read_again(table: Table) -> None:
+    checked = add(table, 100)
+    now = add(checked, 200, "b")
     check = frozenset({Check.NO_NEW_DATA})
 
-    def situation(where: str, up_to: int | None) -> ValidationContext:
+    def context(where: str, up_to: int | None) -> ValidationContext:
         expr = compile_predicate(where, now.schema()).predicate
         validation = ConflictValidation(table.metadata.current_snapshot_id, check, expr)
         head = now.metadata.current_snapshot_id
         return ValidationContext(now.metadata, head, OVERWRITE, validation, now.io, up_to)
 
-    validate(situation("id = 102", judged.metadata.current_snapshot_id))
-    for where, up_to in [("id = 102", None), ("id = 202", judged.metadata.current_snapshot_id), ("id = 102", 7)]:
+    validate(context("id = 102", checked.metadata.current_snapshot_id))
+    for where, up_to in [("id = 102", None), ("id = 202", checked.metadata.current_snapshot_id), ("id = 102", 7)]:
         with pytest.raises(CommitConflictError):
-            validate(situation(where, up_to))
+            validate(context(where, up_to))
 
 
-def test_without_a_start_the_whole_history_is_looked_at(table: Table) -> None:
+def test_without_a_starting_snapshot_the_whole_history_is_checked(table: Table) -> None:
     assert conflicts(table, Check.NO_NEW_DATA, starting_snapshot_id=None, where="id = 3")
     assert not conflicts(table, Check.NO_NEW_DATA, starting_snapshot_id=None, where="id = 333")
 
 
-def test_a_snapshot_that_does_not_say_what_it_did_may_have_done_anything(table: Table) -> None:
+def test_a_snapshot_without_an_operation_may_contain_any_change(table: Table) -> None:
     now = rewrite(table, "part = 'a'")
     head = now.metadata.current_snapshot_id
     silent = [
@@ -374,12 +374,12 @@ def test_a_snapshot_that_does_not_say_what_it_did_may_have_done_anything(table: 
 # --------------------------------------------------------------------------------------------------------- messages
 
 
-def test_a_conflict_says_what_conflicted(table: Table) -> None:
+def test_a_conflict_names_its_cause(table: Table) -> None:
     rows = [(number, f"p{number}") for number in range(100, 108)]
     after = commit_change(table, append(table, rows)).table
     head = after.metadata.current_snapshot_id
     with pytest.raises(CommitConflictError) as error:
-        judge(table, Check.NO_NEW_DATA, where="id >= 100")
+        run_check(table, Check.NO_NEW_DATA, where="id >= 100")
     context = error.value.context
     assert context["snapshot_id"] == head
     assert (context["operation"], context["snapshot_operation"]) == ("overwrite", "append")
@@ -397,4 +397,4 @@ def test_a_change_cannot_remove_what_its_deletes_refer_to(table: Table) -> None:
     change = merge_on_read_delete("id = 3", lambda row: row[0] == 3).plan(table, SERIALIZABLE).change
     both = replace(change, removed_data=frozenset(paths(table, "id = 3")))
     with pytest.raises(BadInputError, match="and also adds deletes for it"):
-        judge(table, Check.REFERENCED_FILES_EXIST, both)
+        run_check(table, Check.REFERENCED_FILES_EXIST, both)

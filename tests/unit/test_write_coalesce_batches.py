@@ -1,4 +1,4 @@
-"""Pieces of rows put together before they are written."""
+"""Batches combined before they are written."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def numbers(first: int, count: int) -> pa.Table:
     return pa.table({"n": pa.array(range(first, first + count), pa.int64())})
 
 
-def test_rows_stay_in_order_and_empty_pieces_vanish(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_stay_in_order_and_empty_batches_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gather, "ROWS_AT_ONCE", 10)
     pieces = [numbers(0, 4), numbers(0, 0), numbers(4, 5), numbers(9, 30), numbers(39, 1)]
     tables = list(coalesce_batches(pieces))
@@ -24,7 +24,7 @@ def test_rows_stay_in_order_and_empty_pieces_vanish(monkeypatch: pytest.MonkeyPa
     assert all(table["n"].num_chunks == 1 for table in tables)
 
 
-def test_no_more_bytes_wait_than_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_buffered_bytes_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gather, "BYTES_AT_ONCE", 8 * 5)
     assert [table.num_rows for table in coalesce_batches([numbers(0, 3)] * 4)] == [3] * 4
     assert [table.num_rows for table in coalesce_batches([numbers(0, 2)] * 4)] == [4, 4]

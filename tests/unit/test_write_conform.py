@@ -1,4 +1,4 @@
-"""Rows brought into the layout of a table: what fits, what is filled in, and what is refused by name."""
+"""Rows conformed to the schema of a table: casts, defaults, and errors by column."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def test_a_required_field_may_be_absent_inside_of_a_null_struct() -> None:
 
 
 @pytest.mark.parametrize("given", [rows(), rows(point=pa.nulls(2))])
-def test_structs_of_required_fields_can_be_written_when_nobody_gives_them(given: pa.Table) -> None:
+def test_missing_structs_of_required_fields_can_be_written(given: pa.Table) -> None:
     point = conform(given, SCHEMA).column("point")
     assert point.to_pylist() == [None, None]
     assert point.chunk(0).field(0).null_count == 0

@@ -59,7 +59,7 @@ EVOLVED = PartitionSpec(
 
 
 def read_back(entries: EntriesTable, place: WriteTarget, folder: Path, *specs: PartitionSpec) -> pa.Table:
-    """The rows as the table's reader sees them."""
+    """The rows as read from the table."""
     layout = Layout(place.schema, specs or (UNPARTITIONED,), place.format_version)
     return plan_scan(layout.write_table(folder / "read", entries), None).to_arrow()
 
@@ -72,7 +72,7 @@ def comparable(table: pa.Table) -> list[str]:
     return sorted(map(repr, table.to_pylist()))
 
 
-def test_every_type_comes_back_as_it_went_in(tmp_path: Path) -> None:
+def test_every_type_round_trips(tmp_path: Path) -> None:
     place = target(tmp_path, every_column.SCHEMA)
     rows = every_column.rows()
     entries = write_data_files(place, [rows], file_name_token="t")
@@ -122,7 +122,7 @@ def test_rows_of_a_partition_share_a_file_and_no_other_rows_do(tmp_path: Path) -
 
 
 def _tuple_of(row: dict[str, Any]) -> list[Value | None]:
-    """Row by row, as the specification says."""
+    """Row by row, according to the specification."""
     ts = None if row["ts"] is None else pa.scalar(row["ts"], pa.timestamp("us")).value
     canonical = {1: row["id"], 2: row["region"], 3: ts, 4: row["v"]}
     fields = [field for field in EVOLVED.fields if not isinstance(field.transform, VoidTransform)]
@@ -144,7 +144,7 @@ def test_an_object_store_layout_is_respected(tmp_path: Path) -> None:
     assert len(path.partition("/data/")[2].split("/")) == 5
 
 
-def test_a_given_partition_is_taken_as_it_is_whatever_the_spec(tmp_path: Path) -> None:
+def test_a_given_partition_is_used_for_any_spec(tmp_path: Path) -> None:
     place = target(tmp_path, EVENTS, EVOLVED, PartitionSpec(spec_id=2))
     key = PartitionKey(1, ("z", -5, 2, None, None))
     (entry,) = write_data_files(place, [events(9)], file_name_token="t", partition=key).table.to_pylist()
@@ -199,7 +199,7 @@ def _ordered(rows: list[dict[str, Any]], keys: list[SortField]) -> bool:
 
 
 def _order(row: dict[str, Any], key: SortField) -> tuple[int, Any]:
-    """A key as something that sorts ascending: nulls where they belong, NaN last, -0.0 before 0.0."""
+    """An ascending sort key: nulls first or last, NaN last, -0.0 before 0.0."""
     value = row[EVENTS.find_column_name(key.source_id) or ""]
     if value is None:
         return (0, 0) if key.null_order is NullOrder.NULLS_FIRST else (2, 0)

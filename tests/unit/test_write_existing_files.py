@@ -1,4 +1,4 @@
-"""Files of others as data files: proven partitions, columns known for sure, and refusals by name."""
+"""Existing files added as data files: proven partitions, matched columns, and errors."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_the_rows_of_imported_files_are_read(tmp_path: Path) -> None:
         (spec((4, IdentityTransform(), "price")), "price=-1.5", -150),
     ],
 )
-def test_folders_say_what_statistics_cannot(tmp_path: Path, own: PartitionSpec, folder: str, value: Any) -> None:
+def test_folder_names_replace_missing_statistics(tmp_path: Path, own: PartitionSpec, folder: str, value: Any) -> None:
     path = file(tmp_path / folder / "a.parquet", ts=[datetime(2020, 1, 1), None])
     entries = existing_file_entries(table_of(tmp_path, own), [path], hive_partitions=True)
     assert entries.array("partition.1000").to_pylist() == [value]

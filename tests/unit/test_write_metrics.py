@@ -1,4 +1,4 @@
-"""Metrics modes, and bounds at their edges."""
+"""Metrics modes, and edge cases of bounds."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ def test_the_default_is_to_cut_after_16() -> None:
     assert modes({}) == dict.fromkeys((2, 4, 5, 6, 7), TRUNCATE_16)
 
 
-def test_of_a_wide_table_only_the_first_columns_have_a_default_those_of_a_struct_before_inner_ones() -> None:
+def test_only_the_first_columns_of_a_wide_table_have_a_default() -> None:
     assert modes({"max-inferred-column-defaults": "3"}) == {2: TRUNCATE_16, 4: TRUNCATE_16, 5: TRUNCATE_16} | {
         6: NONE,
         7: NONE,
     }
 
 
-def test_a_configured_default_is_for_all_columns_and_a_column_of_its_own_wins() -> None:
+def test_a_configured_default_applies_to_all_columns_and_a_column_property_wins() -> None:
     found = modes({"default": "counts", "max-inferred-column-defaults": "1", "column.s.b": "full", "column.x": "none"})
     assert found == {2: NONE, 4: COUNTS, 5: COUNTS, 6: FULL, 7: COUNTS}
 
@@ -167,7 +167,7 @@ def footer_of(table: pa.Table) -> Any:
     return read_footer(open_source(sink.getvalue()))
 
 
-def test_nothing_is_said_of_nan_in_files_of_others() -> None:
+def test_nan_counts_are_unknown_in_files_of_other_writers() -> None:
     field = pa.field("f", pa.float64(), metadata={"PARQUET:field_id": "1"})
     metrics = file_metrics(
         footer_of(pa.table([[1.0, math.nan]], schema=pa.schema([field]))), FLOATS, MetricsModes({}, FULL)

@@ -1,4 +1,4 @@
-"""Position delete files and deletion vectors: what they say, where they belong, and that readers apply them."""
+"""Position delete files and deletion vectors: content, partition, and that readers apply them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def layout(version: int) -> Layout:
 
 
 def data(folder: Path, version: int) -> tuple[WriteTarget, EntriesTable]:
-    """Two files of every region under an old spec, and one of none; a target for the newest spec."""
+    """Two files of every region under an old spec, and one unpartitioned; a target for the newest spec."""
     table = layout(version).write_table(folder / "empty", layout(version).entries([]))
     rows = events(200)
     parts = [
@@ -65,7 +65,7 @@ def expected_ids(entries: EntriesTable, positions: list[Any]) -> list[int]:
 
 
 def some_positions(entries: EntriesTable) -> list[Any]:
-    """Some rows of each file, in no order, as arrays and as bitmaps; none of the second file."""
+    """Some rows of each file, unsorted, as arrays and as bitmaps; none of the second file."""
     found: list[Any] = [np.arange(0, count, at + 2)[::-1] for at, count in enumerate(entries.record_count.tolist())]
     found[1] = np.zeros(0, dtype=np.int64)
     found[2] = BitMap64(found[2].tolist())
@@ -89,7 +89,7 @@ def test_position_deletes_belong_to_the_partition_of_their_data(tmp_path: Path, 
     assert ids_left(tmp_path, 2, entries, deletes) == expected_ids(entries, gone)
 
 
-def test_a_file_for_one_data_file_says_so_in_full(tmp_path: Path) -> None:
+def test_a_file_for_one_data_file_references_it_in_full(tmp_path: Path) -> None:
     target, entries = data(tmp_path, 2)
     only = entries.take(np.array([3]))
     (row,) = write_position_deletes(target, only, [np.array([7, 2])], file_name_token="d").table.to_pylist()
@@ -186,7 +186,7 @@ def test_a_format_takes_only_its_own_deletes(tmp_path: Path, version: int, write
 
 
 class FullStore(PyArrowFileIO):
-    """A store that takes so many files and no more."""
+    """A store that accepts a limited number of files."""
 
     def __init__(self) -> None:
         super().__init__()

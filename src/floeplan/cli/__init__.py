@@ -3,8 +3,9 @@
 - ``main``: the entry point: finds the command, runs it, reports errors and sets the exit code.
 - ``common``: options, table loading and output that commands share.
 - ``commands``: one module per group of commands.
-- ``demo``: ``floeplan demo``. ``demo_archive``: its table, and the same table as written by a tool that ignores
-  partition specs.
+- ``row_formats``: rows as CSV, JSON lines, Arrow or Parquet.
+- ``demo_command``: ``floeplan demo``. ``demo``: its chapters. ``demo_archive``: its table, and the same table as
+  written by a tool that ignores partition specs.
 
 A command is a function with the name of the command. It calls one function of the library and shows the result as JSON
 (`to_dict`) or as text:
@@ -14,13 +15,17 @@ A command is a function with the name of the command. It calls one function of t
         table: common.TableArgument, catalog: common.CatalogOption = None, json: common.JsonOption = False
     ) -> None:
         '''Show the specs, schemas and snapshots of a table.'''
+        from floeplan.catalog import load_table
+        from floeplan.maintain.inspect import inspect_table
+
         common.show(inspect_table(load_table(table, catalog)), render, as_json=json)
 
     def render(result: InspectResult) -> RenderableType:
         return f"{len(result.specs)} specs"
 
-Add its name to `COMMANDS` in `main` (a dash there is an underscore in Python). A command raises `FloeplanError` and
-never prints an error or exits by itself, except `typer.Exit(1)` when the result is a failure.
+Add it to `COMMANDS` in `main`, with its summary (a dash there is an underscore in Python). Its module imports the
+library inside functions, so that help does not wait for it. A command raises `FloeplanError` and never prints an error
+or exits by itself, except `typer.Exit(1)` when the result is a failure.
 
 No other package imports this one.
 """

@@ -1,30 +1,36 @@
 """Options, table loading and output shared by the commands.
 
 Rule: with ``--json`` stdout carries one JSON document and nothing else; progress, warnings and logs go to stderr.
+
+This module and those of the commands import rich and typer, which help needs, and nothing that imports PyIceberg,
+pyarrow, NumPy or Spark: those are imported by the functions that run, so that help and completion do not wait for them.
 """
 
 from __future__ import annotations
 
 import base64
 import math
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, date, datetime, time
-from typing import Annotated, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 
-import pyarrow as pa
 import typer
-from pyiceberg.table import StaticTable, Table
 from rich import box
 from rich.console import Console, RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from floeplan.catalog import load_table
 from floeplan.errors import BadInputError, InvalidOptionError
-from floeplan.spark.session import SparkOnDemand
 from floeplan.text import document_text, without_secrets
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyiceberg.table import Table
+
+    from floeplan.spark.session import SparkOnDemand
 
 PIPE_WIDTH = 160
 """Line width when stdout is not a terminal."""
@@ -32,7 +38,7 @@ PIPE_WIDTH = 160
 # Options of all commands.
 
 TableArgument = Annotated[
-    str, typer.Argument(metavar="TABLE", help="namespace.name, or the path or URI of a *.metadata.json.")
+    str, typer.Argument(metavar="TABLE", help="namespace.name, or the path of a *.metadata.json or table folder.")
 ]
 ChangedTableArgument = Annotated[str, typer.Argument(metavar="TABLE", help="The table to change, as namespace.name.")]
 WhereOption = Annotated[str | None, typer.Option("--where", metavar="EXPR", help="A Spark-SQL boolean expression.")]
@@ -128,7 +134,8 @@ def print_json(document: Mapping[str, Any]) -> None:
 
 def text_console() -> Console:
     """A console on stdout that prints text literally: without markup, emoji or highlighting."""
-    width = None if sys.stdout.isatty() else PIPE_WIDTH
+    # rich takes the width of a terminal, or $COLUMNS.
+    width = None if sys.stdout.isatty() or os.environ.get("COLUMNS") else PIPE_WIDTH
     return Console(width=width, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
@@ -148,6 +155,10 @@ def writable_table(name: str, catalog: str | None) -> Table:
     Raises:
         BadInputError: The name is the path of a metadata file, through which nothing can be committed.
     """
+    from pyiceberg.table import StaticTable
+
+    from floeplan.catalog import load_table
+
     table = load_table(name, catalog)
     if isinstance(table, StaticTable):
         raise BadInputError(
@@ -158,6 +169,8 @@ def writable_table(name: str, catalog: str | None) -> Table:
 
 def spark_for(url: str | None) -> SparkOnDemand:
     """The requested Spark session, opened now; without a URL, a local one that is opened when it is needed."""
+    from floeplan.spark.session import SparkOnDemand
+
     spark = SparkOnDemand(url=url or "local[*]")
     if url is not None:
         spark.needed("--spark")
@@ -206,8 +219,18 @@ def key_value_table() -> RichTable:
     return table
 
 
+def look_for_pandas(schema: pa.Schema) -> None:
+    """Let pyarrow find pandas, which ``main`` hides: its Python values of nanoseconds are those of pandas."""
+    if any("[ns" in str(field.type) for field in schema):
+        import pyarrow as pa
+
+        with suppress(ImportError):
+            pa.nulls(0).to_pandas()
+
+
 def rows_table(table: pa.Table, limit: int) -> RichTable:
     """Render the first rows of an Arrow table."""
+    look_for_pandas(table.schema)
     drawn = RichTable(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for name in table.schema.names:
         drawn.add_column(Text(name), no_wrap=True, overflow="ellipsis", max_width=40)
@@ -218,6 +241,7 @@ def rows_table(table: pa.Table, limit: int) -> RichTable:
 
 def json_rows(table: pa.Table, limit: int) -> list[dict[str, Any]]:
     """The first rows of an Arrow table as JSON objects."""
+    look_for_pandas(table.schema)
     return [{name: json_value(value) for name, value in row.items()} for row in table.slice(0, limit).to_pylist()]
 
 

@@ -1,4 +1,4 @@
-"""``floeplan demo``: builds a table of three partition specs and queries, rewrites, upgrades, audits and advises it.
+"""Runs ``floeplan demo``: queries, rewrites, upgrades, audits and advises a table of three partition specs.
 
 A chapter is an operation, the equivalent command, and what to notice. Every number comes from the result of the
 operation. The facts of a chapter are the same in every run; drawings also contain values that are not, such as snapshot
@@ -19,23 +19,24 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
 from pyiceberg.table import Table
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from floeplan.audit.advisor import AdviseOptions, Candidate, advise, apply_candidate
-from floeplan.audit.findings import AuditOptions, AuditResult
+from floeplan.audit.advisor import AdviseOptions, advise, apply_candidate
+from floeplan.audit.candidates import Candidate
+from floeplan.audit.findings import AuditResult
 from floeplan.audit.job import audit
+from floeplan.audit.options import AuditOptions
 from floeplan.catalog import embedded_home, open_catalog
 from floeplan.cli import common
 from floeplan.cli.commands.audit import draw as draw_audit
 from floeplan.cli.commands.audit import draw_candidates
 from floeplan.cli.commands.inspect import draw_specs
 from floeplan.cli.commands.rewrite import draw_plan, draw_rewrite, draw_upgrade
-from floeplan.cli.demo_archive import NAME, SIZES, TIME, WEEK, Archive, lose_rows, remove_archive
+from floeplan.cli.demo_archive import NAME, TIME, WEEK, Archive, lose_rows, remove_archive
 from floeplan.explorer.site import write_report
 from floeplan.maintain.inspect import inspect_table
 from floeplan.rewrite.execute import run_rewrite
@@ -59,20 +60,9 @@ LOGGED = (WEEK, WEEK, *(f"payload_id BETWEEN {low} AND {low + 4}" for low in (10
 _SHOWN_GROUPS = 6
 _LEVELS = ("manifests", "files", "row_groups", "rows", "bytes")
 
-SizeOption = Annotated[str, typer.Option("--size", metavar="SIZE", help=f"Size of the table: {', '.join(SIZES)}.")]
-CleanOption = Annotated[bool, typer.Option("--clean", help="Only remove what an earlier demo created.")]
 
-
-def demo(
-    size: SizeOption = "medium",
-    clean: CleanOption = False,
-    catalog: common.CatalogOption = None,
-    json: common.JsonOption = False,
-) -> None:
-    """Run the main commands on a small table of three partition specs, with explanations.
-
-    floeplan demo --size small
-    """
+def run_demo(size: str, *, clean: bool, catalog: str | None, json: bool) -> None:
+    """Run the chapters; with ``clean``, only remove what an earlier demo created."""
     opened, folder = open_catalog(catalog), embedded_home() / "demo"
     remove_archive(opened)
     shutil.rmtree(folder, ignore_errors=True)

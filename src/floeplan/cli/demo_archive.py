@@ -172,7 +172,7 @@ class Loss:
 
 
 def lose_rows(catalog: Catalog) -> Loss:
-    """Append a file of an older spec with PyIceberg, and query it, on tables of its own.
+    """Append a file of an older spec with PyIceberg, and query it, on separate tables.
 
     PyIceberg 0.12 records every appended data file in a manifest of the default spec, not of the file's spec: here a
     day is stored as a month, and a query for its month misses its rows.

@@ -2,50 +2,68 @@
 
     0  done      1  failed      2  bad input      3  commit conflict      4  strict mode refused      130  interrupted
 
-The module of a command is imported when the command is run, so that no command pays for the imports of another.
+The list of commands needs none of their modules: `--help` and completion show the summaries of `COMMANDS`. The module
+of a command is imported for its own help, its completion or its run, and the libraries it uses when it runs.
 """
 
 from __future__ import annotations
 
 import difflib
+import gc
 import logging
 import sys
 import traceback
 from collections.abc import Sequence
-from importlib import import_module, metadata
+from importlib import import_module
+from importlib.abc import MetaPathFinder
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
-from floeplan.cli.common import print_json
 from floeplan.errors import BadInputError, FloeplanError, InvalidOptionError, UnknownOptionError
 from floeplan.text import one_line, reason, redacted
 
-COMMANDS: dict[str, str] = {
-    "plan": "commands.plan",
-    "scan": "commands.plan",
-    "entries": "commands.inspect",
-    "inspect": "commands.inspect",
-    "prune": "commands.prune",
-    "append": "commands.dml",
-    "delete": "commands.dml",
-    "update": "commands.dml",
-    "merge": "commands.dml",
-    "sql": "commands.dml",
-    "rewrite": "commands.rewrite",
-    "audit": "commands.audit",
-    "advise": "commands.audit",
-    "upgrade-spec": "commands.rewrite",
-    "rewrite-manifests": "commands.maintenance",
-    "expire": "commands.maintenance",
-    "remove-orphans": "commands.maintenance",
-    "doctor": "commands.maintenance",
-    "report": "commands.explorer",
-    "serve": "commands.explorer",
-    "demo": "demo",
+COMMANDS = {
+    "plan": ("commands.plan", "Plan a scan and show what it would read."),
+    "why": ("commands.plan", "Show which pass, condition and statistic keep or drop a data file."),
+    "scan": ("commands.plan", "Read matching rows."),
+    "entries": ("commands.inspect", "Write the manifest entries of a snapshot to one Parquet file."),
+    "inspect": ("commands.inspect", "Show partition specs, schemas, snapshots, files by spec, delete files and sizes."),
+    "prune": ("commands.prune", "Show the row groups and pages of a Parquet file that may match a predicate."),
+    "append": ("commands.dml", "Append the rows of Parquet files."),
+    "delete": ("commands.dml", "Delete matching rows."),
+    "update": ("commands.dml", "Update matching rows."),
+    "merge": ("commands.dml", "Merge Parquet files or another table into a table."),
+    "sql": ("commands.dml", "Run one SQL statement that changes a table, in Spark's dialect."),
+    "rewrite": ("commands.rewrite", "Rewrite data files of the wrong size, with deletes, or of an old partition spec."),
+    "audit": ("commands.audit", "Find queries that read much more than they need, from scan reports."),
+    "advise": ("commands.audit", "Estimate what other partition specs and sort orders would save, from scan reports."),
+    "upgrade-spec": ("commands.rewrite", "Move files to another partition spec, by metadata alone where possible."),
+    "upgrade-format": (
+        "commands.maintenance",
+        "Raise the format version of a table; snapshots and files stay as they are.",
+    ),
+    "rewrite-manifests": ("commands.maintenance", "Cluster manifests by partition, so that planning can skip some."),
+    "expire": ("commands.maintenance", "Expire old snapshots and delete unreferenced files (dry run unless --yes)."),
+    "remove-orphans": ("commands.maintenance", "Delete unreferenced files (dry run unless --yes)."),
+    "doctor": ("commands.maintenance", "Check a table for problems and suggest fixes."),
+    "report": ("commands.explorer", "Write a static site with the map, history, plans and health of a table."),
+    "serve": ("commands.explorer", "Serve the explorer on 127.0.0.1 until interrupted."),
+    "serve-catalog": (
+        "commands.serve_catalog",
+        "Serve a REST catalog that plans scans for Spark, PyIceberg and others, until interrupted.",
+    ),
+    "explain-plan": ("commands.serve_catalog", "Explain why a query that the server planned read what it read."),
+    "demo": ("demo_command", "Run the main commands on a small table of three partition specs, with explanations."),
 }
-"""Commands in the order of `--help`, each with its module in `floeplan.cli`; `a-b` is the function `a_b`."""
+"""Commands in the order of `--help`, each with its module in `floeplan.cli` and its summary.
+
+`a-b` is the function `a_b`, whose docstring begins with the summary.
+"""
+
+_GC_ALLOCATIONS = 100_000
+"""Python's default looks for garbage more often, among imported modules too, which takes a tenth of the start-up."""
 
 
 class _Redacting(logging.Formatter):
@@ -56,29 +74,77 @@ class _Redacting(logging.Formatter):
 
 
 class LazyCommands(TyperGroup):
-    """Imports the module of a command when the command is looked up."""
+    """Lists the commands by their summaries, and imports the module of a command when the command is resolved."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """The options before the command, all flags; Typer imports pydantic to convert a flag that is None."""
+        options = super().get_params(ctx)
+        for option in options:
+            option.default = option.default or False
+        return options
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name not in COMMANDS:
-            if ctx.resilient_parsing:  # shell completion
-                return None
-            close = difflib.get_close_matches(cmd_name, COMMANDS)
-            hint = f"did you mean {' or '.join(close)}?" if close else "see 'floeplan --help'"
-            raise UnknownOptionError(f"unknown command {cmd_name!r}; {hint}", context={"command": cmd_name})
-        python_name = cmd_name.replace("-", "_")
-        function = getattr(import_module(f"floeplan.cli.{COMMANDS[cmd_name]}"), python_name)
-        command = typer.Typer(add_completion=False)
-        command.command(cmd_name)(function)
-        return typer.main.get_command(command)
+    def get_command(self, ctx: Any, cmd_name: str) -> TyperCommand:
+        """A command as help and completion list it: without parameters."""
+        return TyperCommand(cmd_name, help=COMMANDS[cmd_name][1])
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name = args[0]
+        if name in COMMANDS:
+            return name, load_command(name), args[1:]
+        if ctx.resilient_parsing:  # shell completion
+            return None, None, args[1:]
+        close = difflib.get_close_matches(name, COMMANDS)
+        hint = f"did you mean {' or '.join(close)}?" if close else "see 'floeplan --help'"
+        raise UnknownOptionError(f"unknown command {name!r}; {hint}", context={"command": name})
+
+
+class ProgramCommand(TyperCommand):
+    """A command that prepares the process before it runs, if the process is the `floeplan` program."""
+
+    def invoke(self, ctx: Any) -> Any:
+        if ctx.find_root().obj.get("program"):
+            _hide_pandas()
+        return super().invoke(ctx)
+
+
+class _NoPandas(MetaPathFinder):
+    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
+        if fullname == "pandas":
+            raise ModuleNotFoundError(name=fullname)
+
+
+def _hide_pandas() -> None:
+    """Let pyarrow look for pandas once, and find none.
+
+    pyarrow imports pandas with the first array it makes, to recognise pandas objects. That takes longer than most
+    commands, and no command has such objects. Others, such as Spark, can still import pandas.
+    """
+    hidden = _NoPandas()
+    sys.meta_path.insert(0, hidden)
+    try:
+        import pyarrow as pa
+
+        pa.array([])
+    finally:
+        sys.meta_path.remove(hidden)
+
+
+def load_command(name: str) -> Any:
+    """Import a command with its parameters."""
+    function = getattr(import_module(f"floeplan.cli.{COMMANDS[name][0]}"), name.replace("-", "_"))
+    command = typer.Typer(add_completion=False)
+    command.command(name, cls=ProgramCommand)(function)
+    return typer.main.get_command(command)
 
 
 app = typer.Typer(
     cls=LazyCommands,
     add_completion=True,
     invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
     help="Plan, prune, change and rewrite Iceberg tables whose partition spec has evolved.",
 )
 
@@ -107,6 +173,8 @@ def options(
 
 def versions() -> str:
     """The versions of Floeplan and its main dependencies, from package metadata."""
+    from importlib import metadata  # imports email and zipfile, which nothing else needs
+
     parts = {"floeplan": "floeplan", "PyIceberg": "pyiceberg", "pyarrow": "pyarrow", "Spark": "pyspark"}
     lines = []
     for label, package in parts.items():
@@ -117,9 +185,9 @@ def versions() -> str:
     return "\n".join(lines)
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the command line and return the exit code."""
-    before_command: dict[str, bool] = {}
+def main(arguments: Sequence[str], *, program: bool = False) -> int:
+    """Run the command line and return the exit code; ``program`` if this process runs nothing else."""
+    before_command = {"program": program}
     try:
         code = app(list(arguments), prog_name="floeplan", standalone_mode=False, obj=before_command)
         return code if isinstance(code, int) else 0
@@ -128,6 +196,8 @@ def main(arguments: Sequence[str]) -> int:
             sys.stderr.write(redacted(traceback.format_exc()))
         failure = _failure(error)
         if "--json" in arguments:
+            from floeplan.cli.common import print_json  # imports rich, which completion does not need
+
             print_json(failure.to_dict())
         else:
             print(f"floeplan: {one_line(failure.message)}", file=sys.stderr)  # noqa: T201
@@ -150,4 +220,7 @@ def _failure(error: Exception) -> FloeplanError:
 
 def run() -> None:
     """Run the `floeplan` program."""
-    sys.exit(main(sys.argv[1:]))
+    gc.set_threshold(_GC_ALLOCATIONS, *gc.get_threshold()[1:])
+    code = main(sys.argv[1:], program=True)
+    gc.freeze()  # the interpreter would look for garbage once more among all that ends with the process
+    sys.exit(code)

@@ -8,6 +8,6 @@ Modules in reading order:
 - ``source``: the entry point that Spark finds through ``pyspark_floeplan``.
 - ``io``: options, batch reads and writes, streams of appended rows, and streams into a table.
 
-A package of its own because it commits through ``dml``, which stands above ``spark``. Only the package itself imports
-it, for ``fp.register``.
+A separate package, because it commits through ``dml``, which is above ``spark``. Only the top-level package imports it,
+for ``fp.register``.
 """

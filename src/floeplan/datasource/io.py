@@ -1,9 +1,9 @@
 """Reads and writes of ``format("floeplan")``, batch and stream: tasks read and write, the driver plans and commits.
 
 Streams read appended rows by snapshot. An offset is a snapshot id; a batch has the rows added by the append snapshots
-after one offset, up to and including the next. A stream starts at the beginning of the table, or after
-``start-snapshot-id``. A snapshot that deletes or overwrites rows fails the stream, which can only represent appends;
-``streaming-skip-overwrite-snapshots`` skips it. Compactions change no rows and are skipped.
+after one offset, up to and including the next. A stream starts with all rows of the oldest snapshot that has not
+expired, or after ``start-snapshot-id``. A later snapshot that deletes or overwrites rows fails the stream, which can
+only represent appends; ``streaming-skip-overwrite-snapshots`` skips it. Compactions change no rows and are skipped.
 
 Streams write each batch exactly once: the summary of each snapshot records the query id and batch id. A batch that is
 already committed, because the query stopped after the commit and before Spark's checkpoint, is not committed again.
@@ -219,7 +219,8 @@ class AppendStream(spark.DataSourceStreamReader):
         if until is None or after == until:
             return []
         if not self._options.flag(_SKIP):
-            for snapshot in snapshots_between(table, after, until):
+            chain = snapshots_between(table, after, until)
+            for snapshot in chain[1:] if after is None else chain:  # all rows of the oldest snapshot are read
                 if snapshot.summary is None or snapshot.summary.operation not in (Operation.APPEND, Operation.REPLACE):
                     what = "unknown" if snapshot.summary is None else snapshot.summary.operation.value
                     raise UnsupportedError(

@@ -15,6 +15,7 @@ from pyiceberg.table.update import SetPropertiesUpdate
 from pyroaring import BitMap64
 
 from floeplan.catalog import update_to_commit
+from floeplan.display import Displayed
 from floeplan.dml.row_task import RowTaskResult
 from floeplan.dml.target import Command, DmlTarget
 from floeplan.metadata.delete_index import DeleteFileId
@@ -54,8 +55,8 @@ class ManifestSummary:
         return asdict(self)
 
 
-@dataclass(frozen=True, slots=True)
-class DmlResult:
+@dataclass(frozen=True, slots=True, repr=False)
+class DmlResult(Displayed):
     """The result of an append, delete, update, merge or overwrite.
 
     Attributes:
@@ -69,7 +70,7 @@ class DmlResult:
         data_files_added: Data files the snapshot added.
         data_files_removed: Data files the snapshot removed.
         delete_files_added: Position delete files and deletion vectors added.
-        delete_files_removed: Those replaced, or removed with their data file.
+        delete_files_removed: Delete files replaced, removed with their data file, or left without one.
         manifests_written: The manifests of the commit.
         attempts: Commit attempts; 0 when nothing was committed.
     """
@@ -178,6 +179,7 @@ class ChangeBuilder:
             removed_entries=hints,
             planned_on=target.snapshot_id,
             merge_manifests=self.merge_manifests,
+            drop_dangling_deletes=bool(self.removed_data),
             summary=summary,
         )
 
@@ -199,7 +201,7 @@ class ChangeBuilder:
             data_files_added=sum(map(len, self.data)),
             data_files_removed=len(self.removed_data),
             delete_files_added=sum(map(len, self.deletes)),
-            delete_files_removed=len(self.removed_deletes),
+            delete_files_removed=0 if committed is None else int(committed.summary.get("removed-delete-files", 0)),
             manifests_written=tuple(
                 ManifestSummary(m.path, m.spec_id, _CONTENT_NAMES[m.content], m.entries) for m in manifests
             ),

@@ -73,8 +73,8 @@ def overwrite(
         same_spec_only: Of a dynamic overwrite: leave files of other specs alone.
         spark: A session to work with; a DataFrame brings its own.
         branch: The branch to change instead of ``main``.
-        mode: How rows of partly matching files go; the table's ``write.delete.mode`` when not given.
-        isolation: ``serializable`` or ``snapshot``; when not given, rows that others add meanwhile are not looked at.
+        mode: How rows of partly matching files are deleted; the table's ``write.delete.mode`` when not given.
+        isolation: ``serializable`` or ``snapshot``; when not given, rows that others add concurrently are not checked.
         case_sensitive: Whether column names must match exactly.
         trust_lists: Change rows even when the manifest list has fewer files than the snapshot summary counts.
         summary: Further properties of the snapshot.

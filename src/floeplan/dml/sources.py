@@ -1,7 +1,7 @@
-"""Rows from outside: Arrow data in any wrapping, Spark DataFrames, Parquet files and other tables.
+"""Input rows: Arrow data in any container, Spark DataFrames, Parquet files and other tables.
 
-Columns of outside data are found by name. Field ids that they may carry are those of another table and mean nothing
-here, so they are taken off first.
+Columns of input data are matched by name. Field ids that they may carry belong to another table, so they are removed
+first.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def frame_rows(frame: DataFrame, most: int, most_bytes: int) -> pa.Table | None:
 
 
 def parquet_paths(data: object) -> list[str] | None:
-    """The files meant by a path, a folder or several of them; ``None`` when this is something else."""
+    """The files of a path, a folder or several of them; ``None`` for anything else."""
     given = [data] if isinstance(data, str | os.PathLike) else data
     if not isinstance(given, list | tuple) or not given or not all(isinstance(p, str | os.PathLike) for p in given):
         return None
@@ -70,7 +70,7 @@ def parquet_paths(data: object) -> list[str] | None:
 
 
 def arrow_batches(data: object) -> Iterator[pa.Table]:
-    """Arrow data in any wrapping as tables that carry no field ids.
+    """Arrow data in any container as tables without field ids.
 
     Raises:
         BadInputError: It is not Arrow data.

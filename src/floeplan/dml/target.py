@@ -8,6 +8,7 @@ Fail-safe: a read-only table, a tag and a missing branch are refused before anyt
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import dataclass
 from enum import StrEnum
@@ -21,6 +22,9 @@ from pyiceberg.table.snapshots import Snapshot
 from floeplan.catalog import load_table, refreshed
 from floeplan.errors import BadInputError, InvalidOptionError, UnknownSnapshotError
 from floeplan.transaction.change import IsolationLevel
+from floeplan.write.target import other_format
+
+_log = logging.getLogger(__name__)
 
 Choice = TypeVar("Choice", bound=StrEnum)
 
@@ -109,6 +113,8 @@ def resolve(
             raise InvalidOptionError("format version 1 has no delete files; use copy-on-write or upgrade the table")
         chosen = Mode.COPY_ON_WRITE
     level = properties.get(f"write.{row_level}.isolation-level")
+    if (warning := other_format(properties)) is not None:
+        _log.warning("%s", warning)
     return DmlTarget(
         table=found,
         branch=name,

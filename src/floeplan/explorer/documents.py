@@ -24,7 +24,7 @@ from floeplan.maintain.inspect import inspect_files
 from floeplan.rewrite.plan.options import RewriteOptions
 from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
 from floeplan.rewrite.spec_upgrade.upgrade import SpecUpgradeResult, UpgradeOptions, upgrade_spec
-from floeplan.scan.explain import advice
+from floeplan.scan.explain import advice, reasons, spec_reasons
 from floeplan.scan.model import FileScan, ScanOptions
 from floeplan.scan.plan import ScanPlan, plan_scan
 from floeplan.schemas import fields_by_id
@@ -249,7 +249,8 @@ def plan_document(view: TableView, where: str | None, plan: ScanPlan) -> dict[st
         "understood": str(plan.compiled.predicate),
         "summary": summary | {name: number for name, number in totals.items() if summary[name] is None},
         "passes": [step.to_dict() for step in plan.passes],
-        "specs": [spec.to_dict() for spec in plan.specs],
+        "reasons": list(reasons(plan)),
+        "specs": [spec.to_dict() | {"reasons": list(spec_reasons(plan, spec))} for spec in plan.specs],
         "advice": list(advice(plan)),
         "warnings": [
             {"kind": kind, "count": len(found), "messages": found[:_WARNINGS_SHOWN]} for kind, found in messages.items()

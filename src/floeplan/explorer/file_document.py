@@ -15,23 +15,24 @@ from floeplan.errors import FloeplanError
 from floeplan.explorer.view import TableView
 from floeplan.metadata.delete_index import DeleteKind
 from floeplan.metadata.manifests.entries import EntriesTable
-from floeplan.metadata.manifests.stats import file_stats, partition_stats
+from floeplan.metadata.manifests.stats import file_stats
 from floeplan.parquet.footer.footer import read_footer
 from floeplan.parquet.footer.statistics import row_group_stats
 from floeplan.parquet.source import open_source
 from floeplan.partition.transforms import from_physical
-from floeplan.partition.union import partition_answer
 from floeplan.predicate.build import columns as predicate_columns
 from floeplan.predicate.build import leaves
 from floeplan.predicate.compile import CompileResult, compile_predicate
-from floeplan.predicate.evaluate import answer_leaf, physical
+from floeplan.predicate.evaluate import physical
 from floeplan.predicate.ir import TRUE, Between, Cmp, CmpOp, Column, IrExpr
 from floeplan.predicate.literals import Value, value_json
 from floeplan.predicate.names import leaf_columns
 from floeplan.predicate.stats import Bound, ColumnStats, StatsTable, Tri, TriState
+from floeplan.scan.footers import file_pruner
 from floeplan.scan.model import ScanOptions
-from floeplan.scan.plan import file_pruner
-from floeplan.snapshot.passes import Evaluation, Predicate, evaluate_conjuncts, evaluate_entries, match
+from floeplan.scan.why import why_entry
+from floeplan.snapshot.effects import Evaluation, LeafAnswers, Predicate, evaluate_conjuncts
+from floeplan.snapshot.passes import match
 
 _ROOM = 0.2
 MOST_ROW_GROUPS = 500
@@ -55,12 +56,14 @@ def file_document(view: TableView, path: str, where: str | None) -> dict[str, An
     delete_rows = match(entry, view.deletes, view.union, view.sources).of(0)[:MOST_DELETES]
     deletes = view.deletes.entries.take(delete_rows).table.to_pylist()
     kinds = view.deletes.kinds[delete_rows].tolist()
-    evaluation = evaluate_entries(predicate, entry)
+    answers = LeafAnswers(predicate, entry)
+    evaluation = evaluate_conjuncts(predicate.expr, answers.bounds.nonempty, answers.by_both)
     return {
         "file": view.file_facts(np.array([row]))[0],
         "where": where or "",
         "answer": _answer(evaluation.tri),
-        "conjuncts": _conjuncts(predicate, entry, evaluation),
+        "why": why_entry(view.target, view.reader, compiled, entry).to_dict(),
+        "conjuncts": _conjuncts(predicate, answers, evaluation),
         "columns": _columns(entry, stats, frozenset(predicate.columns)),
         "deletes": [
             {
@@ -79,15 +82,11 @@ def _answer(tri: Tri) -> str:
     return _ANSWERS[TriState(int(tri.states()[0]))]
 
 
-def _conjuncts(predicate: Predicate, entry: EntriesTable, evaluation: Evaluation) -> list[dict[str, Any]]:
+def _conjuncts(predicate: Predicate, answers: LeafAnswers, evaluation: Evaluation) -> list[dict[str, Any]]:
     """The result of each conjunct from partition values, from column bounds, and from both."""
-    bounds = file_stats(entry, predicate.columns.values())
-    partitions = partition_stats(entry, predicate.fields)
-    fields = [field.bound for field in predicate.fields]
-    by_partition = evaluate_conjuncts(
-        predicate.expr, bounds.nonempty, lambda leaf: partition_answer(leaf, fields, partitions)
-    )
-    by_bounds = evaluate_conjuncts(predicate.expr, bounds.nonempty, lambda leaf: answer_leaf(leaf, bounds))
+    bounds = answers.bounds
+    by_partition = evaluate_conjuncts(predicate.expr, bounds.nonempty, answers.by_partition)
+    by_bounds = evaluate_conjuncts(predicate.expr, bounds.nonempty, answers.by_bounds)
     return [
         {
             "predicate": str(conjunct),

@@ -37,6 +37,19 @@ class Term:
     def __str__(self) -> str:
         return f"{self.transform}({'.'.join(self.column)})"
 
+    @property
+    def sql(self) -> str:
+        """As in SQL: the column of an identity, otherwise the transform around it: ``day(ts)``, ``bucket(16, id)``."""
+        source = ".".join(self.column)
+        match self.transform:
+            case pt.IdentityTransform():
+                return source
+            case pt.BucketTransform(num_buckets=parameter):
+                return f"bucket({parameter}, {source})"
+            case pt.TruncateTransform(width=parameter):
+                return f"truncate({parameter}, {source})"
+        return f"{self.transform}({source})"
+
 
 @dataclass(frozen=True, slots=True)
 class AddField:

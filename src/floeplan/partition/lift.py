@@ -16,6 +16,9 @@ bucket                       =, IN      hashes preserve equality only
 void, unknown                cannot     the partition value says nothing
 ===========================  =========  ============================================================
 
+A condition on a transform itself (``ir.Transformed``) lifts exactly onto fields of the same transform, and onto all
+others as the equivalent condition on the source column.
+
 **Integers** (time transforms and truncation of numbers). A leaf is a set of closed ranges of source integers, and an
 order-preserving transform maps the range [a, b] to the range [T(a), T(b)] of partition values. No operator needs a rule
 of its own. A leaf is lifted *exactly* when no partition value lies in both its own ranges and those of its negation.
@@ -139,6 +142,11 @@ def _plain(leaf: IrExpr) -> IrExpr:
 
 
 def _lift_leaf(leaf: IrExpr, field: BoundField) -> Lifted:
+    if isinstance(leaf, ir.Transformed):
+        if str(field.transform) != leaf.transform or field.obstacle:
+            return lift(leaf.source, field)
+        # The condition is on the stored partition values themselves, also on those of the faulty writers above.
+        return Lifted(replace(leaf.leaf, column=field.column), Exactness.EXACT)
     if not isinstance(leaf, _LIFTABLE):
         return Lifted(TRUE, Exactness.CANNOT, "only rows can answer it")
     if field.obstacle:
@@ -243,7 +251,7 @@ class StepFunction:
 
 @dataclass(frozen=True, slots=True)
 class _Steps:
-    """An order-preserving transform of all integer types its source has had: each wraps at limits of its own.
+    """An order-preserving transform of all integer types its source has had: each wraps at its own limits.
 
     ``gap`` is how far one label is from the next, ``everything`` the smallest and largest label that can be stored.
     """
@@ -282,7 +290,7 @@ def _limits(type_: types.PrimitiveType) -> Range:
 
 
 def _source_ranges(leaf: RangeLeaf, low: int, high: int) -> Iterable[Range]:
-    """The source integers for which a leaf is TRUE; ``low`` and ``high`` stand for minus and plus infinity."""
+    """The source integers for which a leaf is TRUE; ``low`` and ``high`` mean minus and plus infinity."""
     match leaf:
         case ir.InList(_, values, False):
             return [(point, point) for point in map(to_integer, values)]

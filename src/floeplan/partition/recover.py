@@ -130,9 +130,9 @@ def _fits(field: BoundField, lower: Vector, labels: Vector) -> Mask:
 
 
 def _looks_truncated(lower: pa.Array, upper: pa.Array) -> Mask:
-    """Bounds of which the upper one is the lower one with its last place raised by one: what is left of a long value.
+    """Whether the upper bound is the lower one with its last byte incremented, as for a truncated long value.
 
-    Bounds that merely look alike are those of values that differ.
+    If it is not, the values of the file differ.
     """
     text = pa.types.is_string(lower.type) or pa.types.is_large_string(lower.type)
     size, cut = (pc.utf8_length, pc.utf8_slice_codeunits) if text else (pc.binary_length, pc.binary_slice)

@@ -10,8 +10,8 @@ partition value may be null. It holds for exact partition tuples and for the ran
 
 The union partition type is keyed by partition field id. Rule: fields of different specs are one column if they have the
 same partition field id, source and transform. The name is the newest one, so a rename does not split a column, and
-fields whose source column is gone are kept. A void field, which format 1 leaves in place of a dropped field, is always
-null and not a column.
+fields whose source column was dropped are kept. A void field, which format 1 leaves in place of a dropped field, is
+always null and not a column.
 
 Formats that did not track partition field ids number them by position, so two specs may use one id for different
 fields. Those are never mixed: the oldest keeps the id, the others get free ids above all others. Names that collide
@@ -180,8 +180,8 @@ def yields_null(leaf: IrExpr) -> bool:
 class UnionField:
     """One column of the union tuple.
 
-    ``bound.column.field_id`` is unique in the union; ``field_id`` is the id in the metadata. ``positions`` says where
-    the field stands in the tuple of each spec that has it.
+    ``bound.column.field_id`` is unique in the union; ``field_id`` is the id in the metadata. ``positions`` has its
+    position in the tuple of each spec that has it.
     """
 
     bound: BoundField

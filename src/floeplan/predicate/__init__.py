@@ -35,6 +35,7 @@ Modules in reading order:
 * ``build``: constructors, negation, walking, weakening.
 * ``stats``: statistics of many containers and three-valued answers about them; ``evaluate``: the evaluator.
 * ``compile``: the entry point for all sources of predicates: SQL text, PyIceberg expressions, tuples.
+* ``plain_sql``: plain comparisons from their text, without sqlglot.
 * ``sql_parser``: SQL text as a tree of pieces, each piece as sqlglot's tree; ``sql_compiler``: from there to the IR.
 * ``names``: columns by name; ``casts``: comparing a column with a literal of another type;
   ``spark_text``: Spark's text formats, intervals included.

@@ -15,7 +15,17 @@ from floeplan.predicate.literals import Value
 
 _NEGATED = {CmpOp.EQ: CmpOp.NE, CmpOp.LT: CmpOp.GE, CmpOp.GT: CmpOp.LE}
 _NEGATED |= {negated: op for op, negated in _NEGATED.items()}
-_COLUMN_LEAVES = (ir.Cmp, ir.Between, ir.InList, ir.StartsWith, ir.IsNull, ir.IsNaN, ir.BloomEq, ir.BloomInList)
+_COLUMN_LEAVES = (
+    ir.Cmp,
+    ir.Between,
+    ir.InList,
+    ir.StartsWith,
+    ir.IsNull,
+    ir.IsNaN,
+    ir.BloomEq,
+    ir.BloomInList,
+    ir.Transformed,
+)
 
 
 def and_(*operands: IrExpr) -> IrExpr:
@@ -89,6 +99,10 @@ def negate(expr: IrExpr) -> IrExpr:
         case ir.Between(column, low, high, inclusive):
             below, above = (CmpOp.LT, CmpOp.GT) if inclusive else (CmpOp.LE, CmpOp.GE)
             return ir.Or((ir.Cmp(column, below, low), ir.Cmp(column, above, high)))
+        case ir.Transformed(column, transform, leaf, source):
+            negated_leaf = negate(leaf)
+            assert isinstance(negated_leaf, ir.Cmp | ir.InList | ir.StartsWith)
+            return ir.Transformed(column, transform, negated_leaf, negate(source))
     return ir.Not(expr)
 
 

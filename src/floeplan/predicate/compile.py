@@ -1,4 +1,6 @@
-"""Compile predicates: one entry point for SQL text (``sql_compiler``), PyIceberg expressions, tuples and IR.
+"""Compile predicates: one entry point for SQL text, PyIceberg expressions, tuples and IR.
+
+Text is compiled by ``plain_sql`` if it is plain, and by ``sql_compiler`` otherwise, which imports sqlglot.
 
 Tuples are those of pyarrow: ``("a", ">", 1)``, a list of them joined by AND, a list of lists joined by OR of ANDs. The
 operators are ``= == != <> < <= > >= <=> in "not in" like "not like" "is null" "is not null"``. Values are Python or
@@ -19,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from pyiceberg import expressions as ice
@@ -34,8 +36,11 @@ from floeplan.predicate.casts import TEMPORAL_UNIT, NeedsRows, Term
 from floeplan.predicate.ir import FALSE, TRUE, Cmp, CmpOp, Column, InList, IrExpr, IsNaN, IsNull, StartsWith
 from floeplan.predicate.literals import Kind, Literal, literal_of
 from floeplan.predicate.names import Names
+from floeplan.predicate.plain_sql import compile_plain
 from floeplan.predicate.spark_text import parse_like
-from floeplan.predicate.sql_compiler import CompileError, compile_sql
+
+if TYPE_CHECKING:
+    from floeplan.predicate.sql_compiler import CompileError
 
 _OPERATORS = {op.value: op for op in CmpOp} | {"==": CmpOp.EQ, "<>": CmpOp.NE}
 
@@ -94,7 +99,7 @@ def compile_predicate(source: PredicateSource, schema: Schema, *, case_sensitive
     names = Names(schema, case_sensitive)
     errors: tuple[CompileError, ...] = ()
     if isinstance(source, str):
-        predicate, errors = compile_sql(source, names)
+        predicate, errors = _compile_text(source, names)
     elif isinstance(source, ice.BooleanExpression):
         predicate = _compile_pyiceberg(source, names)
     elif isinstance(source, IrExpr):
@@ -107,6 +112,15 @@ def compile_predicate(source: PredicateSource, schema: Schema, *, case_sensitive
             "use SQL text, a PyIceberg expression or (column, op, value)"
         )
     return CompileResult(predicate, without_opaque(predicate), predicate, errors)
+
+
+def _compile_text(sql: str, names: Names) -> tuple[IrExpr, tuple[CompileError, ...]]:
+    plain = compile_plain(sql, names)
+    if plain is not None:
+        return plain, ()
+    from floeplan.predicate.sql_compiler import compile_sql  # sqlglot takes 150 ms to import
+
+    return compile_sql(sql, names)
 
 
 def _compile_tuples(source: Sequence[object], names: Names) -> IrExpr:

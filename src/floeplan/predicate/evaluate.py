@@ -31,7 +31,7 @@ from floeplan.predicate import ir
 from floeplan.predicate.ir import CmpOp, Column, IrExpr
 from floeplan.predicate.literals import Value
 from floeplan.predicate.stats import POOL, Bound, ColumnStats, StatsTable, Tri, Vector, kleene, to_mask
-from floeplan.vectors import Mask
+from floeplan.vectors import Mask, arrow_binary
 
 _Numbers: TypeAlias = "npt.NDArray[np.int64] | npt.NDArray[np.float64] | npt.NDArray[np.uint64]"
 _NUMPY_COMPARE = {"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal}
@@ -45,6 +45,8 @@ def evaluate(expr: IrExpr, stats: StatsTable) -> Tri:
 
 def answer_leaf(leaf: IrExpr, stats: StatsTable) -> Tri:
     """Answer one leaf from the statistics of its column; without statistics all three may occur."""
+    if isinstance(leaf, ir.Transformed):
+        return evaluate(leaf.source, stats)
     column = getattr(leaf, "column", None)
     known = stats.columns.get(column.field_id) if column is not None else None
     if isinstance(leaf, ir.BloomEq | ir.BloomInList):
@@ -141,6 +143,8 @@ def in_domain(stats: ColumnStats, value: Value) -> Value | pa.Scalar:
     bound = stats.lower or stats.upper
     if bound is None or isinstance(bound.values, np.ndarray):
         return value
+    if isinstance(value, str | bytes):
+        return arrow_binary([value.encode() if isinstance(value, str) else value]).cast(bound.values.type)[0]
     return pa.scalar(value, type=bound.values.type)
 
 

@@ -205,6 +205,25 @@ class BloomInList(IrExpr):
 
 
 @dataclass(frozen=True, slots=True)
+class Transformed(IrExpr):
+    """A condition on a partition transform of a column, such as ``bucket[4](id) = 3``; NULL where the column is null.
+
+    ``leaf`` is the condition on the transformed value: its column has the field id of the source and the type of the
+    result. ``source`` is the same condition on ``column`` itself, with opaque pieces where there is none (a hash).
+    Partition values of the same transform answer ``leaf`` exactly; everything else answers ``source``.
+    """
+
+    column: Column
+    transform: str
+    leaf: Cmp | InList | StartsWith
+    source: IrExpr
+
+    def __str__(self) -> str:
+        name = str(self.column)
+        return f"{self.transform}({name}){str(self.leaf).removeprefix(name)}"
+
+
+@dataclass(frozen=True, slots=True)
 class Opaque(IrExpr):
     """A boolean piece that statistics cannot answer and that is evaluated on rows.
 

@@ -15,6 +15,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField, PrimitiveType, StructType
 
 from floeplan.errors import TypeMismatchError, UnknownColumnError
+from floeplan.opaque_types import is_opaque
 from floeplan.predicate.ir import Column, path_text
 
 
@@ -27,9 +28,11 @@ class Reference:
 
     @property
     def column(self) -> Column | None:
-        """The column to prune on; ``None`` for a struct, list or map."""
+        """The column to prune on; ``None`` for a struct, list or map, and for a type that cannot be read."""
         type_ = self.field.field_type
-        return Column(self.field.field_id, type_, self.path) if isinstance(type_, PrimitiveType) else None
+        if not isinstance(type_, PrimitiveType) or is_opaque(type_):
+            return None
+        return Column(self.field.field_id, type_, self.path)
 
     @property
     def name(self) -> str:
@@ -74,19 +77,30 @@ class Names:
             raise TypeMismatchError(message, context={"column": name})
         raise UnknownColumnError("a column name is empty")
 
+    def dotted(self, name: str) -> Reference:
+        """The field of a dotted name, as in PyIceberg; a top-level name that contains dots takes precedence."""
+        if "." not in name or any(field.name == name for field in self.schema.fields):
+            return self.find((name,))
+        paths = [path for path, _ in _walk(self.schema.fields, ())]
+        same = [path for path in paths if ".".join(path) == name]
+        if not same and not self.case_sensitive:
+            same = [path for path in paths if ".".join(path).lower() == name.lower()]
+        # Several paths of one name: ``find`` prefers the path that is split at every dot, or reports the ambiguity.
+        return self.find(same[0] if len(same) == 1 else name.split("."))
+
     def column(self, path: Sequence[str]) -> Column:
         """The column a path names, which must be of a primitive type."""
-        reference = self.find(path)
+        return self._primitive(self.find(path))
+
+    def find_dotted(self, name: str) -> Column:
+        """The column of a dotted name, which must be of a primitive type."""
+        return self._primitive(self.dotted(name))
+
+    def _primitive(self, reference: Reference) -> Column:
         column = reference.column
         if column is None:
             raise not_comparable(reference)
         return column
-
-    def find_dotted(self, name: str) -> Column:
-        """The column of a dotted name, as in PyIceberg; a top-level name that contains dots takes precedence."""
-        if any(field.name == name for field in self.schema.fields):
-            return self.column((name,))
-        return self.column(name.split("."))
 
     def find_id(self, field_id: int, name: str) -> Column:
         """The column with this field id."""
@@ -108,11 +122,14 @@ class Names:
 
 
 def not_comparable(reference: Reference) -> TypeMismatchError:
-    """The error for a struct, list or map where a primitive column is needed."""
+    """The error for a struct, list or map, or a type that cannot be read, where a primitive column is needed."""
     type_ = reference.field.field_type
+    if is_opaque(type_):
+        what, hint = str(type_), "filter by another column"
+    else:
+        what, hint = type(type_).__name__.removesuffix("Type").lower(), "name a primitive field inside it"
     return TypeMismatchError(
-        f"column {reference.name} is a {type(type_).__name__.removesuffix('Type').lower()} and cannot be compared; "
-        "name a primitive field inside it",
+        f"column {reference.name} is a {what} and cannot be compared; {hint}",
         context={"column": reference.name, "type": str(type_)},
     )
 
@@ -120,7 +137,11 @@ def not_comparable(reference: Reference) -> TypeMismatchError:
 def leaf_columns(schema: Schema) -> dict[int, Column]:
     """The primitive columns by field id, those in structs included; fields in lists and maps have no bounds."""
     found = ((path, field.field_id, field.field_type) for path, field in _walk(schema.fields, ()))
-    return {i: Column(i, type_, path) for path, i, type_ in found if isinstance(type_, PrimitiveType)}
+    return {
+        i: Column(i, type_, path)
+        for path, i, type_ in found
+        if isinstance(type_, PrimitiveType) and not is_opaque(type_)
+    }
 
 
 def _walk(fields: Sequence[NestedField], prefix: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], NestedField]]:

@@ -2,7 +2,7 @@
 
 ::
 
-    text -> sql_parser.split_predicate -> pieces -> column op literal, column IN (literals): compiled from their tokens
+    text -> sql_parser.split_predicate -> pieces -> column op literal, column IN (literals): plain_sql.compile_plain
                                                  -> everything else: sql_parser.parse_piece, sqlglot's tree
          -> IR, or Opaque with a CompileError
 
@@ -17,14 +17,12 @@ be UTC.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import pyarrow as pa
 import pyarrow.types as pt
 from pyiceberg.types import BooleanType, DecimalType, DoubleType, FloatType, IntegerType, LongType, StringType
-from sqlglot import Token, TokenType, exp
-from sqlglot.parsers.spark import SparkParser
+from sqlglot import exp
 
 from floeplan.errors import FloeplanError, PredicateSyntaxError, TypeMismatchError, UnsupportedError
 from floeplan.predicate import casts
@@ -45,20 +43,20 @@ from floeplan.predicate.ir import (
     Opaque,
     StartsWith,
 )
-from floeplan.predicate.literals import NULL, Kind, Literal, checked_text, literal_of
+from floeplan.predicate.literals import NULL, Kind, Literal, literal_of
 from floeplan.predicate.names import Names, Reference, not_comparable
+from floeplan.predicate.plain_sql import compile_plain
 from floeplan.predicate.rows.arrow_columns import Rows
 from floeplan.predicate.rows.evaluate import SqlExpression, ValueExpression, evaluate_sql
 from floeplan.predicate.rows.nodes import COMPARISONS
 from floeplan.predicate.rows.types import described, iceberg_type, sql_type
-from floeplan.predicate.spark_text import Interval, LikePattern, parse_date, parse_like, parse_number, parse_timestamp
+from floeplan.predicate.spark_text import Interval, LikePattern, parse_like
 from floeplan.predicate.sql_parser import (
     BooleanTree,
     BoundPiece,
     Junction,
     Negation,
     Piece,
-    is_integer_list,
     parse_piece,
     split_predicate,
     tokenize,
@@ -66,18 +64,6 @@ from floeplan.predicate.sql_parser import (
 
 _MIRRORED = {CmpOp.LT: CmpOp.GT, CmpOp.LE: CmpOp.GE, CmpOp.GT: CmpOp.LT, CmpOp.GE: CmpOp.LE}
 _NO_CONDITION = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod, exp.IntDiv, exp.Neg, exp.DPipe, exp.Concat, exp.Interval)
-_OPERATORS = {
-    TokenType.EQ: CmpOp.EQ,
-    TokenType.NEQ: CmpOp.NE,
-    TokenType.LT: CmpOp.LT,
-    TokenType.LTE: CmpOp.LE,
-    TokenType.GT: CmpOp.GT,
-    TokenType.GTE: CmpOp.GE,
-    TokenType.NULLSAFE_EQ: CmpOp.NULL_SAFE_EQ,
-}
-_TIMESTAMPS = (TokenType.TIMESTAMP, TokenType.TIMESTAMPTZ, TokenType.TIMESTAMPLTZ, TokenType.TIMESTAMPNTZ)
-_RESERVED = frozenset(SparkParser.NO_PAREN_FUNCTION_PARSERS)
-"""Names that sqlglot parses as functions even when no parenthesis follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +114,8 @@ def _compile(tree: BooleanTree, sql: str, names: Names, errors: list[CompileErro
             return and_(*parts) if every else or_(*parts)
         case Negation(operand):
             return negate(_compile(operand, sql, names, errors))
-        case Piece(tokens):
-            plain = compile_plain_piece(tokens, names)
+        case Piece(_, start, end):
+            plain = compile_plain(sql[start:end], names)
             if plain is not None:
                 return plain
     piece = parse_piece(sql, tree, names)
@@ -142,88 +128,6 @@ def _compile(tree: BooleanTree, sql: str, names: Names, errors: list[CompileErro
         error.context.setdefault("text", piece.text)
         error.context.setdefault("position", piece.start)
         raise
-
-
-def compile_plain_piece(tokens: Sequence[Token], names: Names) -> IrExpr | None:
-    """Compile ``column op literal`` or ``column [NOT] IN (literals)`` from its tokens: the one parser bypass.
-
-    Most predicates consist of these two forms. CPU time per compilation (sqlglot 30, best of 12 runs or more):
-
-    ================================  ===========  ============
-    predicate                         with bypass  sqlglot only
-    ================================  ===========  ============
-    ``i = 7``                         0.05 ms      0.15 ms
-    three comparisons joined by AND   0.16 ms      0.65 ms
-    ``l IN (…)``, 1,000 integers      0.5 ms       29 ms
-    ``l IN (…)``, 10,000 integers     5.6 ms       290 ms
-    ``s IN (…)``, 10,000 strings      100 ms       330 ms
-    ================================  ===========  ============
-
-    A list of at least 100 integers arrives as one token (``is_integer_list``): 0.6 µs per literal.
-
-    Fail-safe: any other piece, and any piece with a problem (unknown column, type mismatch, malformed literal), returns
-    ``None`` and takes the parser's path, which reports what is wrong and at which offset.
-    """
-    # The column: names joined by dots. Quoted names are left to sqlglot.
-    stop = 0
-    while stop < len(tokens) and tokens[stop].token_type is (TokenType.DOT if stop % 2 else TokenType.VAR):
-        stop += 1
-    path = tuple(token.text for token in tokens[:stop:2])
-    if not stop % 2 or stop == len(tokens) or any(name.upper() in _RESERVED for name in path):
-        return None
-    try:
-        column = names.column(path)
-        term = Term(column, column.type)
-        op = _OPERATORS.get(tokens[stop].token_type)
-        if op is not None:
-            literal = _plain_literal(tokens[stop + 1 :])
-            return None if literal is None else casts.compare(term, op, literal)
-
-        negated = tokens[stop].token_type is TokenType.NOT
-        opening = [token.token_type for token in tokens[stop + negated : stop + negated + 2]]
-        if opening != [TokenType.IN, TokenType.L_PAREN] or tokens[-1].token_type is not TokenType.R_PAREN:
-            return None
-        items = tokens[stop + negated + 2 : -1]
-        if len(items) == 1 and is_integer_list(items[0]):
-            listed = casts.in_integers(term, list(map(int, items[0].text.split(","))))
-            return negate(listed) if negated else listed
-        commas = [index for index, token in enumerate(items) if token.token_type is TokenType.COMMA]
-        literals: list[Literal] = []
-        start = 0
-        for end in (*commas, len(items)):
-            literal = _plain_literal(items[start:end])
-            if literal is None:
-                return None
-            literals.append(literal)
-            start = end + 1
-        listed = casts.in_list(term, literals)
-        return negate(listed) if negated else listed
-    except (FloeplanError, NeedsRows):
-        return None
-
-
-def _plain_literal(tokens: Sequence[Token]) -> Literal | None:
-    """A number, a string, NULL, ``DATE '…'`` or ``TIMESTAMP '…'``; ``None`` for anything else."""
-    if not 1 <= len(tokens) <= 2:
-        return None
-    first, last, text = tokens[0].token_type, tokens[-1].token_type, tokens[-1].text
-    if len(tokens) == 1:
-        if first is TokenType.NUMBER:
-            return literal_of(parse_number(text))
-        if first is TokenType.STRING:
-            return Literal(Kind.STRING, checked_text(text))
-        return NULL if first is TokenType.NULL else None
-    if first is TokenType.DASH and last is TokenType.NUMBER:
-        return literal_of(parse_number("-" + text))
-    if first is TokenType.DATE and last is TokenType.STRING:
-        days = parse_date(text)
-        return Literal(Kind.DATE, days) if -(2**31) <= days < 2**31 else None
-    if first in _TIMESTAMPS and last is TokenType.STRING:
-        zoned = first is not TokenType.TIMESTAMPNTZ
-        nanos = parse_timestamp(text, zoned=zoned)
-        # Only the years that 64-bit nanoseconds reach; sqlglot's path evaluates the others in microseconds.
-        return Literal(Kind.TIMESTAMP, nanos, zoned, from_text=True) if -(2**63) <= nanos < 2**63 else None
-    return None
 
 
 class _PieceCompiler:

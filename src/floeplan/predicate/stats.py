@@ -33,7 +33,7 @@ import pyarrow.types as pt
 
 from floeplan.predicate.ir import And, Column, FalseExpr, IrExpr, Not, NullExpr, Or, TrueExpr
 from floeplan.predicate.literals import Value
-from floeplan.vectors import Mask
+from floeplan.vectors import Mask, arrow, flags, without_nulls
 
 POOL = pa.system_memory_pool()
 """The pool for small vectors; initialising Arrow's default allocator would dominate the time of a small plan."""
@@ -182,22 +182,12 @@ def _is_nan(bound: Bound) -> Mask:
 
 def take(values: Vector, rows: npt.NDArray[np.integer]) -> Vector:
     """The values at some rows."""
-    return values[rows] if isinstance(values, np.ndarray) else values.take(pa.array(rows))
+    return values[rows] if isinstance(values, np.ndarray) else values.take(arrow(rows))
 
 
 def to_mask(answer: pa.Array) -> Mask:
-    """An Arrow boolean array as a NumPy mask; null counts as false.
-
-    Unpacking the bits takes a tenth of the time of ``to_numpy``.
-    """
-    if answer.null_count:
-        answer = pc.fill_null(answer, False)
-    bits = answer.buffers()[1]
-    if not len(answer) or bits is None:
-        return np.zeros(len(answer), dtype=np.bool_)
-    end = answer.offset + len(answer)
-    flags = np.unpackbits(np.frombuffer(bits, dtype=np.uint8), count=end, bitorder="little")
-    return flags[answer.offset :].view(np.bool_)
+    """An Arrow boolean array as a NumPy mask; null counts as false."""
+    return flags(without_nulls(answer, False))
 
 
 class TriState(IntEnum):

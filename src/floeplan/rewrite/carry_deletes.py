@@ -52,7 +52,7 @@ _DELETES = replace(DELETE_COLUMNS, names=DELETE_COLUMNS.names | {"snapshot_id"})
 class ConcurrentChanges:
     """What other writers committed since the plan, up to a head.
 
-    A delete file counts if it was added since and is still there; one that a commit removes and adds again is there.
+    A delete file counts if it was added since and still exists; one that a commit removes and adds again exists.
 
     Attributes:
         table: The table with that head.
@@ -77,8 +77,8 @@ class ConcurrentChanges:
         """
         union = UnionPartitionType.of_table(table.metadata)
         snapshots = snapshots_since(table.metadata, head, start)
-        data = committed_entries(snapshots, DATA, union, _DATA, table.io).entries
-        deletes = committed_entries(snapshots, DELETES, union, _DELETES, table.io)
+        data = committed_entries(snapshots, DATA, table.metadata, _DATA, table.io).entries
+        deletes = committed_entries(snapshots, DELETES, table.metadata, _DELETES, table.io)
         # The newest snapshot that added and that removed each delete file; snapshots are numbered newest first.
         entries, snapshot, keys = deletes.entries, deletes.snapshot, entry_keys(deletes.entries)
         code = np.asarray(keys.dictionary_encode().indices, dtype=np.int64)

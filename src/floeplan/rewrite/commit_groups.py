@@ -4,9 +4,9 @@
 
     groups ─► what others committed since the plan ─► groups that can no longer be committed are dropped
                           │
-                          └─► concurrent deletes carried over, dangling deletes found ─► one REPLACE commit
-                                        ▲                                                │
-                                        └────── others changed the same files ◄──────────┘
+                          └─► concurrent deletes carried over ─► one REPLACE commit
+                                        ▲                                │
+                                        └─ others changed the same files ┘
 
 Rule: each round checks the newest head, and conflict validation starts from that head, so nothing between plan and
 commit is missed. New files get the data sequence number of the planned snapshot: equality deletes that were applied do
@@ -18,41 +18,32 @@ refused commit its files are removed; when the commit state is unknown, all file
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH
 
 from floeplan.errors import CommitConflictError, CommitError, CorruptMetadataError, FloeplanError
-from floeplan.metadata.delete_index import DeleteFileId, DeleteKind
+from floeplan.metadata.delete_index import DeleteFileId
 from floeplan.metadata.files import TableFiles
-from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns, concat_entries
-from floeplan.metadata.manifests.manifest_list import DATA
-from floeplan.partition.fields import source_types
+from floeplan.metadata.manifests.entries import EntriesTable, concat_entries
 from floeplan.partition.union import UnionPartitionType
-from floeplan.predicate.stats import to_mask
 from floeplan.rewrite.carry_deletes import CarriedDeletes, ConcurrentChanges, DeleteCarrier, files_at
 from floeplan.rewrite.plan.model import GroupFailure, RewriteDataFilesPlan
 from floeplan.rewrite.run.group import GroupResult
-from floeplan.scan.model import PlannedFiles
-from floeplan.snapshot.passes import ScanDeletes, match
-from floeplan.snapshot.reader import SnapshotReader, branch_head
+from floeplan.snapshot.reader import branch_head
 from floeplan.tasks.runner import new_attempt
 from floeplan.text import counted
 from floeplan.transaction.catalog_commit import CommitOptions, Retries, RetryPolicy
 from floeplan.transaction.change import Check, ConflictValidation, Operation, SnapshotChange, removed_entry_hints
 from floeplan.transaction.commit import CommitResult, commit_change
-from floeplan.transaction.filter_manifests import may_hold
 from floeplan.transaction.validation import MAX_NAMED_FILES, has_expired_snapshots
-from floeplan.vectors import Mask
 from floeplan.write.metrics import remove_written_files
 from floeplan.write.target import WriteTarget
 
-_SHARED = (DeleteKind.EQUALITY_GLOBAL, DeleteKind.EQUALITY_PARTITION, DeleteKind.POSITION_PARTITION)
 _CHECKS = frozenset({Check.REMOVED_FILES_EXIST, Check.NO_NEW_DELETES_FOR_REMOVED})
 
 
@@ -106,7 +97,6 @@ class CommitManager:
     options: CommitOptions = field(default_factory=CommitOptions)
     results_expected: int = 0
     _results_committed: int = 0
-    _added: set[str] = field(default_factory=set)
 
     def commit(self, results: Sequence[GroupResult]) -> CommittedGroups:
         """Commit groups together, except those that can no longer be committed, whose files are removed.
@@ -125,7 +115,6 @@ class CommitManager:
             pending = state.groups
             done = self._commit(state) if pending else None
             if done is not None:
-                self._added |= set(state.added.path.to_pylist())
                 self._results_committed += len(pending)
                 return CommittedGroups(
                     snapshot_id=done.snapshot_id,
@@ -209,8 +198,6 @@ class CommitManager:
         removed, concurrent = state.removed_data, state.concurrent
         gone: set[DeleteFileId] = {delete for group in state.groups for delete in group.removed_deletes}
         gone |= state.carried.replaced
-        if self.plan.options.remove_dangling_deletes:
-            gone |= dangling_deletes(self.plan.files, concurrent, removed, self._added)
         gone -= concurrent.removed_deletes
         summary = {}
         if self.plan.run is not None:  # with which an interrupted rewrite-all is continued
@@ -225,6 +212,7 @@ class CommitManager:
             removed_deletes=frozenset(gone),
             removed_entries=removed_entry_hints(self.plan.files, removed, gone),
             planned_on=None if start is None else start.snapshot_id,
+            drop_dangling_deletes=self.plan.options.remove_dangling_deletes,
             summary=summary,
         )
 
@@ -277,51 +265,3 @@ def _check_not_removed(group: GroupResult, gone: frozenset[str]) -> None:
             "run the rewrite again",
             context={"group_id": group.group_id, "files": missing[:MAX_NAMED_FILES], "file_count": len(missing)},
         )
-
-
-def dangling_deletes(
-    planned: PlannedFiles, concurrent: ConcurrentChanges, removed: Set[str], added_before: Set[str]
-) -> frozenset[DeleteFileId]:
-    """Delete files of several data files that no longer apply to any after this commit.
-
-    Only deletes that applied to a replaced file are considered. One is dangling when the delete index matches it with
-    no remaining data file. Files that this rewrite added need not be checked: the deletes were applied to their rows,
-    and position deletes cannot reference them.
-
-    Fail-safe: the index never matches too little, so a delete that may still apply stays. Files that others commit
-    concurrently have higher sequence numbers than these deletes, or replace files they already applied to.
-
-    Args:
-        planned: The files of the plan, with the deletes that were applied to them.
-        concurrent: What others committed; the rewrite is committed on its head.
-        removed: Paths of the replaced data files.
-        added_before: Files that earlier commits of this rewrite added.
-    """
-    # Delete files of several data files that were applied to a replaced file and are still in the table.
-    of_match = np.repeat(_is_among(planned.entries.path, removed), planned.matches.counts)
-    rows = np.unique(planned.matches.deletes[of_match])
-    rows = rows[np.isin(planned.delete_kinds[rows], _SHARED)]
-    rows = rows[~_is_among(planned.deletes.take(rows).path, {file.path for file in concurrent.removed_deletes})]
-    metadata = concurrent.table.metadata
-    snapshot = None if concurrent.head is None else metadata.snapshot_by_id(concurrent.head)
-    if not len(rows) or snapshot is None:
-        return frozenset()
-    union = UnionPartitionType.of_table(metadata)
-    deletes = ScanDeletes.of(planned.deletes.take(rows), union)
-
-    # The data files that some of them may apply to, and that stay.
-    reader = SnapshotReader.open(concurrent.table, snapshot)
-    manifests = reader.manifests
-    chosen = (manifests.content == DATA) & (manifests.min_sequence_number <= deletes.entries.sequence_number.max())
-    if not (deletes.kinds == DeleteKind.EQUALITY_GLOBAL).any():
-        chosen &= may_hold(manifests, union, deletes.entries)
-    live = reader.entries(np.flatnonzero(chosen), EntryColumns(frozenset(), stats=deletes.key_columns))
-    data = live.filter(~_is_among(live.path, removed | added_before))
-
-    applied = match(data, deletes, union, source_types(metadata.schema(), metadata.schemas)).deletes
-    free = np.setdiff1d(np.arange(len(rows)), applied)
-    return frozenset(DeleteFileId(path) for path in deletes.entries.path.take(pa.array(free)).to_pylist())
-
-
-def _is_among(paths: pa.Array, wanted: Set[str]) -> Mask:
-    return to_mask(pc.is_in(paths, value_set=pa.array(sorted(wanted), paths.type)))

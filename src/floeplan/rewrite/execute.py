@@ -27,6 +27,7 @@ from floeplan.catalog import load_table, refreshed
 from floeplan.errors import BadInputError, FloeplanError
 from floeplan.predicate.compile import PredicateSource
 from floeplan.rewrite.commit_groups import CommitManager, CommittedGroups
+from floeplan.rewrite.plan.equality_writers import refuse_live_writers
 from floeplan.rewrite.plan.model import (
     GroupFailure,
     RewriteDataFilesPlanningResult,
@@ -38,8 +39,19 @@ from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
 from floeplan.rewrite.progress import NO_PROGRESS, Progress
 from floeplan.rewrite.run.group import GroupResult, GroupTask
 from floeplan.rewrite.run.rewrite_group import prepare
+from floeplan.snapshot.reader import SnapshotReader
 from floeplan.tasks.runner import run_jobs
 from floeplan.transaction.catalog_commit import CommitOptions
+from floeplan.transaction.change import (
+    Check,
+    ConflictValidation,
+    Operation,
+    SnapshotChange,
+    delete_file_id,
+    entry_keys,
+)
+from floeplan.transaction.commit import commit_change
+from floeplan.transaction.dangling import dangling_deletes, dangling_deletes_of_one_file
 from floeplan.write.metrics import remove_written_files
 
 if TYPE_CHECKING:
@@ -60,6 +72,7 @@ def rewrite_data_files(
     strict: bool = False,
     case_sensitive: bool = True,
     trust_lists: bool = False,
+    allow_late_equality_deletes: bool = False,
     options: Mapping[str, str] | None = None,
     spark: SparkSession | None = None,
     branch: str | None = None,
@@ -78,6 +91,8 @@ def rewrite_data_files(
         strict: Raise when a filter cannot be evaluated for a candidate file.
         case_sensitive: Match column names case-sensitively.
         trust_lists: Rewrite even when the manifest list has fewer files than the snapshot summary counts.
+        allow_late_equality_deletes: Move rows out of a spec even when a writer may go on adding equality deletes under
+            it, which would not apply to the moved rows.
         options: Further options under Iceberg's names.
         spark: A Spark session to run on; by default rewrites in this process.
         branch: The branch to rewrite instead of ``main``.
@@ -93,6 +108,7 @@ def rewrite_data_files(
         case_sensitive=case_sensitive,
         strict=strict,
         trust_lists=trust_lists,
+        allow_late_equality_deletes=allow_late_equality_deletes,
         strategy=strategy,
         by=tuple(by),
         spec=spec,
@@ -120,13 +136,36 @@ def run_rewrite(
         )
     planner = RewriteDataFilesPlanner(refreshed(found), options, ref=branch, cache=cache, leave_specs=leave_specs)
     planned = planner.plan_with_stats()
-    if not planned.plan.groups:
-        return RewriteResult(planned)
-    manager = CommitManager(planned.plan, branch or MAIN_BRANCH, commit or CommitOptions())
-    result = _Run(planned, manager, spark, progress or NO_PROGRESS).run()
+    if not options.allow_late_equality_deletes:
+        refuse_live_writers(planned.warnings)
+    commits = commit or CommitOptions()
+    if planned.plan.groups:
+        manager = CommitManager(planned.plan, branch or MAIN_BRANCH, commits)
+        result = _Run(planned, manager, spark, progress or NO_PROGRESS).run()
+    else:
+        result = _remove_dangling_deletes(planned, branch or MAIN_BRANCH, commits)
     with suppress(FloeplanError):  # everything is committed: a catalog that is unavailable now is no failure
         refreshed(found)
     return result
+
+
+def _remove_dangling_deletes(
+    planned: RewriteDataFilesPlanningResult, branch: str, options: CommitOptions
+) -> RewriteResult:
+    """Remove the delete files that apply to no data file when there is nothing to rewrite."""
+    plan, target = planned.plan, planned.plan.target
+    head = SnapshotReader.open(target.table, target.snapshot)
+    if target.snapshot is None or not plan.options.remove_dangling_deletes or head.truncation() is not None:
+        return RewriteResult(planned)
+    gone = frozenset(map(delete_file_id, entry_keys(dangling_deletes_of_one_file(head)).to_pylist()))
+    if not gone and not len(dangling_deletes(head, by_keys=True)):
+        return RewriteResult(planned)
+    # The commit looks again for those of several data files, on the head that it follows.
+    change = SnapshotChange(Operation.REPLACE, removed_deletes=gone, drop_dangling_deletes=True)
+    validation = ConflictValidation(target.snapshot.snapshot_id, frozenset({Check.REMOVED_FILES_EXIST}))
+    done = commit_change(target.table, change, branch=branch, validation=validation, options=options)
+    removed = int(done.summary.get("removed-delete-files", 0))
+    return RewriteResult(planned, snapshot_ids=(done.snapshot_id,), delete_files_removed=removed)
 
 
 @dataclass(slots=True)

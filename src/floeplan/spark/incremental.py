@@ -59,7 +59,8 @@ def incremental(
     Args:
         spark: A session, classic or Connect.
         table: A PyIceberg table, ``namespace.name``, or the path of a ``*.metadata.json``.
-        from_snapshot: The first snapshot, exclusive; ``None`` for the beginning of the table.
+        from_snapshot: The first snapshot, exclusive. ``None`` returns all rows of the oldest snapshot that has not
+            expired, then what was appended or changed after it.
         to_snapshot: The last snapshot, inclusive; by default the current one.
         where: The predicate; all rows when not given.
         columns: Columns to read; all when not given.

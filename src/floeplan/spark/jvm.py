@@ -1,6 +1,6 @@
 """Internal JVM APIs of classic Spark that have no public equivalent. The only module that uses them.
 
-- ``with_settings`` runs one query with settings of its own. PySpark offers ``newSession()``, which loses the temporary
+- ``with_settings`` runs one query with its own settings. PySpark offers ``newSession()``, which loses the temporary
   views, functions and cached tables that the query uses; ``cloneSession`` keeps them but is not public.
 - ``collect_if_small`` collects DataFrames that are certain to be small, since a Spark job with Python tasks costs more.
   It needs the optimizer's size estimate (``optimized_plan``), which PySpark only prints (``explain(mode="cost")``).

@@ -19,7 +19,8 @@ from pyiceberg.io import FileIO
 from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns
 from floeplan.metadata.manifests.manifest_list import ManifestListTable
 from floeplan.metadata.manifests.reader import read_entries
-from floeplan.snapshot.passes import EvaluatedFiles, Predicate, concat_evaluated, evaluate_files
+from floeplan.snapshot.effects import Predicate
+from floeplan.snapshot.passes import EvaluatedFiles, concat_evaluated, evaluate_files
 from floeplan.tasks.shipping import ensure_package
 from floeplan.tasks.worker import report_errors, reraise_task_errors, reusable
 from floeplan.vectors import Ints

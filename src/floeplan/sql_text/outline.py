@@ -3,9 +3,9 @@
     UPDATE db.t AS x SET v = CASE WHEN x.a THEN 1 ELSE 2 END WHERE x.id IN (1, 2)
     UPDATE db.t AS x SET v = «CASE WHEN x.a THEN 1 ELSE 2 END» WHERE «x.id IN (1, 2)»
 
-sqlglot parses the second line; it decides which clauses a statement has. A merged token carries the offsets of the text
-it stands for, and sqlglot copies those to the identifier it becomes, so every expression is taken exactly as written.
-This is needed because
+sqlglot parses the second line; it decides which clauses a statement has. A merged token carries the offsets of its
+text, and sqlglot copies those to the identifier it becomes, so every expression is taken exactly as written. This is
+needed because
 
 - nodes of sqlglot's AST have no positions except identifiers, and rendering an expression is not exact: ``2.50BD``
   becomes ``CAST('2.50' AS DECIMAL(3, 2))`` and ``'it''s'`` becomes ``CONCAT('it', 's')``;
@@ -31,13 +31,13 @@ _PARSER_FAILURES = (ParseError, ValueError, TypeError, AttributeError, LookupErr
 
 @dataclass(slots=True)
 class Outline:
-    """A parsed statement and the expressions that its tokens stand for, by their offset in the text."""
+    """A parsed statement and the expressions behind its tokens, by their offset in the text."""
 
     tree: exp.Expr
     pieces: dict[int, Piece]
 
     def piece(self, node: exp.Expr | None) -> Piece | None:
-        """The expression that a node stands for; ``None`` when the node is anything else."""
+        """The expression behind a node; ``None`` for any other node."""
         identifier = node.this if isinstance(node, exp.Column | exp.Table) else None
         return self.pieces.get(identifier.meta.get("start", -1)) if isinstance(identifier, exp.Identifier) else None
 

@@ -51,7 +51,7 @@ class _Probe:
 
 
 def ensure_package(spark: SparkSession) -> None:
-    """Make sure that the tasks of a session can import the package; checked once a session.
+    """Make sure that the tasks of a session can import the package; checked once per session.
 
     Raises:
         UnsupportedError: A dependency of the package is not installed on the executors.

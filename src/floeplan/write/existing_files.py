@@ -30,6 +30,7 @@ from pyiceberg.table.name_mapping import NameMapping
 from pyiceberg.transforms import HourTransform, IdentityTransform, MonthTransform, YearTransform
 
 from floeplan.errors import BadInputError, TypeMismatchError, UnsupportedError
+from floeplan.format4 import FORMAT
 from floeplan.metadata.files import local_path
 from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns, partition_column
 from floeplan.metadata.manifests.stats import file_stats
@@ -86,7 +87,10 @@ def existing_file_entries(
     """
     target = WriteTarget.of(table, spec_id=spec_id)
     names = [os.fspath(path) for path in paths]
-    locations = [path if "://" in path or path.startswith("file:") else os.path.abspath(path) for path in names]
+    scheme = "file://" if target.format_version >= FORMAT else ""  # without one, format 4 takes it for a relative path
+    locations = [
+        path if "://" in path or path.startswith("file:") else scheme + os.path.abspath(path) for path in names
+    ]
     _refuse_duplicates(table, locations)
     mapping = table.name_mapping()
     # All names that a field has had, by field id.

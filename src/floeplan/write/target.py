@@ -42,6 +42,7 @@ from pyiceberg.types import (
 )
 
 from floeplan.errors import InvalidOptionError
+from floeplan.format4 import location_properties
 from floeplan.metadata.files import TableFiles, TableLocations
 from floeplan.partition.key import PartitionKey
 from floeplan.partition.union import SpecProjection, UnionPartitionType
@@ -68,6 +69,12 @@ _METRICS_COLUMN = "write.metadata.metrics.column."
 _MOST_INFERRED = "write.metadata.metrics.max-inferred-column-defaults"
 
 
+def other_format(properties: Mapping[str, str]) -> str | None:
+    """What to report when ``write.format.default`` asks for a format that is not written."""
+    wanted = properties.get("write.format.default", "parquet").strip().lower()
+    return None if wanted == "parquet" else f"write.format.default is {wanted}: not supported, new files are Parquet"
+
+
 @dataclass(frozen=True)
 class WriteTarget:
     """The schema, spec, properties, location and FileIO that files are written with.
@@ -79,7 +86,7 @@ class WriteTarget:
         union: The partition fields of all specs.
         properties: The table's properties.
         location: The table's location.
-        format_version: 1, 2 or 3.
+        format_version: 1 to 4.
         io: The table's FileIO.
         operation_id: Part of every file name, which identifies the files of one operation.
     """
@@ -105,7 +112,7 @@ class WriteTarget:
             spec_id=metadata.default_spec_id if spec_id is None else spec_id,
             sort_order=metadata.sort_order(),
             union=UnionPartitionType.of_table(metadata),
-            properties=dict(metadata.properties),
+            properties=location_properties(metadata),
             location=metadata.location,
             format_version=metadata.format_version,
             io=table.io,

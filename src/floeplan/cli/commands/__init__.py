@@ -8,4 +8,5 @@ JSON document. Fail-safe: bad input is refused before anything is read or writte
 - ``rewrite``: ``rewrite`` and ``upgrade-spec``.
 - ``maintenance``: ``rewrite-manifests``, ``expire``, ``remove-orphans`` and ``doctor``.
 - ``audit``: ``audit`` and ``advise``. ``explorer``: ``report`` and ``serve``.
+- ``serve_catalog``: ``serve-catalog`` and ``explain-plan``.
 """

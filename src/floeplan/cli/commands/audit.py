@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich import box
@@ -13,18 +13,19 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from floeplan.audit.advisor import KINDS, AdviceResult, AdviseOptions, apply_candidate
-from floeplan.audit.advisor import advise as advise_table
-from floeplan.audit.findings import RATIOS, AuditOptions, AuditResult, Finding
-from floeplan.audit.job import audit as audit_reports
-from floeplan.audit.job import store_findings
-from floeplan.audit.reports import check_reports, default_reports
-from floeplan.catalog import load_table
+from floeplan.audit.options import AuditOptions
 from floeplan.cli import common
 from floeplan.errors import BadInputError, InvalidOptionError
 from floeplan.text import counted, human_bytes, percent
 
+if TYPE_CHECKING:
+    from floeplan.audit.advisor import AdviceResult
+    from floeplan.audit.findings import AuditResult, Finding
+
 BAR_WIDTH = 12
+KINDS = ("spec", "sort", "zorder", "binpack", "upgrade-spec", "manifests")
+SAMPLED_ROWS = 20_000
+"""The kinds of candidates and the rows to sample, for help; a test compares them with those of the advisor."""
 _DEFAULTS = AuditOptions()
 
 SinceOption = Annotated[
@@ -55,7 +56,7 @@ ManifestsOption = Annotated[
 PerManifestOption = Annotated[float, typer.Option("--files-per-manifest", help="A manifest with fewer files is small.")]
 MostOption = Annotated[int, typer.Option("--most", metavar="N", help="Show at most N queries, largest first.")]
 SampleOption = Annotated[
-    int | None, typer.Option("--sample", metavar="N", min=1, help="Sample N rows instead of using column bounds.")
+    int, typer.Option("--sample", metavar="N", min=0, help="Sample about N rows; 0 estimates from column bounds.")
 ]
 KindOption = Annotated[
     str | None, typer.Option("--kind", metavar="KIND", help=f"Only candidates of this kind: {', '.join(KINDS)}.")
@@ -86,6 +87,10 @@ def audit(
 
     floeplan audit --since 7d
     """
+    from floeplan.audit.job import audit as audit_reports
+    from floeplan.audit.job import store_findings
+    from floeplan.audit.reports import check_reports, default_reports
+
     options = AuditOptions(
         since=since_time(since, datetime.now(UTC)),
         min_ratio=min_ratio,
@@ -125,10 +130,15 @@ def draw(result: AuditResult) -> RenderableType:
     parts: list[RenderableType] = [Text(f"{queries} in {read}; {result.flagged_total:,} flagged", style="bold")]
     if result.unreadable:
         parts.append(Text(f"! {counted(result.unreadable, 'line')} without a scan report", style="yellow"))
+    if result.outdated:
+        outdated = f"{counted(result.outdated, 'run')} before the last layout change of a table are not counted"
+        parts.append(Text(outdated, style="dim"))
     return Group(*parts, *(_finding(finding) for finding in result.flagged))
 
 
 def _finding(finding: Finding) -> RenderableType:
+    from floeplan.audit.findings import RATIOS
+
     title = Text(f"\n{finding.table}  where {finding.filter}", style="bold")
     size = f"{human_bytes(round(finding.bytes_per_run))} per run, {human_bytes(finding.bytes_kept)} in total"
     needed = "" if finding.selectivity is None else f", needs about {finding.selectivity:.2%} of the rows"
@@ -140,7 +150,8 @@ def _finding(finding: Finding) -> RenderableType:
     known = {level: share for level in RATIOS if (share := finding.ratios[level]) is not None}
     bars = Table(*(level.replace("_", " ") for level in known), box=box.MINIMAL, pad_edge=False)
     bars.add_row(*map(_bar, known.values()))
-    cause = Text(finding.reason, style="yellow") + Text(f" → {finding.advice}", style="cyan")
+    guessed = " (guessed from the filter)" if finding.guessed else ""
+    cause = Text(f"{finding.reason}{guessed}", style="yellow") + Text(f" → {finding.advice}", style="cyan")
     return Group(title, numbers, bars, cause)
 
 
@@ -154,7 +165,7 @@ def advise(
     table: common.TableArgument,
     reports: common.ReportsOption = None,
     since: SinceOption = None,
-    sample: SampleOption = None,
+    sample: SampleOption = SAMPLED_ROWS,
     kind: KindOption = None,
     most: CandidatesOption = 10,
     apply: ApplyOption = False,
@@ -162,10 +173,15 @@ def advise(
     catalog: common.CatalogOption = None,
     json: common.JsonOption = False,
 ) -> None:
-    """Estimate how much other partition specs and sort orders would save, from scan reports.
+    """Estimate what other partition specs and sort orders would save, from scan reports.
 
     floeplan advise db.events --since 30d
     """
+    from floeplan.audit.advisor import AdviseOptions, apply_candidate
+    from floeplan.audit.advisor import advise as advise_table
+    from floeplan.audit.reports import default_reports
+    from floeplan.catalog import load_table
+
     if kind is not None and kind not in KINDS:
         raise InvalidOptionError(
             f"--kind is {kind!r} but must be one of {', '.join(KINDS)}", context={"option": "--kind"}
@@ -176,7 +192,7 @@ def advise(
         result = advise_table(chosen, reports or default_reports(), options, catalog=catalog)
     if apply:
         if not result.candidates:
-            raise BadInputError(f"nothing to apply to {result.table}: no candidate reduces the bytes read")
+            raise BadInputError(f"nothing to apply to {result.table}: no candidate reduces what the runs read")
         with common.spinner("applying"):
             applied = apply_candidate(chosen, result.candidates[0], common.spark_for(spark).session)
         result = replace(result, applied=applied)
@@ -191,21 +207,34 @@ def draw_candidates(result: AdviceResult) -> RenderableType:
     if result.unusable:
         parts.append(Text(f"! {counted(result.unusable, 'run')} without known literals ignored", "yellow"))
     if not result.candidates:
-        return Group(*parts, Text("no candidate reduces the bytes read"))
-    table = common.header_table("kind", "by", ">reads now", ">would read", ">", ">to rewrite", "estimated from")
+        return Group(*parts, Text("no candidate reduces what the runs read"))
+    table = common.header_table("", "kind", "by", ">reads", ">of now", ">opens", ">of now", ">rewrites", "sure")
+    for column in table.columns:
+        column.no_wrap = column.header != "by"
+    shown = 0
     for candidate in result.candidates:
         before, after = candidate.estimated_bytes_before, candidate.estimated_bytes_after
+        files_before, files_after = candidate.files_opened
+        # Tied candidates follow the first of their rank.
         table.add_row(
+            "=" if candidate.rank == shown else str(candidate.rank),
             candidate.kind,
-            ", ".join(candidate.columns),
-            human_bytes(before),
+            Text(", ".join(candidate.columns) or "–", overflow="fold"),
             human_bytes(after),
             percent(after, before),
-            human_bytes(candidate.bytes_rewritten) if candidate.bytes_rewritten else "metadata only",
-            candidate.basis,
+            f"{files_after:,}",
+            percent(files_after, files_before),
+            human_bytes(candidate.bytes_rewritten) if candidate.bytes_rewritten else "metadata",
+            candidate.confidence,
         )
+        shown = candidate.rank
+    kinds: dict[str, dict[str, None]] = {}
+    for candidate in result.candidates:
+        kinds.setdefault(candidate.basis, {})[candidate.kind] = None
+    parts.append(table)
+    parts += [Text(f"{', '.join(some)}: estimated from {basis}", style="dim") for basis, some in kinds.items()]
     best = result.candidates[0]
-    parts += [table, Text(f"→ {best.command}", style="cyan")]
+    parts.append(Text(f"→ {best.command}", style="cyan"))
     if result.applied is not None:
         parts.append(Text(f"applied: {best.kind} by {', '.join(best.columns)}"))
     return Group(*parts)

@@ -8,32 +8,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from floeplan.cli import common
-from floeplan.dml.append import append as append_rows
-from floeplan.dml.assign import compile_assignments
-from floeplan.dml.commit import ChangeBuilder, DmlResult
-from floeplan.dml.delete_update import delete as delete_rows
-from floeplan.dml.delete_update import drop_proven, plan_rows
-from floeplan.dml.delete_update import update as update_rows
-from floeplan.dml.merge.builder import merge as merge_rows
-from floeplan.dml.target import Command, DmlTarget, resolve
 from floeplan.errors import InvalidOptionError
-from floeplan.predicate.names import Names
-from floeplan.scan.model import ScanOptions
-from floeplan.scan.plan import plan_scan
-from floeplan.spark.session import SparkOnDemand, spark_errors_translated
-from floeplan.sql_text.parse import parse_assignments
-from floeplan.sql_text.relations import find_table, read_table
-from floeplan.sql_text.run import StatementOptions, StatementResult, run_text
 from floeplan.text import counted, human_bytes
-from floeplan.transaction.evolve_spec import EvolveResult
+
+if TYPE_CHECKING:
+    from floeplan.dml.commit import DmlResult
+    from floeplan.dml.target import DmlTarget
+    from floeplan.spark.session import SparkOnDemand
+    from floeplan.sql_text.run import StatementResult
 
 ModeOption = Annotated[
     str | None,
@@ -118,6 +107,8 @@ def append(
 
     floeplan append db.events new/*.parquet
     """
+    from floeplan.dml.append import append as append_rows
+
     target = common.writable_table(table, catalog)
     with common.spinner("appending"):
         session = common.spark_for(spark).session
@@ -142,6 +133,9 @@ def delete(
 
     floeplan delete db.events --where "ts < TIMESTAMP '2024-01-01'" --dry-run
     """
+    from floeplan.dml.delete_update import delete as delete_rows
+    from floeplan.dml.target import Command, resolve
+
     target = common.writable_table(table, catalog)
     options: dict[str, Any] = {"branch": branch, "mode": mode, "isolation": isolation, "trust_lists": trust_lists}
     exact = not case_insensitive
@@ -174,6 +168,10 @@ def update(
 
     floeplan update db.events --set "v = v * 2" --set "region = 'eu'" --where "id = 7"
     """
+    from floeplan.dml.delete_update import update as update_rows
+    from floeplan.dml.target import Command, resolve
+    from floeplan.sql_text.parse import parse_assignments
+
     assigned = parse_assignments(", ".join(set_), "--set")
     target = common.writable_table(table, catalog)
     options: dict[str, Any] = {"branch": branch, "mode": mode, "isolation": isolation, "trust_lists": trust_lists}
@@ -211,6 +209,8 @@ def merge(
 
     floeplan merge db.events --source new.parquet --on id --when-matched-update "*" --when-not-matched-insert "*"
     """
+    from floeplan.dml.merge.builder import merge as merge_rows
+
     target = common.writable_table(table, catalog)
     set_matched = _values(when_matched_update, "update")
     set_by_source = _values(when_not_matched_by_source_update, "update")
@@ -244,12 +244,19 @@ def merge(
 
 
 def _values(text: str | None, what: str) -> dict[str, object] | None:
-    """Parse ``c = expr, …``; ``None`` stands for ``*``, every column from the source column of its name."""
+    """Parse ``c = expr, …``; ``None`` means ``*``, every column from the source column of the same name."""
+    from floeplan.sql_text.parse import parse_assignments
+
     return None if text is None or text.strip() == "*" else parse_assignments(text, what)
 
 
 def _merge_source(source: str, spark: SparkOnDemand, catalog: str | None) -> object:
     """The rows of ``--source``: a DataFrame if a session is open or the table is one of Spark's, otherwise Arrow."""
+    from floeplan.scan.model import ScanOptions
+    from floeplan.scan.plan import plan_scan
+    from floeplan.spark.session import spark_errors_translated
+    from floeplan.sql_text.relations import find_table, read_table
+
     is_path = "/" in source or source.endswith(".parquet") or Path(source).exists()
     if is_path and spark.session is None:
         return source
@@ -280,6 +287,8 @@ def sql(
 
     floeplan sql "ALTER TABLE db.events REPLACE PARTITION FIELD ts_day WITH hours(ts)"
     """
+    from floeplan.sql_text.run import StatementOptions, run_text
+
     with common.spinner("running"):
         options = StatementOptions(catalog, branch, mode, isolation, trust_lists)
         result = run_text(statement, common.spark_for(spark), options)
@@ -320,6 +329,13 @@ def _dry_run(target: DmlTarget, where: str, assigned: dict[str, object] | None, 
 
     Rows of files that must be read are reported as such, not estimated.
     """
+    import numpy as np
+
+    from floeplan.dml.assign import compile_assignments
+    from floeplan.dml.commit import ChangeBuilder
+    from floeplan.dml.delete_update import drop_proven, plan_rows
+    from floeplan.predicate.names import Names
+
     if assigned is not None:
         compile_assignments(assigned, target.schema, Names(target.schema, case_sensitive))
     plan = plan_rows(target, where, None, case_sensitive)
@@ -341,6 +357,8 @@ def _dry_run(target: DmlTarget, where: str, assigned: dict[str, object] | None, 
 
 def draw_statement(result: StatementResult) -> RenderableType:
     """Render what a SQL statement changed: rows, or the partition spec."""
+    from floeplan.transaction.evolve_spec import EvolveResult
+
     if not isinstance(result, EvolveResult):
         return draw_change(result)
     drawn = common.key_value_table()

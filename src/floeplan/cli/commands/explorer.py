@@ -6,19 +6,18 @@ import secrets
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from floeplan.audit.reports import check_reports
-from floeplan.catalog import load_table
 from floeplan.cli import common
 from floeplan.errors import InvalidOptionError
-from floeplan.explorer.server import ExplorerServer, ExplorerService, audit_reports
-from floeplan.explorer.site import SiteReport, write_report
 from floeplan.text import counted, human_bytes
+
+if TYPE_CHECKING:
+    from floeplan.explorer.site import SiteReport
 
 DEFAULT_PORT = 8765
 
@@ -40,10 +39,14 @@ def report(
     catalog: common.CatalogOption = None,
     json: common.JsonOption = False,
 ) -> None:
-    """Write a static site with the map, history, plans, rewrite preview and health of a table.
+    """Write a static site with the map, history, plans and health of a table.
 
     floeplan report db.events -o site --where "region = 'eu'" --where "ts >= '2024-03-01'"
     """
+    from floeplan.catalog import load_table
+    from floeplan.explorer.server import audit_reports
+    from floeplan.explorer.site import write_report
+
     loaded = load_table(table, catalog)
     with common.spinner("writing the report"):
         audit = None if reports is None else audit_reports(reports, spark, catalog)
@@ -77,6 +80,10 @@ def serve(
 
     floeplan serve db.events --port 8765
     """
+    from floeplan.audit.reports import check_reports
+    from floeplan.catalog import load_table
+    from floeplan.explorer.server import ExplorerServer, ExplorerService, audit_reports
+
     if not 0 <= port <= 65535:
         raise InvalidOptionError(f"--port is {port} but must be between 0 and 65535", context={"option": "--port"})
     if table is not None:

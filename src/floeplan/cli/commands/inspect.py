@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from floeplan.catalog import load_table
 from floeplan.cli import common
-from floeplan.maintain.inspect import Inspection, inspect_table
-from floeplan.metadata.root_writer import RootSummary, write_root
-from floeplan.snapshot.reader import resolve_target
 from floeplan.text import counted, human_bytes, percent
+
+if TYPE_CHECKING:
+    from floeplan.maintain.inspect import Inspection
+    from floeplan.metadata.root_writer import RootSummary
 
 BAR = 24
 MOST_SNAPSHOTS = 8
@@ -30,6 +30,9 @@ def inspect(
 
     floeplan inspect db.events
     """
+    from floeplan.catalog import load_table
+    from floeplan.maintain.inspect import inspect_table
+
     with common.spinner("reading manifests"):
         result = inspect_table(load_table(table, catalog), branch=branch or "main")
     common.show(result, draw_inspection, as_json=json)
@@ -113,10 +116,14 @@ def entries(
     catalog: common.CatalogOption = None,
     json: common.JsonOption = False,
 ) -> None:
-    """Write the manifest entries of a snapshot, of all partition specs, to one Parquet file.
+    """Write the manifest entries of a snapshot to one Parquet file. It has the entries of all partition specs.
 
     floeplan entries db.events -o root.parquet
     """
+    from floeplan.catalog import load_table
+    from floeplan.metadata.root_writer import write_root
+    from floeplan.snapshot.reader import resolve_target
+
     target = resolve_target(load_table(table, catalog), snapshot_id=snapshot_id, ref=ref)
     common.show(write_root(target.table, output, target.snapshot, io=target.table.io), draw_root, as_json=json)
 

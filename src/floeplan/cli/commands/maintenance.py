@@ -1,31 +1,32 @@
-"""``floeplan expire``, ``remove-orphans``, ``rewrite-manifests`` and ``doctor``."""
+"""``floeplan expire``, ``remove-orphans``, ``rewrite-manifests``, ``upgrade-format`` and ``doctor``."""
 
 from __future__ import annotations
 
 import time
 from datetime import timedelta
 from functools import partial
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from floeplan.audit.reports import read_workload
-from floeplan.catalog import load_table
 from floeplan.cli import common
-from floeplan.maintain.doctor import SAMPLED_FILES, DoctorResult, Severity
-from floeplan.maintain.doctor import doctor as examine
-from floeplan.maintain.expire import ExpireResult, expire_snapshots
-from floeplan.maintain.orphans import AGE_GUARD, OrphansResult
-from floeplan.maintain.orphans import remove_orphans as remove
-from floeplan.maintain.rewrite_manifests import RewriteManifestsResult
-from floeplan.maintain.rewrite_manifests import rewrite_manifests as rewrite
 from floeplan.text import counted, human_bytes
 
+if TYPE_CHECKING:
+    from floeplan.maintain.doctor import DoctorResult
+    from floeplan.maintain.expire import ExpireResult
+    from floeplan.maintain.orphans import OrphansResult
+    from floeplan.maintain.rewrite_manifests import RewriteManifestsResult
+    from floeplan.transaction.upgrade_format import FormatUpgradeResult
+
 MOST_PATHS = 20
+SAMPLED_FILES = 10
+AGE_GUARD_DAYS = 3.0
+"""Defaults of the library, for help; a test compares them."""
 _DAY_MS = 24 * 3600 * 1000
-_STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
+_STYLES = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 
 
 def expire(
@@ -51,6 +52,8 @@ def expire(
 
     floeplan expire db.events --older-than 7 --retain-last 10 --yes
     """
+    from floeplan.maintain.expire import expire_snapshots
+
     limit = None if older_than is None else int(time.time() * 1000 - older_than * _DAY_MS)
     with common.spinner("expiring snapshots"):
         loaded = common.writable_table(table, catalog)
@@ -80,16 +83,18 @@ def remove_orphans(
     table: common.ChangedTableArgument,
     older_than: Annotated[
         float, typer.Option("--older-than", metavar="DAYS", help="Keep files newer than this; at least 1.")
-    ] = AGE_GUARD / timedelta(days=1),
+    ] = AGE_GUARD_DAYS,
     yes: common.YesOption = False,
     trust_lists: common.TrustListsOption = False,
     catalog: common.CatalogOption = None,
     json: common.JsonOption = False,
 ) -> None:
-    """Delete files that the table metadata does not reference (dry run unless --yes).
+    """Delete unreferenced files (dry run unless --yes).
 
     floeplan remove-orphans db.events --yes
     """
+    from floeplan.maintain.orphans import remove_orphans as remove
+
     with common.spinner("listing files"):
         loaded = common.writable_table(table, catalog)
         found = remove(loaded, older_than=timedelta(days=older_than), dry_run=not yes, trust_lists=trust_lists)
@@ -120,31 +125,62 @@ def rewrite_manifests(
     catalog: common.CatalogOption = None,
     json: common.JsonOption = False,
 ) -> None:
-    """Cluster manifest entries by partition, so that planning can skip manifests.
+    """Cluster manifests by partition, so that planning can skip some.
 
     floeplan rewrite-manifests db.events
     """
+    from floeplan.catalog import load_table
+    from floeplan.maintain.rewrite_manifests import rewrite_manifests as rewrite
+
     loaded = load_table(table, catalog) if dry_run else common.writable_table(table, catalog)
     with common.spinner("clustering manifests"):
         result = rewrite(loaded, spec_ids=spec, dry_run=dry_run, branch=branch or "main")
     common.show(result, draw_manifests, as_json=json)
 
 
+def upgrade_format(
+    table: common.ChangedTableArgument,
+    to: Annotated[int, typer.Option("--to", metavar="2|3|4", help="The format version.")],
+    dry_run: common.DryRunOption = False,
+    catalog: common.CatalogOption = None,
+    json: common.JsonOption = False,
+) -> None:
+    """Raise the format version of a table; snapshots and files stay as they are.
+
+    floeplan upgrade-format db.events --to 3 --dry-run
+    """
+    from floeplan.catalog import load_table
+    from floeplan.transaction.upgrade_format import upgrade_format as upgrade
+
+    loaded = load_table(table, catalog) if dry_run else common.writable_table(table, catalog)
+    common.show(upgrade(loaded, to, dry_run=dry_run), draw_format, as_json=json)
+
+
+def draw_format(result: FormatUpgradeResult) -> RenderableType:
+    """Render what differs from now on."""
+    if not result.changes:
+        return Text(f"the table has format {result.to_version} already; nothing was changed")
+    done = "would be upgraded" if result.dry_run else "was upgraded"
+    title = Text(f"format {result.from_version} {done} to {result.to_version}", style="bold")
+    return Group(title, *(Text(f"  {change}") for change in result.changes))
+
+
 def draw_manifests(result: RewriteManifestsResult) -> RenderableType:
     """Render the manifests before and after, per spec."""
     if not result.specs:
         return Text("manifests are already clustered; nothing was changed")
-    drawn = common.header_table("spec", "content", ">entries", ">manifests", ">manifests per partition")
+    drawn = common.header_table("spec", "content", ">entries", ">manifests", ">opened for one partition")
     for one in result.specs:
         drawn.add_row(
             str(one.spec_id),
             one.content,
             f"{one.entries:,}",
             f"{one.manifests_before:,} → {one.manifests_after:,}",
-            f"{one.overlap_before:.1f} → {one.overlap_after:.1f}",
+            f"{one.opened_before:.1f} → {one.opened_after:.1f}",
         )
     end = "nothing was changed" if result.dry_run else f"snapshot {result.snapshot_id}"
-    return Group(drawn, Text(f"{result.manifests_before:,} → {result.manifests_after:,} manifests; {end}"))
+    counts = f"{result.manifests_before:,} → {result.manifests_after:,} manifests: {result.gain}; {end}"
+    return Group(drawn, Text(counts))
 
 
 def doctor(
@@ -167,6 +203,10 @@ def doctor(
 
     floeplan doctor db.events --sample 100
     """
+    from floeplan.audit.reports import read_workload
+    from floeplan.catalog import load_table
+    from floeplan.maintain.doctor import doctor as examine
+
     loaded = common.writable_table(table, catalog) if repair else load_table(table, catalog)
     with common.spinner("checking the table"):
         filtered: list[str] = []
@@ -188,10 +228,10 @@ def draw_findings(result: DoctorResult) -> RenderableType:
         parts.append(Text(f"{counted(result.repaired.delete_files, 'delete file')} moved: {done}", style="bold"))
         if result.manifests_repaired:
             parts.append(Text(f"{counted(result.manifests_repaired, 'manifest')} rewritten", style="bold"))
-    worst_first = sorted(result.findings, key=lambda finding: list(Severity).index(finding.severity))
+    worst_first = sorted(result.findings, key=lambda finding: list(_STYLES).index(finding.severity.value))
     for finding in worst_first:
         where = "" if finding.spec_id is None else f" (spec {finding.spec_id})"
-        line = Text(f"{finding.severity.value:<8}", style=_STYLES[finding.severity])
+        line = Text(f"{finding.severity.value:<8}", style=_STYLES[finding.severity.value])
         line.append(f"{finding.kind}{where}: {finding.message}", style="default")
         parts.append(line if finding.fix is None else line.append(f"\n        → {finding.fix}", style="cyan"))
     return Group(*parts) if result.findings else Group(*parts, Text("No problems found.", style="green"))

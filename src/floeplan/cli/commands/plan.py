@@ -1,37 +1,30 @@
-"""``floeplan plan``: what a scan reads, and why; ``floeplan scan``: the matching rows, with deletes applied."""
+"""``floeplan plan``: what a scan reads; ``why``: what decides one file; ``scan``: the rows, with deletes applied."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import typer
-from rich.console import Console, RenderableType
-from rich.progress import Progress
+from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from floeplan.catalog import load_table
 from floeplan.cli import common
-from floeplan.dml.assign import top_fields
-from floeplan.errors import InvalidOptionError, UnsupportedError
-from floeplan.predicate.build import field_ids
-from floeplan.predicate.ir import TRUE
-from floeplan.scan.explain import draw_pyramid, explain
-from floeplan.scan.model import ScanOptions
-from floeplan.scan.plan import ScanPlan, plan_scan
-from floeplan.scan.projection import arrow_schema
-from floeplan.scan.read import read_batches
-from floeplan.spark.session import spark_errors_translated
+from floeplan.errors import FloeplanError, InvalidOptionError, UnsupportedError
 from floeplan.text import counted
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import SparkSession
+
+    from floeplan.scan.plan import ScanPlan
+    from floeplan.scan.why import Why
 
 ExplainOption = Annotated[
     bool, typer.Option("--explain", help="Show what each spec and each condition pruned, with advice.")
@@ -48,9 +41,17 @@ PlanSparkOption = Annotated[
 
 LimitOption = Annotated[int | None, typer.Option("--limit", metavar="N", min=0, help="Return at most N rows.")]
 CountOption = Annotated[bool, typer.Option("--count", help="Count matching rows, from metadata where possible.")]
-OutputOption = Annotated[
-    Path | None, typer.Option("-o", "--output", metavar="FILE.parquet", help="Write the rows to a Parquet file.")
+FormatOption = Annotated[
+    str | None,
+    typer.Option(
+        "--format",
+        metavar="FORMAT",
+        help="Stream the rows as csv, jsonl, arrow or parquet, to stdout without -o; by default the suffix of FILE, "
+        "else parquet.",
+    ),
 ]
+OutputOption = Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the rows to a file.")]
+FORMATS = ("csv", "jsonl", "arrow", "parquet")
 _SHOWN_ROWS = 20
 
 
@@ -77,6 +78,11 @@ def plan(
 
     floeplan plan db.events --where "region = 'eu' AND ts >= '2024-03-01'" --explain
     """
+    from floeplan.catalog import load_table
+    from floeplan.scan.explain import draw_pyramid, explain
+    from floeplan.scan.model import ScanOptions
+    from floeplan.scan.plan import plan_scan
+
     loaded = load_table(table, catalog)
     planning = None
     if spark is not None:  # imported here because planning without Spark must not import pyspark
@@ -107,6 +113,40 @@ def plan(
     common.show(planned, explain if explain_plan else draw_pyramid, as_json=json)
 
 
+def why(
+    table: common.TableArgument,
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="A data file: its path, or the end of it if that is unambiguous.")
+    ],
+    where: common.WhereOption = None,
+    snapshot_id: common.SnapshotOption = None,
+    ref: common.RefOption = None,
+    case_insensitive: common.CaseOption = False,
+    catalog: common.CatalogOption = None,
+    json: common.JsonOption = False,
+) -> None:
+    """Show which pass, condition and statistic keep or drop a data file.
+
+    floeplan why db.events 00000-0.parquet --where "region = 'eu'"
+    """
+    from floeplan.scan.why import why as why_file
+
+    sensitive = not case_insensitive
+    found = why_file(table, file, where, snapshot_id=snapshot_id, ref=ref, case_sensitive=sensitive, catalog=catalog)
+    common.show(found, draw_why, as_json=json)
+
+
+def draw_why(found: Why) -> RenderableType:
+    """Render the decision, then what it follows from."""
+    result = Text("kept", style="green") if found.kept else Text(f"dropped in {found.dropped_in}", style="yellow")
+    drawn = common.key_value_table()
+    drawn.add_row("spec", str(found.spec_id))
+    for name, value in (("conjunct", found.conjunct), ("statistic", found.statistic), ("reason", found.reason)):
+        if value is not None:
+            drawn.add_row(name, Text(value, overflow="fold"))
+    return Group(Text(found.file), result, drawn)
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """The number of rows and, unless they were written to a file or only counted, the rows."""
@@ -130,6 +170,7 @@ def scan(
     columns: common.ColumnsOption = None,
     limit: LimitOption = None,
     count: CountOption = False,
+    format_: FormatOption = None,
     output: OutputOption = None,
     snapshot_id: common.SnapshotOption = None,
     ref: common.RefOption = None,
@@ -143,12 +184,14 @@ def scan(
 ) -> None:
     """Read matching rows.
 
-    floeplan scan db.events --where "region = 'eu'" --columns id,ts --limit 10
+    floeplan scan db.events --where "region = 'eu'" --columns id,ts --format csv -o rows.csv
     """
-    if count and (output is not None or limit is not None):
-        raise InvalidOptionError("--count returns a number; drop --limit and --output")
-    if output is not None and not output.parent.is_dir():
-        raise InvalidOptionError(f"--output: no such folder: {output.parent}", context={"folder": str(output.parent)})
+    from floeplan.catalog import load_table
+    from floeplan.predicate.ir import TRUE
+    from floeplan.scan.model import ScanOptions
+    from floeplan.scan.plan import plan_scan
+
+    _check_options(count=count, limited=limit is not None, format_=format_, output=output, json=json)
     planned = plan_scan(
         load_table(table, catalog),
         where,
@@ -159,32 +202,48 @@ def scan(
         case_sensitive=not case_insensitive,
         options=ScanOptions(page_index=True, cache=not no_cache, report=not no_report),
     )
-    shown = limit if json or limit is not None else _SHOWN_ROWS + 1
+    written = format_ is not None or output is not None
+    shown = limit if json or written or limit is not None else _SHOWN_ROWS + 1
     try:
         if count:
             answer = Answer(planned.count())
-        elif output is None:
+        elif written:
+            answer = Answer(_stream(planned, limit, format_, output), output=output)
+        else:
             rows = planned.to_arrow(limit=shown)
             answer = Answer(rows.num_rows, rows)
-        else:
-            batches = read_batches(planned, planned.schema)
-            with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty()) as progress:
-                tracked = progress.track(batches, total=len(planned.files), description="reading")
-                answer = Answer(_write(tracked, arrow_schema(planned.schema), limit, output), output=output)
     except UnsupportedError:
         if planned.compiled.residual == TRUE:
             raise
         session = common.spark_for(spark).needed("this predicate")
-        answer = _answer_of_spark(planned, session, count, limit if output is not None else shown, output)
-    common.show(answer, render, as_json=json)
+        answer = _answer_of_spark(planned, session, count, shown)
+        if written and answer.table is not None:
+            rows = answer.table
+            answer = Answer(_write([rows], rows.schema, format_, output), output=output)
+    if not written or output is not None:
+        common.show(answer, render, as_json=json)
 
 
-def _answer_of_spark(
-    plan: ScanPlan, spark: SparkSession, count: bool, limit: int | None, output: Path | None
-) -> Answer:
+def _check_options(*, count: bool, limited: bool, format_: str | None, output: Path | None, json: bool) -> None:
+    """Refuse options that exclude each other, before anything is read."""
+    if count and (output is not None or format_ is not None or limited):
+        raise InvalidOptionError("--count returns a number; drop --limit, --format and --output")
+    if format_ is not None and format_ not in FORMATS:
+        message = f"--format is {format_!r} but must be one of {', '.join(FORMATS)}"
+        raise InvalidOptionError(message, context={"option": "--format"})
+    if json and format_ is not None and output is None:
+        raise InvalidOptionError("--format writes rows to stdout, where --json writes its document; add -o FILE")
+    if output is not None and not output.parent.is_dir():
+        raise InvalidOptionError(f"--output: no such folder: {output.parent}", context={"folder": str(output.parent)})
+
+
+def _answer_of_spark(plan: ScanPlan, spark: SparkSession, count: bool, limit: int | None) -> Answer:
     """Read the planned files with Spark, for a predicate that Arrow cannot evaluate."""
+    from floeplan.dml.assign import top_fields
     from floeplan.dml.spark_rows import in_utc
+    from floeplan.predicate.build import field_ids
     from floeplan.spark.read.reader import read_plan_of
+    from floeplan.spark.session import spark_errors_translated
 
     with spark_errors_translated(), in_utc(spark):
         if count:
@@ -192,26 +251,64 @@ def _answer_of_spark(
             return Answer(read_plan_of(spark, replace(plan, schema=used)).dataframe().count())
         frame = read_plan_of(spark, plan).dataframe()
         table = (frame if limit is None else frame.limit(limit)).toArrow()
+    return Answer(table.num_rows, table)
+
+
+def _stream(plan: ScanPlan, limit: int | None, format_: str | None, output: Path | None) -> int:
+    """Write the rows as they are read, with a bar on a terminal."""
+    from rich.progress import Progress
+
+    from floeplan.scan.projection import arrow_schema
+    from floeplan.scan.stream import stream
+
+    with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty()) as progress:
+        most = plan.summary.rows_kept
+        task = progress.add_task("reading", total=most if limit is None else min(limit, most))
+
+        def tables() -> Iterator[pa.Table]:
+            for table in stream(plan, plan.schema, limit=limit):
+                yield table
+                progress.advance(task, table.num_rows)
+            progress.update(task, completed=progress.tasks[0].total)
+
+        found = tables()
+        first = list(islice(found, 1))  # a predicate that only Spark can evaluate fails here, or else has written rows
+        try:
+            return _write(chain(first, found), arrow_schema(plan.schema), format_, output)
+        except UnsupportedError as error:
+            if output is not None:
+                raise
+            raise FloeplanError(f"{error.message}; some rows were written already: use -o FILE") from error
+
+
+def _write(tables: Iterable[pa.Table], schema: pa.Schema, format_: str | None, output: Path | None) -> int:
+    """Write to stdout, or to a temporary file that is renamed at the end: a failure leaves no partial file."""
     if output is None:
-        return Answer(table.num_rows, table)
-    return Answer(_write([table], table.schema, limit, output), output=output)
-
-
-def _write(batches: Iterable[pa.Table], schema: pa.Schema, limit: int | None, output: Path) -> int:
-    """Write to a temporary file and rename it at the end, so that a failure leaves no partial output."""
+        try:
+            with open(sys.stdout.fileno(), "wb", closefd=False) as sink:
+                return _write_rows(tables, schema, str(format_), sink)
+        except BrokenPipeError:  # the reader of the pipe, such as head, has seen enough
+            return 0
+    suffix = output.suffix.removeprefix(".")
+    chosen = format_ or (suffix if suffix in FORMATS else "parquet")
     partial = output.with_name(f".{output.name}.{os.getpid()}.partial")
-    rows = 0
     try:
-        with pq.ParquetWriter(partial, schema) as writer:
-            for batch in batches:
-                wanted = batch if limit is None else batch.slice(0, limit - rows)
-                writer.write_table(wanted)
-                rows += wanted.num_rows
-                if rows == limit:
-                    break
+        with partial.open("wb") as sink:
+            rows = _write_rows(tables, schema, chosen, sink)
         partial.rename(output)
     finally:
         partial.unlink(missing_ok=True)
+    return rows
+
+
+def _write_rows(tables: Iterable[pa.Table], schema: pa.Schema, format_: str, sink: BinaryIO) -> int:
+    from floeplan.cli.row_formats import open_writer
+
+    rows = 0
+    with closing(open_writer(format_, sink, schema)) as writer:
+        for table in tables:
+            writer.write(table)
+            rows += table.num_rows
     return rows
 
 

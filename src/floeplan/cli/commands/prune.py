@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
-from pyiceberg.io import load_file_io
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from floeplan.catalog import open_catalog
 from floeplan.cli import common
 from floeplan.errors import InvalidOptionError
-from floeplan.parquet.prune.options import PruneOptions
-from floeplan.parquet.prune.request import PruneRequest
-from floeplan.parquet.prune.result import PruneResult
-from floeplan.parquet.read.reader import ReadResult, read
-from floeplan.parquet.source import open_source
 from floeplan.text import counted, human_bytes
+
+if TYPE_CHECKING:
+    from floeplan.parquet.prune.result import PruneResult
+    from floeplan.parquet.read.reader import ReadResult
 
 LINES = 4
 MOST_CELLS = 48
@@ -77,10 +73,18 @@ def prune(
     catalog: CredentialsOption = None,
     json: common.JsonOption = False,
 ) -> None:
-    """Show the row groups and pages of a Parquet file that may match a predicate, from metadata alone.
+    """Show the row groups and pages of a Parquet file that may match a predicate. Only metadata is read.
 
     floeplan prune file.parquet --where "id = 42" --read --limit 5
     """
+    from pyiceberg.io import load_file_io
+
+    from floeplan.catalog import open_catalog
+    from floeplan.parquet.prune.options import PruneOptions
+    from floeplan.parquet.prune.request import PruneRequest
+    from floeplan.parquet.read.reader import read
+    from floeplan.parquet.source import open_source
+
     if not read_rows and (columns is not None or limit is not None):
         raise InvalidOptionError("--columns and --limit need --read")
     options = PruneOptions(page_index=not no_page_index, bloom_filter=not no_bloom, case_sensitive=not case_insensitive)
@@ -130,6 +134,8 @@ def draw(result: PruneResult, width: int) -> list[Text]:
     A cell is the same fraction of every row group, or several row groups if there are too many. It is drawn as dropped
     only if all its rows are, so that one kept row among millions is visible.
     """
+    import numpy as np
+
     groups, segments = result.row_groups_total, result.segments
     rows = np.bincount(segments.row_group, segments.row_count, minlength=groups)
     group_rows = np.concatenate(([0], np.cumsum(rows))).astype(np.int64)  # first rows, then the total

@@ -5,41 +5,34 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from pyiceberg.table import Table as IcebergTable
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from floeplan.catalog import load_table, refreshed
 from floeplan.cli import common
 from floeplan.errors import BadInputError, InvalidOptionError
-from floeplan.partition.evolution import AddField, drop_all, evolved_spec
-from floeplan.rewrite.execute import run_rewrite
-from floeplan.rewrite.plan.model import RewriteDataFilesPlanningResult, RewriteFileGroup, RewriteResult
-from floeplan.rewrite.plan.options import RewriteOptions
-from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
-from floeplan.rewrite.progress import NO_PROGRESS, BarProgress, JsonProgress, Progress
-from floeplan.rewrite.spec_upgrade.upgrade import CURRENT, SpecUpgradeResult, UpgradeOptions
-from floeplan.rewrite.spec_upgrade.upgrade import upgrade_spec as upgrade
-from floeplan.rewrite.strategies.registry import strategy_names
-from floeplan.spark.session import open_session
-from floeplan.sql_text.parse import parse_term
 from floeplan.text import counted, human_bytes
-from floeplan.transaction.evolve_spec import add_spec
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table as IcebergTable
+
+    from floeplan.rewrite.plan.model import RewriteDataFilesPlanningResult, RewriteFileGroup, RewriteResult
+    from floeplan.rewrite.progress import Progress
+    from floeplan.rewrite.spec_upgrade.upgrade import SpecUpgradeResult
 
 MOST_GROUPS = 60
 """Groups listed individually."""
+STRATEGIES = ("binpack", "sort", "zorder", "hilbert", "stitch")
+"""The registered strategies, for help: a test compares them with the registry, which takes long to import."""
 
 PartitionFilterOption = Annotated[
     str | None,
     typer.Option("--partition-filter", metavar="EXPR", help="Only partitions that may contain matching rows."),
 ]
-StrategyOption = Annotated[
-    str, typer.Option("--strategy", metavar="NAME", help=f"One of {', '.join(strategy_names())}.")
-]
+StrategyOption = Annotated[str, typer.Option("--strategy", metavar="NAME", help=f"One of {', '.join(STRATEGIES)}.")]
 ByOption = Annotated[str | None, typer.Option("--by", metavar="a,b", help="Columns to sort or cluster by.")]
 SpecOption = Annotated[
     str, typer.Option("--spec", metavar="SPEC", help="Partition spec of the new files: keep, current or a spec id.")
@@ -54,6 +47,13 @@ OptionOption = Annotated[
 ProgressOption = Annotated[
     str,
     typer.Option("--progress", metavar="HOW", help="auto (a bar on a terminal), bar, json (lines on stderr) or none."),
+]
+LateDeletesOption = Annotated[
+    bool,
+    typer.Option(
+        "--allow-late-equality-deletes",
+        help="Move rows to another spec even if a writer recently added equality deletes under the old one.",
+    ),
 ]
 RewriteSparkOption = Annotated[
     str | None,
@@ -82,13 +82,20 @@ def rewrite(
     case_insensitive: common.CaseOption = False,
     no_cache: common.NoCacheOption = False,
     trust_lists: common.TrustListsOption = False,
+    allow_late_equality_deletes: LateDeletesOption = False,
     catalog: common.CatalogOption = None,
     json: common.JsonOption = False,
 ) -> None:
-    """Rewrite data files that are too small or too large, have deletes, or have an old partition spec.
+    """Rewrite data files of the wrong size, with deletes, or of an old partition spec.
 
     floeplan rewrite db.events --partition-filter "region = 'eu'" --spec current --dry-run
     """
+    from floeplan.catalog import load_table
+    from floeplan.rewrite.execute import run_rewrite
+    from floeplan.rewrite.plan.options import RewriteOptions
+    from floeplan.rewrite.plan.planner import RewriteDataFilesPlanner
+    from floeplan.spark.session import open_session
+
     parsed = {}
     for text in option or ():
         name, equals, value = text.partition("=")
@@ -101,6 +108,7 @@ def rewrite(
         case_sensitive=not case_insensitive,
         strict=strict,
         trust_lists=trust_lists,
+        allow_late_equality_deletes=allow_late_equality_deletes,
         strategy=strategy,
         by=tuple(common.column_names(by) or ()),
         spec=spec,
@@ -156,6 +164,8 @@ def draw_rewrite(result: RewriteResult) -> RenderableType:
 
 
 def _progress(how: str) -> Progress:
+    from floeplan.rewrite.progress import NO_PROGRESS, BarProgress, JsonProgress
+
     if how == "bar" or (how == "auto" and sys.stderr.isatty()):
         return BarProgress()
     if how == "json":
@@ -198,7 +208,7 @@ def upgrade_spec(
             help="current, a spec id, or a new spec such as 'month(ts), bucket(8, id)', added to the table but not "
             "made the default.",
         ),
-    ] = CURRENT,
+    ] = "current",
     metadata_only: Annotated[
         bool, typer.Option("--metadata-only", help="Move files by metadata only; rewrite none.")
     ] = False,
@@ -216,15 +226,22 @@ def upgrade_spec(
     branch: common.BranchOption = None,
     spark: common.SparkOption = None,
     trust_lists: common.TrustListsOption = False,
+    allow_late_equality_deletes: LateDeletesOption = False,
     catalog: common.CatalogOption = None,
     json: common.JsonOption = False,
 ) -> None:
-    """Move files to another partition spec, by metadata alone where bounds prove their partition, else by a rewrite.
+    """Move files to another partition spec, by metadata alone where possible.
 
-    With --where, only files whose rows all match are moved, e.g. old days that are folded into months.
+    Bounds must prove the partition of such a file; others are rewritten. With --where, only files whose rows all match
+    are moved, e.g. old days that are folded into months.
 
     floeplan upgrade-spec db.events --dry-run
     """
+    from floeplan.catalog import load_table
+    from floeplan.rewrite.spec_upgrade.upgrade import UpgradeOptions
+    from floeplan.rewrite.spec_upgrade.upgrade import upgrade_spec as upgrade
+    from floeplan.spark.session import open_session
+
     loaded = load_table(table, catalog) if dry_run else common.writable_table(table, catalog)
     options = UpgradeOptions(
         to=_spec_id(loaded, to, dry_run=dry_run),
@@ -235,6 +252,7 @@ def upgrade_spec(
         metadata_only=metadata_only,
         where=where,
         trust_lists=trust_lists,
+        allow_late_equality_deletes=allow_late_equality_deletes,
     )
     session = None if spark is None else open_session(spark)
     with common.spinner("moving files"):
@@ -244,6 +262,12 @@ def upgrade_spec(
 
 def _spec_id(table: IcebergTable, text: str, *, dry_run: bool) -> str | int:
     """The target of the upgrade; a new spec is added to the table first."""
+    from floeplan.catalog import refreshed
+    from floeplan.partition.evolution import AddField, drop_all, evolved_spec
+    from floeplan.rewrite.spec_upgrade.upgrade import CURRENT
+    from floeplan.sql_text.parse import parse_term
+    from floeplan.transaction.evolve_spec import add_spec
+
     if text == CURRENT or text.strip().isdecimal():
         return text.strip()
     # Split at commas outside parentheses: bucket(8, id) is one term.

@@ -226,7 +226,7 @@ def _all_columns(schema: Schema, source: Schema, names: MergeNames) -> dict[str,
 
 
 def _condition_text(on: str | Sequence[str], names: MergeNames) -> str:
-    """ON as SQL text; a column name stands for its equality on both sides."""
+    """ON as SQL text; a column name means equality of that column on both sides."""
     given = [on] if isinstance(on, str) else list(on)
     both = [{column.name for column in side.fields} for side in (names.schema, names.source)]
     if isinstance(on, str) and not all(on in side for side in both):

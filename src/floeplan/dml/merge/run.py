@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from floeplan.dml.spark_rows import FoundRows
 
 _SOURCE = "_fp_source"
-"""The column that is TRUE in rows of the source."""
+"""The name of the column that is TRUE in source rows."""
 SHIPPED_ROWS, SHIPPED_BYTES = 5_000_000, 512 * 2**20
 """Larger sources are not sent to every task but joined by Spark, when there is a session."""
 
@@ -79,7 +79,7 @@ def run_merge(target: DmlTarget, merge: MergeStatement) -> DmlResult:
     compiled = compile_merge(merge, target.schema, source)
     condition, needed = compiled.condition, top_fields(source, compiled.fields)
 
-    # 2. Choose who joins: tasks with the source sent to them, or Spark.
+    # 2. Choose the join: in tasks with the source sent to them, or by Spark.
     in_arrow = arrow_evaluates((target.schema, source), compiled.conditions, compiled.assignments) and all(
         _joinable(target.schema, source, key) for key in condition.keys
     )

@@ -9,6 +9,7 @@ another type is a ``CorruptFileError``; an index or Bloom filter outside the fil
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -39,6 +40,7 @@ _PAIR_SHAPE: Final[Any] = {1: SCALAR, 2: SCALAR}
 _ORDER_SHAPE: Final[Any] = {number: {1: SCALAR} for number in range(1, 9)}
 _ROW_GROUP_SHAPE: Final[Any] = {1: ..., 3: SCALAR}
 _DATA_PAGE_TYPES = (0, 3)
+_FORGOTTEN = 100
 _DICTIONARY_ENCODINGS = (2, 8)
 _STATISTICS_SHAPE: Final[Any] = dict.fromkeys((1, 2, 3, 5, 6, 7, 8), SCALAR)
 _METADATA_SHAPE: Final[Any] = {
@@ -157,8 +159,13 @@ def _dictionary_pages(encodings: Any) -> int:
 
 
 def _numbers(structs: list[Any], number: int, default: int | None = None) -> Ints:
+    """An integer field of each struct; an optional one that is no integer counts as absent."""
+    values = [struct.get(number, default) for struct in structs]
+    if default is not None:
+        # Some writers used the numbers of later optional fields for something else.
+        values = [value if isinstance(value, int) and abs(value) < 2**63 else default for value in values]
     try:
-        return np.fromiter((struct.get(number, default) for struct in structs), dtype=np.int64, count=len(structs))
+        return np.fromiter(values, dtype=np.int64, count=len(values))
     except (TypeError, OverflowError):
         raise ValueError(f"field {number} is not an integer") from None
 
@@ -245,6 +252,15 @@ class ParquetFooter:
                 raise corrupt(self.file, f"the footer entry of column {column}: {error}") from None
         return self._chunks[index]
 
+    def chunk_sizes(self, chunks: ColumnChunks) -> Ints:
+        """The bytes to fetch of each chunk; more than stated where the writer forgot some of them."""
+        # parquet-mr before 1.2.9 did not count the header of the dictionary page (PARQUET-816): decoders stop by
+        # themselves after the last value.
+        writer = re.match(r"parquet-mr(?: version (\d+)\.(\d+)\.(\d+))?", self.created_by)
+        if writer is None or tuple(int(part or 0) for part in writer.groups()) >= (1, 2, 9):
+            return chunks.total_compressed_size
+        return np.minimum(chunks.total_compressed_size + _FORGOTTEN, np.maximum(self.footer_start - chunks.start, 0))
+
     def chunk_location(self, leaf: LeafColumn, row_group: int) -> ChunkLocation:
         """The byte range of one column chunk, without decoding its statistics and indexes."""
         at = int(self._chunk_starts[row_group, leaf.index])
@@ -297,7 +313,8 @@ def decode_footer(encoded: bytes, file: str, file_size: int) -> ParquetFooter:
         groups = _offsets(fields.get(4), "row groups", len(encoded))
         rows, starts = _row_groups(encoded, groups, len(columns.leaves), file)
         total = integer(fields, 3)
-        if total != rows.sum():
+        # Some writers leave the total at 0; the row groups are what is read.
+        if total not in (0, rows.sum()):
             raise ValueError(f"{total} rows in total, but {rows.sum()} in its row groups")
     except ValueError as error:
         raise corrupt(file, f"the footer is invalid: {error}") from None
@@ -311,7 +328,7 @@ def decode_footer(encoded: bytes, file: str, file_size: int) -> ParquetFooter:
         file=file,
         file_size=file_size,
         footer_start=file_size - 8 - len(encoded),
-        num_rows=total,
+        num_rows=int(rows.sum()),
         created_by=created_by.decode("utf-8", errors="replace") if isinstance(created_by, bytes) else "",
         columns=columns,
         row_group_rows=rows,

@@ -122,15 +122,20 @@ def build_tree(count: int, element: Callable[[int], tuple[Struct, bytes]]) -> Sc
     return root
 
 
-def _fields(node: SchemaNode) -> Iterator[SchemaNode]:
-    """The nodes that are fields in Iceberg's sense: all but the root and the repeated groups of lists and maps."""
+def _fields(node: SchemaNode, *, of_unknown: bool = True) -> Iterator[SchemaNode]:
+    """The nodes that are fields in Iceberg's sense: all but the root and the repeated groups of lists and maps.
+
+    The parts of a group of unknown type, such as a variant, are none of them, but have to be numbered too.
+    """
+    if not of_unknown and node.annotation.kind is Kind.UNKNOWN:
+        return
     if is_list(node):
         children: tuple[SchemaNode, ...] = (list_element(node),)
     else:
         children = node.children[0].children if is_map(node) else node.children
     for child in children:
         yield child
-        yield from _fields(child)
+        yield from _fields(child, of_unknown=of_unknown)
 
 
 def is_list(node: SchemaNode) -> bool:
@@ -207,16 +212,16 @@ class FileColumns:
     @cached_property
     def has_field_ids(self) -> bool:
         """Whether every field of the file has a field id, all of them distinct."""
-        own = [node.field_id for node in _fields(self.root)]
+        own = [node.field_id for node in _fields(self.root, of_unknown=False)]
         return None not in own and len(set(own)) == len(own)
 
     @cached_property
     def ids_of_nodes(self) -> dict[int, int]:
         """Field ids by the identity of the node: the file's own if usable, else assigned by position."""
-        return {
-            id(node): node.field_id if self.has_field_ids and node.field_id is not None else position
-            for position, node in enumerate(_fields(self.root), start=1)
-        }
+        nodes = list(enumerate(_fields(self.root), start=1))
+        if not self.has_field_ids:
+            return {id(node): position for position, node in nodes}
+        return {id(node): -position if node.field_id is None else node.field_id for position, node in nodes}
 
     @cached_property
     def leaves(self) -> tuple[LeafColumn, ...]:

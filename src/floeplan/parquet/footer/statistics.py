@@ -31,7 +31,7 @@ from floeplan.parquet.footer.logical_types import Kind, Physical
 from floeplan.parquet.footer.schema import LeafColumn
 from floeplan.predicate.ir import Column
 from floeplan.predicate.stats import Bound, ColumnStats, StatsTable
-from floeplan.vectors import Ints, Mask, valid_mask
+from floeplan.vectors import Ints, Mask, arrow_binary, valid_mask
 
 RawValues: TypeAlias = Sequence[bytes | None]
 
@@ -188,7 +188,7 @@ def decode_bound(leaf: LeafColumn, wanted: iceberg.PrimitiveType, raw: RawValues
         case Family.TEXT:
             return _decode_texts(raw, side)
         case Family.BYTES:
-            values = pa.array(raw, type=pa.binary())
+            values = arrow_binary(raw)
             return Bound(values, valid_mask(values))
         case Family.BOOLEAN:
             numbers, valid = _fixed_width(raw, "u1")
@@ -268,7 +268,7 @@ def _decode_decimals(leaf: LeafColumn, wanted: iceberg.DecimalType, raw: RawValu
 
 
 def _decode_texts(raw: RawValues, side: Side) -> Bound:
-    values = pa.array(raw, type=pa.binary())
+    values = arrow_binary(raw)
     try:
         texts = values.cast(pa.string())
     except pa.ArrowInvalid:

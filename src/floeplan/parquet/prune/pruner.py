@@ -6,7 +6,7 @@ between them. Each pass looks only at undecided row groups: those neither droppe
 
 from __future__ import annotations
 
-import asyncio
+import inspect
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -71,7 +71,7 @@ class Pruner:
         self._predicate = predicate
         self._schema = schema
         self._provider: Any = provider
-        self._is_async = provider is not None and asyncio.iscoroutinefunction(provider.bloom_filters_batch)
+        self._is_async = provider is not None and inspect.iscoroutinefunction(provider.bloom_filters_batch)
         self._compiled = None if schema is None else self._compile(schema)
         self._bindings: dict[bytes, Binding] = {}
 
@@ -87,6 +87,8 @@ class Pruner:
 
     async def prune_async(self, file: Target, io: FileIO | None = None) -> PruneResult:
         """Prune one file without blocking the event loop; an asynchronous provider is awaited."""
+        import asyncio  # takes 10 ms to import, and plans do not need it
+
         source, footer, before = await asyncio.to_thread(_open, file, io)
         pruning = await asyncio.to_thread(lambda: FilePruning(self._bind(footer), footer, source, self.options, before))
         if self._is_async:

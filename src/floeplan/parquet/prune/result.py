@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from pyroaring import BitMap
 
+from floeplan.display import Displayed
 from floeplan.parquet.prune.selection import RowSelection
 from floeplan.predicate.compile import CompileResult
 from floeplan.predicate.stats import TriState
@@ -47,8 +48,8 @@ class Segments:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class PruneResult:
+@dataclass(frozen=True, slots=True, repr=False)
+class PruneResult(Displayed):
     """The rows of a file that may match."""
 
     file: str

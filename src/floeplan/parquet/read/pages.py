@@ -108,7 +108,7 @@ def plan_leaf(footer: ParquetFooter, leaf: LeafColumn, selection: RowSelection, 
             footer.first_rows[groups],
             footer.row_group_rows[groups],
             chunks.start[groups],
-            chunks.total_compressed_size[groups],
+            footer.chunk_sizes(chunks)[groups],
             np.ones_like(groups),
         )
     )

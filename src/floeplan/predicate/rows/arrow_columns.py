@@ -128,7 +128,7 @@ def _walk(table: pa.Table, path: tuple[types.NestedField, ...]) -> pa.ChunkedArr
 
 
 def _position(siblings: list[pa.Field], target: types.NestedField) -> int | None:
-    """Where a field stands: by its id, or by its name among the fields without an id."""
+    """The position of a field: by its id, or by its name among the fields without an id."""
     unnamed = None
     for position, field in enumerate(siblings):
         field_id = (field.metadata or {}).get(_FIELD_ID)

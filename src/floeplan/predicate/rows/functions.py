@@ -145,7 +145,7 @@ def remainder(left: Vector, right: Vector) -> Vector:
     _reject_zero(left, right, "remainder")
     dividend, divisor = _plain(left), _plain(right)
     if not pt.is_floating(left.type):
-        divisor = np.where(divisor == 0, 1, divisor)  # what is zero now was null
+        divisor = np.where(divisor == 0, 1, divisor)  # zeros here were nulls
     with np.errstate(all="ignore"):
         result = np.fmod(dividend, divisor)
     values = pa.scalar(result.item(), left.type) if result.ndim == 0 else pa.array(result, type=left.type)

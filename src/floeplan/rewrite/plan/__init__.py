@@ -6,11 +6,12 @@ be truncated is refused, because rows whose deletes it lost would be written bac
 
 Modules in reading order:
 
-- ``options``: Iceberg's options and ours;
+- ``options``: Iceberg's options and Floeplan's own;
 - ``planner``: the nine steps;
 - ``filter``: ``partition_filter`` and ``where`` over all specs;
 - ``candidates``: reasons to rewrite a file, file sizes, and the partition of a file under the output spec;
 - ``groups``: packing, dropping and ordering groups;
+- ``equality_writers``: writers that a move to another spec would leave behind;
 - ``model``: the plan, the run of a ``rewrite-all`` that it continues, and what a rewrite did.
 
 Imported by ``rewrite.run``, ``rewrite.commit_groups``, ``rewrite.spec_upgrade``,

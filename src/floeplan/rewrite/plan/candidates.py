@@ -45,6 +45,7 @@ DEFAULT_TARGET_BYTES = 512 * 1024**2
 _TARGET_PROPERTY = "write.target-file-size-bytes"
 _MIN_RATIO, _MAX_RATIO = 0.75, 1.80
 _OVERHEAD = 5 * 1024
+_READABLE_DELETES = ("PARQUET", "PUFFIN")
 
 
 class Reason(IntFlag):
@@ -80,6 +81,7 @@ class Skip(IntEnum):
     BEYOND_MAX_FILES = 8
     ALREADY_REWRITTEN = 9
     KEEPS_SPEC = 10
+    UNREADABLE_DELETES = 11
 
 
 PRUNED_MANIFEST = "pruned-manifest"
@@ -153,7 +155,7 @@ class FileSizes:
         return int(self.target + (self.largest - self.target) * 0.5)
 
     def expected_outputs(self, input_bytes: int) -> int:
-        """How many files a number of bytes becomes; a remainder is a file of its own only if it is large enough."""
+        """How many files a number of bytes becomes; a remainder is a separate file only if it is large enough."""
         if input_bytes < self.target:
             return 1
         fewer, rest = divmod(input_bytes, self.target)
@@ -200,6 +202,15 @@ def skip_unreadable(entries: EntriesTable, skip: SkipCodes) -> SkipCodes:
     parquet = to_mask(pc.equal(entries.array("file_format"), "PARQUET"))
     encrypted = np.where(entries.valid("key_metadata"), Skip.ENCRYPTED, Skip.NONE)
     return np.where(skip == Skip.NONE, np.where(parquet, encrypted, Skip.NOT_PARQUET), skip).astype(np.int8)
+
+
+def unreadable_deletes(deletes: ScanDeletes, matches: DeleteMatches) -> Mask:
+    """Whether a delete file that cannot be read applies to each file: its rows cannot be rewritten without it."""
+    formats = deletes.entries.array("file_format")
+    unreadable = deletes.entries.valid("key_metadata")
+    unreadable |= ~to_mask(pc.is_in(formats, value_set=pa.array(_READABLE_DELETES, formats.type)))
+    data_rows = np.repeat(np.arange(len(matches.counts)), matches.counts)
+    return np.bincount(data_rows[unreadable[matches.deletes]], minlength=len(matches.counts)) > 0
 
 
 def candidate_reasons(

@@ -43,7 +43,8 @@ from floeplan.predicate.stats import ColumnStats, StatsTable
 from floeplan.rewrite.plan.candidates import Skip, SkipCodes
 from floeplan.rewrite.plan.options import RewriteOptions
 from floeplan.scan.model import PlanWarning
-from floeplan.snapshot.passes import Predicate, evaluate_entries, evaluate_manifests
+from floeplan.snapshot.effects import Predicate
+from floeplan.snapshot.passes import evaluate_entries, evaluate_manifests
 from floeplan.text import counted, reason
 from floeplan.vectors import Ints, Mask
 

@@ -118,7 +118,7 @@ def next_fit(weights: Ints, starts: Ints, limit: int, most: int) -> Ints:
     """Pack files in order: the positions at which groups start, every partition start among them.
 
     As Iceberg's packer with a lookback of 1: a file joins the open group while the group stays within its limits, else
-    it opens the next one. A file that exceeds the limit alone is a group of its own.
+    it opens the next one. A file that exceeds the limit alone forms its own group.
 
     Args:
         weights: Sizes of all files, partition after partition.

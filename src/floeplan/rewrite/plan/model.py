@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyiceberg.table.sorting import SortOrder
 
+from floeplan.display import Displayed, table_html
 from floeplan.errors import FloeplanError
 from floeplan.metadata.manifests.entries import EntriesTable
 from floeplan.partition.key import PartitionKey
@@ -24,7 +25,7 @@ from floeplan.rewrite.plan.filter import FilterStats
 from floeplan.rewrite.plan.options import RewriteOptions
 from floeplan.scan.model import FileScan, PlannedFiles, PlanWarning
 from floeplan.snapshot.reader import ScanTarget
-from floeplan.text import counted
+from floeplan.text import counted, human_bytes
 from floeplan.vectors import Mask
 
 _REQUEST, _RUN, _LEFT = (f"floeplan.rewrite-{name}" for name in ("request", "run", "groups-left"))
@@ -32,6 +33,7 @@ _DEFAULTS = RewriteOptions()
 _RUNTIME_OPTIONS = (
     "strict",
     "trust_lists",
+    "allow_late_equality_deletes",
     "max_files_to_rewrite",
     "rewrite_job_order",
     "partial_progress_enabled",
@@ -154,8 +156,8 @@ class RewriteRun:
         return {_REQUEST: self.request, _RUN: self.run_id, _LEFT: str(left)}
 
 
-@dataclass(frozen=True, slots=True)
-class RewriteDataFilesPlan:
+@dataclass(frozen=True, slots=True, repr=False)
+class RewriteDataFilesPlan(Displayed):
     """The plan.
 
     Attributes:
@@ -183,6 +185,29 @@ class RewriteDataFilesPlan:
     skipped: Mapping[str, int]
     run: RewriteRun | None = None
 
+    def __repr__(self) -> str:
+        numbers = f"{counted(len(self.groups), 'group')}, {counted(sum(len(g.rows) for g in self.groups), 'file')}"
+        size, outputs = sum(g.bytes for g in self.groups), sum(g.expected_outputs for g in self.groups)
+        return f"<RewriteDataFilesPlan of {self.target.name}: {numbers}, {human_bytes(size)} into {outputs:,}>"
+
+    def _repr_html_(self) -> str:
+        headers = ("group", "spec", "partition", "files", "bytes", "into", "delete files", "reasons")
+        rows = [
+            (
+                group.group_id,
+                group.output_spec_id,
+                ", ".join(f"{name}={value}" for name, value in group.partition.items()) or "–",
+                f"{len(group.rows):,}",
+                human_bytes(group.bytes),
+                f"{group.expected_outputs:,}",
+                f"{group.delete_files:,}",
+                ", ".join(group.reasons),
+            )
+            for group in self.groups
+        ]
+        skipped = [(reason, f"{files:,}") for reason, files in self.skipped.items()]
+        return table_html(repr(self), headers, rows) + table_html("skipped", ("reason", "files"), skipped)
+
     def group_files(self, group: RewriteFileGroup) -> list[FileScan]:
         """The files of a group, each with its deletes."""
         return [self.files[row] for row in group.rows.tolist()]
@@ -198,8 +223,8 @@ class RewriteDataFilesPlan:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class RewriteDataFilesPlanningResult:
+@dataclass(frozen=True, slots=True, repr=False)
+class RewriteDataFilesPlanningResult(Displayed):
     """A plan, and where its filters could not be evaluated."""
 
     plan: RewriteDataFilesPlan
@@ -208,6 +233,9 @@ class RewriteDataFilesPlanningResult:
     manifests_total: int = 0
     manifests_kept: int = 0
     planning_ms: float = 0.0
+
+    def _repr_html_(self) -> str:
+        return self.plan._repr_html_()
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
@@ -238,8 +266,8 @@ class GroupFailure:
         return {"group_id": self.group_id, "kind": self.error.kind, "message": self.error.message}
 
 
-@dataclass(frozen=True, slots=True)
-class RewriteResult:
+@dataclass(frozen=True, slots=True, repr=False)
+class RewriteResult(Displayed):
     """One rewrite.
 
     Attributes:

@@ -64,7 +64,7 @@ class RewriteOptions:
     rewrite_all: bool = False
     """Rewrite every file that passes the filters."""
     max_file_group_size_bytes: int = 100 * 1024**3
-    """Maximum bytes of a group; a larger file is a group of its own."""
+    """Maximum bytes of a group; a larger file forms its own group."""
     max_file_group_input_files: int = 2**63 - 1
     """Maximum files of a group."""
     delete_file_threshold: int = 2**31 - 1
@@ -91,6 +91,8 @@ class RewriteOptions:
     """Give new files the sequence number of the planned snapshot, so that newer equality deletes apply to them."""
     remove_dangling_deletes: bool = True
     """Remove delete files that no longer apply to any file in the same commit."""
+    allow_late_equality_deletes: bool = False
+    """Move rows out of a spec even when a writer may go on adding equality deletes under it."""
 
     def __post_init__(self) -> None:
         if self.target_spec_id is not None:
@@ -177,7 +179,17 @@ def _flag(text: str) -> bool:
 
 
 _PARSERS: Mapping[str, Callable[[str], Any]] = {"bool": _flag, "float": float, "JobOrder": str}
-_PLAIN = ("partition_filter", "where", "case_sensitive", "strict", "trust_lists", "strategy", "by", "spec")
+_PLAIN = (
+    "partition_filter",
+    "where",
+    "case_sensitive",
+    "strict",
+    "trust_lists",
+    "allow_late_equality_deletes",
+    "strategy",
+    "by",
+    "spec",
+)
 _FROM_TEXT: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     _kebab(field.name): (field.name, _PARSERS.get(str(field.type), int))
     for field in fields(RewriteOptions)

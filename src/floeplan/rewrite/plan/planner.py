@@ -19,7 +19,7 @@ unless ``strict`` forbids it.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +30,7 @@ from floeplan.catalog import load_table
 from floeplan.errors import StrictModeError
 from floeplan.metadata.manifests.entries import EntriesTable, EntryColumns, partition_column
 from floeplan.metadata.manifests.manifest_list import DATA
+from floeplan.opaque_types import refuse_opaque_columns
 from floeplan.partition.fields import source_types
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.ir import TRUE
@@ -49,7 +50,9 @@ from floeplan.rewrite.plan.candidates import (
     reason_counts,
     skip_counts,
     skip_unreadable,
+    unreadable_deletes,
 )
+from floeplan.rewrite.plan.equality_writers import warn_of_equality_writers
 from floeplan.rewrite.plan.filter import RewriteFilters, Screened
 from floeplan.rewrite.plan.groups import (
     Groups,
@@ -74,8 +77,14 @@ from floeplan.schemas import fields_by_id
 from floeplan.snapshot.passes import ScanDeletes, match
 from floeplan.snapshot.reader import SnapshotReader, resolve_target
 from floeplan.text import counted
+from floeplan.write.target import other_format
 
 MAX_WARNINGS = 20
+_UNREADABLE = {
+    Skip.NOT_PARQUET: "not Parquet",
+    Skip.ENCRYPTED: "encrypted",
+    Skip.UNREADABLE_DELETES: "a delete file that is not Parquet, or is encrypted, applies to them",
+}
 _ENTRY_COLUMNS = frozenset({"key_metadata", "first_row_id", "sort_order_id", "snapshot_id"})
 
 
@@ -102,6 +111,7 @@ class RewriteDataFilesPlanner:
         self.options = options or RewriteOptions()
         self.target = resolve_target(load_table(table), ref=ref)
         metadata = self.target.metadata
+        refuse_opaque_columns(self.target.schema)
         self.union = UnionPartitionType.of_table(metadata)
         self.sizes = FileSizes.of(self.options, metadata.properties)
         self.output_spec_id = self.options.output_spec_id(metadata)
@@ -156,10 +166,13 @@ class RewriteDataFilesPlanner:
 
         # 5. to 9. Group, pack, filter and order groups, attach deletes.
         plan = self._build_plan(selection, deletes, {PRUNED_MANIFEST: pruned} if pruned else {})
+        if plan.groups and self.output_spec_id is not None:
+            specs = {spec_id for group in plan.groups for spec_id in group.source_spec_ids}
+            warnings += warn_of_equality_writers(reader, specs, self.output_spec_id)
         return RewriteDataFilesPlanningResult(
             plan,
             filters.stats(screened, selection.candidates),
-            warnings,
+            tuple(warnings),
             manifests_total=int(np.count_nonzero(is_data)),
             manifests_kept=int(np.count_nonzero(is_data & keep)),
             planning_ms=round((time.perf_counter() - started) * 1000, 3),
@@ -176,6 +189,8 @@ class RewriteDataFilesPlanner:
         reasons = np.zeros(len(entries), dtype=np.uint8)
         reasons[rows] = candidate_reasons(considered, deletes, matches, self.options, self.sizes, self.output_spec_id)
         skip[rows[reasons[rows] == 0]] = Skip.NO_REASON
+        unreadable = rows[unreadable_deletes(deletes, matches)]
+        reasons[unreadable], skip[unreadable] = 0, Skip.UNREADABLE_DELETES
         if self.run is not None:
             # A continued rewrite-all skips the files that it has already made, unless something else is wrong with
             # them.
@@ -184,7 +199,7 @@ class RewriteDataFilesPlanner:
             skip[made[reasons[made] == 0]] = Skip.ALREADY_REWRITTEN
         return Selection(entries, considered, rows, matches, reasons, skip)
 
-    def _warnings(self, filters: RewriteFilters, selection: Selection, screened: Screened) -> tuple[PlanWarning, ...]:
+    def _warnings(self, filters: RewriteFilters, selection: Selection, screened: Screened) -> list[PlanWarning]:
         """Warn about files that were included undecided, or refuse them, and about files that cannot be read."""
         undecided = filters.undecided(selection.entries, screened, selection.candidates)
         if undecided and self.options.strict:
@@ -195,19 +210,32 @@ class RewriteDataFilesPlanner:
             )
         warnings = list(filters.compile_warnings())
         warnings += [PlanWarning(found.kind, found.message, found.to_dict()) for found in undecided]
-        for code, what in ((Skip.NOT_PARQUET, "not Parquet"), (Skip.ENCRYPTED, "encrypted")):
+        for code, what in _UNREADABLE.items():
             files = int(np.count_nonzero(selection.skip == code))
             if files:
                 text = f"{counted(files, 'file')} skipped: {what}"
                 warnings.append(PlanWarning("unreadable", text, {"files": files, "reason": what}))
+        if len(selection.candidates):
+            warnings += self._unsupported_properties()
         # Without duplicates; beyond a limit they are only counted.
         unique = dict[tuple[str, str], PlanWarning]()
         for warning in warnings:
             unique.setdefault((warning.kind, warning.message), warning)
         shown, more = list(unique.values())[:MAX_WARNINGS], len(unique) - MAX_WARNINGS
         if more <= 0:
-            return tuple(shown)
-        return (*shown, PlanWarning("more", f"{more} more warnings omitted", {"warnings": more}))
+            return shown
+        return [*shown, PlanWarning("more", f"{more} more warnings omitted", {"warnings": more})]
+
+    def _unsupported_properties(self) -> Iterator[PlanWarning]:
+        """What the table asks of new files and this rewrite does not do."""
+        metadata = self.target.metadata
+        text = other_format(metadata.properties)
+        if text is not None:
+            yield PlanWarning("write-format", text, {"property": "write.format.default"})
+        order = metadata.sort_order()
+        if self.order.is_unsorted and not order.is_unsorted:
+            text = f"{self.strategy.name} does not apply the sort order of the table: use strategy sort"
+            yield PlanWarning("sort-order", text, {"sort_order_id": order.order_id})
 
     def _build_plan(
         self, selection: Selection, deletes: ScanDeletes, pruned: Mapping[str, int]

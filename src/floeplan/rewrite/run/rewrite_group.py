@@ -140,7 +140,7 @@ class GroupRewriter:
         try:
             footer = FileRows(self.table).open(max(task.files, key=lambda one: one.file.file_size).file).footer
         except FloeplanError:
-            return True  # rewriting the group will report what is wrong with the file
+            return True  # rewriting the group will report the problem of the file
         used = {code for leaf in footer.leaves for code in footer.chunks(leaf).codec.tolist()}
         return used <= {CODECS[self.target.options.codec]}
 

@@ -7,7 +7,8 @@ partition are found and repaired.
 - ``upgrade``: ``upgrade_spec``;
 - ``move``: which files can move, and why others cannot;
 - ``entry_moves``: manifests in which moved entries are recorded; deletes that are not in the partition of their data
-  file, and their repair.
+  file, and their repair;
+- ``late_deletes``: equality deletes that were added under a spec after rows had moved out of it.
 
 Imported by ``maintain`` and everything above.
 """

@@ -5,14 +5,14 @@ that move are clustered by their new partition (``Clustering``).
 
 Rule: a position delete file that references one data file, and a deletion vector, must be recorded in the spec and
 partition of that data file. One that is not (*misplaced*) makes Iceberg refuse the table, and other readers bring
-deleted rows back. It happens when a merge-on-read writer commits deletes for files that were moved to another spec
-meanwhile. The repair records such deletes in the partition of their data file; nothing else about them changes.
+deleted rows back. It happens when a merge-on-read writer commits deletes for files that were concurrently moved to
+another spec. The repair records such deletes in the partition of their data file; nothing else about them changes.
 
 A position delete file of several data files belongs to the partition they were in. When some of them moved, it is also
 recorded in their new partitions.
 
-Fail-safe: a delete whose data file is not in the snapshot is left alone, and so is an equality delete: which files it
-was meant for cannot be determined.
+Fail-safe: a delete whose data file is not in the snapshot is left alone, and so is an equality delete unless it is
+proven which rows it was meant for (``late_deletes``).
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ from floeplan.parquet.source import open_source
 from floeplan.partition.key import partition_codes
 from floeplan.partition.union import UnionPartitionType
 from floeplan.predicate.stats import to_mask
+from floeplan.rewrite.spec_upgrade.late_deletes import LateDeletes, find_late_deletes
 from floeplan.snapshot.passes import ScanDeletes
 from floeplan.snapshot.reader import SnapshotReader
 from floeplan.transaction.catalog_commit import CommitOptions
@@ -190,13 +191,11 @@ class MisplacedDeletes:
         deletes: All live delete files.
         is_misplaced: Which of them are misplaced.
         data_rows: For each of these the row of its data file.
-        dangling: File-scoped deletes whose data file is not in the snapshot.
     """
 
     deletes: ScanDeletes
     is_misplaced: Mask
     data_rows: Ints
-    dangling: Mask
 
     def move(self, partitions: PartitionTuples, copies: Pairs | None = None) -> Move:
         """Move the misplaced deletes to the partition of their data files."""
@@ -226,14 +225,23 @@ class RepairResult:
         return {"delete_files": self.delete_files, "snapshot_id": self.snapshot_id}
 
 
-def repair_deletes(table: Table, *, branch: str = MAIN_BRANCH, options: CommitOptions | None = None) -> RepairResult:
-    """Record misplaced deletes in the partition of their data files."""
+def repair_deletes(
+    table: Table, *, branch: str = MAIN_BRANCH, late: bool = False, options: CommitOptions | None = None
+) -> RepairResult:
+    """Record misplaced deletes in the partition of their data files.
+
+    Args:
+        table: The table.
+        branch: The branch.
+        late: Also record late equality deletes where the rows are that they should have deleted.
+        options: Commit and retry options.
+    """
     faults = [0]
 
     def decide(head: SnapshotReader) -> EntryMove | None:
-        check = DeleteCheck.of(head)
+        check = DeleteCheck.of(head, late=late)
         faults.append(check.faults)
-        return entry_move_of(head, [check.misplaced.move(check.partitions, check.copies)])
+        return entry_move_of(head, [check.move])
 
     result = move_entries(
         table, decide, branch=branch, summary={"floeplan.operation": "repair-deletes"}, options=options
@@ -250,25 +258,41 @@ class DeleteCheck:
         partitions: Their specs and partitions.
         misplaced: File-scoped deletes, and which of them are misplaced.
         copies: Position deletes of several data files that do not apply to all of them.
+        late: Equality deletes that were added under an old spec after rows had moved out of it.
     """
 
     data: EntriesTable
     partitions: PartitionTuples
     misplaced: MisplacedDeletes
     copies: Pairs
+    late: LateDeletes
 
     @classmethod
-    def of(cls, head: SnapshotReader) -> DeleteCheck:
-        """Check all deletes; opens delete files of several data files where some of these may have moved."""
+    def of(cls, head: SnapshotReader, *, late: bool = True) -> DeleteCheck:
+        """Check all deletes; opens delete files of several data files where some of these may have moved.
+
+        With ``late``, data files are opened as well, to compare keys.
+        """
         data = head.entries(head.manifest_rows(DATA), EntryColumns(frozenset()))
         partitions, deletes = PartitionTuples.of(data), head.deletes()
         misplaced = find_misplaced(head.union, data.path, partitions, deletes)
-        return cls(data, partitions, misplaced, _find_unreached(head, data, deletes))
+        unreached = _find_unreached(head, data, deletes)
+        return cls(
+            data, partitions, misplaced, unreached, find_late_deletes(head, deletes) if late else LateDeletes.none()
+        )
+
+    @property
+    def move(self) -> Move:
+        """The move that repairs what is proven."""
+        by_position, by_key = (self.copies.delete_rows, self.copies.data_rows), self.late.copies
+        copies = Pairs(*(np.concatenate(both) for both in zip(by_position, by_key, strict=True)))
+        return self.misplaced.move(self.partitions, copies)
 
     @property
     def faults(self) -> int:
         """Delete files that are not recorded in the right partition."""
-        return int(np.count_nonzero(self.misplaced.is_misplaced)) + len(np.unique(self.copies.delete_rows))
+        copied = len(np.unique(self.copies.delete_rows)) + len(np.unique(self.late.copies[0]))
+        return int(np.count_nonzero(self.misplaced.is_misplaced)) + copied
 
 
 def find_misplaced(
@@ -283,7 +307,7 @@ def find_misplaced(
     data_codes, delete_codes = joint_codes(union, partitions, PartitionTuples.of(deletes.entries))
     is_misplaced = np.zeros(len(present), dtype=np.bool_)
     is_misplaced[present] = data_codes[data_row[present]] != delete_codes[present]
-    return MisplacedDeletes(deletes, is_misplaced, data_row[is_misplaced], by_path & ~present)
+    return MisplacedDeletes(deletes, is_misplaced, data_row[is_misplaced])
 
 
 def joint_codes(union: UnionPartitionType, *partitions: PartitionTuples) -> list[Ints]:

@@ -43,7 +43,8 @@ from floeplan.rewrite.spec_upgrade.entry_moves import (
     find_misplaced,
     joint_codes,
 )
-from floeplan.snapshot.passes import Predicate, ScanDeletes, evaluate_entries
+from floeplan.snapshot.effects import Predicate
+from floeplan.snapshot.passes import ScanDeletes, evaluate_entries
 from floeplan.snapshot.reader import SnapshotReader
 from floeplan.transaction.move_entries import EntryMove
 from floeplan.vectors import Mask

@@ -21,13 +21,17 @@ from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH
 
 from floeplan.catalog import load_table
+from floeplan.display import Displayed
 from floeplan.errors import InvalidOptionError, UnknownSpecError
+from floeplan.metadata.manifests.manifest_list import DATA
 from floeplan.predicate.compile import PredicateSource, compile_predicate
 from floeplan.predicate.ir import TRUE, IrExpr
 from floeplan.rewrite.execute import run_rewrite
+from floeplan.rewrite.plan.equality_writers import refuse_live_writers, warn_of_equality_writers
 from floeplan.rewrite.plan.options import RewriteOptions
 from floeplan.rewrite.spec_upgrade.entry_moves import repair_deletes
 from floeplan.rewrite.spec_upgrade.move import MoveStatus, SpecMove, plan_move
+from floeplan.scan.model import PlanWarning
 from floeplan.snapshot.reader import SnapshotReader
 from floeplan.text import counted
 from floeplan.transaction.catalog_commit import CommitOptions
@@ -38,10 +42,6 @@ if TYPE_CHECKING:
 
 CURRENT = "current"
 _POLL_SECONDS = 1.0
-_MEANING = (
-    "a dynamic INSERT OVERWRITE will replace the moved files too, where it kept them before",
-    "writers that add equality deletes under an old spec must be stopped: their deletes would not apply to moved files",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,9 @@ class UpgradeOptions:
         dry_run: Only report what would be done.
         metadata_only: Leave files that cannot be moved instead of rewriting them.
         where: Move only files of which every row provably matches; nothing is rewritten.
-        trust_lists: Whether to go on when a manifest list has fewer files than the snapshot summary counts.
+        trust_lists: Continue if a manifest list has fewer files than the snapshot summary counts.
+        allow_late_equality_deletes: Move files out of a spec even when a writer may go on adding equality deletes
+            under it.
     """
 
     to: int | str = CURRENT
@@ -67,6 +69,7 @@ class UpgradeOptions:
     metadata_only: bool = False
     where: PredicateSource | None = None
     trust_lists: bool = False
+    allow_late_equality_deletes: bool = False
 
     def __post_init__(self) -> None:
         if self.files_per_commit is not None and self.files_per_commit < 1:
@@ -75,8 +78,8 @@ class UpgradeOptions:
             raise InvalidOptionError("grace_seconds must not be negative", context={"value": self.grace_seconds})
 
 
-@dataclass(frozen=True, slots=True)
-class SpecUpgradeResult:
+@dataclass(frozen=True, slots=True, repr=False)
+class SpecUpgradeResult(Displayed):
     """The result of a spec upgrade.
 
     Attributes:
@@ -126,7 +129,7 @@ def upgrade_spec(
 
     Args:
         table: The table, or its name.
-        to: The id of the spec, or ``current``; what ``options`` says when they are given.
+        to: The id of the spec, or ``current``; taken from ``options`` if these are given.
         spark: A Spark session to rewrite on; by default rewrites in this process.
         branch: The branch to change.
         options: How it is done.
@@ -154,14 +157,20 @@ class _Upgrade:
     rewritten: int = 0
     snapshot_ids: list[int] = field(default_factory=list)
     left: SpecMove | None = None
+    writers: list[PlanWarning] = field(default_factory=list)
 
     def run(self) -> SpecUpgradeResult:
         spec_id = target_spec_id(self.table, self.options.to)
+        head = SnapshotReader.of_branch(self.table, self.branch)
+        specs = np.unique(head.manifests.spec_id[head.manifest_rows(DATA)]).tolist()
+        self.writers = warn_of_equality_writers(head, specs, spec_id)
         if self.options.dry_run:
-            planned = self._plan(SnapshotReader.of_branch(self.table, self.branch), spec_id)
+            planned = self._plan(head, spec_id)
             self._count(planned)
             self.rewritten = self._rewritable(planned)
             return self._result(planned)
+        if not self.options.allow_late_equality_deletes:
+            refuse_live_writers(self.writers)
         while self._move(spec_id):
             pass
         assert self.left is not None, "the last round found nothing to move"
@@ -208,7 +217,11 @@ class _Upgrade:
 
     def _rewrite(self, spec_id: int, leave_specs: frozenset[int]) -> None:
         options = RewriteOptions(
-            spec=spec_id, min_file_size_bytes=0, delete_ratio_threshold=1.0, trust_lists=self.options.trust_lists
+            spec=spec_id,
+            min_file_size_bytes=0,
+            delete_ratio_threshold=1.0,
+            trust_lists=self.options.trust_lists,
+            allow_late_equality_deletes=True,  # checked before the first file was moved
         )
         done = run_rewrite(
             self.table,
@@ -236,8 +249,13 @@ class _Upgrade:
 
     def _result(self, last: SpecMove) -> SpecUpgradeResult:
         reasons = last.reasons()
-        # What changes for users, and which option would move more files.
-        notes = list(_MEANING) if self.moved + self.rewritten else []
+        # What changes for users by what was done, and which option would move more files.
+        counts = ((self.moved, "moved file"), (self.rewritten, "rewritten file"))
+        done = " and the ".join(counted(number, noun) for number, noun in counts if number)
+        notes = []
+        if done:
+            notes.append(f"a dynamic INSERT OVERWRITE will replace the {done}, which it kept before")
+            notes += [warning.message for warning in self.writers]
         coarser = reasons.get(MoveStatus.COARSER_TARGET.label, 0)
         if coarser:
             notes.append(f"{counted(coarser, 'file')} would lose partition information: allow-coarser moves them too")

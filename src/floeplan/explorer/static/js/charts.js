@@ -1,4 +1,4 @@
-/* Charts: ECharts in the colours of the page, each with a name for screen readers and a table that says the same. */
+/* Charts: ECharts in the colours of the page, each with a name for screen readers and an equivalent table. */
 (function (F) {
     "use strict";
 

@@ -1,4 +1,4 @@
-/* Elements and words. Text of the table gets into the page as text nodes only: nothing here takes HTML. */
+/* DOM helpers and number formats. Table text is inserted as text nodes only: nothing here accepts HTML. */
 (function (F) {
     "use strict";
 
@@ -53,7 +53,7 @@
             : `${value.toFixed(value < 100 && !Number.isInteger(value) ? 1 : 0)} ${UNITS[unit]}`;
     };
 
-    /** A share; something is never shown as nothing, and less than all never as all. */
+    /** A percentage; only zero is shown as 0 %, and only all as 100 %. */
     F.percent = function (part, whole) {
         if (!whole) return "";
         const share = (100 * part) / whole;
@@ -64,7 +64,7 @@
     F.time = (ms) => (ms ? new Date(ms).toISOString().slice(0, 16).replace("T", " ") : "–");
     F.milliseconds = (ms) => (ms < 1000 ? `${Math.max(1, Math.round(ms))} ms` : `${(ms / 1000).toFixed(1)} s`);
     F.tail = (path) => path.slice(path.lastIndexOf("/") + 1);
-    /** A file name that fits a table: what tells files apart is at its ends. */
+    /** A file name shortened in the middle: its ends distinguish files. */
     F.brief = (path) => {
         const name = F.tail(path);
         return name.length > 34 ? `${name.slice(0, 12)}…${name.slice(-18)}` : name;
@@ -79,7 +79,7 @@
     F.tag = (kind, text) => F.el("span", { class: `tag ${kind}` }, text);
     F.note = (text, kind) => F.el("p", { class: `note ${kind || ""}` }, text);
 
-    /** A card with a title; `aside` stands at its right. */
+    /** A card with a title; `aside` is on its right. */
     F.card = function (title, options, ...children) {
         const heading = F.el("h2", { id: options.id }, title);
         const subtitle = options.subtitle ? F.el("span", { class: "soft small" }, options.subtitle) : null;

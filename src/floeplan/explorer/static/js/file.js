@@ -3,11 +3,6 @@
     "use strict";
 
     const KIND = { "no row": "bad", "some rows": "accent", "every row": "good" };
-    const MEANS = {
-        "no row": "pruned: no row can match",
-        "some rows": "read: some rows may match",
-        "every row": "all rows match: no filter needed",
-    };
 
     F.openFile = async function (path, where) {
         const dialog = document.getElementById("file-dialog");
@@ -38,9 +33,7 @@
         const file = document.file;
         return [
             F.el("p", { class: "faint small mono" }, file.file_path),
-            document.where
-                ? F.el("p", {}, F.tag(KIND[document.answer], document.answer), " ", MEANS[document.answer])
-                : null,
+            document.where ? decision(document.why) : null,
             F.facts([
                 ["spec", F.el("span", {}, F.dot(file.spec_id), String(file.spec_id))],
                 ["rows", F.about(file.record_count)],
@@ -54,6 +47,12 @@
             rowGroups(document),
             deletes(document),
         ];
+    }
+
+    /** Whether the file is read, and the pass, condition and statistic that decide it. */
+    function decision(why) {
+        const result = why.kept ? F.tag("good", "kept") : F.tag("bad", `dropped in ${why.pass}`);
+        return F.el("p", {}, result, " ", why.reason);
     }
 
     function conditions(document) {

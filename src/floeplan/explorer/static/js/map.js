@@ -179,7 +179,7 @@
         return F.tip(cell.where, lines);
     }
 
-    /** The same as rows, each cell to be opened with the keyboard. */
+    /** The map as rows, whose cells can be opened with the keyboard. */
     function asTable(map, state, open) {
         const columns = [
             { name: "Cell", text: true },

@@ -2,8 +2,6 @@
 (function (F) {
     "use strict";
 
-    const HOW = { exact: "exact", conservative: "conservative", cannot: "not evaluable" };
-
     /** Levels from the manifests down to the bytes; the share that is read is drawn in the middle of each. */
     F.pyramid = function (plan) {
         const summary = plan.summary;
@@ -56,7 +54,7 @@
         );
     }
 
-    /** How many manifests and files each operand of the AND would drop by itself. */
+    /** How many manifests and files each operand of the AND would drop alone. */
     F.effects = function (plan) {
         const evaluated = plan.passes.filter((step) => step.effects.length);
         if (!evaluated.length) return null;
@@ -66,15 +64,10 @@
             { name: "Limits", text: true },
         ];
         const rows = evaluated[0].effects.map((effect, at) => {
-            const why =
-                evaluated
-                    .map((step) => step.effects[at].why)
-                    .filter(Boolean)
-                    .pop() || "";
             return [
                 F.el("code", {}, effect.predicate),
                 ...evaluated.map((step) => dropped(step, at)),
-                F.el("span", { class: "soft" }, why),
+                F.el("span", { class: "soft" }, plan.reasons[at]),
             ];
         });
         return F.table("What each condition drops", columns, rows);
@@ -85,42 +78,22 @@
         return number ? `${F.count(number)} · ${F.percent(number, step.total)}` : "–";
     }
 
-    /** One row per spec: what it kept, and the predicate on its partition fields. */
+    /** One row per spec: what it kept, and what decides each condition on its files. */
     F.bySpec = function (plan) {
         const columns = [
             { name: "Spec" },
             { name: "Manifests", num: true },
             { name: "Files", num: true },
             { name: "Bytes", num: true },
-            { name: "Predicate on partition fields", text: true },
+            { name: "What decides each condition", text: true },
         ];
         const rows = plan.specs.map((spec) => [
             F.el("span", {}, F.dot(spec.spec_id), `${spec.spec_id} `, F.el("code", { class: "soft" }, spec.spec)),
             `${F.count(spec.manifests_kept)} / ${F.count(spec.manifests_total)}`,
             `${F.count(spec.files_kept)} / ${spec.files_total === null ? "?" : F.count(spec.files_total)}`,
             F.bytes(spec.bytes_kept),
-            notes(spec),
+            spec.reasons.map((reason) => F.el("div", {}, reason)),
         ]);
         return F.table("What each spec keeps", columns, rows);
     };
-
-    function notes(spec) {
-        const known = spec.notes.filter((note) => note.field !== null);
-        if (!known.length)
-            return F.el(
-                "span",
-                { class: "faint" },
-                spec.notes.length ? "not on a partition field; column bounds are used" : "",
-            );
-        return known.map((note) =>
-            F.el(
-                "div",
-                {},
-                F.el("code", {}, note.predicate),
-                ` ${HOW[note.how]} on `,
-                F.el("code", {}, note.field),
-                note.how !== "exact" && note.reason ? F.el("span", { class: "soft" }, ` (${note.reason})`) : null,
-            ),
-        );
-    }
 })((window.Floeplan = window.Floeplan || {}));

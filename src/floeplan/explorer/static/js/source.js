@@ -1,4 +1,4 @@
-/* Where documents come from: the server that serves this page, or the report it was written into. */
+/* Loads documents: from the server of this page, or from the report that contains it. */
 (function (F) {
     "use strict";
 

@@ -1,0 +1,100 @@
+"""Writes the rows of ``floeplan scan`` as CSV, JSON lines, an Arrow stream or Parquet, one table after another.
+
+Values that CSV does not have are written as in JSON: bytes as base64, structs, lists and maps as JSON text. A line of
+JSON has the values of ``--json``. Columns are converted as a whole: integers by Arrow, other values once for each
+distinct value of a batch.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, BinaryIO, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pyarrow.types as pt
+
+from floeplan.cli.common import json_value, look_for_pandas
+
+_BATCH_ROWS = 64 * 1024
+
+
+class RowWriter(Protocol):
+    """Writes tables of one schema."""
+
+    def write(self, table: pa.Table) -> None: ...
+    def close(self) -> None: ...
+
+
+def open_writer(format_: str, sink: BinaryIO, schema: pa.Schema) -> RowWriter:
+    """A writer of one of the formats of ``commands.plan``; closing it does not close the sink."""
+    look_for_pandas(schema)
+    if format_ == "csv":
+        return CsvWriter(sink, schema)
+    if format_ == "jsonl":
+        return JsonLinesWriter(sink, schema)
+    if format_ == "arrow":
+        return pa.ipc.new_stream(sink, schema)  # type: ignore[no-any-return]
+    return pq.ParquetWriter(sink, schema)  # type: ignore[no-any-return]
+
+
+class CsvWriter:
+    """CSV with a header; what Arrow's writer does not take is written as JSON, without the quotes of a string."""
+
+    def __init__(self, sink: BinaryIO, schema: pa.Schema) -> None:
+        self._texts = [at for at, field in enumerate(schema) if pt.is_nested(field.type) or _is_opaque(field.type)]
+        for at in self._texts:
+            schema = schema.set(at, pa.field(schema.names[at], pa.string()))
+        self._schema, self._writer = schema, pyarrow.csv.CSVWriter(sink, schema)
+
+    def write(self, table: pa.Table) -> None:
+        """Write the rows of a table."""
+        for at in self._texts:
+            texts = pc.utf8_trim(pa.chunked_array(map(_json_texts, table.column(at).chunks), pa.string()), '"')
+            table = table.set_column(at, self._schema.field(at), texts)
+        self._writer.write(table)
+
+    def close(self) -> None:
+        """Write what is left."""
+        self._writer.close()
+
+
+def _is_opaque(type_: pa.DataType) -> bool:
+    is_binary = pt.is_binary(type_) or pt.is_large_binary(type_) or pt.is_fixed_size_binary(type_)
+    return is_binary or isinstance(type_, pa.BaseExtensionType)
+
+
+class JsonLinesWriter:
+    """One JSON object per line."""
+
+    def __init__(self, sink: BinaryIO, schema: pa.Schema) -> None:
+        self._sink = sink
+        names = [json.dumps(name, ensure_ascii=False) for name in schema.names]
+        self._before = [f"{'{' if at == 0 else ', '}{name}: " for at, name in enumerate(names)]
+
+    def write(self, table: pa.Table) -> None:
+        """Write the rows of a table."""
+        for batch in table.to_batches(_BATCH_ROWS):
+            cells = zip(self._before, map(_json_texts, batch.columns), strict=True)
+            texts = (part.fill_null("null") if isinstance(part, pa.Array) else part for cell in cells for part in cell)
+            lines = pc.binary_join_element_wise(*texts, "}\n", "")
+            self._sink.write("".join(lines.to_pylist()).encode())
+
+    def close(self) -> None:
+        """Nothing is left to write."""
+
+
+def _json_texts(values: pa.Array) -> pa.Array:
+    """The values as JSON; null where they are."""
+    if pt.is_integer(values.type) or pt.is_boolean(values.type):
+        return values.cast(pa.string())
+    if pt.is_nested(values.type) or isinstance(values.type, pa.BaseExtensionType):
+        return pa.array(map(_json_text, values.to_pylist()), pa.string())
+    encoded = values.dictionary_encode()
+    return pa.array(map(_json_text, encoded.dictionary.to_pylist()), pa.string()).take(encoded.indices)
+
+
+def _json_text(value: Any) -> str | None:
+    return None if value is None else json.dumps(json_value(value), ensure_ascii=False)

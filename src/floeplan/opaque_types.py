@@ -1,0 +1,91 @@
+"""Column types that Floeplan carries in metadata but does not read: variant, geometry and geography.
+
+PyIceberg 0.12 has no variant type and parses geometry types only with a quoted CRS, which Java does not write, so a
+table with one such column does not load. ``accept_opaque_types`` makes PyIceberg keep these types as the text that the
+metadata has. The other columns are planned, pruned and read as in any table.
+
+PyIceberg offers no way to add a type, and its validator is compiled into every model that has a schema. So the code of
+that one function is replaced; ``tests/unit/test_opaque_types.py`` fails when it changes.
+
+Fail-safe: reading or writing such a column is an error that names it (``refuse_opaque_columns``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import cache
+from types import FunctionType
+from typing import Any
+
+from pyiceberg.schema import Schema
+from pyiceberg.typedef import TableVersion
+from pyiceberg.types import GeographyType, GeometryType, IcebergType, PrimitiveType
+
+from floeplan.errors import UnsupportedError
+from floeplan.schemas import fields_by_id
+
+_OPAQUE = re.compile(r"(variant|geometry|geography)\b", re.IGNORECASE)
+
+
+class OpaqueType(PrimitiveType):
+    """A type that is known by the text of the metadata only."""
+
+    root: str
+
+    def __init__(self, text: str) -> None:
+        super().__init__(root=text)
+
+    def __repr__(self) -> str:
+        return f"OpaqueType({self.root!r})"
+
+    def __getnewargs__(self) -> tuple[str]:
+        return (self.root,)
+
+    def minimum_format_version(self) -> TableVersion:
+        """These types came with format 3."""
+        return 3
+
+
+def is_opaque(type_: IcebergType) -> bool:
+    """Whether values of a type cannot be read."""
+    return isinstance(type_, OpaqueType | GeometryType | GeographyType)
+
+
+def refuse_opaque_columns(schema: Schema) -> None:
+    """Refuse to read or write rows of a schema with such a column.
+
+    Raises:
+        UnsupportedError: Names the first of them.
+    """
+    for field in fields_by_id(schema).values():
+        if is_opaque(field.field_type):
+            name = schema.find_column_name(field.field_id) or field.name
+            raise UnsupportedError(
+                f"column {name} is a {field.field_type}: such columns cannot be read or written yet, the others can",
+                context={"column": name, "type": str(field.field_type)},
+            )
+
+
+@cache
+def accept_opaque_types() -> None:
+    """Let PyIceberg load tables with these types; once."""
+    IcebergType.handle_primitive_type.__func__.__code__ = _validator.__code__
+
+
+def _validator(cls: Any, v: Any, handler: Any) -> Any:
+    # This code runs as a function of ``pyiceberg.types`` and sees the names of that module only.
+    from floeplan.opaque_types import parse_type
+
+    return parse_type(cls, v, handler)
+
+
+_of_pyiceberg: FunctionType = IcebergType.handle_primitive_type.__func__
+_usual: Callable[..., Any] = FunctionType(_of_pyiceberg.__code__, _of_pyiceberg.__globals__)
+
+
+def parse_type(cls: type[IcebergType], v: Any, handler: Callable[[Any], Any]) -> Any:
+    """A type from metadata: as PyIceberg parses it, or opaque."""
+    if isinstance(v, str) and _OPAQUE.match(v):
+        return handler(v) if cls is OpaqueType else OpaqueType(v)
+    return _usual(cls, v, handler)
